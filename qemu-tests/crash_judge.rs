@@ -105,7 +105,7 @@ impl<'a> Judge<'a> {
     /// The record is incomplete.
     pub fn new(record: &'a Record, base: &'a Inventory, disks: &[Disk], scratch: &Path) -> Result<Judge<'a>> {
         let allocation = record.answers.get(&Phase::Ordered).and_then(|machine| machine.allocation.as_ref());
-        let parsed = allocation.ok_or("no allocation in the record")?.layout();
+        let parsed = allocation.ok_or("no allocation in the record")?.parse_layout();
         let layout = parsed.map_err(|problems| format!("the layout: {problems:?}"))?.layout;
         let bounds = Bounds::new(record, &layout);
         let look = Look::new(base, disks, &bounds.wiped, &scratch.join("machine"))?;
@@ -340,7 +340,7 @@ pub fn test_record(folder: &Path, said: &str) -> (Record, Vec<Disk>) {
     use serde_json::json;
     let disks =
         ["vda", "vdb"].map(|name| crate::crash_states::test_disk(folder, name, &crate::crash_states::TEST_HEADS));
-    let known = |name: &str| drophammer::inventory::Disk {
+    let known = |name: &str| drophammer::inventory::InventoryDisk {
         name: name.into(),
         device: format!("/dev/{name}").into(),
         size_bytes: 65536,

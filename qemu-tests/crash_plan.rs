@@ -8,14 +8,16 @@
 use crate::crash_record::Record;
 use crate::crash_states::{Disk, Ranges};
 use crate::host::{Context, Result, bounded, write};
-use drophammer::allocation::{Allocation, Machine, Order};
-use drophammer::assigned;
+use drophammer::allocation::{Allocation, AssignedMachine, OrderedReinstall};
 use drophammer::device::DevicePath;
-use drophammer::inventory::{self, Failed, Filesystem, Inventory, MemberRole, Partition, Tried, Use};
+use drophammer::install_marker::InstallMarker;
+use drophammer::inventory::{
+    self, AttemptTarget, DeviceUse, DiskPartition, FailedAttempt, FilesystemContents, Inventory, MemberRole,
+};
 use drophammer::layout::Layout;
-use drophammer::marker::Marker;
-use drophammer::plan::{self, Mode, OfRun, OnDevice, Operation, Plan, Request, Verdict};
-use drophammer::survey::{self, Depth, Roots};
+use drophammer::plan::{self, DeviceOp, DiskVerdict, InstallMode, Operation, Plan, PlanRequest, SessionOp};
+use drophammer::plan_request;
+use drophammer::probe::{self, ProbeDepth, ProbeRoots};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +40,7 @@ pub const BOOT: &str = "boot what is there";
 /// Presentation of the disks of a state as devices.
 pub struct Look<'a> {
     base: &'a Inventory,
-    roots: Roots,
+    roots: ProbeRoots,
     /// Names of disks that are wiped.
     wiped: Vec<String>,
 }
@@ -77,7 +79,7 @@ impl<'a> Look<'a> {
             symlink(format!("../devices/{name}"), at("sys/block").join(name)).context(name)?;
             symlink(&disk.path, at("dev").join(name)).context(name)?;
         }
-        let roots = Roots { sys: at("sys"), proc: at("proc"), dev: at("dev") };
+        let roots = ProbeRoots { sys: at("sys"), proc: at("proc"), dev: at("dev") };
         Ok(Look { base, roots, wiped: wiped.to_vec() })
     }
 
@@ -86,7 +88,7 @@ impl<'a> Look<'a> {
     /// # Errors
     /// The disks cannot be probed.
     pub fn look(&self, disks: &[Disk]) -> Result<Seen> {
-        let probed = survey::read_at(&self.roots, Depth::Deep).map_err(|error| error.to_string())?;
+        let probed = probe::read_inventory_at(&self.roots, ProbeDepth::Deep).map_err(|error| error.to_string())?;
         let mut found = self.base.clone();
         let mut bootable = false;
         let is_wiped = |device: &DevicePath| self.wiped.iter().any(|name| is_on(device.as_str(), name));
@@ -107,7 +109,9 @@ impl<'a> Look<'a> {
                         bootable |= has_boot_code(disk)? && has_kernel(disk, part)?;
                         found.filesystems.push(inside);
                     }
-                    Err(why) => found.failed.push(Failed { tried: Tried::Filesystem(part.device.clone()), why }),
+                    Err(why) => {
+                        found.failed.push(FailedAttempt { tried: AttemptTarget::Filesystem(part.device.clone()), why })
+                    }
                 }
             }
             let old = &mut found.disks[place];
@@ -122,7 +126,7 @@ impl<'a> Look<'a> {
 /// Returns the inventory as the agent finds it: everything that it inspected is unmounted again, and the agent has started all arrays and
 /// volumes itself.
 pub fn at_rest(mut found: Inventory) -> Inventory {
-    let stop = |uses: &mut Vec<Use>| uses.retain(|usage| matches!(usage, Use::Holder(_)));
+    let stop = |uses: &mut Vec<DeviceUse>| uses.retain(|usage| matches!(usage, DeviceUse::Holder(_)));
     for disk in &mut found.disks {
         stop(&mut disk.uses);
         disk.table.iter_mut().flat_map(|table| &mut table.partitions).for_each(|part| stop(&mut part.uses));
@@ -144,7 +148,7 @@ pub fn is_on(device: &str, disk: &str) -> bool {
 }
 
 /// Runs debugfs on the partition. Returns its output and its error messages. Like the agent's inspection, it does not replay the journal.
-fn debugfs(disk: &Disk, part: &Partition, request: &str) -> Result<(Vec<u8>, String)> {
+fn debugfs(disk: &Disk, part: &DiskPartition, request: &str) -> Result<(Vec<u8>, String)> {
     let place = format!("{}?offset={}", disk.path.display(), part.start_bytes);
     let output = bounded(&["debugfs", "-R", request, &place]).output().context("debugfs")?;
     if !output.status.success() {
@@ -157,8 +161,8 @@ fn debugfs(disk: &Disk, part: &Partition, request: &str) -> Result<(Vec<u8>, Str
 }
 
 /// Returns the filesystem, or the reason why it cannot be mounted.
-fn filesystem(disk: &Disk, part: &Partition) -> Result<std::result::Result<Filesystem, String>> {
-    let (marker, words) = debugfs(disk, part, &format!("cat {}", drophammer::marker::PATH))?;
+fn filesystem(disk: &Disk, part: &DiskPartition) -> Result<std::result::Result<FilesystemContents, String>> {
+    let (marker, words) = debugfs(disk, part, &format!("cat {}", drophammer::install_marker::PATH))?;
     if words.contains("Filesystem not open") {
         return Ok(Err(words));
     }
@@ -167,12 +171,12 @@ fn filesystem(disk: &Disk, part: &Partition) -> Result<std::result::Result<Files
     disk.file.read_exact_at(&mut block, superblock).context(disk.path.display())?;
     let number = |at: usize| u64::from(u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]));
     let (blocks, free, block_bytes) = (number(4), number(12), 1024 << number(24).min(6));
-    let (marker, unreadable_marker) = match serde_json::from_slice::<Marker>(&marker) {
+    let (marker, unreadable_marker) = match serde_json::from_slice::<InstallMarker>(&marker) {
         _ if marker.is_empty() => (None, None),
         Ok(marker) => (Some(marker), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    Ok(Ok(Filesystem {
+    Ok(Ok(FilesystemContents {
         device: part.device.clone(),
         size_bytes: blocks * block_bytes,
         used_bytes: blocks.saturating_sub(free) * block_bytes,
@@ -188,7 +192,7 @@ fn has_boot_code(disk: &Disk) -> Result<bool> {
     Ok(code.iter().any(|byte| *byte != 0))
 }
 
-fn has_kernel(disk: &Disk, part: &Partition) -> Result<bool> {
+fn has_kernel(disk: &Disk, part: &DiskPartition) -> Result<bool> {
     let (found, _) = debugfs(disk, part, "stat /boot/vmlinuz")?;
     Ok(String::from_utf8_lossy(&found).contains("Type: regular"))
 }
@@ -221,10 +225,10 @@ fn count_events(found: &mut Inventory, disks: &[Disk]) -> Result<()> {
 }
 
 /// Builds the agent's plan request for this response of the server.
-fn request(machine: &Machine, allocation: &Allocation, layout: &Layout, found: &Inventory) -> Request {
+fn request(machine: &AssignedMachine, allocation: &Allocation, layout: &Layout, found: &Inventory) -> PlanRequest {
     let mut allocation = allocation.clone();
-    assigned::correct_begun(&machine.id, &mut allocation, layout, found);
-    assigned::request(machine, &machine.id, &allocation, &[])
+    plan_request::clear_begun_if_intact(&machine.id, &mut allocation, layout, found);
+    plan_request::build_request(machine, &machine.id, &allocation, &[])
 }
 
 /// Limits of a plan: it may do anything to wiped disks, but to others only what the recorded agent announced.
@@ -252,16 +256,21 @@ impl Bounds {
     }
 
     /// Returns the next action of the agent, or the violation of the limits.
-    pub fn judge(&self, machine: &Machine, layout: &Layout, found: &Inventory) -> std::result::Result<String, String> {
+    pub fn judge(
+        &self,
+        machine: &AssignedMachine,
+        layout: &Layout,
+        found: &Inventory,
+    ) -> std::result::Result<String, String> {
         let allocation = machine.allocation.as_ref().ok_or("the server has no allocation")?;
-        match plan::make(layout, found, request(machine, allocation, layout, found), &mut Uuid::new_v4) {
+        match plan::make_plan(layout, found, request(machine, allocation, layout, found), &mut Uuid::new_v4) {
             Err(refusal) => {
                 Ok(format!("refuse: {}", refusal.problems.first().map(ToString::to_string).unwrap_or_default()))
             }
             Ok(plan) => match self.harm(&plan) {
                 Some(words) => Err(words),
                 None if plan.already.is_some() => Ok(BOOT.to_owned()),
-                None if plan.mode == Mode::Reinstall => Ok(REINSTALL.to_owned()),
+                None if plan.mode == InstallMode::Reinstall => Ok(REINSTALL.to_owned()),
                 None => Err("it would install an allocation that is already installed".to_owned()),
             },
         }
@@ -270,7 +279,7 @@ impl Bounds {
     fn harm(&self, plan: &Plan) -> Option<String> {
         let is_wiped = |device: &DevicePath| self.wiped.iter().any(|name| is_on(device.as_str(), name));
         let disks = plan.disks.iter().filter(|disk| !self.wiped.iter().any(|name| disk.name == *name));
-        let mut disks = disks.filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
+        let mut disks = disks.filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
         if let Some(disk) = disks.next() {
             return Some(format!("{} would be {:?}", disk.device, disk.verdict));
         }
@@ -299,64 +308,64 @@ impl Bounds {
 fn targets(operation: &Operation) -> Vec<&DevicePath> {
     match operation {
         Operation::Device(operation) => match operation {
-            OnDevice::WipeDisk(wipe) => vec![&wipe.device],
-            OnDevice::WriteTable(table) => vec![&table.device],
-            OnDevice::CreateArray(array) => array.there().collect(),
-            OnDevice::CreateGroup(group) => group.devices.iter().collect(),
-            OnDevice::CreateVolume(volume) => volume.physical.iter().collect(),
-            OnDevice::CreateContainer(container) => vec![&container.device],
-            OnDevice::MakeFilesystem(make) => vec![&make.device],
-            OnDevice::PreparePersistent(volume) => volume.written(),
-            OnDevice::Release(_)
-            | OnDevice::AssertFree { .. }
-            | OnDevice::TakeDown { .. }
-            | OnDevice::ProveZeros(_)
-            | OnDevice::AssembleArray(_)
-            | OnDevice::ActivateGroup(_)
-            | OnDevice::OpenContainer(_)
-            | OnDevice::CloseContainer { .. }
-            | OnDevice::TryArray(_)
-            | OnDevice::TryFilesystem(_)
-            | OnDevice::DeactivateGroup { .. }
-            | OnDevice::StopArray { .. } => Vec::new(),
+            DeviceOp::WipeDisk(wipe) => vec![&wipe.device],
+            DeviceOp::WriteTable(table) => vec![&table.device],
+            DeviceOp::CreateArray(array) => array.present_devices().collect(),
+            DeviceOp::CreateGroup(group) => group.devices.iter().collect(),
+            DeviceOp::CreateVolume(volume) => volume.physical.iter().collect(),
+            DeviceOp::CreateContainer(container) => vec![&container.device],
+            DeviceOp::MakeFilesystem(make) => vec![&make.device],
+            DeviceOp::PreparePersistent(volume) => volume.written_devices(),
+            DeviceOp::Release(_)
+            | DeviceOp::AssertFree { .. }
+            | DeviceOp::TakeDown { .. }
+            | DeviceOp::ProveZeros(_)
+            | DeviceOp::AssembleArray(_)
+            | DeviceOp::ActivateGroup(_)
+            | DeviceOp::OpenContainer(_)
+            | DeviceOp::CloseContainer { .. }
+            | DeviceOp::TryArray(_)
+            | DeviceOp::TryFilesystem(_)
+            | DeviceOp::DeactivateGroup { .. }
+            | DeviceOp::StopArray { .. } => Vec::new(),
         },
         Operation::Run(operation) => match operation {
-            OfRun::BurnDisk(burn) => vec![&burn.device],
-            OfRun::CreateSystem(create) => create.disks.iter().collect(),
-            OfRun::GrowFilesystem(grow) => vec![&grow.device],
-            OfRun::Receive(receive) => receive.devices.iter().map(|received| &received.device).collect(),
-            OfRun::ReachImage { .. }
-            | OfRun::VerifyDefinition { .. }
-            | OfRun::FindPrograms { .. }
-            | OfRun::IdentifyDisk(_)
-            | OfRun::CheckContainers(_)
-            | OfRun::LockDisk { .. }
-            | OfRun::UnlockDisk { .. }
-            | OfRun::Rehearse(_)
-            | OfRun::TellPointOfNoReturn { .. }
-            | OfRun::MoveStands { .. }
-            | OfRun::Mount(_)
-            | OfRun::MountReadOnly(_)
-            | OfRun::BurnImage { .. }
-            | OfRun::WriteMachineFiles { .. }
-            | OfRun::InjectFiles(_)
-            | OfRun::Finish(_)
-            | OfRun::AdaptImage(_)
-            | OfRun::AdaptMoved(_)
-            | OfRun::WritePersistent(_)
-            | OfRun::WriteFstab(_)
-            | OfRun::ExtendFstab(_)
-            | OfRun::WriteCrypttab(_)
-            | OfRun::RemoveVariables(_)
-            | OfRun::WriteBootEntries(_)
-            | OfRun::LoadKernel
-            | OfRun::ProveKept(_)
-            | OfRun::WriteMarker(_)
-            | OfRun::Unmount
-            | OfRun::FlushDisks { .. }
-            | OfRun::Report(_)
-            | OfRun::FindLoader
-            | OfRun::Kexec => Vec::new(),
+            SessionOp::BurnDisk(burn) => vec![&burn.device],
+            SessionOp::CreateSystem(create) => create.disks.iter().collect(),
+            SessionOp::GrowFilesystem(grow) => vec![&grow.device],
+            SessionOp::Receive(receive) => receive.devices.iter().map(|received| &received.device).collect(),
+            SessionOp::ReachImage { .. }
+            | SessionOp::VerifyDefinition { .. }
+            | SessionOp::FindPrograms { .. }
+            | SessionOp::IdentifyDisk(_)
+            | SessionOp::CheckContainers(_)
+            | SessionOp::LockDisk { .. }
+            | SessionOp::UnlockDisk { .. }
+            | SessionOp::Rehearse(_)
+            | SessionOp::TellPointOfNoReturn { .. }
+            | SessionOp::MoveStands { .. }
+            | SessionOp::Mount(_)
+            | SessionOp::MountReadOnly(_)
+            | SessionOp::BurnImage { .. }
+            | SessionOp::WriteMachineFiles { .. }
+            | SessionOp::InjectFiles(_)
+            | SessionOp::Finish(_)
+            | SessionOp::AdaptImage(_)
+            | SessionOp::AdaptMoved(_)
+            | SessionOp::WritePersistent(_)
+            | SessionOp::WriteFstab(_)
+            | SessionOp::ExtendFstab(_)
+            | SessionOp::WriteCrypttab(_)
+            | SessionOp::RemoveVariables(_)
+            | SessionOp::WriteBootEntries(_)
+            | SessionOp::LoadKernel
+            | SessionOp::ProveKept(_)
+            | SessionOp::WriteMarker(_)
+            | SessionOp::Unmount
+            | SessionOp::FlushDisks { .. }
+            | SessionOp::Report(_)
+            | SessionOp::FindLoader
+            | SessionOp::Kexec => Vec::new(),
         },
     }
 }
@@ -373,9 +382,14 @@ pub fn self_test() {
 fn disks_are_probed() {
     let folder = crate::witness_log::test_folder("crash-plan");
     let mut disk = crate::crash_states::test_disk(&folder, "vda", &[(0, 128, 4), (16, 1, 0), (24, 1, 0)]);
-    let known =
-        inventory::Disk { name: "vda".into(), device: "/dev/vda".into(), size_bytes: 65536, ..Default::default() };
-    let base = Inventory { disks: vec![inventory::Disk { sector_bytes: 512, ..known }], ..Inventory::default() };
+    let known = inventory::InventoryDisk {
+        name: "vda".into(),
+        device: "/dev/vda".into(),
+        size_bytes: 65536,
+        ..Default::default()
+    };
+    let base =
+        Inventory { disks: vec![inventory::InventoryDisk { sector_bytes: 512, ..known }], ..Inventory::default() };
     disk.advance(1).expect("the discard");
     let disks = [disk];
     let look = Look::new(&base, &disks, &["vda".to_owned()], &folder.join("machine")).expect("a machine");
@@ -399,17 +413,23 @@ fn plans_are_judged() {
     let layout = drophammer::layout::read_yaml(&layout).expect("a layout").layout;
     let bounds =
         |wiped: &[&str]| Bounds { wiped: wiped.iter().map(|name| (*name).to_owned()).collect(), open: BTreeMap::new() };
-    let order = Order { id: "o".to_owned(), attempt: 1, attempts: 3, without_marker: true, ..Order::default() };
-    let machine = |reinstall, order: Option<Order>| Machine {
+    let order = OrderedReinstall {
+        id: "o".to_owned(),
+        attempt: 1,
+        attempts: 3,
+        without_marker: true,
+        ..OrderedReinstall::default()
+    };
+    let machine = |reinstall, order: Option<OrderedReinstall>| AssignedMachine {
         id: "m".to_owned(),
         allocation: Some(Allocation { id: "a".to_owned(), reinstall, order, ..Allocation::default() }),
-        ..Machine::default()
+        ..AssignedMachine::default()
     };
-    let ordered = machine(true, Some(Order { begun: true, ..order }));
+    let ordered = machine(true, Some(OrderedReinstall { begun: true, ..order }));
     assert_eq!(bounds(&["sda"]).judge(&ordered, &layout, &found), Ok(REINSTALL.to_owned()));
     let beyond = bounds(&[]).judge(&ordered, &layout, &found);
     assert!(beyond.as_ref().is_err_and(|words| words.contains("/dev/sda would be")), "{beyond:?}");
     let forgotten = bounds(&["sda"]).judge(&machine(false, None), &layout, &found);
     assert!(forgotten.as_ref().is_err_and(|words| words.contains("would install")), "{forgotten:?}");
-    assert!(bounds(&["sda"]).judge(&Machine::default(), &layout, &found).is_err());
+    assert!(bounds(&["sda"]).judge(&AssignedMachine::default(), &layout, &found).is_err());
 }

@@ -12,7 +12,7 @@ use crate::proxy::Proxy;
 use crate::server::{self, Server};
 use crate::witness_judge::State;
 use crate::witness_log;
-use drophammer::allocation::Machine;
+use drophammer::allocation::AssignedMachine;
 use drophammer::inventory::Inventory;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -75,7 +75,7 @@ pub struct Record {
     /// Announcement of the agent at its point of no return.
     pub announced: Value,
     /// Responses of the server to the agent's request for its allocation.
-    pub answers: BTreeMap<Phase, Machine>,
+    pub answers: BTreeMap<Phase, AssignedMachine>,
     /// Moments in the order of increasing log lengths.
     pub moments: Vec<Moment>,
 }
@@ -204,14 +204,14 @@ impl Keeper<'_> {
 
     /// Returns the server's current response for the agent. The operator can request it too, before the agent registers and after its
     /// report.
-    fn answer(&self) -> Result<Machine> {
+    fn answer(&self) -> Result<AssignedMachine> {
         let port = self.server.port().ok_or("drophammer serve did not print its port")?;
         let mut preview = server::preview(port, self.state, self.uuid)?;
         serde_json::from_value(preview["machine"].take()).context("the server's answer")
     }
 
     /// Saves the response, and the server's folder as a crash of the server would leave it.
-    fn keep(&self, phase: Phase) -> Result<Machine> {
+    fn keep(&self, phase: Phase) -> Result<AssignedMachine> {
         let answer = self.answer()?;
         self.server.freeze(true)?;
         let copied = lives::copy(self.state, &phase.folder(self.folder));
@@ -220,7 +220,7 @@ impl Keeper<'_> {
     }
 
     /// Saves the responses while the reinstall is ordered, from the machine's registration on, and after it has begun.
-    fn keep_when_begun(&self, ended: &AtomicBool) -> Result<BTreeMap<Phase, Machine>> {
+    fn keep_when_begun(&self, ended: &AtomicBool) -> Result<BTreeMap<Phase, AssignedMachine>> {
         let mut answers = BTreeMap::new();
         while !ended.load(Ordering::Relaxed) {
             let answer = self.answer()?;

@@ -216,7 +216,7 @@ impl Vm {
         self.facts_after(0, source)
     }
 
-    /// Like [`Vm::facts`], for the system that came up after `others` earlier ones in the same life of the machine.
+    /// Like [`Vm::install_report`], for the system that came up after `others` earlier ones in the same life of the machine.
     pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
         let told = self.console().matches(&format!("drophammer-facts: {source}")).count();
         let text = read(&self.facts);

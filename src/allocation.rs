@@ -13,47 +13,47 @@ mod order_number;
 
 pub use order_number::OrderNumber;
 
-use crate::carried::{self, Moving, Newest, Said};
-use crate::contents::Contents;
-use crate::definition::Chosen;
-use crate::layout::{self, Parsed};
-use crate::marker::{AttemptRecord, FencingToken, MarkedDisk, Marker, RecordedVolume};
-use crate::problem::Problem;
-use crate::pull::{PullSecret, Secret};
-use crate::steps::{Erase, Wanted};
-use crate::volume::{self, Volume};
+use crate::boot_contents::BootContents;
+use crate::deploy_steps::{EraseMode, TemplateStep};
+use crate::diagnostic::Diagnostic;
+use crate::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk, RecordedVolume};
+use crate::k8s_volume::{self, K8sVolume};
+use crate::layout::{self, ParsedLayout};
+use crate::migration::{self, MigrationAnswer, MigrationOffer, MigrationStatus};
+use crate::os_definition::SelectedDefinition;
+use crate::registry_auth::{PullSecret, SecretText};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Machine as returned by `GET /v1/machine/{id}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct Machine {
+pub struct AssignedMachine {
     /// UUID of the machine's firmware.
     pub id: String,
     #[serde(default)]
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub size: Option<Named>,
+    pub size: Option<IdReference>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<Allocation>,
     /// Latest migration in which the machine takes part, including a finished one. drophammer extension.
     #[serde(default, rename = "move", skip_serializing_if = "Option::is_none")]
-    pub newest_move: Option<Newest>,
+    pub newest_move: Option<MigrationStatus>,
 }
 
-impl Machine {
+impl AssignedMachine {
     /// Returns the state of the migration with that id, according to this response.
-    pub fn says_of(&self, order: &str) -> Said<'_> {
+    pub fn migration_status(&self, order: &str) -> MigrationAnswer<'_> {
         let part = self.allocation.as_ref().and_then(|allocation| allocation.moving.as_ref());
-        carried::said(order, part, self.newest_move.as_ref())
+        migration::interpret_answer(order, part, self.newest_move.as_ref())
     }
 }
 
 /// Reference to an object by its id, as metal-api writes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct Named {
+pub struct IdReference {
     pub id: String,
 }
 
@@ -74,8 +74,8 @@ pub struct Allocation {
     /// `machine` or `firewall`.
     #[serde(default)]
     pub role: String,
-    pub image: Image,
-    /// Layout as the control plane spells it; see [`Allocation::layout`].
+    pub image: AllocatedImage,
+    /// Layout as the control plane spells it; see [`Allocation::parse_layout`].
     #[cfg_attr(feature = "schema", schemars(with = "crate::layout::Layout", description = "Desired disk layout."))]
     pub filesystemlayout: Value,
     /// Passed on unchanged to the image's installer, as are `dns_servers`, `ntp_servers`, `firewall_rules` and `vpn`.
@@ -101,17 +101,17 @@ pub struct Allocation {
     pub vpn: Value,
     /// OS definition that the image belongs to, with its parameters. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub definition: Option<Chosen>,
+    pub definition: Option<SelectedDefinition>,
     /// Component that makes the image bootable on this machine; overrides `finish` of the image. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub finish: Option<Finish>,
+    pub finish: Option<FinisherChoice>,
     /// Additional arguments for the installed kernel. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_arguments: Vec<String>,
     /// Position of the installed system in the boot order of an EFI firmware. drophammer extension.
     #[serde(default)]
     pub boot_order: BootOrder,
-    /// Kubernetes volumes that are prepared on the machine, with their storage classes; see [`Allocation::volumes`]. drophammer extension.
+    /// Kubernetes volumes that are prepared on the machine, with their storage classes; see [`Allocation::parse_volumes`]. drophammer extension.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub volumes: Value,
     /// Kubernetes volumes that the control plane lists as `Available`; `None` if the control plane does not list volumes. drophammer
@@ -119,8 +119,8 @@ pub struct Allocation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared_volumes: Option<Vec<RecordedVolume>>,
     /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
-    #[serde(default, skip_serializing_if = "Secret::is_empty")]
-    pub disk_key: Secret,
+    #[serde(default, skip_serializing_if = "SecretText::is_empty")]
+    pub disk_key: SecretText,
     /// True if a disk key exists but is omitted here: in documents for operators, and in a boot after the point of no return.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
@@ -129,10 +129,10 @@ pub struct Allocation {
     pub separate_secrets: Vec<SecretField>,
     /// Key of the encrypted filesystems with `key: file`, read from the ramdisk. Never transmitted.
     #[serde(skip)]
-    pub file_key: Secret,
+    pub file_key: SecretText,
     /// Key of the encrypted filesystems with `key: prompt`, typed at the console. Never transmitted.
     #[serde(skip)]
-    pub prompt_key: Secret,
+    pub prompt_key: SecretText,
     /// Reinstalls the image and preserves the disks with `wipeonreinstall: false`.
     #[serde(default)]
     pub reinstall: bool,
@@ -142,20 +142,20 @@ pub struct Allocation {
     pub keeps: bool,
     /// Order that requested the reinstall. drophammer extension, as is `installed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order: Option<Order>,
+    pub order: Option<OrderedReinstall>,
     /// Fencing token of this order, first installation or migration. The install marker records it. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing: Option<FencingToken>,
     /// Install marker of the last finished installation, as stored by the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub installed: Option<Marker>,
+    pub installed: Option<InstallMarker>,
     /// Method by which disks are erased before they are recreated. drophammer extension.
     #[serde(default)]
-    pub erase: Erase,
+    pub erase: EraseMode,
     /// Complete list of the steps to run, if a template changes the steps of the installation: a step that is not listed does not run.
     /// drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub steps: Vec<Wanted>,
+    pub steps: Vec<TemplateStep>,
     /// Disks that the first installation may erase although they cannot be read or identified: by serial number, WWN or path in
     /// `/dev/disk/by-path`. For a reinstall, the order lists them. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -165,7 +165,7 @@ pub struct Allocation {
     pub succeeded: bool,
     /// Disks of an unfinished first installation that has passed the point of no return. It may continue only on these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub begun_on: Vec<MarkedDisk>,
+    pub begun_on: Vec<RecordedDisk>,
     /// Record of the last attempt at that installation. Only the install marker of that attempt proves that the installation was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
@@ -178,19 +178,19 @@ pub struct Allocation {
     pub former_machines: Vec<String>,
     /// Plan that the operator has approved; any other plan is refused. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub approved: Option<Approved>,
+    pub approved: Option<ApprovedPlan>,
     /// Reason why this may not be the machine that its file describes; only blank disks are erased then. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blank_only: Option<String>,
     /// Role of this machine in a migration, which takes precedence over everything else. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub moving: Option<Moving>,
+    pub moving: Option<MigrationOffer>,
 }
 
 /// Approved verdicts of a plan ([`crate::plan::Verdicts`]) and the hash of their canonical form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct Approved {
+pub struct ApprovedPlan {
     /// `sha256:HEX`.
     pub sha256: String,
     pub verdicts: Value,
@@ -199,7 +199,7 @@ pub struct Approved {
 /// Reinstall that an operator has ordered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct Order {
+pub struct OrderedReinstall {
     pub id: String,
     /// Number of this attempt, from 1 to `attempts`.
     pub attempt: u32,
@@ -224,7 +224,7 @@ pub struct Order {
     pub confirmed: bool,
     /// Disks of the last attempt that passed the point of no return.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub disks: Vec<MarkedDisk>,
+    pub disks: Vec<RecordedDisk>,
     /// Record of that attempt. Only the install marker of that attempt proves that the order was carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
@@ -233,7 +233,7 @@ pub struct Order {
 /// Operating system image and its location.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct Image {
+pub struct AllocatedImage {
     /// `debian-12.0.20261101`.
     pub id: String,
     #[serde(default)]
@@ -251,17 +251,17 @@ pub struct Image {
     pub pull_secrets: Vec<PullSecret>,
     /// Component that makes the image bootable on a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub finish: Option<Finish>,
+    pub finish: Option<FinisherChoice>,
     /// Facts about the image's tree that its manifest lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub contents: Option<Contents>,
+    pub contents: Option<BootContents>,
 }
 
 /// Component that makes the unpacked image bootable: boot loader, users, network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Finish {
+pub enum FinisherChoice {
     /// The image's installer if it has one; otherwise drophammer.
     #[default]
     Auto,
@@ -292,7 +292,7 @@ impl Allocation {
     ///
     /// # Errors
     /// All problems of the layout, each with its path in the document.
-    pub fn layout(&self) -> Result<Parsed, Vec<Problem>> {
+    pub fn parse_layout(&self) -> Result<ParsedLayout, Vec<Diagnostic>> {
         layout::read_json(&self.filesystemlayout)
     }
 
@@ -300,8 +300,8 @@ impl Allocation {
     ///
     /// # Errors
     /// All problems of the list, each with its path in the document.
-    pub fn volumes(&self) -> Result<Vec<Volume>, Vec<Problem>> {
-        volume::read(&self.volumes)
+    pub fn parse_volumes(&self) -> Result<Vec<K8sVolume>, Vec<Diagnostic>> {
+        k8s_volume::parse_volumes(&self.volumes)
     }
 
     /// Id of the order; `None` for a first installation.
@@ -309,14 +309,14 @@ impl Allocation {
         self.order.as_ref().map(|order| order.id.as_str()).filter(|id| !id.is_empty())
     }
     /// Returns `finish` of the allocation if set; otherwise that of the image.
-    pub fn finish(&self) -> Finish {
+    pub fn finisher(&self) -> FinisherChoice {
         self.finish.or(self.image.finish).unwrap_or_default()
     }
 }
 
 /// Returns the reason why a word cannot be an argument of the installed kernel. Only characters that no boot loader treats as special are
 /// allowed.
-pub fn wrong_argument(word: &str) -> Option<&'static str> {
+pub fn find_argument_error(word: &str) -> Option<&'static str> {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"'\\$`;&|<>(){}".contains(&byte);
     match word {
         "" => Some("a kernel argument must not be empty"),
@@ -329,7 +329,7 @@ pub fn wrong_argument(word: &str) -> Option<&'static str> {
 }
 
 /// Returns the reason why a name is not a valid hostname (RFC 1123; Linux allows 64 bytes).
-pub fn wrong_hostname(name: &str) -> Option<&'static str> {
+pub fn find_hostname_error(name: &str) -> Option<&'static str> {
     let is_label = |label: &str| {
         let is_word = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         is_word && !label.is_empty() && label.len() <= 63 && !label.starts_with('-') && !label.ends_with('-')
@@ -347,30 +347,30 @@ mod tests {
 
     #[test]
     fn the_allocation_goes_before_its_image() {
-        let both = |allocation: Option<Finish>, image: Option<Finish>| {
-            let image = Image { finish: image, ..Image::default() };
-            Allocation { finish: allocation, image, ..Allocation::default() }.finish()
+        let both = |allocation: Option<FinisherChoice>, image: Option<FinisherChoice>| {
+            let image = AllocatedImage { finish: image, ..AllocatedImage::default() };
+            Allocation { finish: allocation, image, ..Allocation::default() }.finisher()
         };
-        assert_eq!(both(None, None), Finish::Auto);
-        assert_eq!(both(None, Some(Finish::None)), Finish::None);
-        assert_eq!(both(Some(Finish::Builtin), Some(Finish::None)), Finish::Builtin);
-        assert_eq!(both(Some(Finish::Auto), Some(Finish::None)), Finish::Auto);
+        assert_eq!(both(None, None), FinisherChoice::Auto);
+        assert_eq!(both(None, Some(FinisherChoice::None)), FinisherChoice::None);
+        assert_eq!(both(Some(FinisherChoice::Builtin), Some(FinisherChoice::None)), FinisherChoice::Builtin);
+        assert_eq!(both(Some(FinisherChoice::Auto), Some(FinisherChoice::None)), FinisherChoice::Auto);
     }
 
     #[test]
     fn arguments_and_names_are_plain_words() {
         for good in ["quiet", "nvme_core.io_timeout=300", "ip=dhcp", "module_blacklist=a,b", "hugepages=1G:4"] {
-            assert_eq!(wrong_argument(good), None, "{good}");
+            assert_eq!(find_argument_error(good), None, "{good}");
         }
         for bad in ["", "a b", "a\nb", "a=\"b\"", "$x", "a;b", "root=/dev/sda1", "ä"] {
-            assert!(wrong_argument(bad).is_some(), "{bad}");
+            assert!(find_argument_error(bad).is_some(), "{bad}");
         }
         for good in ["a", "web-1", "web-1.example.org", "7"] {
-            assert_eq!(wrong_hostname(good), None, "{good}");
+            assert_eq!(find_hostname_error(good), None, "{good}");
         }
         let long = "a".repeat(65);
         for bad in ["", "a b", "-a", "a-", "a..b", "a_b", "web\n1", &long] {
-            assert!(wrong_hostname(bad).is_some(), "{bad}");
+            assert!(find_hostname_error(bad).is_some(), "{bad}");
         }
     }
 }

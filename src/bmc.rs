@@ -4,22 +4,22 @@ mod ipmi;
 mod redfish;
 
 use crate::error::{Error, Phase, Result};
-use crate::pull::Secret;
+use crate::registry_auth::SecretText;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Address and credentials of a management controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bmc {
-    pub at: Address,
+    pub at: BmcAddress,
     pub username: String,
-    pub password: Secret,
+    pub password: SecretText,
     /// Accept any TLS certificate.
     pub insecure: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
+pub enum BmcAddress {
     /// `https://10.1.0.7`, and optionally the path of a system, `/redfish/v1/Systems/1`, if the controller manages several.
     Redfish {
         url: String,
@@ -35,7 +35,7 @@ pub enum Address {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 #[derive(schemars::JsonSchema)]
-pub enum Action {
+pub enum PowerAction {
     /// Switch it on.
     On,
     /// Switch it off immediately, without a shutdown.
@@ -46,23 +46,23 @@ pub enum Action {
     Pxe,
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for PowerAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Action::On => "switched on",
-            Action::Off => "switched off",
-            Action::Cycle => "switched off and on",
-            Action::Pxe => "boots over PXE next time",
+            PowerAction::On => "switched on",
+            PowerAction::Off => "switched off",
+            PowerAction::Cycle => "switched off and on",
+            PowerAction::Pxe => "boots over PXE next time",
         })
     }
 }
 
-impl Address {
+impl BmcAddress {
     /// Parses `https://HOST[:PORT][/redfish/v1/Systems/ID]` or `ipmi://HOST[:PORT]`.
     ///
     /// # Errors
     /// The text has neither form, or requests Redfish over plain HTTP to another host.
-    pub fn read(text: &str) -> Result<Address, String> {
+    pub fn parse(text: &str) -> Result<BmcAddress, String> {
         let form = || "must be https://HOST[:PORT] for Redfish or ipmi://HOST[:PORT] for IPMI".to_owned();
         let (scheme, rest) = text.split_once("://").ok_or_else(form)?;
         let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
@@ -85,7 +85,7 @@ impl Address {
                 return Err("Redfish over plain http would send the password unencrypted; use https://".to_owned());
             }
             "ipmi" if path.is_empty() => {
-                return Ok(Address::Ipmi { host: name.trim_matches(['[', ']']).to_owned(), port });
+                return Ok(BmcAddress::Ipmi { host: name.trim_matches(['[', ']']).to_owned(), port });
             }
             _ => return Err(form()),
         }
@@ -93,7 +93,7 @@ impl Address {
         if system.as_ref().is_some_and(|path| !path.starts_with("/redfish/v1/Systems/")) {
             return Err(format!("{path} is not the path of a system, /redfish/v1/Systems/ID"));
         }
-        Ok(Address::Redfish { url: format!("{scheme}://{host}"), system })
+        Ok(BmcAddress::Redfish { url: format!("{scheme}://{host}"), system })
     }
 }
 
@@ -103,17 +103,17 @@ impl Bmc {
     ///
     /// # Errors
     /// The controller cannot be reached, rejects the credentials, belongs to another machine, or does not support the action.
-    pub fn act(&self, action: Action, machine: Option<&str>) -> Result<Option<String>> {
+    pub fn perform(&self, action: PowerAction, machine: Option<&str>) -> Result<Option<String>> {
         match &self.at {
-            Address::Redfish { url, system } => {
-                redfish::act(self, url, system.as_deref(), action, machine).map(|()| None)
+            BmcAddress::Redfish { url, system } => {
+                redfish::perform_action(self, url, system.as_deref(), action, machine).map(|()| None)
             }
-            Address::Ipmi { host, port } => ipmi::act("ipmitool", self, (host, *port), action, machine),
+            BmcAddress::Ipmi { host, port } => ipmi::perform_action("ipmitool", self, (host, *port), action, machine),
         }
     }
 }
 
-fn failed(what: String) -> Error {
+fn bmc_refusal(what: String) -> Error {
     Error::refusal(Phase::Control, what)
 }
 
@@ -124,17 +124,17 @@ mod tests {
     #[test]
     fn addresses() {
         let redfish = |url: &str, system: Option<&str>| {
-            Ok(Address::Redfish { url: url.to_owned(), system: system.map(str::to_owned) })
+            Ok(BmcAddress::Redfish { url: url.to_owned(), system: system.map(str::to_owned) })
         };
-        let ipmi = |host: &str, port| Ok(Address::Ipmi { host: host.to_owned(), port });
-        assert_eq!(Address::read("https://10.1.0.7"), redfish("https://10.1.0.7", None));
-        assert_eq!(Address::read("https://bmc-7.rack:8443/redfish/v1/"), redfish("https://bmc-7.rack:8443", None));
+        let ipmi = |host: &str, port| Ok(BmcAddress::Ipmi { host: host.to_owned(), port });
+        assert_eq!(BmcAddress::parse("https://10.1.0.7"), redfish("https://10.1.0.7", None));
+        assert_eq!(BmcAddress::parse("https://bmc-7.rack:8443/redfish/v1/"), redfish("https://bmc-7.rack:8443", None));
         let system = "/redfish/v1/Systems/1";
-        assert_eq!(Address::read("https://h/redfish/v1/Systems/1"), redfish("https://h", Some(system)));
-        assert_eq!(Address::read("http://127.0.0.1:8000"), redfish("http://127.0.0.1:8000", None));
-        assert_eq!(Address::read("ipmi://10.1.0.7"), ipmi("10.1.0.7", None));
-        assert_eq!(Address::read("ipmi://bmc:9001"), ipmi("bmc", Some(9001)));
-        assert_eq!(Address::read("ipmi://[fe80::1]"), ipmi("fe80::1", None));
+        assert_eq!(BmcAddress::parse("https://h/redfish/v1/Systems/1"), redfish("https://h", Some(system)));
+        assert_eq!(BmcAddress::parse("http://127.0.0.1:8000"), redfish("http://127.0.0.1:8000", None));
+        assert_eq!(BmcAddress::parse("ipmi://10.1.0.7"), ipmi("10.1.0.7", None));
+        assert_eq!(BmcAddress::parse("ipmi://bmc:9001"), ipmi("bmc", Some(9001)));
+        assert_eq!(BmcAddress::parse("ipmi://[fe80::1]"), ipmi("fe80::1", None));
         for (text, expected) in [
             ("10.1.0.7", "must be https://HOST"),
             ("https://", "must be https://HOST"),
@@ -147,7 +147,7 @@ mod tests {
             ("http://10.1.0.7", "would send the password"),
             ("https://h/redfish/v1/Managers/1", "is not the path of a system"),
         ] {
-            let why = Address::read(text).unwrap_err();
+            let why = BmcAddress::parse(text).unwrap_err();
             assert!(why.contains(expected), "{text}: {why}");
         }
     }

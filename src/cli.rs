@@ -11,11 +11,11 @@ Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 
 #[command(name = "drophammer", version, after_help = EXIT_CODES)]
 pub struct Cli {
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// Install this machine as its control plane requests (runs in the ramdisk).
     ///
     /// Reads the kernel command line: drophammer.url= and drophammer.token=, or drophammer.file=; drophammer.machine=, drophammer.key=, console=.
@@ -31,24 +31,24 @@ pub enum Command {
         "Example: after `drophammer machine reinstall ID --image IMAGE`, on the machine\n  \
         drophammer reinstall --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
-    Reinstall(crate::reinstall::Options),
+    Reinstall(crate::reinstall::ReinstallOptions),
     /// Pack an image, burn one outside of an installation, or list the images of a server.
     #[cfg(any(feature = "agent", feature = "serve"))]
-    Image(Image),
+    Image(ImageArgs),
     /// Send disks to another machine, or receive them, over mutually authenticated TLS. Compatible with Ganeti's `import-export`.
     #[cfg(feature = "agent")]
-    Move(crate::moving::options::Options),
+    Move(crate::transfer::options::TransferOptions),
     /// Print the commands that configure the ramdisk's network from drophammer.network= on the kernel command line.
     #[cfg(feature = "agent")]
     #[command(hide = true)]
     Uplink,
     /// Decode an image on behalf of the parent process.
     #[cfg(feature = "agent")]
-    #[command(name = crate::command::powerless::WORKER, hide = true)]
+    #[command(name = crate::process::worker::WORKER, hide = true)]
     ImageWorker,
     /// Read which blocks the filesystems of a disk use, on behalf of the parent process.
     #[cfg(feature = "agent")]
-    #[command(name = crate::command::powerless::USED_BLOCKS_WORKER, hide = true)]
+    #[command(name = crate::process::worker::USED_BLOCKS_WORKER, hide = true)]
     UsedBlocksWorker,
     /// Run the `verify` program of an OS definition in a sandbox, on behalf of the parent process.
     #[cfg(any(feature = "agent", feature = "serve"))]
@@ -65,7 +65,7 @@ pub enum Command {
         drophammer serve backup /srv/drophammer /backup/drophammer-$(date +%F)\n  \
         drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22\n\n{EXIT_CODES}"
     ))]
-    Serve(Box<crate::serve::Serve>),
+    Serve(Box<crate::server::ServeArgs>),
     /// List the machines of a server, add new ones, order reinstalls and migrations, and switch their power.
     #[cfg(feature = "serve")]
     #[command(after_help = format!(
@@ -81,7 +81,7 @@ pub enum Command {
         After a new mainboard: move the machine to its new id\n  \
         drophammer machine rename OLD-UUID NEW-UUID\n\n{EXIT_CODES}"
     ))]
-    Machine(crate::operator::Options),
+    Machine(crate::operator_client::MachineOptions),
     /// List, show and change the layouts of a server.
     #[cfg(feature = "serve")]
     #[command(after_help = format!(
@@ -90,7 +90,7 @@ pub enum Command {
         drophammer layout show default > default.yaml\n  \
         drophammer layout apply default.yaml\n\n{EXIT_CODES}"
     ))]
-    Layout(crate::operator::LayoutOptions),
+    Layout(crate::operator_client::LayoutOptions),
     /// List the Kubernetes volumes of a server's machines, and change which volumes are prepared.
     #[cfg(feature = "serve")]
     #[command(after_help = format!(
@@ -100,11 +100,11 @@ pub enum Command {
         drophammer volume add web-1 volumes.yaml\n  \
         drophammer volume rm web-1 db-1 --persistent-volume released\n\n{EXIT_CODES}"
     ))]
-    Volume(crate::operator::VolumeOptions),
+    Volume(crate::operator_client::VolumeOptions),
     /// Print the inventory of this machine as JSON, and on standard error the objects that cannot be read. Read-only.
     #[cfg(feature = "survey")]
     #[command(after_help = "Example:\n  drophammer inventory > storage-7.json")]
-    Inventory(crate::look::Options),
+    Inventory(crate::inventory_command::InventoryOptions),
     /// Print what an installation would do, disk by disk, with the point of no return. Read-only.
     #[cfg(feature = "desk")]
     #[command(after_help = format!(
@@ -112,11 +112,11 @@ pub enum Command {
         drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n  \
         drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
-    Plan(crate::desk::plan::Options),
+    Plan(crate::commands::plan::PlanArgs),
     /// Plan all machines of a server's directory at once, before a change, and approve the plans.
     #[cfg(all(feature = "desk", feature = "serve"))]
-    #[command(after_help = crate::desk::rack::EXIT_CODES)]
-    Rack(crate::desk::rack::Options),
+    #[command(after_help = crate::commands::rack::EXIT_CODES)]
+    Rack(crate::commands::rack::RackArgs),
     /// Check layouts: list all problems of each, and whether two of them match the same size and image.
     #[cfg(feature = "desk")]
     #[command(after_help = format!(
@@ -125,23 +125,23 @@ pub enum Command {
         drophammer check layouts/ --select c1-large-x86 debian-12.0.20261101\n  \
         drophammer check default.yaml --fix\n\n{EXIT_CODES}"
     ))]
-    Check(crate::desk::check::Options),
+    Check(crate::commands::check::CheckOptions),
     /// Draw a layout: disks, partitions, arrays, volume groups, logical volumes, filesystems, mount points.
     #[cfg(feature = "desk")]
     #[command(after_help = format!("Example: a diagram for the runbook\n  drophammer tree storage.yaml --svg=storage.svg\n\n{EXIT_CODES}"))]
-    Tree(crate::desk::tree::Options),
+    Tree(crate::commands::tree::TreeOptions),
     /// Print the JSON Schema of layouts, allocations, machine files, image files, manifests or templates, for completion and checks in
     /// editors.
     #[cfg(feature = "desk")]
     #[command(after_help = "Example:\n  drophammer schema layout > layout.schema.json")]
-    Schema(crate::desk::schema::Options),
+    Schema(crate::commands::schema::SchemaOptions),
     /// Print the completion script for a shell.
     #[cfg(feature = "shell")]
     #[command(after_help = "Examples:\n  \
         drophammer completion bash > /etc/bash_completion.d/drophammer\n  \
         drophammer completion zsh > /usr/local/share/zsh/site-functions/_drophammer\n  \
         drophammer completion fish > /etc/fish/completions/drophammer.fish")]
-    Completion { shell: Shell },
+    Completion { shell: CompletionShell },
     /// Write a manual page for each command to a directory.
     #[cfg(feature = "shell")]
     #[command(after_help = "Example:\n  drophammer man /usr/local/share/man/man1")]
@@ -151,7 +151,7 @@ pub enum Command {
 /// Shells with completion scripts.
 #[cfg(feature = "shell")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Shell {
+pub enum CompletionShell {
     Bash,
     Zsh,
     Fish,
@@ -159,7 +159,7 @@ pub enum Shell {
 
 #[cfg(any(feature = "agent", feature = "serve"))]
 #[derive(Debug, clap::Args)]
-pub struct Image {
+pub struct ImageArgs {
     #[command(subcommand)]
     pub command: ImageCommand,
 }
@@ -172,14 +172,14 @@ pub enum ImageCommand {
     #[command(visible_alias = "ls", after_help = format!(
         "Example:\n  drophammer image list --all --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
-    List(crate::operator::ListImages),
+    List(crate::operator_client::ListImagesOptions),
     /// Set or clear the hidden and blacklisted flags of an image of a server.
     #[cfg(feature = "serve")]
     #[command(after_help = format!(
         "Example: no new installations with this image; machines that run it can still be reinstalled\n  \
         drophammer image modify debian-11.0.20240101 --blacklisted true\n\n{EXIT_CODES}"
     ))]
-    Modify(crate::operator::ModifyImage),
+    Modify(crate::operator_client::ModifyImageOptions),
     /// Stream an image into a directory or to a disk exactly as an installation does, and report the throughput and the bottleneck.
     ///
     /// Existing files in the directory are preserved, except that files of the same name are replaced, as by tar. Whiteouts of OCI image
@@ -190,7 +190,7 @@ pub enum ImageCommand {
         drophammer image burn http://10.0.0.1/debian-12.tar.zst /mnt --digest sha256:HEX\n  \
         drophammer image burn http://10.0.0.1/debian-12.raw.zst /dev/sdb --overwrite\n\n{EXIT_CODES}"
     ))]
-    Burn(crate::burn::Options),
+    Burn(crate::burn::BurnOptions),
     /// Pack a directory or a disk image, with its manifest and, given a key, signatures. The output is reproducible.
     ///
     /// SOURCE_DATE_EPOCH, if set, is the latest timestamp in the image.
@@ -200,5 +200,5 @@ pub enum ImageCommand {
         drophammer image pack rootfs/ -o debian-12.tar.zst --key release.key --id debian-12.0.20261101\n  \
         drophammer image pack appliance.qcow2 -o appliance.raw.zst\n\n{EXIT_CODES}"
     ))]
-    Pack(crate::pack::Options),
+    Pack(crate::image_pack::PackOptions),
 }

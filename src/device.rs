@@ -119,7 +119,7 @@ impl AsRef<OsStr> for DevicePath {
 
 impl KernelName {
     /// Returns the device node that the kernel creates.
-    pub fn path(&self) -> DevicePath {
+    pub fn device_path(&self) -> DevicePath {
         DevicePath(format!("/dev/{}", self.0.replace('!', "/")))
     }
 }
@@ -132,15 +132,15 @@ impl DevicePath {
     }
 
     /// Returns the path of partition `number` of this disk.
-    pub fn partition(&self, number: u32) -> DevicePath {
-        DevicePath(partition(&self.0, number))
+    pub fn partition_path(&self, number: u32) -> DevicePath {
+        DevicePath(append_partition_number(&self.0, number))
     }
 }
 
 impl LayoutPath {
     /// Returns the layout's name of partition `number` of this disk.
-    pub fn partition(&self, number: u32) -> LayoutPath {
-        LayoutPath(partition(&self.0, number))
+    pub fn partition_path(&self, number: u32) -> LayoutPath {
+        LayoutPath(append_partition_number(&self.0, number))
     }
 
     /// Returns the path of the same name, which is valid for arrays and volumes. Disks are resolved by `topology`.
@@ -151,7 +151,7 @@ impl LayoutPath {
 
 /// Returns the path of partition `number` of `disk`. Names that end in a digit get a `p` (`disk_name()` in
 /// block/partitions/core.c), by-* links get `-partN` (60-persistent-storage.rules).
-fn partition(disk: &str, number: u32) -> String {
+fn append_partition_number(disk: &str, number: u32) -> String {
     if disk.starts_with("/dev/disk/by-") {
         format!("{disk}-part{number}")
     } else if disk.ends_with(|c: char| c.is_ascii_digit()) {
@@ -169,7 +169,7 @@ mod tests {
     fn the_kernel_names_a_device_in_dev_and_in_sysfs() {
         for (name, path) in [("sda1", "/dev/sda1"), ("cciss!c0d0p1", "/dev/cciss/c0d0p1"), ("dm-0", "/dev/dm-0")] {
             let (name, path) = (KernelName::from(name), DevicePath::from(path));
-            assert_eq!((name.path(), path.kernel_name()), (path, name));
+            assert_eq!((name.device_path(), path.kernel_name()), (path, name));
         }
     }
 

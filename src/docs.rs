@@ -1,10 +1,10 @@
 //! Tests that compare the examples in `docs/` with the behaviour of the program.
 
-use crate::allocation::Machine;
+use crate::allocation::AssignedMachine;
+use crate::deploy_steps::StepList;
+use crate::diagnostic::join_problems;
 use crate::layout;
-use crate::plan::{self, Mode, Request, Subject};
-use crate::problem::lines;
-use crate::steps::Steps;
+use crate::plan::{self, InstallMode, PlanRequest, PlanSubject};
 use std::fs;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
@@ -20,7 +20,7 @@ fn the_layouts_in_the_docs_are_valid_and_canonical() {
     let blocks = blocks(include_str!("../docs/layouts.md"), "yaml");
     assert_eq!(blocks.len(), 6);
     for block in blocks {
-        let parsed = layout::read_yaml(&block).unwrap_or_else(|problems| panic!("{block}{}", lines(&problems)));
+        let parsed = layout::read_yaml(&block).unwrap_or_else(|problems| panic!("{block}{}", join_problems(&problems)));
         assert_eq!(parsed.notes, [], "{block}");
     }
 }
@@ -56,25 +56,26 @@ fn the_spellings_in_the_docs_are_understood() {
 /// All documented steps are offered to Ironic and accepted, and all offered steps are documented.
 #[test]
 fn the_steps_for_ironic_in_the_docs_are_those_that_are_offered() {
-    use crate::steps::{OFFERED, Wanted};
+    use crate::deploy_steps::{OFFERED, TemplateStep};
     let text = include_str!("../docs/ironic.md");
     for offer in &OFFERED {
         let name = format!("`{}.{}`", offer.interface, offer.step);
         assert!(text.contains(&name), "{name}");
     }
     for block in blocks(text, "json") {
-        let steps: Vec<Wanted> = serde_json::from_str(&block).unwrap_or_else(|error| panic!("{block}: {error}"));
+        let steps: Vec<TemplateStep> = serde_json::from_str(&block).unwrap_or_else(|error| panic!("{block}: {error}"));
         for step in steps {
-            let is_this =
-                |offer: &&crate::steps::Offer| (offer.interface, offer.step) == (&*step.interface, &*step.step);
+            let is_this = |offer: &&crate::deploy_steps::OfferedStep| {
+                (offer.interface, offer.step) == (&*step.interface, &*step.step)
+            };
             let offer = OFFERED.iter().find(is_this).unwrap_or_else(|| panic!("{step:?}"));
             for (name, value) in &step.args {
                 assert!(offer.arguments.iter().any(|taken| taken.name == name), "{name} of {step:?}");
                 match name.as_str() {
                     "layout" => {
-                        drop(layout::read_json(value).unwrap_or_else(|problems| panic!("{}", lines(&problems))))
+                        drop(layout::read_json(value).unwrap_or_else(|problems| panic!("{}", join_problems(&problems))))
                     }
-                    "raid_config" => drop(crate::raid::Config::read(value).unwrap()),
+                    "raid_config" => drop(crate::ironic_raid::RaidConfig::parse_config(value).unwrap()),
                     _ => {}
                 }
             }
@@ -86,7 +87,7 @@ fn the_steps_for_ironic_in_the_docs_are_those_that_are_offered() {
 fn the_allocation_in_the_docs_is_one() {
     let blocks = blocks(include_str!("../docs/api.md"), "json");
     assert_eq!(blocks.len(), 1);
-    let machine: Machine = serde_json::from_str(&blocks[0]).unwrap();
+    let machine: AssignedMachine = serde_json::from_str(&blocks[0]).unwrap();
     assert_eq!(machine.allocation.unwrap().hostname, "storage-7");
 }
 
@@ -94,7 +95,7 @@ fn the_allocation_in_the_docs_is_one() {
 fn the_extents_in_the_docs_are_such() {
     let block = &blocks(include_str!("../docs/plan.md"), "json")[0];
     let plan: serde_json::Value = serde_json::from_str(&format!("{{{block}}}")).unwrap();
-    let extents: Vec<crate::plan::Extents> = serde_json::from_value(plan["extents"].clone()).unwrap();
+    let extents: Vec<crate::plan::StageExtents> = serde_json::from_value(plan["extents"].clone()).unwrap();
     assert_eq!((extents.len(), extents[1].disks[0].device.as_str()), (2, "/dev/sda"));
 }
 
@@ -111,7 +112,7 @@ fn the_hints_in_the_docs_are_understood() {
         let hint = if of == "numbers" { "size" } else { "model" };
         for expression in cells[2].split('`').skip(1).step_by(2) {
             let hints = [(hint.to_owned(), expression.to_owned())].into();
-            assert_eq!(layout::hints::problems(&hints), [], "{expression}");
+            assert_eq!(layout::hints::check_hints(&hints), [], "{expression}");
             found += 1;
         }
     }
@@ -136,10 +137,11 @@ fn the_commands_about_images_in_the_docs_are_understood() {
 #[test]
 fn the_manifest_and_the_key_in_the_docs_are_such() {
     let text = include_str!("../docs/images.md");
-    let manifest = crate::image::Manifest::parse(blocks(text, "json")[0].as_bytes()).unwrap();
+    let manifest = crate::image::ImageManifest::parse(blocks(text, "json")[0].as_bytes()).unwrap();
     assert_eq!(manifest.chunks.len(), 2);
     let key = text.split("`drophammer.key=").nth(1).unwrap().split('`').next().unwrap();
-    let keys = crate::image::Keys::read(&[key.to_owned()], std::path::Path::new("/no/such/directory")).unwrap();
+    let keys =
+        crate::image::SignatureKeys::read(&[key.to_owned()], std::path::Path::new("/no/such/directory")).unwrap();
     assert_eq!(keys.0.len(), 1);
 }
 
@@ -199,15 +201,20 @@ fn the_plan_in_the_readme_is_what_a_desk_prints() {
     let layout = layout::read_yaml(include_str!("../testdata/layouts/storage.yaml")).unwrap().layout;
     let inventory = include_str!("../testdata/inventories/raid-lvm.json");
     let inventory: crate::inventory::Inventory = serde_json::from_str(inventory).unwrap();
-    let subject = Subject {
+    let subject = PlanSubject {
         machine: inventory.system.uuid.clone().unwrap_or_default(),
         image: "the image".to_owned(),
         url: "the image's server".to_owned(),
-        ..Subject::default()
+        ..PlanSubject::default()
     };
-    let request =
-        Request { mode: Mode::Install, steps: Steps::default(), subject, assigned: Default::default(), claim: None };
-    let printed = plan::make(&layout, &inventory, request, &mut Uuid::new_v4).unwrap().to_string();
+    let request = PlanRequest {
+        mode: InstallMode::Install,
+        steps: StepList::default(),
+        subject,
+        assigned: Default::default(),
+        claim: None,
+    };
+    let printed = plan::make_plan(&layout, &inventory, request, &mut Uuid::new_v4).unwrap().to_string();
     let printed: Vec<&str> = printed.lines().collect();
     let shown = &blocks(include_str!("../README.md"), "text")[0];
     let shown: Vec<&str> = shown.lines().filter(|line| line.trim() != "…").collect();
@@ -272,17 +279,17 @@ fn the_messages_in_the_docs_are_the_programs_own() {
 #[cfg(feature = "serve")]
 #[test]
 fn the_machines_and_images_in_the_docs_are_good() {
-    use crate::serve::input::{image, machine};
+    use crate::server::site_files::{parse_image, parse_machine};
     let of_machine = blocks(include_str!("../docs/machine.md"), "yaml");
     let [whole, least, an_image] = &of_machine[..] else { panic!("{of_machine:?}") };
-    assert_eq!(machine(whole).unwrap().macs.len(), 2);
-    assert!(machine(least).unwrap().allocation.is_some());
-    image(an_image).unwrap();
+    assert_eq!(parse_machine(whole).unwrap().macs.len(), 2);
+    assert!(parse_machine(least).unwrap().allocation.is_some());
+    parse_image(an_image).unwrap();
 
     let of_start = blocks(include_str!("../docs/start.md"), "yaml");
     let [an_image, a_layout, first] = &of_start[..] else { panic!("{of_start:?}") };
-    let (an_image, first) = (image(an_image).unwrap(), machine(first).unwrap().allocation.unwrap());
-    let parsed = layout::read_yaml(a_layout).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
+    let (an_image, first) = (parse_image(an_image).unwrap(), parse_machine(first).unwrap().allocation.unwrap());
+    let parsed = layout::read_yaml(a_layout).unwrap_or_else(|problems| panic!("{}", join_problems(&problems)));
     assert_eq!(parsed.notes, []);
     assert_eq!((&*first.image, first.filesystemlayout.as_deref()), (&an_image.id, Some(&parsed.layout.id)));
 }
@@ -298,10 +305,10 @@ fn the_networks_in_the_docs_are_good() {
         let text = format!(
             "id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n  image: i\n  network:\n{network}"
         );
-        let machine = crate::serve::input::machine(&text).unwrap_or_else(|why| panic!("{block}\n{why}"));
+        let machine = crate::server::site_files::parse_machine(&text).unwrap_or_else(|why| panic!("{block}\n{why}"));
         let document = &machine.allocation.unwrap().passed_on["network"];
-        let network = crate::network::Network::read(document).unwrap();
-        assert!(!network.render(crate::network::System::Networkd, &[]).is_empty());
+        let network = crate::netconfig::NetworkConfig::parse(document).unwrap();
+        assert!(!network.render(crate::netconfig::NetworkBackend::Networkd, &[]).is_empty());
     }
 }
 
@@ -311,7 +318,7 @@ fn every_field_of_a_network_is_in_the_docs() {
     let page = include_str!("../docs/network.md");
     let qqq = serde_json::json!({"qqq": 1, "parameters": {"qqq": 1}, "match": {"qqq": 1}, "nameservers": {"qqq": 1}, "routes": [{"qqq": 1}]});
     let document = serde_json::json!({"ethernets": {"a": qqq}, "bonds": {"b": qqq}, "vlans": {"c": qqq}, "qqq": 1});
-    let problems = crate::network::Network::read(&document).unwrap_err();
+    let problems = crate::netconfig::NetworkConfig::parse(&document).unwrap_err();
     let lists = problems.iter().filter_map(|problem| problem.message.split_once("\"qqq\"; supported: "));
     let known: Vec<&str> = lists.flat_map(|(_, known)| known.split(", ")).collect();
     assert!(known.len() > 40, "{known:?}");
@@ -324,11 +331,11 @@ fn every_field_of_a_network_is_in_the_docs() {
 #[cfg(feature = "serve")]
 #[test]
 fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
-    use crate::serve::input::{image, machine};
+    use crate::server::site_files::{parse_image, parse_machine};
     let page = include_str!("../docs/machine.md");
-    let of_machine = machine("qqq: 1\n").unwrap_err();
-    let of_allocation = machine("id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation: {qqq: 1}\n").unwrap_err();
-    let of_image = image("qqq: 1\n").unwrap_err();
+    let of_machine = parse_machine("qqq: 1\n").unwrap_err();
+    let of_allocation = parse_machine("id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation: {qqq: 1}\n").unwrap_err();
+    let of_image = parse_image("qqq: 1\n").unwrap_err();
     for (error, least) in [(of_machine, 7), (of_allocation, 16), (of_image, 6)] {
         let known = error.split_once("; available: ").unwrap_or_else(|| panic!("{error}")).1;
         let known: Vec<&str> = known.lines().next().unwrap_or_default().split(", ").collect();
@@ -343,7 +350,7 @@ fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
 #[test]
 fn the_way_to_a_first_machine_is_the_servers() {
     let page = include_str!("../docs/start.md");
-    let script = crate::serve::ipxe::start("http://10.0.0.1:8080");
+    let script = crate::server::ipxe::start_script("http://10.0.0.1:8080");
     assert!(blocks(page, "text").iter().any(|block| *block == script.trim_end()), "{script}");
     let kea: serde_json::Value = serde_json::from_str(&blocks(page, "json")[0]).unwrap();
     let dnsmasq = &blocks(page, "conf")[0];

@@ -1,6 +1,6 @@
 //! The error type of this crate: the phase that failed, what failed, and the cause as reported by the system or tool.
 
-use crate::text::without_secrets;
+use crate::format::without_secrets;
 use std::error::Error as StdError;
 use std::fmt;
 
@@ -40,14 +40,14 @@ impl fmt::Display for Phase {
     }
 }
 
-type Source = Box<dyn StdError + Send + Sync>;
+type BoxedError = Box<dyn StdError + Send + Sync>;
 
 /// Error with its phase and cause. `Display` prints the whole chain in one line, so no caller has to walk it.
 #[derive(Debug)]
 pub struct Error {
     pub phase: Phase,
     what: String,
-    source: Option<Source>,
+    source: Option<BoxedError>,
     refused: bool,
     denied: bool,
 }
@@ -79,7 +79,7 @@ impl Error {
         self.refused || source.is_some_and(Error::is_refusal)
     }
 
-    pub fn with_source(phase: Phase, what: impl Into<String>, source: impl Into<Source>) -> Self {
+    pub fn with_source(phase: Phase, what: impl Into<String>, source: impl Into<BoxedError>) -> Self {
         Error { phase, what: what.into(), source: Some(source.into()), refused: false, denied: false }
     }
 }
@@ -118,7 +118,7 @@ pub trait Context<T> {
     fn context<S: Into<String>>(self, phase: Phase, what: impl FnOnce() -> S) -> Result<T>;
 }
 
-impl<T, E: Into<Source>> Context<T> for std::result::Result<T, E> {
+impl<T, E: Into<BoxedError>> Context<T> for std::result::Result<T, E> {
     fn context<S: Into<String>>(self, phase: Phase, what: impl FnOnce() -> S) -> Result<T> {
         self.map_err(|source| Error::with_source(phase, what(), source))
     }

@@ -22,7 +22,7 @@ const REFUSAL_BYTES: u64 = 64 << 10;
 ///
 /// # Errors
 /// The connection is interrupted, or the response exceeds the limit.
-pub fn read_answer(response: Response) -> io::Result<Vec<u8>> {
+pub fn read_response(response: Response) -> io::Result<Vec<u8>> {
     let mut body = Vec::new();
     response.take(ANSWER_BYTES + 1).read_to_end(&mut body)?;
     match body.len() as u64 > ANSWER_BYTES {
@@ -32,7 +32,7 @@ pub fn read_answer(response: Response) -> io::Result<Vec<u8>> {
 }
 
 /// Reads the beginning of an error response. An unreadable body is ignored, since the status suffices.
-pub fn read_refusal(response: Response) -> String {
+pub fn read_error_response(response: Response) -> String {
     let mut body = Vec::new();
     let _ = response.take(REFUSAL_BYTES).read_to_end(&mut body);
     String::from_utf8_lossy(&body).into_owned()
@@ -42,26 +42,26 @@ pub fn read_refusal(response: Response) -> String {
 ///
 /// # Errors
 /// TLS cannot be set up. Missing CA certificates are not an error: `http://` works without them.
-pub fn client() -> Result<Client> {
-    build(&|| builder(None))
+pub fn new_client() -> Result<Client> {
+    build_client(&|| client_builder(None))
 }
 
 /// Returns a client for requests that contain a secret: it does not follow redirects.
 ///
 /// # Errors
-/// As [`client`].
+/// As [`new_client`].
 #[cfg(feature = "agent")]
-pub fn client_that_stays() -> Result<Client> {
-    build(&|| builder(None).redirect(Policy::none()))
+pub fn new_client_without_redirects() -> Result<Client> {
+    build_client(&|| client_builder(None).redirect(Policy::none()))
 }
 
 /// Returns a client for devices that require a password: it does not follow redirects. If `insecure`, it accepts any certificate.
 ///
 /// # Errors
-/// As [`client`].
+/// As [`new_client`].
 #[cfg(feature = "serve")]
-pub fn client_for_device(insecure: bool) -> Result<Client> {
-    build(&|| builder(None).redirect(Policy::none()).tls_danger_accept_invalid_certs(insecure))
+pub fn new_device_client(insecure: bool) -> Result<Client> {
+    build_client(&|| client_builder(None).redirect(Policy::none()).tls_danger_accept_invalid_certs(insecure))
 }
 
 /// Returns a client for long bodies: the response headers, and each read of the body, may take up to `stall`; the body as a whole has no
@@ -70,24 +70,24 @@ pub fn client_for_device(insecure: bool) -> Result<Client> {
 /// `RequestBuilder::timeout` of reqwest's blocking client, in contrast, also limits the body as a whole.
 ///
 /// # Errors
-/// As [`client`].
-pub fn streaming_client(stall: Duration) -> Result<Client> {
-    build(&|| builder(Some(stall)))
+/// As [`new_client`].
+pub fn new_streaming_client(stall: Duration) -> Result<Client> {
+    build_client(&|| client_builder(Some(stall)))
 }
 
-fn build(builder: &dyn Fn() -> ClientBuilder) -> Result<Client> {
+fn build_client(builder: &dyn Fn() -> ClientBuilder) -> Result<Client> {
     match builder().build() {
         Ok(client) => Ok(client),
         Err(error) => {
             let why = crate::error::Error::with_source(Phase::Control, "TLS", error);
             tracing::warn!("https is not available, only http: {why}");
-            without_roots(builder())
+            build_without_roots(builder())
         }
     }
 }
 
 /// Returns a builder with the settings that all clients share.
-pub(crate) fn builder(timeout: Option<Duration>) -> ClientBuilder {
+pub(crate) fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
     // Fails only if an earlier call has installed a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
@@ -106,20 +106,22 @@ fn is_downgrade(before: &Url, next: &Url) -> bool {
 }
 
 /// Returns whether the error is caused by an untrusted certificate of the peer. A retry is futile then.
-pub fn is_certificate(error: &(dyn StdError + 'static)) -> bool {
+pub fn is_untrusted_certificate(error: &(dyn StdError + 'static)) -> bool {
     let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     let is_it = matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)));
-    is_it || inner.is_some_and(|inner| is_certificate(inner)) || error.source().is_some_and(is_certificate)
+    is_it
+        || inner.is_some_and(|inner| is_untrusted_certificate(inner))
+        || error.source().is_some_and(is_untrusted_certificate)
 }
 
 /// Returns a client without CA certificates. The platform's verifier fails if no CA certificate is installed, although plain HTTP needs
 /// none.
-fn without_roots(builder: ClientBuilder) -> Result<Client> {
+fn build_without_roots(builder: ClientBuilder) -> Result<Client> {
     builder.tls_certs_only([]).build().context(Phase::Control, || "set up an HTTP client")
 }
 
 /// Returns whether a retry of the request may succeed. 501 and 505 are permanent properties of the server.
-pub fn is_passing(status: StatusCode) -> bool {
+pub fn is_retryable(status: StatusCode) -> bool {
     let for_good = [StatusCode::NOT_IMPLEMENTED, StatusCode::HTTP_VERSION_NOT_SUPPORTED];
     let asked_to_wait = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
     (status.is_server_error() && !for_good.contains(&status)) || asked_to_wait.contains(&status)
@@ -127,7 +129,7 @@ pub fn is_passing(status: StatusCode) -> bool {
 
 /// Returns a random duration between half of the pause and all of it, so that machines that lost the same server do not retry
 /// simultaneously.
-pub fn jittered(pause: Duration) -> Duration {
+pub fn add_jitter(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
@@ -143,7 +145,7 @@ mod tests {
     #[test]
     fn the_client_says_who_it_is() {
         let server = ok();
-        assert_eq!(client().unwrap().get(server.url("")).send().unwrap().text().unwrap(), "ok");
+        assert_eq!(new_client().unwrap().get(server.url("")).send().unwrap().text().unwrap(), "ok");
         let who = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
         let request = &server.requests()[0];
         assert!(request.header("user-agent").is_some_and(|agent| agent.starts_with(who)), "{request:?}");
@@ -151,8 +153,8 @@ mod tests {
 
     #[test]
     fn http_works_without_any_ca_certificate() {
-        client().unwrap();
-        let client = without_roots(Client::builder()).unwrap();
+        new_client().unwrap();
+        let client = build_without_roots(Client::builder()).unwrap();
         assert_eq!(client.get(ok().url("")).send().unwrap().text().unwrap(), "ok");
     }
 
@@ -173,20 +175,20 @@ mod tests {
     fn a_certificate_that_is_not_trusted_is_found_wherever_it_is_wrapped() {
         let tls = |error: rustls::Error| std::io::Error::other(error);
         let unknown = || rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
-        assert!(is_certificate(&unknown()) && is_certificate(&tls(unknown())));
+        assert!(is_untrusted_certificate(&unknown()) && is_untrusted_certificate(&tls(unknown())));
         let wrapped = crate::error::Error::with_source(Phase::Image, "x", std::io::Error::other(tls(unknown())));
-        assert!(is_certificate(&wrapped));
-        assert!(!is_certificate(&tls(rustls::Error::HandshakeNotComplete)));
-        assert!(!is_certificate(&std::io::Error::other("connection reset")));
+        assert!(is_untrusted_certificate(&wrapped));
+        assert!(!is_untrusted_certificate(&tls(rustls::Error::HandshakeNotComplete)));
+        assert!(!is_untrusted_certificate(&std::io::Error::other("connection reset")));
     }
 
     #[test]
     fn which_answers_may_change() {
         for code in [500, 502, 503, 504, 408, 429] {
-            assert!(is_passing(StatusCode::from_u16(code).unwrap()), "{code}");
+            assert!(is_retryable(StatusCode::from_u16(code).unwrap()), "{code}");
         }
         for code in [200, 206, 301, 400, 401, 403, 404, 405, 410, 416, 501, 505] {
-            assert!(!is_passing(StatusCode::from_u16(code).unwrap()), "{code}");
+            assert!(!is_retryable(StatusCode::from_u16(code).unwrap()), "{code}");
         }
     }
 }

@@ -6,99 +6,99 @@
 #[cfg(feature = "agent")]
 pub mod agent;
 pub mod allocation;
-#[cfg(any(feature = "agent", feature = "desk", feature = "serve"))]
-pub mod assigned;
 #[cfg(feature = "serve")]
 pub mod bmc;
 #[cfg(feature = "agent")]
 pub mod boot;
+pub mod boot_contents;
 #[cfg(feature = "agent")]
 pub mod burn;
-pub mod carried;
 pub mod cli;
-#[cfg(any(feature = "survey", feature = "serve"))]
-pub mod command;
-pub mod console;
-pub mod contents;
-#[cfg(any(feature = "agent", feature = "serve"))]
-pub mod control;
-pub mod definition;
+pub mod cmdline;
 #[cfg(feature = "desk")]
-pub mod desk;
+pub mod commands;
+#[cfg(feature = "shell")]
+pub mod completions;
+pub mod console;
+#[cfg(any(feature = "agent", feature = "serve"))]
+pub mod control_plane;
+pub mod deploy_steps;
 pub mod device;
+pub mod diagnostic;
+#[cfg(any(feature = "desk", feature = "serve"))]
+pub mod diagram;
 #[cfg(test)]
 mod docs;
 #[cfg(feature = "survey")]
 pub mod efi;
-mod empty;
 pub mod error;
-pub mod exit;
-pub mod facts;
+#[cfg(feature = "agent")]
+pub mod executor;
+pub mod exit_code;
+pub mod format;
 #[cfg(feature = "agent")]
 pub mod gpt;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod http;
 #[cfg(feature = "agent")]
 pub mod image;
+#[cfg(all(feature = "agent", feature = "desk"))]
+pub mod image_pack;
+pub mod install_marker;
+pub mod install_report;
 pub mod inventory;
+#[cfg(feature = "survey")]
+pub mod inventory_command;
 #[cfg(feature = "agent")]
 pub mod ironic;
-#[cfg(feature = "survey")]
-pub mod jail;
-pub mod kmsg;
+pub mod ironic_raid;
+#[cfg(feature = "schema")]
+mod json_schema;
+pub mod k8s_volume;
+pub mod kernel_log;
 pub mod layout;
-#[cfg(feature = "survey")]
-pub mod look;
 pub mod machine_identity;
-pub mod marker;
+pub mod migration;
+pub mod netconfig;
 #[cfg(feature = "agent")]
-pub mod moving;
-pub mod network;
+pub mod newroot;
 #[cfg(feature = "serve")]
-pub mod operator;
-mod order;
-#[cfg(all(feature = "agent", feature = "desk"))]
-pub mod pack;
+pub mod operator_client;
+pub mod os_definition;
+pub mod output;
 #[cfg(feature = "agent")]
 pub mod pem;
-#[cfg(any(feature = "desk", feature = "serve"))]
-pub mod picture;
 pub mod plan;
-pub mod problem;
-pub mod pull;
-pub mod raid;
+#[cfg(any(feature = "agent", feature = "desk", feature = "serve"))]
+pub mod plan_request;
 #[cfg(feature = "agent")]
-pub mod ready;
+pub mod preflight;
+#[cfg(feature = "survey")]
+pub mod probe;
+#[cfg(any(feature = "survey", feature = "serve"))]
+pub mod process;
+#[cfg(feature = "agent")]
+pub mod ramdisk_network;
+pub mod registry_auth;
 #[cfg(feature = "agent")]
 pub mod reinstall;
 #[cfg(feature = "agent")]
 pub mod report;
 #[cfg(test)]
 mod rooms;
-#[cfg(feature = "schema")]
-mod schema;
+#[cfg(feature = "survey")]
+pub mod safe_open;
+mod serde_empty;
 #[cfg(feature = "serve")]
-pub mod serve;
-#[cfg(feature = "agent")]
-pub mod session;
-pub mod settings;
-#[cfg(feature = "shell")]
-pub mod shell;
-pub mod stdout;
-pub mod steps;
+pub mod server;
+mod small_sort;
 #[cfg(feature = "agent")]
 pub mod storage;
-#[cfg(feature = "survey")]
-pub mod survey;
-#[cfg(feature = "agent")]
-pub mod target;
+pub mod storage_graph;
 #[cfg(test)]
 mod testing;
-pub mod text;
-pub mod topology;
 #[cfg(feature = "agent")]
-pub mod uplink;
+pub mod transfer;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod verify;
-pub mod volume;
 mod yaml;

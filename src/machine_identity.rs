@@ -7,8 +7,8 @@
 mod matching;
 
 pub use matching::{
-    BootIdentity, KnownMachine, MachineMatch, RegisteredIdentity, UuidProof, match_machine, other_macs, other_macs_of,
-    prove_uuid,
+    BootIdentity, KnownMachine, MachineMatch, RegisteredIdentity, UuidProof, describe_other_macs,
+    describe_other_macs_of, match_machine, prove_uuid,
 };
 
 use uuid::Uuid;
@@ -26,7 +26,7 @@ pub fn usable_uuid(uuid: Uuid) -> Option<Uuid> {
     let is_default = |uuid: Uuid| {
         DEFAULT_UUIDS.contains(&uuid) || is_progression(&uuid) || is_repetition(&uuid) || is_blank_service_tag(&uuid)
     };
-    (!is_default(uuid) && !is_default(swapped(uuid))).then_some(uuid)
+    (!is_default(uuid) && !is_default(swap_byte_order(uuid))).then_some(uuid)
 }
 
 /// Parses a UUID reported by firmware: 36 characters in any case, if it is [usable](usable_uuid).
@@ -37,18 +37,18 @@ pub fn parse_usable_uuid(text: &str) -> Option<Uuid> {
 
 /// Returns the UUID with its first three fields in the other byte order, as SMBIOS before 2.6 and some management
 /// controllers report it.
-pub fn swapped(uuid: Uuid) -> Uuid {
+pub fn swap_byte_order(uuid: Uuid) -> Uuid {
     Uuid::from_bytes_le(*uuid.as_bytes())
 }
 
 /// Returns a machine ID in the other byte order, if it is a UUID.
-pub fn swapped_id(id: &str) -> Option<String> {
-    Uuid::try_parse(id).ok().map(|uuid| swapped(uuid).to_string())
+pub fn swap_id_byte_order(id: &str) -> Option<String> {
+    Uuid::try_parse(id).ok().map(|uuid| swap_byte_order(uuid).to_string())
 }
 
 /// Returns whether two UUIDs are the same in either byte order.
 pub fn is_same_uuid(one: Uuid, other: Uuid) -> bool {
-    one == other || swapped(one) == other
+    one == other || swap_byte_order(one) == other
 }
 
 /// Returns whether bytes, 16-bit words or digits form an arithmetic progression: all equal, ascending or descending. It covers
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn both_byte_orders_are_one_identity() {
         let (one, other) = (uuid("4c4c4544-0051-3010-8031-b2c04f333633"), uuid("44454c4c-5100-1030-8031-b2c04f333633"));
-        assert_eq!((swapped(one), swapped(other)), (other, one));
+        assert_eq!((swap_byte_order(one), swap_byte_order(other)), (other, one));
         assert!(is_same_uuid(one, other) && is_same_uuid(other, one) && is_same_uuid(one, one));
         assert!(!is_same_uuid(one, uuid("4c4c4544-0051-3010-8031-b2c04f333634")));
     }

@@ -1,15 +1,15 @@
 //! Command line entry point: one line per subcommand.
 
 use clap::Parser;
-use drophammer::cli::{Cli, Command};
+use drophammer::cli::{Cli, CliCommand};
 #[cfg(any(feature = "agent", feature = "serve"))]
-use drophammer::cli::{Image, ImageCommand};
+use drophammer::cli::{ImageArgs, ImageCommand};
 #[cfg(feature = "desk")]
-use drophammer::desk;
+use drophammer::commands;
 #[cfg(feature = "agent")]
 use drophammer::error::Context;
 use drophammer::error::Result;
-use drophammer::exit::Exit;
+use drophammer::exit_code::CommandOutcome;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -25,17 +25,17 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .with_ansi(false)
-        .with_writer(|| drophammer::console::Discreet)
+        .with_writer(|| drophammer::console::SanitizedStderr)
         .init();
-    match run(cli.command) {
-        Ok(Exit::Good) => ExitCode::SUCCESS,
-        Ok(Exit::Refused) => ExitCode::from(2),
-        Ok(Exit::Erases) => ExitCode::from(3),
+    match run_command(cli.command) {
+        Ok(CommandOutcome::Good) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::Refused) => ExitCode::from(2),
+        Ok(CommandOutcome::Erases) => ExitCode::from(3),
         // EX_TEMPFAIL of sysexits.h.
-        Ok(Exit::BootAgain) => ExitCode::from(75),
-        Ok(Exit::Rescue) => ExitCode::from(76),
+        Ok(CommandOutcome::BootAgain) => ExitCode::from(75),
+        Ok(CommandOutcome::Rescue) => ExitCode::from(76),
         Err(error) => {
-            drophammer::stdout::complain(&error);
+            drophammer::output::print_error(&error);
             ExitCode::FAILURE
         }
     }
@@ -45,70 +45,74 @@ fn main() -> ExitCode {
 /// characters are escaped.
 fn print_usage(error: &clap::Error) {
     let text = error.render().to_string();
-    if drophammer::text::terminal::escape(&text) == text {
+    if drophammer::format::terminal::escape_hidden(&text) == text {
         // A closed pipe is not an error.
         let _ = error.print();
     } else {
-        drophammer::stdout::explain(&text);
+        drophammer::output::print_preformatted(&text);
     }
 }
 
-fn run(command: Command) -> Result<Exit> {
+fn run_command(command: CliCommand) -> Result<CommandOutcome> {
     match command {
         #[cfg(feature = "agent")]
-        Command::Agent => drophammer::agent::run().map(|next| match next {
-            drophammer::agent::Next::BootAgain => Exit::BootAgain,
-            drophammer::agent::Next::Rescue => Exit::Rescue,
+        CliCommand::Agent => drophammer::agent::run_agent().map(|next| match next {
+            drophammer::agent::IronicNextAction::BootAgain => CommandOutcome::BootAgain,
+            drophammer::agent::IronicNextAction::Rescue => CommandOutcome::Rescue,
         }),
         #[cfg(feature = "agent")]
-        Command::Reinstall(options) => drophammer::reinstall::run(&options),
+        CliCommand::Reinstall(options) => drophammer::reinstall::run_reinstall(&options),
         #[cfg(feature = "agent")]
-        Command::Image(Image { command: ImageCommand::Burn(options) }) => drophammer::burn::run(&options),
+        CliCommand::Image(ImageArgs { command: ImageCommand::Burn(options) }) => drophammer::burn::run(&options),
         #[cfg(feature = "agent")]
-        Command::Move(options) => drophammer::moving::run(&options),
+        CliCommand::Move(options) => drophammer::transfer::run_move(&options),
         #[cfg(feature = "agent")]
-        Command::Uplink => drophammer::uplink::run(),
+        CliCommand::Uplink => drophammer::ramdisk_network::run_uplink(),
         #[cfg(feature = "agent")]
-        Command::ImageWorker => drophammer::image::worker::run()
-            .map(|()| Exit::Good)
+        CliCommand::ImageWorker => drophammer::image::worker::run_image_worker()
+            .map(|()| CommandOutcome::Good)
             .context(drophammer::error::Phase::Image, || "work for another drophammer".to_owned()),
         #[cfg(feature = "agent")]
-        Command::UsedBlocksWorker => drophammer::moving::run_used_blocks_worker()
-            .map(|()| Exit::Good)
+        CliCommand::UsedBlocksWorker => drophammer::transfer::run_used_blocks_worker()
+            .map(|()| CommandOutcome::Good)
             .context(drophammer::error::Phase::Move, || "work for another drophammer".to_owned()),
         #[cfg(any(feature = "agent", feature = "serve"))]
-        Command::VerifyWorker => drophammer::verify::worker::run(),
+        CliCommand::VerifyWorker => drophammer::verify::worker::run_verify_worker(),
         #[cfg(all(feature = "agent", feature = "desk"))]
-        Command::Image(Image { command: ImageCommand::Pack(options) }) => drophammer::pack::pack(&options),
+        CliCommand::Image(ImageArgs { command: ImageCommand::Pack(options) }) => {
+            drophammer::image_pack::run_pack(&options)
+        }
         #[cfg(feature = "serve")]
-        Command::Serve(serve) => drophammer::serve::command(*serve),
+        CliCommand::Serve(serve) => drophammer::server::run_serve(*serve),
         #[cfg(feature = "serve")]
-        Command::Machine(options) => drophammer::operator::run(&options),
+        CliCommand::Machine(options) => drophammer::operator_client::run_machine_command(&options),
         #[cfg(feature = "serve")]
-        Command::Layout(options) => drophammer::operator::layouts::run(&options),
+        CliCommand::Layout(options) => drophammer::operator_client::layouts::run_layout_command(&options),
         #[cfg(feature = "serve")]
-        Command::Volume(options) => drophammer::operator::volumes::run(&options),
+        CliCommand::Volume(options) => drophammer::operator_client::volumes::run_volume_command(&options),
         #[cfg(feature = "serve")]
-        Command::Image(Image { command: ImageCommand::List(options) }) => drophammer::operator::images::list(&options),
+        CliCommand::Image(ImageArgs { command: ImageCommand::List(options) }) => {
+            drophammer::operator_client::images::list_images(&options)
+        }
         #[cfg(feature = "serve")]
-        Command::Image(Image { command: ImageCommand::Modify(options) }) => {
-            drophammer::operator::images::modify(&options)
+        CliCommand::Image(ImageArgs { command: ImageCommand::Modify(options) }) => {
+            drophammer::operator_client::images::modify_image(&options)
         }
         #[cfg(feature = "survey")]
-        Command::Inventory(options) => drophammer::look::inventory(&options),
+        CliCommand::Inventory(options) => drophammer::inventory_command::run_inventory(&options),
         #[cfg(feature = "desk")]
-        Command::Plan(options) => desk::plan(&options),
+        CliCommand::Plan(options) => commands::run_plan(&options),
         #[cfg(all(feature = "desk", feature = "serve"))]
-        Command::Rack(options) => desk::rack(&options),
+        CliCommand::Rack(options) => commands::run_rack(&options),
         #[cfg(feature = "desk")]
-        Command::Check(options) => desk::check(&options),
+        CliCommand::Check(options) => commands::run_check(&options),
         #[cfg(feature = "desk")]
-        Command::Tree(options) => desk::tree(&options),
+        CliCommand::Tree(options) => commands::run_tree(&options),
         #[cfg(feature = "desk")]
-        Command::Schema(options) => desk::schema(&options),
+        CliCommand::Schema(options) => commands::run_schema(&options),
         #[cfg(feature = "shell")]
-        Command::Completion { shell } => drophammer::shell::completion(shell),
+        CliCommand::Completion { shell } => drophammer::completions::print_completion(shell),
         #[cfg(feature = "shell")]
-        Command::Man { folder } => drophammer::shell::man(&folder),
+        CliCommand::Man { folder } => drophammer::completions::write_man_pages(&folder),
     }
 }

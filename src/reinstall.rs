@@ -3,27 +3,27 @@
 //! Nothing is decided here: the agent does the same as after a PXE boot, with the same order, plan and safety checks. If kexec is not
 //! possible, the machine reboots over PXE.
 
-mod protection;
-mod server;
-mod stop;
+mod boot_download;
+mod boot_verification;
+mod shutdown;
 
 use crate::boot::{efi, kexec};
-use crate::control::boot_digest::BootDigest;
+use crate::control_plane::boot_digest::BootDigest;
 use crate::error::{Context, Error, Phase, Result};
-use crate::exit::{Exit, or_refused};
+use crate::exit_code::{CommandOutcome, report_refusal};
 use crate::inventory::Nic;
-use crate::order;
-use crate::stdout;
-use crate::survey;
+use crate::output;
+use crate::probe;
+use crate::small_sort;
+use boot_download::{BootClient, BootFiles, BootResponse};
 use clap::Args;
-use server::{Answer, Boot, Server};
+use shutdown::{NextKernel, StopMethod};
 use std::path::Path;
-use stop::{Manner, Next};
 use uuid::Uuid;
 
 /// Options of `drophammer reinstall`.
 #[derive(Debug, Clone, Args)]
-pub struct Options {
+pub struct ReinstallOptions {
     /// URL of the control plane.
     #[arg(long, value_name = "URL")]
     pub server: String,
@@ -44,39 +44,39 @@ pub struct Options {
 ///
 /// # Errors
 /// The server cannot be reached, or the system cannot be stopped. The system is unchanged until its stop starts.
-pub fn run(options: &Options) -> Result<Exit> {
+pub fn run_reinstall(options: &ReinstallOptions) -> Result<CommandOutcome> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::new(Phase::Settings, "drophammer reinstall: must run as root to stop this machine"));
     }
-    let server = Server::new(&options.server)?;
-    let (machine, macs) = who(Path::new("/sys"), options.machine)?;
-    let manner = Manner::of_this_system();
+    let server = BootClient::new(&options.server)?;
+    let (machine, macs) = identify_machine(Path::new("/sys"), options.machine)?;
+    let manner = StopMethod::detect();
     let shown = machine.as_deref().unwrap_or("without a UUID");
-    stdout::say(&format!("machine {shown}  {}\nserver  {}", macs.join(" "), server.url()));
+    output::print_line(&format!("machine {shown}  {}\nserver  {}", macs.join(" "), server.url()));
     let digest = options.boot_digest.as_ref();
-    if let Some(warning) = protection::warning(server.url(), digest) {
-        stdout::complain(&warning);
+    if let Some(warning) = boot_verification::plain_http_warning(server.url(), digest) {
+        output::print_error(&warning);
     }
     if options.dry_run {
-        stdout::say(&preview(&manner, &network_boot(&macs)));
-        return Ok(Exit::Good);
+        output::print_line(&describe_dry_run(&manner, &find_network_entry(&macs)));
+        return Ok(CommandOutcome::Good);
     }
-    let boot = match server.ask(machine.as_deref(), &macs)? {
-        Answer::Boot(boot) => boot,
-        Answer::Nothing { message } => {
-            stdout::note(&nothing_ordered(&message, machine.as_deref()));
-            return Ok(Exit::Refused);
+    let boot = match server.request_boot(machine.as_deref(), &macs)? {
+        BootResponse::Boot(boot) => boot,
+        BootResponse::Nothing { message } => {
+            output::print_note(&nothing_ordered_message(&message, machine.as_deref()));
+            return Ok(CommandOutcome::Refused);
         }
     };
-    let boot = server.fetch(boot)?;
-    let verified = protection::require(&boot, server.url(), digest);
-    or_refused(verified.and_then(|()| start(&boot, &macs, &manner, digest)).map(|()| Exit::Good))
+    let boot = server.fetch_files(boot)?;
+    let verified = boot_verification::require_digest_or_tls(&boot, server.url(), digest);
+    report_refusal(verified.and_then(|()| start_agent(&boot, &macs, &manner, digest)).map(|()| CommandOutcome::Good))
 }
 
 /// Returns the id and the MACs, those of NICs with a link first. Without an id, the server identifies the machine by a MAC.
-fn who(sys: &Path, machine: Option<Uuid>) -> Result<(Option<String>, Vec<String>)> {
-    let (system, mut nics) = survey::identity(sys)?;
-    order::by_key(&mut nics, |nic: &Nic| !nic.link);
+fn identify_machine(sys: &Path, machine: Option<Uuid>) -> Result<(Option<String>, Vec<String>)> {
+    let (system, mut nics) = probe::read_machine_identity(sys)?;
+    small_sort::sort_by_key(&mut nics, |nic: &Nic| !nic.link);
     let macs: Vec<String> = nics.into_iter().map(|nic| nic.mac).filter(|mac| !mac.is_empty()).collect();
     let id = machine.map(|id| id.to_string()).or(system.uuid);
     if id.is_none() && macs.is_empty() {
@@ -87,7 +87,7 @@ fn who(sys: &Path, machine: Option<Uuid>) -> Result<(Option<String>, Vec<String>
 }
 
 /// Formats the server's message with a remedy.
-fn nothing_ordered(message: &str, machine: Option<&str>) -> String {
+fn nothing_ordered_message(message: &str, machine: Option<&str>) -> String {
     let machine = machine.unwrap_or("ID");
     format!(
         "drophammer: {message}\nNothing was changed. Order a reinstall first: drophammer machine reinstall {machine} --image IMAGE"
@@ -95,36 +95,36 @@ fn nothing_ordered(message: &str, machine: Option<&str>) -> String {
 }
 
 /// Loads the new kernel and stops the system. From here on, the system is changed.
-fn start(boot: &Boot, macs: &[String], manner: &Manner, digest: Option<&BootDigest>) -> Result<()> {
-    let loaded = kexec::load_files(&boot.names.kernel, &boot.kernel, Some(&boot.initrd), &boot.names.cmdline);
+fn start_agent(boot: &BootFiles, macs: &[String], manner: &StopMethod, digest: Option<&BootDigest>) -> Result<()> {
+    let loaded = kexec::load_kernel_files(&boot.names.kernel, &boot.kernel, Some(&boot.initrd), &boot.names.cmdline);
     let next = match loaded {
         Ok(()) => {
-            stdout::say(&format!("kexec   {} and {} loaded", boot.names.kernel, boot.names.initrd));
-            Next::Loaded
+            output::print_line(&format!("kexec   {} and {} loaded", boot.names.kernel, boot.names.initrd));
+            NextKernel::Loaded
         }
         Err(error) => {
-            protection::require_for_firmware(digest, &error)?;
-            stdout::say(&format!("kexec   not possible: {error}"));
-            stdout::say(&format!("pxe     {}", through_the_firmware(macs)));
-            Next::Firmware
+            boot_verification::refuse_firmware_boot(digest, &error)?;
+            output::print_line(&format!("kexec   not possible: {error}"));
+            output::print_line(&format!("pxe     {}", set_firmware_boot(macs)));
+            NextKernel::Firmware
         }
     };
-    stdout::say(&format!("stop    {}", manner.describe(next)));
+    output::print_line(&format!("stop    {}", manner.describe(next)));
     let stopped = manner.stop(next);
-    if stopped.is_err() && next == Next::Loaded {
+    if stopped.is_err() && next == NextKernel::Loaded {
         // Otherwise a later reboot would unexpectedly start the agent.
-        kexec::unload();
+        kexec::unload_kernel();
     }
     stopped.context(Phase::Boot, || "stop this system; some of its services may be stopped")
 }
 
 /// Finds the firmware's boot entry for the network.
-fn network_boot(macs: &[String]) -> std::result::Result<efi::NetworkEntry, String> {
+fn find_network_entry(macs: &[String]) -> std::result::Result<efi::NetworkEntry, String> {
     let variables = Path::new(efi::VARIABLES);
     if !variables.exists() {
         return Err("this machine was booted by BIOS".to_owned());
     }
-    match efi::network_entry(variables, macs) {
+    match efi::find_pxe_entry(variables, macs) {
         Ok(Some(entry)) => Ok(entry),
         Ok(None) => Err("the firmware does not have a network boot entry".to_owned()),
         Err(error) => Err(error.to_string()),
@@ -132,8 +132,8 @@ fn network_boot(macs: &[String]) -> std::result::Result<efi::NetworkEntry, Strin
 }
 
 /// Sets the firmware's BootNext variable to the network entry, if possible. Returns what was done.
-fn through_the_firmware(macs: &[String]) -> String {
-    let told = network_boot(macs).and_then(|entry| {
+fn set_firmware_boot(macs: &[String]) -> String {
+    let told = find_network_entry(macs).and_then(|entry| {
         let set = efi::set_boot_next(Path::new(efi::VARIABLES), entry.number);
         set.map(|()| entry).map_err(|error| error.to_string())
     });
@@ -143,7 +143,7 @@ fn through_the_firmware(macs: &[String]) -> String {
     }
 }
 
-fn preview(manner: &Manner, network: &std::result::Result<efi::NetworkEntry, String>) -> String {
+fn describe_dry_run(manner: &StopMethod, network: &std::result::Result<efi::NetworkEntry, String>) -> String {
     let fallback = match network {
         Ok(entry) => format!("the firmware would boot Boot{:04X} ({}) next", entry.number, entry.description),
         Err(why) => format!("{why}: the boot order of the firmware would decide"),
@@ -153,8 +153,8 @@ fn preview(manner: &Manner, network: &std::result::Result<efi::NetworkEntry, Str
          kexec   kernel and ramdisk from the server\n\
          stop    {}\n\
          else    if kexec is not possible, {fallback}; {}",
-        manner.describe(Next::Loaded),
-        manner.describe(Next::Firmware),
+        manner.describe(NextKernel::Loaded),
+        manner.describe(NextKernel::Firmware),
     )
 }
 

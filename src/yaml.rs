@@ -9,7 +9,7 @@ pub mod edit;
 #[cfg(feature = "agent")]
 mod fuzz;
 
-use crate::text::{TAB, indenting_tab};
+use crate::format::{TAB, find_indenting_tab};
 use marked_yaml::{LoaderOptions, Node, parse_yaml_with_options};
 #[cfg(any(feature = "desk", feature = "serve"))]
 use serde_json::Value;
@@ -25,23 +25,23 @@ const MAX_DEPTH: usize = 64;
 ///
 /// # Errors
 /// Returns an error, with its position if known, if it is invalid, too long, or nested too deep.
-pub fn read(text: &str, options: LoaderOptions) -> Result<Node, String> {
+pub fn read_document(text: &str, options: LoaderOptions) -> Result<Node, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("it has {} bytes; at most {} MiB are supported", text.len(), MAX_BYTES >> 20));
     }
-    refuse_deep(text)?;
+    reject_deep_nesting(text)?;
     parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())
 }
 
 /// Rejects documents that are nested too deep, with the parser itself, which is not recursive. Syntax errors are left
 /// to the loader, whose messages are better.
-fn refuse_deep(text: &str) -> Result<(), String> {
+fn reject_deep_nesting(text: &str) -> Result<(), String> {
     let mut parser = Parser::new(text.chars());
     let mut depth = 0_usize;
     loop {
         let (event, marker) = match parser.next_token() {
             Ok(next) => next,
-            Err(error) => match indenting_tab(text, error.marker().line()) {
+            Err(error) => match find_indenting_tab(text, error.marker().line()) {
                 Some((line, column)) => return Err(format!("{line}:{column}: {TAB}")),
                 None => break,
             },
@@ -68,10 +68,12 @@ pub fn is_null(node: &Node) -> bool {
 
 /// Converts the value to JSON. The loader must be set to prevent coercion, so that quoted values can be distinguished.
 #[cfg(any(feature = "desk", feature = "serve"))]
-pub fn json(node: &Node) -> Value {
+pub fn to_json(node: &Node) -> Value {
     match node {
-        Node::Mapping(mapping) => mapping.iter().map(|(key, value)| (key.as_str().to_owned(), json(value))).collect(),
-        Node::Sequence(sequence) => sequence.iter().map(json).collect(),
+        Node::Mapping(mapping) => {
+            mapping.iter().map(|(key, value)| (key.as_str().to_owned(), to_json(value))).collect()
+        }
+        Node::Sequence(sequence) => sequence.iter().map(to_json).collect(),
         Node::Scalar(scalar) if is_null(node) || !scalar.may_coerce() => {
             if is_null(node) {
                 Value::Null
@@ -92,7 +94,7 @@ pub fn json(node: &Node) -> Value {
 }
 
 /// Formats a string, without quotes if every YAML reader, including 1.1, takes it for a string at any position.
-pub fn scalar(text: &str) -> String {
+pub fn format_scalar(text: &str) -> String {
     // Words that YAML 1.1 or 1.2, or a lenient reader, takes for something else.
     const OTHERS: [&str; 11] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n", "inf", "nan"];
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
@@ -100,12 +102,12 @@ pub fn scalar(text: &str) -> String {
     if starts && plain && !OTHERS.contains(&text.to_ascii_lowercase().as_str()) {
         text.to_owned()
     } else {
-        quoted(text)
+        quote_string(text)
     }
 }
 
 /// Formats a string in double quotes, and escapes everything that is special to YAML or a terminal.
-pub fn quoted(text: &str) -> String {
+pub fn quote_string(text: &str) -> String {
     let mut yaml = String::from("\"");
     for c in text.chars() {
         match c {
@@ -137,19 +139,19 @@ mod tests {
             (&mapping, "nested more than"),
             (&long, "at most 4 MiB"),
         ] {
-            let said = read(text, LoaderOptions::default()).unwrap_err();
+            let said = read_document(text, LoaderOptions::default()).unwrap_err();
             assert!(said.contains(words), "{said}");
         }
         let deep = format!("a: {}{}", "[".repeat(MAX_DEPTH - 1), "]".repeat(MAX_DEPTH - 1));
-        assert_eq!(read(&deep, LoaderOptions::default()).map(|_| ()), Ok(()));
-        assert!(read("a: [1\n", LoaderOptions::default()).is_err());
+        assert_eq!(read_document(&deep, LoaderOptions::default()).map(|_| ()), Ok(()));
+        assert!(read_document("a: [1\n", LoaderOptions::default()).is_err());
     }
 
     #[test]
     fn a_tab_is_told_where_it_is() {
         for (text, place) in [("id: a\n\tname: x\n", "2:1"), ("a:\n  b: 1\n  \tc: 2\n", "3:3")] {
-            assert_eq!(read(text, LoaderOptions::default()).unwrap_err(), format!("{place}: {TAB}"));
+            assert_eq!(read_document(text, LoaderOptions::default()).unwrap_err(), format!("{place}: {TAB}"));
         }
-        assert!(read("a: \tb\n", LoaderOptions::default()).is_ok());
+        assert!(read_document("a: \tb\n", LoaderOptions::default()).is_ok());
     }
 }

@@ -1,12 +1,12 @@
 //! What the agent makes of an allocation.
 
-use super::ending::Way;
+use super::failure_handling::NextAction;
 use super::*;
-use crate::assigned::waiver;
-use crate::control::Acknowledged;
-use crate::inventory::{Disk, Filesystem, Partition, Signature, Table};
-use crate::marker::{MarkedDisk, Marker};
-use crate::plan::Waiver;
+use crate::control_plane::ReportAcknowledgement;
+use crate::install_marker::{InstallMarker, RecordedDisk};
+use crate::inventory::{DeviceSignature, DiskPartition, DiskTable, FilesystemContents, InventoryDisk};
+use crate::plan::MarkerWaiver;
+use crate::plan_request::marker_waiver;
 use crate::testing::control::FakeControl;
 
 const LAYOUT: &str = "id: alone
@@ -14,12 +14,12 @@ disks: [{device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size:
 filesystems: [{path: /, device: /dev/sda1, format: ext4}]
 ";
 
-fn inventory(marker: Option<Marker>) -> Inventory {
-    let part = Partition { number: 1, device: "/dev/sda1".into(), ..Partition::default() };
+fn inventory(marker: Option<InstallMarker>) -> Inventory {
+    let part = DiskPartition { number: 1, device: "/dev/sda1".into(), ..DiskPartition::default() };
     let guid = Some(uuid::Uuid::from_u128(7));
-    let table = Some(Table { kind: "gpt".into(), guid, partitions: vec![part] });
-    let disk = Disk { name: "sda".into(), device: "/dev/sda".into(), table, ..Disk::default() };
-    let filesystem = Filesystem { device: "/dev/sda1".into(), marker, ..Filesystem::default() };
+    let table = Some(DiskTable { kind: "gpt".into(), guid, partitions: vec![part] });
+    let disk = InventoryDisk { name: "sda".into(), device: "/dev/sda".into(), table, ..InventoryDisk::default() };
+    let filesystem = FilesystemContents { device: "/dev/sda1".into(), marker, ..FilesystemContents::default() };
     Inventory { disks: vec![disk], filesystems: vec![filesystem], ..Inventory::default() }
 }
 
@@ -28,20 +28,25 @@ fn inventory(marker: Option<Marker>) -> Inventory {
 fn an_attempt_that_never_heard_the_answer_did_not_begin() {
     let layout = crate::layout::read_yaml(LAYOUT).unwrap().layout;
     let guid = uuid::Uuid::from_u128(7).to_string();
-    let disks = vec![MarkedDisk { device: "/dev/sda".into(), guid: Some(guid), ..MarkedDisk::default() }];
-    let marker =
-        Marker { machine: "m".into(), allocation: "a".into(), order: Some("o-1".into()), disks, ..Marker::default() };
+    let disks = vec![RecordedDisk { device: "/dev/sda".into(), guid: Some(guid), ..RecordedDisk::default() }];
+    let marker = InstallMarker {
+        machine: "m".into(),
+        allocation: "a".into(),
+        order: Some("o-1".into()),
+        disks,
+        ..InstallMarker::default()
+    };
     for (there, begun) in [
         (Some(marker.clone()), false),
         (None, true),
-        (Some(Marker { disks: vec![], ..marker.clone() }), true),
-        (Some(Marker { order: Some("o-2".into()), ..marker }), true),
+        (Some(InstallMarker { disks: vec![], ..marker.clone() }), true),
+        (Some(InstallMarker { order: Some("o-2".into()), ..marker }), true),
     ] {
-        let order = Some(Order { id: "o-2".into(), begun: true, ..Order::default() });
+        let order = Some(OrderedReinstall { id: "o-2".into(), begun: true, ..OrderedReinstall::default() });
         let mut allocation = Allocation { id: "a".into(), order, reinstall: true, ..Allocation::default() };
-        assert_eq!(correct_begun("m", &mut allocation, &layout, &inventory(there.clone())), !begun);
+        assert_eq!(clear_begun_if_intact("m", &mut allocation, &layout, &inventory(there.clone())), !begun);
         let order = allocation.order.as_ref().unwrap();
-        assert_eq!((order.begun, waiver(order)), (begun, begun.then_some(Waiver::Begun)), "{there:?}");
+        assert_eq!((order.begun, marker_waiver(order)), (begun, begun.then_some(MarkerWaiver::Begun)), "{there:?}");
     }
 }
 
@@ -49,8 +54,8 @@ fn an_attempt_that_never_heard_the_answer_did_not_begin() {
 fn a_file_that_lies_there_for_ever_is_carried_out_once() {
     let layout = crate::layout::read_yaml(LAYOUT).unwrap().layout;
     let marker = |order: &str| {
-        let order = crate::empty::some(order.to_owned());
-        Some(Marker { machine: "m".into(), allocation: "a".into(), order, ..Marker::default() })
+        let order = crate::serde_empty::non_empty(order.to_owned());
+        Some(InstallMarker { machine: "m".into(), allocation: "a".into(), order, ..InstallMarker::default() })
     };
     for (there, order, is_done) in [
         (None, None, false),
@@ -62,15 +67,16 @@ fn a_file_that_lies_there_for_ever_is_carried_out_once() {
     ] {
         let mut inventory = inventory(there);
         let table = inventory.disks[0].table.as_mut().unwrap();
-        table.partitions[0].signatures = vec![Signature { kind: "ext4".into(), ..Signature::default() }];
-        let order = order.map(|id| Order { id: id.into(), attempt: 1, attempts: 1, ..Order::default() });
+        table.partitions[0].signatures = vec![DeviceSignature { kind: "ext4".into(), ..DeviceSignature::default() }];
+        let order =
+            order.map(|id| OrderedReinstall { id: id.into(), attempt: 1, attempts: 1, ..OrderedReinstall::default() });
         let mut allocation = Allocation { id: "a".into(), reinstall: order.is_some(), order, ..Allocation::default() };
         match allocation.reinstall {
-            true => drop(file_order::compare("m", &mut allocation, &inventory).unwrap()),
-            false => remembered::by_disks("m", &mut allocation, &inventory).unwrap(),
+            true => drop(file_order::compare_order("m", &mut allocation, &inventory).unwrap()),
+            false => local_state::complete_from_markers("m", &mut allocation, &inventory).unwrap(),
         }
-        let request = request(&Machine::default(), "m", &allocation, &[]);
-        let plan = plan::make(&layout, &inventory, request, &mut Uuid::new_v4);
+        let request = build_request(&AssignedMachine::default(), "m", &allocation, &[]);
+        let plan = plan::make_plan(&layout, &inventory, request, &mut Uuid::new_v4);
         let already = plan.is_ok_and(|plan| plan.already.is_some());
         assert_eq!(already, is_done, "{allocation:?} {inventory:?}");
     }
@@ -79,39 +85,44 @@ fn a_file_that_lies_there_for_ever_is_carried_out_once() {
 /// The failure is one of this order, so that it ends the order, and the installed system is booted.
 #[test]
 fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_write() {
-    let order = Some(Order { id: "o-1".into(), attempt: 1, attempts: 3, ..Order::default() });
+    let order = Some(OrderedReinstall { id: "o-1".into(), attempt: 1, attempts: 3, ..OrderedReinstall::default() });
     let allocation = Some(Allocation { id: "a".into(), reinstall: true, order, ..Allocation::default() });
-    let control: Arc<dyn Control> = Arc::new(FakeControl { allocation, ..FakeControl::default() });
-    let server = InCharge::Server { url: "http://127.0.0.1:9".into(), token: "t".into() };
-    let settings =
-        Settings { control: server, machine: None, keys: vec!["no key".into()], minimum: vec![], consoles: vec![] };
-    let (reporter, leaves) = (Reporter::new(control.clone()).into(), vec![]);
-    let mut agent = Agent { settings, machine: "m".into(), reporter, control, leaves, erased: None };
-    let failure = agent.prepare(Inventory::default()).err().expect("a key that is none was taken");
+    let control: Arc<dyn ControlPlane> = Arc::new(FakeControl { allocation, ..FakeControl::default() });
+    let server = ControlPlaneSource::Server { url: "http://127.0.0.1:9".into(), token: "t".into() };
+    let settings = AgentSettings {
+        control: server,
+        machine: None,
+        keys: vec!["no key".into()],
+        minimum: vec![],
+        consoles: vec![],
+    };
+    let (reporter, leaves) = (ProgressReporter::new(control.clone()).into(), vec![]);
+    let mut agent = InstallAgent { settings, machine: "m".into(), reporter, control, leaves, erased: None };
+    let failure = agent.prepare_install(Inventory::default()).err().expect("a key that is none was taken");
     assert!(failure.error.to_string().contains("drophammer.key=no key"), "{failure:?}");
     assert_eq!((failure.step.as_str(), failure.allocation.order_id()), ("keys", Some("o-1")));
-    assert_eq!(failure.way(&Acknowledged::default()), Way::Back);
+    assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), NextAction::Back);
 }
 
 /// What a machine of a pool goes through, without a look at this host.
 #[test]
 fn a_machine_of_a_pool_is_erased_unless_what_is_there_may_be_its_owners() {
     let control = Arc::new(FakeControl::default());
-    let settings = Settings {
-        control: InCharge::MetalStack { pixie: "http://127.0.0.1:9".into() },
+    let settings = AgentSettings {
+        control: ControlPlaneSource::MetalStack { pixie: "http://127.0.0.1:9".into() },
         machine: None,
         keys: vec![],
         minimum: vec![],
         consoles: vec![],
     };
-    let reporter = Reporter::new(control.clone()).into();
-    let agent = Agent { settings, machine: "m".into(), reporter, control, leaves: vec![], erased: None };
+    let reporter = ProgressReporter::new(control.clone()).into();
+    let agent = InstallAgent { settings, machine: "m".into(), reporter, control, leaves: vec![], erased: None };
     let marked = |allocation: &str, project: &str| {
         let (machine, allocation, project) = ("m".to_owned(), allocation.to_owned(), project.to_owned());
-        inventory(Some(Marker { machine, allocation, project, ..Marker::default() }))
+        inventory(Some(InstallMarker { machine, allocation, project, ..InstallMarker::default() }))
     };
     let mut unseen = inventory(None);
-    unseen.disks[0].signatures = vec![Signature { kind: "ext4".into(), ..Signature::default() }];
+    unseen.disks[0].signatures = vec![DeviceSignature { kind: "ext4".into(), ..DeviceSignature::default() }];
     unseen.filesystems.clear();
     let layout = || serde_json::json!(crate::layout::read_yaml(LAYOUT).unwrap().layout);
     let is = |id: &str| Allocation {
@@ -148,7 +159,7 @@ fn a_machine_of_a_pool_is_erased_unless_what_is_there_may_be_its_owners() {
         ("a reinstall", inventory(None), Some(Allocation { reinstall: true, ..is("a") }), Ok(false)),
         ("it may be installed", unseen.clone(), Some(is("a")), Err("the contents of ext4 on /dev/sda (")),
     ] {
-        let found = agent.erasure(&there, allocation.as_ref(), &[]).map(|plan| plan.is_some());
+        let found = agent.plan_erasure(&there, allocation.as_ref(), &[]).map(|plan| plan.is_some());
         match (found, erases) {
             (Ok(found), Ok(erases)) => assert_eq!(found, erases, "{name}"),
             (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{name}: {error}"),

@@ -23,7 +23,7 @@ impl OrderNumber {
     }
 
     /// Returns the next number. The largest one, which only a forged marker contains, is followed by the first.
-    pub fn next(self) -> OrderNumber {
+    pub fn successor(self) -> OrderNumber {
         if self < OrderNumber::LARGEST { OrderNumber(self.0 + 1) } else { OrderNumber::FIRST }
     }
 }
@@ -58,7 +58,7 @@ mod tests {
         ] {
             assert_eq!(OrderNumber::parse(text), number.map(OrderNumber), "{text}");
         }
-        assert_eq!(OrderNumber(4).next(), OrderNumber(5));
-        assert_eq!(OrderNumber::LARGEST.next(), OrderNumber::FIRST);
+        assert_eq!(OrderNumber(4).successor(), OrderNumber(5));
+        assert_eq!(OrderNumber::LARGEST.successor(), OrderNumber::FIRST);
     }
 }

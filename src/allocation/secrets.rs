@@ -1,7 +1,7 @@
 //! Secrets of an allocation that the control plane releases in a separate request, when the machine needs them.
 
 use super::Allocation;
-use crate::pull::{PullSecret, Secret};
+use crate::registry_auth::{PullSecret, SecretText};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
@@ -64,14 +64,14 @@ pub struct SecretsRequest {
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReleasedSecrets {
-    #[serde(default, skip_serializing_if = "Secret::is_empty")]
-    pub disk_key: Secret,
+    #[serde(default, skip_serializing_if = "SecretText::is_empty")]
+    pub disk_key: SecretText,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pull_secrets: Vec<PullSecret>,
-    #[serde(default, skip_serializing_if = "Secret::is_empty")]
-    pub user_data: Secret,
-    #[serde(default, skip_serializing_if = "Secret::is_empty")]
-    pub console_password: Secret,
+    #[serde(default, skip_serializing_if = "SecretText::is_empty")]
+    pub user_data: SecretText,
+    #[serde(default, skip_serializing_if = "SecretText::is_empty")]
+    pub console_password: SecretText,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub vpn: Value,
 }
@@ -84,9 +84,9 @@ impl fmt::Debug for ReleasedSecrets {
 
 impl ReleasedSecrets {
     /// Returns the allocation with these secrets.
-    pub fn complete(&self, allocation: Allocation) -> Allocation {
+    pub fn fill_secrets(&self, allocation: Allocation) -> Allocation {
         let revealed =
-            |secret: &Secret, field: String| if secret.is_empty() { field } else { secret.reveal().to_owned() };
+            |secret: &SecretText, field: String| if secret.is_empty() { field } else { secret.reveal().to_owned() };
         Allocation {
             user_data: revealed(&self.user_data, allocation.user_data),
             console_password: revealed(&self.console_password, allocation.console_password),
@@ -110,14 +110,14 @@ mod tests {
     #[test]
     fn released_secrets_complete_an_allocation_and_are_not_printed() {
         let released = ReleasedSecrets {
-            user_data: Secret::new("the-user-data"),
-            console_password: Secret::new("the-password"),
+            user_data: SecretText::new("the-user-data"),
+            console_password: SecretText::new("the-password"),
             vpn: serde_json::json!({"auth_key": "the-key"}),
             ..ReleasedSecrets::default()
         };
         let allocation = Allocation { separate_secrets: vec![SecretField::UserData], ..Allocation::default() };
         assert!(allocation.has_user_data());
-        let completed = released.complete(allocation);
+        let completed = released.fill_secrets(allocation);
         assert_eq!(
             (completed.user_data.as_str(), completed.console_password.as_str()),
             ("the-user-data", "the-password")
@@ -126,6 +126,6 @@ mod tests {
         assert_eq!(format!("{released:?}"), "…");
         let inline = Allocation { user_data: "inline".to_owned(), ..Allocation::default() };
         assert!(inline.has_user_data() && !Allocation::default().has_user_data());
-        assert_eq!(ReleasedSecrets::default().complete(inline.clone()), inline);
+        assert_eq!(ReleasedSecrets::default().fill_secrets(inline.clone()), inline);
     }
 }

@@ -1,10 +1,10 @@
 //! IPMI 2.0 over the network with `ipmitool`. The password is passed in the environment, which other users cannot read, and never as an
 //! argument.
 
-use super::{Action, Bmc, failed};
-use crate::command::{Command, CommandError};
+use super::{Bmc, PowerAction, bmc_refusal};
 use crate::error::{Error, Phase, Result};
 use crate::machine_identity::{is_same_uuid, parse_usable_uuid};
+use crate::process::{CommandError, ToolCommand};
 use std::ffi::OsStr;
 use std::time::Duration;
 use uuid::Uuid;
@@ -12,29 +12,29 @@ use uuid::Uuid;
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// Performs the action. Returns a warning if the controller reports the UUID of another machine.
-pub fn act(
+pub fn perform_action(
     program: impl AsRef<OsStr>,
     bmc: &Bmc,
     (host, port): (&str, Option<u16>),
-    action: Action,
+    action: PowerAction,
     machine: Option<&str>,
 ) -> Result<Option<String>> {
     let port = port.unwrap_or(623).to_string();
     let ask = |words: &[&str]| -> Result<String> {
         let who = ["-I", "lanplus", "-H", host, "-p", &port, "-U", &bmc.username, "-E"];
         // Without `-E`, it would prompt for the password on the terminal.
-        let command = Command::new(&program).args(who).args(words).env("IPMI_PASSWORD", bmc.password.reveal());
-        command.deadline(ANSWER).run().map(|output| output.stdout).map_err(|error| told(host, error))
+        let command = ToolCommand::new(&program).args(who).args(words).env("IPMI_PASSWORD", bmc.password.reveal());
+        command.deadline(ANSWER).run().map(|output| output.stdout).map_err(|error| explain_failure(host, error))
     };
     match action {
-        Action::On => ask(&["chassis", "power", "on"]),
-        Action::Off => ask(&["chassis", "power", "off"]),
+        PowerAction::On => ask(&["chassis", "power", "on"]),
+        PowerAction::Off => ask(&["chassis", "power", "off"]),
         // Most controllers refuse to cycle a machine that is off.
-        Action::Cycle if ask(&["chassis", "power", "status"])?.trim_end().ends_with("off") => {
+        PowerAction::Cycle if ask(&["chassis", "power", "status"])?.trim_end().ends_with("off") => {
             ask(&["chassis", "power", "on"])
         }
-        Action::Cycle => ask(&["chassis", "power", "cycle"]),
-        Action::Pxe => ask(&["chassis", "bootdev", "pxe"]),
+        PowerAction::Cycle => ask(&["chassis", "power", "cycle"]),
+        PowerAction::Pxe => ask(&["chassis", "bootdev", "pxe"]),
     }?;
     let Some(wanted) = machine.and_then(parse_usable_uuid) else { return Ok(None) };
     // Not all controllers have a GUID.
@@ -61,11 +61,10 @@ fn is_same_guid(reported: Uuid, wanted: Uuid) -> bool {
     is_same_uuid(reported, wanted) || is_same_uuid(Uuid::from_bytes(bytes), wanted)
 }
 
-fn told(host: &str, error: CommandError) -> Error {
-    let missing =
-        matches!(&error.end, crate::command::End::NotStarted(why) if why.kind() == std::io::ErrorKind::NotFound);
+fn explain_failure(host: &str, error: CommandError) -> Error {
+    let missing = matches!(&error.end, crate::process::ProcessFailure::NotStarted(why) if why.kind() == std::io::ErrorKind::NotFound);
     match missing {
-        true => failed(
+        true => bmc_refusal(
             "ipmitool is not installed on this host: run `apt-get install ipmitool`, or use Redfish with an https:// address"
                 .to_owned(),
         ),
@@ -76,8 +75,8 @@ fn told(host: &str, error: CommandError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bmc::Address;
-    use crate::pull::Secret;
+    use crate::bmc::BmcAddress;
+    use crate::registry_auth::SecretText;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::path::{Path, PathBuf};
@@ -93,8 +92,8 @@ mod tests {
     }
 
     fn bmc() -> Bmc {
-        let at = Address::Ipmi { host: "h".to_owned(), port: None };
-        Bmc { at, username: "admin".to_owned(), password: Secret::new("hunter2"), insecure: false }
+        let at = BmcAddress::Ipmi { host: "h".to_owned(), port: None };
+        Bmc { at, username: "admin".to_owned(), password: SecretText::new("hunter2"), insecure: false }
     }
 
     #[test]
@@ -102,16 +101,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let asked = |action, says: &str| {
             let _ = fs::remove_file(dir.path().join("log"));
-            act(ipmitool(dir.path(), says), &bmc(), ("h", Some(9001)), action, None).unwrap();
+            perform_action(ipmitool(dir.path(), says), &bmc(), ("h", Some(9001)), action, None).unwrap();
             fs::read_to_string(dir.path().join("log")).unwrap()
         };
         let who = "hunter2 -I lanplus -H h -p 9001 -U admin -E chassis";
-        assert_eq!(asked(Action::On, ":"), format!("{who} power on\n"));
-        assert_eq!(asked(Action::Off, ":"), format!("{who} power off\n"));
-        assert_eq!(asked(Action::Pxe, ":"), format!("{who} bootdev pxe\n"));
-        let cycled = asked(Action::Cycle, "echo Chassis Power is on");
+        assert_eq!(asked(PowerAction::On, ":"), format!("{who} power on\n"));
+        assert_eq!(asked(PowerAction::Off, ":"), format!("{who} power off\n"));
+        assert_eq!(asked(PowerAction::Pxe, ":"), format!("{who} bootdev pxe\n"));
+        let cycled = asked(PowerAction::Cycle, "echo Chassis Power is on");
         assert_eq!(cycled, format!("{who} power status\n{who} power cycle\n"));
-        let begun = asked(Action::Cycle, "echo Chassis Power is off");
+        let begun = asked(PowerAction::Cycle, "echo Chassis Power is off");
         assert_eq!(begun, format!("{who} power status\n{who} power on\n"));
     }
 
@@ -119,10 +118,12 @@ mod tests {
     fn what_goes_wrong_is_said_without_the_password() {
         let dir = tempfile::tempdir().unwrap();
         let program = ipmitool(dir.path(), "echo 'Error: Unable to establish IPMI v2 / RMCP+ session' >&2; exit 1");
-        let why = act(program, &bmc(), ("h", None), Action::On, None).unwrap_err().to_string();
+        let why = perform_action(program, &bmc(), ("h", None), PowerAction::On, None).unwrap_err().to_string();
         assert!(why.starts_with("management controller h: ") && why.contains("Unable to establish"), "{why}");
         assert!(!why.contains("hunter2"), "{why}");
-        let why = act(dir.path().join("none"), &bmc(), ("h", None), Action::On, None).unwrap_err().to_string();
+        let why = perform_action(dir.path().join("none"), &bmc(), ("h", None), PowerAction::On, None)
+            .unwrap_err()
+            .to_string();
         assert!(why.starts_with("ipmitool is not installed on this host"), "{why}");
     }
 
@@ -132,7 +133,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let warned = |guid: &str, machine: Option<&str>| {
             let program = ipmitool(dir.path(), &format!("echo 'System GUID  : {guid}'"));
-            act(program, &bmc(), ("h", None), Action::Off, machine).unwrap()
+            perform_action(program, &bmc(), ("h", None), PowerAction::Off, machine).unwrap()
         };
         let own = "4c4c4544-0051-3010-8031-b2c04f333633";
         for same in [

@@ -1,8 +1,8 @@
 //! kexec_file_load(2): the kernel reads its successor itself, while the target is still mounted.
 
-use super::{BootInfo, net};
+use super::{BootInfo, network_down};
 use crate::error::{Context, Error, Phase, Result};
-use crate::target::Root;
+use crate::newroot::NewRoot;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::reboot::{RebootMode, reboot};
@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 ///
 /// # Errors
 /// Fails if a file is missing or the kernel refuses it, with an explanation.
-pub fn load(root: &Root, boot: &BootInfo) -> Result<()> {
+pub fn load_from_root(root: &NewRoot, boot: &BootInfo) -> Result<()> {
     let open = |path: &str| {
         root.open_file(path)
             .context(Phase::Boot, || format!("open {path}, which boot-info.yaml specifies, in the target"))
@@ -23,24 +23,24 @@ pub fn load(root: &Root, boot: &BootInfo) -> Result<()> {
     let kernel = open(&boot.kernel)?;
     let initrd = if boot.initrd.is_empty() { None } else { Some(open(&boot.initrd)?) };
     nix::unistd::syncfs(root.fd()).context(Phase::Boot, || "write back the target before loading its kernel")?;
-    load_files(&boot.kernel, &kernel, initrd.as_ref(), &boot.cmdline)
+    load_kernel_files(&boot.kernel, &kernel, initrd.as_ref(), &boot.cmdline)
 }
 
 /// Loads these files into memory. They are not needed afterwards. `name` is that of the kernel, for errors.
 ///
 /// # Errors
 /// Fails if the kernel refuses the files, with an explanation.
-pub fn load_files(name: &str, kernel: &File, initrd: Option<&File>, cmdline: &str) -> Result<()> {
+pub fn load_kernel_files(name: &str, kernel: &File, initrd: Option<&File>, cmdline: &str) -> Result<()> {
     let cmdline = CString::new(cmdline).context(Phase::Boot, || format!("the command line for {name}"))?;
     drop_page_cache();
-    file_load(kernel, initrd, &cmdline).map_err(|error| {
-        let what = format!("load {name} for kexec: {}", meaning(error));
+    kexec_file_load(kernel, initrd, &cmdline).map_err(|error| {
+        let what = format!("load {name} for kexec: {}", explain_error(error));
         Error::with_source(Phase::Boot, what, error)
     })
 }
 
 /// Unloads the loaded kernel, if there is one.
-pub fn unload() {
+pub fn unload_kernel() {
     let flags = libc::c_ulong::from(libc::KEXEC_FILE_UNLOAD.unsigned_abs());
     // SAFETY: with KEXEC_FILE_UNLOAD the other arguments are ignored.
     let result =
@@ -54,9 +54,9 @@ pub fn unload() {
 ///
 /// # Errors
 /// Fails if no kernel is loaded or the kernel refuses.
-pub fn start() -> Result<Infallible> {
+pub fn boot_loaded_kernel() -> Result<Infallible> {
     nix::unistd::sync();
-    net::all_down();
+    network_down::take_interfaces_down();
     reboot(RebootMode::RB_KEXEC).context(Phase::Boot, || "start the loaded kernel")
 }
 
@@ -68,7 +68,7 @@ fn drop_page_cache() {
     }
 }
 
-fn file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> nix::Result<()> {
+fn kexec_file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> nix::Result<()> {
     let cmdline = cmdline.as_bytes_with_nul();
     let (initrd, flags) = match initrd {
         Some(initrd) => (initrd.as_raw_fd(), 0),
@@ -89,7 +89,7 @@ fn file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> nix::Re
 }
 
 /// Explains an error, according to kexec_file_load(2), "ERRORS", and known causes.
-fn meaning(error: Errno) -> &'static str {
+fn explain_error(error: Errno) -> &'static str {
     match error {
         Errno::EPERM => "not allowed; kernel lockdown (Secure Boot) or kexec_load_disabled is set, or this is not root",
         Errno::ENOEXEC => "not a kernel for the architecture of this machine, or damaged",
@@ -117,16 +117,16 @@ mod tests {
     fn a_file_that_the_target_does_not_have_is_named() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("kernel"), "").unwrap();
-        let root = Root::open(dir.path()).unwrap();
-        let error = load(&root, &boot("/boot/vmlinuz", "")).unwrap_err().to_string();
+        let root = NewRoot::open(dir.path()).unwrap();
+        let error = load_from_root(&root, &boot("/boot/vmlinuz", "")).unwrap_err().to_string();
         assert!(
             error.starts_with("open /boot/vmlinuz, which boot-info.yaml specifies, in the target: No such file"),
             "{error}"
         );
-        let error = load(&root, &boot("/kernel", "/initrd")).unwrap_err().to_string();
+        let error = load_from_root(&root, &boot("/kernel", "/initrd")).unwrap_err().to_string();
         assert!(error.starts_with("open /initrd"), "{error}");
         let nul = BootInfo { cmdline: "a\0b".into(), ..boot("/kernel", "") };
-        assert!(load(&root, &nul).unwrap_err().to_string().contains("command line"));
+        assert!(load_from_root(&root, &nul).unwrap_err().to_string().contains("command line"));
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
     fn loop_what_is_no_kernel_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("kernel"), vec![b'x'; 4096]).unwrap();
-        let error = load(&Root::open(dir.path()).unwrap(), &boot("/kernel", "")).unwrap_err().to_string();
+        let error = load_from_root(&NewRoot::open(dir.path()).unwrap(), &boot("/kernel", "")).unwrap_err().to_string();
         assert!(error.starts_with("load /kernel for kexec: "), "{error}");
     }
 }

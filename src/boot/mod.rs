@@ -1,11 +1,11 @@
 //! Boot of the installed system.
 
-pub mod back;
+pub mod boot_discovery;
+mod boot_info;
 pub mod efi;
-pub mod found;
-mod info;
+mod fstab_source;
+pub mod installed_system;
 pub mod kexec;
-pub mod net;
-mod source;
+pub mod network_down;
 
-use crate::facts::BootInfo;
+use crate::install_report::BootInfo;

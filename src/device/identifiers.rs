@@ -4,12 +4,12 @@
 //!
 //! The rules are in a table in docs/plan.md.
 
-mod links;
 mod placeholders;
 #[cfg(test)]
 mod tests;
+mod udev_links;
 
-pub use links::names_placeholder;
+pub use udev_links::names_placeholder;
 
 /// Digits of the shortest world wide name (64 bits).
 const WWN_DIGITS: usize = 16;
@@ -25,8 +25,8 @@ const SWAPPED_WORD: usize = 4;
 ///
 /// Case, surrounding blanks, the type of inner blanks, and byte order of ATA words are ignored.
 pub fn comparable_serial(text: &str) -> Option<String> {
-    let plain = plain_serial(text);
-    let padded = words_of_ata(&plain);
+    let plain = normalize_serial(text);
+    let padded = ata_words(&plain);
     let swapped = swap_bytes(&padded);
     if placeholders::is_placeholder(&plain) || (padded.len() >= SWAPPED_WORD && placeholders::is_placeholder(&swapped))
     {
@@ -81,14 +81,14 @@ pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
 }
 
 /// Converts to upper case, with one underscore for each run of blanks and underscores, and none at the ends.
-fn plain_serial(text: &str) -> String {
+fn normalize_serial(text: &str) -> String {
     let is_blank = |c: char| c.is_whitespace() || c.is_control() || c == '_';
     let words: Vec<&str> = text.split(is_blank).filter(|word| !word.is_empty()).collect();
     words.join("_").to_uppercase()
 }
 
 /// Returns the characters of a serial number, padded to whole ATA words.
-fn words_of_ata(plain: &str) -> Vec<char> {
+fn ata_words(plain: &str) -> Vec<char> {
     let mut characters: Vec<char> = plain.replace('_', " ").chars().collect();
     if !characters.len().is_multiple_of(2) {
         characters.push(' ');
@@ -99,5 +99,5 @@ fn words_of_ata(plain: &str) -> Vec<char> {
 /// Swaps the two bytes of each ATA word, as some controllers do.
 fn swap_bytes(words: &[char]) -> String {
     let swapped: String = words.chunks_exact(2).flat_map(|pair| [pair[1], pair[0]]).collect();
-    plain_serial(&swapped)
+    normalize_serial(&swapped)
 }

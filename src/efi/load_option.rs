@@ -28,7 +28,7 @@ pub struct PartitionLocation {
 
 /// A node of a device path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Node<'a> {
+pub struct DevicePathNode<'a> {
     pub kind: u8,
     pub subtype: u8,
     /// Payload, without type, subtype and length.
@@ -37,7 +37,7 @@ pub struct Node<'a> {
 
 impl LoadOption {
     /// Returns the option that starts a program on this partition; `None` if its path cannot be encoded.
-    pub fn of_file(
+    pub fn for_file(
         label: &str,
         partition: impl Into<PartitionLocation>,
         loader: &str,
@@ -49,15 +49,17 @@ impl LoadOption {
         if loader.len() < 2 || loader.chars().any(char::is_control) {
             return None;
         }
-        let path = [partition_node(&partition.into()), node(4, 4, &utf16(&loader))?, END.to_vec()].concat();
+        let path =
+            [encode_partition_node(&partition.into()), encode_node(4, 4, &encode_utf16_nul(&loader))?, END.to_vec()]
+                .concat();
         // The length field covers only the path.
         u16::try_from(path.len()).ok()?;
-        let optional = if arguments.is_empty() { Vec::new() } else { utf16(arguments) };
+        let optional = if arguments.is_empty() { Vec::new() } else { encode_utf16_nul(arguments) };
         Some(LoadOption { attributes: ACTIVE, description, path, optional })
     }
 
     /// Parses a load option; `None` if it is malformed.
-    pub fn read(value: &[u8]) -> Option<LoadOption> {
+    pub fn parse(value: &[u8]) -> Option<LoadOption> {
         let attributes = u32::from_le_bytes(value.get(..4)?.try_into().ok()?);
         let path_bytes = usize::from(u16::from_le_bytes(value.get(4..6)?.try_into().ok()?));
         let units = value.get(6..)?.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
@@ -68,10 +70,10 @@ impl LoadOption {
         Some(LoadOption { attributes, description: String::from_utf16_lossy(&description), path, optional })
     }
 
-    pub fn bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         // The path was limited to the range of u16 when it was created or parsed.
         let length = u16::try_from(self.path.len()).unwrap_or_default().to_le_bytes();
-        let description = utf16(&self.description);
+        let description = encode_utf16_nul(&self.description);
         [&self.attributes.to_le_bytes()[..], &length, &description, &self.path, &self.optional].concat()
     }
 
@@ -80,7 +82,7 @@ impl LoadOption {
     }
 
     /// Returns the nodes of the path without its terminator; `None` if the path is malformed.
-    pub fn nodes(&self) -> Option<Vec<Node<'_>>> {
+    pub fn nodes(&self) -> Option<Vec<DevicePathNode<'_>>> {
         let (mut path, mut nodes) = (&self.path[..], Vec::new());
         // Type, subtype, and length including these four bytes.
         while let [kind, subtype, low, high, ..] = *path {
@@ -89,7 +91,7 @@ impl LoadOption {
             if kind == 0x7f {
                 break;
             }
-            nodes.push(Node { kind, subtype, data: &node[4..] });
+            nodes.push(DevicePathNode { kind, subtype, data: &node[4..] });
             path = &path[length..];
         }
         Some(nodes)
@@ -98,7 +100,7 @@ impl LoadOption {
 
 /// Encodes a GPT partition in the short form, which the firmware resolves wherever it finds the disk, even in another
 /// slot (3.1.2).
-fn partition_node(partition: &PartitionLocation) -> Vec<u8> {
+fn encode_partition_node(partition: &PartitionLocation) -> Vec<u8> {
     const GPT: u8 = 2;
     const GUID: u8 = 2;
     let PartitionLocation { number, guid, first_lba, sectors } = partition;
@@ -107,13 +109,13 @@ fn partition_node(partition: &PartitionLocation) -> Vec<u8> {
     [&[4, 1, 42, 0][..], &data].concat()
 }
 
-fn node(kind: u8, subtype: u8, data: &[u8]) -> Option<Vec<u8>> {
+fn encode_node(kind: u8, subtype: u8, data: &[u8]) -> Option<Vec<u8>> {
     let [low, high] = u16::try_from(data.len() + 4).ok()?.to_le_bytes();
     Some([&[kind, subtype, low, high][..], data].concat())
 }
 
 /// Encodes text as NUL-terminated UTF-16.
-fn utf16(text: &str) -> Vec<u8> {
+fn encode_utf16_nul(text: &str) -> Vec<u8> {
     text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect()
 }
 
@@ -158,26 +160,26 @@ mod tests {
     #[test]
     fn it_is_what_other_tools_write() {
         let esp = PartitionLocation { sectors: 0x82000, ..partition(0xd06ff472_d7a1_4617_b48e_c6b2eff6fe8d) };
-        let made = LoadOption::of_file("GRUB", esp, r"\EFI\GRUB\grubx64.efi", "").unwrap();
-        assert_eq!(made.bytes(), bytes(GRUB));
-        assert_eq!(LoadOption::read(&bytes(GRUB)), Some(made.clone()));
-        assert_eq!(LoadOption::of_file("GRUB", esp, "EFI/GRUB/grubx64.efi", ""), Some(made));
+        let made = LoadOption::for_file("GRUB", esp, r"\EFI\GRUB\grubx64.efi", "").unwrap();
+        assert_eq!(made.to_bytes(), bytes(GRUB));
+        assert_eq!(LoadOption::parse(&bytes(GRUB)), Some(made.clone()));
+        assert_eq!(LoadOption::for_file("GRUB", esp, "EFI/GRUB/grubx64.efi", ""), Some(made));
     }
 
     #[test]
     fn arguments_are_text_that_ends() {
-        let made = LoadOption::of_file("drophammer: wüb-1\n", partition(7), r"\vmlinuz.efi", "ro a").unwrap();
+        let made = LoadOption::for_file("drophammer: wüb-1\n", partition(7), r"\vmlinuz.efi", "ro a").unwrap();
         assert_eq!((made.description.as_str(), &made.optional[..]), ("drophammer: wüb-1", &b"r\0o\0 \0a\0\0\0"[..]));
-        assert_eq!(LoadOption::read(&made.bytes()), Some(made));
+        assert_eq!(LoadOption::parse(&made.to_bytes()), Some(made));
     }
 
     #[test]
     fn a_path_that_no_firmware_takes_makes_no_entry() {
         let esp = partition(7);
         for loader in ["", "\\", "a\0b", &"x".repeat(40_000)[..], &"x".repeat(32_750)[..]] {
-            assert_eq!(LoadOption::of_file("a", esp, loader, ""), None, "{} letters", loader.len());
+            assert_eq!(LoadOption::for_file("a", esp, loader, ""), None, "{} letters", loader.len());
         }
-        assert!(LoadOption::of_file("a", esp, &"x".repeat(32_000), "").is_some());
+        assert!(LoadOption::for_file("a", esp, &"x".repeat(32_000), "").is_some());
     }
 
     proptest! {
@@ -191,17 +193,17 @@ mod tests {
                 *place.get_mut(&mut value) = byte;
             }
             value.truncate(length.index(value.len() + 1));
-            if let Some(option) = LoadOption::read(&value) {
+            if let Some(option) = LoadOption::parse(&value) {
                 let nodes = option.nodes().unwrap_or_default();
                 prop_assert!(nodes.iter().map(|node| node.data.len() + 4).sum::<usize>() <= value.len());
-                let again = LoadOption::read(&option.bytes()).unwrap();
+                let again = LoadOption::parse(&option.to_bytes()).unwrap();
                 prop_assert_eq!(again.nodes(), option.nodes());
             }
         }
 
         #[test]
         fn any_bytes_are_read_or_refused(value in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = LoadOption::read(&value).and_then(|option| option.nodes().map(|nodes| nodes.len()));
+            let _ = LoadOption::parse(&value).and_then(|option| option.nodes().map(|nodes| nodes.len()));
         }
     }
 }

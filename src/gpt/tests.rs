@@ -13,13 +13,13 @@ pub(crate) fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, backup
     let mut gpt = Gpt::new(sector, image_sectors, Uuid::from_bytes([0xf7; 16])).unwrap();
     for (number, lba) in (1..=ENTRIES).zip(gpt.first_usable()..) {
         let guid = Uuid::from_bytes([lba as u8; 16]);
-        gpt.put(&Entry { number, kind: guid, guid, sectors: lba..lba + 1 }, "");
+        gpt.set_partition(&GptEntry { number, kind: guid, guid, sectors: lba..lba + 1 }, "");
     }
     let disk = File::options().write(true).open(file.path()).unwrap();
     gpt.write(&disk).unwrap();
     if let Some(lba) = backup_lba {
-        gpt.put_numbers(&[(BACKUP_LBA, lba)]);
-        gpt.seal();
+        gpt.write_header_fields(&[(BACKUP_LBA, lba)]);
+        gpt.update_checksums();
         disk.write_all_at(&gpt.header, sector).unwrap();
     }
     file
@@ -64,11 +64,11 @@ fn a_copy_that_is_damaged_or_made_to_cost_memory_is_refused() {
             (ENTRIES_LBA, 199, true, "unexpected end of file"),
         ] {
             let mut disk = good.clone();
-            put(&mut disk, header + at, &word.to_le_bytes());
+            write_bytes(&mut disk, header + at, &word.to_le_bytes());
             if sealed {
-                put(&mut disk, header + HEADER_CRC, &[0; 4]);
-                let sum = crc(&disk[header..header + HEADER_BYTES as usize]);
-                put(&mut disk, header + HEADER_CRC, &sum.to_le_bytes());
+                write_bytes(&mut disk, header + HEADER_CRC, &[0; 4]);
+                let sum = compute_crc(&disk[header..header + HEADER_BYTES as usize]);
+                write_bytes(&mut disk, header + HEADER_CRC, &sum.to_le_bytes());
             }
             let error = read(&disk, 1).err().unwrap().to_string();
             assert!(error.contains(says), "{says}: {error}");

@@ -31,10 +31,10 @@ const ANSWER_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// The server does not respond within `patience`, or its certificate is not trusted.
-pub fn send(request: Request<Vec<u8>>, patience: Duration) -> io::Result<Response<Bytes>> {
+pub fn send_privileged(request: Request<Vec<u8>>, patience: Duration) -> io::Result<Response<Bytes>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let answer = timeout(patience, ask(request)).await;
+        let answer = timeout(patience, send_over_connection(request)).await;
         answer.unwrap_or_else(|_| {
             let message = format!("no response within {} s", patience.as_secs());
             Err(Error::new(ErrorKind::TimedOut, message))
@@ -42,22 +42,22 @@ pub fn send(request: Request<Vec<u8>>, patience: Duration) -> io::Result<Respons
     })
 }
 
-async fn ask(request: Request<Vec<u8>>) -> io::Result<Response<Bytes>> {
+async fn send_over_connection(request: Request<Vec<u8>>) -> io::Result<Response<Bytes>> {
     let uri = request.uri().clone();
     let is_https = uri.scheme() == Some(&Scheme::HTTPS);
     let host = uri.host().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the URL lacks a host"))?;
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let stream = connect(&host, uri.port_u16().unwrap_or(if is_https { 443 } else { 80 })).await?;
-    let request = in_origin_form(request)?;
+    let stream = connect_to_host(&host, uri.port_u16().unwrap_or(if is_https { 443 } else { 80 })).await?;
+    let request = to_origin_form(request)?;
     if !is_https {
-        return exchange(stream, request).await;
+        return exchange_message(stream, request).await;
     }
     let name = ServerName::try_from(host).map_err(Error::other)?;
-    let stream = TlsConnector::from(tls()?).connect(name, stream).await?;
-    exchange(stream, request).await
+    let stream = TlsConnector::from(tls_config()?).connect(name, stream).await?;
+    exchange_message(stream, request).await
 }
 
-fn tls() -> io::Result<Arc<ClientConfig>> {
+fn tls_config() -> io::Result<Arc<ClientConfig>> {
     // Fails only if an earlier call has installed a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = ClientConfig::with_platform_verifier().map_err(Error::other)?;
@@ -66,7 +66,7 @@ fn tls() -> io::Result<Arc<ClientConfig>> {
 }
 
 /// Replaces the absolute URI by its path and query, and adds the `Host` and `User-Agent` headers.
-fn in_origin_form(mut request: Request<Vec<u8>>) -> io::Result<Request<Full<Bytes>>> {
+fn to_origin_form(mut request: Request<Vec<u8>>) -> io::Result<Request<Full<Bytes>>> {
     let authority = request.uri().authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
     let host = HeaderValue::from_str(&authority).map_err(Error::other)?;
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
@@ -77,7 +77,7 @@ fn in_origin_form(mut request: Request<Vec<u8>>) -> io::Result<Request<Full<Byte
     Ok(request.map(|body| Full::new(Bytes::from(body))))
 }
 
-async fn exchange(
+async fn exchange_message(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
 ) -> io::Result<Response<Bytes>> {
@@ -90,10 +90,10 @@ async fn exchange(
     Ok(Response::from_parts(head, body.to_bytes()))
 }
 
-async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+async fn connect_to_host(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut last = Error::new(ErrorKind::NotFound, "the server's host name does not resolve to an address");
     for address in tokio::net::lookup_host((host, port)).await? {
-        match connect_to(address).await {
+        match connect_from_privileged_port(address).await {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -102,7 +102,7 @@ async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 /// Connects from a privileged source port. An unprivileged process connects from any port, and the server decides whether that suffices.
-async fn connect_to(server: SocketAddr) -> io::Result<TcpStream> {
+async fn connect_from_privileged_port(server: SocketAddr) -> io::Result<TcpStream> {
     let count = SOURCE_PORTS.end() - SOURCE_PORTS.start() + 1;
     let first = fastrand::u16(..count);
     for offset in 0..count {
@@ -157,7 +157,7 @@ mod tests {
     fn a_request_comes_from_a_privileged_port_if_the_process_is_privileged() {
         let (port, server) = answer_once("HTTP/1.1 201 Created\r\nContent-Length: 6\r\n\r\nanswer");
         let request = Request::post(format!("http://127.0.0.1:{port}/a?b=c")).header("x-test", "1");
-        let answer = send(request.body(b"the body".to_vec()).unwrap(), PATIENCE).unwrap();
+        let answer = send_privileged(request.body(b"the body".to_vec()).unwrap(), PATIENCE).unwrap();
         assert_eq!((answer.status().as_u16(), &answer.body()[..]), (201, &b"answer"[..]));
         let (source, request) = server.join().unwrap();
         let is_root = nix::unistd::geteuid().is_root();
@@ -172,10 +172,10 @@ mod tests {
     fn an_endless_or_missing_answer_is_an_error() {
         let (port, server) = answer_once("HTTP/1.1 200 OK\r\nContent-Length: 2000000\r\n\r\n");
         let post = |port| Request::post(format!("http://127.0.0.1:{port}/")).body(b"the body".to_vec()).unwrap();
-        assert!(send(post(port), PATIENCE).is_err());
+        assert!(send_privileged(post(port), PATIENCE).is_err());
         server.join().unwrap();
         let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        assert_eq!(send(post(unused), PATIENCE).unwrap_err().kind(), ErrorKind::ConnectionRefused);
-        assert!(send(Request::get("/").body(Vec::new()).unwrap(), PATIENCE).is_err());
+        assert_eq!(send_privileged(post(unused), PATIENCE).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert!(send_privileged(Request::get("/").body(Vec::new()).unwrap(), PATIENCE).is_err());
     }
 }

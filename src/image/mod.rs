@@ -14,11 +14,11 @@
 //! `flow` has no knowledge of the others: `get` feeds it, `tree` and `raw` read its output, and these three do not use
 //! each other. `incoming` connects them, and this module exports what the rest of the crate uses.
 
-mod flow;
+mod fetch;
 #[cfg(test)]
 pub(crate) mod fuzzing;
-mod get;
-mod incoming;
+mod ingest;
+mod pipeline;
 pub mod qcow2;
 pub mod raw;
 #[cfg(test)]
@@ -28,13 +28,13 @@ pub(crate) mod tests;
 mod tree;
 pub mod worker;
 
-pub use flow::{Digest, Format, Plain};
-pub use get::{
-    DIRECTORY as KEY_DIRECTORY, IN_COMMENT as NAME_IN_COMMENT, Keys, MINIMUM_FILE, Manifest, Minimum, Part, PublicKey,
-    Reached, Source, given_digest, signature_beside,
+pub use fetch::{
+    DIRECTORY as KEY_DIRECTORY, IN_COMMENT as NAME_IN_COMMENT, ImageManifest, ImagePart, ImageSource, MINIMUM_FILE,
+    MinimumVersions, ResolvedImage, SignatureKey, SignatureKeys, parse_given_digest, signature_url,
 };
-pub use incoming::{Burned, Incoming};
-pub use tree::{Beneath, Conflicts};
+pub use ingest::{BurnResult, IncomingImage};
+pub use pipeline::{CompressionFormat, Digest, PayloadKind};
+pub use tree::{FileConflicts, MountsBelow};
 
 use crate::error::Result;
 use crate::http;
@@ -43,6 +43,6 @@ use crate::http;
 ///
 /// # Errors
 /// Returns an error if the server does not answer or does not have the image, or no digest is available.
-pub fn reach(source: &Source) -> Result<Reached> {
-    get::reach(&http::client()?, source, &get::Pace::default())
+pub fn resolve_image(source: &ImageSource) -> Result<ResolvedImage> {
+    fetch::resolve_image(&http::new_client()?, source, &fetch::FetchRetryPolicy::default())
 }

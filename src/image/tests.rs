@@ -1,15 +1,15 @@
 //! The whole pipeline: from a server in the test to the files, and what every kind of bad image gets.
 
-use super::flow::{Digest, Digesting, Kind, Stages, Told};
-use super::get::{self, Manifest, Pace, Part};
+use super::fetch::{self, FetchRetryPolicy, ImageManifest, ImagePart};
+use super::pipeline::{Digest, DigestKind, DigestReader, DownloadState, StageClocks};
 use super::testing::{Tar, compress, noise, pace, reader};
 use super::tree::tests::names;
 pub(crate) use super::tree::tests::{assert_same, look};
-use super::tree::{Counter, Root, members_of, untar};
-use super::{Beneath, Burned, Incoming, Plain, Reached, Source};
+use super::tree::{HiddenFileCounter, UnpackRoot, members_of, untar};
+use super::{BurnResult, ImageSource, IncomingImage, MountsBelow, PayloadKind, ResolvedImage};
 use crate::error::{Phase, Result};
-use crate::facts::Hidden;
 use crate::http;
+use crate::install_report::HiddenFiles;
 use crate::testing::http::{Act, Server};
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,18 +30,25 @@ mod zoo;
 #[cfg(feature = "desk")]
 pub(crate) use zoo::make_zoo;
 
-fn digest(kind: Kind, bytes: &[u8]) -> Digest {
-    let mut digesting = Digesting::new(bytes, kind);
+fn digest(kind: DigestKind, bytes: &[u8]) -> Digest {
+    let mut digesting = DigestReader::new(bytes, kind);
     std::io::copy(&mut digesting, &mut std::io::sink()).unwrap();
     digesting.finish()
 }
 
 /// Burns from a server; with the digest of `promised`.
-fn burn_from(server: &Server, promised: &[u8], root: &Path) -> Result<Burned> {
-    let source =
-        Source { url: server.url("img.tar.zst"), digest: Some(digest(Kind::Sha256, promised)), ..Source::default() };
-    let reached = get::reach(&http::client()?, &source, &pace())?;
-    Incoming::at_pace(reached, Plain::Tar, pace())?.burn(root, &Beneath::default(), &|_| ())
+fn burn_from(server: &Server, promised: &[u8], root: &Path) -> Result<BurnResult> {
+    let source = ImageSource {
+        url: server.url("img.tar.zst"),
+        digest: Some(digest(DigestKind::Sha256, promised)),
+        ..ImageSource::default()
+    };
+    let reached = fetch::resolve_image(&http::new_client()?, &source, &pace())?;
+    IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace())?.burn_to_root(
+        root,
+        &MountsBelow::default(),
+        &|_| (),
+    )
 }
 
 fn small_tar() -> Vec<u8> {
@@ -56,21 +63,23 @@ fn an_image_in_each_format_arrives_and_is_counted() {
         let server = Server::start(image.clone(), |_| Act::default());
         let root = tempfile::tempdir().unwrap();
         let told = Mutex::new(Vec::new());
-        for kind in [Kind::Sha256, Kind::Sha512, Kind::Md5] {
-            let part = Part {
+        for kind in [DigestKind::Sha256, DigestKind::Sha512, DigestKind::Md5] {
+            let part = ImagePart {
                 url: server.url("x"),
                 size_bytes: Some(size),
                 etag: Some("\"one\"".into()),
                 digest: digest(kind, &image),
-                ..Part::default()
+                ..ImagePart::default()
             };
-            let incoming = Incoming::start(Reached { parts: vec![part], ..Reached::default() }, Plain::Tar).unwrap();
+            let incoming =
+                IncomingImage::start(ResolvedImage { parts: vec![part], ..ResolvedImage::default() }, PayloadKind::Tar)
+                    .unwrap();
             let watch = |progress| told.lock().unwrap().push(progress);
-            let burned = incoming.burn(root.path(), &Beneath::default(), &watch).unwrap();
+            let burned = incoming.burn_to_root(root.path(), &MountsBelow::default(), &watch).unwrap();
             let stages: Vec<_> = burned.shares.iter().map(|share| share.stage.as_str()).collect();
             assert_eq!(stages, ["network", "digest", "decode", "untar", "write"]);
-            let expected = Burned { bytes: size, tar_bytes: total, entries: 3, ..Burned::default() };
-            assert_eq!(Burned { shares: Vec::new(), ..burned }, expected, "{format}");
+            let expected = BurnResult { bytes: size, tar_bytes: total, entries: 3, ..BurnResult::default() };
+            assert_eq!(BurnResult { shares: Vec::new(), ..burned }, expected, "{format}");
         }
         assert_eq!(fs::read_to_string(root.path().join("etc/hostname")).unwrap(), "server");
         assert!(fs::read(root.path().join("link")).unwrap() == noise(200_000));
@@ -123,8 +132,8 @@ fn a_wrong_digest_says_both() {
     let server = Server::start(image.clone(), |_| Act::default());
     let root = tempfile::tempdir().unwrap();
     let error = burn_from(&server, b"x", root.path()).unwrap_err().to_string();
-    assert!(error.contains(&digest(Kind::Sha256, b"x").to_string()), "{error}");
-    assert!(error.contains(&format!("{} came", digest(Kind::Sha256, &image))), "{error}");
+    assert!(error.contains(&digest(DigestKind::Sha256, b"x").to_string()), "{error}");
+    assert!(error.contains(&format!("{} came", digest(DigestKind::Sha256, &image))), "{error}");
 }
 
 #[test]
@@ -140,9 +149,13 @@ fn after_a_wrong_digest_nothing_of_the_image_is_left() {
 }
 
 /// Burns into a directory that is somebody's.
-fn burn_among_others(part: Part, root: &Path) -> Result<Burned> {
-    let reached = Reached { url: part.url.clone(), parts: vec![part], ..Reached::default() };
-    Incoming::at_pace(reached, Plain::Tar, pace())?.among_others().burn(root, &Beneath::default(), &|_| ())
+fn burn_among_others(part: ImagePart, root: &Path) -> Result<BurnResult> {
+    let reached = ResolvedImage { url: part.url.clone(), parts: vec![part], ..ResolvedImage::default() };
+    IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace())?.among_others().burn_to_root(
+        root,
+        &MountsBelow::default(),
+        &|_| (),
+    )
 }
 
 #[test]
@@ -151,18 +164,18 @@ fn in_somebodys_directory_nothing_is_replaced_before_all_of_the_image_is_proven(
     let server = Server::start(image.clone(), |_| Act::default());
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("mine"), "mine").unwrap();
-    let part = |promised: &[u8]| Part {
+    let part = |promised: &[u8]| ImagePart {
         url: server.url("x"),
         size_bytes: Some(image.len() as u64),
         etag: Some("\"one\"".into()),
-        digest: digest(Kind::Sha256, promised),
-        ..Part::default()
+        digest: digest(DigestKind::Sha256, promised),
+        ..ImagePart::default()
     };
     // A manifest that nobody signed proves the pieces of whoever wrote it, and not those of the digest.
-    let manifest = Manifest::of(&image[..], image.len() as u64).unwrap();
-    let lying = Manifest { digest: digest(Kind::Sha256, b"x"), ..manifest };
+    let manifest = ImageManifest::compute(&image[..], image.len() as u64).unwrap();
+    let lying = ImageManifest { digest: digest(DigestKind::Sha256, b"x"), ..manifest };
     for manifest in [None, Some(Arc::new(lying))] {
-        let error = burn_among_others(Part { manifest, ..part(b"x") }, directory.path()).unwrap_err().to_string();
+        let error = burn_among_others(ImagePart { manifest, ..part(b"x") }, directory.path()).unwrap_err().to_string();
         assert!(error.contains("digest mismatch") && error.ends_with("nothing was unpacked"), "{error}");
         assert_eq!(fs::read_to_string(directory.path().join("mine")).unwrap(), "mine");
         assert_eq!(names(directory.path()), [Path::new("mine")]);
@@ -248,19 +261,27 @@ fn what_was_there_before_is_not_cleared() {
     });
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("mine"), "content").unwrap();
-    let source = Source { url: server.url("image"), digest: Some(digest(Kind::Sha256, &image)), ..Source::default() };
-    let reached = get::reach(&http::client().unwrap(), &source, &pace()).unwrap();
-    let incoming = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().among_others();
-    let error = incoming.burn(root.path(), &Beneath::default(), &|_| ()).unwrap_err().to_string();
+    let source = ImageSource {
+        url: server.url("image"),
+        digest: Some(digest(DigestKind::Sha256, &image)),
+        ..ImageSource::default()
+    };
+    let reached = fetch::resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap();
+    let incoming = IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace()).unwrap().among_others();
+    let error = incoming.burn_to_root(root.path(), &MountsBelow::default(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("changed or could not be resumed: "), "{error}");
     assert_eq!(fs::read_to_string(root.path().join("mine")).unwrap(), "content");
 }
 
 #[test]
 fn a_root_that_is_none_is_named() {
-    let part = Part { url: "http://127.0.0.1:1/".into(), digest: digest(Kind::Md5, b""), ..Part::default() };
-    let incoming = Incoming::start(Reached { parts: vec![part], ..Reached::default() }, Plain::Tar).unwrap();
-    let error = incoming.burn(Path::new("/no/such/root"), &Beneath::default(), &|_| ()).unwrap_err().to_string();
+    let part =
+        ImagePart { url: "http://127.0.0.1:1/".into(), digest: digest(DigestKind::Md5, b""), ..ImagePart::default() };
+    let incoming =
+        IncomingImage::start(ResolvedImage { parts: vec![part], ..ResolvedImage::default() }, PayloadKind::Tar)
+            .unwrap();
+    let error =
+        incoming.burn_to_root(Path::new("/no/such/root"), &MountsBelow::default(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("open /no/such/root"), "{error}");
 }
 fn burn_tar(tar: &[u8], format: &str) -> TempDir {

@@ -1,12 +1,12 @@
 //! Sandboxed process that decodes an image and parses its content: it has the bytes of the image and a socket, and no
 //! other privileges.
 //!
-//! It is this program, called with [`WORKER`](crate::command::powerless::WORKER). The agent starts one for each stream.
+//! It is this program, called with [`WORKER`](crate::process::powerless::WORKER). The agent starts one for each stream.
 
-use super::flow::{Inside, Plain, pass_on};
+use super::pipeline::{PayloadKind, WorkerStart, pass_through};
 use super::{qcow2, raw, tree};
-use crate::command::nobody;
-use crate::command::power::{self, GivenUp};
+use crate::process::privileges::{self, SandboxSupport};
+use crate::process::unprivileged;
 use std::io;
 use std::os::fd::AsFd;
 use std::process;
@@ -19,32 +19,32 @@ const DATA_BYTES: u64 = 1 << 30;
 ///
 /// # Errors
 /// Returns an error if the agent is gone or sends an invalid packet.
-pub fn run() -> io::Result<()> {
-    nobody::close_others()?;
-    let inside = Inside::open(io::stdin().as_fd().try_clone_to_owned()?)?;
-    match power::give_up(DATA_BYTES) {
-        Ok(GivenUp { landlock }) => work(inside, landlock),
-        Err(error) => inside.fail(&error),
+pub fn run_image_worker() -> io::Result<()> {
+    unprivileged::close_inherited_files()?;
+    let inside = WorkerStart::receive_start(io::stdin().as_fd().try_clone_to_owned()?)?;
+    match privileges::drop_privileges(DATA_BYTES) {
+        Ok(SandboxSupport { landlock }) => process_image(inside, landlock),
+        Err(error) => inside.report_error(&error),
     }
     Ok(())
 }
 
-fn work(inside: Inside, landlock: bool) {
+fn process_image(inside: WorkerStart, landlock: bool) {
     let plain = inside.plain;
-    inside.work(landlock, raw::require_tree, alone, |mut stream, out, answers, pool| match plain {
-        Plain::AnyBytes => pass_on(stream, out),
-        Plain::Qcow2 => qcow2::convert(stream, out, pool),
-        Plain::Qcow2Head => qcow2::list(stream, out),
-        Plain::Qcow2Tables => qcow2::check(stream),
-        Plain::Tar => {
+    inside.run(landlock, raw::require_tree, exit_without_agent, |mut stream, out, answers, pool| match plain {
+        PayloadKind::AnyBytes => pass_through(stream, out),
+        PayloadKind::Qcow2 => qcow2::convert_stream(stream, out, pool),
+        PayloadKind::Qcow2Head => qcow2::list_tables(stream, out),
+        PayloadKind::Qcow2Tables => qcow2::check_tables(stream),
+        PayloadKind::Tar => {
             let refused = raw::require_tree(stream.look_ahead(raw::KIND_BYTES)?).err();
-            tree::announce(stream, refused, out, answers)
+            tree::send_members(stream, refused, out, answers)
         }
     });
 }
 
 /// Exits when the agent is gone: a thread that waits for another one would wait forever.
-fn alone() {
+fn exit_without_agent() {
     process::exit(1);
 }
 

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 /// md array as described by its members' superblocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Array {
+pub struct MdArray {
     pub uuid: Uuid,
     /// Name without the home host: `root`, `1`; empty for metadata 0.90.
     #[serde(default)]
@@ -28,7 +28,7 @@ pub struct Array {
 }
 
 /// Formats the UUID of an array as mdadm and udev's links do.
-pub fn array_uuid_text(uuid: Uuid) -> String {
+pub fn format_array_uuid(uuid: Uuid) -> String {
     let hex = uuid.simple().to_string();
     [&hex[..8], &hex[8..16], &hex[16..24], &hex[24..]].join(":")
 }

@@ -1,24 +1,25 @@
 //! Inventories with very many devices, links or signatures, for tests and measurements of what they cost.
 
 use super::{
-    Array, ArrayMember, Disk, Failed, Filesystem, Inventory, LogicalVolume, MemberRole, Nic, Part, Partition,
-    PhysicalVolume, Role, Signature, Stacked, StackedKind, Table, Tried, Unknown, Use, VolumeGroup,
+    ArrayMember, AttemptTarget, ComponentRole, DeviceSignature, DeviceUse, DiskPartition, DiskTable, FailedAttempt,
+    FilesystemContents, Inventory, InventoryDisk, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, MdArray,
+    MemberRole, Nic, SpanningComponent, StackedDevice, StackedDeviceKind, UnassignedDevices,
 };
 use crate::device::KernelName;
-use crate::marker::Marker;
+use crate::install_marker::InstallMarker;
 use uuid::Uuid;
 
 const MIB: u64 = 1 << 20;
 
 /// A disk that is neither blank nor partitioned.
-pub fn disk(name: &str) -> Disk {
-    Disk {
+pub fn disk(name: &str) -> InventoryDisk {
+    InventoryDisk {
         name: name.into(),
         device: format!("/dev/{name}").into(),
         size_bytes: 40_000 * MIB,
         sector_bytes: 512,
         serial: format!("S-{name}"),
-        ..Disk::default()
+        ..InventoryDisk::default()
     }
 }
 
@@ -26,28 +27,33 @@ fn disks(names: &[&str]) -> Inventory {
     Inventory { disks: names.iter().map(|name| disk(name)).collect(), explored: true, ..Inventory::default() }
 }
 
-pub fn signature(kind: &str, usage: &str, uuid: &str) -> Signature {
-    Signature { kind: kind.to_owned(), usage: usage.to_owned(), uuid: uuid.to_owned(), ..Signature::default() }
+pub fn signature(kind: &str, usage: &str, uuid: &str) -> DeviceSignature {
+    DeviceSignature {
+        kind: kind.to_owned(),
+        usage: usage.to_owned(),
+        uuid: uuid.to_owned(),
+        ..DeviceSignature::default()
+    }
 }
 
-fn partition(disk: &str, number: u32) -> Partition {
-    Partition {
+fn partition(disk: &str, number: u32) -> DiskPartition {
+    DiskPartition {
         number,
         device: format!("/dev/{disk}p{number}").into(),
         start_bytes: u64::from(number) * MIB,
         size_bytes: MIB,
         guid: Some(Uuid::from_u128(u128::from(number) + 77)),
-        ..Partition::default()
+        ..DiskPartition::default()
     }
 }
 
-pub fn mapping(number: usize, below: Vec<KernelName>) -> Stacked {
-    Stacked {
+pub fn mapping(number: usize, below: Vec<KernelName>) -> StackedDevice {
+    StackedDevice {
         name: format!("dm-{number}").as_str().into(),
         device: format!("/dev/mapper/m{number}").into(),
         below,
         size_bytes: MIB,
-        ..Stacked::default()
+        ..StackedDevice::default()
     }
 }
 
@@ -67,7 +73,7 @@ pub fn chain(count: usize) -> Inventory {
     for number in 0..count {
         let below = number.checked_sub(1).map_or_else(|| "sdb".to_owned(), |lower| format!("dm-{lower}"));
         let signatures = vec![signature("ext4", "filesystem", "one")];
-        inventory.stacked.push(Stacked { signatures, ..mapping(number, vec![below.into()]) });
+        inventory.stacked.push(StackedDevice { signatures, ..mapping(number, vec![below.into()]) });
     }
     inventory
 }
@@ -80,15 +86,19 @@ pub fn array(count: usize) -> Inventory {
     for number in 0..count {
         let name = format!("nvme{number}n1");
         let raid = signature("linux_raid_member", "raid", "5");
-        let part = Partition { signatures: vec![raid], uses: vec![Use::Holder("md0".into())], ..partition(&name, 1) };
+        let part = DiskPartition {
+            signatures: vec![raid],
+            uses: vec![DeviceUse::Holder("md0".into())],
+            ..partition(&name, 1)
+        };
         members.push(ArrayMember { device: part.device.clone(), role: MemberRole::Active(number as u32) });
-        let table = Some(Table { kind: "gpt".into(), guid: Some(uuid), partitions: vec![part] });
-        inventory.disks.push(Disk { table, ..disk(&name) });
+        let table = Some(DiskTable { kind: "gpt".into(), guid: Some(uuid), partitions: vec![part] });
+        inventory.disks.push(InventoryDisk { table, ..disk(&name) });
     }
     let names = members.iter().map(|member| member.device.kernel_name());
-    let md = Stacked { kind: StackedKind::Array, device: "/dev/md0".into(), ..mapping(0, names.collect()) };
-    inventory.stacked.push(Stacked { name: "md0".into(), ..md });
-    inventory.arrays.push(Array {
+    let md = StackedDevice { kind: StackedDeviceKind::Array, device: "/dev/md0".into(), ..mapping(0, names.collect()) };
+    inventory.stacked.push(StackedDevice { name: "md0".into(), ..md });
+    inventory.arrays.push(MdArray {
         uuid,
         name: "0".into(),
         level: "raid6".into(),
@@ -96,7 +106,7 @@ pub fn array(count: usize) -> Inventory {
         raid_devices: count as u32,
         members,
         running: Some("md0".into()),
-        ..Array::default()
+        ..MdArray::default()
     });
     inventory
 }
@@ -104,7 +114,7 @@ pub fn array(count: usize) -> Inventory {
 /// A disk with `count` holders that are not listed.
 pub fn holders(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
-    inventory.disks[1].uses = (0..count).map(|number| Use::Holder(format!("x{number}").into())).collect();
+    inventory.disks[1].uses = (0..count).map(|number| DeviceUse::Holder(format!("x{number}").into())).collect();
     inventory
 }
 
@@ -123,11 +133,11 @@ pub fn layers(count: usize) -> Inventory {
 pub fn partitions(count: u32) -> Inventory {
     let mut inventory = disks(&["sda", "sdb", "nvme0n1", "nvme1n1"]);
     for disk in &mut inventory.disks[2..] {
-        let partitions = (1..=count).map(|number| Partition {
+        let partitions = (1..=count).map(|number| DiskPartition {
             signatures: vec![signature("ext4", "filesystem", "one")],
             ..partition(&disk.name, number)
         });
-        disk.table = Some(Table { kind: "gpt".into(), guid: None, partitions: partitions.collect() });
+        disk.table = Some(DiskTable { kind: "gpt".into(), guid: None, partitions: partitions.collect() });
     }
     inventory
 }
@@ -137,13 +147,16 @@ pub fn volumes(groups: usize, volumes: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for group in 0..groups {
         let name = format!("nvme{group}n1");
-        inventory.disks.push(Disk { signatures: vec![signature("LVM2_member", "raid", &name)], ..disk(&name) });
-        let physical = |device: &str| PhysicalVolume { device: Some(device.into()), uuid: name.clone(), size_bytes: 9 };
-        let mut found = VolumeGroup {
+        inventory
+            .disks
+            .push(InventoryDisk { signatures: vec![signature("LVM2_member", "raid", &name)], ..disk(&name) });
+        let physical =
+            |device: &str| LvmPhysicalVolume { device: Some(device.into()), uuid: name.clone(), size_bytes: 9 };
+        let mut found = LvmVolumeGroup {
             name: format!("vg{group}"),
             uuid: format!("uuid-{group}"),
             physical: vec![physical(&format!("/dev/{name}")), physical("/dev/sdb")],
-            ..VolumeGroup::default()
+            ..LvmVolumeGroup::default()
         };
         for volume in 0..volumes {
             let number = group * volumes + volume;
@@ -152,8 +165,8 @@ pub fn volumes(groups: usize, volumes: usize) -> Inventory {
             let active = mapping(number, vec![name.as_str().into()]);
             let running = Some(active.name.clone());
             let (kind, name) = ("linear".to_owned(), format!("lv{number}"));
-            found.volumes.push(LogicalVolume { name, uuid, kind, running, ..LogicalVolume::default() });
-            inventory.stacked.push(Stacked { kind: StackedKind::Volume, signatures, ..active });
+            found.volumes.push(LvmLogicalVolume { name, uuid, kind, running, ..LvmLogicalVolume::default() });
+            inventory.stacked.push(StackedDevice { kind: StackedDeviceKind::Volume, signatures, ..active });
         }
         inventory.groups.push(found);
     }
@@ -168,23 +181,24 @@ pub fn markers(count: usize) -> Inventory {
         let uuid = format!("fs-{number}");
         let signatures = vec![signature("btrfs", "filesystem", "same"), signature("ext4", "filesystem", &uuid)];
         let device = disk(&name).device;
-        inventory.disks.push(Disk { signatures, unreadable: Some("I/O error".to_owned()), ..disk(&name) });
+        inventory.disks.push(InventoryDisk { signatures, unreadable: Some("I/O error".to_owned()), ..disk(&name) });
         let text = |text: &str| text.to_owned();
         let order = Some(number.to_string());
-        let marker = Marker { machine: text("m-1"), allocation: text("a-1"), order, ..Marker::default() };
-        let filesystem = Filesystem { device: device.clone(), marker: Some(marker), ..Filesystem::default() };
+        let marker = InstallMarker { machine: text("m-1"), allocation: text("a-1"), order, ..InstallMarker::default() };
+        let filesystem =
+            FilesystemContents { device: device.clone(), marker: Some(marker), ..FilesystemContents::default() };
         inventory.filesystems.push(filesystem);
-        for tried in [Tried::Filesystem(device.clone()), Tried::Container(device.clone())] {
-            inventory.failed.push(Failed { tried, why: "it failed".to_owned() });
+        for tried in [AttemptTarget::Filesystem(device.clone()), AttemptTarget::Container(device.clone())] {
+            inventory.failed.push(FailedAttempt { tried, why: "it failed".to_owned() });
         }
-        inventory.parts.push(Part {
+        inventory.parts.push(SpanningComponent {
             device: device.clone(),
             kind: text("xfs"),
             whole: text("a whole"),
             id: text("one"),
-            role: Role::OneOf(1 << 20),
+            role: ComponentRole::OneOf(1 << 20),
         });
-        inventory.unknown.push(Unknown { devices: vec![device], reason: text("unknown") });
+        inventory.unknown.push(UnassignedDevices { devices: vec![device], reason: text("unknown") });
         inventory.nics.push(Nic { name: format!("eth{number}"), mac: format!("02:00:{number:08x}"), ..Nic::default() });
     }
     inventory

@@ -1,14 +1,14 @@
 //! Hardware other than disks.
 
-use super::lldp::Neighbour;
+use super::lldp::LldpNeighbour;
 use crate::machine_identity::is_usb_driver;
 use serde::{Deserialize, Serialize};
 
 /// Machine identification from SMBIOS (`/sys/class/dmi/id`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct System {
+pub struct SystemInfo {
     /// SMBIOS UUID in lower case; none if the firmware provides none.
-    #[serde(with = "crate::empty")]
+    #[serde(with = "crate::serde_empty")]
     pub uuid: Option<String>,
     #[serde(default)]
     pub vendor: String,
@@ -22,12 +22,12 @@ pub struct System {
     pub bios_version: String,
     #[serde(default)]
     pub bios_date: String,
-    pub firmware: Firmware,
+    pub firmware: FirmwareType,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Firmware {
+pub enum FirmwareType {
     #[default]
     Bios,
     Uefi,
@@ -56,7 +56,7 @@ pub struct Nic {
     pub link: bool,
     /// Neighbours at the other end of the cable; empty if LLDP was not received.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub neighbours: Vec<Neighbour>,
+    pub neighbours: Vec<LldpNeighbour>,
 }
 
 impl Nic {

@@ -1,9 +1,9 @@
 //! Maximum size of an inventory that a server accepts and the planner processes. Within these limits, all
 //! computations are fast; they exceed what storage servers have.
 
-mod nesting;
+mod stacking_depth;
 
-use super::{Disk, Inventory, Signature, Table, Use};
+use super::{DeviceSignature, DeviceUse, DiskTable, Inventory, InventoryDisk};
 use std::collections::BTreeSet;
 
 /// Disks, including each path to a multipath device.
@@ -38,13 +38,13 @@ const LINKS_OF_ONE_DISK: usize = 64;
 
 impl Inventory {
     /// Returns the first exceeded limit with its remedy, or the inconsistency in how devices are stacked.
-    pub fn exceeded(&self) -> Option<String> {
-        let counts = self.device_counts().into_iter().chain(self.finding_counts());
+    pub fn find_exceeded_limit(&self) -> Option<String> {
+        let counts = self.count_devices().into_iter().chain(self.count_findings());
         let over = counts.into_iter().find(|(_, _, count, maximum)| count > maximum);
         if let Some((what, remedy, count, maximum)) = over {
             return Some(format!("the inventory has {count} {what}, and at most {maximum} are supported: {remedy}"));
         }
-        let long = self.names().find(|name| name.len() > NAME_BYTES);
+        let long = self.all_names().find(|name| name.len() > NAME_BYTES);
         if let Some(long) = long {
             let start: String = long.chars().filter(|c| !c.is_control()).take(32).collect();
             let length = long.len();
@@ -52,18 +52,18 @@ impl Inventory {
                 "the inventory has a name of {length} bytes ({start}…), and at most {NAME_BYTES} are supported: shorten it on the device"
             ));
         }
-        nesting::problem(self, NESTED)
+        stacking_depth::find_stacking_problem(self, NESTED)
     }
 
-    fn device_counts(&self) -> [Count; 8] {
+    fn count_devices(&self) -> [LimitCheck; 8] {
         let disconnect = "disconnect disks that the machine does not need";
         let stop = "stop or remove arrays, volumes and mappings that are not needed";
-        let tables = || self.tables();
+        let tables = || self.all_tables();
         let parts: usize = tables().map(|table| table.partitions.len()).sum();
         let members: usize = self.arrays.iter().map(|array| array.members.len()).sum();
         let physical: usize = self.groups.iter().map(|group| group.physical.len()).sum();
         let below: usize = self.stacked.iter().map(|stacked| stacked.below.len()).sum();
-        let held = self.uses().filter(|usage| matches!(usage, Use::Holder(_))).count();
+        let held = self.all_uses().filter(|usage| matches!(usage, DeviceUse::Holder(_))).count();
         let volumes: usize = self.groups.iter().map(|group| group.volumes.len()).sum();
         let allocations = self.groups.iter().map(|group| group.volumes.len().saturating_mul(group.physical.len()));
         [
@@ -79,11 +79,11 @@ impl Inventory {
                 allocations.fold(0, usize::saturating_add),
                 ALLOCATIONS,
             ),
-            ("devices that are in use and not listed", stop, self.unlisted().len(), UNLISTED),
+            ("devices that are in use and not listed", stop, self.find_unlisted_devices().len(), UNLISTED),
         ]
     }
 
-    fn finding_counts(&self) -> [Count; 14] {
+    fn count_findings(&self) -> [LimitCheck; 14] {
         let erase = "erase what is not needed (wipefs)";
         let markers = || self.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
         let records = markers()
@@ -93,11 +93,11 @@ impl Inventory {
         let neighbours = self.nics.iter().map(|nic| nic.neighbours.len());
         let links = self.disks.iter().map(|disk| disk.by_id.len().max(disk.erase.len()));
         [
-            ("signatures", erase, self.signatures().map(<[_]>::len).sum(), SIGNATURES),
+            ("signatures", erase, self.signature_lists().map(<[_]>::len).sum(), SIGNATURES),
             (
                 "signatures on one device",
                 erase,
-                self.signatures().map(<[_]>::len).max().unwrap_or_default(),
+                self.signature_lists().map(<[_]>::len).max().unwrap_or_default(),
                 SIGNATURES_OF_ONE,
             ),
             ("filesystems", erase, self.filesystems.len(), FINDINGS),
@@ -111,39 +111,39 @@ impl Inventory {
             ("NICs", "remove virtual functions that are not needed", self.nics.len(), NICS),
             ("LLDP neighbours", "disable LLDP on ports that do not need it", neighbours.sum(), NEIGHBOURS),
             ("CPUs", "report this", self.cpus.len(), CPUS),
-            ("physical volumes with free space", erase, self.free_spaces(), LINKS),
+            ("physical volumes with free space", erase, self.count_free_spaces(), LINKS),
         ]
     }
 
-    fn free_spaces(&self) -> usize {
+    fn count_free_spaces(&self) -> usize {
         let allocations = self.groups.iter().filter_map(|group| group.allocation.as_ref());
         allocations.map(|allocation| allocation.free.len()).sum()
     }
 
-    fn tables(&self) -> impl Iterator<Item = &Table> {
+    fn all_tables(&self) -> impl Iterator<Item = &DiskTable> {
         let stacked = self.stacked.iter().filter_map(|stacked| stacked.table.as_ref());
         self.disks.iter().filter_map(|disk| disk.table.as_ref()).chain(stacked)
     }
 
-    fn uses(&self) -> impl Iterator<Item = &Use> {
-        let parts = self.tables().flat_map(|table| &table.partitions).flat_map(|part| &part.uses);
+    fn all_uses(&self) -> impl Iterator<Item = &DeviceUse> {
+        let parts = self.all_tables().flat_map(|table| &table.partitions).flat_map(|part| &part.uses);
         let stacked = self.stacked.iter().flat_map(|stacked| &stacked.uses);
         self.disks.iter().flat_map(|disk| &disk.uses).chain(stacked).chain(parts)
     }
 
-    fn signatures(&self) -> impl Iterator<Item = &[Signature]> {
+    fn signature_lists(&self) -> impl Iterator<Item = &[DeviceSignature]> {
         self.all_signatures().map(|(_, signatures)| signatures)
     }
 
     /// Returns the names of devices that are referred to but not listed.
-    fn unlisted(&self) -> BTreeSet<&str> {
-        let parts = self.tables().flat_map(|table| &table.partitions).map(|part| part.device.kernel_name());
+    fn find_unlisted_devices(&self) -> BTreeSet<&str> {
+        let parts = self.all_tables().flat_map(|table| &table.partitions).map(|part| part.device.kernel_name());
         let parts: BTreeSet<_> = parts.collect();
         let wholes = self.disks.iter().map(|disk| disk.name.as_str());
         let listed: BTreeSet<&str> = wholes.chain(self.stacked.iter().map(|stacked| stacked.name.as_str())).collect();
-        let holders = self.uses().filter_map(|usage| match usage {
-            Use::Holder(name) => Some(name),
-            Use::Mounted(_) | Use::Swap => None,
+        let holders = self.all_uses().filter_map(|usage| match usage {
+            DeviceUse::Holder(name) => Some(name),
+            DeviceUse::Mounted(_) | DeviceUse::Swap => None,
         });
         let below = self.stacked.iter().flat_map(|stacked| &stacked.below);
         let named = holders.chain(below).filter(|name| !listed.contains(name.as_str()) && !parts.contains(*name));
@@ -151,15 +151,15 @@ impl Inventory {
     }
 
     /// Returns the texts that are compared, looked up or printed in lists.
-    fn names(&self) -> impl Iterator<Item = &str> {
+    fn all_names(&self) -> impl Iterator<Item = &str> {
         let disks = self.disks.iter().flat_map(disk_names);
         let stacked = self.stacked.iter().flat_map(|stacked| {
             let below = stacked.below.iter().map(|name| name.as_str());
             [stacked.name.as_str(), stacked.device.as_str()].into_iter().chain(below)
         });
-        let parts = self.tables().flat_map(|table| &table.partitions);
+        let parts = self.all_tables().flat_map(|table| &table.partitions);
         let parts = parts.flat_map(|part| [part.device.as_str(), &part.label, &part.kind]);
-        let signatures = self.signatures().flatten();
+        let signatures = self.signature_lists().flatten();
         let signatures = signatures.flat_map(|found| [found.kind.as_str(), &found.usage, &found.label, &found.uuid]);
         let arrays = self.arrays.iter().flat_map(|array| {
             let members = array.members.iter().map(|member| member.device.as_str());
@@ -171,9 +171,9 @@ impl Inventory {
             let tags = group.tags.iter().map(String::as_str);
             [group.name.as_str(), &group.uuid].into_iter().chain(volumes).chain(tags)
         });
-        let holders = self.uses().filter_map(|usage| match usage {
-            Use::Holder(name) => Some(name.as_str()),
-            Use::Mounted(_) | Use::Swap => None,
+        let holders = self.all_uses().filter_map(|usage| match usage {
+            DeviceUse::Holder(name) => Some(name.as_str()),
+            DeviceUse::Mounted(_) | DeviceUse::Swap => None,
         });
         let system = &self.system;
         let system = [system.vendor.as_str(), &system.product, &system.serial];
@@ -184,10 +184,10 @@ impl Inventory {
 }
 
 /// Name of the counted objects, remedy for the operator, number found, and number supported.
-type Count = (&'static str, &'static str, usize, usize);
+type LimitCheck = (&'static str, &'static str, usize, usize);
 
-fn disk_names(disk: &Disk) -> impl Iterator<Item = &str> {
-    let Disk { model, vendor, serial, wwn, transport, by_path, hctl, .. } = disk;
+fn disk_names(disk: &InventoryDisk) -> impl Iterator<Item = &str> {
+    let InventoryDisk { model, vendor, serial, wwn, transport, by_path, hctl, .. } = disk;
     let own = [disk.name.as_str(), disk.device.as_str()];
     let known = [model, vendor, serial, wwn, transport, by_path, hctl];
     own.into_iter().chain(known.into_iter().chain(&disk.by_id).map(String::as_str))
@@ -196,18 +196,18 @@ fn disk_names(disk: &Disk) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{LogicalVolume, Nic, PhysicalVolume, Stacked, VolumeGroup, crowded};
+    use crate::inventory::{LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, Nic, StackedDevice, crowded};
 
     #[test]
     fn storage_servers_are_within_the_limits() {
         for inventory in [crowded::array(800), crowded::chain(1000), crowded::towers(300), crowded::volumes(8, 1000)] {
-            assert_eq!(inventory.exceeded(), None);
+            assert_eq!(inventory.find_exceeded_limit(), None);
         }
         let multipath = Inventory {
             disks: (0..DISKS).map(|number| crowded::disk(&format!("sd{number}"))).collect(),
             ..Inventory::default()
         };
-        assert_eq!(multipath.exceeded(), None);
+        assert_eq!(multipath.find_exceeded_limit(), None);
     }
 
     #[test]
@@ -217,14 +217,14 @@ mod tests {
             change(&mut inventory);
             inventory
         };
-        let group = |volumes: usize, physical: usize| VolumeGroup {
-            physical: vec![PhysicalVolume::default(); physical],
-            volumes: vec![LogicalVolume::default(); volumes],
-            ..VolumeGroup::default()
+        let group = |volumes: usize, physical: usize| LvmVolumeGroup {
+            physical: vec![LvmPhysicalVolume::default(); physical],
+            volumes: vec![LvmLogicalVolume::default(); volumes],
+            ..LvmVolumeGroup::default()
         };
         for (inventory, words) in [
             (with(&|all| all.disks = vec![crowded::disk("sda"); DISKS + 1]), "4097 disks, and at most 4096"),
-            (with(&|all| all.stacked = vec![Stacked::default(); BLOCK_DEVICES]), "16386 block devices"),
+            (with(&|all| all.stacked = vec![StackedDevice::default(); BLOCK_DEVICES]), "16386 block devices"),
             (crowded::towers(900), "links between block devices"),
             (crowded::holders(5000), "5000 devices that are in use and not listed"),
             (crowded::holders(250_000), "250000 devices that are in use and not listed"),
@@ -234,13 +234,16 @@ mod tests {
             (with(&|all| all.groups = vec![group(0, 0); GROUPS + 1]), "volume groups"),
             (with(&|all| all.groups = vec![group(10_000, 200)]), "combinations of logical and physical volumes"),
             (with(&|all| all.nics = vec![Nic::default(); NICS + 1]), "NICs"),
-            (with(&|all| all.disks[0].signatures = vec![Signature::default(); 65]), "65 signatures on one device"),
+            (
+                with(&|all| all.disks[0].signatures = vec![DeviceSignature::default(); 65]),
+                "65 signatures on one device",
+            ),
             (with(&|all| all.disks[0].serial = "x".repeat(NAME_BYTES + 1)), "a name of 1025 bytes"),
             (with(&|all| all.stacked[0].below = vec!["dm-2".into()]), "lies on itself"),
         ] {
-            let found = inventory.exceeded().unwrap_or_default();
+            let found = inventory.find_exceeded_limit().unwrap_or_default();
             assert!(found.contains(words), "{words}: {found}");
-            assert_eq!(inventory.impossible(), Some(found));
+            assert_eq!(inventory.find_impossible_property(), Some(found));
         }
     }
 }

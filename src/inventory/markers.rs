@@ -1,6 +1,6 @@
 //! Size limit of the install markers in an inventory.
 
-use super::{Filesystem, Inventory};
+use super::{FilesystemContents, Inventory};
 use std::cmp::Reverse;
 
 /// Size of all install markers on a machine, as JSON. A previous tenant may have written them, and the registration that contains
@@ -10,7 +10,7 @@ pub const MARKER_BYTES: usize = 2 << 20;
 impl Inventory {
     /// Makes the largest markers unreadable until the others fit into [`MARKER_BYTES`].
     pub fn limit_markers(&mut self) {
-        let size = |filesystem: &Filesystem| {
+        let size = |filesystem: &FilesystemContents| {
             let json = serde_json::to_vec(filesystem.marker.as_ref()?);
             Some(json.map_or(usize::MAX, |json| json.len()))
         };
@@ -33,13 +33,13 @@ impl Inventory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::marker::Marker;
+    use crate::install_marker::InstallMarker;
 
     fn inventory(sizes: &[usize]) -> Inventory {
-        let filesystem = |(index, bytes): (usize, &usize)| Filesystem {
+        let filesystem = |(index, bytes): (usize, &usize)| FilesystemContents {
             device: format!("/dev/sda{index}").as_str().into(),
-            marker: Some(Marker { image: "i".repeat(*bytes), ..Marker::default() }),
-            ..Filesystem::default()
+            marker: Some(InstallMarker { image: "i".repeat(*bytes), ..InstallMarker::default() }),
+            ..FilesystemContents::default()
         };
         Inventory { filesystems: sizes.iter().enumerate().map(filesystem).collect(), ..Inventory::default() }
     }

@@ -4,68 +4,71 @@
 mod array;
 #[cfg(test)]
 pub mod crowded;
-mod firmware;
-mod group;
+mod disk_identifiers;
+mod failed_attempts;
+mod firmware_variables;
 mod hardware;
-mod identifiers;
-mod impossible;
 mod limits;
 pub mod lldp;
 mod markers;
 mod opaque;
-mod part;
+mod sanity_checks;
+mod spanning_component;
 #[cfg(test)]
 mod tests;
-mod unclear;
+mod volume_group;
 
-pub use array::{Array, ArrayMember, MemberRole, array_uuid_text};
-pub use firmware::{
-    FirmwareLoadOption, FirmwareVariables, GLOBAL_VENDOR, LoadOptionClass, LoadTarget, OtherVariable, VariablePurpose,
+pub use array::{ArrayMember, MdArray, MemberRole, format_array_uuid};
+pub use disk_identifiers::{ComparableDiskIndex, UniqueIdentifiers};
+pub use failed_attempts::{AttemptTarget, FailedAttempt, UnassignedDevices};
+pub use firmware_variables::{
+    FirmwareLoadOption, FirmwareVariables, GLOBAL_VENDOR, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
+    VariablePurpose,
 };
-pub use group::{FreeSpace, GroupAllocation, HAS_SNAPSHOT, Health, LogicalVolume, PhysicalVolume, VolumeGroup};
-pub use hardware::{Cpu, Firmware, Nic, System};
-pub use identifiers::{ComparableDisks, OwnIdentifiers};
+pub use hardware::{Cpu, FirmwareType, Nic, SystemInfo};
 pub use markers::MARKER_BYTES;
 pub use opaque::{OpaqueKind, OpaqueObject};
-pub use part::{Part, Role, XFS_LOG, XFS_REALTIME};
-pub use unclear::{Failed, Tried, Unknown};
+pub use spanning_component::{ComponentRole, SpanningComponent, XFS_LOG, XFS_REALTIME};
+pub use volume_group::{
+    FreeSpace, GroupAllocation, HAS_SNAPSHOT, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, VolumeHealth,
+};
 
 use crate::device::identifiers::names_placeholder;
 use crate::device::{DevicePath, KernelName};
-use crate::marker::Marker;
-use crate::order::Gather;
+use crate::install_marker::InstallMarker;
+use crate::small_sort::GatherExt;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
-    pub system: System,
+    pub system: SystemInfo,
     pub cpus: Vec<Cpu>,
     pub memory_bytes: u64,
     pub nics: Vec<Nic>,
-    pub disks: Vec<Disk>,
+    pub disks: Vec<InventoryDisk>,
     /// Running block devices on top of others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub stacked: Vec<Stacked>,
+    pub stacked: Vec<StackedDevice>,
     /// md arrays by their members' superblocks, running or not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub arrays: Vec<Array>,
+    pub arrays: Vec<MdArray>,
     /// LVM volume groups by their metadata, active or not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub groups: Vec<VolumeGroup>,
+    pub groups: Vec<LvmVolumeGroup>,
     /// Array members and physical volumes that could not be assigned to an array or group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unknown: Vec<Unknown>,
+    pub unknown: Vec<UnassignedDevices>,
     /// Components of objects that span several devices and that neither mdadm nor lvm reports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub parts: Vec<Part>,
+    pub parts: Vec<SpanningComponent>,
     /// Filesystems that were inspected, because they are mounted or were mounted read-only for that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub filesystems: Vec<Filesystem>,
+    pub filesystems: Vec<FilesystemContents>,
     /// Failed attempts of the agent to start or mount an object for inspection. Empty if none was made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failed: Vec<Failed>,
+    pub failed: Vec<FailedAttempt>,
     /// Boot variables of UEFI firmware; none for BIOS, and in inventories of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware_variables: Option<FirmwareVariables>,
@@ -80,7 +83,7 @@ pub const OVERLAY: &str = "drophammer-overlay-";
 
 /// Contents of a filesystem.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Filesystem {
+pub struct FilesystemContents {
     /// Path as spelled by the disk, partition or stacked device: `/dev/sda2`, `/dev/md127`,
     /// `/dev/mapper/vg00-varlib`.
     pub device: DevicePath,
@@ -88,7 +91,7 @@ pub struct Filesystem {
     pub used_bytes: u64,
     /// Install marker, if this is the root filesystem of an installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub marker: Option<Marker>,
+    pub marker: Option<InstallMarker>,
     /// Reason why an existing install marker cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable_marker: Option<String>,
@@ -106,7 +109,7 @@ pub struct SparseFile {
 
 /// Whole disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Disk {
+pub struct InventoryDisk {
     /// Kernel name: `sda`, `nvme0n1`.
     pub name: KernelName,
     /// Path `/dev/NAME`.
@@ -148,13 +151,13 @@ pub struct Disk {
     #[serde(default)]
     pub removable: bool,
     #[serde(default)]
-    pub table: Option<Table>,
+    pub table: Option<DiskTable>,
     /// Signatures on the whole disk, without the partition table.
     #[serde(default)]
-    pub signatures: Vec<Signature>,
+    pub signatures: Vec<DeviceSignature>,
     /// Current users of the whole disk.
     #[serde(default)]
-    pub uses: Vec<Use>,
+    pub uses: Vec<DeviceUse>,
     /// Reason why the disk contents are not completely known: a read error, a signature with a wrong checksum.
     /// Missing tables and signatures then prove nothing, and the disk must not be treated as blank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,17 +169,17 @@ pub struct Disk {
 
 /// Partition table as found on the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Table {
+pub struct DiskTable {
     /// Type as in libblkid: `gpt` or `dos`.
     pub kind: String,
     /// Disk GUID, for GPT.
     #[serde(default)]
     pub guid: Option<Uuid>,
-    pub partitions: Vec<Partition>,
+    pub partitions: Vec<DiskPartition>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Partition {
+pub struct DiskPartition {
     pub number: u32,
     /// Path such as `/dev/sda1`.
     pub device: DevicePath,
@@ -191,42 +194,42 @@ pub struct Partition {
     #[serde(default)]
     pub label: String,
     #[serde(default)]
-    pub signatures: Vec<Signature>,
+    pub signatures: Vec<DeviceSignature>,
     #[serde(default)]
-    pub uses: Vec<Use>,
-    /// Blank as defined by [`Disk::blank`].
+    pub uses: Vec<DeviceUse>,
+    /// Blank as defined by [`InventoryDisk::blank`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
 }
 
 /// Running block device on top of others, as shown in sysfs: md array, device-mapper device, bcache.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stacked {
+pub struct StackedDevice {
     /// Kernel name: `md127`, `dm-0`.
     pub name: KernelName,
     /// Path: `/dev/md127`, `/dev/mapper/vg00-varlib`.
     pub device: DevicePath,
-    pub kind: StackedKind,
+    pub kind: StackedDeviceKind,
     /// Underlying devices: disks, partitions, other stacked devices.
     pub below: Vec<KernelName>,
     pub size_bytes: u64,
     #[serde(default)]
-    pub table: Option<Table>,
+    pub table: Option<DiskTable>,
     #[serde(default)]
-    pub signatures: Vec<Signature>,
+    pub signatures: Vec<DeviceSignature>,
     #[serde(default)]
-    pub uses: Vec<Use>,
+    pub uses: Vec<DeviceUse>,
     /// Whether the agent assembled it for inspection; it was not running before.
     #[serde(default)]
     pub assembled: bool,
-    /// Blank as defined by [`Disk::blank`].
+    /// Blank as defined by [`InventoryDisk::blank`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum StackedKind {
+pub enum StackedDeviceKind {
     /// md array, including inactive ones, which hold their members as well.
     Array,
     /// LVM logical volume, or a hidden subvolume of one.
@@ -260,7 +263,7 @@ pub enum EraseMethod {
 
 /// Signature that libblkid recognizes: a filesystem, a RAID member, a physical volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Signature {
+pub struct DeviceSignature {
     /// libblkid's TYPE: `ext4`, `vfat`, `linux_raid_member`, `LVM2_member`, `swap`.
     pub kind: String,
     /// libblkid's USAGE: `filesystem`, `raid`, `crypto`, `other`.
@@ -275,7 +278,7 @@ pub struct Signature {
 /// Current use of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Use {
+pub enum DeviceUse {
     /// Mount point of its filesystem.
     Mounted(String),
     Swap,
@@ -283,12 +286,12 @@ pub enum Use {
     Holder(KernelName),
 }
 
-impl std::fmt::Display for Use {
+impl std::fmt::Display for DeviceUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Use::Mounted(path) => write!(f, "mounted at {path}"),
-            Use::Swap => f.write_str("active swap"),
-            Use::Holder(name) => write!(f, "held by {name}"),
+            DeviceUse::Mounted(path) => write!(f, "mounted at {path}"),
+            DeviceUse::Swap => f.write_str("active swap"),
+            DeviceUse::Holder(name) => write!(f, "held by {name}"),
         }
     }
 }
@@ -301,26 +304,26 @@ fn is_zero(number: &u64) -> bool {
 impl Inventory {
     /// Returns the disk with this path (`/dev/sda`, `/dev/disk/by-path/…`, `/dev/disk/by-id/…`); `None` also if two
     /// disks share it, as cheap USB sticks with one serial number do.
-    pub fn disk(&self, device: &str) -> Option<&Disk> {
-        let mut found = self.disks.iter().filter(|disk| disk.is(device));
+    pub fn find_disk(&self, device: &str) -> Option<&InventoryDisk> {
+        let mut found = self.disks.iter().filter(|disk| disk.has_path(device));
         found.next().filter(|_| found.next().is_none())
     }
 
     /// Returns why the last attempt failed; `None` if it succeeded or none was made.
-    pub fn failure(&self, tried: &Tried) -> Option<&str> {
+    pub fn find_failure(&self, tried: &AttemptTarget) -> Option<&str> {
         self.failed.iter().rfind(|failed| failed.tried == *tried).map(|failed| failed.why.as_str())
     }
 
     /// Returns the kernel name of a device in this inventory: `/dev/mapper/vg00-root` → `dm-0`.
-    pub fn kernel_name(&self, device: &DevicePath) -> KernelName {
+    pub fn resolve_kernel_name(&self, device: &DevicePath) -> KernelName {
         let stacked = self.stacked.iter().find(|stacked| stacked.device == *device);
         stacked.map_or_else(|| device.kernel_name(), |stacked| stacked.name.clone())
     }
 
     /// Returns the partitions inside volumes, such as those of virtual machine disks. They have no device nodes, so
     /// that no tool can read them, and their contents belong to the virtual machine.
-    pub fn inside_devices(&self) -> BTreeSet<&DevicePath> {
-        use StackedKind::{Crypt, Other, Volume};
+    pub fn partitions_inside_volumes(&self) -> BTreeSet<&DevicePath> {
+        use StackedDeviceKind::{Crypt, Other, Volume};
         let volumes = self.stacked.iter().filter(|stacked| matches!(stacked.kind, Volume | Crypt | Other));
         let parts = volumes.flat_map(|stacked| stacked.table.iter().flat_map(|table| &table.partitions));
         // Partitions mapped by kpartx are stacked devices of their own.
@@ -329,13 +332,13 @@ impl Inventory {
     }
 
     /// Returns the paths of all disks, partitions and stacked devices with a signature of one of these types.
-    pub fn devices_with(&self, kinds: &[&str]) -> Vec<&DevicePath> {
-        let has = |signatures: &[Signature]| signatures.iter().any(|found| kinds.contains(&found.kind.as_str()));
+    pub fn devices_with_signature(&self, kinds: &[&str]) -> Vec<&DevicePath> {
+        let has = |signatures: &[DeviceSignature]| signatures.iter().any(|found| kinds.contains(&found.kind.as_str()));
         self.all_signatures().filter(|(_, signatures)| has(signatures)).map(|(device, _)| device).collect()
     }
 
     /// Returns the signatures of each disk, partition and stacked device, by its path.
-    pub fn all_signatures(&self) -> impl Iterator<Item = (&DevicePath, &[Signature])> {
+    pub fn all_signatures(&self) -> impl Iterator<Item = (&DevicePath, &[DeviceSignature])> {
         let disks = self.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
         let stacked = self.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
         disks.chain(stacked).flat_map(|(device, signatures, table)| {
@@ -346,16 +349,16 @@ impl Inventory {
     }
 }
 
-impl Stacked {
+impl StackedDevice {
     /// Returns whether the agent created it as an overlay, so that nothing is written to the device below.
     pub fn is_overlay(&self) -> bool {
         self.device.as_str().strip_prefix("/dev/mapper/").is_some_and(|name| name.starts_with(OVERLAY))
     }
 }
 
-impl Disk {
+impl InventoryDisk {
     /// Returns whether the disk has this path. A link derived from a placeholder matches no disk.
-    pub fn is(&self, device: &str) -> bool {
+    pub fn has_path(&self, device: &str) -> bool {
         self.device == device
             || (!self.by_path.is_empty() && self.by_path == device)
             || (self.by_id.iter().any(|name| name == device) && !names_placeholder(device))

@@ -14,12 +14,15 @@
 //! | region of a disk that cannot be read | never seen |
 
 mod components;
-mod seen;
-mod volumes;
+mod device_index;
+mod logical_volumes;
 
-use super::{Array, Disk, Filesystem, Inventory, MemberRole, Signature, StackedKind, Tried, Unknown};
+use super::{
+    AttemptTarget, DeviceSignature, FilesystemContents, Inventory, InventoryDisk, MdArray, MemberRole,
+    StackedDeviceKind, UnassignedDevices,
+};
 use crate::device::DevicePath;
-use seen::{Device, SeenDevices, devices};
+use device_index::{DeviceIndex, IndexedDevice, all_devices};
 use serde::Serialize;
 use std::fmt;
 
@@ -76,26 +79,26 @@ impl fmt::Display for OpaqueObject {
 
 impl Inventory {
     /// Returns all objects whose content was not inspected.
-    pub fn opaque_objects(&self) -> Vec<OpaqueObject> {
-        let seen = SeenDevices::new(self);
-        let groups = self.groups.iter().flat_map(|group| seen.opaque_volumes(group));
-        let arrays = self.arrays.iter().filter_map(|array| seen.opaque_array(array)).chain(seen.lost_arrays());
-        let components = devices(self).flat_map(|device| seen.opaque_components(&device));
-        let unassigned = self.unknown.iter().map(unassigned);
-        let filesystems = devices(self).filter_map(|device| seen.opaque_filesystem(&device));
-        let unreadable = self.disks.iter().filter_map(unreadable_region);
+    pub fn find_opaque_objects(&self) -> Vec<OpaqueObject> {
+        let seen = DeviceIndex::new(self);
+        let groups = self.groups.iter().flat_map(|group| seen.check_volumes(group));
+        let arrays = self.arrays.iter().filter_map(|array| seen.check_array(array)).chain(seen.lost_arrays());
+        let components = all_devices(self).flat_map(|device| seen.check_components(&device));
+        let unassigned = self.unknown.iter().map(opaque_unassigned);
+        let filesystems = all_devices(self).filter_map(|device| seen.check_filesystem(&device));
+        let unreadable = self.disks.iter().filter_map(opaque_unreadable_region);
         groups.chain(arrays).chain(components).chain(unassigned).chain(filesystems).chain(unreadable).collect()
     }
 }
 
-impl SeenDevices<'_> {
-    fn opaque_array(&self, array: &Array) -> Option<OpaqueObject> {
+impl DeviceIndex<'_> {
+    fn check_array(&self, array: &MdArray) -> Option<OpaqueObject> {
         if array.running.as_ref().is_some_and(|name| self.has_size(name))
-            || array.members.iter().any(|member| self.is_held_by(&member.device, StackedKind::Array))
+            || array.members.iter().any(|member| self.is_held_by(&member.device, StackedDeviceKind::Array))
         {
             return None;
         }
-        let failure = self.failure(&Tried::Array(array.uuid));
+        let failure = self.find_failure(&AttemptTarget::Array(array.uuid));
         let is_firmware = array.level == "container";
         let is_whole = array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_)));
         let untried = !self.inventory.explored && failure.is_none() && is_whole && !is_firmware;
@@ -124,7 +127,7 @@ impl SeenDevices<'_> {
     /// Returns arrays that did not start and whose members can no longer be read.
     fn lost_arrays(&self) -> impl Iterator<Item = OpaqueObject> + '_ {
         self.inventory.failed.iter().filter_map(|failed| match &failed.tried {
-            Tried::Array(uuid) if !self.has_array(*uuid) => Some(OpaqueObject {
+            AttemptTarget::Array(uuid) if !self.has_array(*uuid) => Some(OpaqueObject {
                 kind: OpaqueKind::Array,
                 name: format!("array {uuid}"),
                 devices: Vec::new(),
@@ -136,17 +139,17 @@ impl SeenDevices<'_> {
         })
     }
 
-    fn opaque_filesystem(&self, device: &Device) -> Option<OpaqueObject> {
+    fn check_filesystem(&self, device: &IndexedDevice) -> Option<OpaqueObject> {
         let format = device.signatures.iter().find(|found| ROOT_FORMATS.contains(&found.kind.as_str()))?;
-        let seen = self.filesystem(device.path);
+        let seen = self.find_filesystem(device.path);
         if !device.uses.is_empty() && seen.is_none() {
             return None;
         }
-        let failure = self.failure(&Tried::Filesystem(device.path.clone()));
+        let failure = self.find_failure(&AttemptTarget::Filesystem(device.path.clone()));
         let is_ambiguous = device.signatures.len() > 1;
         let (reason, remedy) = match (seen, failure) {
-            (Some(Filesystem { unreadable_marker: None, .. }), _) => return None,
-            (Some(Filesystem { unreadable_marker: Some(why), .. }), _) => {
+            (Some(FilesystemContents { unreadable_marker: None, .. }), _) => return None,
+            (Some(FilesystemContents { unreadable_marker: Some(why), .. }), _) => {
                 (format!("its install marker cannot be read: {why}"), "repair or remove that file")
             }
             (None, Some(why)) => (format!("it cannot be mounted: {why}"), "repair the filesystem"),
@@ -158,7 +161,7 @@ impl SeenDevices<'_> {
         };
         Some(OpaqueObject {
             kind: OpaqueKind::Filesystem,
-            name: signature_name(format),
+            name: format_signature(format),
             devices: vec![device.path.clone()],
             reason,
             remedy: remedy.to_owned(),
@@ -167,7 +170,7 @@ impl SeenDevices<'_> {
     }
 }
 
-fn unassigned(unknown: &Unknown) -> OpaqueObject {
+fn opaque_unassigned(unknown: &UnassignedDevices) -> OpaqueObject {
     OpaqueObject {
         kind: OpaqueKind::Unassigned,
         name: "RAID member or physical volume".to_owned(),
@@ -178,7 +181,7 @@ fn unassigned(unknown: &Unknown) -> OpaqueObject {
     }
 }
 
-fn unreadable_region(disk: &Disk) -> Option<OpaqueObject> {
+fn opaque_unreadable_region(disk: &InventoryDisk) -> Option<OpaqueObject> {
     let why = disk.unreadable.as_ref()?;
     Some(OpaqueObject {
         kind: OpaqueKind::UnreadableRegion,
@@ -190,7 +193,7 @@ fn unreadable_region(disk: &Disk) -> Option<OpaqueObject> {
     })
 }
 
-fn signature_name(signature: &Signature) -> String {
+fn format_signature(signature: &DeviceSignature) -> String {
     match signature.label.as_str() {
         "" => signature.kind.clone(),
         label => format!("{} \"{label}\"", signature.kind),

@@ -44,7 +44,7 @@ fn recorded_inventories_are_read_back() {
 fn a_disk_answers_to_all_its_names() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/inventories/nvme-sata.json");
     let mut inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let found = |inventory: &Inventory, name: &str| inventory.disk(name).map(|disk| disk.name.clone());
+    let found = |inventory: &Inventory, name: &str| inventory.find_disk(name).map(|disk| disk.name.clone());
     let names = [
         ("/dev/sda", Some("sda")),
         ("/dev/disk/by-path/pci-0000:00:1f.2-ata-1", Some("sda")),
@@ -58,7 +58,7 @@ fn a_disk_answers_to_all_its_names() {
     for (name, disk) in names {
         assert_eq!(found(&inventory, name).as_deref(), disk, "{name}");
     }
-    let twin = Disk { name: "sdb".into(), device: "/dev/sdb".into(), ..inventory.disks[0].clone() };
+    let twin = InventoryDisk { name: "sdb".into(), device: "/dev/sdb".into(), ..inventory.disks[0].clone() };
     inventory.disks.push(twin);
     assert_eq!(found(&inventory, "/dev/disk/by-id/ata-QEMU_HARDDISK_QM00001"), None, "two have that name");
     assert_eq!(found(&inventory, "/dev/sdb").as_deref(), Some("sdb"));
@@ -68,9 +68,12 @@ fn a_disk_answers_to_all_its_names() {
 fn devices_are_found_by_what_is_on_them() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/inventories/raid-lvm.json");
     let inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    assert_eq!(inventory.devices_with(&["linux_raid_member"]), ["/dev/sda1", "/dev/sda2", "/dev/sdb1", "/dev/sdb2"]);
-    assert_eq!(inventory.devices_with(&["LVM2_member"]), ["/dev/md127"]);
-    let names =
-        ["/dev/mapper/vg00-root", "/dev/md127", "/dev/sda1"].map(|device| inventory.kernel_name(&device.into()));
+    assert_eq!(
+        inventory.devices_with_signature(&["linux_raid_member"]),
+        ["/dev/sda1", "/dev/sda2", "/dev/sdb1", "/dev/sdb2"]
+    );
+    assert_eq!(inventory.devices_with_signature(&["LVM2_member"]), ["/dev/md127"]);
+    let names = ["/dev/mapper/vg00-root", "/dev/md127", "/dev/sda1"]
+        .map(|device| inventory.resolve_kernel_name(&device.into()));
     assert_eq!(names, ["dm-0", "md127", "sda1"]);
 }

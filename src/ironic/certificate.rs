@@ -1,8 +1,8 @@
 //! Self-signed certificate of the agent, generated at each boot. A conductor receives it with the heartbeat, and accepts no other.
 
-use super::kept;
+use super::boot_state;
 use crate::error::{Context, Phase, Result};
-use crate::pem::armored;
+use crate::pem::encode_pem;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{
@@ -17,14 +17,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Certificate and TLS configuration of the agent.
-pub struct Identity {
+pub struct TlsIdentity {
     pub config: Arc<ServerConfig>,
     pub pem: String,
 }
 
 /// Certificate that is preserved if the agent restarts within a boot: a conductor accepts no other then.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredCertificate {
     address: IpAddr,
     /// Certificate and key in base64 of DER.
     certificate: String,
@@ -35,13 +35,14 @@ struct Kept {
 ///
 /// # Errors
 /// Fails if no random numbers are available, or the certificate cannot be created or stored.
-pub fn of_boot(directory: &Path, address: IpAddr) -> Result<Identity> {
-    let kept: Option<Kept> = kept::read(directory, FILE).filter(|kept: &Kept| kept.address == address);
+pub fn load_or_create(directory: &Path, address: IpAddr) -> Result<TlsIdentity> {
+    let kept: Option<StoredCertificate> =
+        boot_state::read_value(directory, FILE).filter(|kept: &StoredCertificate| kept.address == address);
     let kept = match kept {
         Some(kept) => kept,
         None => {
-            let kept = make(address)?;
-            kept::write(directory, FILE, &kept)?;
+            let kept = create_certificate(address)?;
+            boot_state::write_value(directory, FILE, &kept)?;
             kept
         }
     };
@@ -54,19 +55,23 @@ pub fn of_boot(directory: &Path, address: IpAddr) -> Result<Identity> {
         .and_then(|config| config.with_no_client_auth().with_single_cert(vec![certificate.clone()], secret));
     let mut config = config.context(Phase::Control, || why)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Identity { config: Arc::new(config), pem: armored("CERTIFICATE", &certificate) })
+    Ok(TlsIdentity { config: Arc::new(config), pem: encode_pem("CERTIFICATE", &certificate) })
 }
 
 const FILE: &str = "ironic-certificate.json";
 
-fn make(address: IpAddr) -> Result<Kept> {
+fn create_certificate(address: IpAddr) -> Result<StoredCertificate> {
     let why = || "create a certificate for this machine";
     let key = KeyPair::generate().context(Phase::Control, why)?;
-    let certificate = params(address).self_signed(&key).context(Phase::Control, why)?;
-    Ok(Kept { address, certificate: STANDARD.encode(certificate.der()), key: STANDARD.encode(key.serialize_der()) })
+    let certificate = certificate_params(address).self_signed(&key).context(Phase::Control, why)?;
+    Ok(StoredCertificate {
+        address,
+        certificate: STANDARD.encode(certificate.der()),
+        key: STANDARD.encode(key.serialize_der()),
+    })
 }
 
-fn params(address: IpAddr) -> CertificateParams {
+fn certificate_params(address: IpAddr) -> CertificateParams {
     let mut params = CertificateParams::default();
     // The clock of a ramdisk may be years off, in either direction. The certificate is used only until the end of the boot.
     (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2099, 12, 31));
@@ -88,15 +93,15 @@ mod tests {
     #[test]
     fn the_certificate_is_one_in_pem_and_lasts_a_boot() {
         let boot = tempfile::tempdir().unwrap();
-        let of = |address: &str| of_boot(boot.path(), address.parse().unwrap()).unwrap().pem;
+        let of = |address: &str| load_or_create(boot.path(), address.parse().unwrap()).unwrap().pem;
         for address in ["127.0.0.1", "2001:db8::7"] {
             let text = of(address);
             let der = CertificateDer::from_pem_slice(text.as_bytes()).unwrap();
-            assert_eq!(armored("CERTIFICATE", &der), text);
+            assert_eq!(encode_pem("CERTIFICATE", &der), text);
             assert!(text.lines().all(|line| line.len() <= 64));
             assert_eq!(of(address), text);
         }
-        let other = of_boot(tempfile::tempdir().unwrap().path(), "2001:db8::7".parse().unwrap()).unwrap();
+        let other = load_or_create(tempfile::tempdir().unwrap().path(), "2001:db8::7".parse().unwrap()).unwrap();
         assert_ne!(other.pem, of("2001:db8::7"));
     }
 }

@@ -1,6 +1,6 @@
 //! Inventory in the format of Ironic's own agent.
 
-use crate::inventory::{Cpu, Disk, Firmware, Inventory, Nic};
+use crate::inventory::{Cpu, FirmwareType, Inventory, InventoryDisk, Nic};
 use crate::machine_identity::{is_controller_driver, usable_mac};
 use nix::ifaddrs::getifaddrs;
 use serde_json::{Value, json};
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// First IPv4 and IPv6 address by network interface.
-pub type Addresses = BTreeMap<String, (Option<Ipv4Addr>, Option<Ipv6Addr>)>;
+pub type InterfaceAddresses = BTreeMap<String, (Option<Ipv4Addr>, Option<Ipv6Addr>)>;
 
 /// Returns the current addresses except loopback and link-local ones, at which this machine is not reachable.
-pub fn addresses() -> Addresses {
-    let mut found = Addresses::new();
+pub fn read_addresses() -> InterfaceAddresses {
+    let mut found = InterfaceAddresses::new();
     for one in getifaddrs().into_iter().flatten() {
         let of = found.entry(one.interface_name).or_default();
         let Some(address) = one.address else { continue };
@@ -28,10 +28,10 @@ pub fn addresses() -> Addresses {
 }
 
 /// Returns the report of an inspection. `boot_mac` is the MAC of the boot interface.
-pub fn inspected(inventory: &Inventory, addresses: &Addresses, boot_mac: Option<&str>) -> Value {
-    let root = root_disk(inventory).map(disk);
+pub fn inspection_report(inventory: &Inventory, addresses: &InterfaceAddresses, boot_mac: Option<&str>) -> Value {
+    let root = default_root_disk(inventory).map(describe_disk);
     json!({
-        "inventory": of(inventory, addresses, boot_mac),
+        "inventory": ironic_inventory(inventory, addresses, boot_mac),
         "root_disk": root,
         "boot_interface": boot_mac,
         "configuration": { "collectors": ["default"], "managers": ["drophammer"] },
@@ -40,16 +40,16 @@ pub fn inspected(inventory: &Inventory, addresses: &Addresses, boot_mac: Option<
 }
 
 /// Returns the inventory.
-pub fn of(inventory: &Inventory, addresses: &Addresses, boot_mac: Option<&str>) -> Value {
+pub fn ironic_inventory(inventory: &Inventory, addresses: &InterfaceAddresses, boot_mac: Option<&str>) -> Value {
     let system = &inventory.system;
     let threads: u32 = inventory.cpus.iter().map(|cpu| cpu.threads).sum();
     let mode = match system.firmware {
-        Firmware::Uefi => "uefi",
-        Firmware::Bios => "bios",
+        FirmwareType::Uefi => "uefi",
+        FirmwareType::Bios => "bios",
     };
     json!({
-        "interfaces": inventory.nics.iter().map(|nic| interface(nic, addresses)).collect::<Vec<_>>(),
-        "disks": inventory.disks.iter().map(disk).collect::<Vec<_>>(),
+        "interfaces": inventory.nics.iter().map(|nic| describe_interface(nic, addresses)).collect::<Vec<_>>(),
+        "disks": inventory.disks.iter().map(describe_disk).collect::<Vec<_>>(),
         "cpu": {
             "model_name": inventory.cpus.first().map(|cpu: &Cpu| cpu.model.as_str()),
             "frequency": null,
@@ -77,7 +77,7 @@ pub fn of(inventory: &Inventory, addresses: &Addresses, boot_mac: Option<&str>) 
 
 /// Returns the MACs for a lookup, that of the boot interface first. The NIC of a BMC has the same MAC on all machines of some models and
 /// would match several nodes, so it is used only if there is no other.
-pub fn macs(inventory: &Inventory, boot_mac: Option<&str>) -> Vec<String> {
+pub fn lookup_macs(inventory: &Inventory, boot_mac: Option<&str>) -> Vec<String> {
     let of = |is_wanted: &dyn Fn(&&Nic) -> bool| -> Vec<String> {
         let nics = inventory.nics.iter().filter(is_wanted).map(|nic| nic.mac.as_str());
         let mut macs: Vec<String> = Vec::new();
@@ -92,7 +92,7 @@ pub fn macs(inventory: &Inventory, boot_mac: Option<&str>) -> Vec<String> {
     if macs.is_empty() { of(&|_| true) } else { macs }
 }
 
-fn interface(nic: &Nic, addresses: &Addresses) -> Value {
+fn describe_interface(nic: &Nic, addresses: &InterfaceAddresses) -> Value {
     let (v4, v6) = addresses.get(&nic.name).copied().unwrap_or_default();
     json!({
         "name": nic.name,
@@ -100,7 +100,7 @@ fn interface(nic: &Nic, addresses: &Addresses) -> Value {
         "ipv4_address": v4.map(IpAddr::V4),
         "ipv6_address": v6.map(IpAddr::V6),
         "has_carrier": nic.link,
-        "driver": some(&nic.driver),
+        "driver": nonempty_text(&nic.driver),
         "lldp": [],
         "vendor": null,
         "product": null,
@@ -109,31 +109,31 @@ fn interface(nic: &Nic, addresses: &Addresses) -> Value {
     })
 }
 
-fn disk(disk: &Disk) -> Value {
+fn describe_disk(disk: &InventoryDisk) -> Value {
     json!({
         "name": disk.device,
-        "model": some(&disk.model),
+        "model": nonempty_text(&disk.model),
         "size": disk.size_bytes,
         "rotational": disk.rotational,
-        "wwn": some(&disk.wwn),
-        "serial": some(&disk.serial),
-        "vendor": some(&disk.vendor),
+        "wwn": nonempty_text(&disk.wwn),
+        "serial": nonempty_text(&disk.serial),
+        "vendor": nonempty_text(&disk.vendor),
         "wwn_with_extension": null,
         "wwn_vendor_extension": null,
-        "hctl": some(&disk.hctl),
-        "by_path": some(&disk.by_path),
-        "tran": some(&disk.transport),
+        "hctl": nonempty_text(&disk.hctl),
+        "by_path": nonempty_text(&disk.by_path),
+        "tran": nonempty_text(&disk.transport),
         "logical_sectors": disk.sector_bytes,
     })
 }
 
 /// Returns the disk that Ironic's agent selects without hints: the smallest of at least 4 GiB, then by name.
-fn root_disk(inventory: &Inventory) -> Option<&Disk> {
+fn default_root_disk(inventory: &Inventory) -> Option<&InventoryDisk> {
     let large = inventory.disks.iter().filter(|disk| disk.size_bytes >= 4 << 30);
     large.min_by(|a, b| (a.size_bytes, a.device.as_str()).cmp(&(b.size_bytes, b.device.as_str())))
 }
 
-fn some(text: &str) -> Option<&str> {
+fn nonempty_text(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
@@ -151,7 +151,7 @@ mod tests {
         let mac = inventory.nics[0].mac.clone();
         let v4: Ipv4Addr = "10.0.0.7".parse().unwrap();
         let addresses = [(inventory.nics[0].name.clone(), (Some(v4), None))].into();
-        let found = inspected(&inventory, &addresses, Some(&mac));
+        let found = inspection_report(&inventory, &addresses, Some(&mac));
         let first = &found["inventory"]["interfaces"][0];
         assert_eq!((&first["mac_address"], &first["ipv4_address"]), (&json!(mac), &json!("10.0.0.7")));
         assert_eq!(found["inventory"]["boot"]["pxe_interface"], json!(mac));
@@ -169,8 +169,8 @@ mod tests {
         let nic = |mac: &str| Nic { mac: mac.into(), ..Nic::default() };
         let nics = vec![nic("52:54:00:AA:00:01"), nic("52:54:00:aa:00:02"), nic(""), nic("00:00:00:00:00:00")];
         let inventory = Inventory { nics, ..Inventory::default() };
-        assert_eq!(macs(&inventory, Some("52:54:00:aa:00:02")), ["52:54:00:aa:00:02", "52:54:00:aa:00:01"]);
-        assert_eq!(macs(&inventory, None), ["52:54:00:aa:00:01", "52:54:00:aa:00:02"]);
+        assert_eq!(lookup_macs(&inventory, Some("52:54:00:aa:00:02")), ["52:54:00:aa:00:02", "52:54:00:aa:00:01"]);
+        assert_eq!(lookup_macs(&inventory, None), ["52:54:00:aa:00:01", "52:54:00:aa:00:02"]);
     }
 
     #[test]
@@ -178,10 +178,10 @@ mod tests {
         let nic = |mac: &str, driver: &str| Nic { mac: mac.into(), driver: driver.into(), ..Nic::default() };
         let bmc = nic("be:3a:f2:b6:05:9f", "cdc_ether");
         let inventory = Inventory { nics: vec![bmc.clone(), nic("52:54:00:aa:00:01", "igb")], ..Inventory::default() };
-        assert_eq!(macs(&inventory, None), ["52:54:00:aa:00:01"]);
+        assert_eq!(lookup_macs(&inventory, None), ["52:54:00:aa:00:01"]);
         // A machine with no other NIC has at least a chance, and the NIC of the boot counts in any case.
         let only = Inventory { nics: vec![bmc], ..Inventory::default() };
-        assert_eq!(macs(&only, None), ["be:3a:f2:b6:05:9f"]);
-        assert_eq!(macs(&inventory, Some("BE:3A:F2:B6:05:9F")), ["be:3a:f2:b6:05:9f", "52:54:00:aa:00:01"]);
+        assert_eq!(lookup_macs(&only, None), ["be:3a:f2:b6:05:9f"]);
+        assert_eq!(lookup_macs(&inventory, Some("BE:3A:F2:B6:05:9F")), ["be:3a:f2:b6:05:9f", "52:54:00:aa:00:01"]);
     }
 }

@@ -22,11 +22,11 @@ const RECORD_BYTES: usize = 8192;
 
 /// Log of the steps.
 #[derive(Default)]
-pub struct Journal(Mutex<(VecDeque<String>, usize)>);
+pub struct StepLog(Mutex<(VecDeque<String>, usize)>);
 
-impl Journal {
-    pub fn add(&self, text: &str) {
-        let text = crate::text::without_secrets(text);
+impl StepLog {
+    pub fn append_text(&self, text: &str) {
+        let text = crate::format::without_secrets(text);
         let mut journal = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (lines, bytes) = &mut *journal;
         *bytes += text.len() + 1;
@@ -49,7 +49,7 @@ impl Journal {
 ///
 /// # Errors
 /// Fails if there is not enough memory.
-pub fn archive(files: &[(&str, Vec<u8>)]) -> Result<String> {
+pub fn pack_archive(files: &[(&str, Vec<u8>)]) -> Result<String> {
     let pack = || {
         let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
         for (name, content) in files {
@@ -64,7 +64,7 @@ pub fn archive(files: &[(&str, Vec<u8>)]) -> Result<String> {
 }
 
 /// Returns the current kernel log, or nothing if it is not readable.
-pub fn kernel() -> Vec<u8> {
+pub fn read_kernel_log() -> Vec<u8> {
     let Ok(mut log) = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg") else {
         return Vec::new();
     };
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_is_packed_comes_out_again() {
-        let packed = archive(&[("agent.log", b"a plan".to_vec()), ("kernel.log", Vec::new())]).unwrap();
+        let packed = pack_archive(&[("agent.log", b"a plan".to_vec()), ("kernel.log", Vec::new())]).unwrap();
         let packed = STANDARD.decode(packed).unwrap();
         let mut tar = tar::Archive::new(GzDecoder::new(packed.as_slice()));
         let names: Vec<_> = tar
@@ -107,10 +107,10 @@ mod tests {
 
     #[test]
     fn the_journal_is_bounded_and_has_no_passwords() {
-        let journal = Journal::default();
-        journal.add("fetch http://me:pass@h/i");
+        let journal = StepLog::default();
+        journal.append_text("fetch http://me:pass@h/i");
         assert_eq!(journal.text(), "fetch http://…@h/i\n");
-        (0..40).for_each(|_| journal.add(&"x".repeat(100_000)));
+        (0..40).for_each(|_| journal.append_text(&"x".repeat(100_000)));
         let text = journal.text();
         assert!(text.len() <= OWN_BYTES && text.len() > OWN_BYTES / 2, "{}", text.len());
     }

@@ -1,6 +1,6 @@
 //! Login during a rescue: one user, with the password that the operator set.
 
-use super::wire::Fault;
+use super::messages::CommandFault;
 use crate::error::{Context, Phase, Result};
 use serde_json::{Map, Value};
 use std::fs;
@@ -21,8 +21,8 @@ const LONGEST: usize = 255;
 ///
 /// # Errors
 /// Rejects anything else. A plaintext password is rejected because it was sent over the network and would be logged.
-pub fn hash(params: &Map<String, Value>) -> Result<&str, Fault> {
-    let refuse = |why: &str| Err(Fault::of_command(format!("{why}; logins stay disabled")));
+pub fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, CommandFault> {
+    let refuse = |why: &str| Err(CommandFault::new_execution_fault(format!("{why}; logins stay disabled")));
     if params.get("hashed") != Some(&Value::Bool(true)) {
         return refuse("the rescue password is not hashed");
     }
@@ -41,7 +41,7 @@ pub fn hash(params: &Map<String, Value>) -> Result<&str, Fault> {
 ///
 /// # Errors
 /// Fails if the file cannot be written.
-pub fn let_in(root: &Path, hash: &str) -> Result<()> {
+pub fn enable_login(root: &Path, hash: &str) -> Result<()> {
     let (path, new) = (root.join("etc/passwd"), root.join("etc/passwd.new"));
     let passwd = format!("root:*:0:0:root:/root:/bin/sh\n{USER}:{hash}:0:0:{USER}:/root:/bin/sh\n");
     let write = || -> std::io::Result<()> {
@@ -65,7 +65,7 @@ mod tests {
     fn only_a_hash_lets_somebody_in() {
         let given = |password: Value, hashed: Value| {
             let params = json!({"rescue_password": password, "hashed": hashed});
-            hash(params.as_object().unwrap()).map(str::to_owned).map_err(|fault| fault.details)
+            parse_password_hash(params.as_object().unwrap()).map(str::to_owned).map_err(|fault| fault.details)
         };
         assert_eq!(given(json!(HASH), json!(true)).unwrap(), HASH);
         assert!(given(json!(HASH), json!(false)).unwrap_err().contains("not hashed"));
@@ -74,7 +74,7 @@ mod tests {
         {
             assert!(given(wrong.clone(), json!(true)).unwrap_err().contains("logins stay disabled"), "{wrong}");
         }
-        assert!(hash(&Map::new()).is_err());
+        assert!(parse_password_hash(&Map::new()).is_err());
     }
 
     #[test]
@@ -82,7 +82,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("etc")).unwrap();
         fs::write(dir.path().join("etc/passwd"), "root::0:0:root:/root:/bin/sh\n").unwrap();
-        let_in(dir.path(), HASH).unwrap();
+        enable_login(dir.path(), HASH).unwrap();
         let passwd = fs::read_to_string(dir.path().join("etc/passwd")).unwrap();
         let expected = format!("root:*:0:0:root:/root:/bin/sh\nrescue:{HASH}:0:0:rescue:/root:/bin/sh\n");
         assert_eq!(passwd, expected);

@@ -2,7 +2,7 @@
 //!
 //! The token is checked before a body is read, so requests without a token cost almost nothing.
 
-use super::commands::Commands;
+use super::commands::CommandList;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,37 +13,37 @@ use uuid::Uuid;
 
 /// Response, with a JSON body unless it has none.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct AgentResponse {
     pub status: u16,
     pub body: Value,
     /// Path for a redirect.
     pub location: Option<&'static str>,
 }
 
-impl Answer {
-    fn ok(body: Value) -> Answer {
-        Answer { status: 200, body, location: None }
+impl AgentResponse {
+    fn new_ok(body: Value) -> AgentResponse {
+        AgentResponse { status: 200, body, location: None }
     }
 
     /// Creates an error response. A conductor reads `faultstring`.
-    pub fn fault(status: u16, words: impl Into<String>) -> Answer {
+    pub fn new_fault(status: u16, words: impl Into<String>) -> AgentResponse {
         let code = if status < 500 { "Client" } else { "Server" };
-        Answer { status, body: json!({ "faultcode": code, "faultstring": words.into() }), location: None }
+        AgentResponse { status, body: json!({ "faultcode": code, "faultstring": words.into() }), location: None }
     }
 }
 
 /// Accepted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
+pub enum AcceptedRequest {
     /// Request without a body.
-    Now(Page),
+    Now(ApiResource),
     Order {
         wait: bool,
     },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Page {
+pub enum ApiResource {
     Root,
     Version,
     Status,
@@ -52,19 +52,19 @@ pub enum Page {
 }
 
 /// Request handler.
-pub struct Routes {
-    commands: Arc<Commands>,
+pub struct RequestHandler {
+    commands: Arc<CommandList>,
     token: RwLock<Option<String>>,
     since: OffsetDateTime,
 }
 
-impl Routes {
-    pub fn new(commands: Arc<Commands>) -> Routes {
-        Routes { commands, token: RwLock::default(), since: SystemTime::now().into() }
+impl RequestHandler {
+    pub fn new(commands: Arc<CommandList>) -> RequestHandler {
+        RequestHandler { commands, token: RwLock::default(), since: SystemTime::now().into() }
     }
 
     /// Sets the token that authorizes commands.
-    pub fn trust(&self, token: &str) {
+    pub fn set_token(&self, token: &str) {
         *self.token.write().unwrap_or_else(PoisonError::into_inner) = Some(token.to_owned());
     }
 
@@ -72,85 +72,99 @@ impl Routes {
     ///
     /// # Errors
     /// Returns the response to a rejected request, whose body is not read.
-    pub fn head(&self, method: &str, path: &str, query: &str) -> Result<Wanted, Answer> {
+    pub fn check_head(&self, method: &str, path: &str, query: &str) -> Result<AcceptedRequest, AgentResponse> {
         let page = match path {
-            "/" => Page::Root,
-            "/v1/" => Page::Version,
-            "/v1/status" => Page::Status,
-            "/v1/commands/" => Page::Commands,
-            "/v1" => return Err(Answer { location: Some("/v1/"), ..Answer::fault(308, "308 Permanent Redirect") }),
+            "/" => ApiResource::Root,
+            "/v1/" => ApiResource::Version,
+            "/v1/status" => ApiResource::Status,
+            "/v1/commands/" => ApiResource::Commands,
+            "/v1" => {
+                return Err(AgentResponse {
+                    location: Some("/v1/"),
+                    ..AgentResponse::new_fault(308, "308 Permanent Redirect")
+                });
+            }
             "/v1/commands" => {
-                return Err(Answer { location: Some("/v1/commands/"), ..Answer::fault(308, "308 Permanent Redirect") });
+                return Err(AgentResponse {
+                    location: Some("/v1/commands/"),
+                    ..AgentResponse::new_fault(308, "308 Permanent Redirect")
+                });
             }
             _ => match path.strip_prefix("/v1/commands/") {
-                Some(id) if !id.contains('/') => Page::Command(id.to_owned()),
-                _ => return Err(Answer::fault(404, "404 Not Found: there is nothing at this path.")),
+                Some(id) if !id.contains('/') => ApiResource::Command(id.to_owned()),
+                _ => return Err(AgentResponse::new_fault(404, "404 Not Found: there is nothing at this path.")),
             },
         };
-        let of_commands = matches!(page, Page::Commands | Page::Command(_));
+        let of_commands = matches!(page, ApiResource::Commands | ApiResource::Command(_));
         match method {
-            "GET" | "HEAD" if !of_commands || self.has_token(query) => Ok(Wanted::Now(page)),
-            "POST" if page == Page::Commands && self.has_token(query) => {
-                let wait = last(query, "wait").is_some_and(|wait| wait.eq_ignore_ascii_case("true"));
-                Ok(Wanted::Order { wait })
+            "GET" | "HEAD" if !of_commands || self.has_token(query) => Ok(AcceptedRequest::Now(page)),
+            "POST" if page == ApiResource::Commands && self.has_token(query) => {
+                let wait = last_query_value(query, "wait").is_some_and(|wait| wait.eq_ignore_ascii_case("true"));
+                Ok(AcceptedRequest::Order { wait })
             }
-            "GET" | "HEAD" => Err(no_token()),
-            "POST" if page == Page::Commands => Err(no_token()),
-            _ => Err(Answer::fault(405, "405 Method Not Allowed: this path does not take it.")),
+            "GET" | "HEAD" => Err(missing_token_response()),
+            "POST" if page == ApiResource::Commands => Err(missing_token_response()),
+            _ => Err(AgentResponse::new_fault(405, "405 Method Not Allowed: this path does not take it.")),
         }
     }
 
-    pub fn page(&self, page: &Page) -> Answer {
+    pub fn read_resource(&self, page: &ApiResource) -> AgentResponse {
         let version = json!({ "id": "v1", "links": [] });
         match page {
-            Page::Root => Answer::ok(json!({
+            ApiResource::Root => AgentResponse::new_ok(json!({
                 "name": concat!("drophammer ", env!("CARGO_PKG_VERSION")),
                 "description": "Speaks the protocol of ironic-python-agent.",
                 "versions": [version], "default_version": version,
             })),
-            Page::Version => Answer::ok(version),
-            Page::Status => Answer::ok(json!({
+            ApiResource::Version => AgentResponse::new_ok(version),
+            ApiResource::Status => AgentResponse::new_ok(json!({
                 "version": env!("CARGO_PKG_VERSION"),
                 "started_at": self.since.format(&Rfc3339).unwrap_or_default(),
             })),
-            Page::Commands => Answer::ok(json!({ "commands": self.commands.all() })),
-            Page::Command(id) => {
-                let found = id.parse::<Uuid>().ok().and_then(|id| self.commands.find(id));
-                let absent = || Answer::fault(404, format!("Not found: Command Result with id {id} not found."));
-                found.map_or_else(absent, |found| Answer::ok(json!(found)))
+            ApiResource::Commands => AgentResponse::new_ok(json!({ "commands": self.commands.all_results() })),
+            ApiResource::Command(id) => {
+                let found = id.parse::<Uuid>().ok().and_then(|id| self.commands.find_result(id));
+                let absent =
+                    || AgentResponse::new_fault(404, format!("Not found: Command Result with id {id} not found."));
+                found.map_or_else(absent, |found| AgentResponse::new_ok(json!(found)))
             }
         }
     }
 
     /// Executes a command request. With `wait`, returns when the command has ended.
-    pub fn order(&self, wait: bool, body: &[u8]) -> Answer {
+    pub fn accept_command(&self, wait: bool, body: &[u8]) -> AgentResponse {
         let body: Value = match serde_json::from_slice(body) {
             Ok(body) => body,
             Err(error) => {
-                return Answer::fault(400, format!("400 Bad Request: Failed to decode JSON object: {error}"));
+                return AgentResponse::new_fault(
+                    400,
+                    format!("400 Bad Request: Failed to decode JSON object: {error}"),
+                );
             }
         };
-        let Some((name, params)) = named(body) else {
-            return Answer::fault(400, "400 Bad Request: Missing or invalid name or params");
+        let Some((name, params)) = parse_command_body(body) else {
+            return AgentResponse::new_fault(400, "400 Bad Request: Missing or invalid name or params");
         };
-        match self.commands.order(&name, params, wait) {
-            Ok(result) => Answer::ok(json!(result)),
+        match self.commands.accept_command(&name, params, wait) {
+            Ok(result) => AgentResponse::new_ok(json!(result)),
             Err(refused) => {
-                let (status, words) = refused.answer();
-                Answer::fault(status, words)
+                let (status, words) = refused.http_response();
+                AgentResponse::new_fault(status, words)
             }
         }
     }
 
     pub fn has_token(&self, query: &str) -> bool {
         let token = self.token.read().unwrap_or_else(PoisonError::into_inner);
-        let (Some(token), Some(given)) = (token.as_deref(), last(query, "agent_token")) else { return false };
+        let (Some(token), Some(given)) = (token.as_deref(), last_query_value(query, "agent_token")) else {
+            return false;
+        };
         // Comparing digests leaks no timing information about the token.
         Sha256::digest(token) == Sha256::digest(given)
     }
 }
 
-fn named(body: Value) -> Option<(String, Map<String, Value>)> {
+fn parse_command_body(body: Value) -> Option<(String, Map<String, Value>)> {
     let Value::Object(mut body) = body else { return None };
     match (body.remove("name")?, body.remove("params")?) {
         (Value::String(name), Value::Object(params)) => Some((name, params)),
@@ -158,12 +172,12 @@ fn named(body: Value) -> Option<(String, Map<String, Value>)> {
     }
 }
 
-fn no_token() -> Answer {
-    Answer::fault(401, "401 Unauthorized: Token invalid.")
+fn missing_token_response() -> AgentResponse {
+    AgentResponse::new_fault(401, "401 Unauthorized: Token invalid.")
 }
 
 /// Returns the last value of a query parameter. Tokens are URL-safe base64, but escaped ones are accepted too.
-fn last(query: &str, name: &str) -> Option<String> {
+fn last_query_value(query: &str, name: &str) -> Option<String> {
     let url = reqwest::Url::parse(&format!("http://agent/?{query}")).ok()?;
     url.query_pairs().filter(|(key, _)| key == name).last().map(|(_, value)| value.into_owned())
 }
@@ -174,10 +188,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn routes() -> Routes {
+    fn routes() -> RequestHandler {
         let (work, _) = held();
-        let routes = Routes::new(Commands::new(work));
-        routes.trust("wk56bY3h3cTPPZStDlqEixaQUjWvCzilPdrlrJ0FAbM");
+        let routes = RequestHandler::new(CommandList::new(work));
+        routes.set_token("wk56bY3h3cTPPZStDlqEixaQUjWvCzilPdrlrJ0FAbM");
         routes
     }
 
@@ -188,15 +202,15 @@ mod tests {
         let routes = routes();
         for query in ["", "agent_token=", "agent_token=wk56", "wait=true", &format!("{TOKEN}&agent_token=x")] {
             for method in ["GET", "POST"] {
-                let answer = routes.head(method, "/v1/commands/", query).unwrap_err();
+                let answer = routes.check_head(method, "/v1/commands/", query).unwrap_err();
                 let words = json!({"faultcode": "Client", "faultstring": "401 Unauthorized: Token invalid."});
                 assert_eq!((answer.status, answer.body), (401, words), "{method} {query}");
             }
-            assert_eq!(routes.head("GET", "/v1/commands/x", query).unwrap_err().status, 401);
+            assert_eq!(routes.check_head("GET", "/v1/commands/x", query).unwrap_err().status, 401);
         }
         let (work, _) = held();
-        let nobody = Routes::new(Commands::new(work));
-        assert_eq!(nobody.head("GET", "/v1/commands/", "agent_token=").unwrap_err().status, 401);
+        let nobody = RequestHandler::new(CommandList::new(work));
+        assert_eq!(nobody.check_head("GET", "/v1/commands/", "agent_token=").unwrap_err().status, 401);
     }
 
     #[test]
@@ -212,20 +226,20 @@ mod tests {
             ("POST", "/v1/status", 405),
             ("POST", "/v1/commands/x", 405),
         ] {
-            let answer = routes.head(method, path, TOKEN).unwrap_err();
+            let answer = routes.check_head(method, path, TOKEN).unwrap_err();
             assert_eq!(answer.status, status, "{method} {path}");
             assert!(answer.body["faultstring"].is_string(), "{method} {path}");
         }
         for path in ["/", "/v1/", "/v1/status"] {
-            let Ok(Wanted::Now(page)) = routes.head("GET", path, "") else { panic!("{path}") };
-            assert_eq!(routes.page(&page).status, 200, "{path}");
+            let Ok(AcceptedRequest::Now(page)) = routes.check_head("GET", path, "") else { panic!("{path}") };
+            assert_eq!(routes.read_resource(&page).status, 200, "{path}");
         }
-        let wanted = routes.head("POST", "/v1/commands/", &format!("wait=True&{TOKEN}"));
-        assert_eq!(wanted, Ok(Wanted::Order { wait: true }));
-        let wanted = routes.head("POST", "/v1/commands/", &format!("wait=false&{TOKEN}"));
-        assert_eq!(wanted, Ok(Wanted::Order { wait: false }));
-        assert_eq!(routes.page(&Page::Commands).body, json!({"commands": []}));
-        let absent = routes.page(&Page::Command("7".into()));
+        let wanted = routes.check_head("POST", "/v1/commands/", &format!("wait=True&{TOKEN}"));
+        assert_eq!(wanted, Ok(AcceptedRequest::Order { wait: true }));
+        let wanted = routes.check_head("POST", "/v1/commands/", &format!("wait=false&{TOKEN}"));
+        assert_eq!(wanted, Ok(AcceptedRequest::Order { wait: false }));
+        assert_eq!(routes.read_resource(&ApiResource::Commands).body, json!({"commands": []}));
+        let absent = routes.read_resource(&ApiResource::Command("7".into()));
         assert_eq!(absent.body["faultstring"], "Not found: Command Result with id 7 not found.");
     }
 
@@ -243,7 +257,7 @@ mod tests {
             ("{\"name\": \"a.b\", \"params\": {}}", 404, "Not found: Extension with id a not found."),
             ("{\"name\": \"log.b\", \"params\": {}}", 400, "Invalid command: Unknown command: b"),
         ] {
-            let answer = routes.order(false, body.as_bytes());
+            let answer = routes.accept_command(false, body.as_bytes());
             assert_eq!(answer.status, status, "{body}");
             assert!(answer.body["faultstring"].as_str().unwrap().starts_with(words), "{body}: {answer:?}");
         }
@@ -255,11 +269,11 @@ mod tests {
         fn any_request_has_an_answer(method in "GET|POST|PUT|[A-Z]{0,5}", path in "/?(v1/)?(commands/?)?\\PC{0,20}",
             query in "(agent_token=)?\\PC{0,20}", body in "\\PC{0,60}|\\{\"name\": \"\\PC{0,9}\", \"params\": \\{\\}\\}") {
             let routes = routes();
-            let answers = [routes.head(&method, &path, &query).err(), Some(routes.order(false, body.as_bytes()))];
+            let answers = [routes.check_head(&method, &path, &query).err(), Some(routes.accept_command(false, body.as_bytes()))];
             for answer in answers.into_iter().flatten() {
                 prop_assert!(answer.status >= 300 && answer.body["faultstring"].is_string(), "{:?}", answer);
             }
-            prop_assert_eq!(routes.page(&Page::Commands).body, json!({"commands": []}));
+            prop_assert_eq!(routes.read_resource(&ApiResource::Commands).body, json!({"commands": []}));
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use super::steps::tests::{Paper, machine};
 use super::*;
-use crate::settings::InCharge;
+use crate::cmdline::ControlPlaneSource;
 use crate::testing::http::{Act, Request, Server};
 use std::sync::Mutex;
 
-fn conductor(cmdline: &str) -> Conductor {
-    match Settings::from_cmdline(cmdline).unwrap().control {
-        InCharge::Conductor(conductor) => *conductor,
+fn conductor(cmdline: &str) -> ConductorSettings {
+    match AgentSettings::from_cmdline(cmdline).unwrap().control {
+        ControlPlaneSource::Conductor(conductor) => *conductor,
         other => panic!("{other:?}"),
     }
 }
@@ -25,32 +25,32 @@ fn powers_off(token: &'static str) -> impl Fn(&Request) -> Act + Send + Sync {
         let (url, token) = (body["callback_url"].as_str().unwrap(), body["agent_token"].as_str().unwrap());
         let url = format!("{url}/v1/commands/?wait=true&agent_token={token}");
         thread::spawn(move || {
-            let client = crate::http::builder(None).danger_accept_invalid_certs(true).build().unwrap();
+            let client = crate::http::client_builder(None).danger_accept_invalid_certs(true).build().unwrap();
             client.post(url).body(r#"{"name": "standby.power_off", "params": {}}"#).send().unwrap();
         });
         Act::says(202, "")
     }
 }
 
-fn serve(server: &Server, directory: &Path) -> Result<Ending> {
+fn serve(server: &Server, directory: &Path) -> Result<IronicEnding> {
     let url = server.url("");
     let cmdline = format!("ipa-api-url={url} ipa-advertise-host=127.0.0.1 ipa-listen-port=0 ipa-lookup-timeout=60");
     let (conductor, inventory) = (conductor(&cmdline), machine("sata-1"));
-    let agent = Agent { conductor: &conductor, inventory: &inventory, directory, gap: Duration::from_millis(50) };
-    agent.serve(Arc::new(Paper::new(inventory.clone())), &[])
+    let agent = IronicAgent { conductor: &conductor, inventory: &inventory, directory, gap: Duration::from_millis(50) };
+    agent.serve_conductor(Arc::new(Paper::new(inventory.clone())), &[])
 }
 
 #[test]
 fn a_machine_is_looked_up_lives_and_goes_off() {
     let (server, boot) = (Server::start(Vec::new(), powers_off("t-1")), tempfile::tempdir().unwrap());
-    assert_eq!(serve(&server, boot.path()).unwrap(), Ending::PowerOff);
+    assert_eq!(serve(&server, boot.path()).unwrap(), IronicEnding::PowerOff);
     let paths: Vec<String> =
         server.requests().iter().map(|request| request.path.split('?').next().unwrap().to_owned()).collect();
     assert_eq!(paths[..2], ["/v1/lookup", "/v1/heartbeat/n-1"]);
 
     // The agent was started again in this boot: the token was handed out, and is kept.
     let server = Server::start(Vec::new(), powers_off("******"));
-    assert_eq!(serve(&server, boot.path()).unwrap(), Ending::PowerOff);
+    assert_eq!(serve(&server, boot.path()).unwrap(), IronicEnding::PowerOff);
     let again = serve(&server, tempfile::tempdir().unwrap().path()).unwrap_err();
     assert!(again.is_refusal() && again.to_string().contains("has issued the token"), "{again}");
 }
@@ -73,7 +73,7 @@ fn one_that_is_forgotten_looks_itself_up_again() {
             _ => second(request),
         }
     });
-    assert_eq!(serve(&server, tempfile::tempdir().unwrap().path()).unwrap(), Ending::PowerOff);
+    assert_eq!(serve(&server, tempfile::tempdir().unwrap().path()).unwrap(), IronicEnding::PowerOff);
 }
 
 /// A conductor that has no time for the first heartbeats after a command's end takes them all the same.
@@ -85,7 +85,7 @@ fn the_end_of_a_command_is_told_more_than_once() {
         let (url, token) = (body["callback_url"].as_str().unwrap(), body["agent_token"].as_str().unwrap());
         let url = format!("{url}/v1/commands/?wait=true&agent_token={token}");
         thread::spawn(move || {
-            let client = crate::http::builder(None).danger_accept_invalid_certs(true).build().unwrap();
+            let client = crate::http::client_builder(None).danger_accept_invalid_certs(true).build().unwrap();
             client.post(url).body(format!("{{\"name\": \"{name}\", \"params\": {{}}}}")).send().unwrap();
         });
     };
@@ -102,11 +102,11 @@ fn the_end_of_a_command_is_told_more_than_once() {
         }
         Act::says(202, "")
     });
-    assert_eq!(serve(&server, tempfile::tempdir().unwrap().path()).unwrap(), Ending::PowerOff);
+    assert_eq!(serve(&server, tempfile::tempdir().unwrap().path()).unwrap(), IronicEnding::PowerOff);
 }
 
 #[test]
 fn the_way_to_ironic_says_the_own_address() {
-    assert_eq!(way_to(&("127.0.0.1".to_owned(), 6385)).unwrap(), "127.0.0.1".parse::<IpAddr>().unwrap());
-    assert!(way_to(&("no-such-host.invalid".to_owned(), 6385)).is_err());
+    assert_eq!(source_address_for(&("127.0.0.1".to_owned(), 6385)).unwrap(), "127.0.0.1".parse::<IpAddr>().unwrap());
+    assert!(source_address_for(&("no-such-host.invalid".to_owned(), 6385)).is_err());
 }

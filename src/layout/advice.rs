@@ -1,12 +1,12 @@
 //! Advice about valid but probably unintended settings: layouts that can never be reinstalled or that UEFI machines cannot boot, sizes in
 //! the wrong unit, and impossible disk names.
 
-use super::hints::doubts;
-use super::tree::Graph;
-use super::{Disk, Filesystem, Format, Layout, PartitionKind, RaidLevel, Size};
+use super::graph::LayoutGraph;
+use super::hints::advice;
+use super::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, PartitionType, RaidLevel, RequestedSize};
 use crate::device::LayoutPath;
 use crate::device::identifiers::names_placeholder;
-use crate::problem::Problem;
+use crate::diagnostic::Diagnostic;
 
 /// 64 TiB: larger than any disk so far.
 const HUGE_MIB: u64 = 64 << 20;
@@ -17,7 +17,7 @@ const TINY_ROOT_MIB: u64 = 64;
 
 impl Layout {
     /// Returns advice for the author. The layout must be valid.
-    pub fn advice(&self) -> Vec<Problem> {
+    pub fn collect_advice(&self) -> Vec<Diagnostic> {
         let mut said = Vec::new();
         self.advise_reinstall(&mut said);
         self.advise_uefi(&mut said);
@@ -26,15 +26,15 @@ impl Layout {
         said
     }
 
-    fn advise_reinstall(&self, said: &mut Vec<Problem>) {
+    fn advise_reinstall(&self, said: &mut Vec<Diagnostic>) {
         const NEVER: &str = "so a machine with this layout can never be reinstalled";
         if !self.disks.iter().any(|disk| disk.wipeonreinstall) {
-            return said.push(Problem::new("disks", format!("no disk has wipeonreinstall: true, {NEVER}")));
+            return said.push(Diagnostic::new("disks", format!("no disk has wipeonreinstall: true, {NEVER}")));
         }
-        let graph = Graph::of(self);
+        let graph = LayoutGraph::from_layout(self);
         // Returns whether a reinstall wipes some of the disks below these devices, and whether it preserves some.
         let wipes = |devices: &[LayoutPath]| {
-            let below = graph.below(devices);
+            let below = graph.objects_below(devices);
             let wiped = |wanted: bool| below.disks.iter().any(|disk| self.disks[*disk].wipeonreinstall == wanted);
             (wiped(true), wiped(false))
         };
@@ -46,48 +46,48 @@ impl Layout {
             if wipes(devices) == (true, true) {
                 let message =
                     format!("{name} is on disks that a reinstall wipes and on disks that it preserves, {NEVER}");
-                said.push(Problem::new(format!("{list}[{index}].devices"), message));
+                said.push(Diagnostic::new(format!("{list}[{index}].devices"), message));
             }
         }
-        if let Some((index, root)) = self.mounted_at(&["/"])
+        if let Some((index, root)) = self.find_mounted_at(&["/"])
             && wipes(std::slice::from_ref(&root.device)) == (false, true)
         {
             let message =
                 format!("/ is on a disk that a reinstall preserves, {NEVER}: set wipeonreinstall: true on that disk");
-            said.push(Problem::new(format!("filesystems[{index}].device"), message));
+            said.push(Diagnostic::new(format!("filesystems[{index}].device"), message));
         }
     }
 
-    fn advise_uefi(&self, said: &mut Vec<Problem>) {
-        said.extend(self.without_esp());
+    fn advise_uefi(&self, said: &mut Vec<Diagnostic>) {
+        said.extend(self.find_missing_esp());
     }
 
     /// Returns the reason why UEFI machines cannot boot this layout, if any. A raw image contains its own EFI system partition.
-    pub fn without_esp(&self) -> Option<Problem> {
+    pub fn find_missing_esp(&self) -> Option<Diagnostic> {
         if self.disks.iter().any(|disk| disk.image) {
             return None;
         }
         let Some((index, esp)) =
-            self.mounted_at(&["/boot/efi", "/efi", "/boot"]).filter(|(_, at)| at.format == Format::Vfat)
+            self.find_mounted_at(&["/boot/efi", "/efi", "/boot"]).filter(|(_, at)| at.format == FilesystemFormat::Vfat)
         else {
             let message =
                 "no vfat filesystem is mounted at /boot/efi: UEFI machines cannot boot without an EFI system partition";
-            return Some(Problem::new("filesystems", message));
+            return Some(Diagnostic::new("filesystems", message));
         };
-        let what = self.no_esp(&esp.device)?;
+        let what = self.explain_unusable_esp(&esp.device)?;
         let message = format!("{} is used as the EFI system partition, but {what}", esp.device);
-        Some(Problem::new(format!("filesystems[{index}].device"), message))
+        Some(Diagnostic::new(format!("filesystems[{index}].device"), message))
     }
 
-    fn no_esp(&self, device: &LayoutPath) -> Option<String> {
+    fn explain_unusable_esp(&self, device: &LayoutPath) -> Option<String> {
         let mut parts = self.disks.iter().flat_map(|disk| disk.partitions.iter().map(move |part| (disk, part)));
-        if let Some((_, part)) = parts.find(|(disk, part)| disk.device.partition(part.number) == *device) {
-            let found = part.kind.unwrap_or(PartitionKind::Linux);
+        if let Some((_, part)) = parts.find(|(disk, part)| disk.device.partition_path(part.number) == *device) {
+            let found = part.kind.unwrap_or(PartitionType::Linux);
             let said = || format!("has type {}: UEFI machines require type ef00", found.code());
-            return (found != PartitionKind::Boot).then(said);
+            return (found != PartitionType::Boot).then(said);
         }
         if let Some(raid) = self.raid.iter().find(|raid| raid.arrayname == *device) {
-            let metadata = self.metadata(raid);
+            let metadata = self.effective_metadata(raid);
             let is_read = raid.level == RaidLevel::Raid1 && ["1.0", "0.90"].contains(&metadata.as_str());
             let said = || {
                 let level = raid.level;
@@ -102,13 +102,13 @@ impl Layout {
         Some(format!("is {kind}: UEFI machines require a partition of type ef00"))
     }
 
-    fn advise_sizes(&self, said: &mut Vec<Problem>) {
+    fn advise_sizes(&self, said: &mut Vec<Diagnostic>) {
         let mounts = |device: &LayoutPath, paths: &[&str]| {
             let mut on = self.filesystems.iter().filter(|filesystem| filesystem.device == *device);
             on.any(|filesystem| filesystem.path.as_deref().is_some_and(|path| paths.contains(&path)))
         };
-        let mut advise = |place: String, device: &LayoutPath, size: Size| {
-            let Some(size_mib) = size.mib() else { return };
+        let mut advise = |place: String, device: &LayoutPath, size: RequestedSize| {
+            let Some(size_mib) = size.as_mib() else { return };
             let is_esp = mounts(device, &["/boot/efi", "/efi"]);
             let unit = match size_mib {
                 _ if size_mib >= HUGE_MIB && size_mib.is_multiple_of(1 << 20) => {
@@ -122,39 +122,42 @@ impl Layout {
                 }
                 _ => return,
             };
-            let size = crate::text::bytes(size_mib.saturating_mul(1 << 20));
-            said.push(Problem::new(place, format!("{device} has {size_mib} MiB ({size}): sizes are in MiB; {unit}")));
+            let size = crate::format::format_bytes(size_mib.saturating_mul(1 << 20));
+            said.push(Diagnostic::new(
+                place,
+                format!("{device} has {size_mib} MiB ({size}): sizes are in MiB; {unit}"),
+            ));
         };
         for (index, disk) in self.disks.iter().enumerate() {
             for (number, part) in disk.partitions.iter().enumerate() {
                 let place = format!("disks[{index}].partitions[{number}].size");
-                advise(place, &disk.device.partition(part.number), part.size);
+                advise(place, &disk.device.partition_path(part.number), part.size);
             }
         }
         for (index, volume) in self.logicalvolumes.iter().enumerate() {
-            advise(format!("logicalvolumes[{index}].size"), &volume.device(), volume.size);
+            advise(format!("logicalvolumes[{index}].size"), &volume.device_path(), volume.size);
         }
     }
 
-    fn advise_disks(&self, said: &mut Vec<Problem>) {
+    fn advise_disks(&self, said: &mut Vec<Diagnostic>) {
         for (index, disk) in self.disks.iter().enumerate() {
-            if let Some(message) = doubt_of_name(disk) {
-                said.push(Problem::new(format!("disks[{index}].device"), message));
+            if let Some(message) = check_disk_name(disk) {
+                said.push(Diagnostic::new(format!("disks[{index}].device"), message));
             }
-            for (hint, message) in doubts::doubts(&disk.hints) {
-                said.push(Problem::new(format!("disks[{index}].hints.{hint}"), message));
+            for (hint, message) in advice::collect_doubts(&disk.hints) {
+                said.push(Diagnostic::new(format!("disks[{index}].hints.{hint}"), message));
             }
         }
     }
 
-    fn mounted_at(&self, paths: &[&str]) -> Option<(usize, &Filesystem)> {
+    fn find_mounted_at(&self, paths: &[&str]) -> Option<(usize, &FilesystemSpec)> {
         let at = |path: &&str| self.filesystems.iter().position(|filesystem| filesystem.path.as_deref() == Some(path));
         let index = paths.iter().find_map(at)?;
         Some((index, &self.filesystems[index]))
     }
 }
 
-fn doubt_of_name(disk: &Disk) -> Option<String> {
+fn check_disk_name(disk: &DiskSpec) -> Option<String> {
     let name = disk.device.as_str().strip_prefix("/dev/")?;
     if disk.hints.is_empty() && names_placeholder(disk.device.as_str()) {
         return Some(format!(
@@ -170,7 +173,7 @@ fn doubt_of_name(disk: &Disk) -> Option<String> {
         false if name.starts_with("disk/by-") => {
             "links of this type are not supported: use /dev/disk/by-id or /dev/disk/by-path".to_owned()
         }
-        false => match likely_disk(disk.device.as_str()) {
+        false => match suggest_disk(disk.device.as_str()) {
             Some(likely) => format!("{} is not a kernel name of a disk; did you mean {likely}?", disk.device),
             None => format!("{} is not a kernel name of a disk, so no machine has it", disk.device),
         },
@@ -195,7 +198,7 @@ pub(super) fn is_kernel_disk(name: &str) -> bool {
 }
 
 /// Returns the path that was probably intended by the name of a nonexistent disk: `/dev/nvmne0n1` → `/dev/nvme0n1`.
-pub fn likely_disk(device: &str) -> Option<String> {
+pub fn suggest_disk(device: &str) -> Option<String> {
     let name = device.strip_prefix("/dev/").filter(|name| !is_kernel_disk(name) && name.len() <= 32)?;
     let letters = name.bytes().take_while(u8::is_ascii_alphabetic).count();
     let (word, rest) = name.split_at(letters);
@@ -233,7 +236,7 @@ constraints: {sizes: [], images: {}}
             text = text.replace(old, new);
         }
         let layout = read_yaml(&text).unwrap_or_else(|problems| panic!("{text}{problems:?}")).layout;
-        layout.advice().iter().map(ToString::to_string).collect()
+        layout.collect_advice().iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -326,7 +329,7 @@ constraints: {sizes: [], images: {}}
     #[test]
     fn names_of_disks_are_told_from_others() {
         for name in ["sda", "sdaa", "vdb", "xvda", "nvme0n1", "nvme10n2", "mmcblk0", "pmem0", "dasda", "md127"] {
-            assert!(is_kernel_disk(name) && likely_disk(&format!("/dev/{name}")).is_none(), "{name}");
+            assert!(is_kernel_disk(name) && suggest_disk(&format!("/dev/{name}")).is_none(), "{name}");
         }
         for (name, likely) in [
             ("nvmne0n1", Some("/dev/nvme0n1")),
@@ -338,7 +341,7 @@ constraints: {sizes: [], images: {}}
             ("SDA", None),
             ("é0n1", None),
         ] {
-            assert_eq!(likely_disk(&format!("/dev/{name}")).as_deref(), likely, "{name}");
+            assert_eq!(suggest_disk(&format!("/dev/{name}")).as_deref(), likely, "{name}");
             assert!(!is_kernel_disk(name), "{name}");
         }
     }

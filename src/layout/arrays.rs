@@ -1,15 +1,15 @@
 //! Create options of arrays: the metadata version, and the other options for mdadm.
 
-mod options;
+mod mdadm_options;
 
-use super::{Format, Layout, Raid};
-use options::{Given, Meaning::Metadata};
+use super::{ArraySpec, FilesystemFormat, Layout};
+use mdadm_options::{MdadmArgument, OptionPolicy::Metadata};
 
-impl Raid {
+impl ArraySpec {
     /// Returns the metadata version of the create options as mdadm prints it (`0.90`, `1.0`), an unknown one as written; `None` if there is
     /// none.
-    pub fn metadata(&self) -> Option<String> {
-        let given = options::read(&self.createoptions).into_iter().filter_map(Result::ok);
+    pub fn requested_metadata(&self) -> Option<String> {
+        let given = mdadm_options::parse_arguments(&self.createoptions).into_iter().filter_map(Result::ok);
         // mdadm refuses a second one; validation reports it first.
         let said = given.filter(|option| option.known.meaning == Metadata).find_map(|option| option.value)?;
         Some(match said {
@@ -20,8 +20,8 @@ impl Raid {
     }
 
     /// Returns the create options without the metadata version.
-    pub fn other_options(&self) -> Vec<String> {
-        let metadata: Vec<std::ops::Range<usize>> = options::read(&self.createoptions)
+    pub fn options_without_metadata(&self) -> Vec<String> {
+        let metadata: Vec<std::ops::Range<usize>> = mdadm_options::parse_arguments(&self.createoptions)
             .into_iter()
             .filter_map(Result::ok)
             .filter(|option| option.known.meaning == Metadata)
@@ -33,40 +33,40 @@ impl Raid {
     }
 
     /// Returns the problems of the create options.
-    pub(super) fn option_problems(&self) -> Vec<String> {
+    pub(super) fn check_options(&self) -> Vec<String> {
         let mut metadata = false;
-        let mut problem = |given: Result<Given, String>| match given {
+        let mut problem = |given: Result<MdadmArgument, String>| match given {
             Err(why) => Some(why),
             Ok(given) if given.known.meaning == Metadata => {
                 std::mem::replace(&mut metadata, true).then(|| "the metadata version is specified twice".to_owned())
             }
-            Ok(given) => given.problem(self),
+            Ok(given) => given.check_for_array(self),
         };
-        options::read(&self.createoptions).into_iter().filter_map(&mut problem).collect()
+        mdadm_options::parse_arguments(&self.createoptions).into_iter().filter_map(&mut problem).collect()
     }
 
     /// Returns the number of devices that are not spares.
-    pub(super) fn active(&self) -> usize {
+    pub(super) fn count_active(&self) -> usize {
         self.devices.len().saturating_sub(self.spares as usize)
     }
 }
 
 impl Layout {
     /// Returns the arrays that firmware reads: those with a vfat filesystem directly on them.
-    pub fn esp_arrays(&self) -> Vec<&Raid> {
+    pub fn esp_arrays(&self) -> Vec<&ArraySpec> {
         self.raid.iter().filter(|raid| self.is_esp(raid)).collect()
     }
 
     /// Returns the metadata version of the array. Firmware reads a member of an ESP as a plain partition, so the superblock must be at the
     /// end of the member.
-    pub fn metadata(&self, raid: &Raid) -> String {
+    pub fn effective_metadata(&self, raid: &ArraySpec) -> String {
         let usual = if self.is_esp(raid) { "1.0" } else { "1.2" };
-        raid.metadata().unwrap_or_else(|| usual.to_owned())
+        raid.requested_metadata().unwrap_or_else(|| usual.to_owned())
     }
 
-    pub(super) fn is_esp(&self, raid: &Raid) -> bool {
+    pub(super) fn is_esp(&self, raid: &ArraySpec) -> bool {
         let mut filesystems = self.filesystems.iter();
-        filesystems.any(|filesystem| filesystem.format == Format::Vfat && filesystem.device == raid.arrayname)
+        filesystems.any(|filesystem| filesystem.format == FilesystemFormat::Vfat && filesystem.device == raid.arrayname)
     }
 }
 
@@ -76,8 +76,8 @@ mod tests {
     use crate::device::LayoutPath;
     use crate::layout::RaidLevel;
 
-    fn array(options: &[&str]) -> Raid {
-        Raid {
+    fn array(options: &[&str]) -> ArraySpec {
+        ArraySpec {
             arrayname: "/dev/md0".into(),
             devices: vec![LayoutPath::default(); 4],
             level: RaidLevel::Raid1,
@@ -103,8 +103,8 @@ mod tests {
             (&["--frobnicate", "-e1.0"], Some("1.0"), &["--frobnicate"]),
         ] {
             let array = array(options);
-            assert_eq!(array.metadata().as_deref(), metadata, "{options:?}");
-            assert_eq!(array.other_options(), others, "{options:?}");
+            assert_eq!(array.requested_metadata().as_deref(), metadata, "{options:?}");
+            assert_eq!(array.options_without_metadata(), others, "{options:?}");
         }
     }
 
@@ -120,7 +120,7 @@ mod tests {
             (Raid10, &["--layout=f2", "-z100G"]),
             (Raid10, &["-pn4"]),
         ] {
-            assert_eq!(Raid { level, ..array(options) }.option_problems(), [""; 0], "{level} {options:?}");
+            assert_eq!(ArraySpec { level, ..array(options) }.check_options(), [""; 0], "{level} {options:?}");
         }
     }
 
@@ -148,7 +148,7 @@ mod tests {
             (Raid10, "--write-behind=256", "is not a supported option"),
             (Raid10, "--write-zeroes", "is not a supported option"),
         ] {
-            let problems = Raid { level, ..array(&[option]) }.option_problems();
+            let problems = ArraySpec { level, ..array(&[option]) }.check_options();
             assert!(problems.len() == 1 && problems[0].contains(words), "{level} {option}: {problems:?}");
         }
     }
@@ -159,7 +159,7 @@ mod tests {
         let layout = crate::layout::read_yaml(text).unwrap().layout;
         let names: Vec<&str> = layout.esp_arrays().iter().map(|raid| raid.arrayname.as_str()).collect();
         assert_eq!(names, ["/dev/md/efi"]);
-        let metadata: Vec<String> = layout.raid.iter().map(|raid| layout.metadata(raid)).collect();
+        let metadata: Vec<String> = layout.raid.iter().map(|raid| layout.effective_metadata(raid)).collect();
         assert_eq!(metadata, ["1.0", "1.2", "1.2"]);
     }
 }

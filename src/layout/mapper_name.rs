@@ -19,7 +19,7 @@ pub fn mapper_name(group: &str, volume: &str) -> String {
 }
 
 /// Returns the reason why the names of a group and a volume are too long; the text continues "has …".
-pub fn excessive_name(group: &str, volume: &str, kind: LvmType) -> Option<String> {
+pub fn explain_excessive_name(group: &str, volume: &str, kind: LvmType) -> Option<String> {
     let suffix = if kind == LvmType::Raid1 { MIRROR_SUFFIX_BYTES } else { 0 };
     let (mapper, names) = (mapper_name(group, volume).len() + suffix, group.len() + volume.len());
     if mapper > MAX_MAPPER_NAME_BYTES {
@@ -43,7 +43,7 @@ mod tests {
             ("a".repeat(52), "b".repeat(53), LvmType::Raid1, None),
             ("a".repeat(53), "b".repeat(53), LvmType::Raid1, Some("128 bytes in its device mapper name")),
         ] {
-            let found = excessive_name(&group, &volume, kind);
+            let found = explain_excessive_name(&group, &volume, kind);
             match expected {
                 None => assert_eq!(found, None, "{group} {volume}"),
                 Some(words) => assert!(found.as_ref().is_some_and(|why| why.starts_with(words)), "{found:?}"),

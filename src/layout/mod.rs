@@ -2,40 +2,40 @@
 
 mod advice;
 mod arrays;
-mod below;
 mod canonical;
 mod constraints;
-mod document;
-mod edit;
-mod encrypted;
-mod fields;
+mod dependencies;
+mod encryption;
+mod field_reader;
 #[cfg(test)]
 #[cfg(feature = "desk")]
 mod fuzz;
+pub mod graph;
 pub mod hints;
 mod mapper_name;
 mod mkfs;
-pub mod set;
+mod parser;
+pub mod selection;
 mod size;
-mod spellings;
 #[cfg(test)]
 mod tests;
-pub mod tree;
+mod text;
+mod text_edits;
 mod types;
 mod validate;
-mod words;
+mod yaml_document;
 
-pub use advice::likely_disk;
-pub use below::Below;
-pub use canonical::{canonical_yaml, digest};
-pub use constraints::{ImageId, Version};
-pub use encrypted::{Encrypted, KeySource};
-pub use mapper_name::excessive_name;
-pub use size::Size;
+pub use advice::suggest_disk;
+pub use canonical::{canonical_yaml, compute_digest};
+pub use constraints::{ImageId, ImageVersion};
+pub use dependencies::UnderlyingObjects;
+pub use encryption::{EncryptionSpec, KeySource};
+pub use mapper_name::explain_excessive_name;
 #[cfg(feature = "desk")]
-pub use spellings::{FILESYSTEM_OF_V2, LAYOUT_OF_V2};
-pub use spellings::{Parsed, read_all, read_json, read_yaml, respelt};
+pub use parser::{FILESYSTEM_OF_V2, LAYOUT_OF_V2};
+pub use parser::{ParsedLayout, read_all_layouts, read_json, read_yaml, respell_canonically};
+pub use size::RequestedSize;
 pub use types::*;
-pub use validate::validate;
+pub use validate::validate_layout;
 
-use words::nearest;
+use text::find_nearest;

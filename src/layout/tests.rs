@@ -4,7 +4,7 @@ mod random;
 
 use super::*;
 use crate::device::LayoutPath;
-use crate::problem::{Problem, lines};
+use crate::diagnostic::{Diagnostic, join_problems};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ fn layouts(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-fn said(problems: &[Problem]) -> Vec<String> {
+fn said(problems: &[Diagnostic]) -> Vec<String> {
     problems.iter().map(|problem| problem.to_string()).collect()
 }
 
@@ -38,7 +38,7 @@ fn bad_layouts_get_all_their_problems_at_once() {
     for file in files {
         let found = match read_yaml(&std::fs::read_to_string(&file).unwrap()) {
             Ok(_) => "accepted\n".to_owned(),
-            Err(problems) => lines(&problems) + "\n",
+            Err(problems) => join_problems(&problems) + "\n",
         };
         let expected = std::fs::read_to_string(file.with_extension("expected")).unwrap_or_default();
         if found != expected {
@@ -54,7 +54,7 @@ fn good_layouts_are_read_without_a_note() {
     assert!(files.len() >= 6, "the folder is there");
     for file in files {
         let parsed = read_yaml(&std::fs::read_to_string(&file).unwrap());
-        let parsed = parsed.unwrap_or_else(|problems| panic!("{}: {}", file.display(), lines(&problems)));
+        let parsed = parsed.unwrap_or_else(|problems| panic!("{}: {}", file.display(), join_problems(&problems)));
         assert_eq!(said(&parsed.notes), [""; 0], "{}", file.display());
     }
 }
@@ -65,7 +65,7 @@ fn a_layout_printed_canonically_is_the_same_layout() {
     for text in good.chain(SEEDS.map(str::to_owned)) {
         let layout = read_yaml(&text).unwrap().layout;
         let yaml = canonical_yaml(&layout);
-        let again = read_yaml(&yaml).unwrap_or_else(|problems| panic!("{yaml}{}", lines(&problems)));
+        let again = read_yaml(&yaml).unwrap_or_else(|problems| panic!("{yaml}{}", join_problems(&problems)));
         assert_eq!(said(&again.notes), [""; 0], "{yaml}");
         assert_eq!(again.layout, layout, "{yaml}");
     }
@@ -120,7 +120,8 @@ fn the_default_layout_as_it_is_spelt() {
 
 #[test]
 fn all_seed_layouts_are_read_as_they_are_spelt() {
-    let notes = SEEDS.map(|text| read_yaml(text).unwrap_or_else(|problems| panic!("{}", lines(&problems))).notes.len());
+    let notes =
+        SEEDS.map(|text| read_yaml(text).unwrap_or_else(|problems| panic!("{}", join_problems(&problems))).notes.len());
     assert_eq!(notes, [12, 11, 21, 12, 5]);
     let storage = read_yaml(SEEDS[2]).unwrap().layout;
     assert_eq!(
@@ -180,7 +181,7 @@ fn other_spellings_mean_the_same_and_are_noted() {
         (filesystem("mountoptions: []"), filesystem("mountoptions:"), 0),
     ] {
         let canonical = read_yaml(&canonical).unwrap();
-        let other = read_yaml(&other).unwrap_or_else(|problems| panic!("{other}{}", lines(&problems)));
+        let other = read_yaml(&other).unwrap_or_else(|problems| panic!("{other}{}", join_problems(&problems)));
         assert!(canonical.notes.is_empty(), "{:?}", canonical.notes);
         assert_eq!(other.layout, canonical.layout);
         assert_eq!(other.notes.len(), notes, "{:?}", said(&other.notes));
@@ -227,7 +228,7 @@ fn partitions_are_named_as_the_kernel_names_them() {
     for disk in
         ["/dev/sda", "/dev/nvme0n1", "/dev/mmcblk0", "/dev/nbd0", "/dev/loop7", "/dev/vda", "/dev/disk/by-id/wwn-0x5"]
     {
-        let device = LayoutPath::from(disk).partition(1);
+        let device = LayoutPath::from(disk).partition_path(1);
         let text = layout_with("", "", ", size: 0")
             .replace("/dev/sda1", device.as_str())
             .replace("/dev/sda\n", &format!("{disk}\n"));
@@ -239,9 +240,9 @@ fn partitions_are_named_as_the_kernel_names_them() {
 fn what_a_document_says_reaches_the_console_without_control_characters() {
     let text = layout_with("", "", ", size: 0").replace("format: ext4", "format: \"\\e[2J\"");
     let problems = read_yaml(&text).unwrap_err();
-    assert!(!lines(&problems).contains('\u{1b}'), "{problems:?}");
+    assert!(!join_problems(&problems).contains('\u{1b}'), "{problems:?}");
     let long = format!("{}: 1\n", "k".repeat(100_000));
-    assert!(lines(&read_yaml(&long).unwrap_err()).len() < 3000);
+    assert!(join_problems(&read_yaml(&long).unwrap_err()).len() < 3000);
 }
 
 /// Values that the parser corrects or refuses reach the rules only from code; the rules must refuse them too.
@@ -251,7 +252,7 @@ fn rules_do_not_rely_on_the_reader() {
     layout.id.clear();
     layout.filesystems[0].createoptions = vec!["-F 32".to_owned()];
     layout.constraints.images.insert("debian".to_owned(), ">=10".to_owned());
-    layout.raid.push(Raid {
+    layout.raid.push(ArraySpec {
         arrayname: "/dev/md0".into(),
         devices: vec!["/dev/sdb".into()],
         level: RaidLevel::Raid6,
@@ -259,7 +260,7 @@ fn rules_do_not_rely_on_the_reader() {
         spares: 0,
     });
     assert_eq!(
-        said(&validate(&layout)),
+        said(&validate_layout(&layout)),
         [
             "id: id should not be empty",
             "raid[0].devices[0]: device:/dev/sdb not provided by disk for raid:/dev/md0",

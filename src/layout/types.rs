@@ -3,10 +3,10 @@
 //! They serialize to metal-api's wire format (`v1.FilesystemLayoutResponse`). [`super::read_yaml`] and [`super::read_json`] parse them,
 //! including the other spellings in use.
 
-use super::encrypted::Encrypted;
-use super::size::Size;
+use super::encryption::EncryptionSpec;
+use super::size::RequestedSize;
 use crate::device::LayoutPath;
-use crate::marker::Promise;
+use crate::install_marker::WipePolicy;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,17 +24,17 @@ pub struct Layout {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Filesystems, swap areas and tmpfs, with their mount points. One has the path `/`.
-    pub filesystems: Vec<Filesystem>,
+    pub filesystems: Vec<FilesystemSpec>,
     /// Disks that drophammer may write to.
-    pub disks: Vec<Disk>,
+    pub disks: Vec<DiskSpec>,
     /// RAID arrays (mdadm).
-    pub raid: Vec<Raid>,
+    pub raid: Vec<ArraySpec>,
     /// LVM volume groups.
-    pub volumegroups: Vec<VolumeGroup>,
+    pub volumegroups: Vec<VolumeGroupSpec>,
     /// LVM logical volumes.
-    pub logicalvolumes: Vec<LogicalVolume>,
+    pub logicalvolumes: Vec<LogicalVolumeSpec>,
     /// Machine sizes and images for which the layout is selected if an allocation does not name a layout.
-    pub constraints: Constraints,
+    pub constraints: LayoutConstraints,
     /// True if boot variables that earlier systems left in the firmware are removed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cleanfirmware: bool,
@@ -43,7 +43,7 @@ pub struct Layout {
 /// Machine sizes and images for which the layout is selected if an allocation does not name a layout.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct Constraints {
+pub struct LayoutConstraints {
     /// Exact ids of machine sizes.
     pub sizes: Vec<String>,
     /// Version constraints by operating system, as written in the layout (`>= 10`, `*`).
@@ -53,7 +53,7 @@ pub struct Constraints {
 /// Filesystem, swap area or tmpfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct Filesystem {
+pub struct FilesystemSpec {
     /// Mount point; a filesystem without one is created but not mounted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
@@ -61,7 +61,7 @@ pub struct Filesystem {
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub device: LayoutPath,
     /// Type of the filesystem.
-    pub format: Format,
+    pub format: FilesystemFormat,
     /// Label of the filesystem, as used by `LABEL=`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
@@ -77,29 +77,29 @@ pub struct Filesystem {
     pub grow: bool,
     /// LUKS2 encryption of the filesystem.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub encrypted: Option<Encrypted>,
+    pub encrypted: Option<EncryptionSpec>,
 }
 
-impl Filesystem {
+impl FilesystemSpec {
     /// Returns the individual mount options, also if several are written as one.
-    pub fn options(&self) -> impl Iterator<Item = &str> {
+    pub fn mount_options(&self) -> impl Iterator<Item = &str> {
         self.mountoptions.iter().flat_map(|option| option.split(',')).map(str::trim)
     }
 
     /// Returns whether cloud-init looks for its seed in this filesystem.
     pub fn is_for_seed(&self) -> bool {
-        self.format == Format::Vfat && self.label.as_deref().is_some_and(is_for_seed)
+        self.format == FilesystemFormat::Vfat && self.label.as_deref().is_some_and(is_seed_label)
     }
 
     /// Returns whether the filesystem is mounted read-only: the last of the options `ro` and `rw` is `ro`.
     pub fn is_read_only(&self) -> bool {
-        self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
+        self.mount_options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
 }
 
 /// Returns whether a vfat filesystem with this label is a seed of cloud-init, which accepts the label in upper and lower case (NoCloud data
 /// source).
-pub fn is_for_seed(label: &str) -> bool {
+pub fn is_seed_label(label: &str) -> bool {
     label.eq_ignore_ascii_case("CIDATA")
 }
 
@@ -134,7 +134,7 @@ impl OnReinstall {
 /// Disk of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct Disk {
+pub struct DiskSpec {
     /// Kernel name or `/dev/disk/by-*` path; with `hints`, any name, which the rest of the layout uses for the disk.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub device: LayoutPath,
@@ -142,7 +142,7 @@ pub struct Disk {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hints: BTreeMap<String, String>,
     /// Partitions; empty if the disk is used as a whole, or only erased.
-    pub partitions: Vec<Partition>,
+    pub partitions: Vec<PartitionSpec>,
     /// True if a reinstall may erase this disk. A first installation erases all listed disks.
     pub wipeonreinstall: bool,
     /// True if a raw disk image is written to this disk. The image contains its own partitions and filesystems.
@@ -150,15 +150,15 @@ pub struct Disk {
     pub image: bool,
 }
 
-impl Disk {
+impl DiskSpec {
     /// Returns whether the layout wipes or preserves the data of the disk on a reinstall.
-    pub fn promise(&self) -> Promise {
-        if self.wipeonreinstall { Promise::Wiped } else { Promise::Kept }
+    pub fn wipe_policy(&self) -> WipePolicy {
+        if self.wipeonreinstall { WipePolicy::Wiped } else { WipePolicy::Kept }
     }
 
     /// Returns the number of the partition that has the path `device` if a raw image is written to this disk.
-    pub fn image_partition(&self, device: &LayoutPath) -> Option<u32> {
-        (1..=MAX_PARTITION_NUMBER).find(|number| self.image && self.device.partition(*number) == *device)
+    pub fn image_partition_number(&self, device: &LayoutPath) -> Option<u32> {
+        (1..=MAX_PARTITION_NUMBER).find(|number| self.image && self.device.partition_path(*number) == *device)
     }
 }
 
@@ -168,7 +168,7 @@ pub const MAX_PARTITION_NUMBER: u32 = 128;
 /// Partition of a GPT.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct Partition {
+pub struct PartitionSpec {
     /// Number in the partition table; partitions are placed on the disk in the order of their numbers, which may have gaps.
     pub number: u32,
     /// Name in the partition table.
@@ -176,16 +176,16 @@ pub struct Partition {
     pub label: Option<String>,
     /// Size in MiB; 0 takes the remaining space of the disk.
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
-    pub size: Size,
+    pub size: RequestedSize,
     /// Type in the partition table; defaults to `8300`.
     #[serde(rename = "gpttype", skip_serializing_if = "Option::is_none")]
-    pub kind: Option<PartitionKind>,
+    pub kind: Option<PartitionType>,
 }
 
 /// RAID array (mdadm).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct Raid {
+pub struct ArraySpec {
     /// Path of the array: `/dev/md0` or `/dev/md/NAME`.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub arrayname: LayoutPath,
@@ -203,7 +203,7 @@ pub struct Raid {
 /// LVM volume group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct VolumeGroup {
+pub struct VolumeGroupSpec {
     /// Name of the group; its volumes are `/dev/NAME/…`.
     pub name: String,
     /// Physical volumes: disks, partitions or arrays.
@@ -213,20 +213,20 @@ pub struct VolumeGroup {
     pub tags: Vec<String>,
     /// LUKS2 encryption of the physical volumes, each in a container of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub encrypted: Option<Encrypted>,
+    pub encrypted: Option<EncryptionSpec>,
 }
 
 /// LVM logical volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct LogicalVolume {
+pub struct LogicalVolumeSpec {
     /// Name of the volume; its path is `/dev/GROUP/NAME`.
     pub name: String,
     /// Name of its volume group.
     pub volumegroup: String,
     /// Size in MiB; 0 takes the remaining space of the group.
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
-    pub size: Size,
+    pub size: RequestedSize,
     /// Distribution of the data over the physical volumes.
     pub lvmtype: LvmType,
 }
@@ -311,7 +311,7 @@ impl fmt::Display for LvmType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Format {
+pub enum FilesystemFormat {
     Vfat,
     Ext3,
     Ext4,
@@ -324,42 +324,42 @@ pub enum Format {
     None,
 }
 
-impl Format {
+impl FilesystemFormat {
     /// All formats; first those of metal-api, in its order.
-    pub const ALL: [Format; 8] = [
-        Format::Ext3,
-        Format::Ext4,
-        Format::None,
-        Format::Swap,
-        Format::Tmpfs,
-        Format::Vfat,
-        Format::Xfs,
-        Format::Btrfs,
+    pub const ALL: [FilesystemFormat; 8] = [
+        FilesystemFormat::Ext3,
+        FilesystemFormat::Ext4,
+        FilesystemFormat::None,
+        FilesystemFormat::Swap,
+        FilesystemFormat::Tmpfs,
+        FilesystemFormat::Vfat,
+        FilesystemFormat::Xfs,
+        FilesystemFormat::Btrfs,
     ];
 
     pub fn name(self) -> &'static str {
         match self {
-            Format::Vfat => "vfat",
-            Format::Ext3 => "ext3",
-            Format::Ext4 => "ext4",
-            Format::Xfs => "xfs",
-            Format::Btrfs => "btrfs",
-            Format::Swap => "swap",
-            Format::Tmpfs => "tmpfs",
-            Format::None => "none",
+            FilesystemFormat::Vfat => "vfat",
+            FilesystemFormat::Ext3 => "ext3",
+            FilesystemFormat::Ext4 => "ext4",
+            FilesystemFormat::Xfs => "xfs",
+            FilesystemFormat::Btrfs => "btrfs",
+            FilesystemFormat::Swap => "swap",
+            FilesystemFormat::Tmpfs => "tmpfs",
+            FilesystemFormat::None => "none",
         }
     }
 
     /// Returns whether a mounted filesystem of this type can be enlarged.
-    pub fn grows(self) -> bool {
+    pub fn can_grow(self) -> bool {
         match self {
-            Format::Ext3 | Format::Ext4 | Format::Xfs | Format::Btrfs => true,
-            Format::Vfat | Format::Swap | Format::Tmpfs | Format::None => false,
+            FilesystemFormat::Ext3 | FilesystemFormat::Ext4 | FilesystemFormat::Xfs | FilesystemFormat::Btrfs => true,
+            FilesystemFormat::Vfat | FilesystemFormat::Swap | FilesystemFormat::Tmpfs | FilesystemFormat::None => false,
         }
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for FilesystemFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -368,7 +368,7 @@ impl fmt::Display for Format {
 /// Partition types by their four-digit `sgdisk` codes, as metal-api writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum PartitionKind {
+pub enum PartitionType {
     /// EFI system partition.
     #[serde(rename = "ef00")]
     Boot,
@@ -383,26 +383,26 @@ pub enum PartitionKind {
     LinuxLvm,
 }
 
-impl PartitionKind {
-    pub const ALL: [PartitionKind; 4] =
-        [PartitionKind::Linux, PartitionKind::LinuxLvm, PartitionKind::Boot, PartitionKind::LinuxRaid];
+impl PartitionType {
+    pub const ALL: [PartitionType; 4] =
+        [PartitionType::Linux, PartitionType::LinuxLvm, PartitionType::Boot, PartitionType::LinuxRaid];
 
     pub fn code(self) -> &'static str {
         match self {
-            PartitionKind::Boot => "ef00",
-            PartitionKind::Linux => "8300",
-            PartitionKind::LinuxRaid => "fd00",
-            PartitionKind::LinuxLvm => "8e00",
+            PartitionType::Boot => "ef00",
+            PartitionType::Linux => "8300",
+            PartitionType::LinuxRaid => "fd00",
+            PartitionType::LinuxLvm => "8e00",
         }
     }
 
     /// Returns the type GUID of the partition entry (UEFI specification 5.3.3; Discoverable Partitions Specification).
     pub fn guid(self) -> uuid::Uuid {
         uuid::Uuid::from_u128(match self {
-            PartitionKind::Boot => 0xC12A7328_F81F_11D2_BA4B_00A0C93EC93B,
-            PartitionKind::Linux => 0x0FC63DAF_8483_4772_8E79_3D69D8477DE4,
-            PartitionKind::LinuxRaid => 0xA19D880F_05FC_4D3B_A006_743F0F84911E,
-            PartitionKind::LinuxLvm => 0xE6D6D379_F507_44C2_A23C_238F2A3DF928,
+            PartitionType::Boot => 0xC12A7328_F81F_11D2_BA4B_00A0C93EC93B,
+            PartitionType::Linux => 0x0FC63DAF_8483_4772_8E79_3D69D8477DE4,
+            PartitionType::LinuxRaid => 0xA19D880F_05FC_4D3B_A006_743F0F84911E,
+            PartitionType::LinuxLvm => 0xE6D6D379_F507_44C2_A23C_238F2A3DF928,
         })
     }
 }

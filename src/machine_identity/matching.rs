@@ -82,7 +82,7 @@ pub enum MachineMatch {
 /// Decides which file applies. `by_uuid` is the machine whose id is the UUID; `by_mac` are all machines with the MAC.
 pub fn match_machine(asking: &BootIdentity, by_uuid: Option<&KnownMachine>, by_mac: &[KnownMachine]) -> MachineMatch {
     if let Some(machine) = by_uuid {
-        return of_uuid(asking, machine, by_mac);
+        return match_by_uuid(asking, machine, by_mac);
     }
     match (by_mac, asking.uuid) {
         ([], Some(uuid)) => MachineMatch::Unknown(uuid),
@@ -92,15 +92,15 @@ pub fn match_machine(asking: &BootIdentity, by_uuid: Option<&KnownMachine>, by_m
             UuidProof::Unproven(why) => MachineMatch::Unproven { id: machine.id.clone(), why },
             UuidProof::Contradicted(why) => MachineMatch::Withheld { id: machine.id.clone(), why },
         },
-        (several, uuid) => MachineMatch::Ambiguous(ambiguous(asking, several, uuid)),
+        (several, uuid) => MachineMatch::Ambiguous(describe_ambiguity(asking, several, uuid)),
     }
 }
 
-fn of_uuid(asking: &BootIdentity, machine: &KnownMachine, by_mac: &[KnownMachine]) -> MachineMatch {
+fn match_by_uuid(asking: &BootIdentity, machine: &KnownMachine, by_mac: &[KnownMachine]) -> MachineMatch {
     let id = machine.id.clone();
     let Some(mac) = &asking.mac else { return MachineMatch::Proven { id, warning: None } };
     if !machine.macs.is_empty() && !machine.macs.contains(mac) {
-        return MachineMatch::Withheld { id, why: other_macs(machine, mac) };
+        return MachineMatch::Withheld { id, why: describe_other_macs(machine, mac) };
     }
     let other = by_mac.iter().find(|other| other.id != machine.id);
     let warning = other.map(|other| {
@@ -114,12 +114,12 @@ fn of_uuid(asking: &BootIdentity, machine: &KnownMachine, by_mac: &[KnownMachine
 }
 
 /// Returns the message for a machine with a known UUID and MACs that its file does not list.
-pub fn other_macs(machine: &KnownMachine, seen: &str) -> String {
-    other_macs_of(&machine.id, &machine.name, &machine.macs, seen)
+pub fn describe_other_macs(machine: &KnownMachine, seen: &str) -> String {
+    describe_other_macs_of(&machine.id, &machine.name, &machine.macs, seen)
 }
 
-/// Returns the message of [`other_macs`] for the fields of a machine.
-pub fn other_macs_of(id: &str, name: &str, macs: &[String], seen: &str) -> String {
+/// Returns the message of [`describe_other_macs`] for the fields of a machine.
+pub fn describe_other_macs_of(id: &str, name: &str, macs: &[String], seen: &str) -> String {
     format!(
         "a machine with the id {id} of {name:?} has MAC {seen}, which is not among those of its file ({}): nothing is \
          served. If two machines share a UUID, assign each its own id; if it is the same machine, add the MAC to its \
@@ -128,7 +128,7 @@ pub fn other_macs_of(id: &str, name: &str, macs: &[String], seen: &str) -> Strin
     )
 }
 
-fn ambiguous(asking: &BootIdentity, several: &[KnownMachine], uuid: Option<Uuid>) -> String {
+fn describe_ambiguity(asking: &BootIdentity, several: &[KnownMachine], uuid: Option<Uuid>) -> String {
     let names: Vec<String> = several.iter().map(|machine| format!("{:?} ({})", machine.name, machine.id)).collect();
     let uuid = uuid.map_or("without a usable UUID".to_owned(), |uuid| format!("with unlisted UUID {uuid}"));
     format!(

@@ -1,8 +1,8 @@
 //! Capacity of stacked devices before they exist. If a tool chooses the size, it is a lower bound.
 
 use super::sectors::MIB;
-use crate::layout::{Filesystem, Format, LvmType, Raid, RaidLevel, Size};
-use crate::order;
+use crate::layout::{ArraySpec, FilesystemFormat, FilesystemSpec, LvmType, RaidLevel, RequestedSize};
+use crate::small_sort;
 
 /// Default extent size of LVM, in bytes.
 pub const EXTENT_BYTES: u64 = 4 * MIB;
@@ -18,7 +18,7 @@ pub const XFS_MIB: u64 = 300;
 const FAT32_4K_MIB: u64 = 260;
 
 /// Returns the size of an array with these members, spares included; `None` if its create options affect the size.
-pub fn array_bytes(raid: &Raid, metadata: &str, sizes: &[Option<u64>]) -> Option<u64> {
+pub fn array_bytes(raid: &ArraySpec, metadata: &str, sizes: &[Option<u64>]) -> Option<u64> {
     let least = sizes.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().min()?;
     if changes_size(raid) {
         return None;
@@ -26,20 +26,20 @@ pub fn array_bytes(raid: &Raid, metadata: &str, sizes: &[Option<u64>]) -> Option
     // Whole MiB are whole chunks.
     let member = member_bytes(least, metadata) / MIB * MIB;
     Some(match raid.level {
-        RaidLevel::Raid10 => member.saturating_mul(active(raid)) / 2,
+        RaidLevel::Raid10 => member.saturating_mul(active_members(raid)) / 2,
         _ => member.saturating_mul(data_members(raid)),
     })
 }
 
 /// Returns an upper bound for the size of an array with these members, whatever its create options are.
-pub fn most_array_bytes(raid: &Raid, most_of_members: impl Iterator<Item = u64>) -> u64 {
+pub fn max_array_bytes(raid: &ArraySpec, most_of_members: impl Iterator<Item = u64>) -> u64 {
     let members: Vec<u64> = most_of_members.collect();
     let least = members.iter().copied().min().unwrap_or_default();
     match raid.level {
         // RAID 0 uses all of unequal members.
         RaidLevel::Raid0 => members.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
         // The number of copies depends on the layout of the array.
-        RaidLevel::Raid10 => least.saturating_mul(active(raid)),
+        RaidLevel::Raid10 => least.saturating_mul(active_members(raid)),
         _ => least.saturating_mul(data_members(raid)),
     }
 }
@@ -56,35 +56,35 @@ fn member_bytes(size_bytes: u64, metadata: &str) -> u64 {
 
 /// Returns whether a create option changes the size: `--size`, `--data-offset`, `--layout`, `--parity`, `--rounding`,
 /// `--chunk` or a short form.
-pub fn changes_size(raid: &Raid) -> bool {
+pub fn changes_size(raid: &ArraySpec) -> bool {
     let starts = ["--s", "--da", "--la", "--p", "--ro", "--ch", "-z", "-p", "-c"];
-    raid.other_options().iter().any(|option| starts.iter().any(|start| option.starts_with(start)))
+    raid.options_without_metadata().iter().any(|option| starts.iter().any(|start| option.starts_with(start)))
 }
 
 /// Returns the stripe size to which LVM aligns its data (lvm.conf(5), `data_alignment_detection`); 0 without stripes.
-pub fn stripe_bytes(raid: &Raid) -> u64 {
+pub fn stripe_bytes(raid: &ArraySpec) -> u64 {
     match raid.level {
         RaidLevel::Raid1 => 0,
-        RaidLevel::Raid10 => CHUNK_BYTES.saturating_mul(active(raid)),
+        RaidLevel::Raid10 => CHUNK_BYTES.saturating_mul(active_members(raid)),
         _ => CHUNK_BYTES.saturating_mul(data_members(raid)),
     }
 }
 
-fn active(raid: &Raid) -> u64 {
+fn active_members(raid: &ArraySpec) -> u64 {
     (raid.devices.len() as u64).saturating_sub(u64::from(raid.spares))
 }
 
-fn data_members(raid: &Raid) -> u64 {
+fn data_members(raid: &ArraySpec) -> u64 {
     match raid.level {
-        RaidLevel::Raid0 | RaidLevel::Raid10 => active(raid),
+        RaidLevel::Raid0 | RaidLevel::Raid10 => active_members(raid),
         RaidLevel::Raid1 => 1,
-        RaidLevel::Raid5 => active(raid).saturating_sub(1),
-        RaidLevel::Raid6 => active(raid).saturating_sub(2),
+        RaidLevel::Raid5 => active_members(raid).saturating_sub(1),
+        RaidLevel::Raid6 => active_members(raid).saturating_sub(2),
     }
 }
 
 /// Returns the number of extents of a physical volume.
-pub fn extents(size_bytes: u64, stripe_bytes: u64) -> u64 {
+pub fn physical_volume_extents(size_bytes: u64, stripe_bytes: u64) -> u64 {
     let start = match stripe_bytes {
         0 => LVM_METADATA_BYTES,
         stripe => LVM_METADATA_BYTES.next_multiple_of(stripe),
@@ -94,25 +94,25 @@ pub fn extents(size_bytes: u64, stripe_bytes: u64) -> u64 {
 
 /// A volume that does not fit into its group.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NoRoom {
+pub struct CapacityShortage {
     pub required_mib: u64,
     pub existing_mib: u64,
 }
 
 /// Returns the size of a volume with an explicit size, in a group of `physical` physical volumes of unknown size.
-pub fn asked_for(kind: LvmType, size: Size, physical: usize) -> Option<u64> {
+pub fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usize) -> Option<u64> {
     let unit = match kind {
         LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,
         LvmType::Striped => EXTENT_BYTES.saturating_mul(physical as u64),
     };
-    size.mib().map(|mib| mib.saturating_mul(MIB).div_ceil(unit.max(1)).saturating_mul(unit))
+    size.as_mib().map(|mib| mib.saturating_mul(MIB).div_ceil(unit.max(1)).saturating_mul(unit))
 }
 
 /// Takes the extents of a volume from `free`, the number of free extents of each physical volume. Returns its size in bytes.
 ///
 /// # Errors There are not enough free extents, or they are not distributed as the type requires.
-pub fn allocate(kind: LvmType, size: Size, free: &mut [u64]) -> Result<u64, NoRoom> {
-    let wanted = size.mib().map(|mib| mib.div_ceil(EXTENT_BYTES / MIB));
+pub fn allocate_extents(kind: LvmType, size: RequestedSize, free: &mut [u64]) -> Result<u64, CapacityShortage> {
+    let wanted = size.as_mib().map(|mib| mib.div_ceil(EXTENT_BYTES / MIB));
     match kind {
         LvmType::Linear => {
             let extents = wanted.unwrap_or_else(|| free.iter().sum());
@@ -123,7 +123,7 @@ pub fn allocate(kind: LvmType, size: Size, free: &mut [u64]) -> Result<u64, NoRo
             let stripes = free.len() as u64;
             let room = free.iter().copied().min().unwrap_or_default();
             let each = wanted.map_or(room.max(1), |wanted| wanted.div_ceil(stripes.max(1)));
-            enough(each.saturating_mul(stripes), room.saturating_mul(stripes))?;
+            check_enough(each.saturating_mul(stripes), room.saturating_mul(stripes))?;
             free.iter_mut().for_each(|free| *free -= each);
             Ok(each * stripes * EXTENT_BYTES)
         }
@@ -133,7 +133,7 @@ pub fn allocate(kind: LvmType, size: Size, free: &mut [u64]) -> Result<u64, NoRo
             let room = if order.len() < 2 { 0 } else { order.iter().map(|&at| free[at]).min().unwrap_or_default() };
             // One extent of each leg is metadata.
             let leg = wanted.map_or(room.max(2), |wanted| wanted.saturating_add(1));
-            enough(leg.saturating_mul(2), room.saturating_mul(2))?;
+            check_enough(leg.saturating_mul(2), room.saturating_mul(2))?;
             order.iter().for_each(|&at| free[at] -= leg);
             Ok((leg - 1) * EXTENT_BYTES)
         }
@@ -141,8 +141,8 @@ pub fn allocate(kind: LvmType, size: Size, free: &mut [u64]) -> Result<u64, NoRo
 }
 
 /// Takes extents from the largest free areas first, as LVM does.
-fn take_linear(extents: u64, free: &mut [u64]) -> Result<(), NoRoom> {
-    enough(extents, free.iter().sum())?;
+fn take_linear(extents: u64, free: &mut [u64]) -> Result<(), CapacityShortage> {
+    check_enough(extents, free.iter().sum())?;
     let mut left = extents;
     for at in most_free_first(free) {
         let taken = left.min(free[at]);
@@ -154,28 +154,28 @@ fn take_linear(extents: u64, free: &mut [u64]) -> Result<(), NoRoom> {
 
 fn most_free_first(free: &[u64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..free.len()).collect();
-    order::by_key(&mut order, |&at| std::cmp::Reverse(free[at]));
+    small_sort::sort_by_key(&mut order, |&at| std::cmp::Reverse(free[at]));
     order
 }
 
-fn enough(required: u64, existing: u64) -> Result<(), NoRoom> {
+fn check_enough(required: u64, existing: u64) -> Result<(), CapacityShortage> {
     let mib = |extents: u64| extents.saturating_mul(EXTENT_BYTES / MIB);
     if required <= existing {
         return Ok(());
     }
-    Err(NoRoom { required_mib: mib(required), existing_mib: mib(existing) })
+    Err(CapacityShortage { required_mib: mib(required), existing_mib: mib(existing) })
 }
 
 /// Returns the minimum size for the filesystem in MiB, and the reason; `None` if there is no minimum.
-pub fn least_mib(filesystem: &Filesystem, sector_bytes: u32) -> Option<(u64, &'static str)> {
+pub fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32) -> Option<(u64, &'static str)> {
     match filesystem.format {
         // xfsprogs 5.19 and later.
-        Format::Xfs => Some((XFS_MIB, "mkfs.xfs refuses smaller devices")),
-        Format::Btrfs => Some((128, "mkfs.btrfs refuses smaller devices")),
-        Format::Vfat if is_fat32(filesystem) && sector_bytes == 4096 => {
+        FilesystemFormat::Xfs => Some((XFS_MIB, "mkfs.xfs refuses smaller devices")),
+        FilesystemFormat::Btrfs => Some((128, "mkfs.btrfs refuses smaller devices")),
+        FilesystemFormat::Vfat if is_fat32(filesystem) && sector_bytes == 4096 => {
             Some((FAT32_4K_MIB, "with sectors of 4096 bytes, firmware does not boot from a smaller FAT32"))
         }
-        Format::Vfat if is_fat32(filesystem) => {
+        FilesystemFormat::Vfat if is_fat32(filesystem) => {
             // A cluster is at least one sector, and has a four-byte entry in each of the two tables.
             let bytes = FAT32_CLUSTERS * (u64::from(sector_bytes) + 2 * 4);
             Some((bytes.div_ceil(MIB), "a FAT32 has at least 65525 clusters"))
@@ -185,8 +185,8 @@ pub fn least_mib(filesystem: &Filesystem, sector_bytes: u32) -> Option<(u64, &'s
 }
 
 /// Returns whether the create options contain `-F 32` for mkfs.vfat.
-fn is_fat32(filesystem: &Filesystem) -> bool {
-    filesystem.create_option('F') == Some("32")
+fn is_fat32(filesystem: &FilesystemSpec) -> bool {
+    filesystem.find_option_value('F') == Some("32")
 }
 
 #[cfg(test)]
@@ -195,8 +195,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn raid(level: RaidLevel, members: usize, spares: u32, options: &[&str]) -> Raid {
-        Raid {
+    fn raid(level: RaidLevel, members: usize, spares: u32, options: &[&str]) -> ArraySpec {
+        ArraySpec {
             arrayname: "/dev/md0".into(),
             devices: (0..members).map(|number| format!("/dev/sd{number}").into()).collect(),
             level,
@@ -257,10 +257,10 @@ mod tests {
         ] {
             let array = raid(level, 4, spares, &["--size=max", "--layout=n2"]);
             let members = [GIB, 2 * GIB, 2 * GIB, 2 * GIB];
-            assert_eq!(most_array_bytes(&array, members.into_iter()) / GIB, expected, "{level}");
+            assert_eq!(max_array_bytes(&array, members.into_iter()) / GIB, expected, "{level}");
         }
         let all = raid(RaidLevel::Raid0, 2, 0, &[]);
-        assert_eq!(most_array_bytes(&all, [u64::MAX; 2].into_iter()), u64::MAX);
+        assert_eq!(max_array_bytes(&all, [u64::MAX; 2].into_iter()), u64::MAX);
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
             (LvmType::Striped, 401, Some(408)),
         ] {
             assert_eq!(
-                asked_for(kind, Size::from(size_mib), 3),
+                requested_bytes(kind, RequestedSize::from(size_mib), 3),
                 expected_mib.map(|mib: u64| mib * MIB),
                 "{kind} {size_mib}"
             );
@@ -283,15 +283,15 @@ mod tests {
     fn physical_volumes_lose_their_metadata_and_the_rest_of_an_extent() {
         let cases = [(GIB, 0, 255), (MIB, 0, 0), (5 * MIB, 0, 1), (5 * MIB - 1, 0, 0), (8 * MIB, 4 * MIB, 1)];
         for (size, stripe, expected) in cases {
-            assert_eq!(extents(size, stripe), expected, "{size}");
+            assert_eq!(physical_volume_extents(size, stripe), expected, "{size}");
         }
     }
 
-    type Case = (LvmType, u64, &'static [u64], Result<u64, NoRoom>, &'static [u64]);
+    type Case = (LvmType, u64, &'static [u64], Result<u64, CapacityShortage>, &'static [u64]);
 
     #[test]
     fn volumes_take_their_extents_where_their_type_needs_them() {
-        let no_room = |required_mib, existing_mib| Err(NoRoom { required_mib, existing_mib });
+        let no_room = |required_mib, existing_mib| Err(CapacityShortage { required_mib, existing_mib });
         let cases: [Case; 14] = [
             (LvmType::Linear, 9, &[10, 20], Ok(12), &[10, 17]),
             (LvmType::Linear, 100, &[10, 20], Ok(100), &[5, 0]),
@@ -310,7 +310,7 @@ mod tests {
         ];
         for (kind, size_mib, free, expected, left) in cases {
             let mut extents = free.to_vec();
-            let found = allocate(kind, Size::from(size_mib), &mut extents).map(|bytes| bytes / MIB);
+            let found = allocate_extents(kind, RequestedSize::from(size_mib), &mut extents).map(|bytes| bytes / MIB);
             assert_eq!((found, extents.as_slice()), (expected, left), "{kind} {size_mib} {free:?}");
         }
     }
@@ -318,18 +318,18 @@ mod tests {
     #[test]
     fn filesystems_have_a_least_size() {
         let cases = [
-            (Format::Xfs, &[][..], 512, Some(300)),
-            (Format::Btrfs, &[], 512, Some(128)),
-            (Format::Ext4, &[], 512, None),
-            (Format::Vfat, &[], 4096, None),
-            (Format::Vfat, &["-F", "32"], 4096, Some(260)),
-            (Format::Vfat, &["-F32"], 512, Some(33)),
-            (Format::Vfat, &["-F", "16"], 4096, None),
+            (FilesystemFormat::Xfs, &[][..], 512, Some(300)),
+            (FilesystemFormat::Btrfs, &[], 512, Some(128)),
+            (FilesystemFormat::Ext4, &[], 512, None),
+            (FilesystemFormat::Vfat, &[], 4096, None),
+            (FilesystemFormat::Vfat, &["-F", "32"], 4096, Some(260)),
+            (FilesystemFormat::Vfat, &["-F32"], 512, Some(33)),
+            (FilesystemFormat::Vfat, &["-F", "16"], 4096, None),
         ];
         for (format, options, sector, expected) in cases {
             let createoptions = options.iter().map(|option| (*option).to_owned()).collect();
             let device = "/dev/sda1".to_owned();
-            let filesystem = Filesystem {
+            let filesystem = FilesystemSpec {
                 path: None,
                 device: device.into(),
                 format,
@@ -340,7 +340,7 @@ mod tests {
                 grow: false,
                 encrypted: None,
             };
-            assert_eq!(least_mib(&filesystem, sector).map(|(mib, _)| mib), expected, "{format} {options:?}");
+            assert_eq!(min_filesystem_mib(&filesystem, sector).map(|(mib, _)| mib), expected, "{format} {options:?}");
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Block devices of a layout, with their present and future state.
 
 use crate::device::{DevicePath, LayoutPath};
-use crate::inventory::Signature;
-use crate::order::{self, Gather};
-use crate::problem::Problem;
+use crate::diagnostic::Diagnostic;
+use crate::inventory::DeviceSignature;
+use crate::small_sort::{self, GatherExt};
 use std::collections::BTreeMap;
 
 /// Treatment of a device, derived from the disks below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
+pub enum DeviceFate {
     /// Created on disks that are wiped.
     Wiped,
     /// Created on blank disks that the layout preserves.
@@ -19,12 +19,12 @@ pub enum Fate {
 
 /// A block device of the layout: a disk, partition, array or volume.
 #[derive(Debug, Clone)]
-pub struct Device<'a> {
+pub struct PlannedDevice<'a> {
     /// Path during the installation.
     pub path: DevicePath,
     /// Present path. A preserved array may be active under another name.
     pub now: DevicePath,
-    pub fate: Fate,
+    pub fate: DeviceFate,
     /// Index in `Layout::disks` of the absent disk that it lies on.
     pub absent: Option<usize>,
     /// Whether it is preserved and samples of it are zero.
@@ -37,54 +37,54 @@ pub struct Device<'a> {
     /// Alignment that LVM uses; 0 for the default.
     pub stripe_bytes: u64,
     /// Signatures on a preserved device, or the reason why they are unknown.
-    pub content: Result<&'a [Signature], String>,
+    pub content: Result<&'a [DeviceSignature], String>,
 }
 
 /// Size of a device, as far as it is known before the device is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Size {
+pub enum DeviceSize {
     Known(u64),
     AtMost(u64),
 }
 
-impl Size {
-    pub fn most(self) -> u64 {
-        let (Size::Known(bytes) | Size::AtMost(bytes)) = self;
+impl DeviceSize {
+    pub fn max_bytes(self) -> u64 {
+        let (DeviceSize::Known(bytes) | DeviceSize::AtMost(bytes)) = self;
         bytes
     }
 }
 
-impl Device<'_> {
-    pub fn size(&self) -> Size {
-        self.size_bytes.map_or(Size::AtMost(self.most_bytes), Size::Known)
+impl PlannedDevice<'_> {
+    pub fn size(&self) -> DeviceSize {
+        self.size_bytes.map_or(DeviceSize::AtMost(self.most_bytes), DeviceSize::Known)
     }
 }
 
 /// Devices below an object, and their common fate.
-pub struct Below<'a> {
-    pub devices: Vec<Device<'a>>,
-    pub fate: Fate,
+pub struct UnderlyingDevices<'a> {
+    pub devices: Vec<PlannedDevice<'a>>,
+    pub fate: DeviceFate,
 }
 
-impl<'a> Below<'a> {
+impl<'a> UnderlyingDevices<'a> {
     /// Returns the devices that are present in the machine.
-    pub fn present(&self) -> impl Iterator<Item = &Device<'a>> {
+    pub fn present(&self) -> impl Iterator<Item = &PlannedDevice<'a>> {
         self.devices.iter().filter(|device| device.absent.is_none())
     }
 
     /// Returns the absent devices, with their index in `devices`.
-    pub fn absent(&self) -> impl Iterator<Item = (usize, &Device<'a>)> {
+    pub fn absent(&self) -> impl Iterator<Item = (usize, &PlannedDevice<'a>)> {
         self.devices.iter().enumerate().filter(|(_, device)| device.absent.is_some())
     }
 
-    pub fn paths(&self) -> Vec<DevicePath> {
+    pub fn install_paths(&self) -> Vec<DevicePath> {
         self.present().map(|device| device.path.clone()).collect()
     }
 
     /// Returns the present paths, sorted.
-    pub fn now(&self) -> Vec<DevicePath> {
+    pub fn present_paths(&self) -> Vec<DevicePath> {
         let mut now: Vec<DevicePath> = self.present().map(|device| device.now.clone()).collect();
-        order::sort(&mut now);
+        small_sort::sort(&mut now);
         now
     }
 
@@ -96,38 +96,38 @@ impl<'a> Below<'a> {
 
 /// Devices that the layout provides, by their path in the layout.
 #[derive(Default)]
-pub struct Devices<'a> {
-    devices: BTreeMap<LayoutPath, Device<'a>>,
+pub struct DeviceTable<'a> {
+    devices: BTreeMap<LayoutPath, PlannedDevice<'a>>,
     /// Problems about devices that were requested but do not exist.
-    pub unknown: Vec<Problem>,
+    pub unknown: Vec<Diagnostic>,
 }
 
-impl<'a> Devices<'a> {
-    pub fn insert(&mut self, path: LayoutPath, device: Device<'a>) {
+impl<'a> DeviceTable<'a> {
+    pub fn insert(&mut self, path: LayoutPath, device: PlannedDevice<'a>) {
         self.devices.insert(path, device);
     }
 
     /// Returns the known sizes in bytes, by path during the installation.
-    pub fn sizes(&self) -> BTreeMap<DevicePath, u64> {
+    pub fn known_sizes(&self) -> BTreeMap<DevicePath, u64> {
         let present = self.devices.values().filter(|device| device.absent.is_none());
         present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).gather()
     }
 
     /// Returns the present path and the path during the installation; `None` if the layout does not provide the device.
-    pub fn path(&self, path: &LayoutPath) -> Option<(&DevicePath, &DevicePath)> {
+    pub fn find_paths(&self, path: &LayoutPath) -> Option<(&DevicePath, &DevicePath)> {
         self.devices.get(path).map(|device| (&device.now, &device.path))
     }
 
-    pub fn get(&mut self, place: &str, path: &LayoutPath) -> Option<Device<'a>> {
+    pub fn get_or_report(&mut self, place: &str, path: &LayoutPath) -> Option<PlannedDevice<'a>> {
         let device = self.devices.get(path).cloned();
         if device.is_none() {
-            self.unknown.push(Problem::new(place, format!("device:{path} is not provided by the layout")));
+            self.unknown.push(Diagnostic::new(place, format!("device:{path} is not provided by the layout")));
         }
         device
     }
 
-    pub fn get_all(&mut self, place: &str, paths: &[LayoutPath]) -> Option<Vec<Device<'a>>> {
-        let found: Vec<Option<Device>> = paths.iter().map(|path| self.get(place, path)).collect();
+    pub fn get_all_or_report(&mut self, place: &str, paths: &[LayoutPath]) -> Option<Vec<PlannedDevice<'a>>> {
+        let found: Vec<Option<PlannedDevice>> = paths.iter().map(|path| self.get_or_report(place, path)).collect();
         found.into_iter().collect()
     }
 }

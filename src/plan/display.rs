@@ -1,29 +1,29 @@
 //! Text form of the plan, which `drophammer plan` and the console print before anything happens.
 
-mod containers;
+mod bootable;
 mod disks;
-mod finish;
 mod firmware;
-mod kept;
-mod lines;
+mod k8s_volumes;
+mod luks;
+mod migration;
 mod opaque;
 mod operations;
-mod received;
-mod running;
-mod volumes;
+mod preserved_tree;
+mod running_tree;
+mod tree_lines;
 
-pub use kept::show_kept;
-pub use running::Running;
+pub use preserved_tree::draw_preserved;
+pub use running_tree::RunningTrees;
 
-use disks::disks;
-use opaque::opaque;
+use disks::write_disks;
+use opaque::write_opaque;
 
-use super::{Mode, Plan, Refusal, Subject, Summary};
+use super::{InstallMode, Plan, PlanRefusal, PlanSubject, PlanSummary};
 use crate::device::KernelName;
-use crate::inventory::{self, Partition, Signature};
-use crate::marker::Marker;
-use crate::text::terminal::escape_line;
-use crate::text::{bytes, counted};
+use crate::format::terminal::escape_line;
+use crate::format::{format_bytes, format_count};
+use crate::install_marker::InstallMarker;
+use crate::inventory::{self, DeviceSignature, DiskPartition};
 use std::fmt;
 
 /// Description of a device on which nothing is recognized and which is not proven blank: it may contain data all the same.
@@ -33,14 +33,14 @@ const BLANK: &str = "blank";
 /// Prints the plan. The alternate form `{:#}` colours wiped disks.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        title(f, &self.subject, self.mode, &self.layout)?;
-        disks(f, &self.disks)?;
-        opaque(f, &self.opaque)?;
-        firmware::firmware(f, self.firmware.as_ref())?;
+        write_title(f, &self.subject, self.mode, &self.layout)?;
+        write_disks(f, &self.disks)?;
+        write_opaque(f, &self.opaque)?;
+        firmware::write_firmware(f, self.firmware.as_ref())?;
         if let Some(marker) = &self.already {
-            already(f, marker)?;
+            write_existing(f, marker)?;
         }
-        volumes::volumes(f, &self.volumes)?;
+        k8s_volumes::write_volumes(f, &self.volumes)?;
         for warning in &self.warnings {
             writeln!(f, "WARNING: {}", escape_line(warning))?;
         }
@@ -51,7 +51,7 @@ impl fmt::Display for Plan {
             if index == self.point_of_no_return {
                 writeln!(f, "── point of no return {}", "─".repeat(49))?;
             }
-            let lines = operations::lines(&stage.operations, &self.sizes);
+            let lines = operations::operation_lines(&stage.operations, &self.sizes);
             writeln!(
                 f,
                 "{:>2}  {:<18}  {}",
@@ -67,19 +67,19 @@ impl fmt::Display for Plan {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for PlanRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        title(f, &self.subject, self.mode, &self.layout)?;
-        disks(f, &self.disks)?;
-        opaque(f, &self.opaque)?;
+        write_title(f, &self.subject, self.mode, &self.layout)?;
+        write_disks(f, &self.disks)?;
+        write_opaque(f, &self.opaque)?;
         writeln!(f, "refused, for {}:", if self.problems.len() == 1 { "one reason" } else { "these reasons" })?;
         for problem in &self.problems {
             writeln!(f, "  {}", escape_line(&problem.to_string()))?;
         }
         let remedy = match self.mode {
-            Mode::Install => "Correct the layout, or the disks, and try again.",
+            InstallMode::Install => "Correct the layout, or the disks, and try again.",
             // Editing the layout's file alone does not change the stored layout.
-            Mode::Reinstall => {
+            InstallMode::Reinstall => {
                 "A reinstall uses the layout that was stored when the machine was installed. Repair the disks and order the \
                  reinstall again, or correct the layout's file and order it with --change-promise."
             }
@@ -88,13 +88,13 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for PlanSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let disks = |names: &[KernelName]| counted(names.len(), "disk", "disks");
+        let disks = |names: &[KernelName]| format_count(names.len(), "disk", "disks");
         let lost = match (self.wiped.is_empty(), self.lost_bytes) {
             (true, _) => String::new(),
             (false, 0) => " (nothing is lost)".to_owned(),
-            (false, lost) => format!(" (up to {} of data is lost)", bytes(lost)),
+            (false, lost) => format!(" (up to {} of data is lost)", format_bytes(lost)),
         };
         let parts = [
             (&self.wiped, "wiped", lost.as_str()),
@@ -112,10 +112,10 @@ impl fmt::Display for Summary {
     }
 }
 
-fn title(f: &mut fmt::Formatter<'_>, subject: &Subject, mode: Mode, layout: &str) -> fmt::Result {
+fn write_title(f: &mut fmt::Formatter<'_>, subject: &PlanSubject, mode: InstallMode, layout: &str) -> fmt::Result {
     let mode = match mode {
-        Mode::Install => "install",
-        Mode::Reinstall => "reinstall",
+        InstallMode::Install => "install",
+        InstallMode::Reinstall => "reinstall",
     };
     let name = if subject.name.is_empty() { String::new() } else { format!("  \"{}\"", subject.name) };
     let machine = if subject.machine.is_empty() { "this machine" } else { &subject.machine };
@@ -123,7 +123,7 @@ fn title(f: &mut fmt::Formatter<'_>, subject: &Subject, mode: Mode, layout: &str
     writeln!(f, "{}\n", escape_line(&line))
 }
 
-fn already(f: &mut fmt::Formatter<'_>, marker: &Marker) -> fmt::Result {
+fn write_existing(f: &mut fmt::Formatter<'_>, marker: &InstallMarker) -> fmt::Result {
     let order = marker.order.as_ref().map(|order| format!(", order {order}")).unwrap_or_default();
     let time = if marker.time.is_empty() { String::new() } else { format!(" since {}", marker.time) };
     let line =
@@ -132,45 +132,45 @@ fn already(f: &mut fmt::Formatter<'_>, marker: &Marker) -> fmt::Result {
     writeln!(f, "Nothing is written; the installed system is booted.\n")
 }
 
-fn short<D: AsRef<str> + ?Sized>(device: &D) -> &str {
+fn strip_dev<D: AsRef<str> + ?Sized>(device: &D) -> &str {
     let device = device.as_ref();
     device.strip_prefix("/dev/").unwrap_or(device)
 }
 
 /// Describes the content of a disk in one line.
-pub fn contents(disk: &inventory::Disk) -> String {
+pub fn describe_contents(disk: &inventory::InventoryDisk) -> String {
     let mut parts = Vec::new();
     if let Some(table) = &disk.table {
         let count = table.partitions.len();
         let plural = if count == 1 { "" } else { "s" };
         parts.push(format!("{} {count} partition{plural}", table.kind.to_uppercase()));
-        parts.extend(table.partitions.iter().flat_map(|partition| &partition.signatures).map(signature));
+        parts.extend(table.partitions.iter().flat_map(|partition| &partition.signatures).map(describe_signature));
         let nameless: Vec<&str> =
-            table.partitions.iter().filter(|part| is_nameless(part)).map(|part| short(&part.device)).collect();
+            table.partitions.iter().filter(|part| is_unrecognized(part)).map(|part| strip_dev(&part.device)).collect();
         if !nameless.is_empty() {
             parts.push(format!("{NO_KNOWN_KIND} on {}", nameless.join(", ")));
         }
     }
-    parts.extend(disk.signatures.iter().map(signature));
+    parts.extend(disk.signatures.iter().map(describe_signature));
     parts.extend(disk.unreadable.as_ref().map(|why| format!("partly unreadable: {why}")));
-    if parts.is_empty() { nothing_known(disk.blank).to_owned() } else { parts.join(" · ") }
+    if parts.is_empty() { describe_unrecognized(disk.blank).to_owned() } else { parts.join(" · ") }
 }
 
 /// Describes a device on which nothing is recognized. Only a device that is proven blank is called blank.
-pub fn nothing_known(is_blank: bool) -> &'static str {
+pub fn describe_unrecognized(is_blank: bool) -> &'static str {
     if is_blank { BLANK } else { NO_KNOWN_KIND }
 }
 
 /// Returns whether it is an extended MBR partition, which contains a table that is not a signature.
-pub fn is_extended(partition: &Partition) -> bool {
+pub fn is_extended(partition: &DiskPartition) -> bool {
     ["0x5", "0xf", "0x85"].contains(&partition.kind.as_str())
 }
 
-fn is_nameless(partition: &Partition) -> bool {
+fn is_unrecognized(partition: &DiskPartition) -> bool {
     partition.signatures.is_empty() && !partition.blank && !is_extended(partition)
 }
 
-pub fn signature(signature: &Signature) -> String {
+pub fn describe_signature(signature: &DeviceSignature) -> String {
     let kind = match signature.kind.as_str() {
         "LVM2_member" => "LVM physical volume",
         "linux_raid_member" => "RAID member",

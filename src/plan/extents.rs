@@ -7,17 +7,17 @@
 //! underlying devices, from then on | | a Kubernetes volume that is created or added | the blank disk that it takes, or the physical
 //! volumes of its group, from then on | | anything else | nothing |
 
-use super::together::Together;
-use super::{ByteRange, OfRun, OnDevice, Operation, Plan, Stage, StageName, Verdict};
+use super::members::AssembledMembers;
+use super::{ByteRange, DeviceOp, DiskVerdict, Operation, Plan, PlanStage, SessionOp, StageName};
 use crate::device::DevicePath;
 use crate::inventory::Inventory;
-use crate::order;
+use crate::small_sort;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Consecutive stages with the extents that each of them may write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Extents {
+pub struct StageExtents {
     /// The JSON field is `steps`, the word that operators read.
     #[serde(rename = "steps")]
     pub stages: Vec<StageName>,
@@ -36,53 +36,53 @@ pub struct DiskExtents {
 }
 
 /// Returns the extents of all stages of the plan, in order. `inventory` is the one that the plan was made from.
-pub fn of(plan: &Plan, inventory: &Inventory) -> Vec<Extents> {
-    let ground = Ground { plan, inventory, together: together(plan) };
-    let mut open = Open::new();
-    let mut extents: Vec<Extents> = Vec::new();
+pub fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageExtents> {
+    let ground = ExtentBuilder { plan, inventory, together: collect_members(plan) };
+    let mut open = WritableRanges::new();
+    let mut extents: Vec<StageExtents> = Vec::new();
     for (index, stage) in plan.stages.iter().enumerate() {
         if index == plan.point_of_no_return {
-            ground.open_made(&mut open);
+            ground.open_recreated(&mut open);
         }
         if index >= plan.point_of_no_return {
-            ground.open_kept(stage, &mut open);
+            ground.open_preserved(stage, &mut open);
         }
-        let disks = if stage.name.leaves().complete() { Vec::new() } else { ground.disks(&open) };
+        let disks = if stage.name.failure_state().is_complete() { Vec::new() } else { ground.disk_extents(&open) };
         match extents.last_mut().filter(|last| last.disks == disks) {
             Some(last) => last.stages.push(stage.name),
-            None => extents.push(Extents { stages: vec![stage.name], disks }),
+            None => extents.push(StageExtents { stages: vec![stage.name], disks }),
         }
     }
     extents
 }
 
 /// Writable ranges by path of the disk.
-type Open = BTreeMap<DevicePath, Vec<ByteRange>>;
+type WritableRanges = BTreeMap<DevicePath, Vec<ByteRange>>;
 
 /// Locations of the plan's devices on the disks.
-struct Ground<'a> {
+struct ExtentBuilder<'a> {
     plan: &'a Plan,
     inventory: &'a Inventory,
-    together: Together,
+    together: AssembledMembers,
 }
 
 /// Returns the preserved arrays, groups and containers that the stages activate.
-fn together(plan: &Plan) -> Together {
-    let mut together = Together::default();
+fn collect_members(plan: &Plan) -> AssembledMembers {
+    let mut together = AssembledMembers::default();
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
         match operation {
-            Operation::Device(OnDevice::AssembleArray(array)) => together.array(array),
-            Operation::Device(OnDevice::ActivateGroup(group)) => together.group(group),
-            Operation::Device(OnDevice::OpenContainer(open)) => together.container(&open.container),
+            Operation::Device(DeviceOp::AssembleArray(array)) => together.add_array(array),
+            Operation::Device(DeviceOp::ActivateGroup(group)) => together.add_group(group),
+            Operation::Device(DeviceOp::OpenContainer(open)) => together.add_container(&open.container),
             Operation::Device(_) | Operation::Run(_) => {}
         }
     }
     together
 }
 
-impl Ground<'_> {
-    fn open_made(&self, open: &mut Open) {
-        let made = self.plan.disks.iter().filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
+impl ExtentBuilder<'_> {
+    fn open_recreated(&self, open: &mut WritableRanges) {
+        let made = self.plan.disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
         for disk in made {
             let whole = ByteRange { start: 0, length: disk.size_bytes };
             open.insert(disk.device.clone(), vec![whole]);
@@ -90,91 +90,93 @@ impl Ground<'_> {
     }
 
     /// Opens the devices that the stage writes. New devices lie on disks that are open already.
-    fn open_kept(&self, stage: &Stage, open: &mut Open) {
-        for device in stage.operations.iter().flat_map(Ground::written) {
-            for (disk, range) in self.ranges(device) {
+    fn open_preserved(&self, stage: &PlanStage, open: &mut WritableRanges) {
+        for device in stage.operations.iter().flat_map(ExtentBuilder::written_devices) {
+            for (disk, range) in self.locate_device(device) {
                 open.entry(disk).or_default().push(range);
             }
         }
     }
 
     /// Returns the devices, outside of recreated disks, that an operation starts to write.
-    fn written(operation: &Operation) -> Vec<DevicePath> {
+    fn written_devices(operation: &Operation) -> Vec<DevicePath> {
         match operation {
-            Operation::Device(OnDevice::AssembleArray(array)) => array.members.clone(),
-            Operation::Device(OnDevice::ActivateGroup(group)) => group.devices.clone(),
+            Operation::Device(DeviceOp::AssembleArray(array)) => array.members.clone(),
+            Operation::Device(DeviceOp::ActivateGroup(group)) => group.devices.clone(),
             // cryptsetup repairs a damaged header when it opens the container for writing.
-            Operation::Device(OnDevice::OpenContainer(open)) if !open.read_only => vec![open.container.device.clone()],
-            Operation::Device(OnDevice::MakeFilesystem(make)) => vec![make.device.clone()],
-            Operation::Device(OnDevice::PreparePersistent(volume)) => volume.written().into_iter().cloned().collect(),
+            Operation::Device(DeviceOp::OpenContainer(open)) if !open.read_only => vec![open.container.device.clone()],
+            Operation::Device(DeviceOp::MakeFilesystem(make)) => vec![make.device.clone()],
+            Operation::Device(DeviceOp::PreparePersistent(volume)) => {
+                volume.written_devices().into_iter().cloned().collect()
+            }
             Operation::Device(
-                OnDevice::Release(_)
-                | OnDevice::AssertFree { .. }
-                | OnDevice::TakeDown { .. }
-                | OnDevice::ProveZeros(_)
-                | OnDevice::WipeDisk(_)
-                | OnDevice::WriteTable(_)
-                | OnDevice::CreateArray(_)
-                | OnDevice::CreateGroup(_)
-                | OnDevice::CreateVolume(_)
-                | OnDevice::CreateContainer(_)
-                | OnDevice::OpenContainer(_)
-                | OnDevice::CloseContainer { .. }
-                | OnDevice::TryArray(_)
-                | OnDevice::TryFilesystem(_)
-                | OnDevice::DeactivateGroup { .. }
-                | OnDevice::StopArray { .. },
+                DeviceOp::Release(_)
+                | DeviceOp::AssertFree { .. }
+                | DeviceOp::TakeDown { .. }
+                | DeviceOp::ProveZeros(_)
+                | DeviceOp::WipeDisk(_)
+                | DeviceOp::WriteTable(_)
+                | DeviceOp::CreateArray(_)
+                | DeviceOp::CreateGroup(_)
+                | DeviceOp::CreateVolume(_)
+                | DeviceOp::CreateContainer(_)
+                | DeviceOp::OpenContainer(_)
+                | DeviceOp::CloseContainer { .. }
+                | DeviceOp::TryArray(_)
+                | DeviceOp::TryFilesystem(_)
+                | DeviceOp::DeactivateGroup { .. }
+                | DeviceOp::StopArray { .. },
             ) => Vec::new(),
-            Operation::Run(OfRun::Mount(mount)) if !mount.is_read_only() => mount.devices().collect(),
+            Operation::Run(SessionOp::Mount(mount)) if !mount.is_read_only() => mount.devices().collect(),
             Operation::Run(
-                OfRun::ReachImage { .. }
-                | OfRun::VerifyDefinition { .. }
-                | OfRun::FindPrograms { .. }
-                | OfRun::IdentifyDisk(_)
-                | OfRun::CheckContainers(_)
-                | OfRun::LockDisk { .. }
-                | OfRun::UnlockDisk { .. }
-                | OfRun::Rehearse(_)
-                | OfRun::TellPointOfNoReturn { .. }
-                | OfRun::MoveStands { .. }
-                | OfRun::Mount(_)
-                | OfRun::MountReadOnly(_)
-                | OfRun::BurnDisk(_)
-                | OfRun::Receive(_)
-                | OfRun::AdaptMoved(_)
-                | OfRun::CreateSystem(_)
-                | OfRun::GrowFilesystem(_)
-                | OfRun::BurnImage { .. }
-                | OfRun::WriteMachineFiles { .. }
-                | OfRun::InjectFiles(_)
-                | OfRun::Finish(_)
-                | OfRun::AdaptImage(_)
-                | OfRun::WritePersistent(_)
-                | OfRun::WriteFstab(_)
-                | OfRun::ExtendFstab(_)
-                | OfRun::WriteCrypttab(_)
-                | OfRun::FindLoader
-                | OfRun::RemoveVariables(_)
-                | OfRun::WriteBootEntries(_)
-                | OfRun::LoadKernel
-                | OfRun::ProveKept(_)
-                | OfRun::WriteMarker(_)
-                | OfRun::Unmount
-                | OfRun::FlushDisks { .. }
-                | OfRun::Report(_)
-                | OfRun::Kexec,
+                SessionOp::ReachImage { .. }
+                | SessionOp::VerifyDefinition { .. }
+                | SessionOp::FindPrograms { .. }
+                | SessionOp::IdentifyDisk(_)
+                | SessionOp::CheckContainers(_)
+                | SessionOp::LockDisk { .. }
+                | SessionOp::UnlockDisk { .. }
+                | SessionOp::Rehearse(_)
+                | SessionOp::TellPointOfNoReturn { .. }
+                | SessionOp::MoveStands { .. }
+                | SessionOp::Mount(_)
+                | SessionOp::MountReadOnly(_)
+                | SessionOp::BurnDisk(_)
+                | SessionOp::Receive(_)
+                | SessionOp::AdaptMoved(_)
+                | SessionOp::CreateSystem(_)
+                | SessionOp::GrowFilesystem(_)
+                | SessionOp::BurnImage { .. }
+                | SessionOp::WriteMachineFiles { .. }
+                | SessionOp::InjectFiles(_)
+                | SessionOp::Finish(_)
+                | SessionOp::AdaptImage(_)
+                | SessionOp::WritePersistent(_)
+                | SessionOp::WriteFstab(_)
+                | SessionOp::ExtendFstab(_)
+                | SessionOp::WriteCrypttab(_)
+                | SessionOp::FindLoader
+                | SessionOp::RemoveVariables(_)
+                | SessionOp::WriteBootEntries(_)
+                | SessionOp::LoadKernel
+                | SessionOp::ProveKept(_)
+                | SessionOp::WriteMarker(_)
+                | SessionOp::Unmount
+                | SessionOp::FlushDisks { .. }
+                | SessionOp::Report(_)
+                | SessionOp::Kexec,
             ) => Vec::new(),
         }
     }
 
     /// Returns the location of an existing device: a disk, a partition, or an object that a stage activates from preserved ones.
-    fn ranges(&self, device: DevicePath) -> Vec<(DevicePath, ByteRange)> {
-        let bottoms = self.together.bottoms([device]);
-        bottoms.iter().filter_map(|bottom| self.range(bottom)).collect()
+    fn locate_device(&self, device: DevicePath) -> Vec<(DevicePath, ByteRange)> {
+        let bottoms = self.together.find_bottoms([device]);
+        bottoms.iter().filter_map(|bottom| self.locate_bottom(bottom)).collect()
     }
 
-    fn range(&self, device: &DevicePath) -> Option<(DevicePath, ByteRange)> {
-        if let Some(disk) = self.inventory.disk(device.as_str()) {
+    fn locate_bottom(&self, device: &DevicePath) -> Option<(DevicePath, ByteRange)> {
+        if let Some(disk) = self.inventory.find_disk(device.as_str()) {
             return Some((disk.device.clone(), ByteRange { start: 0, length: disk.size_bytes }));
         }
         self.inventory.disks.iter().find_map(|disk| {
@@ -184,19 +186,19 @@ impl Ground<'_> {
         })
     }
 
-    fn disks(&self, open: &Open) -> Vec<DiskExtents> {
+    fn disk_extents(&self, open: &WritableRanges) -> Vec<DiskExtents> {
         let disks = open.iter().map(|(device, ranges)| DiskExtents {
             device: device.clone(),
-            serial: self.inventory.disk(device.as_str()).map(|disk| disk.serial.clone()).unwrap_or_default(),
-            ranges: merged(ranges),
+            serial: self.inventory.find_disk(device.as_str()).map(|disk| disk.serial.clone()).unwrap_or_default(),
+            ranges: merge_ranges(ranges),
         });
         disks.collect()
     }
 }
 
-fn merged(ranges: &[ByteRange]) -> Vec<ByteRange> {
+fn merge_ranges(ranges: &[ByteRange]) -> Vec<ByteRange> {
     let mut sorted = ranges.to_vec();
-    order::by_key(&mut sorted, |range| range.start);
+    small_sort::sort_by_key(&mut sorted, |range| range.start);
     let mut merged: Vec<ByteRange> = Vec::new();
     let end = |range: &ByteRange| range.start.saturating_add(range.length);
     for range in sorted {

@@ -1,26 +1,26 @@
 //! Filesystems: created on new devices, or compared with the layout.
 
-use super::Waiver;
-use super::capacity::least_mib;
-use super::devices::{Device, Fate};
+use super::MarkerWaiver;
+use super::capacity::min_filesystem_mib;
+use super::decide::PlanDecider;
+use super::devices::{DeviceFate, PlannedDevice};
 use super::display;
-use super::placed::{FilesystemFate, New};
-use super::returning::mountable;
+use super::filesystem_fate::{FilesystemFate, NewFilesystem};
+use super::restore::mount_path;
 use super::sectors::MIB;
-use super::verdict::Deciding;
-use crate::inventory::Tried;
-use crate::layout::{Filesystem, Format};
+use crate::inventory::AttemptTarget;
+use crate::layout::{FilesystemFormat, FilesystemSpec};
 use uuid::Uuid;
 
-impl<'a> Deciding<'a> {
+impl<'a> PlanDecider<'a> {
     pub fn decide_filesystems(&mut self) {
         for (index, filesystem) in self.layout.filesystems.iter().enumerate() {
             let place = format!("filesystems[{index}]");
-            if filesystem.format == Format::Tmpfs {
+            if filesystem.format == FilesystemFormat::Tmpfs {
                 self.decided.filesystems.push(FilesystemFate::Tmpfs);
-            } else if let Some(hidden) = self.hidden(&filesystem.device) {
+            } else if let Some(hidden) = self.unopened_reason(&filesystem.device) {
                 self.decide_hidden(filesystem, hidden);
-            } else if let Some(device) = self.devices.get(&place, &filesystem.device) {
+            } else if let Some(device) = self.devices.get_or_report(&place, &filesystem.device) {
                 match filesystem.encrypted {
                     Some(encrypted) => self.decide_encrypted(&place, filesystem, encrypted, &device),
                     None => self.decide_plain(&place, filesystem, &device),
@@ -30,38 +30,38 @@ impl<'a> Deciding<'a> {
     }
 
     /// Decides on the filesystem on this device, which may be the mapping of a container.
-    pub fn decide_plain(&mut self, place: &str, filesystem: &Filesystem, device: &Device<'a>) {
+    pub fn decide_plain(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
         // The absent disk was refused.
         if device.absent.is_some() {
             return;
         }
-        let in_image = self.layout.disks.iter().find_map(|disk| disk.image_partition(&filesystem.device));
+        let in_image = self.layout.disks.iter().find_map(|disk| disk.image_partition_number(&filesystem.device));
         if let Some(number) = in_image {
             let device = device.path.clone();
             return self.decided.filesystems.push(FilesystemFate::InImage { device, number });
         }
-        let keep = device.fate == Fate::Kept;
-        let is_filled = keep && filesystem.format != Format::None;
-        let cut_off = if is_filled { self.was_cut_off(device) } else { None };
+        let keep = device.fate == DeviceFate::Kept;
+        let is_filled = keep && filesystem.format != FilesystemFormat::None;
+        let cut_off = if is_filled { self.find_unfinished(device) } else { None };
         let is_cut_off = cut_off.is_some();
         let fill = is_filled && (device.blank || is_cut_off);
         // A blank disk that the layout preserves cannot take the root filesystem, which would then be preserved by later reinstalls.
-        let refused = device.fate != Fate::Wiped && is_root(filesystem);
+        let refused = device.fate != DeviceFate::Wiped && is_root(filesystem);
         let fate = if refused || keep && !fill {
             keep_filesystem(filesystem, device)
         } else {
-            too_small(filesystem, device)
+            check_min_size(filesystem, device)
                 .map_or_else(|| Ok(self.new_filesystem(filesystem, device, cut_off, fill)), Err)
         };
         match fate {
             Ok(fate) => {
                 match &fate {
                     FilesystemFate::Filled(new) => {
-                        self.say_filled(filesystem, device, &new.uuid, is_cut_off);
-                        self.decide_return(place, filesystem, device, true);
+                        self.warn_filled(filesystem, device, &new.uuid, is_cut_off);
+                        self.check_mountable(place, filesystem, device, true);
                     }
                     FilesystemFate::Kept { .. } => {
-                        self.decide_return(place, filesystem, device, false);
+                        self.check_mountable(place, filesystem, device, false);
                         self.refuse_companions(place, filesystem, device);
                     }
                     FilesystemFate::Made(_)
@@ -77,23 +77,23 @@ impl<'a> Deciding<'a> {
 
     fn new_filesystem(
         &mut self,
-        filesystem: &Filesystem,
-        device: &Device,
+        filesystem: &FilesystemSpec,
+        device: &PlannedDevice,
         cut_off: Option<String>,
         fill: bool,
     ) -> FilesystemFate {
         // The UUID of an interrupted attempt is reused, so that the filesystem is recognized if it is interrupted again.
-        let uuid = cut_off.or_else(|| self.carried_filesystem(&filesystem.device));
+        let uuid = cut_off.or_else(|| self.migrated_filesystem_uuid(&filesystem.device));
         let uuid = uuid.or_else(|| filesystem_uuid(filesystem.format, (self.ids)()));
         let (device, size, sector_bytes) = (device.path.clone(), device.size(), device.sector_bytes);
         match uuid {
             None => FilesystemFate::Unformatted { device, is_kept: false },
-            Some(uuid) if fill => FilesystemFate::Filled(New { device, uuid, size, sector_bytes }),
-            Some(uuid) => FilesystemFate::Made(New { device, uuid, size, sector_bytes }),
+            Some(uuid) if fill => FilesystemFate::Filled(NewFilesystem { device, uuid, size, sector_bytes }),
+            Some(uuid) => FilesystemFate::Made(NewFilesystem { device, uuid, size, sector_bytes }),
         }
     }
 
-    fn say_filled(&mut self, filesystem: &Filesystem, device: &Device, uuid: &str, is_cut_off: bool) {
+    fn warn_filled(&mut self, filesystem: &FilesystemSpec, device: &PlannedDevice, uuid: &str, is_cut_off: bool) {
         if !is_cut_off {
             self.require_zeros_on(device);
         }
@@ -101,20 +101,20 @@ impl<'a> Deciding<'a> {
             true => "samples of it are blank: the filesystem is created if the whole device is zero",
             false => "an earlier attempt was interrupted while creating it: the filesystem is created again",
         };
-        self.warn(format!("{}, but {said}", wish(filesystem, device)));
-        let making = self.making(device, uuid).map(|making| (filesystem.device.clone(), making));
+        self.warn(format!("{}, but {said}", describe_wish(filesystem, device)));
+        let making = self.record_filling(device, uuid).map(|making| (filesystem.device.clone(), making));
         self.decided.filling.extend(making);
     }
 }
 
-impl Deciding<'_> {
+impl PlanDecider<'_> {
     /// Refuses preserved filesystems that cannot be mounted after the installation, while the old system still exists.
     ///
     /// | preserved, and mounted by the layout | | |---|---| | for writing, or blank and created; on a write-protected disk | refused | |
     /// the agent could not mount it even read-only | refused | | the same, and the layout's own mount options may help, or an earlier
     /// attempt has wiped the old system already | warning |
-    fn decide_return(&mut self, place: &str, filesystem: &Filesystem, device: &Device, fill: bool) {
-        let path = mountable(filesystem);
+    fn check_mountable(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice, fill: bool) {
+        let path = mount_path(filesystem);
         let disks = self.disks_below(&device.now);
         let mut disks = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
         let is_written = path.is_some() && !filesystem.is_read_only();
@@ -127,13 +127,15 @@ impl Deciding<'_> {
             );
             return self.refuse(place, message);
         }
-        let why = self.inventory.failure(&Tried::Filesystem(device.now.clone()));
+        let why = self.inventory.find_failure(&AttemptTarget::Filesystem(device.now.clone()));
         let (Some(path), Some(why), false) = (path, why, fill) else { return };
-        let message =
-            format!("{}, mounted at {path}, but it cannot be mounted even read-only: {why}", wish(filesystem, device));
+        let message = format!(
+            "{}, mounted at {path}, but it cannot be mounted even read-only: {why}",
+            describe_wish(filesystem, device)
+        );
         let waiver = self.request.claim.as_ref().and_then(|claim| claim.waiver);
-        let may_help = filesystem.options().any(names_more);
-        match may_help || waiver == Some(Waiver::Begun) {
+        let may_help = filesystem.mount_options().any(names_further_devices);
+        match may_help || waiver == Some(MarkerWaiver::Begun) {
             true => self.warn(message),
             false => self.refuse(place, message),
         }
@@ -141,26 +143,26 @@ impl Deciding<'_> {
 }
 
 /// Returns whether the option names further devices of a filesystem, or permits their absence. The agent inspects without such options.
-fn names_more(option: &str) -> bool {
+fn names_further_devices(option: &str) -> bool {
     let starts = ["device=", "logdev=", "rtdev=", "journal_dev=", "journal_path=", "sb=", "rescue="];
     option == "degraded" || starts.iter().any(|start| option.starts_with(start))
 }
 
-fn is_root(filesystem: &Filesystem) -> bool {
+fn is_root(filesystem: &FilesystemSpec) -> bool {
     filesystem.path.as_deref() == Some("/")
 }
 
-pub fn has_a_line_in_fstab(filesystem: &Filesystem) -> bool {
-    filesystem.format == Format::Swap || mountable(filesystem).is_some()
+pub fn is_in_fstab(filesystem: &FilesystemSpec) -> bool {
+    filesystem.format == FilesystemFormat::Swap || mount_path(filesystem).is_some()
 }
 
-pub fn wish(wanted: &Filesystem, device: &Device) -> String {
+pub fn describe_wish(wanted: &FilesystemSpec, device: &PlannedDevice) -> String {
     let label = wanted.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
     format!("{} must be kept with {}{label}", device.path, wanted.format)
 }
 
-fn too_small(filesystem: &Filesystem, device: &Device) -> Option<String> {
-    let (required, why) = least_mib(filesystem, device.sector_bytes)?;
+fn check_min_size(filesystem: &FilesystemSpec, device: &PlannedDevice) -> Option<String> {
+    let (required, why) = min_filesystem_mib(filesystem, device.sector_bytes)?;
     let existing = device.size_bytes.filter(|bytes| bytes / MIB < required)? / MIB;
     Some(format!(
         "device:{} is not big enough required:{required}MiB, existing:{existing}MiB ({}: {why})",
@@ -169,28 +171,28 @@ fn too_small(filesystem: &Filesystem, device: &Device) -> Option<String> {
 }
 
 /// Keeps the present filesystem if it matches the layout.
-fn keep_filesystem(wanted: &Filesystem, device: &Device) -> Result<FilesystemFate, String> {
+fn keep_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<FilesystemFate, String> {
     if is_root(wanted) {
         let message =
             "contains /, which the new image replaces, so it cannot be kept; set wipeonreinstall: true for its disks";
         return Err(format!("{} {message}", device.path));
     }
-    if wanted.format == Format::None {
+    if wanted.format == FilesystemFormat::None {
         return Ok(FilesystemFate::Unformatted { device: device.path.clone(), is_kept: true });
     }
-    let wish = wish(wanted, device);
+    let wish = describe_wish(wanted, device);
     match device.content.as_ref().map_err(|why| format!("{wish}, but {why}"))? {
         [] => {
-            let size = crate::text::bytes(device.size_bytes.unwrap_or_default());
+            let size = crate::format::format_bytes(device.size_bytes.unwrap_or_default());
             Err(format!("{wish}, but it contains {size} of unrecognized data"))
         }
         [one] if one.kind != wanted.format.name() => {
-            Err(format!("{wish}, but it contains {}", display::signature(one)))
+            Err(format!("{wish}, but it contains {}", display::describe_signature(one)))
         }
         [one] if wanted.label.as_ref().is_some_and(|label| *label != one.label) => {
-            Err(format!("{wish}, but it contains {}", display::signature(one)))
+            Err(format!("{wish}, but it contains {}", display::describe_signature(one)))
         }
-        [one] if one.uuid.is_empty() && has_a_line_in_fstab(wanted) => {
+        [one] if one.uuid.is_empty() && is_in_fstab(wanted) => {
             Err(format!("{wish}, but it lacks a UUID, which /etc/fstab needs; set one in the installed system"))
         }
         [one] => {
@@ -198,20 +200,24 @@ fn keep_filesystem(wanted: &Filesystem, device: &Device) -> Result<FilesystemFat
             Ok(FilesystemFate::Kept { device: device.path.clone(), uuid })
         }
         several => {
-            let there: Vec<String> = several.iter().map(display::signature).collect();
+            let there: Vec<String> = several.iter().map(display::describe_signature).collect();
             Err(format!("{wish}, but it has several signatures: {}", there.join(" and ")))
         }
     }
 }
 
 /// Returns the UUID in the notation of blkid; vfat has a 32-bit volume id. `None` if no filesystem is created.
-fn filesystem_uuid(format: Format, id: Uuid) -> Option<String> {
+fn filesystem_uuid(format: FilesystemFormat, id: Uuid) -> Option<String> {
     match format {
-        Format::None | Format::Tmpfs => None,
-        Format::Vfat => {
+        FilesystemFormat::None | FilesystemFormat::Tmpfs => None,
+        FilesystemFormat::Vfat => {
             let bytes = id.as_bytes();
             Some(format!("{:02X}{:02X}-{:02X}{:02X}", bytes[0], bytes[1], bytes[2], bytes[3]))
         }
-        Format::Ext3 | Format::Ext4 | Format::Xfs | Format::Btrfs | Format::Swap => Some(id.to_string()),
+        FilesystemFormat::Ext3
+        | FilesystemFormat::Ext4
+        | FilesystemFormat::Xfs
+        | FilesystemFormat::Btrfs
+        | FilesystemFormat::Swap => Some(id.to_string()),
     }
 }

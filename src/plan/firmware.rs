@@ -10,15 +10,15 @@
 
 mod partitions;
 
-use super::verdict::Decided;
-use super::{FirmwarePlan, OfRun, Operation, PlannedVariable, RemoveVariables, VariableOrigin, VariableRemoval};
+use super::decide::PlanDecisions;
+use super::{FirmwarePlan, Operation, PlannedVariable, RemoveVariables, SessionOp, VariableOrigin, VariableRemoval};
+use crate::diagnostic::Diagnostic;
 use crate::inventory::{
-    Firmware, FirmwareLoadOption, FirmwareVariables, GLOBAL_VENDOR, Inventory, LoadOptionClass, LoadTarget,
-    OtherVariable, VariablePurpose,
+    FirmwareLoadOption, FirmwareType, FirmwareVariables, GLOBAL_VENDOR, Inventory, LoadOptionClass, LoadTarget,
+    OtherFirmwareVariable, VariablePurpose,
 };
 use crate::layout::Layout;
-use crate::problem::Problem;
-use partitions::{PartitionFate, Partitions};
+use partitions::{BootPartitions, PartitionFate};
 use sha2::{Digest, Sha256};
 
 /// Prefix of the descriptions of drophammer's boot entries.
@@ -35,14 +35,14 @@ pub enum RemovalPolicy {
 }
 
 impl RemovalPolicy {
-    pub fn of(layout: &Layout) -> RemovalPolicy {
+    pub fn from_layout(layout: &Layout) -> RemovalPolicy {
         if layout.cleanfirmware { RemovalPolicy::Foreign } else { RemovalPolicy::Destroyed }
     }
 }
 
 /// Returns a problem if the layout removes foreign variables and not all variables are known.
-pub fn refused(layout: &Layout, inventory: &Inventory) -> Option<Problem> {
-    if !layout.cleanfirmware || inventory.system.firmware != Firmware::Uefi {
+pub fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<Diagnostic> {
+    if !layout.cleanfirmware || inventory.system.firmware != FirmwareType::Uefi {
         return None;
     }
     let reason = match &inventory.firmware_variables {
@@ -55,17 +55,21 @@ pub fn refused(layout: &Layout, inventory: &Inventory) -> Option<Problem> {
         }
         Some(_) => return None,
     };
-    Some(Problem::new("cleanfirmware", format!("boot variables cannot be removed: {reason}")))
+    Some(Diagnostic::new("cleanfirmware", format!("boot variables cannot be removed: {reason}")))
 }
 
 /// Returns the boot variables with their fate; `None` if the inventory has none.
-pub fn plan(inventory: &Inventory, decided: Option<&Decided>, policy: RemovalPolicy) -> Option<FirmwarePlan> {
+pub fn plan_variables(
+    inventory: &Inventory,
+    decided: Option<&PlanDecisions>,
+    policy: RemovalPolicy,
+) -> Option<FirmwarePlan> {
     let found = inventory.firmware_variables.as_ref()?;
-    let judge = Judge { found, policy, partitions: Partitions::new(inventory, decided) };
+    let judge = VariableClassifier { found, policy, partitions: BootPartitions::new(inventory, decided) };
     let mut variables: Vec<PlannedVariable> =
-        found.load_options.iter().map(|option| judge.load_option(option)).collect();
-    variables.extend(judge.boot_next(&variables));
-    variables.extend(found.others.iter().map(|other| judge.other(other)));
+        found.load_options.iter().map(|option| judge.classify_load_option(option)).collect();
+    variables.extend(judge.classify_boot_next(&variables));
+    variables.extend(found.others.iter().map(|other| judge.classify_other(other)));
     Some(FirmwarePlan {
         unreadable: found.unreadable.clone(),
         boot_current: found.boot_current,
@@ -76,30 +80,30 @@ pub fn plan(inventory: &Inventory, decided: Option<&Decided>, policy: RemovalPol
 }
 
 /// Classifies boot variables by origin, and decides which are removed.
-struct Judge<'a> {
+struct VariableClassifier<'a> {
     found: &'a FirmwareVariables,
     policy: RemovalPolicy,
-    partitions: Partitions,
+    partitions: BootPartitions,
 }
 
-impl Judge<'_> {
-    fn load_option(&self, option: &FirmwareLoadOption) -> PlannedVariable {
-        let (origin, reason) = self.origin(option);
+impl VariableClassifier<'_> {
+    fn classify_load_option(&self, option: &FirmwareLoadOption) -> PlannedVariable {
+        let (origin, reason) = self.find_origin(option);
         let is_fixed = matches!(option.class, LoadOptionClass::PlatformRecovery | LoadOptionClass::OsRecovery);
         let is_current_uri = matches!(option.target, LoadTarget::Uri(_)) && self.is_current(option);
         PlannedVariable {
-            name: option.name(),
+            name: option.variable_name(),
             vendor: GLOBAL_VENDOR,
-            content: content(option),
+            content: describe_option(option),
             own: is_own(option),
-            removed: !is_fixed && !is_current_uri && self.removes(origin),
+            removed: !is_fixed && !is_current_uri && self.is_removed(origin),
             origin,
             reason,
             digest: option.digest.clone(),
         }
     }
 
-    fn removes(&self, origin: VariableOrigin) -> bool {
+    fn is_removed(&self, origin: VariableOrigin) -> bool {
         match self.policy {
             RemovalPolicy::Nothing => false,
             RemovalPolicy::Destroyed => origin == VariableOrigin::Destroyed,
@@ -112,11 +116,11 @@ impl Judge<'_> {
     }
 
     /// Returns the origin of a load option, and the reason for it.
-    fn origin(&self, option: &FirmwareLoadOption) -> (VariableOrigin, String) {
+    fn find_origin(&self, option: &FirmwareLoadOption) -> (VariableOrigin, String) {
         use VariableOrigin::{Firmware, Foreign};
         let (origin, reason) = match &option.target {
-            LoadTarget::Partition(guid) => self.partition(self.partitions.fate(*guid)),
-            LoadTarget::MbrPartition => self.partition(self.partitions.mbr_fate()),
+            LoadTarget::Partition(guid) => self.partition_origin(self.partitions.find_fate(*guid)),
+            LoadTarget::MbrPartition => self.partition_origin(self.partitions.mbr_fate()),
             LoadTarget::Uri(_) if self.is_current(option) => {
                 (Foreign, "starts a URI; the machine has booted from it".to_owned())
             }
@@ -145,7 +149,7 @@ impl Judge<'_> {
         }
     }
 
-    fn partition(&self, fate: PartitionFate) -> (VariableOrigin, String) {
+    fn partition_origin(&self, fate: PartitionFate) -> (VariableOrigin, String) {
         match fate {
             PartitionFate::Destroyed(device) => {
                 (VariableOrigin::Destroyed, format!("starts {device}, which is destroyed"))
@@ -158,7 +162,7 @@ impl Judge<'_> {
         }
     }
 
-    fn boot_next(&self, options: &[PlannedVariable]) -> Option<PlannedVariable> {
+    fn classify_boot_next(&self, options: &[PlannedVariable]) -> Option<PlannedVariable> {
         let number = self.found.boot_next?;
         let entry = format!("Boot{number:04X}");
         let is_named_removed = options.iter().any(|option| option.removed && option.name == entry);
@@ -169,12 +173,12 @@ impl Judge<'_> {
             origin: VariableOrigin::Foreign,
             reason: "precedes the boot order once".to_owned(),
             own: false,
-            removed: is_named_removed || self.removes(VariableOrigin::Foreign),
+            removed: is_named_removed || self.is_removed(VariableOrigin::Foreign),
             digest: Some(format!("{:x}", Sha256::digest(number.to_le_bytes()))),
         })
     }
 
-    fn other(&self, other: &OtherVariable) -> PlannedVariable {
+    fn classify_other(&self, other: &OtherFirmwareVariable) -> PlannedVariable {
         use VariableOrigin::{Drophammer, Firmware, Foreign};
         let (origin, reason, is_removable) = match other.purpose {
             VariablePurpose::HotKey => (Firmware, "key that starts a boot entry", false),
@@ -193,7 +197,7 @@ impl Judge<'_> {
             origin,
             reason: reason.to_owned(),
             own: false,
-            removed: is_removable && self.removes(origin),
+            removed: is_removable && self.is_removed(origin),
             digest: other.digest.clone(),
         }
     }
@@ -203,7 +207,7 @@ fn is_own(option: &FirmwareLoadOption) -> bool {
     option.class == LoadOptionClass::Boot && option.description.starts_with(OWN_PREFIX)
 }
 
-fn content(option: &FirmwareLoadOption) -> String {
+fn describe_option(option: &FirmwareLoadOption) -> String {
     let arguments = option.arguments.iter().map(String::as_str);
     let active = if option.active { "" } else { "(inactive)" };
     let words = [active, &option.description, &option.path].into_iter().chain(arguments);
@@ -212,16 +216,20 @@ fn content(option: &FirmwareLoadOption) -> String {
 
 impl FirmwarePlan {
     /// Returns the operation that removes variables before the installation's own entries are written.
-    pub fn removal(&self, policy: RemovalPolicy, writes_entries: bool) -> Option<Operation> {
-        self.operation(policy, |variable| !(writes_entries && variable.own))
+    pub fn remove_variables(&self, policy: RemovalPolicy, writes_entries: bool) -> Option<Operation> {
+        self.build_removal(policy, |variable| !(writes_entries && variable.own))
     }
 
     /// Returns the operation that removes former entries of drophammer after its new ones, which reuse their numbers, are written.
-    pub fn removal_of_own(&self) -> Option<Operation> {
-        self.operation(RemovalPolicy::Destroyed, |variable| variable.own)
+    pub fn remove_own_entries(&self) -> Option<Operation> {
+        self.build_removal(RemovalPolicy::Destroyed, |variable| variable.own)
     }
 
-    fn operation(&self, policy: RemovalPolicy, is_included: impl Fn(&PlannedVariable) -> bool) -> Option<Operation> {
+    fn build_removal(
+        &self,
+        policy: RemovalPolicy,
+        is_included: impl Fn(&PlannedVariable) -> bool,
+    ) -> Option<Operation> {
         let removed = self.variables.iter().filter(|variable| variable.removed && is_included(variable));
         let variables: Vec<VariableRemoval> = removed
             .map(|variable| VariableRemoval {
@@ -232,7 +240,7 @@ impl FirmwarePlan {
             .collect();
         let required = policy == RemovalPolicy::Foreign;
         (!variables.is_empty())
-            .then_some(Operation::Run(OfRun::RemoveVariables(RemoveVariables { variables, required })))
+            .then_some(Operation::Run(SessionOp::RemoveVariables(RemoveVariables { variables, required })))
     }
 
     /// Returns warnings about variables that are not removed.

@@ -1,52 +1,52 @@
 //! Identification of the installation on the disks. A reinstall replaces only an installation that is proven by a marker to be its own. A
 //! first installation is made only if the disks have none. Whether the disks are the recorded ones is decided in `recorded`.
 
-use super::recorded::Known;
-use super::verdict::Deciding;
-use super::{Claim, Mode, Verdict, Waiver};
-use crate::carried::Carried;
+use super::decide::PlanDecider;
+use super::disk_records::DiskRecords;
+use super::{DiskVerdict, InstallClaim, InstallMode, MarkerWaiver};
 use crate::device::{DevicePath, KernelName, LayoutPath};
-use crate::marker::{self, MarkedDisk, Marker, lineage};
-use crate::order::Gather;
+use crate::install_marker::{self, InstallMarker, RecordedDisk, lineage};
+use crate::migration::MigratedMachine;
+use crate::small_sort::GatherExt;
 use std::collections::BTreeSet;
 
 /// A filesystem with an install marker.
-struct Marked<'a> {
+struct MarkedFilesystem<'a> {
     device: &'a DevicePath,
-    marker: &'a Marker,
+    marker: &'a InstallMarker,
     /// Disks below the filesystem.
     disks: BTreeSet<KernelName>,
 }
 
-impl<'a> Deciding<'a> {
+impl<'a> PlanDecider<'a> {
     pub fn decide_identity(&mut self) {
         match self.request.mode {
-            Mode::Install => self.decide_first(),
-            Mode::Reinstall => self.decide_renewal(),
+            InstallMode::Install => self.check_first_install(),
+            InstallMode::Reinstall => self.check_reinstall(),
         }
     }
 
     /// Checks a first installation, which erases data: the allocation must never have been installed, and the disks must not belong to
     /// another installation. If an earlier attempt was started, the disks must be those of that attempt.
-    fn decide_first(&mut self) {
+    fn check_first_install(&mut self) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
-        let marked = self.marked();
+        let marked = self.marked_filesystems();
         // A trusted marker never gets here: `already` boots that installation.
         if claim.is_installed() {
             self.refuse_installed(claim, &marked);
         }
         for found in marked.iter().filter(|found| claim.is_ours(found.marker)) {
             match request.receiving() {
-                None => self.refuse_unbelieved(claim, found),
+                None => self.refuse_untrusted(claim, found),
                 Some(moving) => match moving.carried.as_ref().filter(|carried| is_finished(claim, found, carried)) {
                     Some(carried) => self.refuse_finished(found, carried),
-                    None => self.say_copied(found),
+                    None => self.warn_copied(found),
                 },
             }
         }
         self.refuse_others(&marked);
-        self.compare_begun(&claim.begun_on);
+        self.compare_started(&claim.begun_on);
         if !claim.is_installed() {
             self.refuse_opaque(claim);
         }
@@ -56,61 +56,61 @@ impl<'a> Deciding<'a> {
     ///
     /// | found on the disks of `/` | | |---|---| | the marker of this machine and allocation | accepted | | no such marker | refused,
     /// unless there is a known reason |
-    fn decide_renewal(&mut self) {
+    fn check_reinstall(&mut self) {
         let request = self.request;
-        let marked = self.marked();
+        let marked = self.marked_filesystems();
         let root = self.root_disks();
         self.refuse_others(&marked);
         self.refuse_outdated_order();
-        let on_root = |found: &&Marked| !found.disks.is_empty() && found.disks.is_subset(&root);
+        let on_root = |found: &&MarkedFilesystem| !found.disks.is_empty() && found.disks.is_subset(&root);
         let ours = marked.iter().filter(|found| self.is_ours(found.marker)).filter(on_root);
-        let ours: Vec<&Marked> = ours.collect();
-        let markers: Vec<&Marker> = ours.iter().map(|found| found.marker).collect();
+        let ours: Vec<&MarkedFilesystem> = ours.collect();
+        let markers: Vec<&InstallMarker> = ours.iter().map(|found| found.marker).collect();
         let ours = lineage::find_newest(&markers).map(|newest| ours[newest]);
         match (ours, markers.is_empty()) {
             (Some(_), _) => {}
             (None, true) => self.decide_without_marker(&marked, &root),
-            (None, false) => self.refuse_unordered(&marked),
+            (None, false) => self.refuse_ambiguous_markers(&marked),
         }
         let remembered = request.claim.as_ref().and_then(|claim| claim.installed.as_ref());
         let finished = ours.map(|found| found.marker).or(remembered);
         let proven = ours.map(|found| found.disks.clone()).unwrap_or_default();
         let begun_on = request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
-        self.decide_promises(finished);
+        self.check_wipe_policy(finished);
         let finished = finished.map(|marker| marker.disks.as_slice()).unwrap_or_default();
-        self.compare_disks(&Known::new(self.inventory, finished, begun_on, proven));
+        self.compare_disks(&DiskRecords::new(self.inventory, finished, begun_on, proven));
     }
 
     /// Refuses because several installations of this allocation are on the disks of `/`, and none is proven to be the newest.
-    fn refuse_unordered(&mut self, marked: &[Marked]) {
-        let found = in_words(marked);
+    fn refuse_ambiguous_markers(&mut self, marked: &[MarkedFilesystem]) {
+        let found = describe_markers(marked);
         let message = format!(
             "/ will be recreated, but its disks contain more than one marker ({}) of this installation, none of which lists the others as replaced: {found}. Their timestamps do not prove which one is the newest. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
-            marker::PATH
+            install_marker::PATH
         );
         self.refuse("disks", message);
     }
 
     /// Refuses because the control plane orders an installation, although the allocation is installed according to its own records.
-    fn refuse_installed(&mut self, claim: &Claim, marked: &[Marked]) {
+    fn refuse_installed(&mut self, claim: &InstallClaim, marked: &[MarkedFilesystem]) {
         let message = format!(
             "allocation {} is installed on this machine according to the control plane, but no filesystem has its marker ({}): {}. An installation would wipe every listed disk, including those that a reinstall keeps. Attach the disk with the installation; or order a reinstall, with --without-marker if that disk was replaced; or, to discard all data of the machine, assign a new id to the allocation",
             claim.allocation,
-            marker::PATH,
-            in_words(marked)
+            install_marker::PATH,
+            describe_markers(marked)
         );
         self.refuse("disks", message);
     }
 
     /// Refuses because a marker of this installation is on the disk, but not in the records of the control plane. One of them is wrong.
-    fn refuse_unbelieved(&mut self, claim: &Claim, found: &Marked) {
+    fn refuse_untrusted(&mut self, claim: &InstallClaim, found: &MarkedFilesystem) {
         let disks: Vec<&str> = found.disks.iter().map(KernelName::as_str).collect();
         let message = format!(
             "{} on {} has the marker ({}) of {}, image {}, dated {}, but the control plane does not report this allocation as installed. The installation is neither booted nor erased. If the control plane has lost its records, register the installation with drophammer machine adopt {}; if it is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)",
             found.device,
             disks.join(", "),
-            marker::PATH,
-            whose(&found.marker.machine, &found.marker.allocation),
+            install_marker::PATH,
+            describe_owner(&found.marker.machine, &found.marker.allocation),
             found.marker.image,
             found.marker.time,
             claim.machine
@@ -119,13 +119,13 @@ impl<'a> Deciding<'a> {
     }
 
     /// Refuses because no marker proves that the installation on this machine is older than the one that would overwrite it.
-    fn refuse_finished(&mut self, found: &Marked, carried: &Carried) {
+    fn refuse_finished(&mut self, found: &MarkedFilesystem, carried: &MigratedMachine) {
         let message = format!(
             "{} on {} has the marker ({}) of {}, dated {}, and the marker of the source machine, dated {}, does not list it as replaced: the system may have been migrated to this machine before, and may have run here since; the database of the control plane may be outdated. Nothing is overwritten. Make sure that only one of the two machines is running. To keep the system on this machine, restore a newer backup of the control plane; if it is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
             found.device,
-            listed(&found.disks),
-            marker::PATH,
-            whose(&found.marker.machine, &found.marker.allocation),
+            join_disks(&found.disks),
+            install_marker::PATH,
+            describe_owner(&found.marker.machine, &found.marker.allocation),
             found.marker.time,
             carried.marker.time
         );
@@ -134,32 +134,32 @@ impl<'a> Deciding<'a> {
 
     /// Warns about a marker that an earlier attempt has copied. According to the control plane, the allocation still belongs to the source
     /// machine.
-    fn say_copied(&mut self, found: &Marked) {
+    fn warn_copied(&mut self, found: &MarkedFilesystem) {
         self.warn(format!(
             "{} on {} has the marker of {}, left by an earlier attempt to migrate it to this machine; the migration starts over",
             found.device,
-            listed(&found.disks),
-            whose(&found.marker.machine, &found.marker.allocation)
+            join_disks(&found.disks),
+            describe_owner(&found.marker.machine, &found.marker.allocation)
         ));
     }
 
-    fn marked(&self) -> Vec<Marked<'a>> {
+    fn marked_filesystems(&self) -> Vec<MarkedFilesystem<'a>> {
         let filesystems = self.inventory.filesystems.iter();
         let marked = filesystems.filter_map(|filesystem| {
             let marker = filesystem.marker.as_ref()?;
-            Some(Marked { device: &filesystem.device, marker, disks: self.disks_below(&filesystem.device) })
+            Some(MarkedFilesystem { device: &filesystem.device, marker, disks: self.disks_below(&filesystem.device) })
         });
         marked.collect()
     }
 
     /// Returns the disks below `/` according to the layout.
     fn root_disks(&self) -> BTreeSet<KernelName> {
-        let below = self.graph.below_root().disks;
+        let below = self.graph.objects_below_root().disks;
         below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).gather()
     }
 
     /// Returns the latest record of the disk with the name `device` in the layout.
-    pub fn recorded(&self, device: &LayoutPath) -> Option<&'a MarkedDisk> {
+    pub fn latest_record(&self, device: &LayoutPath) -> Option<&'a RecordedDisk> {
         let request = self.request;
         let claim = request.claim.as_ref();
         let begun = claim.into_iter().flat_map(|claim| &claim.begun_on);
@@ -171,7 +171,7 @@ impl<'a> Deciding<'a> {
     }
 
     /// Returns whether the marker is of this installation. An offline plan has no claim, and accepts any.
-    fn is_ours(&self, marker: &Marker) -> bool {
+    fn is_ours(&self, marker: &InstallMarker) -> bool {
         self.request.claim.as_ref().is_none_or(|claim| claim.is_ours(marker))
     }
 
@@ -180,24 +180,24 @@ impl<'a> Deciding<'a> {
     /// | the marker is of | on a disk | installation | reinstall | |---|---|---|---| | another machine | that will be wiped | refused |
     /// refused, unless the disk is discarded | | another machine | that will be kept | | refused | | another allocation of this machine |
     /// that will be wiped | it has ended: wiped | like that of another machine |
-    fn refuse_others(&mut self, marked: &[Marked]) {
+    fn refuse_others(&mut self, marked: &[MarkedFilesystem]) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
         for found in marked {
             let is_foreign = !claim.is_of_this_machine(found.marker);
-            let is_over = !is_foreign && self.request.mode == Mode::Install;
+            let is_over = !is_foreign && self.request.mode == InstallMode::Install;
             if claim.is_ours(found.marker) || is_over {
                 continue;
             }
-            let on = |verdicts: &[Verdict]| -> Vec<KernelName> {
+            let on = |verdicts: &[DiskVerdict]| -> Vec<KernelName> {
                 let disks = found.disks.iter().filter(|disk| verdicts.contains(&self.verdict(disk)));
                 disks.cloned().collect()
             };
-            let (wiped, kept) = (on(&[Verdict::Wipe, Verdict::Make]), on(&[Verdict::Keep]));
-            let theirs = whose(&found.marker.machine, &found.marker.allocation);
+            let (wiped, kept) = (on(&[DiskVerdict::Wipe, DiskVerdict::Make]), on(&[DiskVerdict::Keep]));
+            let theirs = describe_owner(&found.marker.machine, &found.marker.allocation);
             let (mode, ours) = match request.mode {
-                Mode::Install => ("installation", whose(&claim.machine, &claim.allocation)),
-                Mode::Reinstall => ("reinstall", whose(&claim.machine, &claim.allocation)),
+                InstallMode::Install => ("installation", describe_owner(&claim.machine, &claim.allocation)),
+                InstallMode::Reinstall => ("reinstall", describe_owner(&claim.machine, &claim.allocation)),
             };
             let holds = |disks: &[KernelName], fate: &str| {
                 let disks = disks.join(", ");
@@ -208,10 +208,10 @@ impl<'a> Deciding<'a> {
             };
             if !wiped.is_empty() {
                 let said = holds(&wiped, "wiped");
-                if request.mode == Mode::Reinstall && wiped.iter().all(|disk| self.is_given_up(disk)) {
+                if request.mode == InstallMode::Reinstall && wiped.iter().all(|disk| self.is_discarded(disk)) {
                     self.warn(format!("{said}: the operator discards it"));
                 } else {
-                    let remedy = remedy(request.mode, claim, found.marker);
+                    let remedy = suggest_remedy(request.mode, claim, found.marker);
                     self.refuse("disks", format!("{said}: {remedy}"));
                 }
             } else if !kept.is_empty() && is_foreign {
@@ -224,27 +224,27 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    fn decide_without_marker(&mut self, marked: &[Marked], root: &BTreeSet<KernelName>) {
-        let root = listed(root);
+    fn decide_without_marker(&mut self, marked: &[MarkedFilesystem], root: &BTreeSet<KernelName>) {
+        let root = join_disks(root);
         let root = if root.is_empty() { "absent disks" } else { &root };
         let claim = self.request.claim.as_ref();
         match claim.map(|claim| claim.waiver) {
-            None | Some(Some(Waiver::Unseen)) if self.inventory.filesystems.is_empty() => {
+            None | Some(Some(MarkerWaiver::Unseen)) if self.inventory.filesystems.is_empty() => {
                 let message = "the inventory does not include the content of filesystems: the agent will refuse to reinstall without a marker of this installation on";
                 return self.warn(format!("{message} {root}"));
             }
-            Some(Some(Waiver::Operator)) => {
+            Some(Some(MarkerWaiver::Operator)) => {
                 let message = "no marker of this installation is on";
                 return self.warn(format!("{message} {root}; the operator permits the reinstall without it"));
             }
-            Some(Some(Waiver::Begun)) => {
+            Some(Some(MarkerWaiver::Begun)) => {
                 let message = "no marker of this installation is on";
                 return self.warn(format!("{message} {root}; an earlier attempt has started to wipe"));
             }
-            None | Some(None | Some(Waiver::Unseen)) => {}
+            None | Some(None | Some(MarkerWaiver::Unseen)) => {}
         }
         let wanted = match claim {
-            Some(claim) => format!("the marker of {}", whose(&claim.machine, &claim.allocation)),
+            Some(claim) => format!("the marker of {}", describe_owner(&claim.machine, &claim.allocation)),
             None => "the marker of an installation".to_owned(),
         };
         let place = self.layout.filesystems.iter().position(|filesystem| filesystem.path.as_deref() == Some("/"));
@@ -252,7 +252,7 @@ impl<'a> Deciding<'a> {
         let elsewhere: Vec<String> = marked
             .iter()
             .filter(|found| self.is_ours(found.marker))
-            .map(|found| format!("{} on {}", found.device, listed(&found.disks)))
+            .map(|found| format!("{} on {}", found.device, join_disks(&found.disks)))
             .collect();
         if !elsewhere.is_empty() {
             let message = format!(
@@ -261,10 +261,10 @@ impl<'a> Deciding<'a> {
             );
             return self.refuse(place, message);
         }
-        let found = in_words(marked);
+        let found = describe_markers(marked);
         let message = format!(
             "/ will be recreated on {root}, but no filesystem there has {wanted} ({}): {found}. Attach the disk with the installation; or, if it was replaced, order the reinstall again with --without-marker",
-            marker::PATH
+            install_marker::PATH
         );
         self.refuse(place, message);
     }
@@ -272,39 +272,39 @@ impl<'a> Deciding<'a> {
 
 /// Returns whether this machine may have the newer installation: its marker is not listed as replaced by the received one, and no attempt
 /// was started. A started attempt is recognized by its tables (`already`), or starts over.
-fn is_finished(claim: &Claim, found: &Marked, carried: &Carried) -> bool {
+fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &MigratedMachine) -> bool {
     let is_replaced = carried.marker.has_superseded(found.marker);
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced
 }
 
 /// Returns the remedy for a disk with the installation of another machine or allocation that would be wiped.
-fn remedy(mode: Mode, claim: &Claim, marker: &Marker) -> &'static str {
+fn suggest_remedy(mode: InstallMode, claim: &InstallClaim, marker: &InstallMarker) -> &'static str {
     match mode {
-        Mode::Reinstall => "attach the disks of this machine; if that installation is not needed, erase it",
-        Mode::Install if claim.allocation == marker.allocation => {
+        InstallMode::Reinstall => "attach the disks of this machine; if that installation is not needed, erase it",
+        InstallMode::Install if claim.allocation == marker.allocation => {
             "if this is that machine and its id has changed, register the new id (drophammer machine rename OLD NEW); otherwise attach the disks of this machine. If that installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)"
         }
-        Mode::Install => {
+        InstallMode::Install => {
             "attach the disks of this machine; if that installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)"
         }
     }
 }
 
-fn listed(disks: &BTreeSet<KernelName>) -> String {
+fn join_disks(disks: &BTreeSet<KernelName>) -> String {
     disks.iter().map(KernelName::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// Lists the markers that were found, with their devices.
-fn in_words(marked: &[Marked]) -> String {
+fn describe_markers(marked: &[MarkedFilesystem]) -> String {
     let found = marked.iter().map(|found| {
-        let whose = whose(&found.marker.machine, &found.marker.allocation);
-        format!("{} on {} has the marker of {whose}", found.device, listed(&found.disks))
+        let whose = describe_owner(&found.marker.machine, &found.marker.allocation);
+        format!("{} on {} has the marker of {whose}", found.device, join_disks(&found.disks))
     });
     let found: Vec<String> = found.collect();
     if found.is_empty() { "no filesystem of the machine has a marker".to_owned() } else { found.join("; ") }
 }
 
 /// Describes an installation: `machine m-1, allocation a-1`.
-pub fn whose(machine: &str, allocation: &str) -> String {
+pub fn describe_owner(machine: &str, allocation: &str) -> String {
     format!("machine {machine}, allocation {allocation}")
 }

@@ -8,19 +8,19 @@
 //! or refused | | a container that opens, and contains zeros instead of a filesystem | refused | | anything else | refused, with both sides
 //! |
 
-use super::devices::{Device, Fate};
+use super::decide::{PlanDecider, PlanDecisions};
+use super::devices::{DeviceFate, PlannedDevice};
 use super::display;
-use super::placed::FilesystemFate;
-use super::returning::mountable;
+use super::filesystem_fate::FilesystemFate;
+use super::restore::mount_path;
 use super::sectors::MIB;
-use super::verdict::{Decided, Deciding};
-use super::{ByteRange, Container, CrypttabEntry, DiskPlan, OfRun, OnDevice, Operation, Plan};
+use super::{ByteRange, CrypttabEntry, DeviceOp, DiskPlan, LuksContainer, Operation, Plan, SessionOp};
 use crate::allocation::Allocation;
 use crate::device::{DevicePath, LayoutPath};
-use crate::inventory::{Inventory, Signature, Tried};
-use crate::layout::{Encrypted, Filesystem, Format, KeySource, Layout};
-use crate::pull::Secret;
-use crate::topology::{Match, Stack};
+use crate::inventory::{AttemptTarget, DeviceSignature, Inventory};
+use crate::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, Layout};
+use crate::registry_auth::SecretText;
+use crate::storage_graph::{DeviceStack, LayoutMatch};
 use uuid::Uuid;
 
 /// Signature type of a container in libblkid, for both versions of LUKS.
@@ -30,8 +30,8 @@ pub const KIND: &str = "crypto_LUKS";
 pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
 
 /// A container of the layout, around a filesystem or a physical volume of a group.
-pub struct Luks {
-    pub container: Container,
+pub struct LuksDecision {
+    pub container: LuksContainer,
     pub fate: LuksFate,
     /// Name of the volume group; `None` for a filesystem.
     pub group: Option<String>,
@@ -56,7 +56,7 @@ pub enum LuksFate {
 
 /// Returns the key from the allocation for a container with this source; empty if there is none. For a TPM, `disk_key` is the additional
 /// passphrase.
-pub fn key(allocation: &Allocation, source: KeySource) -> Secret {
+pub fn find_key(allocation: &Allocation, source: KeySource) -> SecretText {
     match source {
         KeySource::Server | KeySource::Tpm2 => allocation.disk_key.clone(),
         KeySource::File => allocation.file_key.clone(),
@@ -66,17 +66,17 @@ pub fn key(allocation: &Allocation, source: KeySource) -> Secret {
 
 /// Returns the containers that a reinstall preserves, which are opened read-only before the plan is made: one list for each filesystem, and
 /// one for each group.
-pub fn to_open(layout: &Layout, inventory: &Inventory, allocation: &Allocation) -> Vec<Vec<Container>> {
+pub fn containers_to_open(layout: &Layout, inventory: &Inventory, allocation: &Allocation) -> Vec<Vec<LuksContainer>> {
     if !allocation.reinstall && !allocation.keeps {
         return Vec::new();
     }
-    let (meant, stack) = (Match::new(layout, inventory), Stack::new(inventory));
+    let (meant, stack) = (LayoutMatch::new(layout, inventory), DeviceStack::new(inventory));
     let kept = |device: &LayoutPath, source: KeySource| {
-        let disks = meant.graph.below([device]).disks;
-        let device = meant.now(device)?;
-        let uuid = container_uuid(stack.unit(&stack.name(&device)).signatures()).ok()?;
+        let disks = meant.graph.objects_below([device]).disks;
+        let device = meant.present_path(device)?;
+        let uuid = container_uuid(stack.find_unit(&stack.kernel_name(&device)).signatures()).ok()?;
         let is_kept = disks.iter().all(|disk| !layout.disks[*disk].wipeonreinstall);
-        is_kept.then(|| Container::new(device, uuid, 512, source, key(allocation, source)))
+        is_kept.then(|| LuksContainer::new(device, uuid, 512, source, find_key(allocation, source)))
     };
     let filesystems = layout.filesystems.iter();
     let alone = filesystems.filter_map(|is| Some(vec![kept(&is.device, is.encrypted?.key)?]));
@@ -88,62 +88,74 @@ pub fn to_open(layout: &Layout, inventory: &Inventory, allocation: &Allocation) 
 }
 
 /// Returns the UUID of the container on a preserved device, or the reason why there is none.
-pub fn uuid_on(device: &Device) -> Result<Uuid, String> {
+pub fn container_uuid_on(device: &PlannedDevice) -> Result<Uuid, String> {
     device.content.as_deref().map_err(String::clone).and_then(container_uuid)
 }
 
-fn container_uuid(found: &[Signature]) -> Result<Uuid, String> {
+fn container_uuid(found: &[DeviceSignature]) -> Result<Uuid, String> {
     match found {
         [one] if one.kind == KIND => one.uuid.parse().map_err(|_| "its UUID cannot be read".to_owned()),
-        [one] => Err(format!("there is {}", display::signature(one))),
+        [one] => Err(format!("there is {}", display::describe_signature(one))),
         [] => Err("no signature was found".to_owned()),
         several => {
-            let there: Vec<String> = several.iter().map(display::signature).collect();
+            let there: Vec<String> = several.iter().map(display::describe_signature).collect();
             Err(format!("there are several signatures: {}", there.join(" and ")))
         }
     }
 }
 
-impl<'a> Deciding<'a> {
+impl<'a> PlanDecider<'a> {
     pub fn decide_encrypted(
         &mut self,
         place: &str,
-        filesystem: &Filesystem,
-        encrypted: Encrypted,
-        device: &Device<'a>,
+        filesystem: &FilesystemSpec,
+        encrypted: EncryptionSpec,
+        device: &PlannedDevice<'a>,
     ) {
         // The absent disk was refused.
         if device.absent.is_some() {
             return;
         }
         match device.fate {
-            Fate::Wiped | Fate::Blank => self.make_encrypted(place, filesystem, encrypted, device),
-            Fate::Kept => self.keep_encrypted(place, filesystem, encrypted, device),
+            DeviceFate::Wiped | DeviceFate::Blank => self.make_encrypted(place, filesystem, encrypted, device),
+            DeviceFate::Kept => self.keep_encrypted(place, filesystem, encrypted, device),
         }
     }
 
-    fn make_encrypted(&mut self, place: &str, filesystem: &Filesystem, encrypted: Encrypted, device: &Device<'a>) {
-        if let Some(message) = too_small(&filesystem.device, device) {
+    fn make_encrypted(
+        &mut self,
+        place: &str,
+        filesystem: &FilesystemSpec,
+        encrypted: EncryptionSpec,
+        device: &PlannedDevice<'a>,
+    ) {
+        if let Some(message) = check_min_size(&filesystem.device, device) {
             return self.refuse(place, message);
         }
         let uuid = (self.ids)();
-        let container = self.container(filesystem, encrypted, device, uuid, LuksFate::Made);
-        let device = made_inside(device, container.mapping);
+        let container = self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Made);
+        let device = mapping_on(device, container.mapping);
         self.decide_plain(place, filesystem, &device);
     }
 
-    fn keep_encrypted(&mut self, place: &str, filesystem: &Filesystem, encrypted: Encrypted, device: &Device<'a>) {
-        let uuid = match uuid_on(device) {
+    fn keep_encrypted(
+        &mut self,
+        place: &str,
+        filesystem: &FilesystemSpec,
+        encrypted: EncryptionSpec,
+        device: &PlannedDevice<'a>,
+    ) {
+        let uuid = match container_uuid_on(device) {
             Ok(uuid) => uuid,
             Err(why) => {
                 let message = format!("{} must be kept with {} in LUKS, but {why}", device.path, filesystem.format);
                 return self.refuse(place, message);
             }
         };
-        if let Some(inside) = self.opened(device, uuid) {
-            self.container(filesystem, encrypted, device, uuid, LuksFate::Opened);
-            self.note_strange_tpm(device);
-            if inside.blank && filesystem.format != Format::None {
+        if let Some(inside) = self.find_opened(device, uuid) {
+            self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Opened);
+            self.note_foreign_tpm(device);
+            if inside.blank && filesystem.format != FilesystemFormat::None {
                 let message = format!(
                     "{} must be kept with {} in LUKS, but the container holds only zeros; create the filesystem in it, or erase the disk \
                      to have it recreated",
@@ -153,8 +165,8 @@ impl<'a> Deciding<'a> {
             }
             return self.decide_plain(place, filesystem, &inside);
         }
-        let needed = mountable(filesystem).filter(|_| !may_be_missing(filesystem));
-        match (self.inventory.failure(&Tried::Container(device.now.clone())), needed) {
+        let needed = mount_path(filesystem).filter(|_| !is_optional(filesystem));
+        match (self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())), needed) {
             (Some(why), Some(path)) => {
                 let message = format!(
                     "{} must be kept with {} in LUKS, and the new system mounts it at {path}, but it cannot be opened: {why}. \
@@ -164,29 +176,29 @@ impl<'a> Deciding<'a> {
                 self.refuse(place, message);
             }
             (Some(why), None) if self.was_being_made(&filesystem.device) => {
-                self.refuse(place, half_made(device.path.as_str(), why));
+                self.refuse(place, describe_half_made(device.path.as_str(), why));
             }
             (Some(why), None) => {
                 self.warn(format!(
                     "{} stays LOCKED and unchanged, without a line in /etc/crypttab and /etc/fstab: it cannot be opened: {why}",
                     device.path
                 ));
-                self.container(filesystem, encrypted, device, uuid, LuksFate::Locked);
+                self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Locked);
                 let device = device.path.clone();
                 self.decided.filesystems.push(FilesystemFate::Unformatted { device, is_kept: true });
             }
             // An offline plan has neither the key nor the disks.
             (None, _) => {
                 self.warn(format!("{}: the machine opens it with its key to inspect the content", device.path));
-                let container = self.container(filesystem, encrypted, device, uuid, LuksFate::Opened);
+                let container = self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Opened);
                 self.decided.filesystems.push(FilesystemFate::Kept { device: container.mapping, uuid: None });
             }
         }
     }
 
     /// Marks the last container as sealed to the TPM of another machine. Preserved headers are not written, so it stays sealed to that TPM.
-    pub fn note_strange_tpm(&mut self, device: &Device) {
-        let Some(why) = self.inventory.failure(&Tried::Sealed(device.now.clone())) else { return };
+    pub fn note_foreign_tpm(&mut self, device: &PlannedDevice) {
+        let Some(why) = self.inventory.find_failure(&AttemptTarget::Sealed(device.now.clone())) else { return };
         if let Some(luks) = self.decided.luks.last_mut() {
             luks.strange_tpm = true;
         }
@@ -198,40 +210,40 @@ impl<'a> Deciding<'a> {
     }
 
     /// Returns the mapping of a preserved device if its container was opened with the given key.
-    pub fn opened(&self, device: &Device<'a>, uuid: Uuid) -> Option<Device<'a>> {
+    pub fn find_opened(&self, device: &PlannedDevice<'a>, uuid: Uuid) -> Option<PlannedDevice<'a>> {
         // Another process may have opened it.
-        if self.inventory.failure(&Tried::Container(device.now.clone())).is_some() {
+        if self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())).is_some() {
             return None;
         }
-        let mapping = Container::new(device.now.clone(), uuid, 0, KeySource::Server, Secret::default()).mapping;
-        let (below, inventory) = (self.stack.name(&device.now), self.inventory);
+        let mapping = LuksContainer::new(device.now.clone(), uuid, 0, KeySource::Server, SecretText::default()).mapping;
+        let (below, inventory) = (self.stack.kernel_name(&device.now), self.inventory);
         let opened = inventory.stacked.iter().find(|is| is.device == mapping && is.below.contains(&below))?;
         let (size_bytes, blank) = (Some(opened.size_bytes), opened.blank);
         let content = Ok(opened.signatures.as_slice());
-        Some(Device { path: mapping.clone(), now: mapping, size_bytes, blank, content, ..device.clone() })
+        Some(PlannedDevice { path: mapping.clone(), now: mapping, size_bytes, blank, content, ..device.clone() })
     }
 
     pub fn is_withheld(&self, key: KeySource) -> bool {
         self.request.assigned.allocation.disk_key_withheld && matches!(key, KeySource::Server | KeySource::Tpm2)
     }
 
-    fn container(
+    fn add_filesystem_container(
         &mut self,
-        filesystem: &Filesystem,
-        encrypted: Encrypted,
-        device: &Device,
+        filesystem: &FilesystemSpec,
+        encrypted: EncryptionSpec,
+        device: &PlannedDevice,
         uuid: Uuid,
         fate: LuksFate,
-    ) -> Container {
-        let key = key(&self.request.assigned.allocation, encrypted.key);
-        let container = Container::new(device.path.clone(), uuid, device.sector_bytes, encrypted.key, key);
-        let container = Container { withheld: self.is_withheld(encrypted.key), ..container };
-        let says = |word: &str| filesystem.options().any(|option| option == word);
-        self.decided.luks.push(Luks {
+    ) -> LuksContainer {
+        let key = find_key(&self.request.assigned.allocation, encrypted.key);
+        let container = LuksContainer::new(device.path.clone(), uuid, device.sector_bytes, encrypted.key, key);
+        let container = LuksContainer { withheld: self.is_withheld(encrypted.key), ..container };
+        let says = |word: &str| filesystem.mount_options().any(|option| option == word);
+        self.decided.luks.push(LuksDecision {
             container: container.clone(),
             fate,
             group: None,
-            path: mountable(filesystem).map(str::to_owned),
+            path: mount_path(filesystem).map(str::to_owned),
             nofail: says("nofail"),
             noauto: says("noauto"),
             read_only: filesystem.is_read_only(),
@@ -242,7 +254,7 @@ impl<'a> Deciding<'a> {
 }
 
 /// Returns the message for a container that can neither be opened nor stay locked. The plan is then made again, with its disk recreated.
-pub fn half_made(what: &str, why: &str) -> String {
+pub fn describe_half_made(what: &str, why: &str) -> String {
     format!(
         "{what} must be kept in LUKS, but an interrupted attempt was creating it, and it cannot be opened: {why}. \
          Provide its key, or erase it to have it recreated"
@@ -250,7 +262,7 @@ pub fn half_made(what: &str, why: &str) -> String {
 }
 
 /// Returns a message if the device has room only for the headers.
-pub fn too_small(name: &LayoutPath, device: &Device) -> Option<String> {
+pub fn check_min_size(name: &LayoutPath, device: &PlannedDevice) -> Option<String> {
     let bytes = device.size_bytes.filter(|bytes| *bytes <= DATA_OFFSET_BYTES)?;
     Some(format!(
         "device:{name} is not big enough required:{}MiB, existing:{}MiB (LUKS2 headers)",
@@ -260,21 +272,21 @@ pub fn too_small(name: &LayoutPath, device: &Device) -> Option<String> {
 }
 
 /// Returns the mapping of a container that is created on the device.
-pub fn made_inside<'a>(device: &Device<'a>, mapping: DevicePath) -> Device<'a> {
+pub fn mapping_on<'a>(device: &PlannedDevice<'a>, mapping: DevicePath) -> PlannedDevice<'a> {
     let within = |bytes: u64| bytes.saturating_sub(DATA_OFFSET_BYTES);
     let (size_bytes, most_bytes) = (device.size_bytes.map(within), within(device.most_bytes));
-    Device { path: mapping.clone(), now: mapping, size_bytes, most_bytes, content: Ok(&[]), ..device.clone() }
+    PlannedDevice { path: mapping.clone(), now: mapping, size_bytes, most_bytes, content: Ok(&[]), ..device.clone() }
 }
 
-pub fn may_be_missing(filesystem: &Filesystem) -> bool {
-    filesystem.options().any(|option| ["nofail", "noauto"].contains(&option))
+pub fn is_optional(filesystem: &FilesystemSpec) -> bool {
+    filesystem.mount_options().any(|option| ["nofail", "noauto"].contains(&option))
 }
 
-impl Luks {
+impl LuksDecision {
     /// Returns the container around a physical volume of a group. `needed` is a mount point in the new system that requires the group.
-    pub fn of_group(container: Container, fate: LuksFate, group: &str, needed: Option<&str>) -> Luks {
+    pub fn for_group(container: LuksContainer, fate: LuksFate, group: &str, needed: Option<&str>) -> LuksDecision {
         let (group, path, nofail) = (Some(group.to_owned()), needed.map(str::to_owned), needed.is_none());
-        Luks { container, fate, group, path, nofail, noauto: false, read_only: false, strange_tpm: false }
+        LuksDecision { container, fate, group, path, nofail, noauto: false, read_only: false, strange_tpm: false }
     }
 
     pub fn is_kept(&self) -> bool {
@@ -286,14 +298,14 @@ impl Luks {
         self.path.is_some() && !self.read_only
     }
 
-    fn entry(&self) -> CrypttabEntry {
+    fn crypttab_entry(&self) -> CrypttabEntry {
         let options = [("nofail", self.nofail || self.path.is_none()), ("noauto", self.noauto)];
         let options = options.into_iter().filter(|(_, says)| *says).map(|(word, _)| word.to_owned());
         let needed_at = self.path.clone().filter(|_| !self.nofail && !self.noauto);
         let (key, more) = match self.container.source {
-            KeySource::Tpm2 => (Secret::default(), Some(CrypttabEntry::BY_TPM.to_owned())),
+            KeySource::Tpm2 => (SecretText::default(), Some(CrypttabEntry::BY_TPM.to_owned())),
             // The operator is asked again when the installed system starts.
-            KeySource::Prompt => (Secret::default(), None),
+            KeySource::Prompt => (SecretText::default(), None),
             KeySource::Server | KeySource::File => (self.container.key.clone(), None),
         };
         let options = std::iter::once("luks".to_owned()).chain(more).chain(options).collect();
@@ -301,59 +313,59 @@ impl Luks {
     }
 }
 
-fn open(decided: &Decided) -> impl Iterator<Item = &Luks> {
+fn opened_containers(decided: &PlanDecisions) -> impl Iterator<Item = &LuksDecision> {
     decided.luks.iter().filter(|luks| luks.fate != LuksFate::Locked)
 }
 
 /// Returns a check, before the first write, for cryptsetup and every required key or TPM.
-pub fn check(decided: &Decided) -> Option<Operation> {
-    let asked = open(decided).filter(|luks| !luks.strange_tpm);
-    let containers: Vec<Container> = asked.map(|luks| luks.container.clone()).collect();
-    (!containers.is_empty()).then_some(Operation::Run(OfRun::CheckContainers(containers)))
+pub fn check_containers(decided: &PlanDecisions) -> Option<Operation> {
+    let asked = opened_containers(decided).filter(|luks| !luks.strange_tpm);
+    let containers: Vec<LuksContainer> = asked.map(|luks| luks.container.clone()).collect();
+    (!containers.is_empty()).then_some(Operation::Run(SessionOp::CheckContainers(containers)))
 }
 
 /// Returns whether the plan creates a container whose passphrase was not entered yet.
-pub fn asks(plan: &Plan) -> bool {
-    let is_open = |container: &Container| container.source == KeySource::Prompt && container.key.is_empty();
+pub fn needs_passphrase(plan: &Plan) -> bool {
+    let is_open = |container: &LuksContainer| container.source == KeySource::Prompt && container.key.is_empty();
     plan.stages.iter().flat_map(|stage| &stage.operations).any(
-        |operation| matches!(operation, Operation::Device(OnDevice::CreateContainer(container)) if is_open(container)),
+        |operation| matches!(operation, Operation::Device(DeviceOp::CreateContainer(container)) if is_open(container)),
     )
 }
 
 /// Returns the operations that create containers: those around physical volumes, which precede their groups, or those around filesystems.
-pub fn made(decided: &Decided, of_groups: bool) -> Vec<Operation> {
+pub fn create_containers(decided: &PlanDecisions, of_groups: bool) -> Vec<Operation> {
     let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Made && luks.group.is_some() == of_groups);
-    made.map(|luks| Operation::Device(OnDevice::CreateContainer(luks.container.clone()))).collect()
+    made.map(|luks| Operation::Device(DeviceOp::CreateContainer(luks.container.clone()))).collect()
 }
 
 /// Returns the operations that close containers: those around physical volumes, after their groups are deactivated, or those around
 /// filesystems.
-pub fn closed(decided: &Decided, of_groups: bool) -> impl Iterator<Item = Operation> {
-    let close = |luks: &Luks| OnDevice::CloseContainer { mapping: luks.container.mapping.clone() };
-    open(decided).filter(move |luks| luks.group.is_some() == of_groups).map(close).map(Operation::Device)
+pub fn close_containers(decided: &PlanDecisions, of_groups: bool) -> impl Iterator<Item = Operation> {
+    let close = |luks: &LuksDecision| DeviceOp::CloseContainer { mapping: luks.container.mapping.clone() };
+    opened_containers(decided).filter(move |luks| luks.group.is_some() == of_groups).map(close).map(Operation::Device)
 }
 
-pub fn crypttab(decided: &Decided) -> Option<Operation> {
-    let entries: Vec<CrypttabEntry> = open(decided).map(Luks::entry).collect();
-    (!entries.is_empty()).then_some(Operation::Run(OfRun::WriteCrypttab(entries)))
+pub fn write_crypttab(decided: &PlanDecisions) -> Option<Operation> {
+    let entries: Vec<CrypttabEntry> = opened_containers(decided).map(LuksDecision::crypttab_entry).collect();
+    (!entries.is_empty()).then_some(Operation::Run(SessionOp::WriteCrypttab(entries)))
 }
 
 /// Returns both ends of the locked containers on this disk, which must not be written.
-pub fn untouched(meant: &Match, decided: &Decided, disk: &DiskPlan) -> Vec<ByteRange> {
-    let Some(found) = meant.inventory.disk(disk.device.as_str()) else { return Vec::new() };
+pub fn guard_locked(meant: &LayoutMatch, decided: &PlanDecisions, disk: &DiskPlan) -> Vec<ByteRange> {
+    let Some(found) = meant.inventory.find_disk(disk.device.as_str()) else { return Vec::new() };
     let locked = |device: &DevicePath| is_locked(decided, device);
     let whole = locked(&found.device).then_some((0, found.size_bytes));
     let parts = found.table.iter().flat_map(|table| &table.partitions).filter(|part| locked(&part.device));
     let all = whole.into_iter().chain(parts.map(|part| (part.start_bytes, part.size_bytes)));
-    all.flat_map(|(start, size)| super::untouched::ends(start, size)).collect()
+    all.flat_map(|(start, size)| super::guard_ranges::end_ranges(start, size)).collect()
 }
 
 /// Returns whether the container on this device stays locked.
-pub fn is_locked(decided: &Decided, device: &DevicePath) -> bool {
+pub fn is_locked(decided: &PlanDecisions, device: &DevicePath) -> bool {
     decided.luks.iter().any(|luks| luks.fate == LuksFate::Locked && luks.container.device == *device)
 }
 
 /// Returns whether the device is the mapping of a container of the plan.
-pub fn is_mapping(decided: &Decided, device: &DevicePath) -> bool {
+pub fn is_mapping(decided: &PlanDecisions, device: &DevicePath) -> bool {
     decided.luks.iter().any(|luks| luks.container.mapping == *device)
 }

@@ -1,113 +1,113 @@
 //! The planner: a pure function of layout, inventory and mode, without I/O, clock or randomness.
 
-mod absent;
-mod already;
-pub mod approved;
+pub mod approval;
+pub mod approval_summary;
 mod arrays;
-mod begun_attempt;
+mod attempt;
+mod attempt_records;
 mod blank_only;
-mod booting;
+mod boot_entries;
+mod boot_entry;
+mod boot_existing;
+mod bootable;
 mod capacity;
-mod carrying;
-mod companions;
-mod contents;
-mod copies;
-mod defining;
+mod companion_devices;
+mod decide;
+mod describe;
 mod devices;
+mod discarded_disks;
+mod disk_match;
+mod disk_records;
 mod disks;
 mod display;
+mod duplicate_uuids;
 mod encrypted_groups;
-mod entering;
-mod erasing;
+mod erase;
 mod extents;
+mod filesystem_fate;
 mod filesystems;
-mod finishing;
 pub mod firmware;
-mod give_up;
-mod handing;
-mod harmless;
+mod guard_ranges;
 mod identity;
-mod identity_words;
-mod image;
-mod injecting;
-pub mod kept;
-mod lifting;
+mod image_needs;
+mod image_stages;
+mod inject;
+mod install_marker;
+mod intact;
+mod k8s_volumes;
 pub mod luks;
 mod lvm;
-mod making;
-mod marking;
-mod missing;
+mod make_writable;
+mod members;
+mod migrate_source;
+mod migrate_target;
+mod missing_disks;
+mod missing_members;
 mod opaque;
+mod operation_args;
 mod order_age;
-mod persistent;
-mod placed;
+mod orphans;
+mod os_definition;
+mod pool;
 pub mod pool_disks;
-mod pooled;
-mod promise;
-mod reaching;
-mod receiving;
-mod recorded;
-mod release;
+pub mod preserved;
+mod raw_image;
+mod read_only;
+mod restore;
 mod retry;
-mod returning;
-mod same;
 mod sectors;
+mod spanning;
 mod stages;
-mod staying;
 mod steps;
-mod together;
-mod trying;
+mod teardown;
+mod trials;
 mod types;
-mod unknown;
-mod unremembered;
-mod untouched;
-mod verdict;
-pub mod verdicts;
-mod whole;
+mod unrecorded_disks;
+mod uuids_in_use;
 mod wipe;
-mod writing;
+mod wipe_policy;
 mod zero_proofs;
 
-pub use already::is_carried_out;
-pub use carrying::carry;
-pub use contents::Needs;
-pub use entering::enter;
-pub use erasing::erase;
-pub use extents::{DiskExtents, Extents};
-pub use injecting::inject;
-use placed::FilesystemFate;
-pub use pooled::{Owner, empty, is_installed};
-pub use steps::missing as without_steps;
+pub use approval_summary::ApprovalSummary;
+pub use boot_entry::plan_boot_entry;
+pub use boot_existing::is_carried_out;
+pub use erase::plan_erasure;
+pub use extents::{DiskExtents, StageExtents};
+use filesystem_fate::FilesystemFate;
+pub use image_needs::ImageNeeds;
+pub use inject::plan_injection;
+pub use intact::is_intact;
+pub use migrate_source::check_migration;
+pub use pool::{PoolAllocation, is_installed, plan_emptying};
+pub use raw_image::plan_raw_image;
+pub use steps::missing_steps as without_steps;
 pub use types::*;
-pub use verdicts::Verdicts;
-pub use whole::is_whole;
-pub use writing::write;
 
+use crate::diagnostic::Diagnostic;
+use crate::install_marker::AttemptSecret;
 use crate::inventory::{Inventory, OpaqueObject};
 use crate::layout::Layout;
-use crate::marker::AttemptSecret;
-use crate::problem::Problem;
-use crate::topology::Match;
+use crate::storage_graph::LayoutMatch;
 use uuid::Uuid;
 
 /// A plan that was refused: all reasons at once, and how each disk would have been treated.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Refusal {
-    pub mode: Mode,
-    pub subject: Subject,
+pub struct PlanRefusal {
+    pub mode: InstallMode,
+    pub subject: PlanSubject,
     pub layout: String,
     pub disks: Vec<DiskPlan>,
     /// Objects whose content could not be inspected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub opaque: Vec<OpaqueObject>,
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Diagnostic>,
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for PlanRefusal {}
 
-impl Refusal {
+impl PlanRefusal {
     /// Returns the refusal with each problem located by line and column in the file that the layout was read from.
-    pub fn located(mut self, locate: impl Fn(Problem) -> Problem) -> Refusal {
+    pub fn located(mut self, locate: impl Fn(Diagnostic) -> Diagnostic) -> PlanRefusal {
         self.problems = self.problems.into_iter().map(locate).collect();
         self
     }
@@ -119,47 +119,48 @@ impl Refusal {
 /// The layout must be valid ([`crate::layout::validate`]).
 ///
 /// # Errors Returns every reason why the layout does not fit this machine.
-pub fn make(
+pub fn make_plan(
     layout: &Layout,
     inventory: &Inventory,
-    request: Request,
+    request: PlanRequest,
     ids: &mut dyn FnMut() -> Uuid,
-) -> Result<Plan, Box<Refusal>> {
-    let meant = receiving::meant(layout, inventory, &request);
+) -> Result<Plan, Box<PlanRefusal>> {
+    let meant = migrate_target::layout_for_migration(layout, inventory, &request);
     let layout = &*meant;
-    if let Some(marked) = already::marked(layout, inventory, &request) {
-        return already::arrange(layout, inventory, request, &marked);
+    if let Some(marked) = boot_existing::find_installation(layout, inventory, &request) {
+        return boot_existing::plan_boot(layout, inventory, request, &marked);
     }
-    let mut decided = verdict::decide(layout, inventory, &request, &Default::default(), ids);
+    let mut decided = decide::decide_plan(layout, inventory, &request, &Default::default(), ids);
     // Objects that an interrupted attempt completed are preserved; only incomplete ones are recreated.
     let remade = retry::disks_to_remake(layout, inventory, &request, &decided.problems);
     if !remade.is_empty() {
-        let again = verdict::decide(layout, inventory, &request, &remade, ids);
-        let is_better =
-            again.problems.is_empty() && retry::changes_only(&Match::new(layout, inventory), &remade, &decided, &again);
+        let again = decide::decide_plan(layout, inventory, &request, &remade, ids);
+        let is_better = again.problems.is_empty()
+            && retry::changes_only(&LayoutMatch::new(layout, inventory), &remade, &decided, &again);
         decided = if is_better { again } else { decided };
     }
-    decided.problems.extend(steps::missing(&request.steps));
-    decided.problems.extend(finishing::refused(layout, inventory, &request));
-    decided.problems.extend(firmware::refused(layout, inventory));
-    decided.problems.extend(blank_only::refused(&request, inventory, &decided.disks));
-    decided.problems.extend(receiving::taken(&request, inventory, &decided));
-    decided.secret = Some(AttemptSecret::draw(ids));
-    let verdicts = decided.problems.is_empty().then(|| verdicts::of(layout, inventory, &request, &decided));
+    decided.problems.extend(steps::missing_steps(&request.steps));
+    decided.problems.extend(bootable::refuse_finishing(layout, inventory, &request));
+    decided.problems.extend(firmware::refuse_cleaning(layout, inventory));
+    decided.problems.extend(blank_only::refuse_wiping(&request, inventory, &decided.disks));
+    decided.problems.extend(migrate_target::refuse_taken_ids(&request, inventory, &decided));
+    decided.secret = Some(AttemptSecret::generate(ids));
+    let verdicts =
+        decided.problems.is_empty().then(|| approval_summary::summarize_plan(layout, inventory, &request, &decided));
     // A plan that is refused for other reasons has no verdicts to compare.
-    decided.problems.extend(verdicts.iter().flat_map(|verdicts| approved::refused(&request, verdicts)));
+    decided.problems.extend(verdicts.iter().flat_map(|verdicts| approval::compare_with_approval(&request, verdicts)));
     if !decided.problems.is_empty() {
-        let Request { mode, subject, .. } = request;
-        return Err(Box::new(Refusal {
+        let PlanRequest { mode, subject, .. } = request;
+        return Err(Box::new(PlanRefusal {
             mode,
             subject,
             layout: layout.id.clone(),
             disks: decided.disks,
-            opaque: opaque::listed(inventory),
+            opaque: opaque::listed_objects(inventory),
             problems: decided.problems,
         }));
     }
-    Ok(Plan { verdicts, ..stages::arrange(layout, inventory, request, decided) })
+    Ok(Plan { verdicts, ..stages::arrange_stages(layout, inventory, request, decided) })
 }
 
 #[cfg(test)]

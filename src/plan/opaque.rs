@@ -1,11 +1,11 @@
 //! Objects whose content could not be inspected, and the limits for an installation that wipes them. The limits for a reinstall are in
 //! `missing`.
 
-use super::verdict::Deciding;
-use super::{Claim, Verdict};
+use super::decide::PlanDecider;
+use super::{DiskVerdict, InstallClaim};
 use crate::device::KernelName;
-use crate::inventory::{Disk, Inventory, OpaqueObject};
-use crate::order::Gather;
+use crate::inventory::{Inventory, InventoryDisk, OpaqueObject};
+use crate::small_sort::GatherExt;
 use std::collections::BTreeSet;
 
 /// An opaque object with the disks below it.
@@ -16,16 +16,16 @@ pub struct OpaqueOnDisks {
 
 /// Returns the opaque objects that a plan lists. Objects that were not tried yet are omitted, because a warning announces that the agent
 /// will inspect them.
-pub fn listed(inventory: &Inventory) -> Vec<OpaqueObject> {
-    inventory.opaque_objects().into_iter().filter(|object| !object.untried).collect()
+pub fn listed_objects(inventory: &Inventory) -> Vec<OpaqueObject> {
+    inventory.find_opaque_objects().into_iter().filter(|object| !object.untried).collect()
 }
 
-impl Deciding<'_> {
+impl PlanDecider<'_> {
     pub fn opaque_on_disks(&self) -> Vec<OpaqueOnDisks> {
-        let objects = self.inventory.opaque_objects().into_iter();
+        let objects = self.inventory.find_opaque_objects().into_iter();
         let on_disks = objects.map(|object| {
-            let names: Vec<KernelName> = object.devices.iter().map(|device| self.stack.name(device)).collect();
-            let disks = self.stack.disks_of(&names);
+            let names: Vec<KernelName> = object.devices.iter().map(|device| self.stack.kernel_name(device)).collect();
+            let disks = self.stack.disks_below_all(&names);
             OpaqueOnDisks { object, disks }
         });
         on_disks.collect()
@@ -38,15 +38,15 @@ impl Deciding<'_> {
     /// disk that is wiped | refused | | the same, and the operator discards each such disk | allowed, with a warning | | the same, and an
     /// attempt of this allocation was started on these disks | allowed: the attempt was allowed, and left the object | | the same, and
     /// opening was not tried yet | allowed, with a warning: the agent tries, and decides again |
-    pub fn refuse_opaque(&mut self, claim: &Claim) {
+    pub fn refuse_opaque(&mut self, claim: &InstallClaim) {
         if !claim.begun_on.is_empty() {
             return;
         }
         let mut untried = Vec::new();
         for OpaqueOnDisks { object, disks } in self.opaque_on_disks() {
-            let is_wiped = |disk: &&KernelName| matches!(self.verdict(disk), Verdict::Wipe | Verdict::Make);
+            let is_wiped = |disk: &&KernelName| matches!(self.verdict(disk), DiskVerdict::Wipe | DiskVerdict::Make);
             let wiped: Vec<KernelName> = disks.iter().filter(is_wiped).cloned().collect();
-            let needed: Vec<KernelName> = wiped.iter().filter(|disk| !self.is_given_up(disk)).cloned().collect();
+            let needed: Vec<KernelName> = wiped.iter().filter(|disk| !self.is_discarded(disk)).cloned().collect();
             match (wiped.is_empty(), needed.is_empty(), object.untried) {
                 (true, ..) => {}
                 (false, true, _) => self.warn(format!(
@@ -82,10 +82,11 @@ impl Deciding<'_> {
     fn how_to_discard(&self, names: &[KernelName]) -> String {
         let names: BTreeSet<&KernelName> = names.iter().gather();
         let disks = self.inventory.disks.iter().filter(|disk| names.contains(&disk.name));
-        let (named, nameless): (Vec<&Disk>, Vec<&Disk>) = disks.partition(|disk| self.give_up_name(disk).is_some());
+        let (named, nameless): (Vec<&InventoryDisk>, Vec<&InventoryDisk>) =
+            disks.partition(|disk| self.discard_name(disk).is_some());
         if nameless.is_empty() {
             let given: Vec<String> =
-                named.iter().filter_map(|disk| self.give_up_name(disk)).map(|name| format!("{name:?}")).collect();
+                named.iter().filter_map(|disk| self.discard_name(disk)).map(|name| format!("{name:?}")).collect();
             return format!("or discard it with give_up: [{}] in the allocation", given.join(", "));
         }
         let devices: Vec<&str> = nameless.iter().map(|disk| disk.device.as_str()).collect();

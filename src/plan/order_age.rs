@@ -10,9 +10,9 @@
 //! The installation of this very order is recognized before, and booted (`already`). The operator's `--replace-newer` accepts every row but
 //! the last one.
 
-use super::Claim;
-use super::verdict::Deciding;
-use crate::marker::{self, Marker};
+use super::InstallClaim;
+use super::decide::PlanDecider;
+use crate::install_marker::{self, InstallMarker};
 use std::cmp::Ordering;
 
 /// Relation of an order to an installation on the disks.
@@ -31,7 +31,7 @@ enum OrderAge {
 }
 
 /// Compares the order of the claim with an installation of the same allocation.
-fn compare(claim: &Claim, found: &Marker) -> OrderAge {
+fn compare_age(claim: &InstallClaim, found: &InstallMarker) -> OrderAge {
     let Some(order) = &claim.fencing else { return OrderAge::Newer };
     if !order.is_plausible() {
         return OrderAge::ImpossibleOrder;
@@ -49,32 +49,32 @@ fn compare(claim: &Claim, found: &Marker) -> OrderAge {
     }
 }
 
-impl Deciding<'_> {
+impl PlanDecider<'_> {
     /// Refuses a reinstall whose order is not proven to be newer than every installation of this allocation on the disks.
     pub fn refuse_outdated_order(&mut self) {
         let (request, inventory) = (self.request, self.inventory);
         let Some(claim) = &request.claim else { return };
         for filesystem in &inventory.filesystems {
             let Some(found) = filesystem.marker.as_ref().filter(|found| claim.is_ours(found)) else { continue };
-            let age = compare(claim, found);
+            let age = compare_age(claim, found);
             if age == OrderAge::Newer {
                 continue;
             }
-            let message = format!("{}: {}", filesystem.device, describe(claim, found, age));
+            let message = format!("{}: {}", filesystem.device, describe_age(claim, found, age));
             if claim.replace_newer && age != OrderAge::ImpossibleOrder {
                 self.warn(format!("{message}; the operator replaces it"));
             } else {
-                self.refuse("disks", format!("{message}; {}", remedy(age)));
+                self.refuse("disks", format!("{message}; {}", suggest_remedy(age)));
             }
         }
     }
 }
 
-fn describe(claim: &Claim, found: &Marker, age: OrderAge) -> String {
+fn describe_age(claim: &InstallClaim, found: &InstallMarker, age: OrderAge) -> String {
     let order = claim.order.as_deref().unwrap_or_default();
     let number = claim.fencing.as_ref().map(ToString::to_string).unwrap_or_default();
     let installed = found.fencing.as_ref().map_or_else(|| "without a number".to_owned(), ToString::to_string);
-    let installation = format!("image {} of {} ({installed}; {})", found.image, found.time, marker::PATH);
+    let installation = format!("image {} of {} ({installed}; {})", found.image, found.time, install_marker::PATH);
     match age {
         OrderAge::Older => {
             format!("order {order} ({number}) is older than the installation on the disk, {installation}")
@@ -89,7 +89,7 @@ fn describe(claim: &Claim, found: &Marker, age: OrderAge) -> String {
     }
 }
 
-fn remedy(age: OrderAge) -> &'static str {
+fn suggest_remedy(age: OrderAge) -> &'static str {
     match age {
         OrderAge::ImpossibleOrder => "cancel the order and place it again",
         _ => "if the new image must replace that installation, order the reinstall again with --replace-newer",

@@ -3,8 +3,8 @@
 //! A disk that is absent cannot be erased, and may contain the install marker. So its absence is reported.
 
 use crate::device::KernelName;
-use crate::inventory::{Disk, Inventory};
-use crate::text;
+use crate::format;
+use crate::inventory::{Inventory, InventoryDisk};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of absent disks that are recorded.
@@ -27,13 +27,13 @@ pub struct KnownDisk {
 }
 
 impl KnownDisk {
-    fn from_disk(disk: &Disk) -> KnownDisk {
+    fn from_disk(disk: &InventoryDisk) -> KnownDisk {
         let short = |name: &str| if name.len() > MAXIMUM_NAME_BYTES { String::new() } else { name.to_owned() };
         let (serial, wwn) = (short(&disk.serial), short(&disk.wwn));
         KnownDisk { serial, wwn, size_bytes: disk.size_bytes, written_off: false }
     }
 
-    fn is_same(&self, disk: &Disk) -> bool {
+    fn is_same(&self, disk: &InventoryDisk) -> bool {
         let other = KnownDisk::from_disk(disk);
         (&self.serial, &self.wwn, self.size_bytes) == (&other.serial, &other.wwn, other.size_bytes)
     }
@@ -43,18 +43,18 @@ impl std::fmt::Display for KnownDisk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = match (self.serial.as_str(), self.wwn.as_str()) {
             ("", "") => "without a recorded serial number".to_owned(),
-            ("", wwn) => format!("with WWN {}", text::clean(wwn)),
-            (serial, _) => format!("with serial number {}", text::clean(serial)),
+            ("", wwn) => format!("with WWN {}", format::replace_hidden(wwn)),
+            (serial, _) => format!("with serial number {}", format::replace_hidden(serial)),
         };
-        write!(f, "disk {name} ({})", text::bytes(self.size_bytes))
+        write!(f, "disk {name} ({})", format::format_bytes(self.size_bytes))
     }
 }
 
 /// Returns the known disks that are absent. A disk counts as present if a disk with its identifiers and size is found, or else another disk
 /// of its size that was not known: its replacement.
-pub fn find_missing(known: &[KnownDisk], disks: &[Disk]) -> Vec<KnownDisk> {
-    let mut unmatched: Vec<&Disk> = disks.iter().collect();
-    let mut take = |is_match: &dyn Fn(&Disk) -> bool| {
+pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDisk> {
+    let mut unmatched: Vec<&InventoryDisk> = disks.iter().collect();
+    let mut take = |is_match: &dyn Fn(&InventoryDisk) -> bool| {
         let found = unmatched.iter().position(|disk| is_match(disk));
         found.map(|index| unmatched.swap_remove(index)).is_some()
     };
@@ -64,7 +64,7 @@ pub fn find_missing(known: &[KnownDisk], disks: &[Disk]) -> Vec<KnownDisk> {
 }
 
 /// Returns the disks to record: the present ones, and the missing ones.
-pub fn remember(disks: &[Disk], missing: &[KnownDisk]) -> Vec<KnownDisk> {
+pub fn disks_to_record(disks: &[InventoryDisk], missing: &[KnownDisk]) -> Vec<KnownDisk> {
     let present = disks.iter().filter(|disk| !disk.removable).map(KnownDisk::from_disk);
     let (written_off, missed): (Vec<&KnownDisk>, Vec<_>) = missing.iter().partition(|disk| disk.written_off);
     // Disks that are not written off go first, because a replacement is theirs.
@@ -82,8 +82,8 @@ pub struct ConnectedDisk {
     wwn: String,
 }
 
-impl From<&Disk> for ConnectedDisk {
-    fn from(disk: &Disk) -> ConnectedDisk {
+impl From<&InventoryDisk> for ConnectedDisk {
+    fn from(disk: &InventoryDisk) -> ConnectedDisk {
         ConnectedDisk {
             name: disk.name.clone(),
             sequence_number: disk.diskseq,
@@ -97,8 +97,8 @@ impl From<&Disk> for ConnectedDisk {
 /// Returns the inventory with only those disks that were connected after the others were erased; `None` if there are none. Removable disks
 /// are ignored.
 pub fn find_newcomers(erased: &[ConnectedDisk], inventory: &Inventory) -> Option<Inventory> {
-    let is_new = |disk: &&Disk| !disk.removable && !erased.contains(&ConnectedDisk::from(*disk));
-    let disks: Vec<Disk> = inventory.disks.iter().filter(is_new).cloned().collect();
+    let is_new = |disk: &&InventoryDisk| !disk.removable && !erased.contains(&ConnectedDisk::from(*disk));
+    let disks: Vec<InventoryDisk> = inventory.disks.iter().filter(is_new).cloned().collect();
     (!disks.is_empty()).then(|| Inventory { disks, ..inventory.clone() })
 }
 
@@ -106,8 +106,14 @@ pub fn find_newcomers(erased: &[ConnectedDisk], inventory: &Inventory) -> Option
 mod tests {
     use super::*;
 
-    fn disk(name: &str, serial: &str, gib: u64) -> Disk {
-        Disk { name: name.into(), serial: serial.into(), size_bytes: gib << 30, diskseq: 7, ..Disk::default() }
+    fn disk(name: &str, serial: &str, gib: u64) -> InventoryDisk {
+        InventoryDisk {
+            name: name.into(),
+            serial: serial.into(),
+            size_bytes: gib << 30,
+            diskseq: 7,
+            ..InventoryDisk::default()
+        }
     }
 
     fn known(serial: &str, gib: u64) -> KnownDisk {
@@ -141,22 +147,22 @@ mod tests {
     #[test]
     fn a_missing_disk_is_remembered_until_it_is_back() {
         let (one, both) = ([disk("sda", "A", 10)], [disk("sda", "A", 10), disk("sdb", "B", 20)]);
-        let memory = remember(&both, &[]);
+        let memory = disks_to_record(&both, &[]);
         assert_eq!(memory, [known("A", 10), known("B", 20)]);
         for _ in 0..3 {
             let missing = find_missing(&memory, &one);
-            assert_eq!((missing.len(), remember(&one, &missing)), (1, memory.clone()));
+            assert_eq!((missing.len(), disks_to_record(&one, &missing)), (1, memory.clone()));
         }
         let lost = KnownDisk { written_off: true, ..known("B", 20) };
-        let memory = remember(&one, std::slice::from_ref(&lost));
+        let memory = disks_to_record(&one, std::slice::from_ref(&lost));
         assert_eq!(find_missing(&memory, &one), [lost]);
-        assert_eq!(remember(&both, &find_missing(&memory, &both)), [known("A", 10), known("B", 20)]);
+        assert_eq!(disks_to_record(&both, &find_missing(&memory, &both)), [known("A", 10), known("B", 20)]);
     }
 
     #[test]
     fn a_replacement_takes_the_place_of_a_disk_that_is_still_waited_for() {
         let (lost, missed) = (KnownDisk { written_off: true, ..known("L", 10) }, known("M", 10));
-        let memory = remember(&[], &[lost.clone(), missed]);
+        let memory = disks_to_record(&[], &[lost.clone(), missed]);
         assert_eq!(find_missing(&memory, &[disk("sda", "new", 10)]), [lost]);
     }
 
@@ -165,17 +171,17 @@ mod tests {
     fn the_memory_is_bounded() {
         let lost: Vec<KnownDisk> =
             (0..100).map(|number| KnownDisk { written_off: true, ..known("L", number) }).collect();
-        assert_eq!(remember(&[], &lost).len(), MAXIMUM_WRITTEN_OFF);
-        assert_eq!(remember(&[disk("sda", &"x".repeat(4096), 1)], &[])[0].serial, "");
-        let stick = Disk { removable: true, ..disk("sdz", "Z", 1) };
-        assert_eq!(remember(&[stick], &[]), []);
+        assert_eq!(disks_to_record(&[], &lost).len(), MAXIMUM_WRITTEN_OFF);
+        assert_eq!(disks_to_record(&[disk("sda", &"x".repeat(4096), 1)], &[])[0].serial, "");
+        let stick = InventoryDisk { removable: true, ..disk("sdz", "Z", 1) };
+        assert_eq!(disks_to_record(&[stick], &[]), []);
     }
 
     #[test]
     fn a_disk_that_was_not_erased_is_a_newcomer() {
         let erased = [ConnectedDisk::from(&disk("sda", "A", 10))];
-        let again = Disk { diskseq: 8, ..disk("sda", "A", 10) };
-        let stick = Disk { removable: true, ..disk("sdb", "B", 20) };
+        let again = InventoryDisk { diskseq: 8, ..disk("sda", "A", 10) };
+        let stick = InventoryDisk { removable: true, ..disk("sdb", "B", 20) };
         for (disks, newcomers) in [
             (vec![disk("sda", "A", 10)], None),
             (vec![], None),

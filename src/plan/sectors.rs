@@ -1,8 +1,8 @@
 //! Placement of partitions: converts sizes in MiB to sectors of the disk.
 
-use crate::layout::{self, Size};
-use crate::order;
+use crate::layout::{self, RequestedSize};
 use crate::plan::ByteRange;
+use crate::small_sort;
 
 pub const MIB: u64 = 1 << 20;
 
@@ -19,12 +19,12 @@ const GPT_ENTRIES_BYTES: u64 = 128 * 128;
 
 /// First and last sector of one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct SectorExtent {
     pub first_lba: u64,
     pub last_lba: u64,
 }
 
-impl Extent {
+impl SectorExtent {
     pub fn length_bytes(self, sector_bytes: u32) -> u64 {
         (self.last_lba + 1 - self.first_lba) * u64::from(sector_bytes)
     }
@@ -32,7 +32,7 @@ impl Extent {
 
 /// Partitions that do not fit.
 #[derive(Debug, PartialEq, Eq)]
-pub struct TooSmall {
+pub struct DiskTooSmall {
     /// Required size for the partitions and both partition tables.
     pub required_mib: u64,
     pub existing_mib: u64,
@@ -43,36 +43,40 @@ pub struct TooSmall {
 ///
 /// # Errors
 /// The disk is too small for them and both partition tables, or nothing is left for the partition that takes the rest.
-pub fn place(partitions: &[layout::Partition], size_bytes: u64, sector_bytes: u32) -> Result<Vec<Extent>, TooSmall> {
+pub fn place_partitions(
+    partitions: &[layout::PartitionSpec],
+    size_bytes: u64,
+    sector_bytes: u32,
+) -> Result<Vec<SectorExtent>, DiskTooSmall> {
     let sector = u64::from(sector_bytes);
     let backup_bytes = GPT_ENTRIES_BYTES + sector;
     // The end is aligned too, so that a filesystem on a 512e disk does not end within a physical sector.
     let end_mib = size_bytes.saturating_sub(backup_bytes) / MIB;
     let too_small = || {
-        let wanted = partitions.iter().map(|partition| partition.size.mib().unwrap_or(1));
+        let wanted = partitions.iter().map(|partition| partition.size.as_mib().unwrap_or(1));
         let sum = wanted.fold(0u64, |sum, mib| sum.saturating_add(mib));
         // 1 MiB at the start for the primary table, and 1 MiB at the end for the backup.
-        TooSmall { required_mib: sum.saturating_add(2), existing_mib: size_bytes / MIB }
+        DiskTooSmall { required_mib: sum.saturating_add(2), existing_mib: size_bytes / MIB }
     };
 
     let mut order: Vec<usize> = (0..partitions.len()).collect();
-    order::by_key(&mut order, |&index| partitions[index].number);
-    let mut extents = vec![Extent { first_lba: 0, last_lba: 0 }; partitions.len()];
+    small_sort::sort_by_key(&mut order, |&index| partitions[index].number);
+    let mut extents = vec![SectorExtent { first_lba: 0, last_lba: 0 }; partitions.len()];
     let mut next_mib = 1;
     for index in order {
         let size_mib = match partitions[index].size {
-            Size::Rest => end_mib.saturating_sub(next_mib),
-            Size::Mib(mib) => mib.get(),
+            RequestedSize::Rest => end_mib.saturating_sub(next_mib),
+            RequestedSize::Mib(mib) => mib.get(),
         };
         let end = next_mib.checked_add(size_mib).filter(|&end| end <= end_mib && size_mib > 0).ok_or_else(too_small)?;
-        extents[index] = Extent { first_lba: next_mib * MIB / sector, last_lba: end * MIB / sector - 1 };
+        extents[index] = SectorExtent { first_lba: next_mib * MIB / sector, last_lba: end * MIB / sector - 1 };
         next_mib = end;
     }
     Ok(extents)
 }
 
 /// Returns both ends of each of these areas, where superblocks are located, merged.
-pub fn ends(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<ByteRange> {
+pub fn end_ranges(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<ByteRange> {
     let mut pieces: Vec<(u64, u64)> = Vec::new();
     for area in areas {
         let start = area.start.min(size_bytes);
@@ -81,7 +85,7 @@ pub fn ends(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<
         pieces.push((end.saturating_sub(TAIL_BYTES).max(start), end));
     }
     pieces.retain(|(start, end)| start < end);
-    order::sort(&mut pieces);
+    small_sort::sort(&mut pieces);
     let mut merged: Vec<(u64, u64)> = Vec::new();
     for (start, end) in pieces {
         match merged.last_mut() {
@@ -96,42 +100,42 @@ pub fn ends(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<
 mod tests {
     use super::*;
 
-    fn partition(number: u32, size_mib: u64) -> layout::Partition {
-        layout::Partition { number, label: None, size: size_mib.into(), kind: None }
+    fn partition(number: u32, size_mib: u64) -> layout::PartitionSpec {
+        layout::PartitionSpec { number, label: None, size: size_mib.into(), kind: None }
     }
 
     #[test]
     fn partitions_follow_each_other_in_number_order() {
         let partitions = [partition(15, 0), partition(1, 500), partition(2, 100)];
-        let extents = place(&partitions, 1000 * MIB, 512).unwrap();
-        assert_eq!(extents[1], Extent { first_lba: 2048, last_lba: 501 * 2048 - 1 });
-        assert_eq!(extents[2], Extent { first_lba: 501 * 2048, last_lba: 601 * 2048 - 1 });
+        let extents = place_partitions(&partitions, 1000 * MIB, 512).unwrap();
+        assert_eq!(extents[1], SectorExtent { first_lba: 2048, last_lba: 501 * 2048 - 1 });
+        assert_eq!(extents[2], SectorExtent { first_lba: 501 * 2048, last_lba: 601 * 2048 - 1 });
         // The last MiB holds the backup table.
-        assert_eq!(extents[0], Extent { first_lba: 601 * 2048, last_lba: 999 * 2048 - 1 });
+        assert_eq!(extents[0], SectorExtent { first_lba: 601 * 2048, last_lba: 999 * 2048 - 1 });
     }
 
     #[test]
     fn lbas_count_sectors_of_the_disk() {
-        let extents = place(&[partition(1, 1)], 100 * MIB, 4096).unwrap();
-        assert_eq!(extents, [Extent { first_lba: 256, last_lba: 511 }]);
+        let extents = place_partitions(&[partition(1, 1)], 100 * MIB, 4096).unwrap();
+        assert_eq!(extents, [SectorExtent { first_lba: 256, last_lba: 511 }]);
     }
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let cases: [(&[layout::Partition], u64, Option<TooSmall>); 6] = [
+        let cases: [(&[layout::PartitionSpec], u64, Option<DiskTooSmall>); 6] = [
             (&[partition(1, 98)], 100, None),
-            (&[partition(1, 99)], 100, Some(TooSmall { required_mib: 101, existing_mib: 100 })),
-            (&[partition(1, 98), partition(2, 0)], 100, Some(TooSmall { required_mib: 101, existing_mib: 100 })),
+            (&[partition(1, 99)], 100, Some(DiskTooSmall { required_mib: 101, existing_mib: 100 })),
+            (&[partition(1, 98), partition(2, 0)], 100, Some(DiskTooSmall { required_mib: 101, existing_mib: 100 })),
             (&[partition(1, 97), partition(2, 0)], 100, None),
             (
                 &[partition(1, u64::MAX), partition(2, u64::MAX)],
                 100,
-                Some(TooSmall { required_mib: u64::MAX, existing_mib: 100 }),
+                Some(DiskTooSmall { required_mib: u64::MAX, existing_mib: 100 }),
             ),
-            (&[partition(1, 0)], 0, Some(TooSmall { required_mib: 3, existing_mib: 0 })),
+            (&[partition(1, 0)], 0, Some(DiskTooSmall { required_mib: 3, existing_mib: 0 })),
         ];
         for (partitions, size_mib, expected) in cases {
-            assert_eq!(place(partitions, size_mib * MIB, 512).err(), expected, "{partitions:?}");
+            assert_eq!(place_partitions(partitions, size_mib * MIB, 512).err(), expected, "{partitions:?}");
         }
     }
 
@@ -139,12 +143,12 @@ mod tests {
     fn ends_merge_and_stay_on_the_disk() {
         let range = |start, length| ByteRange { start, length };
         let whole = range(0, 100 * MIB);
-        assert_eq!(ends([whole], 100 * MIB), [range(0, 5 * MIB), range(98 * MIB, 2 * MIB)]);
+        assert_eq!(end_ranges([whole], 100 * MIB), [range(0, 5 * MIB), range(98 * MIB, 2 * MIB)]);
         assert_eq!(
-            ends([whole, range(MIB, 30 * MIB), range(31 * MIB, 500 * MIB)], 100 * MIB),
+            end_ranges([whole, range(MIB, 30 * MIB), range(31 * MIB, 500 * MIB)], 100 * MIB),
             [range(0, 6 * MIB), range(29 * MIB, 7 * MIB), range(98 * MIB, 2 * MIB)]
         );
-        assert_eq!(ends([range(0, 1000)], 1000), [range(0, 1000)]);
-        assert_eq!(ends([range(5000, 10)], 1000), []);
+        assert_eq!(end_ranges([range(0, 1000)], 1000), [range(0, 1000)]);
+        assert_eq!(end_ranges([range(5000, 10)], 1000), []);
     }
 }

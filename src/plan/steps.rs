@@ -1,14 +1,14 @@
 //! Stages of each step, and the steps that an installation requires.
 
-use super::{Extents, Plan, Stage, StageName};
-use crate::problem::Problem;
-use crate::steps::Steps;
+use super::{Plan, PlanStage, StageExtents, StageName};
+use crate::deploy_steps::StepList;
+use crate::diagnostic::Diagnostic;
 
 /// Steps that must happen in one run: without one of them the machine does not boot, or its disks cannot be recognized later.
 const NEEDED: [&str; 4] = ["deploy.apply_layout", "deploy.burn_image", "deploy.prepare_boot", "deploy.finish"];
 
 /// Returns the step that a stage belongs to. The stages that end a run belong to none.
-fn of(stage: StageName) -> Option<&'static str> {
+fn step_of(stage: StageName) -> Option<&'static str> {
     match stage {
         StageName::StorageIdentify
         | StageName::StorageLock
@@ -38,18 +38,18 @@ fn of(stage: StageName) -> Option<&'static str> {
 }
 
 /// Returns whether the stage runs because its step is not disabled.
-pub fn include(steps: &Steps, stage: StageName) -> bool {
-    of(stage).is_none_or(|step| steps.include(step))
+pub fn includes_stage(steps: &StepList, stage: StageName) -> bool {
+    step_of(stage).is_none_or(|step| steps.includes_step(step))
 }
 
 /// Returns the reasons why an installation cannot be made with these steps.
-pub fn missing(steps: &Steps) -> Vec<Problem> {
-    let missing = NEEDED.iter().filter(|step| !steps.include(step));
+pub fn missing_steps(steps: &StepList) -> Vec<Diagnostic> {
+    let missing = NEEDED.iter().filter(|step| !steps.includes_step(step));
     let problem = |step| {
         let message = format!("{step} is disabled, but an installation requires it; enable it in the template");
-        Problem::new("steps", message)
+        Diagnostic::new("steps", message)
     };
-    let wrong = steps.wrong().iter().map(|why| Problem::new("steps", why));
+    let wrong = steps.problems().iter().map(|why| Diagnostic::new("steps", why));
     wrong.chain(missing.map(problem)).collect()
 }
 
@@ -58,16 +58,16 @@ impl Plan {
     /// omitted: the machine boots through its firmware.
     ///
     /// If the whole plan has a destructive stage but the part has none, the part comes after the point of no return.
-    pub fn part(&self, steps: &[&str]) -> Plan {
+    pub fn select_steps(&self, steps: &[&str]) -> Plan {
         let is_wanted =
-            |stage: StageName| stage != StageName::BootLoad && of(stage).is_some_and(|step| steps.contains(&step));
+            |stage: StageName| stage != StageName::BootLoad && step_of(stage).is_some_and(|step| steps.contains(&step));
         let mut part = self.clone();
         part.stages.retain(|stage| is_wanted(stage.name));
         for extents in &mut part.extents {
             extents.stages.retain(|stage| is_wanted(*stage));
         }
-        part.extents.retain(|extents: &Extents| !extents.stages.is_empty());
-        let first = |stages: &[Stage]| stages.iter().position(|stage| stage.name.is_destructive());
+        part.extents.retain(|extents: &StageExtents| !extents.stages.is_empty());
+        let first = |stages: &[PlanStage]| stages.iter().position(|stage| stage.name.is_destructive());
         part.point_of_no_return = match (first(&part.stages), first(&self.stages)) {
             (Some(first), _) => first,
             (None, Some(_)) => 0,
@@ -80,26 +80,26 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deploy_steps::{CATALOGUE, MAKE_THE_LAYOUT};
     use crate::inventory::Inventory;
     use crate::layout;
-    use crate::plan::{self, Mode, Request, Subject};
-    use crate::steps::{CATALOGUE, MAKE_THE_LAYOUT};
+    use crate::plan::{self, InstallMode, PlanRequest, PlanSubject};
 
     fn whole() -> Plan {
         let layout = layout::read_yaml(include_str!("../../testdata/layouts/storage.yaml")).unwrap().layout;
         let inventory = include_str!("../../testdata/inventories/raid-lvm.json");
         let inventory: Inventory = serde_json::from_str(inventory).unwrap();
-        let (mode, steps, subject) = (Mode::Install, Steps::default(), Subject::default());
-        let request = Request { mode, steps, subject, assigned: Default::default(), claim: None };
-        plan::make(&layout, &inventory, request, &mut uuid::Uuid::new_v4).unwrap()
+        let (mode, steps, subject) = (InstallMode::Install, StepList::default(), PlanSubject::default());
+        let request = PlanRequest { mode, steps, subject, assigned: Default::default(), claim: None };
+        plan::make_plan(&layout, &inventory, request, &mut uuid::Uuid::new_v4).unwrap()
     }
 
     #[test]
     fn the_parts_of_a_plan_are_its_stages_without_those_of_kexec() {
         let whole = whole();
-        let core: Vec<&str> = crate::steps::core().collect();
-        let parts: Vec<Plan> = core.iter().map(|step| whole.part(&[step])).collect();
-        let names = |stages: &[Stage]| stages.iter().map(|stage| stage.name).collect::<Vec<_>>();
+        let core: Vec<&str> = crate::deploy_steps::core_steps().collect();
+        let parts: Vec<Plan> = core.iter().map(|step| whole.select_steps(&[step])).collect();
+        let names = |stages: &[PlanStage]| stages.iter().map(|stage| stage.name).collect::<Vec<_>>();
         let mut of_parts: Vec<StageName> = parts.iter().flat_map(|part| names(&part.stages)).collect();
         of_parts.sort();
         let mut expected = names(&whole.stages);
@@ -108,14 +108,14 @@ mod tests {
         assert_eq!(of_parts, expected);
         assert_eq!(parts[0].stages[parts[0].point_of_no_return].name, StageName::StorageWipe);
         assert!(parts[1..].iter().all(|part| part.point_of_no_return == 0));
-        let all = whole.part(&core);
+        let all = whole.select_steps(&core);
         assert_eq!(all.stages[all.point_of_no_return].name, StageName::StorageWipe);
         assert!(all.stages.len() + 3 >= whole.stages.len());
     }
 
     #[test]
     fn every_step_has_stages_and_every_stage_a_step_of_the_catalogue() {
-        let named: Vec<&str> = StageName::ALL.iter().copied().filter_map(of).collect();
+        let named: Vec<&str> = StageName::ALL.iter().copied().filter_map(step_of).collect();
         for entry in CATALOGUE.iter().filter(|entry| !MAKE_THE_LAYOUT.contains(&entry.name)) {
             assert!(named.contains(&entry.name), "{}", entry.name);
         }

@@ -1,50 +1,51 @@
 //! The plan as data. All decisions are made here; the executor only carries them out.
 
-mod booting;
-mod created;
-mod finishing;
+mod array_slot;
+mod boot_entries;
+mod bootable;
+mod create_system;
+mod disk_identity;
 mod firmware;
-mod handed;
-mod identity;
-mod injected;
+mod injected_file;
+mod k8s_volumes;
 mod luks;
-mod member;
+mod migration;
 mod operation;
-mod persistent;
-mod received;
+mod operation_args;
 mod request;
 mod stage;
 mod summary;
 mod zero_proof;
 
 pub use crate::allocation::BootOrder;
-pub use booting::BootEntries;
-pub use created::CreateSystem;
-pub use finishing::{
-    BootDisk, BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, Seed, WantedNetwork,
+pub use array_slot::ArraySlot;
+pub use boot_entries::BootEntries;
+pub use bootable::{
+    BootDisk, BootFilesystem, Esp, FinishInputs, FinishedArray, RequestedNetwork, RootFilesystem, RootVolume,
+    SeedFilesystem,
 };
+pub use create_system::CreateSystem;
+pub use disk_identity::DiskIdentity;
 pub use firmware::{FirmwarePlan, PlannedVariable, RemoveVariables, VariableOrigin, VariableRemoval};
-pub use handed::{Assigned, Closing, MachineFiles};
-pub use identity::DiskIdentity;
-pub use injected::InjectedFile;
-pub use luks::{Container, CrypttabEntry, OpenContainer};
-pub use member::Member;
-pub use operation::{ActivateGroup, AssembleArray, OfRun, OnDevice, Operation, Restore};
-pub use persistent::{
-    Filling, Persistent, PersistentVerdict, PersistentVolume, PreparePersistent, Prepared, SparseVolume,
-    WritePersistent, array_part_path, mapping_path, partition_bytes,
+pub use injected_file::InjectedFile;
+pub use k8s_volumes::{
+    ManifestVolume, PersistentVerdict, PersistentVolume, PreparePersistent, SparseVolume, VolumeFilling, VolumePath,
+    WritePersistent, array_partition_link, logical_volume_link, spanning_partition_bytes,
 };
-pub use received::{FromDevice, Receive, Received};
-pub use request::{Claim, Memory, Mode, Request, Subject, Waiver};
-pub use stage::{Leaves, Stage, StageName};
-pub use summary::{Found, Summary, Torn};
+pub use luks::{CrypttabEntry, LuksContainer, OpenContainer};
+pub use migration::{ReceiveMigration, ReceivedDevice, SourceDevice};
+pub use operation::{ActivateGroup, AssembleArray, DeviceOp, Operation, RestoreOp, SessionOp};
+pub use operation_args::{FinalReport, MachineFiles, PlanAssignment};
+pub use request::{InstallClaim, InstallMode, MarkerWaiver, PlanRequest, PlanSubject, RecordSource};
+pub use stage::{FailureState, PlanStage, StageName};
+pub use summary::{DiskContent, PlanSummary, TornObject};
 pub use zero_proof::ZeroProof;
 
-use super::{Extents, Verdicts};
+use super::{ApprovalSummary, StageExtents};
 use crate::device::{DevicePath, KernelName, LayoutPath};
+use crate::install_marker::InstallMarker;
 use crate::inventory::{EraseMethod, OpaqueObject};
-use crate::layout::{Format, LvmType, RaidLevel, Size};
-use crate::marker::Marker;
+use crate::layout::{FilesystemFormat, LvmType, RaidLevel, RequestedSize};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -52,13 +53,13 @@ use uuid::Uuid;
 /// A plan: the verdict on each disk, and the stages of the run in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
-    pub mode: Mode,
-    pub subject: Subject,
+    pub mode: InstallMode,
+    pub subject: PlanSubject,
     pub layout: String,
     pub disks: Vec<DiskPlan>,
     /// Stages in order. The JSON field is `steps`, the word that operators read.
     #[serde(rename = "steps")]
-    pub stages: Vec<Stage>,
+    pub stages: Vec<PlanStage>,
     /// Index in `stages` of the first destructive stage; `stages.len()` if no stage is destructive.
     pub point_of_no_return: usize,
     /// Lines of `/etc/fstab`, in mount order.
@@ -66,19 +67,19 @@ pub struct Plan {
     /// UUID of the filesystem with `path: /`.
     pub root_uuid: String,
     /// Marker of the installation that is already on the disks. If set, nothing is destroyed and that system is booted.
-    pub already: Option<Marker>,
+    pub already: Option<InstallMarker>,
     /// Conditions that an operator must not overlook: a degraded array, a replaced disk.
     pub warnings: Vec<String>,
     /// Objects that lose members and also have members on disks that are preserved.
-    pub torn: Vec<Torn>,
+    pub torn: Vec<TornObject>,
     /// Objects whose content could not be inspected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub opaque: Vec<OpaqueObject>,
-    pub summary: Summary,
+    pub summary: PlanSummary,
     /// Minimum size in bytes of each created or preserved device; devices whose size cannot be predicted are absent.
     pub sizes: BTreeMap<DevicePath, u64>,
     /// Extents that each stage may write.
-    pub extents: Vec<Extents>,
+    pub extents: Vec<StageExtents>,
     /// Kubernetes volumes, in the order of the allocation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<PersistentVolume>,
@@ -87,15 +88,17 @@ pub struct Plan {
     pub firmware: Option<FirmwarePlan>,
     /// Verdicts that an operator approves; `None` for a plan that destroys nothing.
     #[serde(skip)]
-    pub verdicts: Option<Verdicts>,
+    pub verdicts: Option<ApprovalSummary>,
 }
 
 impl Plan {
     /// Returns the state that a failure of this stage leaves behind. Before the point of no return, and in a plan without one, no disk has
     /// changed.
-    pub fn leaves(&self, stage: usize) -> Leaves {
-        match self.stages[stage].name.leaves() {
-            Leaves::HalfMade | Leaves::Changed if stage < self.point_of_no_return => Leaves::Untouched,
+    pub fn state_after_failure(&self, stage: usize) -> FailureState {
+        match self.stages[stage].name.failure_state() {
+            FailureState::HalfMade | FailureState::Changed if stage < self.point_of_no_return => {
+                FailureState::Untouched
+            }
             leaves => leaves,
         }
     }
@@ -104,7 +107,7 @@ impl Plan {
 /// Fate of a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum DiskVerdict {
     Wipe,
     Keep,
     /// The layout preserves the disk, but it is blank, as after a replacement: it is recreated.
@@ -116,8 +119,9 @@ pub enum Verdict {
     Volumes,
 }
 
-impl Verdict {
-    pub const ALL: [Verdict; 5] = [Verdict::Wipe, Verdict::Keep, Verdict::Make, Verdict::NotOurs, Verdict::Volumes];
+impl DiskVerdict {
+    pub const ALL: [DiskVerdict; 5] =
+        [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::Make, DiskVerdict::NotOurs, DiskVerdict::Volumes];
 }
 
 /// A disk of the machine and its verdict.
@@ -128,11 +132,11 @@ pub struct DiskPlan {
     pub size_bytes: u64,
     pub model: String,
     pub serial: String,
-    pub verdict: Verdict,
+    pub verdict: DiskVerdict,
     /// Name of the disk in the layout, if it differs from `device`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listed_as: Option<LayoutPath>,
-    pub found: Found,
+    pub found: DiskContent,
     /// Current content, as text for the operator.
     pub now: String,
     /// Objects in use on the disk, as text for the operator: a tree, one object per line, indented below the object that it lies on.
@@ -145,13 +149,13 @@ pub struct Rehearsal {
     /// Disks, partitions and devices of mount options, each of which is replaced by a snapshot in memory.
     pub over: Vec<DevicePath>,
     /// Arrays, groups and mounts in order. Each filesystem is mounted separately.
-    pub operations: Vec<Restore>,
+    pub operations: Vec<RestoreOp>,
 }
 
 /// An object that a reinstall preserves, and its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Kept {
-    pub object: KeptObject,
+pub struct PreservedObject {
+    pub object: ObjectLocator,
     /// Identity by property: `guid`, `partition 1`, `members`, `label`.
     pub identity: BTreeMap<String, String>,
 }
@@ -159,13 +163,13 @@ pub struct Kept {
 /// A preserved object, identified by a property that is stable while the agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum KeptObject {
+pub enum ObjectLocator {
     /// A disk by its kernel name, which is stable while the agent runs.
     Disk(KernelName),
     /// An array by UUID. `device` is informative only: kernel names of arrays change while the agent runs.
     Array {
         uuid: Uuid,
-        #[serde(with = "crate::empty")]
+        #[serde(with = "crate::serde_empty")]
         device: Option<DevicePath>,
     },
     /// A volume group by the UUID of LVM; `name` is informative only. Volumes in `added` are created by this plan and are not compared.
@@ -178,16 +182,16 @@ pub enum KeptObject {
     /// A filesystem by its underlying device. `device` and `path` are informative only.
     Filesystem {
         device: DevicePath,
-        #[serde(with = "crate::empty")]
+        #[serde(with = "crate::serde_empty")]
         path: Option<String>,
-        on: LiesOn,
+        on: StableDevice,
     },
 }
 
 /// A block device, identified by a property that is stable while the agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LiesOn {
+pub enum StableDevice {
     /// A disk or partition, by path.
     Device(DevicePath),
     Array(Uuid),
@@ -251,7 +255,7 @@ pub struct CreateArray {
     pub metadata: String,
     pub uuid: Uuid,
     /// Members, followed by the spares.
-    pub devices: Vec<Member>,
+    pub devices: Vec<ArraySlot>,
     /// Number of spares among `devices`.
     pub spares: u32,
     /// Options from the layout, without the metadata version.
@@ -276,7 +280,7 @@ pub struct CreateVolume {
     /// All physical volumes of the group.
     pub physical: Vec<DevicePath>,
     #[serde(rename = "size_mib")]
-    pub size: Size,
+    pub size: RequestedSize,
     pub kind: LvmType,
 }
 
@@ -319,7 +323,7 @@ pub struct ExpectedFilesystem {
     pub device: DevicePath,
     /// Mount point in the target.
     pub path: String,
-    pub format: Format,
+    pub format: FilesystemFormat,
     /// Expected label; not compared if the layout specifies none.
     pub label: Option<String>,
 }
@@ -353,7 +357,7 @@ pub struct NewPartition {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MakeFilesystem {
     pub device: DevicePath,
-    pub format: Format,
+    pub format: FilesystemFormat,
     pub label: Option<String>,
     /// UUID in the notation of blkid and fstab: `1A2B-3C4D` for vfat, RFC 4122 for the others.
     pub uuid: String,
@@ -394,7 +398,7 @@ pub struct MountFilesystem {
     pub device: DevicePath,
     /// Mount point in the target: `/`, `/boot/efi`.
     pub path: String,
-    pub format: Format,
+    pub format: FilesystemFormat,
     pub options: Vec<String>,
     /// Other devices of a preserved multi-device btrfs: disks and partitions, including those on disks that the layout does not list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -408,7 +412,7 @@ pub struct FstabEntry {
     pub source: String,
     /// Mount point, `none` for swap.
     pub path: String,
-    pub format: Format,
+    pub format: FilesystemFormat,
     pub options: Vec<String>,
     /// fsck order: 1 for root, 2 for the others, 0 for no check.
     pub pass: u8,

@@ -7,31 +7,39 @@
 //! A disk may reorder writes between two flushes. A power cut must not leave a system that boots with missing files, so the disk is made
 //! unbootable before anything else is erased.
 
-use super::sectors::{self, Extent, MIB};
+use super::sectors::{self, MIB, SectorExtent};
 use super::{ByteRange, DiskIdentity, WipeDisk};
-use crate::inventory::{Disk, EraseMethod};
-use crate::steps::Erase;
+use crate::deploy_steps::EraseMode;
+use crate::inventory::{EraseMethod, InventoryDisk};
 
 const QUICK_SECONDS: u64 = 60;
 const SECURE_SECONDS: u64 = 4 * 3600;
 
-pub fn of_disk(erase: Erase, disk: &Disk, extents: &[Extent]) -> WipeDisk {
+pub fn wipe_disk(erase: EraseMode, disk: &InventoryDisk, extents: &[SectorExtent]) -> WipeDisk {
     let takes_seconds = |method: &EraseMethod| matches!(method, EraseMethod::NvmeFormatCrypto | EraseMethod::Discard);
     let (methods, strict, budget_seconds) = match erase {
-        Erase::Quick => (disk.erase.iter().copied().filter(takes_seconds).collect(), false, QUICK_SECONDS),
-        Erase::Secure => {
+        EraseMode::Quick => (disk.erase.iter().copied().filter(takes_seconds).collect(), false, QUICK_SECONDS),
+        EraseMode::Secure => {
             let all = disk.erase.iter().copied().chain([EraseMethod::WriteZeroes]);
             (all.collect(), true, SECURE_SECONDS)
         }
-        Erase::None => (vec![EraseMethod::Ends], false, QUICK_SECONDS),
+        EraseMode::None => (vec![EraseMethod::Ends], false, QUICK_SECONDS),
     };
-    let (device, identity) = (disk.device.clone(), DiskIdentity::of(disk));
-    WipeDisk { device, identity, methods, strict, budget_seconds, first: first(disk), zero: zero(disk, extents) }
+    let (device, identity) = (disk.device.clone(), DiskIdentity::from_disk(disk));
+    WipeDisk {
+        device,
+        identity,
+        methods,
+        strict,
+        budget_seconds,
+        first: first_ranges(disk),
+        zero: zeroed_ranges(disk, extents),
+    }
 }
 
 /// Returns the ranges that are zeroed first. The first sector, which is written atomically, is executed by a BIOS, and required by UEFI for
 /// a valid GPT (UEFI specification 5.2.3). The ranges before and after the partitions, which contain the tables, follow.
-fn first(disk: &Disk) -> Vec<ByteRange> {
+fn first_ranges(disk: &InventoryDisk) -> Vec<ByteRange> {
     let range = |start: u64, end: u64| (start < end).then(|| ByteRange { start, length: end - start });
     let sector_end = u64::from(disk.sector_bytes).min(disk.size_bytes);
     let partitions = || disk.table.iter().flat_map(|table| &table.partitions);
@@ -46,7 +54,7 @@ fn first(disk: &Disk) -> Vec<ByteRange> {
     range(0, sector_end).into_iter().chain(tables.into_iter().flatten().flatten()).collect()
 }
 
-fn zero(disk: &Disk, extents: &[Extent]) -> Vec<ByteRange> {
+fn zeroed_ranges(disk: &InventoryDisk, extents: &[SectorExtent]) -> Vec<ByteRange> {
     let whole = ByteRange { start: 0, length: disk.size_bytes };
     let old = disk.table.iter().flat_map(|table| &table.partitions);
     let old = old.map(|partition| ByteRange { start: partition.start_bytes, length: partition.size_bytes });
@@ -54,24 +62,24 @@ fn zero(disk: &Disk, extents: &[Extent]) -> Vec<ByteRange> {
         start: extent.first_lba * u64::from(disk.sector_bytes),
         length: extent.length_bytes(disk.sector_bytes),
     });
-    sectors::ends(std::iter::once(whole).chain(old).chain(new), disk.size_bytes)
+    sectors::end_ranges(std::iter::once(whole).chain(old).chain(new), disk.size_bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{Partition, Table};
+    use crate::inventory::{DiskPartition, DiskTable};
 
     fn first_of(sector_bytes: u32, partitions: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let partitions = partitions.iter().map(|&(start_bytes, size_bytes)| Partition {
+        let partitions = partitions.iter().map(|&(start_bytes, size_bytes)| DiskPartition {
             start_bytes,
             size_bytes,
-            ..Partition::default()
+            ..DiskPartition::default()
         });
-        let table = Table { partitions: partitions.collect(), ..Table::default() };
+        let table = DiskTable { partitions: partitions.collect(), ..DiskTable::default() };
         let table = Some(table).filter(|table| !table.partitions.is_empty());
-        let disk = Disk { size_bytes: 100 * MIB, sector_bytes, table, ..Disk::default() };
-        first(&disk).iter().map(|range| (range.start, range.start + range.length)).collect()
+        let disk = InventoryDisk { size_bytes: 100 * MIB, sector_bytes, table, ..InventoryDisk::default() };
+        first_ranges(&disk).iter().map(|range| (range.start, range.start + range.length)).collect()
     }
 
     #[test]

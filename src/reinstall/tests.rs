@@ -12,7 +12,7 @@ fn the_machine_is_its_uuid_and_its_cards_with_a_link_first() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     };
-    let error = who(sys, None).unwrap_err().to_string();
+    let error = identify_machine(sys, None).unwrap_err().to_string();
     assert!(error.contains("give its id with --machine"), "{error}");
     for (name, mac, carrier) in [("eth0", "52:54:00:AA:00:01", "0"), ("eth1", "52:54:00:AA:00:02", "1")] {
         write(&format!("class/net/{name}/address"), mac);
@@ -21,24 +21,24 @@ fn the_machine_is_its_uuid_and_its_cards_with_a_link_first() {
     }
     write("class/net/lo/address", "00:00:00:00:00:00");
     let macs = ["52:54:00:aa:00:02", "52:54:00:aa:00:01"].map(str::to_owned).to_vec();
-    assert_eq!(who(sys, None).unwrap(), (None, macs.clone()));
+    assert_eq!(identify_machine(sys, None).unwrap(), (None, macs.clone()));
     write("class/dmi/id/product_uuid", "4C4C4544-0051-3010-8052-B4C04F4E4232\n");
-    assert_eq!(who(sys, None).unwrap(), (Some("4c4c4544-0051-3010-8052-b4c04f4e4232".to_owned()), macs));
+    assert_eq!(identify_machine(sys, None).unwrap(), (Some("4c4c4544-0051-3010-8052-b4c04f4e4232".to_owned()), macs));
     let named = Uuid::from_u128(7);
-    assert_eq!(who(sys, Some(named)).unwrap().0, Some(named.to_string()));
+    assert_eq!(identify_machine(sys, Some(named)).unwrap().0, Some(named.to_string()));
 }
 
 #[test]
 fn a_refusal_says_what_to_do() {
-    let text = nothing_ordered("machine 4c4c: nothing is ordered", Some("4c4c"));
+    let text = nothing_ordered_message("machine 4c4c: nothing is ordered", Some("4c4c"));
     assert!(text.contains("4c4c: nothing is ordered\nNothing was changed."), "{text}");
     assert!(text.ends_with("drophammer machine reinstall 4c4c --image IMAGE"), "{text}");
-    assert!(nothing_ordered("no", None).contains("reinstall ID --image"));
+    assert!(nothing_ordered_message("no", None).contains("reinstall ID --image"));
 }
 
 #[test]
 fn the_preview_names_both_ways() {
-    let text = preview(&Manner::Systemd, &Err("this machine was booted by BIOS".to_owned()));
+    let text = describe_dry_run(&StopMethod::Systemd, &Err("this machine was booted by BIOS".to_owned()));
     for part in [
         "nothing is changed",
         "systemctl kexec",

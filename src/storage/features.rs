@@ -1,13 +1,13 @@
 //! Tests that the ramdisk's kernel can mount whatever its mkfs can make. Otherwise an installation would fail after the
 //! old system is gone.
 
-use super::mount::Mounts;
-use super::vmdisks::Disks;
+use super::mount::MountStack;
+use super::vmdisks::TestDisks;
 use super::wipe;
-use crate::command::Command;
 use crate::device::DevicePath;
-use crate::layout::Format;
+use crate::layout::FilesystemFormat;
 use crate::plan::MountFilesystem;
+use crate::process::ToolCommand;
 use std::fs;
 use std::path::Path;
 
@@ -98,38 +98,48 @@ const BTRFS: [&str; 16] = [
 /// mkfs.fat(8).
 const VFAT: [&str; 7] = ["", "-F 16", "-F 32", "-F 32 -s 8", "-S 4096", "-a", "-f 1"];
 
-fn made_and_mounted(device: &DevicePath, format: Format, options: &str, mount: &[&str]) -> Result<(), String> {
+fn made_and_mounted(
+    device: &DevicePath,
+    format: FilesystemFormat,
+    options: &str,
+    mount: &[&str],
+) -> Result<(), String> {
     wipe::wipe_ends(device).map_err(|error| error.to_string())?;
     let (tool, force) = match format {
-        Format::Vfat => ("mkfs.vfat", None),
-        Format::Xfs => ("mkfs.xfs", Some("-f")),
-        Format::Btrfs => ("mkfs.btrfs", Some("-f")),
+        FilesystemFormat::Vfat => ("mkfs.vfat", None),
+        FilesystemFormat::Xfs => ("mkfs.xfs", Some("-f")),
+        FilesystemFormat::Btrfs => ("mkfs.btrfs", Some("-f")),
         _ => ("mkfs.ext4", Some("-F")),
     };
-    let make = Command::new(tool).args(force).args(options.split_whitespace()).arg(device);
+    let make = ToolCommand::new(tool).args(force).args(options.split_whitespace()).arg(device);
     make.run().map_err(|error| error.to_string())?;
     let options: Vec<String> = mount.iter().map(|option| (*option).to_owned()).collect();
     let mount = MountFilesystem { device: device.to_owned(), path: "/".to_owned(), format, options, others: vec![] };
-    let mut mounts = Mounts::new(POINT);
-    mounts.mount(&mount).map_err(|error| error.to_string())?;
+    let mut mounts = MountStack::new(POINT);
+    mounts.mount_filesystem(&mount).map_err(|error| error.to_string())?;
     fs::write(Path::new(POINT).join("file"), "content").map_err(|error| error.to_string())?;
-    mounts.finish().map_err(|error| error.to_string())
+    mounts.unmount_all().map_err(|error| error.to_string())
 }
 
 #[test]
 #[ignore = "needs the ramdisk's tools and kernel: scripts/test vm runs it in a machine"]
 fn vm_every_filesystem_that_the_ramdisk_can_make_it_can_mount() {
-    let disks = Disks::take("vda");
+    let disks = TestDisks::take("vda");
     let device = &disks.partition(&[400]).concat()[0];
-    let cases = [(Format::Ext4, &EXT4[..]), (Format::Xfs, &XFS), (Format::Btrfs, &BTRFS), (Format::Vfat, &VFAT)];
+    let cases = [
+        (FilesystemFormat::Ext4, &EXT4[..]),
+        (FilesystemFormat::Xfs, &XFS),
+        (FilesystemFormat::Btrfs, &BTRFS),
+        (FilesystemFormat::Vfat, &VFAT),
+    ];
     let cases = cases.iter().flat_map(|(format, all)| all.iter().map(move |options| (*format, *options, &[][..])));
     // What fstab may ask for besides.
-    let more: [(Format, &str, &[&str]); 5] = [
-        (Format::Ext4, "", &["usrjquota=aquota.user", "jqfmt=vfsv1"]),
-        (Format::Ext4, "-O quota", &["usrquota", "grpquota"]),
-        (Format::Ext4, "-O encrypt", &["discard", "journal_checksum"]),
-        (Format::Xfs, "", &["uquota", "gquota", "pquota"]),
-        (Format::Btrfs, "", &["compress=zstd", "autodefrag"]),
+    let more: [(FilesystemFormat, &str, &[&str]); 5] = [
+        (FilesystemFormat::Ext4, "", &["usrjquota=aquota.user", "jqfmt=vfsv1"]),
+        (FilesystemFormat::Ext4, "-O quota", &["usrquota", "grpquota"]),
+        (FilesystemFormat::Ext4, "-O encrypt", &["discard", "journal_checksum"]),
+        (FilesystemFormat::Xfs, "", &["uquota", "gquota", "pquota"]),
+        (FilesystemFormat::Btrfs, "", &["compress=zstd", "autodefrag"]),
     ];
     let failures: Vec<String> = cases
         .chain(more)

@@ -1,43 +1,44 @@
 //! Loop devices over sparse files for tests, removed on drop.
 
-use crate::command::Command;
 use crate::device::DevicePath;
 use crate::plan::{DiskIdentity, NewPartition, PartitionTable};
+use crate::process::ToolCommand;
 use std::path::Path;
 use tempfile::NamedTempFile;
 use uuid::Uuid;
 
-pub struct LoopDevice {
+pub struct TestLoopDevice {
     file: NamedTempFile,
     device: DevicePath,
 }
 
-impl LoopDevice {
-    pub fn new(size_bytes: u64, sector_bytes: u32) -> LoopDevice {
-        LoopDevice::within(&std::env::temp_dir(), size_bytes, sector_bytes)
+impl TestLoopDevice {
+    pub fn new(size_bytes: u64, sector_bytes: u32) -> TestLoopDevice {
+        TestLoopDevice::within(&std::env::temp_dir(), size_bytes, sector_bytes)
     }
 
-    /// Creates the device like [`LoopDevice::new`], with its file in this directory.
-    pub fn within(dir: &Path, size_bytes: u64, sector_bytes: u32) -> LoopDevice {
+    /// Creates the device like [`TestLoopDevice::new`], with its file in this directory.
+    pub fn within(dir: &Path, size_bytes: u64, sector_bytes: u32) -> TestLoopDevice {
         let file = NamedTempFile::new_in(dir).unwrap();
         file.as_file().set_len(size_bytes).unwrap();
-        let losetup = Command::new("losetup").args(["--find", "--show", "--sector-size", &sector_bytes.to_string()]);
+        let losetup =
+            ToolCommand::new("losetup").args(["--find", "--show", "--sector-size", &sector_bytes.to_string()]);
         let device: DevicePath = losetup.arg(file.path()).run().unwrap().stdout.trim().into();
         // The kernel preserves this flag when a loop device is detached.
-        super::kernel::set_read_only(&std::fs::File::open(&device).unwrap(), false).unwrap();
-        LoopDevice { file, device }
+        super::block_device::set_read_only(&std::fs::File::open(&device).unwrap(), false).unwrap();
+        TestLoopDevice { file, device }
     }
 
     /// Creates another device of that size with the same name, like a disk that takes the name of a removed one.
-    pub fn exchanged(size_bytes: u64) -> (DiskIdentity, LoopDevice) {
+    pub fn exchanged(size_bytes: u64) -> (DiskIdentity, TestLoopDevice) {
         loop {
-            let mut disk = LoopDevice::new(size_bytes, 512);
+            let mut disk = TestLoopDevice::new(size_bytes, 512);
             let before = disk.identity();
             let file = NamedTempFile::new().unwrap();
             file.as_file().set_len(size_bytes).unwrap();
-            Command::new("losetup").arg("--detach").arg(&disk.device).run().unwrap();
+            ToolCommand::new("losetup").arg("--detach").arg(&disk.device).run().unwrap();
             // Another test may have taken the name in the meantime.
-            if Command::new("losetup").arg(&disk.device).arg(file.path()).run().is_ok() {
+            if ToolCommand::new("losetup").arg(&disk.device).arg(file.path()).run().is_ok() {
                 disk.file = file;
                 return (before, disk);
             }
@@ -50,7 +51,7 @@ impl LoopDevice {
     }
 
     pub fn identity(&self) -> DiskIdentity {
-        super::identify::read(&std::fs::File::open(&self.device).unwrap(), &self.device).unwrap()
+        super::disk_identity::read_identity(&std::fs::File::open(&self.device).unwrap(), &self.device).unwrap()
     }
 
     pub fn image(&self) -> &Path {
@@ -59,7 +60,7 @@ impl LoopDevice {
 
     /// Returns the device of partition `number`.
     pub fn partition(&self, number: u32) -> DevicePath {
-        self.device.partition(number)
+        self.device.partition_path(number)
     }
 
     /// Returns a table with these partitions, given as number, first and last LBA.
@@ -69,7 +70,7 @@ impl LoopDevice {
             device: self.partition(number),
             first_lba,
             last_lba,
-            kind: crate::layout::PartitionKind::Linux.guid(),
+            kind: crate::layout::PartitionType::Linux.guid(),
             guid: Uuid::new_v4(),
             name: format!("part {number}"),
         });
@@ -83,13 +84,13 @@ impl LoopDevice {
     }
 }
 
-impl Drop for LoopDevice {
+impl Drop for TestLoopDevice {
     fn drop(&mut self) {
         if let Ok(disk) = std::fs::File::open(&self.device) {
-            for partition in super::kernel::partitions(&self.device).unwrap_or_default() {
-                let _ = super::kernel::delete_partition(&disk, partition.number);
+            for partition in super::block_device::read_partitions(&self.device).unwrap_or_default() {
+                let _ = super::block_device::delete_partition(&disk, partition.number);
             }
         }
-        let _ = Command::new("losetup").arg("--detach").arg(&self.device).run();
+        let _ = ToolCommand::new("losetup").arg("--detach").arg(&self.device).run();
     }
 }

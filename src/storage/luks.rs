@@ -1,16 +1,16 @@
 //! LUKS containers, managed by cryptsetup. Keys are passed by standard input, so that they do not appear in process
 //! lists.
 
-pub mod sealed;
+pub mod tpm;
 
-use crate::command::{self, Command};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::KeySource;
 use crate::plan::luks::DATA_OFFSET_BYTES;
-use crate::plan::{Container, OpenContainer};
-use crate::pull::Secret;
-use crate::storage::kernel;
+use crate::plan::{LuksContainer, OpenContainer};
+use crate::process::{self, ToolCommand};
+use crate::registry_auth::SecretText;
+use crate::storage::block_device;
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,17 +29,17 @@ const SLOWLY: [&str; 8] =
 ///
 /// # Errors
 /// The ramdisk does not contain cryptsetup, a key is missing, or the machine has no TPM 2 although one is required.
-pub fn check(containers: &[Container]) -> Result<()> {
+pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
     let mut missing = Vec::new();
-    if !command::missing(&[TOOL]).is_empty() {
+    if !process::find_missing_tools(&[TOOL]).is_empty() {
         missing.push(format!(
             "the ramdisk does not contain {TOOL}: load its part `luks` (target/ramdisk/luks) after the initrd"
         ));
     }
     if containers.iter().any(is_sealed) {
-        missing.extend(sealed::missing());
+        missing.extend(tpm::find_missing_requirements());
     }
-    for Container { device, source, withheld, .. } in
+    for LuksContainer { device, source, withheld, .. } in
         containers.iter().filter(|is| is.withheld || is.key.is_empty() && !is_sealed(is))
     {
         missing.push(match source {
@@ -57,7 +57,7 @@ pub fn check(containers: &[Container]) -> Result<()> {
     if missing.is_empty() { Ok(()) } else { Err(Error::refusal(Phase::Storage, missing.join("; "))) }
 }
 
-fn is_sealed(container: &Container) -> bool {
+fn is_sealed(container: &LuksContainer) -> bool {
     container.source == KeySource::Tpm2
 }
 
@@ -65,20 +65,20 @@ fn is_sealed(container: &Container) -> bool {
 ///
 /// # Errors
 /// cryptsetup fails.
-pub fn create(container: &Container) -> Result<()> {
-    let Container { device, uuid, sector_bytes, .. } = container;
-    let offset = DATA_OFFSET_BYTES / kernel::SYSFS_SECTOR_BYTES;
-    let key = if is_sealed(container) { sealed::first_key(container) } else { container.key.clone() };
-    let format = cryptsetup(&key).args(["luksFormat", "--batch-mode", "--type", "luks2", "--key-file", "-"]);
+pub fn create_container(container: &LuksContainer) -> Result<()> {
+    let LuksContainer { device, uuid, sector_bytes, .. } = container;
+    let offset = DATA_OFFSET_BYTES / block_device::SYSFS_SECTOR_BYTES;
+    let key = if is_sealed(container) { tpm::choose_first_key(container) } else { container.key.clone() };
+    let format = cryptsetup_command(&key).args(["luksFormat", "--batch-mode", "--type", "luks2", "--key-file", "-"]);
     let format = format.args(["--uuid", &uuid.to_string(), "--offset", &offset.to_string()]);
     let format = format.args(["--sector-size", &sector_bytes.to_string()]).args(SLOWLY).arg(device);
     format.run().context(Phase::Storage, || format!("encrypt {device}"))?;
     let writable = OpenContainer { container: container.clone(), read_only: false };
     if is_sealed(container) {
-        sealed::enrol(container, &key)?;
-        return sealed::open(&writable, device);
+        tpm::enroll_tpm(container, &key)?;
+        return tpm::open_with_tpm(&writable, device);
     }
-    open_with_key(&writable, device)
+    open_container_with_key(&writable, device)
 }
 
 /// Opens the container on `device`, which may be an overlay. A container sealed to another TPM is opened with its
@@ -86,13 +86,13 @@ pub fn create(container: &Container) -> Result<()> {
 ///
 /// # Errors
 /// cryptsetup fails: the key does not match, or the device does not contain the container.
-pub fn open(open: &OpenContainer, device: &DevicePath) -> Result<()> {
+pub fn open_container(open: &OpenContainer, device: &DevicePath) -> Result<()> {
     match is_sealed(&open.container) {
-        true => sealed::open(open, device).or_else(|error| match open.container.key.is_empty() {
+        true => tpm::open_with_tpm(open, device).or_else(|error| match open.container.key.is_empty() {
             true => Err(error),
-            false => open_with_key(open, device),
+            false => open_container_with_key(open, device),
         }),
-        false => open_with_key(open, device),
+        false => open_container_with_key(open, device),
     }
 }
 
@@ -100,9 +100,12 @@ pub fn open(open: &OpenContainer, device: &DevicePath) -> Result<()> {
 ///
 /// # Errors
 /// As for [`open`].
-pub fn open_with_key(OpenContainer { container, read_only }: &OpenContainer, device: &DevicePath) -> Result<()> {
-    let open = opening(&container.key, *read_only).args(["--key-file", "-"]);
-    let open = open.arg(device).arg(name(&container.mapping));
+pub fn open_container_with_key(
+    OpenContainer { container, read_only }: &OpenContainer,
+    device: &DevicePath,
+) -> Result<()> {
+    let open = build_open_command(&container.key, *read_only).args(["--key-file", "-"]);
+    let open = open.arg(device).arg(mapping_name(&container.mapping));
     open.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
 }
 
@@ -110,35 +113,35 @@ pub fn open_with_key(OpenContainer { container, read_only }: &OpenContainer, dev
 ///
 /// # Errors
 /// The device is missing from sysfs.
-pub fn lies_on(Container { device, mapping, .. }: &Container) -> Result<bool> {
-    let device = kernel::sysfs(device)?;
+pub fn is_mapping_on_device(LuksContainer { device, mapping, .. }: &LuksContainer) -> Result<bool> {
+    let device = block_device::sysfs_path(device)?;
     Ok(device
         .file_name()
-        .is_some_and(|name| kernel::sysfs(mapping).is_ok_and(|is| is.join("slaves").join(name).exists())))
+        .is_some_and(|name| block_device::sysfs_path(mapping).is_ok_and(|is| is.join("slaves").join(name).exists())))
 }
 
-fn opening(key: &Secret, read_only: bool) -> Command {
-    cryptsetup(key).args(["open", "--type", "luks"]).args(read_only.then_some("--readonly"))
+fn build_open_command(key: &SecretText, read_only: bool) -> ToolCommand {
+    cryptsetup_command(key).args(["open", "--type", "luks"]).args(read_only.then_some("--readonly"))
 }
 
 /// Closes the mapping, if it is open.
 ///
 /// # Errors
 /// The mapping is in use.
-pub fn close(mapping: &DevicePath) -> Result<()> {
+pub fn close_mapping(mapping: &DevicePath) -> Result<()> {
     if !Path::new(mapping).exists() {
         return Ok(());
     }
-    let close = Command::new(TOOL).args(["close", name(mapping)]).env("DM_DISABLE_UDEV", "1");
+    let close = ToolCommand::new(TOOL).args(["close", mapping_name(mapping)]).env("DM_DISABLE_UDEV", "1");
     close.run().map(drop).context(Phase::Storage, || format!("close {mapping}"))
 }
 
-fn cryptsetup(key: &Secret) -> Command {
+fn cryptsetup_command(key: &SecretText) -> ToolCommand {
     let key = key.reveal().as_bytes().to_vec();
-    Command::new(TOOL).input(key).env("DM_DISABLE_UDEV", "1").deadline(DEADLINE)
+    ToolCommand::new(TOOL).input(key).env("DM_DISABLE_UDEV", "1").deadline(DEADLINE)
 }
 
-fn name(mapping: &DevicePath) -> &str {
+fn mapping_name(mapping: &DevicePath) -> &str {
     mapping.as_str().strip_prefix("/dev/mapper/").unwrap_or(mapping.as_str())
 }
 

@@ -3,13 +3,13 @@
 //! Each command is restricted to the group's own devices, so that a group with the same name on other disks is
 //! invisible to it.
 
-use super::{busy, release, wipe};
-use crate::command::Command;
+use super::{device_users, teardown, wipe};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
-use crate::layout::{LvmType, Size};
-use crate::order::Gather;
+use crate::layout::{LvmType, RequestedSize};
 use crate::plan::{CreateGroup, CreateVolume};
+use crate::process::ToolCommand;
+use crate::small_sort::GatherExt;
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
@@ -42,12 +42,12 @@ pub fn create_group(group: &CreateGroup) -> Result<()> {
     let what = || format!("create volume group {name} of {}", devices.join(" "));
     // Removes the signatures that LVM would ask about, and those at the end, which it does not check.
     devices.iter().try_for_each(wipe::wipe_ends).context(Phase::Storage, what)?;
-    lvm("vgcreate", devices, group_args(group)).context(Phase::Storage, what)?;
-    let found = report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
+    run_lvm("vgcreate", devices, build_group_args(group)).context(Phase::Storage, what)?;
+    let found = read_report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
     // LVM prints them in sorted order.
     let tags: BTreeSet<&str> = tags.iter().map(String::as_str).gather();
     let tags = tags.into_iter().collect::<Vec<_>>().join(",");
-    compare(name, &[name.clone(), devices.len().to_string(), tags], &found)
+    compare_fields(name, &[name.clone(), devices.len().to_string(), tags], &found)
 }
 
 /// Creates and activates a logical volume, and zeroes both its ends, because it exposes old contents of its disks.
@@ -56,13 +56,13 @@ pub fn create_group(group: &CreateGroup) -> Result<()> {
 /// LVM fails, for example because the group lacks the space, or the result differs from the plan.
 pub fn create_volume(volume: &CreateVolume) -> Result<()> {
     let what = || format!("create {} volume {}", volume.kind, volume.device);
-    lvm("lvcreate", &volume.physical, volume_args(volume)).context(Phase::Storage, what)?;
+    run_lvm("lvcreate", &volume.physical, build_volume_args(volume)).context(Phase::Storage, what)?;
     if volume.kind == LvmType::Raid1 {
-        freeze(&volume.device)?;
+        freeze_volume(&volume.device)?;
     }
     let path = format!("{}/{}", volume.group, volume.name);
     let fields = ["segtype", "stripes", "lv_size", "vg_extent_size"];
-    let found = report("lvs", &volume.physical, &path, &fields).context(Phase::Storage, what)?;
+    let found = read_report("lvs", &volume.physical, &path, &fields).context(Phase::Storage, what)?;
     compare_volume(volume, &found)?;
     wipe::wipe_ends(&volume.device)
 }
@@ -73,10 +73,10 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
 ///
 /// # Errors
 /// A volume is in use (the error lists the users), or LVM fails.
-pub fn activate(name: &str, volumes: &[String], devices: &[DevicePath]) -> Result<()> {
+pub fn activate_volumes(name: &str, volumes: &[String], devices: &[DevicePath]) -> Result<()> {
     let args = ["--activate", "y", "--activationmode", "degraded"].map(str::to_owned);
     let paths = volumes.iter().map(|volume| format!("{name}/{volume}"));
-    let activated = lvm("lvchange", devices, args.into_iter().chain(paths));
+    let activated = run_lvm("lvchange", devices, args.into_iter().chain(paths));
     activated.map(drop).context(Phase::Storage, || format!("activate {} of volume group {name}", volumes.join(", ")))
 }
 
@@ -84,12 +84,13 @@ pub fn activate(name: &str, volumes: &[String], devices: &[DevicePath]) -> Resul
 ///
 /// # Errors
 /// A volume is in use (the error lists the users), or LVM fails.
-pub fn deactivate(name: &str, devices: &[DevicePath]) -> Result<()> {
-    lvm("vgchange", devices, ["--activate", "n", name]).map(drop).map_err(|error| {
+pub fn deactivate_group(name: &str, devices: &[DevicePath]) -> Result<()> {
+    run_lvm("vgchange", devices, ["--activate", "n", name]).map(drop).map_err(|error| {
         let volumes = fs::read_dir(format!("/dev/{name}")).into_iter().flatten().flatten();
-        let users: Vec<_> =
-            volumes.flat_map(|volume| busy::device_users(&volume.path().to_string_lossy().as_ref().into())).collect();
-        let what = format!("deactivate volume group {name}{}", busy::in_words(&users));
+        let users: Vec<_> = volumes
+            .flat_map(|volume| device_users::list_device_users(&volume.path().to_string_lossy().as_ref().into()))
+            .collect();
+        let what = format!("deactivate volume group {name}{}", device_users::format_users(&users));
         Error::with_source(Phase::Storage, what, error)
     })
 }
@@ -98,21 +99,21 @@ pub fn deactivate(name: &str, devices: &[DevicePath]) -> Result<()> {
 ///
 /// # Errors
 /// LVM fails, or the volume does not exist.
-pub fn uuids(volume: &CreateVolume) -> Result<(String, String)> {
+pub fn read_uuids(volume: &CreateVolume) -> Result<(String, String)> {
     let path = format!("{}/{}", volume.group, volume.name);
-    let found = report("lvs", &volume.physical, &path, &["vg_uuid", "lv_uuid"])?;
+    let found = read_report("lvs", &volume.physical, &path, &["vg_uuid", "lv_uuid"])?;
     match found.as_slice() {
         [group, volume] => Ok((group.clone(), volume.clone())),
         _ => Err(Error::new(Phase::Storage, format!("lvm does not report the UUID of {path}"))),
     }
 }
 
-fn group_args(group: &CreateGroup) -> Vec<String> {
+fn build_group_args(group: &CreateGroup) -> Vec<String> {
     let tags = group.tags.iter().flat_map(|tag| ["--addtag".to_owned(), tag.clone()]);
     tags.chain([group.name.clone()]).chain(group.devices.iter().map(DevicePath::to_string)).collect()
 }
 
-fn volume_args(volume: &CreateVolume) -> Vec<String> {
+fn build_volume_args(volume: &CreateVolume) -> Vec<String> {
     let physical = volume.physical.len().to_string();
     let kind = match volume.kind {
         LvmType::Linear => vec!["--type", "linear"],
@@ -120,8 +121,8 @@ fn volume_args(volume: &CreateVolume) -> Vec<String> {
         LvmType::Raid1 => vec!["--type", "raid1", "--mirrors", "1"],
     };
     let size = match volume.size {
-        Size::Rest => ["--extents".to_owned(), "100%FREE".to_owned()],
-        Size::Mib(mib) => ["--size".to_owned(), format!("{mib}m")],
+        RequestedSize::Rest => ["--extents".to_owned(), "100%FREE".to_owned()],
+        RequestedSize::Mib(mib) => ["--size".to_owned(), format!("{mib}m")],
     };
     let wipe = ["--wipesignatures", "y", "--zero", "y"];
     let words = kind.into_iter().chain(size.each_ref().map(String::as_str)).chain(wipe).chain([
@@ -133,10 +134,10 @@ fn volume_args(volume: &CreateVolume) -> Vec<String> {
 }
 
 /// Runs an LVM command restricted to these devices, which answers every question with yes.
-fn lvm(command: &str, devices: &[DevicePath], args: impl IntoIterator<Item = impl AsRef<str>>) -> Result<String> {
+fn run_lvm(command: &str, devices: &[DevicePath], args: impl IntoIterator<Item = impl AsRef<str>>) -> Result<String> {
     let args: Vec<String> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
     let seen = devices.iter().flat_map(|device| ["--devices", device.as_str()]);
-    let run = Command::new("lvm").args([command, "--yes", "--config", CONFIG]).args(seen).args(args);
+    let run = ToolCommand::new("lvm").args([command, "--yes", "--config", CONFIG]).args(seen).args(args);
     // libdevmapper waits for udev independently of LVM's configuration.
     let run = run.env("DM_DISABLE_UDEV", "1").deadline(DEADLINE).run();
     Ok(run.context(Phase::Storage, || format!("lvm {command}"))?.stdout)
@@ -144,15 +145,15 @@ fn lvm(command: &str, devices: &[DevicePath], args: impl IntoIterator<Item = imp
 
 /// Returns these fields of one group or volume; sizes in bytes. LVM prints a line for each segment; identical ones
 /// are merged.
-fn report(command: &str, devices: &[DevicePath], name: &str, fields: &[&str]) -> Result<Vec<String>> {
+fn read_report(command: &str, devices: &[DevicePath], name: &str, fields: &[&str]) -> Result<Vec<String>> {
     let options = fields.join(",");
     let args = ["--noheadings", "--nosuffix", "--units", "b", "--separator", "|", "-o", &options, name];
-    let output = lvm(command, devices, args)?;
+    let output = run_lvm(command, devices, args)?;
     let lines: BTreeSet<&str> = output.lines().map(str::trim).gather();
     Ok(lines.into_iter().flat_map(|line| line.split('|')).map(str::to_owned).collect())
 }
 
-fn compare(what: &str, planned: &[String], found: &[String]) -> Result<()> {
+fn compare_fields(what: &str, planned: &[String], found: &[String]) -> Result<()> {
     if planned == found {
         return Ok(());
     }
@@ -173,17 +174,17 @@ fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
         LvmType::Raid1 => (2, extent),
     };
     let planned = match volume.size {
-        Size::Rest => size,
-        Size::Mib(mib) => (mib.get() << 20).next_multiple_of(unit),
+        RequestedSize::Rest => size,
+        RequestedSize::Mib(mib) => (mib.get() << 20).next_multiple_of(unit),
     };
     let planned = [volume.kind.name().to_owned(), stripes.to_string(), planned.to_string(), extent.to_string()];
-    compare(volume.device.as_str(), &planned, found)
+    compare_fields(volume.device.as_str(), &planned, found)
 }
 
 /// Suspends synchronization of these volumes. Volumes without copies reject the message, which is not an error.
-pub fn hold_back(name: &str, volumes: &[String]) {
+pub fn suspend_synchronization(name: &str, volumes: &[String]) {
     for volume in volumes {
-        if let Err(error) = freeze(&format!("/dev/{name}/{volume}").into()) {
+        if let Err(error) = freeze_volume(&format!("/dev/{name}/{volume}").into()) {
             tracing::debug!("{error}");
         }
     }
@@ -191,8 +192,8 @@ pub fn hold_back(name: &str, volumes: &[String]) {
 
 /// Suspends synchronization of the copies while the image is written. It resumes with the next activation. LVM's
 /// `--nosync` would never synchronize the copies.
-fn freeze(device: &DevicePath) -> Result<()> {
-    let name = release::mapping_name(device)?;
-    let message = Command::new("dmsetup").args(["message", &name, "0", "frozen"]).env("DM_DISABLE_UDEV", "1").run();
+fn freeze_volume(device: &DevicePath) -> Result<()> {
+    let name = teardown::mapping_name(device)?;
+    let message = ToolCommand::new("dmsetup").args(["message", &name, "0", "frozen"]).env("DM_DISABLE_UDEV", "1").run();
     message.map(drop).context(Phase::Storage, || format!("suspend the synchronization of {device}"))
 }

@@ -1,34 +1,34 @@
 //! Disk operations, one file for each kernel interface or tool. Typed input, typed output; all decisions are made by
 //! the plan.
 
-pub mod assemble;
-mod btrfs;
-pub mod busy;
+pub mod assembly;
+pub mod block_device;
+mod btrfs_scan;
+pub mod device_users;
+pub mod disk_identity;
 pub mod erase;
-pub mod filesystem;
-pub mod fit;
-pub mod gpt;
-pub mod grow;
-pub mod identify;
-mod journal;
-pub mod kernel;
-pub mod lock;
-pub mod look;
-mod loops;
+mod ext_journal;
+pub mod filesystem_growth;
+pub mod filesystem_inspection;
+pub mod image_table;
+pub mod k8s_volumes;
+mod loop_device;
 pub mod luks;
 pub mod lvm;
-pub mod memory;
+pub mod mdadm;
+pub mod memory_device;
+pub mod mkfs;
 pub mod mount;
 pub mod overlay;
-pub mod prepare;
-pub mod raid;
-pub mod rehearse;
-pub mod release;
-mod scratch;
+pub mod partition_table;
+pub mod rehearsal;
+mod scratch_disk;
+pub mod teardown;
 pub mod trial;
 pub mod wipe;
+pub mod write_lock;
 pub mod writeback;
-pub mod zeros;
+pub mod zero_verification;
 
 #[cfg(test)]
 mod features;
@@ -38,6 +38,6 @@ pub(crate) mod loopdev;
 pub(crate) mod vmdisks;
 
 /// Returns the tools that an installation requires. hdparm is optional: without it, ATA security erase is not used.
-pub fn tools() -> Vec<&'static str> {
-    [filesystem::TOOLS, raid::TOOLS, lvm::TOOLS, release::TOOLS].concat()
+pub fn required_tools() -> Vec<&'static str> {
+    [mkfs::TOOLS, mdadm::TOOLS, lvm::TOOLS, teardown::TOOLS].concat()
 }

@@ -1,12 +1,12 @@
 //! Mounts below the target's root, and strict unmounting: data not written before kexec is lost.
 
-use super::{busy, kernel};
+use super::{block_device, device_users};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
-use crate::jail::{self, Way};
-use crate::kmsg::KernelLog;
-use crate::layout::Format;
+use crate::kernel_log::KernelLog;
+use crate::layout::FilesystemFormat;
 use crate::plan::MountFilesystem;
+use crate::safe_open::{self, PathRestriction};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::mount::MntFlags;
@@ -22,16 +22,16 @@ pub const INERT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(
 
 /// Stack of mounts below one directory.
 #[derive(Debug)]
-pub struct Mounts {
+pub struct MountStack {
     root: PathBuf,
     /// Mount points, oldest first.
     mounted: Vec<PathBuf>,
 }
 
-impl Mounts {
+impl MountStack {
     /// Creates an empty stack; `root` need not exist.
-    pub fn new(root: impl Into<PathBuf>) -> Mounts {
-        Mounts { root: root.into(), mounted: Vec::new() }
+    pub fn new(root: impl Into<PathBuf>) -> MountStack {
+        MountStack { root: root.into(), mounted: Vec::new() }
     }
 
     pub fn root(&self) -> &Path {
@@ -47,50 +47,51 @@ impl Mounts {
     ///
     /// # Errors
     /// The path contains a symlink or a file, or the mount fails.
-    pub fn mount(&mut self, filesystem: &MountFilesystem) -> Result<()> {
+    pub fn mount_filesystem(&mut self, filesystem: &MountFilesystem) -> Result<()> {
         self.mount_with(filesystem, MountFlags::empty())
     }
 
-    /// Mounts like [`Mounts::mount`], without device nodes, set-user-ID bits and executables, to verify that mounting
+    /// Mounts like [`MountStack::mount_filesystem`], without device nodes, set-user-ID bits and executables, to verify that mounting
     /// works.
     ///
     /// # Errors
-    /// As for [`Mounts::mount`].
+    /// As for [`MountStack::mount_filesystem`].
     pub fn mount_inert(&mut self, filesystem: &MountFilesystem) -> Result<()> {
         self.mount_with(filesystem, INERT)
     }
 
-    /// Mounts like [`Mounts::mount_inert`], read-only. Only mount options can prevent the replay of a journal.
+    /// Mounts like [`MountStack::mount_inert`], read-only. Only mount options can prevent the replay of a journal.
     ///
     /// # Errors
-    /// As for [`Mounts::mount`]; the mount point does not exist.
+    /// As for [`MountStack::mount_filesystem`]; the mount point does not exist.
     pub fn mount_read_only(&mut self, filesystem: &MountFilesystem) -> Result<()> {
         self.mount_with(filesystem, MountFlags::RDONLY | INERT)
     }
 
     fn mount_with(&mut self, filesystem: &MountFilesystem, more: MountFlags) -> Result<()> {
         let MountFilesystem { device, path, format, options, .. } = filesystem;
-        if matches!(format, Format::Swap | Format::None) {
+        if matches!(format, FilesystemFormat::Swap | FilesystemFormat::None) {
             return Err(Error::new(Phase::Storage, format!("{device}: {format} cannot be mounted at {path}")));
         }
-        let (flags, data) = kernel_options(options);
+        let (flags, data) = split_mount_options(options);
         self.mount_at(device.as_str(), path, format.name(), flags | more, &data)
     }
 
     /// Mounts `source` at `path` in the target, creating the directory if it is missing.
     ///
     /// # Errors
-    /// As for [`Mounts::mount`].
+    /// As for [`MountStack::mount_filesystem`].
     pub fn mount_at(&mut self, source: &str, path: &str, fstype: &str, flags: MountFlags, data: &str) -> Result<()> {
         let what = || format!("mount {source} at {path} in the target");
-        let point = self.mount_point(path).context(Phase::Storage, what)?;
-        attach(source, &point, fstype, flags, data).map_err(|why| Error::with_source(Phase::Storage, what(), why))?;
+        let point = self.create_mount_point(path).context(Phase::Storage, what)?;
+        mount_device(source, &point, fstype, flags, data)
+            .map_err(|why| Error::with_source(Phase::Storage, what(), why))?;
         self.mounted.push(point);
         Ok(())
     }
 
     /// Creates the directories up to `path`. Rejects symlinks, because an image or an old disk may contain any.
-    fn mount_point(&self, path: &str) -> io::Result<PathBuf> {
+    fn create_mount_point(&self, path: &str) -> io::Result<PathBuf> {
         fs::create_dir_all(&self.root)?;
         let mut point = self.root.clone();
         let mut parent = std::os::fd::OwnedFd::from(File::open(&self.root)?);
@@ -106,11 +107,12 @@ impl Mounts {
                 Err(error) => return Err(error.into()),
             }
             let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
-            parent = jail::open(&parent, name, flags, Way::Plain).map_err(|error| match error {
-                Errno::ELOOP => io::Error::other(format!("{} is a symlink", point.display())),
-                Errno::ENOTDIR => io::Error::other(format!("{} is not a directory", point.display())),
-                other => other.into(),
-            })?;
+            parent =
+                safe_open::open_beneath(&parent, name, flags, PathRestriction::Plain).map_err(|error| match error {
+                    Errno::ELOOP => io::Error::other(format!("{} is a symlink", point.display())),
+                    Errno::ENOTDIR => io::Error::other(format!("{} is not a directory", point.display())),
+                    other => other.into(),
+                })?;
         }
         Ok(point)
     }
@@ -122,8 +124,8 @@ impl Mounts {
     /// Data could not be written.
     pub fn write_back(&self) -> Result<()> {
         self.mounted.iter().rev().try_for_each(|point| {
-            sync(point)?;
-            let settled = File::open(point).and_then(|dir| Ok(kernel::settle(&dir)?));
+            sync_filesystem(point)?;
+            let settled = File::open(point).and_then(|dir| Ok(block_device::flush_journal(&dir)?));
             settled.context(Phase::Storage, || format!("flush the journal of the filesystem at {}", point.display()))
         })
     }
@@ -132,47 +134,47 @@ impl Mounts {
     ///
     /// # Errors
     /// Data could not be written: the kernel reports that only once.
-    pub fn write_early(&self) -> Result<()> {
-        self.mounted.iter().try_for_each(|point| sync(point))
+    pub fn write_back_early(&self) -> Result<()> {
+        self.mounted.iter().try_for_each(|point| sync_filesystem(point))
     }
 
     /// Writes back all data and unmounts, youngest first.
     ///
     /// # Errors
     /// Data could not be written, or a mount stays busy (the error lists the users); mounts below it remain.
-    pub fn finish(&mut self) -> Result<()> {
+    pub fn unmount_all(&mut self) -> Result<()> {
         while let Some(point) = self.mounted.last() {
-            sync(point)?;
-            unmount(point)?;
+            sync_filesystem(point)?;
+            unmount_strictly(point)?;
             self.mounted.pop();
         }
         Ok(())
     }
 
     /// Unmounts as much as possible after a failure; returns the errors.
-    pub fn abandon(&mut self) -> Vec<Error> {
-        self.mounted.drain(..).rev().filter_map(|point| unmount(&point).err()).collect()
+    pub fn unmount_best_effort(&mut self) -> Vec<Error> {
+        self.mounted.drain(..).rev().filter_map(|point| unmount_strictly(&point).err()).collect()
     }
 }
 
 /// Last resort if an error ends the run.
-impl Drop for Mounts {
+impl Drop for MountStack {
     fn drop(&mut self) {
-        for error in self.abandon() {
+        for error in self.unmount_best_effort() {
             tracing::warn!("{error}");
         }
     }
 }
 
 /// Writes back a filesystem. umount(2) does not report write errors, syncfs(2) does since Linux 5.8.
-fn sync(point: &Path) -> Result<()> {
+fn sync_filesystem(point: &Path) -> Result<()> {
     let what = || format!("write back the filesystem at {}", point.display());
     let dir = File::open(point).context(Phase::Storage, what)?;
     nix::unistd::syncfs(&dir).context(Phase::Storage, what)
 }
 
 /// Mounts and adds the kernel log to errors: mount(2) returns only EINVAL for an unknown option, and logs the reason.
-fn attach(source: &str, point: &Path, fstype: &str, flags: MountFlags, data: &str) -> Result<(), String> {
+fn mount_device(source: &str, point: &Path, fstype: &str, flags: MountFlags, data: &str) -> Result<(), String> {
     let log = KernelLog::from_now();
     let mount = sys_mount::Mount::builder().fstype(fstype).flags(flags).data(data).mount(source, point);
     mount.map(drop).map_err(|error| {
@@ -182,7 +184,7 @@ fn attach(source: &str, point: &Path, fstype: &str, flags: MountFlags, data: &st
         let name = name.file_name().unwrap_or_default().to_string_lossy();
         // vfat logs as FAT-fs.
         let kind = fstype.trim_start_matches('v');
-        format!("{error}, as {fstype}{read_only} with {options}{}", log.in_words(&[&name, kind]))
+        format!("{error}, as {fstype}{read_only} with {options}{}", log.describe_matching(&[&name, kind]))
     })
 }
 
@@ -190,11 +192,13 @@ fn attach(source: &str, point: &Path, fstype: &str, flags: MountFlags, data: &st
 ///
 /// # Errors
 /// The mount stays busy (the error lists the users).
-pub fn unmount(point: &Path) -> Result<()> {
-    kernel::patiently(Errno::EBUSY, || nix::mount::umount2(point, MntFlags::UMOUNT_NOFOLLOW)).map_err(|error| {
-        let users = busy::in_words(&busy::mount_users(point));
-        Error::with_source(Phase::Storage, format!("unmount {}{users}", point.display()), error)
-    })
+pub fn unmount_strictly(point: &Path) -> Result<()> {
+    block_device::retry_while_busy(Errno::EBUSY, || nix::mount::umount2(point, MntFlags::UMOUNT_NOFOLLOW)).map_err(
+        |error| {
+            let users = device_users::format_users(&device_users::list_mount_users(point));
+            Error::with_source(Phase::Storage, format!("unmount {}{users}", point.display()), error)
+        },
+    )
 }
 
 /// Flushes the disk's write cache, and drops its page cache.
@@ -205,17 +209,17 @@ pub fn flush_disk(device: &DevicePath) -> Result<()> {
     let what = || format!("flush {device}");
     let disk = File::open(device).context(Phase::Storage, what)?;
     disk.sync_all().context(Phase::Storage, what)?;
-    kernel::flush_buffers(&disk).context(Phase::Storage, what)
+    block_device::flush_buffers(&disk).context(Phase::Storage, what)
 }
 
 /// Returns whether these options mount read-only.
-pub(super) fn is_read_only(options: &[String]) -> bool {
-    kernel_options(options).0.contains(MountFlags::RDONLY)
+pub(super) fn has_read_only_option(options: &[String]) -> bool {
+    split_mount_options(options).0.contains(MountFlags::RDONLY)
 }
 
 /// Splits fstab options into mount(2)'s flags and data. Options only for user space stay in fstab (mount(8),
 /// "FILESYSTEM-INDEPENDENT MOUNT OPTIONS").
-fn kernel_options(options: &[String]) -> (MountFlags, String) {
+fn split_mount_options(options: &[String]) -> (MountFlags, String) {
     let mut flags = MountFlags::empty();
     let mut data = Vec::new();
     for option in options.iter().flat_map(|option| option.split(',')).map(str::trim) {
@@ -255,8 +259,8 @@ fn kernel_options(options: &[String]) -> (MountFlags, String) {
 pub(super) mod tests {
     use super::*;
     use crate::plan::MakeFilesystem;
-    use crate::storage::filesystem;
-    use crate::storage::loopdev::LoopDevice;
+    use crate::storage::loopdev::TestLoopDevice;
+    use crate::storage::mkfs;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -278,9 +282,9 @@ pub(super) mod tests {
             ("sync, dirsync", MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC, ""),
         ];
         for (text, flags, data) in cases {
-            assert_eq!(kernel_options(&[text.to_owned()]), (flags, data.to_owned()), "{text}");
+            assert_eq!(split_mount_options(&[text.to_owned()]), (flags, data.to_owned()), "{text}");
             let split: Vec<String> = text.split(',').map(str::to_owned).collect();
-            assert_eq!(kernel_options(&split), (flags, data.to_owned()), "{text}");
+            assert_eq!(split_mount_options(&split), (flags, data.to_owned()), "{text}");
         }
     }
 
@@ -288,9 +292,9 @@ pub(super) mod tests {
     fn mount_points_lead_through_directories_only() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
-        let mounts = Mounts::new(&root);
-        assert_eq!(mounts.mount_point("/").unwrap(), root);
-        let point = mounts.mount_point("/boot/efi").unwrap();
+        let mounts = MountStack::new(&root);
+        assert_eq!(mounts.create_mount_point("/").unwrap(), root);
+        let point = mounts.create_mount_point("/boot/efi").unwrap();
         assert_eq!(point, root.join("boot/efi"));
         assert_eq!(point.metadata().unwrap().permissions().mode() & 0o777, 0o755);
 
@@ -306,22 +310,27 @@ pub(super) mod tests {
             ("/file/x", "file is not a directory"),
             ("/../outside", "contains `..`"),
         ] {
-            let error = mounts.mount_point(path).unwrap_err().to_string();
+            let error = mounts.create_mount_point(path).unwrap_err().to_string();
             assert!(error.contains(expected), "{path}: {error}");
         }
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     }
 
-    fn ext4(disk: &LoopDevice, path: &str) -> MountFilesystem {
+    fn ext4(disk: &TestLoopDevice, path: &str) -> MountFilesystem {
         let (device, uuid) = (disk.path().to_owned(), uuid::Uuid::new_v4().to_string());
-        let make =
-            MakeFilesystem { device, format: Format::Ext4, label: None, uuid: uuid.clone(), createoptions: vec![] };
-        filesystem::make(&make).unwrap();
+        let make = MakeFilesystem {
+            device,
+            format: FilesystemFormat::Ext4,
+            label: None,
+            uuid: uuid.clone(),
+            createoptions: vec![],
+        };
+        mkfs::make_filesystem(&make).unwrap();
         fs::remove_file(Path::new("/dev/disk/by-uuid").join(uuid)).unwrap();
         MountFilesystem {
             device: make.device,
             path: path.into(),
-            format: Format::Ext4,
+            format: FilesystemFormat::Ext4,
             options: vec!["noatime".into()],
             others: vec![],
         }
@@ -330,64 +339,67 @@ pub(super) mod tests {
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_mounts_stack_and_come_off_cleanly() {
-        let (root_disk, var_disk) = (LoopDevice::new(16 << 20, 512), LoopDevice::new(16 << 20, 512));
+        let (root_disk, var_disk) = (TestLoopDevice::new(16 << 20, 512), TestLoopDevice::new(16 << 20, 512));
         let dir = tempfile::tempdir().unwrap();
-        let mut mounts = Mounts::new(dir.path().join("target"));
-        mounts.mount(&ext4(&root_disk, "/")).unwrap();
-        mounts.mount(&ext4(&var_disk, "/var/lib")).unwrap();
+        let mut mounts = MountStack::new(dir.path().join("target"));
+        mounts.mount_filesystem(&ext4(&root_disk, "/")).unwrap();
+        mounts.mount_filesystem(&ext4(&var_disk, "/var/lib")).unwrap();
         fs::write(mounts.root().join("var/lib/file"), "content").unwrap();
-        assert_eq!(busy::mounts_below(mounts.root()), [mounts.root().to_owned(), mounts.root().join("var/lib")]);
-        mounts.finish().unwrap();
-        assert_eq!(busy::mounts_below(mounts.root()), Vec::<PathBuf>::new());
+        assert_eq!(
+            device_users::list_mounts_below(mounts.root()),
+            [mounts.root().to_owned(), mounts.root().join("var/lib")]
+        );
+        mounts.unmount_all().unwrap();
+        assert_eq!(device_users::list_mounts_below(mounts.root()), Vec::<PathBuf>::new());
         for disk in [&root_disk, &var_disk] {
             flush_disk(disk.path()).unwrap();
-            crate::command::Command::new("fsck.ext4").args(["-fn", disk.path().as_str()]).run().unwrap();
+            crate::process::ToolCommand::new("fsck.ext4").args(["-fn", disk.path().as_str()]).run().unwrap();
         }
     }
 
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_a_busy_mount_is_an_error_that_names_the_process() {
-        let disk = LoopDevice::new(16 << 20, 512);
+        let disk = TestLoopDevice::new(16 << 20, 512);
         let dir = tempfile::tempdir().unwrap();
-        let mut mounts = Mounts::new(dir.path().join("target"));
-        mounts.mount(&ext4(&disk, "/")).unwrap();
+        let mut mounts = MountStack::new(dir.path().join("target"));
+        mounts.mount_filesystem(&ext4(&disk, "/")).unwrap();
         let mut sleeper = std::process::Command::new("sleep").arg("600").current_dir(mounts.root()).spawn().unwrap();
-        let error = mounts.finish().unwrap_err().to_string();
+        let error = mounts.unmount_all().unwrap_err().to_string();
         let expected = format!("unmount {}, used by: process {} (sleep)", mounts.root().display(), sleeper.id());
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
         assert!(error.contains(&expected), "{error}");
-        mounts.finish().unwrap();
+        mounts.unmount_all().unwrap();
     }
 
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_what_cannot_be_mounted_is_named() {
-        let disk = LoopDevice::new(16 << 20, 512);
+        let disk = TestLoopDevice::new(16 << 20, 512);
         let dir = tempfile::tempdir().unwrap();
-        let mut mounts = Mounts::new(dir.path());
+        let mut mounts = MountStack::new(dir.path());
         let blank = MountFilesystem {
             device: disk.path().clone(),
             path: "/".into(),
-            format: Format::Ext4,
+            format: FilesystemFormat::Ext4,
             options: vec![],
             others: vec![],
         };
-        let error = mounts.mount(&blank).unwrap_err().to_string();
+        let error = mounts.mount_filesystem(&blank).unwrap_err().to_string();
         assert!(error.starts_with(&format!("mount {} at / in the target: Invalid argument", disk.path())), "{error}");
         assert!(error.contains("Invalid argument (os error 22), as ext4 with no options"), "{error}");
-        let swap = MountFilesystem { format: Format::Swap, ..blank };
-        assert!(mounts.mount(&swap).unwrap_err().to_string().contains("swap cannot be mounted"));
+        let swap = MountFilesystem { format: FilesystemFormat::Swap, ..blank };
+        assert!(mounts.mount_filesystem(&swap).unwrap_err().to_string().contains("swap cannot be mounted"));
     }
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_a_refused_mount_names_type_and_options_and_has_the_kernels_own_line() {
-        let disk = LoopDevice::new(16 << 20, 512);
+        let disk = TestLoopDevice::new(16 << 20, 512);
         let dir = tempfile::tempdir().unwrap();
-        let mut mounts = Mounts::new(dir.path());
+        let mut mounts = MountStack::new(dir.path());
         let wrong = MountFilesystem { options: vec!["noatime,nosuch".into(), "ro".into()], ..ext4(&disk, "/") };
-        let error = mounts.mount(&wrong).unwrap_err().to_string();
+        let error = mounts.mount_filesystem(&wrong).unwrap_err().to_string();
         let start =
             format!("mount {} at / in the target: Invalid argument (os error 22), as ext4 read-only", disk.path());
         assert!(error.starts_with(&start), "{error}");
@@ -407,20 +419,20 @@ pub(super) mod tests {
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_what_is_only_read_or_tried_is_inert_whatever_its_options_say() {
-        let disk = LoopDevice::new(16 << 20, 512);
+        let disk = TestLoopDevice::new(16 << 20, 512);
         let dir = tempfile::tempdir().unwrap();
         let filesystem = MountFilesystem { options: vec!["suid,dev,exec".into()], ..ext4(&disk, "/") };
-        type Way = fn(&mut Mounts, &MountFilesystem) -> Result<()>;
+        type Way = fn(&mut MountStack, &MountFilesystem) -> Result<()>;
         let ways: [(Way, &[&str]); 3] = [
-            (Mounts::mount, &["rw"]),
-            (Mounts::mount_inert, &["rw", "nosuid", "nodev", "noexec"]),
-            (Mounts::mount_read_only, &["ro", "nosuid", "nodev", "noexec"]),
+            (MountStack::mount_filesystem, &["rw"]),
+            (MountStack::mount_inert, &["rw", "nosuid", "nodev", "noexec"]),
+            (MountStack::mount_read_only, &["ro", "nosuid", "nodev", "noexec"]),
         ];
         for (mount, has) in ways {
-            let mut mounts = Mounts::new(dir.path());
+            let mut mounts = MountStack::new(dir.path());
             mount(&mut mounts, &filesystem).unwrap();
             let options = options_of(dir.path());
-            mounts.finish().unwrap();
+            mounts.unmount_all().unwrap();
             let found: Vec<&str> = options.iter().map(String::as_str).filter(|word| *word != "relatime").collect();
             assert_eq!(found, has);
         }
@@ -429,12 +441,12 @@ pub(super) mod tests {
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_what_says_ro_is_mounted_read_only() {
-        let disk = LoopDevice::new(16 << 20, 512);
+        let disk = TestLoopDevice::new(16 << 20, 512);
         let dir = tempfile::tempdir().unwrap();
-        let mut mounts = Mounts::new(dir.path());
-        mounts.mount(&MountFilesystem { options: vec!["noatime,ro".into()], ..ext4(&disk, "/") }).unwrap();
+        let mut mounts = MountStack::new(dir.path());
+        mounts.mount_filesystem(&MountFilesystem { options: vec!["noatime,ro".into()], ..ext4(&disk, "/") }).unwrap();
         let error = fs::write(dir.path().join("file"), "").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem);
-        mounts.finish().unwrap();
+        mounts.unmount_all().unwrap();
     }
 }

@@ -1,11 +1,11 @@
 //! Scratch disks of the machine in which `vm_` tests run: blank and unused when taken and when dropped. Also
 //! fingerprints of their contents.
 
-use super::{gpt, kernel, wipe};
-use crate::command::Command;
+use super::{block_device, partition_table, wipe};
 use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
 use crate::plan::{NewPartition, PartitionTable};
+use crate::process::ToolCommand;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::Read;
@@ -20,18 +20,18 @@ static ZEROS: [u8; PIECE] = [0; PIECE];
 /// Alignment of buffers for O_DIRECT, sufficient for sectors of any size.
 const ALIGNMENT: usize = 4096;
 
-pub struct Disks(Vec<DevicePath>);
+pub struct TestDisks(Vec<DevicePath>);
 
-impl Disks {
+impl TestDisks {
     /// Takes disks by kernel name: `vda vdb`.
-    pub fn take(names: &str) -> Disks {
+    pub fn take(names: &str) -> TestDisks {
         assert_test_machine();
         free();
         let disks: Vec<DevicePath> = names.split(' ').map(|name| format!("/dev/{name}").into()).collect();
         for disk in &disks {
             blank(disk).unwrap();
         }
-        Disks(disks)
+        TestDisks(disks)
     }
 
     pub fn all(&self) -> &[DevicePath] {
@@ -41,10 +41,10 @@ impl Disks {
     /// Creates partitions of these sizes in MiB on all disks: `[number - 1][disk]`.
     pub fn partition(&self, sizes_mib: &[u64]) -> Vec<Vec<DevicePath>> {
         for disk in &self.0 {
-            gpt::write(&table(disk, sizes_mib)).unwrap();
+            partition_table::write_partition_table(&table(disk, sizes_mib)).unwrap();
         }
         let numbers = 1..=u32::try_from(sizes_mib.len()).unwrap();
-        let devices = |number| self.0.iter().map(|disk| disk.partition(number)).collect();
+        let devices = |number| self.0.iter().map(|disk| disk.partition_path(number)).collect();
         numbers.map(devices).collect()
     }
 }
@@ -55,7 +55,7 @@ pub fn assert_test_machine() {
     assert!(cmdline.contains(" vm-tests"), "vm_ tests destroy disks: only scripts/vm-tests runs them, in its machine");
 }
 
-impl Drop for Disks {
+impl Drop for TestDisks {
     /// Removes the contents, which would be found by later tests: tools scan all disks.
     fn drop(&mut self) {
         free();
@@ -69,7 +69,7 @@ impl Drop for Disks {
 /// under emulation: zeros are only compared, and the page cache is bypassed.
 pub fn fingerprints<P: AsRef<Path>>(devices: &[P]) -> Vec<String> {
     let one = |device: &P| {
-        kernel::flush_buffers(&File::open(device).unwrap()).unwrap();
+        block_device::flush_buffers(&File::open(device).unwrap()).unwrap();
         fingerprint(fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(device).unwrap())
     };
     devices.iter().map(one).collect()
@@ -123,14 +123,15 @@ fn a_fingerprint_tells_every_byte_its_place_and_the_length() {
 
 fn blank(disk: &DevicePath) -> Result<()> {
     let file = wipe::open_exclusive(disk)?;
-    wipe::forget_partitions(&file, disk)?;
-    let zeroed = kernel::size_bytes(&file).and_then(|size| kernel::zero_out(&file, 0, size));
+    wipe::unregister_partitions(&file, disk)?;
+    let zeroed = block_device::read_size_bytes(&file).and_then(|size| block_device::zero_range(&file, 0, size));
     zeroed.context(Phase::Storage, || format!("zero {disk}"))
 }
 
 fn table(disk: &DevicePath, sizes_mib: &[u64]) -> PartitionTable {
     let file = fs::File::open(disk).unwrap();
-    let (identity, sector_bytes) = (super::identify::read(&file, disk).unwrap(), kernel::sector_bytes(&file).unwrap());
+    let (identity, sector_bytes) =
+        (super::disk_identity::read_identity(&file, disk).unwrap(), block_device::read_sector_bytes(&file).unwrap());
     let mib = (1 << 20) / u64::from(sector_bytes);
     let mut next = mib;
     let partitions = sizes_mib.iter().zip(1..).map(|(size, number)| {
@@ -138,10 +139,10 @@ fn table(disk: &DevicePath, sizes_mib: &[u64]) -> PartitionTable {
         next += size * mib;
         NewPartition {
             number,
-            device: disk.partition(number),
+            device: disk.partition_path(number),
             first_lba,
             last_lba: next - 1,
-            kind: crate::layout::PartitionKind::Linux.guid(),
+            kind: crate::layout::PartitionType::Linux.guid(),
             guid: Uuid::new_v4(),
             name: format!("part {number}"),
         }
@@ -153,11 +154,11 @@ fn table(disk: &DevicePath, sizes_mib: &[u64]) -> PartitionTable {
 /// Takes everything down, including remains of failed tests; layers are stacked, hence several rounds.
 fn free() {
     for swap in fs::read_to_string("/proc/swaps").unwrap_or_default().lines().skip(1) {
-        let _ = Command::new("swapoff").args(swap.split_whitespace().take(1)).run();
+        let _ = ToolCommand::new("swapoff").args(swap.split_whitespace().take(1)).run();
     }
     for _ in 0..4 {
-        let _ = Command::new("dmsetup").args(["remove_all", "--noudevsync"]).env("DM_DISABLE_UDEV", "1").run();
-        let _ = Command::new("mdadm").args(["--stop", "--scan"]).env("MDADM_NO_UDEV", "1").run();
+        let _ = ToolCommand::new("dmsetup").args(["remove_all", "--noudevsync"]).env("DM_DISABLE_UDEV", "1").run();
+        let _ = ToolCommand::new("mdadm").args(["--stop", "--scan"]).env("MDADM_NO_UDEV", "1").run();
     }
     // Links of LVM whose volumes are gone.
     for group in fs::read_dir("/dev").into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {

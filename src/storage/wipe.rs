@@ -1,7 +1,7 @@
 //! Wiping of signatures at the ends of a disk or partition, of boot code, and of the kernel's partitions.
 
-use super::erase::zero;
-use super::{busy, kernel};
+use super::erase::zeroing;
+use super::{block_device, device_users};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::plan::ByteRange;
@@ -22,10 +22,10 @@ const BOOT_CODE_BYTES: usize = 440;
 /// contains the offset).
 pub fn wipe_ends(device: &DevicePath) -> Result<()> {
     let file = open_exclusive(device)?;
-    let size = kernel::size_bytes(&file).context(Phase::Storage, || format!("read the size of {device}"))?;
+    let size = block_device::read_size_bytes(&file).context(Phase::Storage, || format!("read the size of {device}"))?;
     let length = END_BYTES.min(size);
     let ends = [ByteRange { start: 0, length }, ByteRange { start: size - length, length }];
-    zero::ranges(&file, device, size, &ends)
+    zeroing::zero_ranges(&file, device, size, &ends)
 }
 
 /// Zeroes the boot code that a BIOS would run from the disk's first sector, and preserves the partition table.
@@ -47,21 +47,25 @@ pub fn wipe_boot_code(device: &DevicePath) -> Result<()> {
 pub fn open_exclusive(device: &DevicePath) -> Result<File> {
     let open = || {
         let opened = OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_EXCL).open(device);
-        opened.map_err(|error| kernel::errno(&error))
+        opened.map_err(|error| block_device::to_errno(&error))
     };
-    kernel::patiently(Errno::EBUSY, open).map_err(|error| {
-        let users = if error == Errno::EBUSY { busy::in_words(&busy::device_users(device)) } else { String::new() };
+    block_device::retry_while_busy(Errno::EBUSY, open).map_err(|error| {
+        let users = if error == Errno::EBUSY {
+            device_users::format_users(&device_users::list_device_users(device))
+        } else {
+            String::new()
+        };
         Error::with_source(Phase::Storage, format!("open {device} for writing{users}"), error)
     })
 }
 
 /// Unregisters old partitions from the kernel, since their nodes and caches must not outlive them.
-pub(super) fn forget_partitions(disk: &File, device: &DevicePath) -> Result<()> {
-    for partition in kernel::partitions(device)? {
-        let delete = || kernel::delete_partition(disk, partition.number);
-        kernel::patiently(Errno::EBUSY, delete).map_err(|error| {
-            let node = partition.name.path();
-            let users = busy::in_words(&busy::device_users(&node));
+pub(super) fn unregister_partitions(disk: &File, device: &DevicePath) -> Result<()> {
+    for partition in block_device::read_partitions(device)? {
+        let delete = || block_device::delete_partition(disk, partition.number);
+        block_device::retry_while_busy(Errno::EBUSY, delete).map_err(|error| {
+            let node = partition.name.device_path();
+            let users = device_users::format_users(&device_users::list_device_users(&node));
             Error::with_source(Phase::Storage, format!("unregister {node} from the kernel{users}"), error)
         })?;
     }
@@ -71,7 +75,7 @@ pub(super) fn forget_partitions(disk: &File, device: &DevicePath) -> Result<()> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::loopdev::LoopDevice;
+    use crate::storage::loopdev::TestLoopDevice;
     use std::time::{Duration, Instant};
 
     const MIB: u64 = 1024 * 1024;
@@ -79,7 +83,7 @@ mod tests {
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_the_boot_code_goes_and_the_table_stays() {
-        let disk = LoopDevice::new(16 * MIB, 512);
+        let disk = TestLoopDevice::new(16 * MIB, 512);
         let file = OpenOptions::new().write(true).read(true).open(disk.path()).unwrap();
         file.write_all_at(&[0xaa; 1024], 0).unwrap();
         file.sync_all().unwrap();
@@ -92,8 +96,8 @@ mod tests {
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_a_disk_in_use_is_refused_and_its_user_named() {
-        let disk = LoopDevice::new(16 * MIB, 512);
-        crate::command::Command::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
+        let disk = TestLoopDevice::new(16 * MIB, 512);
+        crate::process::ToolCommand::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
         let point = tempfile::tempdir().unwrap();
         let mount = sys_mount::Mount::builder()
             .fstype("ext4")

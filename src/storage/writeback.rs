@@ -14,24 +14,24 @@ const BEGIN_BYTES: u64 = 64 << 20;
 /// Amount of dirty data from which writers are blocked (`vm.dirty_bytes`).
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Minimum pause between two rounds of [`Steady`].
+/// Minimum pause between two rounds of [`PeriodicWriteback`].
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Applies the limits to the whole machine: only for the ramdisk, which owns the kernel. A failure only costs time.
-pub fn start_early(memory_bytes: u64) {
-    let (begin, most) = limits(memory_bytes);
-    if let Err(error) = set(Path::new("/proc/sys/vm"), begin, most) {
+pub fn limit_dirty_memory(memory_bytes: u64) {
+    let (begin, most) = compute_limits(memory_bytes);
+    if let Err(error) = write_limits(Path::new("/proc/sys/vm"), begin, most) {
         tracing::warn!("cannot start write-back early: {error}");
     }
 }
 
 /// Returns both limits: when writing starts, and when writers are blocked, at most a quarter of the memory.
-fn limits(memory_bytes: u64) -> (u64, u64) {
+fn compute_limits(memory_bytes: u64) -> (u64, u64) {
     let most = (memory_bytes / 4).min(MOST_BYTES);
     (BEGIN_BYTES.min(most / 2), most)
 }
 
-fn set(vm: &Path, begin: u64, most: u64) -> Result<()> {
+fn write_limits(vm: &Path, begin: u64, most: u64) -> Result<()> {
     // In this order, because the kernel requires the first one to be smaller.
     for (name, bytes) in [("dirty_background_bytes", begin), ("dirty_bytes", most)] {
         let file = vm.join(name);
@@ -42,29 +42,29 @@ fn set(vm: &Path, begin: u64, most: u64) -> Result<()> {
 }
 
 /// Periodic write-back of filesystems, for machines whose kernel settings must not be changed.
-pub struct Steady {
+pub struct PeriodicWriteback {
     stop: mpsc::Sender<()>,
     thread: JoinHandle<Result<()>>,
     points: Vec<PathBuf>,
 }
 
-impl Steady {
+impl PeriodicWriteback {
     /// Starts the thread. `points` are directories, one of each filesystem.
-    pub fn start(points: Vec<PathBuf>) -> Steady {
+    pub fn start(points: Vec<PathBuf>) -> PeriodicWriteback {
         let (stop, stopped) = mpsc::channel();
         let often = points.clone();
         let thread = thread::spawn(move || {
             let mut pause = PAUSE;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let began = Instant::now();
-                sync_all(&often)?;
+                sync_filesystems(&often)?;
                 // Processes that create files are blocked while the journal is written, so limit that to a third of
                 // the time.
                 pause = PAUSE.max(2 * began.elapsed());
             }
             Ok(())
         });
-        Steady { stop, thread, points }
+        PeriodicWriteback { stop, thread, points }
     }
 
     /// Stops the thread and writes back a last time.
@@ -75,11 +75,11 @@ impl Steady {
         // The thread has already ended after an error.
         let _ = self.stop.send(());
         let earlier = self.thread.join().unwrap_or(Ok(()));
-        earlier.and(sync_all(&self.points))
+        earlier.and(sync_filesystems(&self.points))
     }
 }
 
-fn sync_all(points: &[PathBuf]) -> Result<()> {
+fn sync_filesystems(points: &[PathBuf]) -> Result<()> {
     points.iter().try_for_each(|point| {
         let what = || format!("write back the filesystem at {}", point.display());
         let directory = File::open(point).context(Phase::Storage, what)?;
@@ -97,26 +97,26 @@ mod tests {
         let cases =
             [(256 << 30, (64 * MIB, 1024 * MIB)), (512 * MIB, (64 * MIB, 128 * MIB)), (64 * MIB, (8 * MIB, 16 * MIB))];
         for (memory, expected) in cases {
-            assert_eq!(limits(memory), expected);
+            assert_eq!(compute_limits(memory), expected);
         }
     }
 
     #[test]
     fn both_are_set_and_a_failure_names_the_file() {
         let vm = tempfile::tempdir().unwrap();
-        set(vm.path(), 1, 2).unwrap();
+        write_limits(vm.path(), 1, 2).unwrap();
         assert_eq!(fs::read_to_string(vm.path().join("dirty_background_bytes")).unwrap(), "1");
         assert_eq!(fs::read_to_string(vm.path().join("dirty_bytes")).unwrap(), "2");
-        let error = set(&vm.path().join("none"), 1, 2).unwrap_err().to_string();
+        let error = write_limits(&vm.path().join("none"), 1, 2).unwrap_err().to_string();
         assert!(error.contains("write 1 to") && error.contains("none/dirty_background_bytes"), "{error}");
     }
 
     #[test]
     fn what_cannot_be_written_back_is_an_error_at_the_end() {
         let directory = tempfile::tempdir().unwrap();
-        Steady::start(vec![directory.path().to_owned()]).finish().unwrap();
+        PeriodicWriteback::start(vec![directory.path().to_owned()]).finish().unwrap();
         let missing = directory.path().join("missing");
-        let error = Steady::start(vec![missing]).finish().unwrap_err().to_string();
+        let error = PeriodicWriteback::start(vec![missing]).finish().unwrap_err().to_string();
         assert!(error.contains("write back the filesystem at") && error.contains("missing"), "{error}");
     }
 }

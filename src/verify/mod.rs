@@ -3,8 +3,8 @@
 
 pub mod worker;
 
-use crate::command::{Command, CommandError, End};
-use crate::definition::Chosen;
+use crate::os_definition::SelectedDefinition;
+use crate::process::{CommandError, ProcessFailure, ToolCommand};
 use std::time::Duration;
 
 /// Argument with which this program is called to become the sandboxed process.
@@ -21,7 +21,7 @@ const PROGRAM: (&str, &[&str]) =
 
 /// Result of running `verify`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum VerifyVerdict {
     Good,
     /// The error output of `verify`.
     Refused(String),
@@ -30,34 +30,35 @@ pub enum Verdict {
 }
 
 /// Runs `verify` until it exits or the deadline passes.
-pub fn verify(chosen: &Chosen, deadline: Duration) -> Verdict {
+pub fn run_verify(chosen: &SelectedDefinition, deadline: Duration) -> VerifyVerdict {
     if !chosen.has_verify() {
-        return Verdict::Good;
+        return VerifyVerdict::Good;
     }
     let files = match serde_json::to_vec(&chosen.files) {
         Ok(files) => files,
-        Err(error) => return Verdict::NotRun(error.to_string()),
+        Err(error) => return VerifyVerdict::NotRun(error.to_string()),
     };
     let (program, args) = PROGRAM;
-    let command = Command::new(program).args(args).only_env(chosen.environment()).input(files).deadline(deadline);
-    command.run().map_or_else(|error| judged(&error), |_| Verdict::Good)
+    let command =
+        ToolCommand::new(program).args(args).only_env(chosen.verify_environment()).input(files).deadline(deadline);
+    command.run().map_or_else(|error| judge_error(&error), |_| VerifyVerdict::Good)
 }
 
-fn judged(error: &CommandError) -> Verdict {
+fn judge_error(error: &CommandError) -> VerifyVerdict {
     let said = error.tail.join(" | ");
     let saying = if said.is_empty() { ", without output".to_owned() } else { format!(", saying: {said}") };
     match &error.end {
-        End::NotStarted(error) => Verdict::NotRun(error.to_string()),
-        End::Exited(worker::NOT_RUN) if said.contains(worker::TROUBLE) => {
-            Verdict::NotRun(said.rsplit(worker::TROUBLE).next().unwrap_or_default().to_owned())
+        ProcessFailure::NotStarted(error) => VerifyVerdict::NotRun(error.to_string()),
+        ProcessFailure::Exited(worker::NOT_RUN) if said.contains(worker::TROUBLE) => {
+            VerifyVerdict::NotRun(said.rsplit(worker::TROUBLE).next().unwrap_or_default().to_owned())
         }
-        End::Exited(code) => Verdict::Refused(format!("it exited with {code}{saying}")),
-        End::Killed(signal) => Verdict::Refused(format!("it was killed by signal {signal}{saying}")),
-        End::Deadline { limit, .. } => {
-            Verdict::Refused(format!("it did not end within {} s and was killed{saying}", limit.as_secs_f32()))
+        ProcessFailure::Exited(code) => VerifyVerdict::Refused(format!("it exited with {code}{saying}")),
+        ProcessFailure::Killed(signal) => VerifyVerdict::Refused(format!("it was killed by signal {signal}{saying}")),
+        ProcessFailure::Deadline { limit, .. } => {
+            VerifyVerdict::Refused(format!("it did not end within {} s and was killed{saying}", limit.as_secs_f32()))
         }
         // The output is not read completely.
-        End::NotWhole(_) => Verdict::Good,
+        ProcessFailure::NotWhole(_) => VerifyVerdict::Good,
     }
 }
 

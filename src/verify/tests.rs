@@ -1,5 +1,5 @@
 use super::*;
-use crate::definition::File;
+use crate::os_definition::DefinitionFile;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
@@ -7,15 +7,15 @@ use std::time::Instant;
 
 const SOON: Duration = Duration::from_secs(20);
 
-fn chosen(verify: &str) -> Chosen {
-    let file = |executable: bool, text: &str| File { executable, text: text.to_owned() };
+fn chosen(verify: &str) -> SelectedDefinition {
+    let file = |executable: bool, text: &str| DefinitionFile { executable, text: text.to_owned() };
     let files = [
         ("verify", file(true, verify)),
         ("common.sh", file(false, "words='of common.sh'\n")),
         ("hooks/one", file(true, "#!/bin/sh\necho of a hook\n")),
     ];
     let parameters = [("ns1", "192.0.2.53"), ("rootfs-size", "two\nlines"), ("empty", "")];
-    Chosen {
+    SelectedDefinition {
         name: "web".to_owned(),
         variant: "small".to_owned(),
         api: 20,
@@ -24,16 +24,16 @@ fn chosen(verify: &str) -> Chosen {
     }
 }
 
-fn run(script: &str) -> Verdict {
-    without_the_harness(verify(&chosen(script), SOON))
+fn run(script: &str) -> VerifyVerdict {
+    without_the_harness(run_verify(&chosen(script), SOON))
 }
 
 /// Tests are started with a line of their own.
-fn without_the_harness(verdict: Verdict) -> Verdict {
+fn without_the_harness(verdict: VerifyVerdict) -> VerifyVerdict {
     match verdict {
-        Verdict::Refused(words) => {
+        VerifyVerdict::Refused(words) => {
             let words = words.replace("running 1 test | ", "").replace("test verify::worker::tests::worker ... ", "");
-            Verdict::Refused(words)
+            VerifyVerdict::Refused(words)
         }
         other => other,
     }
@@ -42,7 +42,7 @@ fn without_the_harness(verdict: Verdict) -> Verdict {
 /// Its words after an exit with 1.
 fn words(script: &str) -> String {
     match run(script) {
-        Verdict::Refused(words) => words,
+        VerifyVerdict::Refused(words) => words,
         other => panic!("{other:?}"),
     }
 }
@@ -50,7 +50,7 @@ fn words(script: &str) -> String {
 /// Some systems forbid namespaces to all but root. Where root has none, nothing here would be judged.
 fn can_run() -> bool {
     match run("#!/bin/sh\nexit 0\n") {
-        Verdict::NotRun(why) => {
+        VerifyVerdict::NotRun(why) => {
             assert!(!nix::unistd::geteuid().is_root(), "no sandbox here: {why}");
             eprintln!("no sandbox here: {why}");
             false
@@ -64,8 +64,8 @@ fn a_verify_says_yes_or_no() {
     if !can_run() {
         return;
     }
-    assert_eq!(run("#!/bin/sh\necho fine\n"), Verdict::Good);
-    assert_eq!(run("#!/bin/bash\n[[ $OSP_NS1 == 192.* && $1 == parameters && $# == 1 ]]\n"), Verdict::Good);
+    assert_eq!(run("#!/bin/sh\necho fine\n"), VerifyVerdict::Good);
+    assert_eq!(run("#!/bin/bash\n[[ $OSP_NS1 == 192.* && $1 == parameters && $# == 1 ]]\n"), VerifyVerdict::Good);
     let said = words("#!/bin/sh\necho one\necho \"Invalid value '$OSP_NS1'\" >&2\nexit 3\n");
     assert!(said.starts_with("it exited with 3, saying: "), "{said}");
     assert!(said.contains("one") && said.contains("Invalid value '192.0.2.53'"), "{said}");
@@ -75,7 +75,7 @@ fn a_verify_says_yes_or_no() {
     assert!(killed.starts_with("it exited with 137"), "{killed}");
     // 125 alone is no trouble of ours.
     assert!(words("#!/bin/sh\nexit 125\n").starts_with("it exited with 125"));
-    assert_eq!(verify(&Chosen::default(), SOON), Verdict::Good);
+    assert_eq!(run_verify(&SelectedDefinition::default(), SOON), VerifyVerdict::Good);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn what_cannot_be_started_is_told_with_its_first_line() {
     if !can_run() {
         return;
     }
-    let Verdict::NotRun(why) = run("#!/usr/bin/no-such-shell\n") else { panic!("it was run") };
+    let VerifyVerdict::NotRun(why) = run("#!/usr/bin/no-such-shell\n") else { panic!("it was run") };
     assert!(why.contains("#!/usr/bin/no-such-shell") && why.contains("cannot start verify"), "{why}");
 }
 
@@ -100,7 +100,7 @@ fn it_is_told_what_ganeti_tells_and_nothing_else() {
         .filter(|(name, _)| !["PWD", "SHLVL", "_", "OLDPWD"].contains(name))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    assert_eq!(said, chosen("").environment());
+    assert_eq!(said, chosen("").verify_environment());
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn one_that_hangs_is_ended_with_all_it_started() {
     let began = Instant::now();
     let script =
         "#!/bin/bash\necho begun\ntrap '' TERM INT HUP\nsleep 86371 &\n(trap '' TERM; exec sleep 86372) &\nwait\n";
-    let verdict = verify(&chosen(script), Duration::from_secs(2));
-    let Verdict::Refused(words) = verdict else { panic!("{verdict:?}") };
+    let verdict = run_verify(&chosen(script), Duration::from_secs(2));
+    let VerifyVerdict::Refused(words) = verdict else { panic!("{verdict:?}") };
     assert!(
         words.starts_with("it did not end within 2 s and was killed, saying: ") && words.contains("begun"),
         "{words}"
@@ -124,7 +124,7 @@ fn one_that_hangs_is_ended_with_all_it_started() {
     }
     assert!(!running("8637"));
     // It ends, and what it has left behind with it.
-    assert_eq!(run("#!/bin/bash\nsleep 86381 >/dev/null 2>&1 &\nexit 0\n"), Verdict::Good);
+    assert_eq!(run("#!/bin/bash\nsleep 86381 >/dev/null 2>&1 &\nexit 0\n"), VerifyVerdict::Good);
     assert!(!running("86381"));
 }
 

@@ -1,7 +1,7 @@
 //! Process that enters the sandbox and executes `verify`.
 
-use crate::command::sandbox::{self, Seen};
-use crate::definition::Files;
+use crate::os_definition::DefinitionFiles;
+use crate::process::sandbox::{self, SandboxFile};
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -17,22 +17,22 @@ pub const TROUBLE: &str = "no sandbox: ";
 
 /// Enters the sandbox and executes the `verify` of the definition whose files are on standard input. The environment is
 /// preserved.
-pub fn run() -> ! {
-    let Err(error) = start();
+pub fn run_verify_worker() -> ! {
+    let Err(error) = enter_and_exec();
     eprintln!("{TROUBLE}{error}");
     process::exit(NOT_RUN)
 }
 
-fn start() -> io::Result<std::convert::Infallible> {
+fn enter_and_exec() -> io::Result<std::convert::Infallible> {
     let mut text = Vec::new();
     io::stdin().read_to_end(&mut text)?;
-    let files: Files = serde_json::from_slice(&text)?;
-    let seen = files.iter().map(|(path, file)| Seen {
+    let files: DefinitionFiles = serde_json::from_slice(&text)?;
+    let seen = files.iter().map(|(path, file)| SandboxFile {
         path: Path::new(FOLDER).join(path),
         executable: file.executable,
         content: file.text.as_bytes(),
     });
-    sandbox::enter(&seen.collect::<Vec<_>>())?;
+    sandbox::enter_sandbox(&seen.collect::<Vec<_>>())?;
     let program = Path::new(FOLDER).join("verify");
     let error = Command::new(&program).arg("parameters").current_dir(FOLDER).stdin(Stdio::null()).exec();
     let first = files.get("verify").and_then(|file| file.text.lines().next()).unwrap_or_default();

@@ -2,18 +2,18 @@
 //!
 //! Items of a list are matched by their names. A removed value takes its comments along, and these are returned.
 
-mod nodes;
-mod write;
+mod formatter;
+mod parser;
 
-use crate::order;
-use nodes::{Entry, Kind, Node, Read};
+use crate::small_sort;
+use formatter::{format_block, format_flow, format_scalar};
+use parser::{MapEntry, NodeKind, ParsedYaml, YamlNode};
 use serde_json::{Map, Value};
 use std::ops::Range;
-use write::{block, flow, scalar};
 
 /// Result of editing a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Edited {
+pub struct EditedYaml {
     pub text: String,
     /// Comments that were removed together with their values.
     pub gone: Vec<String>,
@@ -25,21 +25,21 @@ const NAMES: [&str; 7] = ["id", "number", "arrayname", "name", "path", "device",
 /// Changes in the text what differs between `old`, its current value, and `new`. Returns `None` if that cannot be done
 /// in place. The caller must parse the result and compare it: a text may express `old` in ways that this does not
 /// support.
-pub fn edit(text: &str, old: &Value, new: &Value) -> Option<Edited> {
+pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     let (bom, body) = match text.strip_prefix('\u{feff}') {
         Some(body) => ("\u{feff}", body),
         None => ("", text),
     };
-    let Read { root, scalars } = nodes::read(body)?;
-    let mut editor = Editor { text: body, edits: Vec::new() };
-    editor.change(&root, None, old, new, 0)?;
-    let Editor { mut edits, .. } = editor;
+    let ParsedYaml { root, scalars } = parser::parse_nodes(body)?;
+    let mut editor = YamlEditor { text: body, edits: Vec::new() };
+    editor.change_value(&root, None, old, new, 0)?;
+    let YamlEditor { mut edits, .. } = editor;
     // Insertions at one position keep their order.
-    order::by_key(&mut edits, |(range, _)| range.start);
+    small_sort::sort_by_key(&mut edits, |(range, _)| range.start);
     if edits.windows(2).any(|two| two[0].0.end > two[1].0.start) {
         return None;
     }
-    let comments = comments(body, &scalars);
+    let comments = find_comments(body, &scalars);
     let goes = |comment: &&Range<usize>| {
         edits.iter().any(|(range, _)| range.start <= comment.start && comment.start < range.end)
     };
@@ -48,20 +48,20 @@ pub fn edit(text: &str, old: &Value, new: &Value) -> Option<Edited> {
     for (range, new) in edits.into_iter().rev() {
         changed.replace_range(range, &new);
     }
-    Some(Edited { text: format!("{bom}{changed}"), gone })
+    Some(EditedYaml { text: format!("{bom}{changed}"), gone })
 }
 
 /// Returns whether the text has a comment, or `true` if it cannot be parsed and might have one.
 pub fn has_comments(text: &str) -> bool {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    match nodes::read(text) {
-        Some(Read { scalars, .. }) => !comments(text, &scalars).is_empty(),
+    match parser::parse_nodes(text) {
+        Some(ParsedYaml { scalars, .. }) => !find_comments(text, &scalars).is_empty(),
         None => text.contains('#'),
     }
 }
 
 /// Returns the ranges of comments: a `#` after whitespace, outside of scalars.
-fn comments(text: &str, scalars: &[Range<usize>]) -> Vec<Range<usize>> {
+fn find_comments(text: &str, scalars: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     for (at, _) in text.match_indices('#') {
         let begins = text[..at].chars().next_back().is_none_or(char::is_whitespace);
@@ -83,91 +83,99 @@ fn line_start(text: &str, from: usize) -> usize {
 }
 
 /// Returns the start of the next line.
-fn next_line(text: &str, from: usize) -> usize {
+fn next_line_start(text: &str, from: usize) -> usize {
     text[from..].find('\n').map_or(text.len(), |end| from + end + 1)
 }
 
 /// Returns the text of a new document with all fields of `document`: those in `order` first, then the others.
-pub fn written(document: &Value, order: &[&str]) -> String {
+pub fn format_document(document: &Value, order: &[&str]) -> String {
     let first = order.iter().filter_map(|name| Some((*name, document.get(*name)?)));
     let others = document.as_object().into_iter().flatten().filter(|(name, _)| !order.contains(&name.as_str()));
     let fields = first.chain(others.map(|(name, value)| (name.as_str(), value)));
-    fields.map(|(name, value)| format!("{}:{}\n", scalar(name), block(value, 0, 1, "\n"))).collect()
+    fields.map(|(name, value)| format!("{}:{}\n", format_scalar(name), format_block(value, 0, 1, "\n"))).collect()
 }
 
-struct Editor<'a> {
+struct YamlEditor<'a> {
     text: &'a str,
     edits: Vec<(Range<usize>, String)>,
 }
 
-impl Editor<'_> {
+impl YamlEditor<'_> {
     /// Changes a value. `from` is the offset after the colon; `None` for a list item and the document.
-    fn change(&mut self, node: &Node, from: Option<usize>, old: &Value, new: &Value, depth: usize) -> Option<()> {
+    fn change_value(
+        &mut self,
+        node: &YamlNode,
+        from: Option<usize>,
+        old: &Value,
+        new: &Value,
+        depth: usize,
+    ) -> Option<()> {
         if old == new {
             return Some(());
         }
         match (&node.kind, old, new) {
-            (Kind::Map(entries), Value::Object(old), Value::Object(new))
-                if entries.iter().any(|entry| !goes(entry, old, new)) =>
+            (NodeKind::Map(entries), Value::Object(old), Value::Object(new))
+                if entries.iter().any(|entry| !is_removed(entry, old, new)) =>
             {
-                self.fields(node, entries, old, new, depth)
+                self.change_fields(node, entries, old, new, depth)
             }
-            (Kind::List(items), Value::Array(old), Value::Array(new))
+            (NodeKind::List(items), Value::Array(old), Value::Array(new))
                 if !items.is_empty() && !new.is_empty() && items.len() == old.len() =>
             {
-                self.items(node, items, old, new, depth)
+                self.change_items(node, items, old, new, depth)
             }
-            _ => self.replace(node, from, new, depth),
+            _ => self.replace_value(node, from, new, depth),
         }
     }
 
-    fn replace(&mut self, node: &Node, from: Option<usize>, new: &Value, depth: usize) -> Option<()> {
+    fn replace_value(&mut self, node: &YamlNode, from: Option<usize>, new: &Value, depth: usize) -> Option<()> {
         let is_short = !new.is_array() && !new.is_object();
         let (range, text) = match from {
             // A short value is replaced alone: the text between colon and value is preserved.
-            Some(_) if is_short && !node.is_empty() && node.is_scalar() => (node.range()?, flow(new)),
-            Some(from) if node.within_flow => (from..node.end?, format!(" {}", flow(new))),
+            Some(_) if is_short && !node.is_empty() && node.is_scalar() => (node.range()?, format_flow(new)),
+            Some(from) if node.within_flow => (from..node.end?, format!(" {}", format_flow(new))),
             Some(from) => {
                 let indent = self.indent_of(from);
-                (from..node.end?, block(new, indent, depth, self.newline()))
+                (from..node.end?, format_block(new, indent, depth, self.newline()))
             }
-            None => (node.range()?, flow(new)),
+            None => (node.range()?, format_flow(new)),
         };
         self.edits.push((range, text));
         Some(())
     }
 
-    fn fields(
+    fn change_fields(
         &mut self,
-        node: &Node,
-        entries: &[Entry],
+        node: &YamlNode,
+        entries: &[MapEntry],
         old: &Map<String, Value>,
         new: &Map<String, Value>,
         depth: usize,
     ) -> Option<()> {
         for (index, entry) in entries.iter().enumerate() {
-            let (before, after) = (given(old, &entry.key), given(new, &entry.key));
-            match goes(entry, old, new) {
+            let (before, after) = (field_value(old, &entry.key), field_value(new, &entry.key));
+            match is_removed(entry, old, new) {
                 true => self.remove_entry(node, entries, index)?,
                 // A value that is in the text but not in `old` is not changed.
                 false if before == after => {}
-                false => self.change(&entry.node, Some(entry.colon + 1), &before, &after, depth + 1)?,
+                false => self.change_value(&entry.node, Some(entry.colon + 1), &before, &after, depth + 1)?,
             }
         }
         let is_new = |name: &str| !entries.iter().any(|entry| entry.key == name);
-        let added = new.iter().filter(|(name, value)| is_new(name) && !value.is_null() && given(old, name) != **value);
+        let added =
+            new.iter().filter(|(name, value)| is_new(name) && !value.is_null() && field_value(old, name) != **value);
         let last = entries.last()?;
         for (name, value) in added {
             let text = if node.flow {
-                format!(", {}: {}", scalar(name), flow(value))
+                format!(", {}: {}", format_scalar(name), format_flow(value))
             } else {
-                let indent = self.column(entries.first()?.start);
+                let indent = self.column_of(entries.first()?.start);
                 let blanks = " ".repeat(indent);
                 format!(
                     "{}{blanks}{}:{}",
                     self.newline(),
-                    scalar(name),
-                    block(value, indent, depth + 1, self.newline())
+                    format_scalar(name),
+                    format_block(value, indent, depth + 1, self.newline())
                 )
             };
             let at = last.node.end?;
@@ -177,7 +185,7 @@ impl Editor<'_> {
         Some(())
     }
 
-    fn remove_entry(&mut self, node: &Node, entries: &[Entry], index: usize) -> Option<()> {
+    fn remove_entry(&mut self, node: &YamlNode, entries: &[MapEntry], index: usize) -> Option<()> {
         let entry = &entries[index];
         let range = match (node.flow, entries.get(index + 1)) {
             (true, Some(next)) => entry.start..next.start,
@@ -185,7 +193,7 @@ impl Editor<'_> {
             (false, next) => {
                 let start = line_start(self.text, entry.start);
                 match (self.text[start..entry.start].trim().is_empty(), next) {
-                    (true, _) => start..next_line(self.text, entry.node.end?),
+                    (true, _) => start..next_line_start(self.text, entry.node.end?),
                     // After the dash of an item, the next field takes its place.
                     (false, Some(next)) => entry.start..next.start,
                     (false, None) => return None,
@@ -196,8 +204,15 @@ impl Editor<'_> {
         Some(())
     }
 
-    fn items(&mut self, node: &Node, items: &[Node], old: &[Value], new: &[Value], depth: usize) -> Option<()> {
-        let places = places(old, new);
+    fn change_items(
+        &mut self,
+        node: &YamlNode,
+        items: &[YamlNode],
+        old: &[Value],
+        new: &[Value],
+        depth: usize,
+    ) -> Option<()> {
+        let places = match_items(old, new);
         let stays: Vec<usize> = places.iter().flatten().copied().collect();
         if stays.is_empty() || !stays.is_sorted() {
             return None;
@@ -209,7 +224,7 @@ impl Editor<'_> {
         for (value, place) in new.iter().zip(&places) {
             match place {
                 Some(place) => {
-                    self.change(&items[*place], None, &old[*place], value, depth + 1)?;
+                    self.change_value(&items[*place], None, &old[*place], value, depth + 1)?;
                     before = Some(*place);
                 }
                 None => self.insert_item(node, items, before, stays[0], value, depth)?,
@@ -218,18 +233,18 @@ impl Editor<'_> {
         Some(())
     }
 
-    fn remove_item(&mut self, node: &Node, items: &[Node], index: usize) -> Option<()> {
+    fn remove_item(&mut self, node: &YamlNode, items: &[YamlNode], index: usize) -> Option<()> {
         let item = &items[index];
         let range = match (node.flow, items.get(index + 1)) {
             (true, Some(next)) => item.start..next.start,
             (true, None) => items[index.checked_sub(1)?].end?..item.end?,
             (false, _) => {
-                let dash = self.dash(item)?;
+                let dash = self.find_dash(item)?;
                 let start = line_start(self.text, dash);
                 if !self.text[start..dash].trim().is_empty() {
                     return None;
                 }
-                start..next_line(self.text, item.end?)
+                start..next_line_start(self.text, item.end?)
             }
         };
         self.edits.push((range, String::new()));
@@ -239,8 +254,8 @@ impl Editor<'_> {
     /// Inserts after the item `before`, or else in front of the first one that is preserved.
     fn insert_item(
         &mut self,
-        node: &Node,
-        items: &[Node],
+        node: &YamlNode,
+        items: &[YamlNode],
         before: Option<usize>,
         first: usize,
         value: &Value,
@@ -248,12 +263,12 @@ impl Editor<'_> {
     ) -> Option<()> {
         let neighbour = &items[before.unwrap_or(first)];
         let (at, text) = match (node.flow, before) {
-            (true, Some(_)) => (neighbour.end?, format!(", {}", flow(value))),
-            (true, None) => (neighbour.start, format!("{}, ", flow(value))),
+            (true, Some(_)) => (neighbour.end?, format!(", {}", format_flow(value))),
+            (true, None) => (neighbour.start, format!("{}, ", format_flow(value))),
             (false, _) => {
-                let dash = self.dash(neighbour)?;
+                let dash = self.find_dash(neighbour)?;
                 let newline = self.newline();
-                let item = write::item(value, self.column(dash), depth, newline);
+                let item = formatter::format_item(value, self.column_of(dash), depth, newline);
                 match before {
                     Some(_) => (line_end(self.text, neighbour.end?), format!("{newline}{item}")),
                     None => (line_start(self.text, dash), format!("{item}{newline}")),
@@ -264,12 +279,12 @@ impl Editor<'_> {
         Some(())
     }
 
-    fn dash(&self, item: &Node) -> Option<usize> {
+    fn find_dash(&self, item: &YamlNode) -> Option<usize> {
         let before = self.text[..item.start].trim_end();
         before.ends_with('-').then(|| before.len() - 1)
     }
 
-    fn column(&self, at: usize) -> usize {
+    fn column_of(&self, at: usize) -> usize {
         self.text[line_start(self.text, at)..at].chars().count()
     }
 
@@ -285,16 +300,16 @@ impl Editor<'_> {
 }
 
 /// Returns the value of a field, or null if it is missing.
-fn given(fields: &Map<String, Value>, name: &str) -> Value {
+fn field_value(fields: &Map<String, Value>, name: &str) -> Value {
     fields.get(name).cloned().unwrap_or_default()
 }
 
-fn goes(entry: &Entry, old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
-    given(new, &entry.key).is_null() && !given(old, &entry.key).is_null()
+fn is_removed(entry: &MapEntry, old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
+    field_value(new, &entry.key).is_null() && !field_value(old, &entry.key).is_null()
 }
 
 /// Returns for each new item the index of the old one that it matches.
-fn places(old: &[Value], new: &[Value]) -> Vec<Option<usize>> {
+fn match_items(old: &[Value], new: &[Value]) -> Vec<Option<usize>> {
     let mut places: Vec<Option<usize>> = vec![None; new.len()];
     let is_free = |places: &[Option<usize>], index: usize| !places.contains(&Some(index));
     for (place, value) in new.iter().enumerate() {

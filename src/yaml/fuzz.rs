@@ -1,7 +1,7 @@
 //! Structural fuzz test of the YAML reader: values in all styles, and unsupported constructs. A document that both this
 //! reader and PyYAML accept must have the same value in both.
 
-use super::read;
+use super::read_document;
 use crate::image::fuzzing::{Fuzz, folder};
 use fastrand::Rng;
 use marked_yaml::{LoaderOptions, Node};
@@ -76,7 +76,7 @@ fn fuzz_yaml_structure() {
 fn compare(input: &[u8], _: &mut Rng) -> bool {
     let Ok(text) = std::str::from_utf8(input) else { return false };
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
-    let ours = read(text, options).map(|node| plain(&node));
+    let ours = read_document(text, options).map(|node| plain(&node));
     let theirs = JUDGE.lock().unwrap().read(text);
     let verdict = match (&ours, &theirs) {
         (Ok(ours), Ok(theirs)) => {
@@ -217,8 +217,8 @@ fn scalar(random: &mut Rng, text: &mut String) {
     let word = random.choice(&WORDS).unwrap();
     match random.u8(..5) {
         0 => text.push_str(&format!("'{}'", word.replace('\'', "''"))),
-        1 => text.push_str(&super::quoted(word)),
-        2 => text.push_str(&super::scalar(word)),
+        1 => text.push_str(&super::quote_string(word)),
+        2 => text.push_str(&super::format_scalar(word)),
         // Some of them are not plain scalars.
         3 => text.push_str(word),
         _ => text.push_str(&format!("plain{}", random.u8(..))),
@@ -228,7 +228,7 @@ fn scalar(random: &mut Rng, text: &mut String) {
 fn flow(random: &mut Rng, text: &mut String, depth: usize) {
     if depth == 0 || random.u8(..3) == 0 {
         let word = random.choice(&WORDS).unwrap();
-        return text.push_str(&super::quoted(word));
+        return text.push_str(&super::quote_string(word));
     }
     let is_mapping = random.bool();
     text.push(if is_mapping { '{' } else { '[' });

@@ -1,17 +1,17 @@
 //! Decision about boot entries and their order. No I/O.
 
 use super::network;
-use crate::efi::variables::Variables;
-use crate::efi::{LoadOption, Node};
-use crate::order::Gather;
+use crate::efi::variables::BootVariables;
+use crate::efi::{DevicePathNode, LoadOption};
 use crate::plan::BootOrder;
+use crate::small_sort::GatherExt;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use crate::plan::firmware::OWN_PREFIX as OWN;
 
 /// Changes of boot variables. All others remain unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct BootEntryChanges {
     /// Numbers of entries of former installations.
     pub remove: Vec<u16>,
     /// Entries to write, by number.
@@ -24,7 +24,7 @@ pub struct Changes {
     pub network: Option<u16>,
 }
 
-impl Changes {
+impl BootEntryChanges {
     /// Returns whether nothing must be changed.
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.write.is_empty() && self.order.is_none()
@@ -32,20 +32,20 @@ impl Changes {
 }
 
 /// Returns the label with our prefix, such as `drophammer: web-1`.
-pub fn own_label(label: &str) -> String {
+pub fn add_label_prefix(label: &str) -> String {
     if label.starts_with(OWN) { label.to_owned() } else { format!("{OWN}{label}") }
 }
 
 /// Creates one entry for each distinct option. A correct entry keeps its number. New entries use the numbers of our former entries first,
 /// then free ones.
-pub fn decide(variables: &Variables, wanted: &[LoadOption], order: BootOrder) -> Changes {
+pub fn decide_changes(variables: &BootVariables, wanted: &[LoadOption], order: BootOrder) -> BootEntryChanges {
     let mut former: BTreeMap<u16, &[u8]> = BTreeMap::new();
     former.extend(
         variables.entries.iter().filter(|(_, value)| is_own(value)).map(|(number, value)| (*number, &value[..])),
     );
     let own: BTreeSet<u16> = former.keys().copied().gather();
     let mut values: Vec<Vec<u8>> = Vec::new();
-    for value in wanted.iter().map(LoadOption::bytes) {
+    for value in wanted.iter().map(LoadOption::to_bytes) {
         if !values.contains(&value) {
             values.push(value);
         }
@@ -57,7 +57,7 @@ pub fn decide(variables: &Variables, wanted: &[LoadOption], order: BootOrder) ->
             former.remove(&number).map(|_| number)
         })
         .collect();
-    let mut numbers = former.keys().copied().collect::<Vec<_>>().into_iter().chain(free(variables));
+    let mut numbers = former.keys().copied().collect::<Vec<_>>().into_iter().chain(find_free_numbers(variables));
     let (mut ours, mut write) = (Vec::new(), Vec::new());
     for (value, right) in values.into_iter().zip(right) {
         let Some(number) = right.or_else(|| numbers.next()) else { break };
@@ -68,21 +68,21 @@ pub fn decide(variables: &Variables, wanted: &[LoadOption], order: BootOrder) ->
         }
     }
     let remove: Vec<u16> = former.into_keys().collect();
-    let network = if order == BootOrder::Pxe { over_network(variables, &own) } else { None };
+    let network = if order == BootOrder::Pxe { find_network_entry(variables, &own) } else { None };
     let should = match order {
-        BootOrder::Pxe | BootOrder::Disk => in_front(variables, network, &ours, &own),
-        BootOrder::Keep => in_place(variables, &ours, &remove),
+        BootOrder::Pxe | BootOrder::Disk => order_in_front(variables, network, &ours, &own),
+        BootOrder::Keep => order_in_place(variables, &ours, &remove),
     };
     let order = (should != variables.order).then_some(should);
-    Changes { remove, write, order, ours, network }
+    BootEntryChanges { remove, write, order, ours, network }
 }
 
 fn is_own(value: &[u8]) -> bool {
-    LoadOption::read(value).is_some_and(|option| option.description.starts_with(OWN))
+    LoadOption::parse(value).is_some_and(|option| option.description.starts_with(OWN))
 }
 
 /// Returns unused numbers. The order or `BootNext` may refer to entries that do not exist; those numbers count as used.
-fn free(variables: &Variables) -> impl Iterator<Item = u16> {
+fn find_free_numbers(variables: &BootVariables) -> impl Iterator<Item = u16> {
     let taken = |number: &u16| {
         variables.entries.contains_key(number) || variables.order.contains(number) || variables.next == Some(*number)
     };
@@ -90,14 +90,14 @@ fn free(variables: &Variables) -> impl Iterator<Item = u16> {
 }
 
 /// Returns the order: network, our entries, then all others in their current order.
-fn in_front(variables: &Variables, network: Option<u16>, ours: &[u16], own: &BTreeSet<u16>) -> Vec<u16> {
+fn order_in_front(variables: &BootVariables, network: Option<u16>, ours: &[u16], own: &BTreeSet<u16>) -> Vec<u16> {
     let others = variables.order.iter().filter(|number| Some(**number) != network);
     let others = others.filter(|number| !own.contains(number) && !ours.contains(number));
     network.iter().chain(ours).chain(others).copied().collect()
 }
 
 /// Returns the current order, with new entries after our existing ones, or at the end.
-fn in_place(variables: &Variables, ours: &[u16], remove: &[u16]) -> Vec<u16> {
+fn order_in_place(variables: &BootVariables, ours: &[u16], remove: &[u16]) -> Vec<u16> {
     let mut order: Vec<u16> = variables.order.iter().copied().filter(|number| !remove.contains(number)).collect();
     let at = order.iter().rposition(|number| ours.contains(number)).map_or(order.len(), |place| place + 1);
     let new: Vec<u16> = ours.iter().copied().filter(|number| !order.contains(number)).collect();
@@ -107,10 +107,10 @@ fn in_place(variables: &Variables, ours: &[u16], remove: &[u16]) -> Vec<u16> {
 
 /// Returns the network boot entry: the current boot's, or else the first of the order if it is a network entry, or else the best of the
 /// order, preferring PXE over IPv4.
-fn over_network(variables: &Variables, own: &BTreeSet<u16>) -> Option<u16> {
+fn find_network_entry(variables: &BootVariables, own: &BTreeSet<u16>) -> Option<u16> {
     let boots = |number: &u16| !own.contains(number) && variables.entries.get(number).is_some_and(|is| is_network(is));
     let rank = |number: &u16| {
-        let entry = variables.entries.get(number).and_then(|value| network::parse(*number, value));
+        let entry = variables.entries.get(number).and_then(|value| network::parse_network_entry(*number, value));
         entry.map_or((true, true), |entry| (entry.http, entry.ipv6))
     };
     let current = variables.current.filter(boots);
@@ -121,21 +121,21 @@ fn over_network(variables: &Variables, own: &BTreeSet<u16>) -> Option<u16> {
 
 /// Returns whether the entry boots over the network. Some firmware indicates it only in the description.
 fn is_network(value: &[u8]) -> bool {
-    let Some(option) = LoadOption::read(value).filter(LoadOption::is_active) else { return false };
+    let Some(option) = LoadOption::parse(value).filter(LoadOption::is_active) else { return false };
     let Some(nodes) = option.nodes() else { return false };
     let is = |kinds: &[(u8, u8)]| nodes.iter().any(|node| kinds.contains(&(node.kind, node.subtype)));
     // MAC, IPv4, IPv6, URI; below: disk, CD and file.
     is(&[(3, 11), (3, 12), (3, 13), (3, 24)])
         || nodes.iter().any(is_network_of_bios)
-        || (!is(&[(4, 1), (4, 2), (4, 4)]) && says_network(&option.description))
+        || (!is(&[(4, 1), (4, 2), (4, 4)]) && mentions_network(&option.description))
 }
 
 /// Returns whether the node is of the BIOS Boot Specification: an embedded network, or a device with a boot entry vector.
-fn is_network_of_bios(node: &Node) -> bool {
+fn is_network_of_bios(node: &DevicePathNode) -> bool {
     (node.kind, node.subtype) == (5, 1) && matches!(node.data, [0x06 | 0x80, 0, ..])
 }
 
-fn says_network(description: &str) -> bool {
+fn mentions_network(description: &str) -> bool {
     let words = description.split(|letter: char| !letter.is_ascii_alphanumeric()).map(str::to_ascii_lowercase);
     words
         .into_iter()

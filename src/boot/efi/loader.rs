@@ -2,7 +2,7 @@
 //! firmware, then by well-known names.
 
 use crate::error::{Context, Error, Phase, Result};
-use crate::target::Root;
+use crate::newroot::NewRoot;
 use std::io::Read;
 
 /// Fallback path of firmware (UEFI specification, 3.5.1.1).
@@ -21,18 +21,20 @@ const LOADERS: [&str; 3] = ["shimx64.efi", "grubx64.efi", "systemd-bootx64.efi"]
 ///
 /// # Errors
 /// Fails if there is none or the partition cannot be read.
-pub fn find(esp: &Root) -> Result<String> {
+pub fn find_loader(esp: &NewRoot) -> Result<String> {
     let why = || "look for a boot loader on the EFI system partition".to_owned();
-    let Some(efi) = called(esp, "/", "EFI").context(Phase::Boot, why)? else { return Err(none()) };
-    let folders = esp.names(&format!("/{efi}")).context(Phase::Boot, why)?;
+    let Some(efi) = find_ignoring_case(esp, "/", "EFI").context(Phase::Boot, why)? else {
+        return Err(no_loader_error());
+    };
+    let folders = esp.list_names(&format!("/{efi}")).context(Phase::Boot, why)?;
     let folder = |name: &str| folders.iter().find(|folder| folder.eq_ignore_ascii_case(name));
     let vendors: Vec<&String> = folders.iter().filter(|name| !name.eq_ignore_ascii_case(FALLBACK[0])).collect();
     // A name that is not a directory contains nothing.
-    let within = |folder: &str, file: &str| called(esp, &format!("/{efi}/{folder}"), file).ok().flatten();
+    let within = |folder: &str, file: &str| find_ignoring_case(esp, &format!("/{efi}/{folder}"), file).ok().flatten();
     let path = |folder: &str, file: &str| format!("\\{efi}\\{folder}\\{file}");
     let listed = vendors.iter().find_map(|vendor| {
         let list = within(vendor, LIST)?;
-        let wanted = named_in(esp, &format!("/{efi}/{vendor}/{list}"))?;
+        let wanted = read_loader_list(esp, &format!("/{efi}/{vendor}/{list}"))?;
         within(vendor, &wanted).map(|file| path(vendor, &file))
     });
     let fallback = || folder(FALLBACK[0]).and_then(|boot| within(boot, FALLBACK[1]).map(|file| path(boot, &file)));
@@ -40,10 +42,10 @@ pub fn find(esp: &Root) -> Result<String> {
         let all = LOADERS.iter().flat_map(|loader| vendors.iter().map(move |vendor| (vendor, loader)));
         all.into_iter().find_map(|(vendor, loader)| within(vendor, loader).map(|file| path(vendor, &file)))
     };
-    listed.or_else(fallback).or_else(known).ok_or_else(none)
+    listed.or_else(fallback).or_else(known).ok_or_else(no_loader_error)
 }
 
-fn none() -> Error {
+fn no_loader_error() -> Error {
     let looked = LOADERS.map(|loader| format!("\\EFI\\…\\{loader}")).join(", ");
     let what = format!(
         "the EFI system partition of the image contains no boot loader for this machine: neither \\EFI\\{} nor one of {looked}",
@@ -53,8 +55,8 @@ fn none() -> Error {
 }
 
 /// Returns the name with its actual case: firmware ignores case, but some filesystems do not.
-fn called(esp: &Root, directory: &str, name: &str) -> std::io::Result<Option<String>> {
-    let there = esp.names(directory)?;
+fn find_ignoring_case(esp: &NewRoot, directory: &str, name: &str) -> std::io::Result<Option<String>> {
+    let there = esp.list_names(directory)?;
     Ok(there
         .iter()
         .find(|one| *one == name)
@@ -63,7 +65,7 @@ fn called(esp: &Root, directory: &str, name: &str) -> std::io::Result<Option<Str
 }
 
 /// Returns the first program of a list.
-fn named_in(esp: &Root, list: &str) -> Option<String> {
+fn read_loader_list(esp: &NewRoot, list: &str) -> Option<String> {
     let mut bytes = Vec::new();
     esp.open_file(list).ok()?.take(LIST_BYTES).read_to_end(&mut bytes).ok()?;
     let units: Vec<u16> = bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
@@ -90,7 +92,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
             fs::write(path, content).unwrap();
         }
-        find(&Root::open(dir.path()).unwrap()).map_err(|error| error.to_string())
+        find_loader(&NewRoot::open(dir.path()).unwrap()).map_err(|error| error.to_string())
     }
 
     #[test]

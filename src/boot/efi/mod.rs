@@ -6,15 +6,15 @@ pub mod loader;
 mod network;
 mod removal;
 
-pub use apply::apply;
-pub use entries::{Changes, OWN, decide, own_label};
-pub use network::{NetworkEntry, network_entry, set_boot_next};
+pub use apply::apply_changes;
+pub use entries::{BootEntryChanges, OWN, add_label_prefix, decide_changes};
+pub use network::{NetworkEntry, find_pxe_entry, set_boot_next};
 pub use removal::remove_variables;
 
-pub use crate::efi::own;
-pub use crate::efi::{LoadOption, PartitionLocation, VARIABLES, Variables};
+pub use crate::efi::drophammer_variables;
+pub use crate::efi::{BootVariables, LoadOption, PartitionLocation, VARIABLES};
 
-use crate::facts::EntryWanted;
+use crate::install_report::BootEntryRequest;
 use crate::plan::{BootEntries, Esp};
 use std::path::Path;
 
@@ -26,7 +26,7 @@ const NO_FALLBACK: &str = "this image lacks a boot loader and cannot boot from i
 
 /// Writes the boot entries of this installation. Logs the changes and all resulting entries. Failures are warnings, since the machine boots
 /// without entries if it has a boot loader.
-pub fn write(directory: &Path, planned: &BootEntries, wanted: &[EntryWanted], say: &dyn Fn(&str)) {
+pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[BootEntryRequest], say: &dyn Fn(&str)) {
     let needs_them = wanted.iter().any(|entry| !entry.arguments.is_empty());
     let otherwise = if needs_them { NO_FALLBACK } else { FALLBACK };
     let warn = |why: &str| say(&format!("WARNING: boot entries: {why}; {otherwise}"));
@@ -35,19 +35,19 @@ pub fn write(directory: &Path, planned: &BootEntries, wanted: &[EntryWanted], sa
         let mount = "mount -t efivarfs efivarfs";
         return warn(&format!("no EFI variables in {0}: try `{mount} {0}`", directory.display()));
     }
-    let before = match Variables::read(directory) {
-        Ok(Variables { unreadable_order: Some(why), .. }) => return warn(&why),
+    let before = match BootVariables::read(directory) {
+        Ok(BootVariables { unreadable_order: Some(why), .. }) => return warn(&why),
         Ok(variables) => variables,
         Err(error) => return warn(&error.to_string()),
     };
-    let (options, refused) = options(planned, wanted);
+    let (options, refused) = build_load_options(planned, wanted);
     refused.iter().for_each(|why| warn(why));
-    let changes = decide(&before, &options, planned.order);
+    let changes = decide_changes(&before, &options, planned.order);
     if changes.is_empty() {
         say("boot entries: already up to date");
     }
-    apply(directory, &changes, &before).iter().for_each(|why| warn(why));
-    if let Ok(after) = Variables::read(directory) {
+    apply_changes(directory, &changes, &before).iter().for_each(|why| warn(why));
+    if let Ok(after) = BootVariables::read(directory) {
         after.to_string().lines().for_each(say);
     }
 }
@@ -59,11 +59,11 @@ impl From<&Esp> for PartitionLocation {
 }
 
 /// Returns the load options, and a message for each that cannot be created.
-fn options(planned: &BootEntries, wanted: &[EntryWanted]) -> (Vec<LoadOption>, Vec<String>) {
+fn build_load_options(planned: &BootEntries, wanted: &[BootEntryRequest]) -> (Vec<LoadOption>, Vec<String>) {
     let (mut options, mut refused) = (Vec::new(), Vec::new());
-    let label = own_label(&planned.label);
-    for EntryWanted { esp, loader, arguments } in wanted {
-        let option = planned.esps.get(*esp).and_then(|esp| LoadOption::of_file(&label, esp, loader, arguments));
+    let label = add_label_prefix(&planned.label);
+    for BootEntryRequest { esp, loader, arguments } in wanted {
+        let option = planned.esps.get(*esp).and_then(|esp| LoadOption::for_file(&label, esp, loader, arguments));
         match option {
             Some(option) => options.push(option),
             None => refused.push(format!("cannot create an entry for {loader} on ESP {esp}")),

@@ -1,7 +1,7 @@
 //! Selection of the firmware's network boot entry for the next boot only.
 
 use crate::efi::LoadOption;
-use crate::efi::variables::{self, Variables};
+use crate::efi::variables::{self, BootVariables};
 use crate::error::{Context, Error, Phase, Result};
 use std::path::Path;
 
@@ -23,10 +23,10 @@ pub struct NetworkEntry {
 ///
 /// # Errors
 /// Fails if the variables cannot be read.
-pub fn network_entry(directory: &Path, macs: &[String]) -> Result<Option<NetworkEntry>> {
-    let variables = Variables::read(directory)?;
-    let place = |number: u16| variables.place(number).unwrap_or(variables.order.len());
-    let entries = variables.entries.iter().filter_map(|(number, option)| parse(*number, option));
+pub fn find_pxe_entry(directory: &Path, macs: &[String]) -> Result<Option<NetworkEntry>> {
+    let variables = BootVariables::read(directory)?;
+    let place = |number: u16| variables.position_in_order(number).unwrap_or(variables.order.len());
+    let entries = variables.entries.iter().filter_map(|(number, option)| parse_network_entry(*number, option));
     Ok(entries
         .min_by_key(|entry| (!macs.contains(&entry.mac), entry.http, entry.ipv6, place(entry.number), entry.number)))
 }
@@ -36,10 +36,11 @@ pub fn network_entry(directory: &Path, macs: &[String]) -> Result<Option<Network
 /// # Errors
 /// Fails if the kernel or the firmware refuses the write or does not store the value.
 pub fn set_boot_next(directory: &Path, number: u16) -> Result<()> {
-    let path = variables::file(directory, "BootNext");
+    let path = variables::variable_path(directory, "BootNext");
     let value = number.to_le_bytes();
-    variables::write(directory, "BootNext", &value).context(Phase::Boot, || format!("write {}", path.display()))?;
-    if variables::read(directory, "BootNext").as_deref() != Some(&value) {
+    variables::write_variable(directory, "BootNext", &value)
+        .context(Phase::Boot, || format!("write {}", path.display()))?;
+    if variables::read_variable(directory, "BootNext").as_deref() != Some(&value) {
         return Err(Error::new(
             Phase::Boot,
             format!("{}: the firmware does not store the written value", path.display()),
@@ -49,8 +50,8 @@ pub fn set_boot_next(directory: &Path, number: u16) -> Result<()> {
 }
 
 /// Parses a load option whose device path has a MAC. Returns `None` for all others, for inactive and for malformed ones.
-pub(super) fn parse(number: u16, option: &[u8]) -> Option<NetworkEntry> {
-    let option = LoadOption::read(option)?;
+pub(super) fn parse_network_entry(number: u16, option: &[u8]) -> Option<NetworkEntry> {
+    let option = LoadOption::parse(option)?;
     let (mut mac, mut http, mut ipv6) = (None, false, false);
     for node in option.nodes()? {
         match (node.kind, node.subtype) {
@@ -93,10 +94,10 @@ mod tests {
     #[test]
     fn a_load_option_with_a_card_is_a_network_entry() {
         let whole = option(1, "UEFI PXEv4 (MAC:525400123456)", &[PCI, &card(MAC), IPV4, END]);
-        let entry = parse(3, &whole).unwrap();
+        let entry = parse_network_entry(3, &whole).unwrap();
         assert_eq!((entry.number, entry.mac.as_str(), entry.http, entry.ipv6), (3, "52:54:00:12:34:56", false, false));
         assert_eq!(entry.description, "UEFI PXEv4 (MAC:525400123456)");
-        let http = parse(4, &option(1, "HTTP", &[PCI, &card(MAC), IPV6, URI, END])).unwrap();
+        let http = parse_network_entry(4, &option(1, "HTTP", &[PCI, &card(MAC), IPV6, URI, END])).unwrap();
         assert!(http.http && http.ipv6);
         for (what, option) in [
             ("a disk", option(1, "debian", &[PCI, &[4, 1, 42, 0], &[0; 38], END])),
@@ -108,10 +109,10 @@ mod tests {
             ("no path", option(1, "none", &[])),
             ("nothing", Vec::new()),
         ] {
-            assert_eq!(parse(1, &option), None, "{what}");
+            assert_eq!(parse_network_entry(1, &option), None, "{what}");
         }
         for length in 0..whole.len() - b"optional data".len() - END.len() {
-            assert_eq!(parse(1, &whole[..length]), None, "cut at {length}");
+            assert_eq!(parse_network_entry(1, &whole[..length]), None, "cut at {length}");
         }
     }
 
@@ -120,7 +121,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let variables = directory.path();
         let other = [2, 0, 0, 0, 0, 1];
-        assert_eq!(network_entry(variables, &[]).unwrap(), None);
+        assert_eq!(find_pxe_entry(variables, &[]).unwrap(), None);
         for (name, nodes) in [
             ("Boot0000", &[PCI, &card(MAC), IPV4, URI, END][..]),
             ("Boot0001", &[PCI, &card(MAC), IPV6, END]),
@@ -135,11 +136,11 @@ mod tests {
         write(variables, "BootOrder", &[5, 0, 4, 0, 10, 0, 2, 0, 9]);
         fs::write(variables.join("BootXYZW-00000000-0000-0000-0000-000000000000"), "").unwrap();
         let mac = "52:54:00:12:34:56".to_owned();
-        let chosen = |macs: &[String]| network_entry(variables, macs).unwrap().unwrap().number;
+        let chosen = |macs: &[String]| find_pxe_entry(variables, macs).unwrap().unwrap().number;
         assert_eq!(chosen(&[mac]), 0x0a);
         assert_eq!(chosen(&["02:00:00:00:00:01".to_owned()]), 4);
         assert_eq!(chosen(&[]), 4);
-        let error = network_entry(&variables.join("no"), &[]).unwrap_err().to_string();
+        let error = find_pxe_entry(&variables.join("no"), &[]).unwrap_err().to_string();
         assert!(error.starts_with("read ") && error.contains("No such file"), "{error}");
     }
 
@@ -149,7 +150,10 @@ mod tests {
         for number in [3, 0x1234] {
             set_boot_next(directory.path(), number).unwrap();
             let [low, high] = number.to_le_bytes();
-            assert_eq!(fs::read(variables::file(directory.path(), "BootNext")).unwrap(), [7, 0, 0, 0, low, high]);
+            assert_eq!(
+                fs::read(variables::variable_path(directory.path(), "BootNext")).unwrap(),
+                [7, 0, 0, 0, low, high]
+            );
         }
         let error = set_boot_next(&directory.path().join("no"), 1).unwrap_err().to_string();
         assert!(error.contains("BootNext-8be4df61"), "{error}");

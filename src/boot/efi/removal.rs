@@ -1,6 +1,6 @@
 //! Removal of boot variables that the plan lists, with verification.
 
-use crate::efi::variables::{self, file};
+use crate::efi::variables::{self, variable_path};
 use crate::error::{Error, Phase, Result};
 use crate::inventory::{GLOBAL_VENDOR, LoadOptionClass};
 use crate::plan::{RemoveVariables, VariableRemoval};
@@ -39,7 +39,7 @@ pub fn remove_variables(directory: &Path, removal: &RemoveVariables, say: &dyn F
     Ok(())
 }
 
-fn path(directory: &Path, variable: &VariableRemoval) -> PathBuf {
+fn removal_path(directory: &Path, variable: &VariableRemoval) -> PathBuf {
     directory.join(format!("{}-{}", variable.name, variable.vendor))
 }
 
@@ -50,7 +50,7 @@ fn is_planned(path: &Path, variable: &VariableRemoval) -> bool {
 }
 
 fn remove_variable(directory: &Path, variable: &VariableRemoval) -> std::result::Result<&'static str, String> {
-    let path = path(directory, variable);
+    let path = removal_path(directory, variable);
     if fs::symlink_metadata(&path).is_err() {
         return Ok("does not exist");
     }
@@ -78,10 +78,10 @@ fn load_option_number(variable: &VariableRemoval) -> Option<(LoadOptionClass, u1
 fn shorten_orders(directory: &Path, removed: &[(LoadOptionClass, u16)]) -> Vec<String> {
     let shorten = |class: LoadOptionClass| {
         let name = class.order_variable()?;
-        let order = variables::read(directory, name)?;
+        let order = variables::read_variable(directory, name)?;
         let is_gone = |number: u16| {
             let entry = format!("{}{number:04X}", class.prefix());
-            removed.contains(&(class, number)) && fs::symlink_metadata(file(directory, &entry)).is_err()
+            removed.contains(&(class, number)) && fs::symlink_metadata(variable_path(directory, &entry)).is_err()
         };
         let numbers = order.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
         let shorter: Vec<u8> = numbers.filter(|number| !is_gone(*number)).flat_map(u16::to_le_bytes).collect();
@@ -95,15 +95,15 @@ fn shorten_orders(directory: &Path, removed: &[(LoadOptionClass, u16)]) -> Vec<S
 
 fn write_order(directory: &Path, name: &str, order: &[u8]) -> std::result::Result<(), String> {
     if order.is_empty() {
-        variables::remove(directory, name).map_err(|error| error.to_string())?;
-        return if variables::read(directory, name).is_none() {
+        variables::remove_variable(directory, name).map_err(|error| error.to_string())?;
+        return if variables::read_variable(directory, name).is_none() {
             Ok(())
         } else {
             Err("the firmware does not remove them".to_owned())
         };
     }
-    variables::write(directory, name, order).map_err(|error| error.to_string())?;
-    let is_written = variables::read(directory, name).as_deref() == Some(order);
+    variables::write_variable(directory, name, order).map_err(|error| error.to_string())?;
+    let is_written = variables::read_variable(directory, name).as_deref() == Some(order);
     if is_written { Ok(()) } else { Err("the firmware does not remove them".to_owned()) }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::efi::load_option::testing::{PCI, card, option};
-use crate::efi::variables::{self, file, testing};
+use crate::efi::variables::{self, testing, variable_path};
 use crate::plan::{self, BootOrder};
 use std::cell::RefCell;
 use std::fs;
@@ -24,14 +24,14 @@ fn planned() -> BootEntries {
     BootEntries { label: "drophammer: web-1".into(), esps, order: BootOrder::Pxe, unless_installer: false }
 }
 
-fn wanted() -> Vec<EntryWanted> {
-    let on = |esp| EntryWanted { esp, loader: r"\EFI\debian\shimx64.efi".into(), ..EntryWanted::default() };
+fn wanted() -> Vec<BootEntryRequest> {
+    let on = |esp| BootEntryRequest { esp, loader: r"\EFI\debian\shimx64.efi".into(), ..BootEntryRequest::default() };
     vec![on(0), on(1)]
 }
 
-fn said(directory: &Path, planned: &BootEntries, wanted: &[EntryWanted]) -> Vec<String> {
+fn said(directory: &Path, planned: &BootEntries, wanted: &[BootEntryRequest]) -> Vec<String> {
     let lines = RefCell::new(Vec::new());
-    write(directory, planned, wanted, &|line| lines.borrow_mut().push(line.to_owned()));
+    write_boot_entries(directory, planned, wanted, &|line| lines.borrow_mut().push(line.to_owned()));
     lines.into_inner()
 }
 
@@ -41,8 +41,8 @@ fn a_firmware_with_pxe_learns_of_two_disks_once() {
     let path = directory.path();
     testing::write(path, "BootOrder", &[0, 0, 1, 0]);
     testing::write(path, "BootCurrent", &[0, 0]);
-    testing::write(path, "Boot0000", &option(1, "UEFI PXEv4", &[PCI, &card([2, 0, 0, 0, 0, 1])]).bytes());
-    testing::write(path, "Boot0001", &option(1, "drophammer: old", &[PCI]).bytes());
+    testing::write(path, "Boot0000", &option(1, "UEFI PXEv4", &[PCI, &card([2, 0, 0, 0, 0, 1])]).to_bytes());
+    testing::write(path, "Boot0001", &option(1, "drophammer: old", &[PCI]).to_bytes());
     let expected = [
         "BootCurrent: 0000",
         "BootOrder: 0000,0001,0002",
@@ -51,7 +51,7 @@ fn a_firmware_with_pxe_learns_of_two_disks_once() {
         r"Boot0002* drophammer: web-1  HD(1,GPT,00000000-0000-0000-0000-000000000002,0x800,0x82000)/File(\EFI\debian\shimx64.efi)",
     ];
     assert_eq!(said(path, &planned(), &wanted()), expected);
-    let time = || fs::metadata(file(path, "BootOrder")).unwrap().modified().unwrap();
+    let time = || fs::metadata(variable_path(path, "BootOrder")).unwrap().modified().unwrap();
     let before = time();
     let again = said(path, &planned(), &wanted());
     assert_eq!(again[0], "boot entries: already up to date");
@@ -68,21 +68,22 @@ fn what_cannot_be_written_is_said_and_no_more() {
         assert!(lines.len() == 1 && lines[0].contains("no EFI variables in /"), "{lines:?}");
         assert!(lines[0].starts_with("WARNING: ") && lines[0].contains("boots through the fallback path"), "{lines:?}");
     }
-    let stub = EntryWanted { arguments: "root=UUID=1".into(), ..wanted()[0].clone() };
+    let stub = BootEntryRequest { arguments: "root=UUID=1".into(), ..wanted()[0].clone() };
     let lines = said(path, &planned(), &[stub]);
     assert!(lines[0].ends_with("cannot boot from its disks without them"), "{lines:?}");
-    fs::write(file(path, "BootOrder"), b"").unwrap();
+    fs::write(variable_path(path, "BootOrder"), b"").unwrap();
     let lines = said(path, &planned(), &wanted());
     assert!(lines.len() == 1 && lines[0].contains("BootOrder cannot be read"), "{lines:?}");
     assert_eq!(fs::read_dir(path).unwrap().count(), 1);
 
-    fs::remove_file(file(path, "BootOrder")).unwrap();
-    std::os::unix::fs::symlink("/dev/full", file(path, "BootOrder")).unwrap();
+    fs::remove_file(variable_path(path, "BootOrder")).unwrap();
+    std::os::unix::fs::symlink("/dev/full", variable_path(path, "BootOrder")).unwrap();
     // The link makes it unreadable, so it is not touched.
     assert!(said(path, &planned(), &wanted())[0].contains("BootOrder cannot be read"));
-    fs::remove_file(file(path, "BootOrder")).unwrap();
+    fs::remove_file(variable_path(path, "BootOrder")).unwrap();
     testing::write(path, "Timeout", &[5, 0]);
-    let strange = [EntryWanted { esp: 7, loader: "x".into(), ..EntryWanted::default() }, EntryWanted::default()];
+    let strange =
+        [BootEntryRequest { esp: 7, loader: "x".into(), ..BootEntryRequest::default() }, BootEntryRequest::default()];
     let lines = said(path, &planned(), &[&wanted()[..], &strange].concat());
     assert!(lines[0].contains("cannot create an entry for x on ESP 7"), "{lines:?}");
     assert!(lines[1].contains("cannot create an entry for  on ESP 0"), "{lines:?}");
@@ -90,28 +91,28 @@ fn what_cannot_be_written_is_said_and_no_more() {
 }
 
 fn efibootmgr(arguments: &[&str]) -> String {
-    let stdout = crate::command::Command::new("efibootmgr").args(arguments).run().unwrap().stdout;
+    let stdout = crate::process::ToolCommand::new("efibootmgr").args(arguments).run().unwrap().stdout;
     println!("# efibootmgr {}\n{stdout}", arguments.join(" "));
     stdout
 }
 
 /// The firmware of a test machine, which has nothing of ours yet, and what is in it then.
-fn firmware() -> (&'static Path, Variables) {
+fn firmware() -> (&'static Path, BootVariables) {
     crate::storage::vmdisks::assert_test_machine();
     let path = Path::new(VARIABLES);
-    let before = Variables::read(path).unwrap();
+    let before = BootVariables::read(path).unwrap();
     assert!(!before.order.is_empty() && !before.to_string().contains("drophammer"), "{before}");
     (path, before)
 }
 
 /// Takes away what is not in `before`.
-fn forget(path: &Path, before: &Variables) {
-    let after = Variables::read(path).unwrap();
+fn forget(path: &Path, before: &BootVariables) {
+    let after = BootVariables::read(path).unwrap();
     let new = after.entries.keys().filter(|number| !before.entries.contains_key(number));
-    new.for_each(|number| variables::remove(path, &variables::entry_name(*number)).unwrap());
+    new.for_each(|number| variables::remove_variable(path, &variables::entry_name(*number)).unwrap());
     let order: Vec<u8> = before.order.iter().flat_map(|number| number.to_le_bytes()).collect();
-    variables::write(path, "BootOrder", &order).unwrap();
-    assert_eq!(&Variables::read(path).unwrap(), before);
+    variables::write_variable(path, "BootOrder", &order).unwrap();
+    assert_eq!(&BootVariables::read(path).unwrap(), before);
 }
 
 #[test]
@@ -125,31 +126,31 @@ fn vm_uefi_another_tool_reads_what_is_written_and_writes_the_same() {
         let entry = format!("drophammer: web-1\tHD(1,GPT,{guid},0x800,0x82000)/File(\\EFI\\debian\\shimx64.efi)");
         assert!(read.contains(&entry), "{read}");
     }
-    let after = Variables::read(path).unwrap();
+    let after = BootVariables::read(path).unwrap();
     assert!(before.entries.iter().all(|(number, value)| after.entries.get(number) == Some(value)), "{after}");
     assert_eq!(after.entries.len(), before.entries.len() + 2);
     assert_eq!(said(path, &planned(), &wanted())[0], "boot entries: already up to date");
     let disk = BootEntries { order: BootOrder::Disk, ..planned() };
     said(path, &disk, &wanted()[1..]);
-    let one = Variables::read(path).unwrap();
+    let one = BootVariables::read(path).unwrap();
     assert_eq!(one.entries.len(), before.entries.len() + 1);
     assert_eq!(one.order.len(), before.order.len() + 1);
     assert!(one.entries[&one.order[0]] == after.entries[&one.order[0]], "{one}");
 
-    let disks = crate::storage::vmdisks::Disks::take("vda");
+    let disks = crate::storage::vmdisks::TestDisks::take("vda");
     disks.partition(&[64]);
     efibootmgr(&["-c", "-d", "/dev/vda", "-p", "1", "-L", "theirs", "-l", r"\EFI\debian\shimx64.efi"]);
-    let theirs = Variables::read(path).unwrap();
+    let theirs = BootVariables::read(path).unwrap();
     let sysfs = |name: &str| fs::read_to_string(format!("/sys/class/block/vda1/{name}")).unwrap();
-    let guid = crate::command::Command::new("sfdisk").args(["--part-uuid", "/dev/vda", "1"]).run().unwrap().stdout;
+    let guid = crate::process::ToolCommand::new("sfdisk").args(["--part-uuid", "/dev/vda", "1"]).run().unwrap().stdout;
     let esp = plan::Esp {
         guid: guid.trim().parse().unwrap(),
         first_lba: sysfs("start").trim().parse().unwrap(),
         sectors: sysfs("size").trim().parse().unwrap(),
         ..esp("/dev/vda1", 0)
     };
-    let ours = LoadOption::of_file("theirs", &esp, r"\EFI\debian\shimx64.efi", "").unwrap();
-    assert_eq!(theirs.entries[&theirs.order[0]], ours.bytes());
+    let ours = LoadOption::for_file("theirs", &esp, r"\EFI\debian\shimx64.efi", "").unwrap();
+    assert_eq!(theirs.entries[&theirs.order[0]], ours.to_bytes());
     forget(path, &before);
 }
 
@@ -157,7 +158,7 @@ fn vm_uefi_another_tool_reads_what_is_written_and_writes_the_same() {
 #[ignore = "needs a machine of its own, with UEFI"]
 fn vm_uefi_variables_that_are_read_only_are_told_and_left() {
     let (path, before) = firmware();
-    let mount = |options| crate::command::Command::new("mount").args(["-o", options, VARIABLES]).run().unwrap();
+    let mount = |options| crate::process::ToolCommand::new("mount").args(["-o", options, VARIABLES]).run().unwrap();
     mount("remount,ro");
     let lines = said(path, &planned(), &wanted());
     mount("remount,rw");
@@ -165,7 +166,7 @@ fn vm_uefi_variables_that_are_read_only_are_told_and_left() {
     assert!(lines[0].starts_with("WARNING: boot entries: write Boot"), "{}", lines[0]);
     assert!(lines[0].contains("Read-only file system") && lines[0].contains("efi=noruntime"), "{}", lines[0]);
     assert!(lines[0].ends_with(FALLBACK), "{}", lines[0]);
-    assert_eq!(Variables::read(path).unwrap(), before);
+    assert_eq!(BootVariables::read(path).unwrap(), before);
 }
 
 /// By its name the last one: this firmware makes room when it boots, and not before.
@@ -173,17 +174,18 @@ fn vm_uefi_variables_that_are_read_only_are_told_and_left() {
 #[ignore = "needs a machine of its own, with UEFI"]
 fn vm_uefi_without_room_what_to_do_is_said_and_all_stays() {
     let (path, before) = firmware();
-    let filling = LoadOption::of_file("fill", &esp("/dev/vda1", 5), "a", &"x".repeat(500)).unwrap().bytes();
+    let filling = LoadOption::for_file("fill", &esp("/dev/vda1", 5), "a", &"x".repeat(500)).unwrap().to_bytes();
     let name = |number: u16| variables::entry_name(0x1000 + number);
-    let refused = (0..1000).find_map(|number| Some((number, variables::write(path, &name(number), &filling).err()?)));
+    let refused =
+        (0..1000).find_map(|number| Some((number, variables::write_variable(path, &name(number), &filling).err()?)));
     let (full, error) = refused.unwrap();
     println!("{full} entries of {} bytes fit: {error}", filling.len());
-    let long = EntryWanted { arguments: "x".repeat(900), ..wanted()[0].clone() };
+    let long = BootEntryRequest { arguments: "x".repeat(900), ..wanted()[0].clone() };
     let lines = said(path, &planned(), &[wanted()[1].clone(), long]);
     println!("{}", lines[0]);
     assert!(lines[0].starts_with("WARNING: boot entries: write Boot"), "{}", lines[0]);
     assert!(lines[0].contains("No space left on device") && lines[0].contains("efibootmgr -B"), "{}", lines[0]);
-    let after = Variables::read(path).unwrap();
+    let after = BootVariables::read(path).unwrap();
     assert!(before.entries.iter().all(|(number, value)| after.entries.get(number) == Some(value)), "{after}");
     assert!(after.order.iter().all(|number| after.entries.contains_key(number)), "{after}");
 }

@@ -73,11 +73,11 @@ pub(super) fn is_wwn_placeholder(digits: &str) -> bool {
 /// Returns whether the kernel's fallback name of a namespace without EUI-64, NGUID and UUID is a placeholder. It
 /// consists of vendor, serial number and model in hexadecimal, and namespace, and is as unique as the serial number.
 pub(super) fn is_nvme_placeholder(name: &str) -> bool {
-    let serial = name.split('-').nth(1).and_then(decode).unwrap_or_default();
+    let serial = name.split('-').nth(1).and_then(decode_hex).unwrap_or_default();
     comparable_serial(&serial).is_none()
 }
 
-fn decode(hex: &str) -> Option<String> {
+fn decode_hex(hex: &str) -> Option<String> {
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok().map(char::from);
     hex.as_bytes().chunks(2).map(byte).collect()
 }

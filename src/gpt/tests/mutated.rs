@@ -115,7 +115,7 @@ fn number(random: &mut Rng, sectors: u64) -> u64 {
 
 /// Where the entries are that belong to the header there, when they are on the disk.
 fn entries(disk: &[u8], header: usize, sector: usize) -> Option<Vec<usize>> {
-    let start = usize::try_from(number_at(disk, header + ENTRIES_LBA)).ok()?.checked_mul(sector)?;
+    let start = usize::try_from(read_u64(disk, header + ENTRIES_LBA)).ok()?.checked_mul(sector)?;
     let end = start.checked_add(128 * 128).filter(|end| *end <= disk.len())?;
     Some((start..end).step_by(128).collect())
 }
@@ -124,12 +124,12 @@ fn entries(disk: &[u8], header: usize, sector: usize) -> Option<Vec<usize>> {
 fn seal(disk: &mut [u8], header: usize, sector: usize) {
     let word = |disk: &[u8], at: usize| u32::from_le_bytes(disk[header + at..header + at + 4].try_into().unwrap());
     let length = (word(disk, ENTRY_COUNT) as usize).saturating_mul(word(disk, ENTRY_SIZE) as usize);
-    let start = usize::try_from(number_at(disk, header + ENTRIES_LBA)).unwrap_or(usize::MAX).saturating_mul(sector);
-    if let Some(sum) = disk.get(start..start.saturating_add(length)).map(crc) {
+    let start = usize::try_from(read_u64(disk, header + ENTRIES_LBA)).unwrap_or(usize::MAX).saturating_mul(sector);
+    if let Some(sum) = disk.get(start..start.saturating_add(length)).map(compute_crc) {
         disk[header + ENTRIES_CRC..header + ENTRIES_CRC + 4].copy_from_slice(&sum.to_le_bytes());
     }
     disk[header + HEADER_CRC..header + HEADER_CRC + 4].fill(0);
-    if let Some(sum) = disk[header..].get(..word(disk, HEADER_SIZE) as usize).map(crc) {
+    if let Some(sum) = disk[header..].get(..word(disk, HEADER_SIZE) as usize).map(compute_crc) {
         disk[header + HEADER_CRC..header + HEADER_CRC + 4].copy_from_slice(&sum.to_le_bytes());
     }
 }

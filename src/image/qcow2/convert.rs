@@ -1,7 +1,7 @@
 //! Conversion of the clusters of a qcow2, from any source, to a raw disk.
 
-use super::header::{Codec, Entry, Header, numbers};
-use super::wrong;
+use super::header::{ClusterCodec, ClusterLocation, Qcow2Header, table_entries};
+use super::invalid_image;
 use flate2::{Decompress, FlushDecompress};
 use std::io;
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
@@ -10,53 +10,53 @@ use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get
 const WINDOW_LOG_MAX: u32 = 21;
 
 /// The clusters of a qcow2 file, requested in disk order. `guest` is the current cluster of the disk.
-pub trait Clusters {
-    fn header(&self) -> &Header;
+pub trait ClusterSource {
+    fn header(&self) -> &Qcow2Header;
 
     /// Returns the used entries of the L1 table.
     ///
     /// # Errors
     /// Returns the error of the source, or an error if the file is too short or the offset has already passed.
-    fn tables(&mut self) -> io::Result<Vec<u64>>;
+    fn read_l1_table(&mut self) -> io::Result<Vec<u64>>;
 
     /// Returns the L2 table with this number, at this offset.
     ///
     /// # Errors
-    /// Returns the same errors as [`Clusters::tables`].
-    fn table(&mut self, number: usize, at: u64) -> io::Result<Vec<u8>>;
+    /// Returns the same errors as [`ClusterSource::read_l1_table`].
+    fn read_l2_table(&mut self, number: usize, at: u64) -> io::Result<Vec<u8>>;
 
     /// Copies the beginning of a cluster to `sink`.
     ///
     /// # Errors
-    /// Returns the same errors as [`Clusters::tables`].
-    fn copy(&mut self, at: u64, bytes: usize, guest: u64, sink: &mut impl Sink) -> io::Result<()>;
+    /// Returns the same errors as [`ClusterSource::read_l1_table`].
+    fn copy_cluster(&mut self, at: u64, bytes: usize, guest: u64, sink: &mut impl DiskSink) -> io::Result<()>;
 
     /// Returns compressed data; fewer bytes at the end of the file.
     ///
     /// # Errors
     /// Returns the error of the source, or an error if the offset has already passed.
-    fn packed(&mut self, at: u64, bytes: usize, guest: u64) -> io::Result<Vec<u8>>;
+    fn read_compressed(&mut self, at: u64, bytes: usize, guest: u64) -> io::Result<Vec<u8>>;
 }
 
 /// Receiver of the raw disk, from its first byte to the last.
-pub trait Sink {
+pub trait DiskSink {
     /// Returns the buffer for the next bytes, which is never empty.
     ///
     /// # Errors
     /// Returns the error of the sink.
-    fn room(&mut self) -> io::Result<&mut [u8]>;
+    fn next_buffer(&mut self) -> io::Result<&mut [u8]>;
 
     /// Marks bytes of the buffer as filled.
     ///
     /// # Errors
     /// Returns the error of the sink.
-    fn filled(&mut self, bytes: usize) -> io::Result<()>;
+    fn advance(&mut self, bytes: usize) -> io::Result<()>;
 
     /// Adds zeros.
     ///
     /// # Errors
     /// Returns the error of the sink.
-    fn zeros(&mut self, bytes: u64) -> io::Result<()>;
+    fn write_zeros(&mut self, bytes: u64) -> io::Result<()>;
 
     /// Returns whether the data is discarded, so that it need not be read.
     fn is_dry(&self) -> bool {
@@ -67,12 +67,12 @@ pub trait Sink {
     ///
     /// # Errors
     /// Returns the error of the sink.
-    fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    fn write_bytes(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let room = self.room()?;
+            let room = self.next_buffer()?;
             let now = room.len().min(bytes.len());
             room[..now].copy_from_slice(&bytes[..now]);
-            self.filled(now)?;
+            self.advance(now)?;
             bytes = &bytes[now..];
         }
         Ok(())
@@ -83,27 +83,27 @@ pub trait Sink {
 ///
 /// # Errors
 /// Returns an error of the clusters or the sink, or an error if the image is damaged.
-pub fn convert(clusters: &mut impl Clusters, sink: &mut impl Sink) -> io::Result<()> {
+pub fn convert_clusters(clusters: &mut impl ClusterSource, sink: &mut impl DiskSink) -> io::Result<()> {
     let header = clusters.header().clone();
-    let (entries, cluster_bytes) = (header.entries(), header.cluster_bytes() as u64);
-    let mut unpacking = Unpacking::new(&header);
-    for (number, table) in clusters.tables()?.into_iter().enumerate() {
+    let (entries, cluster_bytes) = (header.clusters_per_table(), header.cluster_bytes() as u64);
+    let mut unpacking = ClusterDecoder::new(&header);
+    for (number, table) in clusters.read_l1_table()?.into_iter().enumerate() {
         let first = number as u64 * entries;
         let left = header.size_bytes - first * cluster_bytes;
-        let Some(at) = header.table(table)? else {
-            sink.zeros(left.min(entries * cluster_bytes))?;
+        let Some(at) = header.table_offset(table)? else {
+            sink.write_zeros(left.min(entries * cluster_bytes))?;
             continue;
         };
-        let table = clusters.table(number, at)?;
-        for (guest, entry) in (first..header.size_bytes.div_ceil(cluster_bytes)).zip(numbers(&table)) {
+        let table = clusters.read_l2_table(number, at)?;
+        for (guest, entry) in (first..header.size_bytes.div_ceil(cluster_bytes)).zip(table_entries(&table)) {
             let bytes = (header.size_bytes - guest * cluster_bytes).min(cluster_bytes);
-            match header.entry(entry)? {
-                Entry::Zeros => sink.zeros(bytes)?,
-                Entry::At(at) => clusters.copy(at, bytes as usize, guest, sink)?,
-                Entry::Packed { at, bytes: most } => {
-                    let packed = clusters.packed(at, most, guest)?;
+            match header.parse_entry(entry)? {
+                ClusterLocation::Zeros => sink.write_zeros(bytes)?,
+                ClusterLocation::At(at) => clusters.copy_cluster(at, bytes as usize, guest, sink)?,
+                ClusterLocation::Packed { at, bytes: most } => {
+                    let packed = clusters.read_compressed(at, most, guest)?;
                     if !sink.is_dry() {
-                        sink.put(&unpacking.unpack(&packed, guest)?[..bytes as usize])?;
+                        sink.write_bytes(&unpacking.decode(&packed, guest)?[..bytes as usize])?;
                     }
                 }
             }
@@ -113,34 +113,34 @@ pub fn convert(clusters: &mut impl Clusters, sink: &mut impl Sink) -> io::Result
 }
 
 /// Decompressor of clusters.
-struct Unpacking {
-    codec: Codec,
+struct ClusterDecoder {
+    codec: ClusterCodec,
     cluster: Vec<u8>,
     deflate: Decompress,
     zstd: DCtx<'static>,
 }
 
-impl Unpacking {
-    fn new(header: &Header) -> Unpacking {
+impl ClusterDecoder {
+    fn new(header: &Qcow2Header) -> ClusterDecoder {
         let cluster = vec![0; header.cluster_bytes()];
-        Unpacking { codec: header.codec, cluster, deflate: Decompress::new(false), zstd: DCtx::create() }
+        ClusterDecoder { codec: header.codec, cluster, deflate: Decompress::new(false), zstd: DCtx::create() }
     }
 
-    fn unpack(&mut self, packed: &[u8], guest: u64) -> io::Result<&[u8]> {
+    fn decode(&mut self, packed: &[u8], guest: u64) -> io::Result<&[u8]> {
         let unpacked = match self.codec {
-            Codec::Deflate => self.inflate(packed),
-            Codec::Zstd => self.unzstd(packed),
+            ClusterCodec::Deflate => self.inflate(packed),
+            ClusterCodec::Zstd => self.decode_zstd(packed),
         };
         // The rest of the last sector belongs to another cluster.
         match unpacked {
             Ok(bytes) if bytes == self.cluster.len() => Ok(&self.cluster),
             Ok(bytes) => {
                 let whole = self.cluster.len();
-                Err(wrong(format!(
+                Err(invalid_image(format!(
                     "the qcow2 is damaged: cluster {guest} has {bytes} bytes when decompressed, not {whole}"
                 )))
             }
-            Err(why) => Err(wrong(format!("the qcow2 is damaged: cannot decompress cluster {guest}: {why}"))),
+            Err(why) => Err(invalid_image(format!("the qcow2 is damaged: cannot decompress cluster {guest}: {why}"))),
         }
     }
 
@@ -151,7 +151,7 @@ impl Unpacking {
         Ok(self.deflate.total_out() as usize)
     }
 
-    fn unzstd(&mut self, packed: &[u8]) -> Result<usize, String> {
+    fn decode_zstd(&mut self, packed: &[u8]) -> Result<usize, String> {
         let said = |code| get_error_name(code).to_owned();
         self.zstd.reset(ResetDirective::SessionAndParameters).map_err(said)?;
         self.zstd.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX)).map_err(said)?;

@@ -1,31 +1,31 @@
 //! The clusters of a qcow2 in a file, in any order.
 
-use super::convert::{self, Clusters, Sink};
-use super::header::{HEADER_BYTES, Header, numbers};
-use super::sink::Whole;
-use super::wrong;
+use super::convert::{self, ClusterSource, DiskSink};
+use super::header::{HEADER_BYTES, Qcow2Header, table_entries};
+use super::invalid_image;
+use super::sink::WriterSink;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 
-struct Lying<'a> {
+struct FileClusters<'a> {
     file: &'a File,
-    header: Header,
+    header: Qcow2Header,
 }
 
 /// Writes the raw disk of a qcow2 file.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is damaged, or the writer fails.
-pub fn unpack(file: &File, to: impl Write) -> io::Result<()> {
+pub fn unpack_file(file: &File, to: impl Write) -> io::Result<()> {
     let mut head = [0; HEADER_BYTES];
-    let got = read(file, 0, &mut head)?;
-    let mut lying = Lying { file, header: Header::parse(&head[..got])? };
-    convert::convert(&mut lying, &mut Whole::new(to))
+    let got = read_at(file, 0, &mut head)?;
+    let mut lying = FileClusters { file, header: Qcow2Header::parse(&head[..got])? };
+    convert::convert_clusters(&mut lying, &mut WriterSink::new(to))
 }
 
 /// Reads at an offset; fewer bytes at the end of the file.
-fn read(file: &File, at: u64, into: &mut [u8]) -> io::Result<usize> {
+fn read_at(file: &File, at: u64, into: &mut [u8]) -> io::Result<usize> {
     let mut got = 0;
     while got < into.len() {
         match file.read_at(&mut into[got..], at + got as u64) {
@@ -38,51 +38,51 @@ fn read(file: &File, at: u64, into: &mut [u8]) -> io::Result<usize> {
     Ok(got)
 }
 
-impl Lying<'_> {
-    fn whole(&self, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
+impl FileClusters<'_> {
+    fn read_exact_at(&self, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
         let mut found = vec![0; bytes];
-        match read(self.file, at, &mut found)? == bytes {
+        match read_at(self.file, at, &mut found)? == bytes {
             true => Ok(found),
-            false => Err(cut()),
+            false => Err(truncated_error()),
         }
     }
 }
 
-impl Clusters for Lying<'_> {
-    fn header(&self) -> &Header {
+impl ClusterSource for FileClusters<'_> {
+    fn header(&self) -> &Qcow2Header {
         &self.header
     }
 
-    fn tables(&mut self) -> io::Result<Vec<u64>> {
-        Ok(numbers(&self.whole(self.header.tables_at, 8 * self.header.tables)?).collect())
+    fn read_l1_table(&mut self) -> io::Result<Vec<u64>> {
+        Ok(table_entries(&self.read_exact_at(self.header.tables_at, 8 * self.header.tables)?).collect())
     }
 
-    fn table(&mut self, _: usize, at: u64) -> io::Result<Vec<u8>> {
-        self.whole(at, self.header.cluster_bytes())
+    fn read_l2_table(&mut self, _: usize, at: u64) -> io::Result<Vec<u8>> {
+        self.read_exact_at(at, self.header.cluster_bytes())
     }
 
-    fn copy(&mut self, at: u64, bytes: usize, _: u64, sink: &mut impl Sink) -> io::Result<()> {
+    fn copy_cluster(&mut self, at: u64, bytes: usize, _: u64, sink: &mut impl DiskSink) -> io::Result<()> {
         let mut done = 0;
         while done < bytes {
-            let room = sink.room()?;
+            let room = sink.next_buffer()?;
             let now = room.len().min(bytes - done);
-            if read(self.file, at + done as u64, &mut room[..now])? < now {
-                return Err(cut());
+            if read_at(self.file, at + done as u64, &mut room[..now])? < now {
+                return Err(truncated_error());
             }
-            sink.filled(now)?;
+            sink.advance(now)?;
             done += now;
         }
         Ok(())
     }
 
-    fn packed(&mut self, at: u64, bytes: usize, _: u64) -> io::Result<Vec<u8>> {
+    fn read_compressed(&mut self, at: u64, bytes: usize, _: u64) -> io::Result<Vec<u8>> {
         let mut packed = vec![0; bytes];
-        let got = read(self.file, at, &mut packed)?;
+        let got = read_at(self.file, at, &mut packed)?;
         packed.truncate(got);
         Ok(packed)
     }
 }
 
-fn cut() -> io::Error {
-    wrong("the qcow2 ends before its last cluster")
+fn truncated_error() -> io::Error {
+    invalid_image("the qcow2 ends before its last cluster")
 }

@@ -1,6 +1,6 @@
 //! Header and tables of a qcow2: <https://gitlab.com/qemu-project/qemu/-/blob/master/docs/interop/qcow2.rst>.
 
-use super::wrong;
+use super::invalid_image;
 use std::io;
 
 /// Magic number of a qcow2.
@@ -29,17 +29,17 @@ const SUBCLUSTERS: u64 = 16;
 
 /// Compression of clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Codec {
+pub enum ClusterCodec {
     /// Deflate without a zlib header.
     Deflate,
     Zstd,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
+pub struct Qcow2Header {
     cluster_bits: u32,
     has_zero_flag: bool,
-    pub codec: Codec,
+    pub codec: ClusterCodec,
     /// Size of the disk, in bytes.
     pub size_bytes: u64,
     /// Offset of the L1 table in the file.
@@ -50,7 +50,7 @@ pub struct Header {
 
 /// Location of a cluster of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Entry {
+pub enum ClusterLocation {
     Zeros,
     At(u64),
     /// Compressed data of at most this length.
@@ -60,26 +60,28 @@ pub enum Entry {
     },
 }
 
-impl Header {
+impl Qcow2Header {
     /// Parses a header.
     ///
     /// # Errors
     /// Returns an error with a remedy if it is not a qcow2 or is not supported.
-    pub fn parse(head: &[u8]) -> io::Result<Header> {
-        let (Some(magic), Some(version)) = (head.get(..4), number(head, 4, 4)) else { return Err(short()) };
+    pub fn parse(head: &[u8]) -> io::Result<Qcow2Header> {
+        let (Some(magic), Some(version)) = (head.get(..4), parse_number(head, 4, 4)) else {
+            return Err(truncated_header());
+        };
         if magic != MAGIC {
-            return Err(wrong("it is not a qcow2"));
+            return Err(invalid_image("it is not a qcow2"));
         }
         if !matches!(version, 2 | 3) {
-            return Err(wrong(format!("the qcow2 has version {version}; only 2 and 3 are supported")));
+            return Err(invalid_image(format!("the qcow2 has version {version}; only 2 and 3 are supported")));
         }
-        let long = |at| number(head, at, 8).ok_or_else(short);
-        let word = |at| number(head, at, 4).ok_or_else(short);
+        let long = |at| parse_number(head, at, 8).ok_or_else(truncated_header);
+        let word = |at| parse_number(head, at, 4).ok_or_else(truncated_header);
         let features = if version == 3 { long(72)? } else { 0 };
-        refuse(long(8)?, word(32)?, word(60)?, features)?;
+        reject_unsupported(long(8)?, word(32)?, word(60)?, features)?;
         let cluster_bits = word(20)?;
         if !(9..=21).contains(&cluster_bits) {
-            return Err(wrong(format!(
+            return Err(invalid_image(format!(
                 "the qcow2 has clusters of 2^{cluster_bits} bytes; only 2^9 to 2^21 are \
                                       supported"
             )));
@@ -88,32 +90,34 @@ impl Header {
         let has_codec = version == 3 && word(100)? > 104;
         let is_marked = features & COMPRESSION != 0;
         let codec = match if has_codec { head.get(104).copied().unwrap_or(0) } else { 0 } {
-            0 if !is_marked => Codec::Deflate,
-            1 if is_marked => Codec::Zstd,
-            0 | 1 => return Err(wrong("the qcow2 is damaged: its compression contradicts its features")),
-            other => return Err(wrong(format!("the qcow2 has an unsupported compression type: {other}"))),
+            0 if !is_marked => ClusterCodec::Deflate,
+            1 if is_marked => ClusterCodec::Zstd,
+            0 | 1 => return Err(invalid_image("the qcow2 is damaged: its compression contradicts its features")),
+            other => return Err(invalid_image(format!("the qcow2 has an unsupported compression type: {other}"))),
         };
         let (size_bytes, in_file, tables_at) = (long(24)?, word(36)?, long(40)?);
         if size_bytes % SECTOR_BYTES != 0 {
-            return Err(wrong(format!("the qcow2 has a size of {size_bytes} bytes, which is not a multiple of 512")));
+            return Err(invalid_image(format!(
+                "the qcow2 has a size of {size_bytes} bytes, which is not a multiple of 512"
+            )));
         }
         let tables = size_bytes.div_ceil(1 << (2 * cluster_bits - 3));
         if tables > in_file {
-            return Err(wrong(format!(
+            return Err(invalid_image(format!(
                 "the qcow2 has {in_file} L1 table entries, but its {size_bytes} bytes need \
                                       {tables}"
             )));
         }
         if 8 * tables > MOST_TABLES_BYTES {
-            return Err(wrong(format!(
+            return Err(invalid_image(format!(
                 "the qcow2 has {size_bytes} bytes in clusters of 2^{cluster_bits} bytes: its L1 table is too large"
             )));
         }
         if tables > 0 && (tables_at == 0 || tables_at & ((1 << cluster_bits) - 1) != 0) {
-            return Err(wrong("the qcow2 is damaged: its L1 table is not at a cluster boundary"));
+            return Err(invalid_image("the qcow2 is damaged: its L1 table is not at a cluster boundary"));
         }
         let has_zero_flag = version == 3;
-        Ok(Header { cluster_bits, has_zero_flag, codec, size_bytes, tables_at, tables: tables as usize })
+        Ok(Qcow2Header { cluster_bits, has_zero_flag, codec, size_bytes, tables_at, tables: tables as usize })
     }
 
     pub fn cluster_bytes(&self) -> usize {
@@ -121,12 +125,12 @@ impl Header {
     }
 
     /// Returns the number of clusters described by one L2 table.
-    pub fn entries(&self) -> u64 {
+    pub fn clusters_per_table(&self) -> u64 {
         1 << (self.cluster_bits - 3)
     }
 
     /// Returns the number of the cluster in the file at this offset.
-    pub fn cluster(&self, at: u64) -> u64 {
+    pub fn cluster_at(&self, at: u64) -> u64 {
         at >> self.cluster_bits
     }
 
@@ -134,8 +138,8 @@ impl Header {
     ///
     /// # Errors
     /// Returns an error if the entry is invalid.
-    pub fn table(&self, entry: u64) -> io::Result<Option<u64>> {
-        match self.place(entry & !COPIED)? {
+    pub fn table_offset(&self, entry: u64) -> io::Result<Option<u64>> {
+        match self.checked_offset(entry & !COPIED)? {
             0 => Ok(None),
             at => Ok(Some(at)),
         }
@@ -145,64 +149,66 @@ impl Header {
     ///
     /// # Errors
     /// Returns an error if the entry is invalid.
-    pub fn entry(&self, entry: u64) -> io::Result<Entry> {
+    pub fn parse_entry(&self, entry: u64) -> io::Result<ClusterLocation> {
         if entry & PACKED != 0 {
             let bits = 62 - (self.cluster_bits - 8);
             let at = entry & ((1 << bits) - 1);
             let more_sectors = (entry & (PACKED - 1)) >> bits;
             let bytes = (more_sectors + 1) * 512 - at % 512;
             return match at >> self.cluster_bits {
-                0 => Err(wrong("the qcow2 is damaged: a cluster overlaps the header")),
-                _ => Ok(Entry::Packed { at, bytes: bytes as usize }),
+                0 => Err(invalid_image("the qcow2 is damaged: a cluster overlaps the header")),
+                _ => Ok(ClusterLocation::Packed { at, bytes: bytes as usize }),
             };
         }
         let zeros = self.has_zero_flag && entry & ZERO != 0;
-        let at = self.place(entry & !COPIED & if self.has_zero_flag { !ZERO } else { u64::MAX })?;
-        Ok(if zeros || at == 0 { Entry::Zeros } else { Entry::At(at) })
+        let at = self.checked_offset(entry & !COPIED & if self.has_zero_flag { !ZERO } else { u64::MAX })?;
+        Ok(if zeros || at == 0 { ClusterLocation::Zeros } else { ClusterLocation::At(at) })
     }
 
-    fn place(&self, entry: u64) -> io::Result<u64> {
+    fn checked_offset(&self, entry: u64) -> io::Result<u64> {
         match entry & !OFFSET == 0 && entry & ((1 << self.cluster_bits) - 1) == 0 {
             true => Ok(entry),
-            false => Err(wrong(format!("the qcow2 is damaged: invalid table entry {entry:#x}"))),
+            false => Err(invalid_image(format!("the qcow2 is damaged: invalid table entry {entry:#x}"))),
         }
     }
 }
 
-fn refuse(backing: u64, encryption: u64, snapshots: u64, features: u64) -> io::Result<()> {
+fn reject_unsupported(backing: u64, encryption: u64, snapshots: u64, features: u64) -> io::Result<()> {
     let one = "convert it to a single file with `qemu-img convert -O qcow2`";
     if backing != 0 || features & ELSEWHERE != 0 {
         // The header can name any file of the machine that reads it.
-        return Err(wrong(format!("the qcow2 refers to another file; {one}")));
+        return Err(invalid_image(format!("the qcow2 refers to another file; {one}")));
     }
     if encryption != 0 {
-        return Err(wrong("the qcow2 is encrypted; decrypt it with `qemu-img convert`"));
+        return Err(invalid_image("the qcow2 is encrypted; decrypt it with `qemu-img convert`"));
     }
     if snapshots != 0 {
-        return Err(wrong(format!("the qcow2 contains {snapshots} snapshots; {one}, which omits them")));
+        return Err(invalid_image(format!("the qcow2 contains {snapshots} snapshots; {one}, which omits them")));
     }
     if features & (DIRTY | CORRUPT) != 0 {
-        return Err(wrong("the qcow2 was not closed properly or is marked as corrupt; run `qemu-img check`"));
+        return Err(invalid_image("the qcow2 was not closed properly or is marked as corrupt; run `qemu-img check`"));
     }
     if features & SUBCLUSTERS != 0 {
-        return Err(wrong("the qcow2 has subclusters (extended_l2); convert it with `qemu-img convert -O qcow2`"));
+        return Err(invalid_image(
+            "the qcow2 has subclusters (extended_l2); convert it with `qemu-img convert -O qcow2`",
+        ));
     }
     match features & !(COMPRESSION) {
         0 => Ok(()),
-        other => Err(wrong(format!("the qcow2 has unsupported features: {other:#x}"))),
+        other => Err(invalid_image(format!("the qcow2 has unsupported features: {other:#x}"))),
     }
 }
 
-fn short() -> io::Error {
-    wrong("the qcow2 ends in its header")
+fn truncated_header() -> io::Error {
+    invalid_image("the qcow2 ends in its header")
 }
 
 /// Parses a big-endian number of `length` bytes.
-fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
+fn parse_number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     Some(bytes.get(at..at + length)?.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }
 
 /// Returns the entries of a table.
-pub fn numbers(table: &[u8]) -> impl Iterator<Item = u64> {
+pub fn table_entries(table: &[u8]) -> impl Iterator<Item = u64> {
     table.as_chunks::<8>().0.iter().map(|entry| u64::from_be_bytes(*entry))
 }

@@ -1,45 +1,45 @@
 //! Conversion of a qcow2, the format of most cloud images, to a raw disk: from a stream or a file. It runs in the
 //! sandboxed process, because the image is untrusted.
 //!
-//! Whether a qcow2 can be converted as a stream is checked before anything is written: [`list`] returns the offsets of
-//! its tables, and [`check`] goes through them like [`convert`] later, without the clusters.
+//! Whether a qcow2 can be converted as a stream is checked before anything is written: [`list_tables`] returns the offsets of
+//! its tables, and [`check_tables`] goes through them like [`convert`] later, without the clusters.
 //!
 //! It uses no other module of `image` but `flow`.
 
 mod convert;
 mod file;
 mod header;
-mod order;
 mod sink;
-mod survey;
+mod stream;
+mod table_check;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub use file::unpack;
-pub use header::{HEADER_BYTES, Header, MAGIC};
-pub use survey::{HEAD_BYTES, check, list};
+pub use file::unpack_file;
+pub use header::{HEADER_BYTES, MAGIC, Qcow2Header};
+pub use table_check::{HEAD_BYTES, check_tables, list_tables};
 
-use super::flow::{Outlet, Pool, Reader};
-use order::{Arriving, Stream};
-use sink::Packets;
+use super::pipeline::{BufferPool, PipelineReader, WorkerOutput};
+use sink::PacketSink;
 use std::io::{self, Read};
+use stream::{SequentialFile, StreamClusters};
 
 /// Sends the raw disk of the qcow2 in this stream to `out`.
 ///
 /// # Errors
 /// Returns the error of the stream, or an error if the qcow2 is damaged, cannot be converted as a stream, or the
 /// receiver is gone.
-pub fn convert(stream: Reader, out: &mut impl Outlet, pool: &Pool) -> io::Result<()> {
+pub fn convert_stream(stream: PipelineReader, out: &mut impl WorkerOutput, pool: &BufferPool) -> io::Result<()> {
     let clock = stream.clock();
-    let mut arriving = Arriving::open(stream)?;
-    let mut packets = Packets::new(out, pool, &clock);
-    convert::convert(&mut arriving, &mut packets)?;
-    packets.end()?;
+    let mut arriving = StreamClusters::open_stream(stream)?;
+    let mut packets = PacketSink::new(out, pool, &clock);
+    convert::convert_clusters(&mut arriving, &mut packets)?;
+    packets.finish()?;
     // The sender must be able to finish.
     arriving.skip_rest()
 }
 
-impl Stream for Reader {
+impl SequentialFile for PipelineReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut got = 0;
         while got < into.len() {
@@ -61,6 +61,6 @@ impl Stream for Reader {
 }
 
 /// Returns the error for an image that is damaged or not supported.
-fn wrong(text: impl Into<String>) -> io::Error {
+fn invalid_image(text: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.into())
 }

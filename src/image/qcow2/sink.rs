@@ -1,40 +1,40 @@
 //! Receivers of the raw disk of a qcow2.
 
-use super::convert::Sink;
-use crate::image::flow::{Chunk, Clock, Filling, Outlet, Pool};
+use super::convert::DiskSink;
+use crate::image::pipeline::{BufferChunk, BufferPool, StageClock, WorkerOutput, WritableBuffer};
 use std::io::{self, Write};
 
 /// Sends the disk to the agent, in buffers of a pool.
-pub struct Packets<'a, O> {
+pub struct PacketSink<'a, O> {
     out: &'a mut O,
-    pool: &'a Pool,
-    clock: &'a Clock,
-    filling: Option<Filling>,
+    pool: &'a BufferPool,
+    clock: &'a StageClock,
+    filling: Option<WritableBuffer>,
     filled: usize,
     /// Number of zeros that have not been sent.
     zeros: u64,
     /// A whole buffer of zeros, which is sent repeatedly.
-    blank: Option<Chunk>,
+    blank: Option<BufferChunk>,
 }
 
-impl<'a, O: Outlet> Packets<'a, O> {
-    pub fn new(out: &'a mut O, pool: &'a Pool, clock: &'a Clock) -> Self {
-        Packets { out, pool, clock, filling: None, filled: 0, zeros: 0, blank: None }
+impl<'a, O: WorkerOutput> PacketSink<'a, O> {
+    pub fn new(out: &'a mut O, pool: &'a BufferPool, clock: &'a StageClock) -> Self {
+        PacketSink { out, pool, clock, filling: None, filled: 0, zeros: 0, blank: None }
     }
 
     /// Sends what is left.
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.
-    pub fn end(mut self) -> io::Result<()> {
-        self.settle()?;
-        self.send()
+    pub fn finish(mut self) -> io::Result<()> {
+        self.flush_zeros()?;
+        self.send_buffer()
     }
 
-    fn settle(&mut self) -> io::Result<()> {
+    fn flush_zeros(&mut self) -> io::Result<()> {
         while self.zeros > 0 {
             if self.filled == 0 {
-                let blank = self.blank();
+                let blank = self.zero_chunk();
                 if self.zeros >= blank.len() as u64 {
                     self.zeros -= blank.len() as u64;
                     self.out.content(blank)?;
@@ -43,44 +43,44 @@ impl<'a, O: Outlet> Packets<'a, O> {
                 }
             }
             let zeros = self.zeros;
-            let room = self.space();
+            let room = self.free_space();
             let now = room.len().min(usize::try_from(zeros).unwrap_or(usize::MAX));
             room[..now].fill(0);
             self.zeros -= now as u64;
-            self.took(now)?;
+            self.add_filled(now)?;
         }
         Ok(())
     }
 
-    fn blank(&mut self) -> Chunk {
+    fn zero_chunk(&mut self) -> BufferChunk {
         let (pool, clock) = (self.pool, self.clock);
         let make = || {
-            let mut filling = pool.take(clock);
+            let mut filling = pool.take_buffer(clock);
             filling.fill(0);
             let length = filling.len();
-            filling.filled(length)
+            filling.into_chunk(length)
         };
         self.blank.get_or_insert_with(make).clone()
     }
 
-    fn space(&mut self) -> &mut [u8] {
+    fn free_space(&mut self) -> &mut [u8] {
         let (pool, clock) = (self.pool, self.clock);
-        &mut self.filling.get_or_insert_with(|| pool.take(clock))[self.filled..]
+        &mut self.filling.get_or_insert_with(|| pool.take_buffer(clock))[self.filled..]
     }
 
-    fn took(&mut self, bytes: usize) -> io::Result<()> {
+    fn add_filled(&mut self, bytes: usize) -> io::Result<()> {
         self.filled += bytes;
         match &self.filling {
-            Some(filling) if self.filled == filling.len() => self.send(),
+            Some(filling) if self.filled == filling.len() => self.send_buffer(),
             _ => Ok(()),
         }
     }
 
-    fn send(&mut self) -> io::Result<()> {
+    fn send_buffer(&mut self) -> io::Result<()> {
         let filled = std::mem::take(&mut self.filled);
         match self.filling.take() {
             Some(filling) if filled > 0 => {
-                self.out.content(filling.filled(filled))?;
+                self.out.content(filling.into_chunk(filled))?;
                 self.out.flush()
             }
             _ => Ok(()),
@@ -88,61 +88,61 @@ impl<'a, O: Outlet> Packets<'a, O> {
     }
 }
 
-impl<O: Outlet> Sink for Packets<'_, O> {
-    fn room(&mut self) -> io::Result<&mut [u8]> {
-        self.settle()?;
-        Ok(self.space())
+impl<O: WorkerOutput> DiskSink for PacketSink<'_, O> {
+    fn next_buffer(&mut self) -> io::Result<&mut [u8]> {
+        self.flush_zeros()?;
+        Ok(self.free_space())
     }
 
-    fn filled(&mut self, bytes: usize) -> io::Result<()> {
-        self.took(bytes)
+    fn advance(&mut self, bytes: usize) -> io::Result<()> {
+        self.add_filled(bytes)
     }
 
-    fn zeros(&mut self, bytes: u64) -> io::Result<()> {
+    fn write_zeros(&mut self, bytes: u64) -> io::Result<()> {
         self.zeros += bytes;
         Ok(())
     }
 }
 
 /// Writes the disk to a writer.
-pub struct Whole<W> {
+pub struct WriterSink<W> {
     to: W,
     buffer: Vec<u8>,
 }
 
-impl<W: Write> Whole<W> {
-    pub fn new(to: W) -> Whole<W> {
-        Whole { to, buffer: vec![0; 1 << 20] }
+impl<W: Write> WriterSink<W> {
+    pub fn new(to: W) -> WriterSink<W> {
+        WriterSink { to, buffer: vec![0; 1 << 20] }
     }
 }
 
-impl<W: Write> Sink for Whole<W> {
-    fn room(&mut self) -> io::Result<&mut [u8]> {
+impl<W: Write> DiskSink for WriterSink<W> {
+    fn next_buffer(&mut self) -> io::Result<&mut [u8]> {
         Ok(&mut self.buffer)
     }
 
-    fn filled(&mut self, bytes: usize) -> io::Result<()> {
+    fn advance(&mut self, bytes: usize) -> io::Result<()> {
         self.to.write_all(&self.buffer[..bytes])
     }
 
-    fn zeros(&mut self, bytes: u64) -> io::Result<()> {
+    fn write_zeros(&mut self, bytes: u64) -> io::Result<()> {
         io::copy(&mut io::Read::take(io::repeat(0), bytes), &mut self.to).map(drop)
     }
 }
 
 /// Discards the disk contents.
-pub struct Nowhere(pub Vec<u8>);
+pub struct NullSink(pub Vec<u8>);
 
-impl Sink for Nowhere {
-    fn room(&mut self) -> io::Result<&mut [u8]> {
+impl DiskSink for NullSink {
+    fn next_buffer(&mut self) -> io::Result<&mut [u8]> {
         Ok(&mut self.0)
     }
 
-    fn filled(&mut self, _: usize) -> io::Result<()> {
+    fn advance(&mut self, _: usize) -> io::Result<()> {
         Ok(())
     }
 
-    fn zeros(&mut self, _: u64) -> io::Result<()> {
+    fn write_zeros(&mut self, _: u64) -> io::Result<()> {
         Ok(())
     }
 

@@ -1,9 +1,9 @@
 //! What qemu-img makes and what nobody should make, judged by the disk that it was made of.
 
-use super::header::{Entry, HEADER_BYTES};
+use super::header::{ClusterLocation, HEADER_BYTES};
 use super::*;
-use crate::image::flow::Chunk;
 use crate::image::fuzzing::{Fuzz, folder};
+use crate::image::pipeline::BufferChunk;
 use crate::image::testing::{noise, reader, source};
 use fastrand::Rng;
 use sha2::{Digest, Sha256};
@@ -38,12 +38,12 @@ impl Collected {
     }
 }
 
-impl Outlet for Collected {
+impl WorkerOutput for Collected {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.add(bytes)
     }
 
-    fn content(&mut self, chunk: Chunk) -> io::Result<()> {
+    fn content(&mut self, chunk: BufferChunk) -> io::Result<()> {
         self.add(&chunk)
     }
 
@@ -54,13 +54,13 @@ impl Outlet for Collected {
 
 struct Bytes(Vec<u8>);
 
-impl Outlet for Bytes {
+impl WorkerOutput for Bytes {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.extend_from_slice(bytes);
         Ok(())
     }
 
-    fn content(&mut self, chunk: Chunk) -> io::Result<()> {
+    fn content(&mut self, chunk: BufferChunk) -> io::Result<()> {
         self.put(&chunk)
     }
 
@@ -81,7 +81,7 @@ impl Write for Collected {
 
 fn converted(image: &[u8]) -> io::Result<String> {
     let mut collected = Collected::default();
-    convert(reader(image, 512 * 1024), &mut collected, &Pool::new(3, 1 << 20))?;
+    convert_stream(reader(image, 512 * 1024), &mut collected, &BufferPool::new(3, 1 << 20))?;
     Ok(collected.end())
 }
 
@@ -89,19 +89,19 @@ fn converted(image: &[u8]) -> io::Result<String> {
 fn checked(image: &[u8]) -> io::Result<()> {
     let head = &image[..image.len().min(HEAD_BYTES)];
     let mut list = Bytes(Vec::new());
-    super::list(reader(head, 100_000), &mut list)?;
-    let numbers: Vec<u64> = header::numbers(&list.0).collect();
+    super::list_tables(reader(head, 100_000), &mut list)?;
+    let numbers: Vec<u64> = header::table_entries(&list.0).collect();
     let mut pieces = [&(head.len() as u64).to_be_bytes()[..], head].concat();
     for at in &numbers[1..] {
         let at = usize::try_from(*at).unwrap_or(usize::MAX).min(image.len());
         pieces.extend(&image[at..image.len().min(at + numbers[0] as usize)]);
     }
-    check(reader(&pieces, 100_000))
+    check_tables(reader(&pieces, 100_000))
 }
 
 fn unpacked(path: &Path) -> io::Result<String> {
     let mut collected = Collected::default();
-    unpack(&File::open(path)?, &mut collected)?;
+    unpack_file(&File::open(path)?, &mut collected)?;
     Ok(collected.end())
 }
 
@@ -112,7 +112,7 @@ fn digest(path: &Path) -> String {
 }
 
 fn qemu_img(directory: &Path, words: &str) {
-    crate::command::Command::new("sh")
+    crate::process::ToolCommand::new("sh")
         .args(["-c", &format!("cd {} && qemu-img {words}", directory.display())])
         .run()
         .unwrap_or_else(|error| panic!("qemu-img {words}: {error}"));
@@ -170,7 +170,7 @@ fn root_what_has_no_order_is_refused_before_it_is_written_and_packed_from_a_file
     qemu_img(at, "create -q -f qcow2 disk.qcow2 700M");
     let writes: String = (0..640).rev().map(|mib| format!(" -c 'write -q -P {} {mib}M 1M'", mib % 251)).collect();
     let io = format!("cd {} && qemu-io -f qcow2{writes} disk.qcow2", at.display());
-    crate::command::Command::new("sh").args(["-c", &io]).run().unwrap();
+    crate::process::ToolCommand::new("sh").args(["-c", &io]).run().unwrap();
     qemu_img(at, "convert -f qcow2 -O raw disk.qcow2 disk.raw");
     let bytes = fs::read(at.join("disk.qcow2")).unwrap();
     for refused in [checked(&bytes), converted(&bytes).map(drop)] {
@@ -184,7 +184,7 @@ fn root_what_has_no_order_is_refused_before_it_is_written_and_packed_from_a_file
         [3, 9, 1, 600, 2, 650, 40].iter().map(|mib| format!(" -c 'write -q -P {} {mib}M 1M'", mib % 251)).collect();
     qemu_img(at, "create -q -f qcow2 few.qcow2 700M");
     let io = format!("cd {} && qemu-io -f qcow2{few} few.qcow2", at.display());
-    crate::command::Command::new("sh").args(["-c", &io]).run().unwrap();
+    crate::process::ToolCommand::new("sh").args(["-c", &io]).run().unwrap();
     qemu_img(at, "convert -f qcow2 -O raw few.qcow2 few.raw");
     let bytes = fs::read(at.join("few.qcow2")).unwrap();
     checked(&bytes).unwrap();
@@ -264,10 +264,10 @@ fn clusters_of_every_kind_become_a_disk() {
     // What follows the last cluster is nothing to us, and is read to its end.
     let longer = [&image[..], &[7; 3_000_000]].concat();
     assert_eq!(converted(&longer).unwrap(), expected);
-    let error = convert(
+    let error = convert_stream(
         source(&image, 1000, Err(io::Error::other("dropped"))),
         &mut Collected::default(),
-        &Pool::new(3, 1 << 20),
+        &BufferPool::new(3, 1 << 20),
     );
     assert!(error.unwrap_err().to_string().contains("dropped"));
 }
@@ -328,14 +328,14 @@ fn what_a_header_must_not_say_is_refused_in_words() {
 #[test]
 fn packed_places_are_read_as_they_are_written() {
     let (image, _) = small();
-    let header = Header::parse(&image[..HEADER_BYTES]).unwrap();
+    let header = Qcow2Header::parse(&image[..HEADER_BYTES]).unwrap();
     // Of 4 KiB: 58 bits of the place, four of the sectors that follow the first.
     assert_eq!(
-        header.entry((1 << 62) | (3 << 58) | 70_000).unwrap(),
-        Entry::Packed { at: 70_000, bytes: 2048 - 70_000 % 512 }
+        header.parse_entry((1 << 62) | (3 << 58) | 70_000).unwrap(),
+        ClusterLocation::Packed { at: 70_000, bytes: 2048 - 70_000 % 512 }
     );
-    assert_eq!(header.entry((1 << 63) | 8192).unwrap(), Entry::At(8192));
-    assert_eq!([0, 1, 8193].map(|entry| header.entry(entry).unwrap()), [Entry::Zeros; 3]);
+    assert_eq!(header.parse_entry((1 << 63) | 8192).unwrap(), ClusterLocation::At(8192));
+    assert_eq!([0, 1, 8193].map(|entry| header.parse_entry(entry).unwrap()), [ClusterLocation::Zeros; 3]);
 }
 
 fn mutated(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
@@ -365,7 +365,7 @@ fn mutated(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
 /// No panic, no end of memory, and what the check lets through fails for data alone.
 fn judge(image: &[u8], _: &mut Rng) -> bool {
     let mut collected = Collected { most: Some(64 << 20), ..Collected::default() };
-    let result = convert(source(image, 8192, Ok(())), &mut collected, &Pool::new(3, 1 << 20));
+    let result = convert_stream(source(image, 8192, Ok(())), &mut collected, &BufferPool::new(3, 1 << 20));
     if let (Ok(()), Err(error)) = (checked(image), &result) {
         let said = error.to_string();
         assert!(!said.contains("are not in disk order"), "{said}");
@@ -373,7 +373,7 @@ fn judge(image: &[u8], _: &mut Rng) -> bool {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(image).unwrap();
     let mut whole = Collected { most: Some(64 << 20), ..Collected::default() };
-    let in_file = unpack(&file, &mut whole);
+    let in_file = unpack_file(&file, &mut whole);
     if result.is_ok() {
         in_file.unwrap();
         assert_eq!(collected.end(), whole.end());

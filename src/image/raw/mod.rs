@@ -6,14 +6,14 @@
 //!
 //! It uses no other module of `image` but `flow`, whose output it reads.
 //!
-//! It provides [`write()`] to a [`Target`], and the checks before it: [`check`] and [`require_tree`], by the beginning
+//! It provides [`write_image()`] to a [`RawTarget`], and the checks before it: [`check_disk_image`] and [`require_tree`], by the beginning
 //! of an image.
 
-mod sniff;
+mod detect;
+pub mod duplicate_uuids;
 mod target;
-pub mod unique;
 mod write;
 
-pub use sniff::{Expected, KIND_BYTES, check, require_tree};
-pub use target::{Aligned, Disk, Target};
-pub use write::{HEAD_BYTES, write};
+pub use detect::{ImageRequirements, KIND_BYTES, check_disk_image, require_tree};
+pub use target::{AlignedBuffer, RawTarget, TargetDisk};
+pub use write::{HEAD_BYTES, write_image};

@@ -1,8 +1,8 @@
 //! Writing a stream to a disk: direct I/O, several writes in flight, runs of zeros by a command of the disk.
 
-use super::sniff::{self, Expected};
-use super::target::{Aligned, Target};
-use crate::image::flow::Reader;
+use super::detect::{self, ImageRequirements};
+use super::target::{AlignedBuffer, RawTarget};
+use crate::image::pipeline::PipelineReader;
 use std::io;
 use std::ops::Range;
 use std::sync::mpsc::{self, SyncSender};
@@ -28,12 +28,12 @@ const BLOCK_BYTES: usize = 128 * 1024;
 pub(super) const ZEROS_BYTES: u64 = 256 << 20;
 
 /// A written image whose first MiB and last sector are held back.
-pub struct HeldBack<'t> {
-    target: &'t Target,
-    head: Aligned,
+pub struct HeldBackImage<'t> {
+    target: &'t RawTarget,
+    head: AlignedBuffer,
     head_bytes: usize,
     /// Data for the last sector; if `None`, it remains zero.
-    tail: Option<Aligned>,
+    tail: Option<AlignedBuffer>,
     /// Length of the whole image, in bytes.
     pub bytes: u64,
 }
@@ -43,41 +43,45 @@ pub struct HeldBack<'t> {
 /// # Errors
 /// Returns the error of the stream, or an error if it is not a disk image for this disk, is longer than the disk, or
 /// the disk cannot be written.
-pub fn write<'t>(mut stream: Reader, target: &'t Target, expected: &Expected) -> io::Result<HeldBack<'t>> {
-    let mut head = Aligned::new(HEAD_BYTES);
-    let head_bytes = fill(&mut stream, &mut head)?;
-    sniff::check(&head[..head_bytes], &target.disk, expected)?;
+pub fn write_image<'t>(
+    mut stream: PipelineReader,
+    target: &'t RawTarget,
+    expected: &ImageRequirements,
+) -> io::Result<HeldBackImage<'t>> {
+    let mut head = AlignedBuffer::new(HEAD_BYTES);
+    let head_bytes = fill_from_stream(&mut stream, &mut head)?;
+    detect::check_disk_image(&head[..head_bytes], &target.disk, expected)?;
     if head_bytes as u64 > target.disk.size_bytes {
-        return Err(sniff::too_long(&target.disk, Some(head_bytes as u64)));
+        return Err(detect::too_long_error(&target.disk, Some(head_bytes as u64)));
     }
-    target.zero(0..target.disk.size_bytes.min(HEAD_BYTES as u64))?;
-    target.zero(target.last_sector())?;
+    target.zero_range(0..target.disk.size_bytes.min(HEAD_BYTES as u64))?;
+    target.zero_range(target.last_sector_range())?;
     target.sync()?;
-    let rest = Rest { end: head_bytes as u64, tail: None };
-    let Rest { end, tail } = if head_bytes < HEAD_BYTES { rest } else { write_rest(&mut stream, target)? };
+    let rest = WrittenRest { end: head_bytes as u64, tail: None };
+    let WrittenRest { end, tail } = if head_bytes < HEAD_BYTES { rest } else { write_rest(&mut stream, target)? };
     target.sync()?;
-    Ok(HeldBack { target, head, head_bytes, tail, bytes: end })
+    Ok(HeldBackImage { target, head, head_bytes, tail, bytes: end })
 }
 
-impl HeldBack<'_> {
+impl HeldBackImage<'_> {
     /// Writes what was held back, which makes the disk bootable.
     ///
     /// # Errors
     /// Returns an error if the disk cannot be written.
     pub fn release(mut self) -> io::Result<()> {
-        self.target.zero_behind(self.bytes)?;
+        self.target.zero_after_image(self.bytes)?;
         if let Some(tail) = &self.tail {
-            self.target.write(self.target.last_sector().start, tail)?;
+            self.target.write_at(self.target.last_sector_range().start, tail)?;
         }
         self.head[self.head_bytes..].fill(0);
-        let length = self.target.whole_sectors(self.head_bytes);
-        self.target.write(0, &self.head[..length])?;
+        let length = self.target.round_to_sectors(self.head_bytes);
+        self.target.write_at(0, &self.head[..length])?;
         self.target.sync()
     }
 }
 
 /// Fills the buffer as far as the stream goes.
-fn fill(stream: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> {
+fn fill_from_stream(stream: &mut PipelineReader, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         let Some(chunk) = stream.take_chunk(buffer.len() - filled)? else { break };
@@ -88,10 +92,10 @@ fn fill(stream: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// Job of a writer thread.
-enum Job {
+enum WriterJob {
     /// Ranges of a buffer that begins at `offset` of the disk.
     Write {
-        buffer: Aligned,
+        buffer: AlignedBuffer,
         offset: u64,
         parts: Vec<Range<usize>>,
     },
@@ -99,19 +103,19 @@ enum Job {
 }
 
 /// Result of writing everything after the first MiB.
-struct Rest {
+struct WrittenRest {
     /// End of the image.
     end: u64,
     /// Data for the disk's last sector, unless that is zero.
-    tail: Option<Aligned>,
+    tail: Option<AlignedBuffer>,
 }
 
-fn write_rest(stream: &mut Reader, target: &Target) -> io::Result<Rest> {
+fn write_rest(stream: &mut PipelineReader, target: &RawTarget) -> io::Result<WrittenRest> {
     let (jobs, todo) = mpsc::sync_channel(BUFFERS);
     let (empty, empties) = mpsc::channel();
     for _ in 0..BUFFERS {
         // This cannot fail, since the receiver is right above.
-        let _ = empty.send(Aligned::new(BUFFER_BYTES));
+        let _ = empty.send(AlignedBuffer::new(BUFFER_BYTES));
     }
     let todo = Mutex::new(todo);
     let failed = Mutex::new(None);
@@ -120,8 +124,8 @@ fn write_rest(stream: &mut Reader, target: &Target) -> io::Result<Rest> {
             let empty = empty.clone();
             scope.spawn(|| {
                 let empty = empty;
-                while let Ok(job) = next(&todo) {
-                    let done = run(job, target, &empty);
+                while let Ok(job) = next_job(&todo) {
+                    let done = run_job(job, target, &empty);
                     if let Err(error) = done {
                         failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                     }
@@ -129,7 +133,7 @@ fn write_rest(stream: &mut Reader, target: &Target) -> io::Result<Rest> {
             });
         }
         let is_failed = || failed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        cut(stream, target, &mut Sending { jobs, zeros: 0..0 }, &empties, &is_failed)
+        dispatch_jobs(stream, target, &mut WriterQueue { jobs, zeros: 0..0 }, &empties, &is_failed)
     });
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(error) => Err(error),
@@ -137,16 +141,16 @@ fn write_rest(stream: &mut Reader, target: &Target) -> io::Result<Rest> {
     }
 }
 
-fn next(todo: &Mutex<mpsc::Receiver<Job>>) -> Result<Job, mpsc::RecvError> {
+fn next_job(todo: &Mutex<mpsc::Receiver<WriterJob>>) -> Result<WriterJob, mpsc::RecvError> {
     todo.lock().unwrap_or_else(PoisonError::into_inner).recv()
 }
 
-fn run(job: Job, target: &Target, empty: &mpsc::Sender<Aligned>) -> io::Result<()> {
+fn run_job(job: WriterJob, target: &RawTarget, empty: &mpsc::Sender<AlignedBuffer>) -> io::Result<()> {
     match job {
-        Job::Zero(range) => target.zero(range),
-        Job::Write { buffer, offset, parts } => {
+        WriterJob::Zero(range) => target.zero_range(range),
+        WriterJob::Write { buffer, offset, parts } => {
             let written =
-                parts.into_iter().try_for_each(|part| target.write(offset + part.start as u64, &buffer[part]));
+                parts.into_iter().try_for_each(|part| target.write_at(offset + part.start as u64, &buffer[part]));
             // At the end of the stream, buffers are not needed any longer.
             let _ = empty.send(buffer);
             written
@@ -156,13 +160,13 @@ fn run(job: Job, target: &Target, empty: &mpsc::Sender<Aligned>) -> io::Result<(
 
 /// Cuts the stream into jobs. Waiting for the writers does not count as waiting for another stage: they are part of
 /// this stage.
-fn cut(
-    stream: &mut Reader,
-    target: &Target,
-    sending: &mut Sending,
-    empties: &mpsc::Receiver<Aligned>,
+fn dispatch_jobs(
+    stream: &mut PipelineReader,
+    target: &RawTarget,
+    sending: &mut WriterQueue,
+    empties: &mpsc::Receiver<AlignedBuffer>,
     is_failed: &dyn Fn() -> bool,
-) -> io::Result<Rest> {
+) -> io::Result<WrittenRest> {
     let mut offset = HEAD_BYTES as u64;
     let mut kept = None;
     let mut tail = None;
@@ -172,39 +176,40 @@ fn cut(
             None => empties.recv().map_err(io::Error::other)?,
         };
         if is_failed() {
-            return Ok(Rest { end: offset, tail });
+            return Ok(WrittenRest { end: offset, tail });
         }
         let filled = fill_buffer(stream, &mut buffer)?;
         let end = offset + filled.bytes as u64;
         if end > target.disk.size_bytes {
-            return Err(sniff::too_long(&target.disk, None));
+            return Err(detect::too_long_error(&target.disk, None));
         }
-        let last = target.last_sector().start;
+        let last = target.last_sector_range().start;
         if last < end && filled.parts.last().is_some_and(|part| part.end == filled.bytes) {
-            tail = Some(hold_back(&mut buffer[(last - offset) as usize..], target));
+            tail = Some(hold_back_sector(&mut buffer[(last - offset) as usize..], target));
         }
         for zeros in filled.zeros {
-            sending.zeros(offset + zeros.start as u64..offset + target.whole_sectors(zeros.end) as u64);
+            sending.add_zeros(offset + zeros.start as u64..offset + target.round_to_sectors(zeros.end) as u64);
         }
         let is_last = filled.bytes < BUFFER_BYTES;
         match filled.parts.is_empty() {
             true => kept = Some(buffer),
             false => {
-                let parts = filled.parts.into_iter().map(|part| part.start..target.whole_sectors(part.end)).collect();
-                sending.send(Job::Write { buffer, offset, parts });
+                let parts =
+                    filled.parts.into_iter().map(|part| part.start..target.round_to_sectors(part.end)).collect();
+                sending.send(WriterJob::Write { buffer, offset, parts });
             }
         }
         if is_last {
             sending.flush();
-            return Ok(Rest { end, tail });
+            return Ok(WrittenRest { end, tail });
         }
         offset = end;
     }
 }
 
 /// Replaces a sector by zeros and returns its data.
-fn hold_back(from: &mut [u8], target: &Target) -> Aligned {
-    let mut sector = Aligned::new(target.disk.sector_bytes as usize);
+fn hold_back_sector(from: &mut [u8], target: &RawTarget) -> AlignedBuffer {
+    let mut sector = AlignedBuffer::new(target.disk.sector_bytes as usize);
     let length = sector.len();
     sector.copy_from_slice(&from[..length]);
     from[..length].fill(0);
@@ -212,18 +217,18 @@ fn hold_back(from: &mut [u8], target: &Target) -> Aligned {
 }
 
 /// Queue of the writers; consecutive zeros become one job.
-struct Sending {
-    jobs: SyncSender<Job>,
+struct WriterQueue {
+    jobs: SyncSender<WriterJob>,
     zeros: Range<u64>,
 }
 
-impl Sending {
-    fn send(&self, job: Job) {
+impl WriterQueue {
+    fn send(&self, job: WriterJob) {
         // The receiver lives as long as the writers, which end only after this.
         let _ = self.jobs.send(job);
     }
 
-    fn zeros(&mut self, range: Range<u64>) {
+    fn add_zeros(&mut self, range: Range<u64>) {
         if self.zeros.end == range.start && range.end - self.zeros.start <= ZEROS_BYTES {
             self.zeros.end = range.end;
         } else {
@@ -235,14 +240,14 @@ impl Sending {
     fn flush(&mut self) {
         let zeros = std::mem::take(&mut self.zeros);
         if !zeros.is_empty() {
-            self.send(Job::Zero(zeros));
+            self.send(WriterJob::Zero(zeros));
         }
     }
 }
 
 /// Content of a filled buffer.
 #[derive(Debug, Default, PartialEq)]
-struct Filled {
+struct FilledBuffer {
     /// Number of bytes. If fewer than the buffer holds, the stream has ended.
     bytes: usize,
     /// Ranges to write, which are not adjacent.
@@ -251,8 +256,8 @@ struct Filled {
     zeros: Vec<Range<usize>>,
 }
 
-fn fill_buffer(stream: &mut Reader, buffer: &mut [u8]) -> io::Result<Filled> {
-    let mut filled = Filled::default();
+fn fill_buffer(stream: &mut PipelineReader, buffer: &mut [u8]) -> io::Result<FilledBuffer> {
+    let mut filled = FilledBuffer::default();
     while filled.bytes < buffer.len() {
         let start = filled.bytes;
         let block = &mut buffer[start..start + BLOCK_BYTES];
@@ -277,7 +282,7 @@ fn fill_buffer(stream: &mut Reader, buffer: &mut [u8]) -> io::Result<Filled> {
 
 /// Fills a block, and returns the number of bytes and whether all of them are zero; if so, they are not copied where
 /// this can be avoided.
-fn fill_block(stream: &mut Reader, block: &mut [u8]) -> io::Result<(usize, bool)> {
+fn fill_block(stream: &mut PipelineReader, block: &mut [u8]) -> io::Result<(usize, bool)> {
     let Some(chunk) = stream.take_chunk(block.len())? else { return Ok((0, true)) };
     if chunk.len() == block.len() && is_zero(&chunk) {
         return Ok((block.len(), true));
@@ -285,7 +290,7 @@ fn fill_block(stream: &mut Reader, block: &mut [u8]) -> io::Result<(usize, bool)
     let first = chunk.len();
     block[..first].copy_from_slice(&chunk);
     drop(chunk);
-    let got = first + fill(stream, &mut block[first..])?;
+    let got = first + fill_from_stream(stream, &mut block[first..])?;
     Ok((got, is_zero(&block[..got])))
 }
 

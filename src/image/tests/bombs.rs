@@ -2,7 +2,7 @@
 //! leave next to nothing. Streams of which nothing comes are in the tests of the decoders, and documents of registries in theirs.
 
 use super::*;
-use crate::image::flow::{Pool, Reader, decode, pipe};
+use crate::image::pipeline::{BufferPool, PipelineReader, create_pipe, decode};
 use crate::image::testing::{compress_all, pax_record, peak_kib, source};
 use std::process::Command;
 
@@ -137,16 +137,17 @@ fn bombs(codec: &str) -> Vec<Bomb> {
 
 /// Unpacks all parts into a root, each as it came; with what was said in the end.
 fn goes_off(bomb: &Bomb, image: &[u8], root: &Path) -> String {
-    let mut counter = Counter::new(Beneath::default());
-    counter.work.add(counter.work.left(0) - BLOCKS, 0);
-    let below = Root::open(root, Vec::new()).unwrap();
+    let mut counter = HiddenFileCounter::new(MountsBelow::default());
+    counter.work.add_part(counter.work.left(0) - BLOCKS, 0);
+    let below = UnpackRoot::open(root, Vec::new()).unwrap();
     for _ in 0..bomb.parts {
-        let (stages, pool) = (Stages::start(), Pool::new(4, 1 << 17));
-        let (sender, receiver) = pipe(4);
+        let (stages, pool) = (StageClocks::start(), BufferPool::new(4, 1 << 17));
+        let (sender, receiver) = create_pipe(4);
         let unpacked = std::thread::scope(|scope| {
-            scope.spawn(|| decode(source(image, 1 << 16, Ok(())), Plain::Tar, |_| Ok(()), &pool, &stages, sender));
-            let members = members_of(Reader::new(receiver, Arc::default()));
-            untar(members, &below, &mut counter, bomb.layered, &Told::default(), &stages)
+            scope
+                .spawn(|| decode(source(image, 1 << 16, Ok(())), PayloadKind::Tar, |_| Ok(()), &pool, &stages, sender));
+            let members = members_of(PipelineReader::new(receiver, Arc::default()));
+            untar(members, &below, &mut counter, bomb.layered, &DownloadState::default(), &stages)
         });
         if let Err(error) = unpacked {
             return error.to_string();

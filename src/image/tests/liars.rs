@@ -209,19 +209,19 @@ fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
 }
 
 /// The whole way, by a client that takes the certificate of the tests.
-fn burn_by(stall: Duration, url: String, given: Option<Digest>, root: &Path) -> Result<Burned> {
+fn burn_by(stall: Duration, url: String, given: Option<Digest>, root: &Path) -> Result<BurnResult> {
     let authority = Certificate::from_pem(&fs::read(tls_file("ca.pem")).unwrap()).unwrap();
-    let client = http::builder(Some(stall)).tls_certs_only([authority]).build().unwrap();
-    let pace = Pace { stall, ..pace() };
-    let source = Source { url, digest: given, ..Source::default() };
-    let reached = get::reach(&client, &source, &pace)?;
-    let incoming = Incoming { reached, client, pace, plain: Plain::Tar, first: None, among_others: false };
-    incoming.burn(root, &Beneath::default(), &|_| ())
+    let client = http::client_builder(Some(stall)).tls_certs_only([authority]).build().unwrap();
+    let pace = FetchRetryPolicy { stall, ..pace() };
+    let source = ImageSource { url, digest: given, ..ImageSource::default() };
+    let reached = fetch::resolve_image(&client, &source, &pace)?;
+    let incoming = IncomingImage { reached, client, pace, plain: PayloadKind::Tar, first: None, among_others: false };
+    incoming.burn_to_root(root, &MountsBelow::default(), &|_| ())
 }
 
 #[test]
 fn a_server_that_lies_gives_the_right_image_or_one_clear_error() {
-    let (tar, digest_of) = (small_tar(), |image: &[u8]| digest(Kind::Sha256, image));
+    let (tar, digest_of) = (small_tar(), |image: &[u8]| digest(DigestKind::Sha256, image));
     let image = compress("zstd", &tar);
     let honest = Server::start(image.clone(), |_| Act::default());
     let mut liars = liars_about_the_way(&image, honest.url("image"));

@@ -3,18 +3,23 @@
 
 use super::*;
 use crate::image::tree::tests::{Seen, kept, mounted, text};
-use crate::storage::loopdev::LoopDevice;
+use crate::storage::loopdev::TestLoopDevice;
 
 #[test]
 fn the_count_is_in_what_is_burned() {
     let image = compress("zstd", &Tar::new().file("var/lib/a", b"1").file("srv/b", b"2").end());
     let server = Server::start(image.clone(), |_| Act::default());
-    let source = Source { url: server.url("img"), digest: Some(digest(Kind::Sha256, &image)), ..Source::default() };
-    let reached = get::reach(&http::client().unwrap(), &source, &pace()).unwrap();
+    let source = ImageSource {
+        url: server.url("img"),
+        digest: Some(digest(DigestKind::Sha256, &image)),
+        ..ImageSource::default()
+    };
+    let reached = fetch::resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap();
     let (root, hidden) = (tempfile::tempdir().unwrap(), ["/var/lib".to_owned()]);
-    let beneath = Beneath { hidden: &hidden, merged: &["/srv".to_owned()], fresh: &[] };
-    let burned = Incoming::start(reached, Plain::Tar).unwrap().burn(root.path(), &beneath, &|_| ()).unwrap();
-    assert_eq!(burned.hidden, [Hidden { path: "/var/lib".to_owned(), files: 1 }]);
+    let beneath = MountsBelow { hidden: &hidden, merged: &["/srv".to_owned()], fresh: &[] };
+    let burned =
+        IncomingImage::start(reached, PayloadKind::Tar).unwrap().burn_to_root(root.path(), &beneath, &|_| ()).unwrap();
+    assert_eq!(burned.hidden, [HiddenFiles { path: "/var/lib".to_owned(), files: 1 }]);
     assert_eq!((burned.entries, burned.conflicts.files), (2, 0));
 }
 
@@ -29,16 +34,16 @@ fn changing(bad: Vec<u8>, good: &[u8]) -> Server {
     })
 }
 
-fn reached(server: &Server, good: &[u8]) -> Reached {
-    let digest = Some(digest(Kind::Sha256, good));
-    let source = Source { url: server.url("img"), digest, ..Source::default() };
-    get::reach(&http::client().unwrap(), &source, &pace()).unwrap()
+fn reached(server: &Server, good: &[u8]) -> ResolvedImage {
+    let digest = Some(digest(DigestKind::Sha256, good));
+    let source = ImageSource { url: server.url("img"), digest, ..ImageSource::default() };
+    fetch::resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap()
 }
 
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
-    let disks = ["/", "/var", "/home", "/srv/kept"].map(|path| (LoopDevice::new(64 << 20, 512), path));
+    let disks = ["/", "/var", "/home", "/srv/kept"].map(|path| (TestLoopDevice::new(64 << 20, 512), path));
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     let mut mounts = mounted(&root, &disks);
@@ -64,11 +69,11 @@ fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
     let good = compress("zstd", &Tar::new().raw("new", b'0', b"new", plain).file("home/a", b"a").end());
     let server = changing(compress("zstd", &bad.end()), &good);
     let fresh = ["/var".to_owned(), "/home".to_owned()];
-    let beneath = Beneath { fresh: &fresh, ..Beneath::default() };
-    let incoming = Incoming::at_pace(reached(&server, &good), Plain::Tar, pace()).unwrap();
-    let burned = incoming.burn(&root, &beneath, &|_| ());
+    let beneath = MountsBelow { fresh: &fresh, ..MountsBelow::default() };
+    let incoming = IncomingImage::start_at_pace(reached(&server, &good), PayloadKind::Tar, pace()).unwrap();
+    let burned = incoming.burn_to_root(&root, &beneath, &|_| ());
     let mut after = look(&root, false);
-    mounts.finish().unwrap();
+    mounts.unmount_all().unwrap();
 
     assert_eq!(burned.unwrap().resumed, 2);
     for new in ["new", "home/a"] {
@@ -85,7 +90,7 @@ fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_what_has_another_digest_does_not_come_to_a_merged_filesystem() {
-    let disks = ["/", "/var/lib"].map(|path| (LoopDevice::new(64 << 20, 512), path));
+    let disks = ["/", "/var/lib"].map(|path| (TestLoopDevice::new(64 << 20, 512), path));
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     let mut mounts = mounted(&root, &disks);
@@ -94,11 +99,11 @@ fn loop_what_has_another_digest_does_not_come_to_a_merged_filesystem() {
     let image = compress("zstd", &Tar::new().file("var/lib/status", b"evil").file("etc/x", b"x").end());
     let server = Server::start(image, |_| Act::default());
     let merged = ["/var/lib".to_owned()];
-    let beneath = Beneath { merged: &merged, ..Beneath::default() };
-    let incoming = Incoming::at_pace(reached(&server, b"another"), Plain::Tar, pace()).unwrap();
-    let error = incoming.burn(&root, &beneath, &|_| ()).unwrap_err().to_string();
+    let beneath = MountsBelow { merged: &merged, ..MountsBelow::default() };
+    let incoming = IncomingImage::start_at_pace(reached(&server, b"another"), PayloadKind::Tar, pace()).unwrap();
+    let error = incoming.burn_to_root(&root, &beneath, &|_| ()).unwrap_err().to_string();
     let after = look(&root, false);
-    mounts.finish().unwrap();
+    mounts.unmount_all().unwrap();
     assert!(error.ends_with("nothing was unpacked"), "{error}");
     assert_same(&before, &after, "a wrong digest");
 }
@@ -110,10 +115,10 @@ fn what_is_merged_into_and_is_no_filesystem_of_its_own_could_be_cleared_and_is_r
     let image = compress("zstd", &Tar::new().file("var/lib/dpkg/status", b"new").end());
     let server = Server::start(image.clone(), |_| Act::default());
     let merged = ["/var/lib".to_owned()];
-    let beneath = Beneath { merged: &merged, ..Beneath::default() };
+    let beneath = MountsBelow { merged: &merged, ..MountsBelow::default() };
     let before = look(&root, false);
-    let incoming = Incoming::at_pace(reached(&server, &image), Plain::Tar, pace()).unwrap();
-    let error = incoming.burn(&root, &beneath, &|_| ()).unwrap_err().to_string();
+    let incoming = IncomingImage::start_at_pace(reached(&server, &image), PayloadKind::Tar, pace()).unwrap();
+    let error = incoming.burn_to_root(&root, &beneath, &|_| ()).unwrap_err().to_string();
     assert!(error.contains("is not a filesystem of its own"), "{error}");
     assert_same(&before, &look(&root, false), "refused");
 }
@@ -126,7 +131,7 @@ fn loop_nothing_unproven_comes_to_a_merged_filesystem_and_a_burn_starts_over_the
     let good = compress("zstd", &good.file("data", &noise(12 << 20)).end());
     let bad = compress("zstd", &bad.end());
     for verified in [false, true] {
-        let disks = ["/", "/var/lib"].map(|path| (LoopDevice::new(64 << 20, 512), path));
+        let disks = ["/", "/var/lib"].map(|path| (TestLoopDevice::new(64 << 20, 512), path));
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().join("root");
         let mut mounts = mounted(&root, &disks);
@@ -136,14 +141,18 @@ fn loop_nothing_unproven_comes_to_a_merged_filesystem_and_a_burn_starts_over_the
         let server = if verified { changing(good.clone(), &good) } else { changing(bad.clone(), &good) };
         let mut reached = reached(&server, &good);
         if verified {
-            reached.parts[0].manifest = Some(Arc::new(Manifest::of(&good[..], good.len() as u64).unwrap()));
+            reached.parts[0].manifest = Some(Arc::new(ImageManifest::compute(&good[..], good.len() as u64).unwrap()));
         }
         let merged = ["/var/lib".to_owned()];
-        let beneath = Beneath { merged: &merged, ..Beneath::default() };
-        let burned = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().burn(&root, &beneath, &|_| ());
+        let beneath = MountsBelow { merged: &merged, ..MountsBelow::default() };
+        let burned = IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace()).unwrap().burn_to_root(
+            &root,
+            &beneath,
+            &|_| (),
+        );
         let listing: Vec<_> = look(&root, false).into_keys().map(|path| path.to_str().unwrap().to_owned()).collect();
         let texts = ["var/lib/status", "var/lib/deep/precious"].map(|path| text(root.join(path)));
-        mounts.finish().unwrap();
+        mounts.unmount_all().unwrap();
         burned.unwrap();
         assert_eq!(texts, ["new", "precious"]);
         // Of the bad image, which began to come, there is nothing.

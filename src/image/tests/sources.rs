@@ -3,21 +3,25 @@
 use super::*;
 use sha2::{Digest as _, Sha256};
 
-fn burn(part: Part, root: &Path) -> Result<Burned> {
-    let reached = Reached { url: part.url.clone(), parts: vec![part], ..Reached::default() };
-    Incoming::at_pace(reached, Plain::Tar, pace())?.burn(root, &Beneath::default(), &|_| ())
+fn burn(part: ImagePart, root: &Path) -> Result<BurnResult> {
+    let reached = ResolvedImage { url: part.url.clone(), parts: vec![part], ..ResolvedImage::default() };
+    IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace())?.burn_to_root(
+        root,
+        &MountsBelow::default(),
+        &|_| (),
+    )
 }
 
-fn part(image: &[u8], urls: &[String]) -> Part {
-    let digest = digest(Kind::Sha256, image);
+fn part(image: &[u8], urls: &[String]) -> ImagePart {
+    let digest = digest(DigestKind::Sha256, image);
     let (url, mirrors, size_bytes) = (urls[0].clone(), urls[1..].to_vec(), Some(image.len() as u64));
-    Part { url, mirrors, size_bytes, digest, ..Part::default() }
+    ImagePart { url, mirrors, size_bytes, digest, ..ImagePart::default() }
 }
 
-fn manifest(image: &[u8]) -> Option<Arc<Manifest>> {
+fn manifest(image: &[u8]) -> Option<Arc<ImageManifest>> {
     let sum = |chunk: &[u8]| Sha256::digest(chunk).into();
     let (size_bytes, chunks) = (image.len() as u64, image.chunks(10_000).map(sum).collect());
-    Some(Arc::new(Manifest { version: 1, size_bytes, chunk_bytes: 10_000, chunks, ..Manifest::default() }))
+    Some(Arc::new(ImageManifest { version: 1, size_bytes, chunk_bytes: 10_000, chunks, ..ImageManifest::default() }))
 }
 
 fn arrived(root: &Path) -> bool {
@@ -45,11 +49,11 @@ fn an_image_from_two_places_is_whole_and_one_from_a_wrong_place_is_not() {
     assert!(error.contains("zstd stream is damaged") || error.contains("digest mismatch for"), "{error}");
 
     let root = tempfile::tempdir().unwrap();
-    let verified = Part { manifest: manifest(&image), ..part(&image, &urls) };
+    let verified = ImagePart { manifest: manifest(&image), ..part(&image, &urls) };
     assert_eq!(burn(verified, root.path()).unwrap().bytes, image.len() as u64);
     assert!(arrived(root.path()));
 
-    let verified = Part { manifest: manifest(&image), ..part(&image, &urls[1..2]) };
+    let verified = ImagePart { manifest: manifest(&image), ..part(&image, &urls[1..2]) };
     let error = burn(verified, tempfile::tempdir().unwrap().path()).unwrap_err().to_string();
     assert!(error.contains("chunk 15 (bytes 150000 to 159999) does not match the manifest"), "{error}");
 }
@@ -74,9 +78,14 @@ fn an_image_in_a_file_arrives() {
     let image = compress("gzip", &small_tar());
     fs::write(dir.path().join("img.tar.gz"), &image).unwrap();
     let url = format!("file://{}/img.tar.gz", dir.path().display());
-    let sum = digest(Kind::Sha256, &image).to_string().replace("sha256:", "");
+    let sum = digest(DigestKind::Sha256, &image).to_string().replace("sha256:", "");
     fs::write(dir.path().join("img.tar.gz.sha256"), format!("{sum}  img.tar.gz\n")).unwrap();
-    let reached = get::reach(&http::client().unwrap(), &Source { url, ..Source::default() }, &pace()).unwrap();
-    Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().burn(root.path(), &Beneath::default(), &|_| ()).unwrap();
+    let reached =
+        fetch::resolve_image(&http::new_client().unwrap(), &ImageSource { url, ..ImageSource::default() }, &pace())
+            .unwrap();
+    IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace())
+        .unwrap()
+        .burn_to_root(root.path(), &MountsBelow::default(), &|_| ())
+        .unwrap();
     assert!(arrived(root.path()));
 }

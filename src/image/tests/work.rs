@@ -30,16 +30,16 @@ fn headers_are_paid_for_with_bytes_of_the_image() {
 /// Unpacks where so many blocks of headers are left and nothing more is fetched; with the names that are there then.
 fn with_blocks_left(blocks: u64, layered: bool, tar: Tar) -> (Option<String>, usize) {
     let root = tempfile::tempdir().unwrap();
-    let mut counter = Counter::new(Beneath::default());
-    counter.work.add(counter.work.left(0) - blocks, 0);
-    let below = Root::open(root.path(), Vec::new()).unwrap();
+    let mut counter = HiddenFileCounter::new(MountsBelow::default());
+    counter.work.add_part(counter.work.left(0) - blocks, 0);
+    let below = UnpackRoot::open(root.path(), Vec::new()).unwrap();
     let unpacked = untar(
         members_of(reader(&tar.end(), 1 << 16)),
         &below,
         &mut counter,
         layered,
-        &Told::default(),
-        &Stages::start(),
+        &DownloadState::default(),
+        &StageClocks::start(),
     );
     (unpacked.err().map(|error| error.to_string()), names(root.path()).len())
 }

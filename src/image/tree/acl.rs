@@ -1,9 +1,9 @@
 //! ACLs of members: text ACLs are converted to the extended attributes of the kernel, and ACLs that a new file inherits
 //! from its directory's default ACL are removed, since the image does not have them.
 
-use super::member::Attributes;
-use super::pax::Records;
-use crate::order;
+use super::member::MemberAttributes;
+use super::pax::PaxRecords;
+use crate::small_sort;
 use nix::errno::Errno;
 use std::ffi::OsStr;
 use std::io;
@@ -14,7 +14,7 @@ const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 
 /// Returns whether a directory with these attributes has a default ACL, which new files in it inherit.
-pub fn has_default(attributes: &Attributes) -> bool {
+pub fn has_default_acl(attributes: &MemberAttributes) -> bool {
     attributes.xattrs.iter().any(|(name, _)| name == DEFAULT)
 }
 
@@ -22,8 +22,8 @@ pub fn has_default(attributes: &Attributes) -> bool {
 ///
 /// # Errors
 /// Returns the error of the filesystem.
-pub fn is_left(directory: impl AsFd) -> io::Result<bool> {
-    match xattr::get(way(directory, OsStr::new(".")), DEFAULT) {
+pub fn inherits_acl(directory: impl AsFd) -> io::Result<bool> {
+    match xattr::get(proc_path(directory, OsStr::new(".")), DEFAULT) {
         Ok(acl) => Ok(acl.is_some()),
         Err(error) if is_none(&error) => Ok(false),
         Err(error) => Err(error),
@@ -34,8 +34,8 @@ pub fn is_left(directory: impl AsFd) -> io::Result<bool> {
 ///
 /// # Errors
 /// Returns the error of the filesystem.
-pub fn disinherit(directory: impl AsFd, name: &OsStr) -> Result<(), Errno> {
-    let path = way(directory, name);
+pub fn remove_inherited(directory: impl AsFd, name: &OsStr) -> Result<(), Errno> {
+    let path = proc_path(directory, name);
     [ACCESS, DEFAULT].into_iter().try_for_each(|acl| match xattr::remove(&path, acl) {
         Err(error) if !is_none(&error) => Err(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)),
         _ => Ok(()),
@@ -43,18 +43,18 @@ pub fn disinherit(directory: impl AsFd, name: &OsStr) -> Result<(), Errno> {
 }
 
 /// Linux before 6.13 has no getxattrat(2). The magic link refers to exactly this directory.
-fn way(directory: impl AsFd, name: &OsStr) -> PathBuf {
+fn proc_path(directory: impl AsFd, name: &OsStr) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd())).join(name)
 }
 
 /// Tag (`ACL_USER_OBJ` and so on in linux/posix_acl.h), id and permissions, in the order that the kernel requires.
-type Entry = (u16, u32, u16);
+type AclEntry = (u16, u32, u16);
 
 const NO_ID: u32 = u32::MAX;
 
 /// Adds the ACLs that `tar --acls` and bsdtar write as text in their own records, unless the member also has them as
 /// extended attributes. Returns what is not supported: without the image's own list of users, a user name has no id.
-pub fn add_text(records: &Records, attributes: &mut Attributes) -> Vec<String> {
+pub fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttributes) -> Vec<String> {
     let mut lost = Vec::new();
     if records.get("SCHILY.acl.ace").is_some() {
         lost.push("NFSv4 ACLs are not supported by Linux".to_owned());
@@ -62,18 +62,18 @@ pub fn add_text(records: &Records, attributes: &mut Attributes) -> Vec<String> {
     for (key, name) in [("SCHILY.acl.access", ACCESS), ("SCHILY.acl.default", DEFAULT)] {
         let is_there = attributes.xattrs.iter().any(|(there, _)| there == name);
         let Some(text) = records.get(key).filter(|_| !is_there) else { continue };
-        match entries(&String::from_utf8_lossy(text)) {
+        match parse_entries(&String::from_utf8_lossy(text)) {
             // The mode is equivalent, and the kernel would store only the mode.
             Ok(entries) if name == ACCESS && entries.iter().all(|(tag, ..)| [1, 4, 32].contains(tag)) => {}
             Ok(entries) => {
                 if name == ACCESS {
-                    attributes.mode = attributes.mode & 0o7000 | mode(&entries);
+                    attributes.mode = attributes.mode & 0o7000 | mode_with_acl(&entries);
                 }
-                attributes.xattrs.push((name.into(), value(&entries)));
+                attributes.xattrs.push((name.into(), encode_acl(&entries)));
             }
             Err(entry) => {
                 if name == ACCESS {
-                    attributes.mode &= !0o070 | groups_own(text) << 3;
+                    attributes.mode &= !0o070 | group_permissions(text) << 3;
                 }
                 lost.push(format!("{key} has the unsupported entry `{entry}`; expected a numeric id and permissions"));
             }
@@ -84,41 +84,42 @@ pub fn add_text(records: &Records, attributes: &mut Attributes) -> Vec<String> {
 
 /// Returns the mode bits that stat(2) shows with this ACL. Headers of bsdtar have the permissions of the group instead
 /// of the mask.
-fn mode(entries: &[Entry]) -> u32 {
+fn mode_with_acl(entries: &[AclEntry]) -> u32 {
     let may = |tag| entries.iter().find(|entry| entry.0 == tag).map(|entry| u32::from(entry.2));
     may(1).unwrap_or(0) << 6 | may(16).or(may(4)).unwrap_or(0) << 3 | may(32).unwrap_or(0)
 }
 
 /// Returns the permissions of the group. With an ACL, the mode contains the mask instead of them; without the ACL the
 /// group must not get more than its own permissions.
-fn groups_own(text: &[u8]) -> u32 {
+fn group_permissions(text: &[u8]) -> u32 {
     let text = String::from_utf8_lossy(text);
-    let group = parts(&text).filter_map(entry).find(|(tag, ..)| *tag == 4);
+    let group = split_entries(&text).filter_map(parse_entry).find(|(tag, ..)| *tag == 4);
     group.map_or(0, |(_, _, rights)| rights.into())
 }
 
 /// Splits the entries: bsdtar separates them by commas, GNU tar by newlines.
-fn parts(text: &str) -> impl Iterator<Item = &str> {
+fn split_entries(text: &str) -> impl Iterator<Item = &str> {
     text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty())
 }
 
 /// Parses all entries; the error is the first invalid one.
-fn entries(text: &str) -> Result<Vec<Entry>, String> {
-    let mut entries =
-        parts(text).map(|part| entry(part).ok_or_else(|| part.to_owned())).collect::<Result<Vec<_>, _>>()?;
-    order::sort(&mut entries);
+fn parse_entries(text: &str) -> Result<Vec<AclEntry>, String> {
+    let mut entries = split_entries(text)
+        .map(|part| parse_entry(part).ok_or_else(|| part.to_owned()))
+        .collect::<Result<Vec<_>, _>>()?;
+    small_sort::sort(&mut entries);
     Ok(entries)
 }
 
 /// Parses an entry: `user::rwx`, `user:7:r--`, `group:staff:r-x:50`, `mask:r-x`; acl_to_text(3) may append the
 /// effective permissions after a `#`.
-fn entry(text: &str) -> Option<Entry> {
+fn parse_entry(text: &str) -> Option<AclEntry> {
     let fields: Vec<&str> = text.split('#').next()?.trim_end().split(':').collect();
     let (tag, id, rights) = match fields[..] {
         ["user", "", rights] => (1, NO_ID, rights),
-        ["user", id, rights] | ["user", _, rights, id] => (2, number(id)?, rights),
+        ["user", id, rights] | ["user", _, rights, id] => (2, parse_id(id)?, rights),
         ["group", "", rights] => (4, NO_ID, rights),
-        ["group", id, rights] | ["group", _, rights, id] => (8, number(id)?, rights),
+        ["group", id, rights] | ["group", _, rights, id] => (8, parse_id(id)?, rights),
         ["mask", rights] | ["mask", "", rights] => (16, NO_ID, rights),
         ["other", rights] | ["other", "", rights] => (32, NO_ID, rights),
         _ => return None,
@@ -128,12 +129,12 @@ fn entry(text: &str) -> Option<Entry> {
     Some((tag, id, bit(read, b'r', 4)? | bit(write, b'w', 2)? | bit(execute, b'x', 1)?))
 }
 
-fn number(id: &str) -> Option<u32> {
+fn parse_id(id: &str) -> Option<u32> {
     id.parse().ok().filter(|id| *id != NO_ID)
 }
 
 /// Encodes an ACL (linux/posix_acl_xattr.h): version 2, then tag, permissions and id of each entry.
-fn value(entries: &[Entry]) -> Vec<u8> {
+fn encode_acl(entries: &[AclEntry]) -> Vec<u8> {
     let mut value = 2_u32.to_le_bytes().to_vec();
     for (tag, id, rights) in entries {
         value.extend(tag.to_le_bytes().into_iter().chain(rights.to_le_bytes()).chain(id.to_le_bytes()));
@@ -161,7 +162,7 @@ mod tests {
             "user::rw-\nuser:1:r--\nuser:1234:rw-\t#effective:r--\ngroup::r--\ngroup:77:--x\nmask:rwx\nother:---\n",
             " user::rw-, user:1234:rw-:1234,user:1:r--,group::r--,group:lp:--x:77,mask::rwx,other::---,",
         ] {
-            assert_eq!(entries(text), Ok(all.clone()), "{text}");
+            assert_eq!(parse_entries(text), Ok(all.clone()), "{text}");
         }
     }
 
@@ -181,15 +182,15 @@ mod tests {
             "user:7:rwx:8:9",
             "rwx",
         ] {
-            assert_eq!(entries(&format!("user::rwx,{part},other::r--")), Err(part.to_owned()));
+            assert_eq!(parse_entries(&format!("user::rwx,{part},other::r--")), Err(part.to_owned()));
         }
     }
 
     fn added(records: &[(&str, &str)], xattrs: Vec<(OsString, Vec<u8>)>) -> (u32, Vec<OsString>, Vec<String>) {
         let record = |(key, value): &(&str, &str)| pax_record(format!("{key}={value}").as_bytes());
         let text: Vec<u8> = records.iter().flat_map(record).collect();
-        let mut attributes = Attributes { mode: 0o4700, uid: 0, gid: 0, mtime: (0, 0), xattrs };
-        let lost = add_text(&Records::parse(&text).unwrap(), &mut attributes);
+        let mut attributes = MemberAttributes { mode: 0o4700, uid: 0, gid: 0, mtime: (0, 0), xattrs };
+        let lost = add_text_acls(&PaxRecords::parse(&text).unwrap(), &mut attributes);
         (attributes.mode, attributes.xattrs.into_iter().map(|(name, _)| name).collect(), lost)
     }
 

@@ -1,7 +1,7 @@
 //! Owner, xattrs, mode and mtime of a new file, set in the one order in which none undoes another.
 
-use super::member::Attributes;
-use super::place::Place;
+use super::dirfd::RootEntry;
+use super::member::MemberAttributes;
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FchmodatFlags, Mode, UtimensatFlags, fchmod, fchmodat, fstat, futimens, utimensat};
@@ -18,7 +18,7 @@ use xattr::FileExt;
 ///
 /// # Errors
 /// Returns an error that names the attribute.
-pub fn set_on_file(file: &File, attributes: &Attributes) -> io::Result<()> {
+pub fn set_on_file(file: &File, attributes: &MemberAttributes) -> io::Result<()> {
     // Most files have the right attributes already. Checking costs less than setting, which changes the inode each
     // time.
     let is = fstat(file)?;
@@ -26,33 +26,33 @@ pub fn set_on_file(file: &File, attributes: &Attributes) -> io::Result<()> {
     // write permission from an owner who is not root.
     let owned = (is.st_uid, is.st_gid) == (attributes.uid, attributes.gid);
     if !owned {
-        let (uid, gid) = owner(attributes);
-        check(file, "owner", fchown(file, Some(uid), Some(gid)))?;
+        let (uid, gid) = owner_ids(attributes);
+        ignore_on_fat(file, "owner", fchown(file, Some(uid), Some(gid)))?;
     }
     set_xattrs(file, attributes)?;
     // A new owner clears bits, and an ACL among the xattrs changes them.
     let untouched = attributes.xattrs.is_empty() && (owned || is.st_mode & 0o6000 == 0);
     if !untouched || is.st_mode & 0o7777 != attributes.mode {
-        check(file, "mode", fchmod(file, mode(attributes)))?;
+        ignore_on_fat(file, "mode", fchmod(file, mode_bits(attributes)))?;
     }
-    let (atime, mtime) = times(attributes);
-    check(file, "mtime", futimens(file, &atime, &mtime))
+    let (atime, mtime) = file_times(attributes);
+    ignore_on_fat(file, "mtime", futimens(file, &atime, &mtime))
 }
 
 /// Sets the xattrs.
 ///
 /// # Errors
 /// Returns an error that names the attribute.
-pub fn set_xattrs(file: &File, attributes: &Attributes) -> io::Result<()> {
+pub fn set_xattrs(file: &File, attributes: &MemberAttributes) -> io::Result<()> {
     for (name, value) in &attributes.xattrs {
-        check(file, &name.to_string_lossy(), file.set_xattr(name, value))?;
+        ignore_on_fat(file, &name.to_string_lossy(), file.set_xattr(name, value))?;
     }
     Ok(())
 }
 
 /// Returns the mode to create a file or directory with, so that little remains to be set. Bits that writing or a new
 /// owner would clear are set later, and xattrs require write permission.
-pub fn first_mode(attributes: &Attributes) -> Mode {
+pub fn creation_mode(attributes: &MemberAttributes) -> Mode {
     let bits = if attributes.xattrs.is_empty() { attributes.mode & 0o777 } else { 0o600 };
     Mode::from_bits_truncate(bits)
 }
@@ -61,28 +61,28 @@ pub fn first_mode(attributes: &Attributes) -> Mode {
 ///
 /// # Errors
 /// Returns the same errors as [`set_on_file`].
-pub fn set_by_name(place: &Place, attributes: &Attributes, is_symlink: bool) -> io::Result<()> {
+pub fn set_by_name(place: &RootEntry, attributes: &MemberAttributes, is_symlink: bool) -> io::Result<()> {
     let (parent, name) = (place.parent(), place.name.as_os_str());
     let is = place.stat()?;
     if (is.st_uid, is.st_gid) != (attributes.uid, attributes.gid) {
-        let (uid, gid) = owner(attributes);
-        check(parent, "owner", fchownat(parent, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW))?;
+        let (uid, gid) = owner_ids(attributes);
+        ignore_on_fat(parent, "owner", fchownat(parent, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW))?;
     }
     // Linux before 6.13 has no fsetxattrat(2). The magic link refers to exactly this directory.
     let path = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name);
     for (xattr, value) in &attributes.xattrs {
-        check(parent, &xattr.to_string_lossy(), xattr::set(&path, xattr, value))?;
+        ignore_on_fat(parent, &xattr.to_string_lossy(), xattr::set(&path, xattr, value))?;
     }
     if !is_symlink {
         // This follows symlinks, but mknod(2) has just created the file, which fails if the name exists.
-        check(parent, "mode", fchmodat(parent, name, mode(attributes), FchmodatFlags::FollowSymlink))?;
+        ignore_on_fat(parent, "mode", fchmodat(parent, name, mode_bits(attributes), FchmodatFlags::FollowSymlink))?;
     }
-    let (atime, mtime) = times(attributes);
-    check(parent, "mtime", utimensat(parent, name, &atime, &mtime, UtimensatFlags::NoFollowSymlink))
+    let (atime, mtime) = file_times(attributes);
+    ignore_on_fat(parent, "mtime", utimensat(parent, name, &atime, &mtime, UtimensatFlags::NoFollowSymlink))
 }
 
 /// Ignores errors on FAT, the filesystem of an EFI system partition, which has no owners, modes and xattrs.
-fn check<E: Into<io::Error>>(near: impl AsFd, what: &str, result: Result<(), E>) -> io::Result<()> {
+fn ignore_on_fat<E: Into<io::Error>>(near: impl AsFd, what: &str, result: Result<(), E>) -> io::Result<()> {
     let Err(error) = result.map_err(Into::into) else { return Ok(()) };
     let cannot = [Errno::EPERM, Errno::EOPNOTSUPP].map(|errno| Some(errno as i32));
     if cannot.contains(&error.raw_os_error()) && is_fat(near)? {
@@ -99,16 +99,16 @@ pub fn is_fat(near: impl AsFd) -> io::Result<bool> {
     Ok(fstatfs(near)?.filesystem_type() == MSDOS_SUPER_MAGIC)
 }
 
-fn owner(attributes: &Attributes) -> (Uid, Gid) {
+fn owner_ids(attributes: &MemberAttributes) -> (Uid, Gid) {
     (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid))
 }
 
-fn mode(attributes: &Attributes) -> Mode {
+fn mode_bits(attributes: &MemberAttributes) -> Mode {
     Mode::from_bits_truncate(attributes.mode)
 }
 
 /// Returns access and modification time. The access time is the time of the installation.
-fn times(attributes: &Attributes) -> (TimeSpec, TimeSpec) {
+fn file_times(attributes: &MemberAttributes) -> (TimeSpec, TimeSpec) {
     let (seconds, nanoseconds) = attributes.mtime;
     (TimeSpec::new(0, nix::libc::UTIME_NOW), TimeSpec::new(seconds, nanoseconds.into()))
 }

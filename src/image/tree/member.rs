@@ -1,27 +1,27 @@
 //! Member of a tar archive: path, type and attributes.
 
-use super::pax::Records;
-use super::sparse::Map;
+use super::pax::PaxRecords;
+use super::sparse::SparseMap;
 use std::ffi::OsString;
 use std::io;
 use tar::Header;
 
 /// A member without its content.
 #[derive(Debug)]
-pub struct Member {
+pub struct TarMember {
     /// Path as in the archive.
     pub path: Vec<u8>,
-    pub kind: Kind,
-    pub attributes: Attributes,
+    pub kind: MemberKind,
+    pub attributes: MemberAttributes,
 }
 
 #[derive(Debug, PartialEq)]
-pub enum Kind {
+pub enum MemberKind {
     /// Regular file; its content follows.
     File {
         size: u64,
     },
-    Sparse(Map),
+    Sparse(SparseMap),
     Directory,
     Symlink(Vec<u8>),
     HardLink(Vec<u8>),
@@ -38,7 +38,7 @@ pub enum Kind {
 
 /// Attributes of a member.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Attributes {
+pub struct MemberAttributes {
     /// Mode: twelve bits.
     pub mode: u32,
     pub uid: u32,
@@ -48,28 +48,28 @@ pub struct Attributes {
     pub xattrs: Vec<(OsString, Vec<u8>)>,
 }
 
-impl Attributes {
+impl MemberAttributes {
     /// Returns the approximate memory use, in bytes.
-    pub fn bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 64).sum()
     }
     /// Reads the attributes from a header and its records.
     ///
     /// # Errors
     /// Returns an error if Linux does not support a value.
-    pub fn of(header: &Header, records: &Records) -> io::Result<Attributes> {
+    pub fn from_header(header: &Header, records: &PaxRecords) -> io::Result<MemberAttributes> {
         let id = |name: &str, of_header: io::Result<u64>| {
-            let id = records.number(name)?.map_or(of_header, Ok)?;
+            let id = records.parse_number(name)?.map_or(of_header, Ok)?;
             // The highest id means "do not change" to chown(2).
             u32::try_from(id).ok().filter(|id| *id != u32::MAX).ok_or_else(|| {
                 io::Error::new(io::ErrorKind::InvalidData, format!("its {name} {id} is larger than Linux supports"))
             })
         };
-        Ok(Attributes {
+        Ok(MemberAttributes {
             mode: header.mode()? & 0o7777,
             uid: id("uid", header.uid())?,
             gid: id("gid", header.gid())?,
-            mtime: match records.time("mtime")? {
+            mtime: match records.time_value("mtime")? {
                 Some(time) => time,
                 // Times before 1970 are stored as negative binary numbers.
                 None => (header.mtime()?.cast_signed(), 0),

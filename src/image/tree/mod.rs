@@ -10,40 +10,40 @@
 //!
 //! It uses no other module of `image` but `flow`, whose output it reads.
 //!
-//! It provides [`announce`] for the worker, and for the agent [`begins`], [`Announced`] and [`untar`] below a [`Root`],
-//! with a [`Counter`] over all parts of an image. [`Beneath`] lists what is or will be mounted there, and [`Conflicts`]
+//! It provides [`announce`] for the worker, and for the agent [`check_beginning`], [`MemberReceiver`] and [`untar`] below a [`UnpackRoot`],
+//! with a [`HiddenFileCounter`] over all parts of an image. [`MountsBelow`] lists what is or will be mounted there, and [`FileConflicts`]
 //! what the image could not create.
 
 mod acl;
-mod agreement;
-mod announce;
-mod announced;
+mod ambiguity;
 mod attributes;
-mod beneath;
-mod copy;
-mod fresh;
+mod dirfd;
+mod hard_link;
+mod limits;
 mod member;
-mod members;
-mod names;
+mod member_codec;
+mod mounts;
+mod name_set;
 mod pax;
-mod place;
-mod record;
+mod quota;
+mod remove_tree;
+mod resolve;
+mod rollback;
 mod root;
-mod space;
 mod sparse;
-mod sweep;
+mod tar_client;
+mod tar_parser;
 #[cfg(test)]
 pub(super) mod tests;
 mod untar;
-mod walk;
 mod whiteout;
-mod work;
+mod worker_tar;
 mod writers;
 
-pub use announce::announce;
+pub use mounts::{FileConflicts, HiddenFileCounter, MountsBelow, relative_paths};
+pub use root::UnpackRoot;
 #[cfg(test)]
-pub use announced::here::members_of;
-pub use announced::{Announced, begins};
-pub use beneath::{Beneath, Conflicts, Counter, relative};
-pub use root::Root;
-pub use untar::{Unpacked, untar};
+pub use tar_client::here::members_of;
+pub use tar_client::{MemberReceiver, check_beginning};
+pub use untar::{UnpackResult, untar};
+pub use worker_tar::send_members;

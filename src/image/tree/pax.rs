@@ -3,7 +3,7 @@
 //! The tar crate splits them at newlines instead, which loses values that contain one: a file capability is binary, and
 //! CAP_DAC_OVERRIDE with CAP_FOWNER is the byte 0x0a.
 
-use crate::order::Gather;
+use crate::small_sort::GatherExt;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
@@ -14,41 +14,41 @@ const MOST_XATTRS: usize = 1000;
 
 /// The records of one header, in order; keys may repeat (in GNU sparse 0.0).
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Records(Vec<Record>);
+pub struct PaxRecords(Vec<PaxRecord>);
 
-type Record = (Vec<u8>, Vec<u8>);
+type PaxRecord = (Vec<u8>, Vec<u8>);
 
-impl Records {
+impl PaxRecords {
     /// Parses the content of a PAX header.
     ///
     /// # Errors
     /// Returns an error if the length of a record is wrong, or it has no `=`.
-    pub fn parse(mut text: &[u8]) -> io::Result<Records> {
+    pub fn parse(mut text: &[u8]) -> io::Result<PaxRecords> {
         let mut records = Vec::new();
         while !text.is_empty() {
             let (record, rest) = split_record(text).ok_or_else(|| {
                 let shown = String::from_utf8_lossy(&text[..text.len().min(40)]).into_owned();
-                invalid(format!("the PAX header has a malformed record: {shown:?}"))
+                invalid_record(format!("the PAX header has a malformed record: {shown:?}"))
             })?;
             records.push(record);
             text = rest;
         }
-        Ok(Records(records))
+        Ok(PaxRecords(records))
     }
 
     /// Combines these records with global ones, which they override. An empty value removes a global one.
-    pub fn over(mut self, global: &Records) -> Records {
+    pub fn override_global(mut self, global: &PaxRecords) -> PaxRecords {
         if global.0.is_empty() {
             return self;
         }
         let own: BTreeSet<&[u8]> = self.0.iter().map(|(key, _)| key.as_slice()).gather();
         let mut all: Vec<_> = global.0.iter().filter(|(key, _)| !own.contains(key.as_slice())).cloned().collect();
         all.append(&mut self.0);
-        Records(all)
+        PaxRecords(all)
     }
 
     /// Returns the approximate memory use, in bytes.
-    pub fn bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.0.iter().map(|(key, value)| key.len() + value.len() + 48).sum()
     }
 
@@ -67,12 +67,15 @@ impl Records {
     ///
     /// # Errors
     /// Returns an error if it is not a number.
-    pub fn number(&self, key: &str) -> io::Result<Option<u64>> {
+    pub fn parse_number(&self, key: &str) -> io::Result<Option<u64>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let number =
             if is_digits(value) { std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()) } else { None };
         number.map(Some).ok_or_else(|| {
-            invalid(format!("the PAX header has {key}={:?}, which is not a number", String::from_utf8_lossy(value)))
+            invalid_record(format!(
+                "the PAX header has {key}={:?}, which is not a number",
+                String::from_utf8_lossy(value)
+            ))
         })
     }
 
@@ -80,10 +83,13 @@ impl Records {
     ///
     /// # Errors
     /// Returns an error if it is not a time.
-    pub fn time(&self, key: &str) -> io::Result<Option<(i64, u32)>> {
+    pub fn time_value(&self, key: &str) -> io::Result<Option<(i64, u32)>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         parse_time(value).map(Some).ok_or_else(|| {
-            invalid(format!("the PAX header has {key}={:?}, which is not a time", String::from_utf8_lossy(value)))
+            invalid_record(format!(
+                "the PAX header has {key}={:?}, which is not a time",
+                String::from_utf8_lossy(value)
+            ))
         })
     }
 
@@ -95,9 +101,9 @@ impl Records {
         let named = || self.0.iter().filter_map(|(key, value)| Some((key.strip_prefix(b"SCHILY.xattr.")?, value)));
         match named().count() {
             count if count > MOST_XATTRS => {
-                Err(invalid(format!("it has {count} extended attributes; at most {MOST_XATTRS} are supported")))
+                Err(invalid_record(format!("it has {count} extended attributes; at most {MOST_XATTRS} are supported")))
             }
-            _ => Ok(named().map(|(name, value)| (xattr_name(name), value.clone())).collect()),
+            _ => Ok(named().map(|(name, value)| (decode_xattr_name(name), value.clone())).collect()),
         }
     }
 }
@@ -108,7 +114,7 @@ fn is_digits(text: &[u8]) -> bool {
     text.iter().all(u8::is_ascii_digit)
 }
 
-fn split_record(text: &[u8]) -> Option<(Record, &[u8])> {
+fn split_record(text: &[u8]) -> Option<(PaxRecord, &[u8])> {
     let blank = text.iter().take(20).position(|byte| *byte == b' ')?;
     let length = text.get(..blank).filter(|length| is_digits(length))?;
     let length: usize = std::str::from_utf8(length).ok()?.parse().ok()?;
@@ -135,7 +141,7 @@ fn parse_time(value: &[u8]) -> Option<(i64, u32)> {
 }
 
 /// Decodes the name of an xattr: GNU tar writes `=` as `%3D`, because it would end the key, and therefore `%` as `%25`.
-fn xattr_name(name: &[u8]) -> OsString {
+fn decode_xattr_name(name: &[u8]) -> OsString {
     let mut plain = Vec::with_capacity(name.len());
     let mut rest = name;
     while let Some((first, after)) = rest.split_first() {
@@ -150,7 +156,7 @@ fn xattr_name(name: &[u8]) -> OsString {
     OsString::from_vec(plain)
 }
 
-fn invalid(text: String) -> io::Error {
+fn invalid_record(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
@@ -159,22 +165,22 @@ mod tests {
     use super::*;
     use crate::image::testing::pax_record;
 
-    fn parse(pairs: &[&str]) -> Records {
+    fn parse(pairs: &[&str]) -> PaxRecords {
         let text: Vec<u8> = pairs.iter().flat_map(|pair| pax_record(pair.as_bytes())).collect();
-        Records::parse(&text).unwrap()
+        PaxRecords::parse(&text).unwrap()
     }
 
     #[test]
     fn values_are_read_by_length_not_by_line() {
         let records = parse(&["SCHILY.xattr.user.a=1\n2\n\n34", "size=900", "path=a=b c"]);
         assert_eq!(records.xattrs().unwrap(), [("user.a".into(), b"1\n2\n\n34".to_vec())]);
-        assert_eq!(records.number("size").unwrap(), Some(900));
+        assert_eq!(records.parse_number("size").unwrap(), Some(900));
         assert_eq!(records.get("path"), Some(&b"a=b c"[..]));
     }
 
     #[test]
     fn more_xattrs_than_any_file_has_are_refused() {
-        let records = |count: usize| Records(vec![(b"SCHILY.xattr.user.a".to_vec(), Vec::new()); count]);
+        let records = |count: usize| PaxRecords(vec![(b"SCHILY.xattr.user.a".to_vec(), Vec::new()); count]);
         assert_eq!(records(MOST_XATTRS).xattrs().unwrap().len(), MOST_XATTRS);
         let error = records(MOST_XATTRS + 1).xattrs().unwrap_err().to_string();
         assert_eq!(error, "it has 1001 extended attributes; at most 1000 are supported");
@@ -196,7 +202,7 @@ mod tests {
             b"\n",
             b"12size=900\n",
         ] {
-            assert!(Records::parse(bad).is_err(), "{:?}", String::from_utf8_lossy(bad));
+            assert!(PaxRecords::parse(bad).is_err(), "{:?}", String::from_utf8_lossy(bad));
         }
     }
 
@@ -223,14 +229,14 @@ mod tests {
     #[test]
     fn local_records_win_over_global_ones_and_can_take_them_away() {
         let global = parse(&["uid=10", "gid=20", "comment=x"]);
-        let local = parse(&["uid=30", "gid="]).over(&global);
-        assert_eq!(local.number("uid").unwrap(), Some(30));
-        assert_eq!(local.number("gid").unwrap(), None);
+        let local = parse(&["uid=30", "gid="]).override_global(&global);
+        assert_eq!(local.parse_number("uid").unwrap(), Some(30));
+        assert_eq!(local.parse_number("gid").unwrap(), None);
         assert_eq!(local.get("comment"), Some(&b"x"[..]));
     }
 
     #[test]
     fn names_of_attributes_are_decoded() {
-        assert_eq!(xattr_name(b"user.a%3Db%25%41%"), OsString::from("user.a=b%%41%"));
+        assert_eq!(decode_xattr_name(b"user.a%3Db%25%41%"), OsString::from("user.a=b%%41%"));
     }
 }

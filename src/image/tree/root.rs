@@ -2,13 +2,13 @@
 //! root.
 
 use super::acl;
-use super::fresh::Fresh;
-use super::names::Names;
-use super::place::Place;
-use super::space::Space;
-use super::sweep::{Entry, has_something, identity, names};
-use super::walk::{Here, is_merged, make_directory, walk};
-use crate::jail::{self, Way};
+use super::dirfd::RootEntry;
+use super::name_set::NameSet;
+use super::quota::TargetCapacity;
+use super::remove_tree::{DirectoryEntry, has_content, inode_identity, list_names};
+use super::resolve::{WalkedDirectory, is_merged, make_directory, walk_to_directory};
+use super::rollback::DirectorySnapshot;
+use crate::safe_open::{self, PathRestriction};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, fstat};
@@ -27,22 +27,22 @@ use std::rc::Rc;
 const MOST_KNOWN: usize = 64;
 
 /// The root directory.
-pub struct Root {
+pub struct UnpackRoot {
     fd: OwnedFd,
     /// Mount points of preserved filesystems that the image is merged into.
     merged: Vec<PathBuf>,
     /// Cache of directories by path. A path leads over existing names, so creating files cannot change it; removing
     /// files can, and then the cache is cleared.
-    known: RefCell<HashMap<OsString, Rc<Directory>>>,
-    space: RefCell<Space>,
+    known: RefCell<HashMap<OsString, Rc<ResolvedDirectory>>>,
+    space: RefCell<TargetCapacity>,
     /// Cost of operations besides creating members, in header blocks of the same cost.
     worked: Cell<u64>,
     /// Names created by this burn, if everything else below the root belongs to another owner.
-    ours: Option<RefCell<Names>>,
+    ours: Option<RefCell<NameSet>>,
 }
 
 /// Resolved directory.
-pub(super) struct Directory {
+pub(super) struct ResolvedDirectory {
     pub fd: OwnedFd,
     pub identity: (u64, u64),
     /// Whether it is on a preserved filesystem.
@@ -57,7 +57,7 @@ pub(super) struct Directory {
 /// # Errors
 /// Returns an error if it has `..` or a zero byte. Well-formed archives have neither, so this is rejected and not
 /// repaired.
-pub fn inside(path: &[u8]) -> io::Result<PathBuf> {
+pub fn relative_inside(path: &[u8]) -> io::Result<PathBuf> {
     let mut inside = PathBuf::new();
     for component in path.split(|byte| *byte == b'/') {
         match component {
@@ -72,20 +72,27 @@ pub fn inside(path: &[u8]) -> io::Result<PathBuf> {
     Ok(inside)
 }
 
-impl Root {
+impl UnpackRoot {
     /// Opens the root. `merged` are the mount points of preserved filesystems that the image is merged into, without
     /// leading `/`.
     ///
     /// # Errors
     /// Returns an error if it is not a directory that can be opened.
-    pub fn open(path: &Path, merged: Vec<PathBuf>) -> io::Result<Root> {
-        let fd = nix::fcntl::open(path, readable(), Mode::empty())?;
-        let mut space = Space::default();
-        space.see(&fd, &fstat(&fd)?)?;
-        Ok(Root { fd, merged, known: RefCell::default(), space: RefCell::new(space), worked: Cell::new(0), ours: None })
+    pub fn open(path: &Path, merged: Vec<PathBuf>) -> io::Result<UnpackRoot> {
+        let fd = nix::fcntl::open(path, directory_flags(), Mode::empty())?;
+        let mut space = TargetCapacity::default();
+        space.add_filesystem(&fd, &fstat(&fd)?)?;
+        Ok(UnpackRoot {
+            fd,
+            merged,
+            known: RefCell::default(),
+            space: RefCell::new(space),
+            worked: Cell::new(0),
+            ours: None,
+        })
     }
 
-    pub(super) fn brings(&self, directory: (u64, u64), name: &OsStr) -> io::Result<()> {
+    pub(super) fn record_created(&self, directory: (u64, u64), name: &OsStr) -> io::Result<()> {
         let Some(ours) = &self.ours else { return Ok(()) };
         ours.borrow_mut().insert((directory, &CString::new(name.as_bytes())?))
     }
@@ -96,8 +103,8 @@ impl Root {
     /// Returns an error if it cannot be read.
     pub fn is_empty(&self) -> io::Result<bool> {
         let own = c"lost+found";
-        let listed = names(openat(&self.fd, ".", readable(), Mode::empty())?)?;
-        Ok(listed.iter().all(|name| name.as_c_str() == own) && (listed.is_empty() || !has_something(&self.fd, own)?))
+        let listed = list_names(openat(&self.fd, ".", directory_flags(), Mode::empty())?)?;
+        Ok(listed.iter().all(|name| name.as_c_str() == own) && (listed.is_empty() || !has_content(&self.fd, own)?))
     }
 
     /// Creates an unnamed file on the root's filesystem. No other process can open it, and it is removed when it is
@@ -120,12 +127,12 @@ impl Root {
     }
 
     /// Marks the existing content as belonging to another owner: whiteouts do not remove it.
-    pub fn among_others(self) -> Root {
-        Root { ours: Some(RefCell::default()), ..self }
+    pub fn among_others(self) -> UnpackRoot {
+        UnpackRoot { ours: Some(RefCell::default()), ..self }
     }
 
     /// Returns whether a name belongs to another owner and was not created by this burn.
-    pub fn is_others(&self, entry: Entry) -> bool {
+    pub fn belongs_to_others(&self, entry: DirectoryEntry) -> bool {
         self.ours.as_ref().is_some_and(|ours| !ours.borrow().contains(entry))
     }
 
@@ -135,35 +142,35 @@ impl Root {
         self.worked.get()
     }
 
-    fn work(&self, blocks: u64) {
+    fn add_work(&self, blocks: u64) {
         self.worked.set(self.worked.get() + blocks);
     }
 
     /// Adds the cost of names that were only looked at. This costs less than creating one, and an existing directory
     /// can have many.
-    pub(super) fn looked_at(&self, names: u64) {
-        self.work(names / 4);
+    pub(super) fn add_looked_at(&self, names: u64) {
+        self.add_work(names / 4);
     }
 
     /// Returns the maximum length of a tar whose files fit here.
     pub fn longest_tar(&self) -> u64 {
-        self.space.borrow().longest_tar()
+        self.space.borrow().max_tar_bytes()
     }
 
-    /// Resolves `path` (from [`inside`]); missing parents are created with mode 0755.
+    /// Resolves `path` (from [`relative_inside`]); missing parents are created with mode 0755.
     ///
     /// # Errors
     /// Returns an error if a parent is not a directory.
-    pub fn place(&self, path: &Path) -> io::Result<Place<'_>> {
-        Ok(Place { root: self, directory: self.directory(parent(path), true)?, name: name(path)? })
+    pub fn resolve_entry(&self, path: &Path) -> io::Result<RootEntry<'_>> {
+        Ok(RootEntry { root: self, directory: self.resolve_parent(parent_of(path), true)?, name: name_of(path)? })
     }
 
     /// Resolves `path` without creating anything.
     ///
     /// # Errors
     /// Returns an error if a parent is missing or not a directory.
-    pub fn existing_place(&self, path: &Path) -> io::Result<Place<'_>> {
-        Ok(Place { root: self, directory: self.directory(parent(path), false)?, name: name(path)? })
+    pub fn resolve_existing(&self, path: &Path) -> io::Result<RootEntry<'_>> {
+        Ok(RootEntry { root: self, directory: self.resolve_parent(parent_of(path), false)?, name: name_of(path)? })
     }
 
     /// Opens the directory at `path` to set its attributes; `None` if it does not exist or is something else.
@@ -175,27 +182,27 @@ impl Root {
             return Ok(Some(self.fd.try_clone()?.into()));
         }
         if !self.merged.is_empty() {
-            return self.existing_place(path)?.open_directory();
+            return self.resolve_existing(path)?.open_directory();
         }
-        no_directory_is_none(self.open_inside(path, OFlag::O_RDONLY | OFlag::O_NOFOLLOW))
+        not_a_directory_as_none(self.open_inside(path, OFlag::O_RDONLY | OFlag::O_NOFOLLOW))
     }
 
-    fn directory(&self, path: &Path, make: bool) -> io::Result<Rc<Directory>> {
+    fn resolve_parent(&self, path: &Path, make: bool) -> io::Result<Rc<ResolvedDirectory>> {
         if let Some(known) = self.known.borrow().get(path.as_os_str()) {
             return Ok(known.clone());
         }
         let (fd, merged) = if self.merged.is_empty() {
-            (if make { self.make_directories(path)? } else { self.resolve(path)? }, false)
+            (if make { self.make_directories(path)? } else { self.open_path(path)? }, false)
         } else {
             // Resolving may remove a file that is in the way.
-            self.forget();
-            let Here { fd, path: real } = walk(&self.fd, &self.merged, path, make)?;
+            self.clear_cache();
+            let WalkedDirectory { fd, path: real } = walk_to_directory(&self.fd, &self.merged, path, make)?;
             (fd, is_merged(&real, &self.merged))
         };
         let stat = fstat(&fd)?;
-        self.space.borrow_mut().see(&fd, &stat)?;
-        let leaves_acls = !merged && acl::is_left(&fd)?;
-        let directory = Rc::new(Directory { fd, identity: identity(&stat), merged, leaves_acls });
+        self.space.borrow_mut().add_filesystem(&fd, &stat)?;
+        let leaves_acls = !merged && acl::inherits_acl(&fd)?;
+        let directory = Rc::new(ResolvedDirectory { fd, identity: inode_identity(&stat), merged, leaves_acls });
         let mut known = self.known.borrow_mut();
         if known.len() >= MOST_KNOWN {
             known.clear();
@@ -208,8 +215,8 @@ impl Root {
     pub(super) fn merged_identities(&self) -> io::Result<Vec<(u64, u64)>> {
         let mut identities = Vec::new();
         for path in &self.merged {
-            match walk(&self.fd, &self.merged, path, false) {
-                Ok(here) => identities.push(identity(&fstat(&here.fd)?)),
+            match walk_to_directory(&self.fd, &self.merged, path, false) {
+                Ok(here) => identities.push(inode_identity(&fstat(&here.fd)?)),
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -218,31 +225,31 @@ impl Root {
     }
 
     /// Clears the cache, after a file was removed or a directory got a default ACL.
-    pub fn forget(&self) {
+    pub fn clear_cache(&self) {
         self.known.borrow_mut().clear();
     }
 
     fn make_directories(&self, path: &Path) -> io::Result<OwnedFd> {
-        match self.resolve(path) {
+        match self.open_path(path) {
             Err(Errno::ENOENT) if path != Path::new("") => {
                 // Creating deep directories costs more.
-                self.work(1 + path.as_os_str().len() as u64 / 64);
-                let above = self.make_directories(parent(path))?;
-                make_directory(&above, &name(path)?)?;
-                self.brings(identity(&fstat(&above)?), &name(path)?)?;
-                acl::disinherit(&above, &name(path)?)?;
-                Ok(self.resolve(path)?)
+                self.add_work(1 + path.as_os_str().len() as u64 / 64);
+                let above = self.make_directories(parent_of(path))?;
+                make_directory(&above, &name_of(path)?)?;
+                self.record_created(inode_identity(&fstat(&above)?), &name_of(path)?)?;
+                acl::remove_inherited(&above, &name_of(path)?)?;
+                Ok(self.open_path(path)?)
             }
             other => Ok(other?),
         }
     }
 
-    fn resolve(&self, path: &Path) -> Result<OwnedFd, Errno> {
+    fn open_path(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.open_inside(if path == Path::new("") { Path::new(".") } else { path }, OFlag::O_PATH)
     }
 
     fn open_inside(&self, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
-        jail::open(&self.fd, path, flags | OFlag::O_DIRECTORY, Way::AsRoot)
+        safe_open::open_beneath(&self.fd, path, flags | OFlag::O_DIRECTORY, PathRestriction::AsRoot)
     }
 
     /// Records the root, and the filesystems of this run at `mount_points`, before the image is unpacked.
@@ -250,23 +257,25 @@ impl Root {
     /// # Errors
     /// Returns an error if one cannot be read or is part of a preserved filesystem, or a preserved one is part of the
     /// root's.
-    pub fn fresh(&self, mount_points: &[PathBuf]) -> io::Result<Vec<Fresh>> {
+    pub fn record_snapshots(&self, mount_points: &[PathBuf]) -> io::Result<Vec<DirectorySnapshot>> {
         let kept = self.merged_identities()?;
         let own = fstat(&self.fd)?.st_dev;
         if kept.iter().any(|(device, _)| *device == own) {
             return Err(io::Error::other("a merged directory is not a filesystem of its own"));
         }
-        let mut fresh = vec![Fresh::look(openat(&self.fd, ".", readable(), Mode::empty())?)?];
+        let mut fresh =
+            vec![DirectorySnapshot::record_directory(openat(&self.fd, ".", directory_flags(), Mode::empty())?)?];
         for path in mount_points {
             let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-            let directory = jail::open(&self.fd, path, readable(), Way::Plain).map_err(|error| named(error.into()))?;
+            let directory = safe_open::open_beneath(&self.fd, path, directory_flags(), PathRestriction::Plain)
+                .map_err(|error| named(error.into()))?;
             let device = fstat(&directory)?.st_dev;
             if kept.iter().any(|(kept, _)| *kept == device) {
                 return Err(named(io::Error::other(
                     "it is on a preserved filesystem, and not a filesystem of its own",
                 )));
             }
-            fresh.push(Fresh::look(directory).map_err(named)?);
+            fresh.push(DirectorySnapshot::record_directory(directory).map_err(named)?);
         }
         Ok(fresh)
     }
@@ -275,18 +284,18 @@ impl Root {
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
-    pub fn clear(&self, fresh: &[Fresh]) -> io::Result<()> {
-        self.forget();
-        fresh.iter().try_for_each(Fresh::restore)
+    pub fn restore_snapshots(&self, fresh: &[DirectorySnapshot]) -> io::Result<()> {
+        self.clear_cache();
+        fresh.iter().try_for_each(DirectorySnapshot::restore)
     }
 }
 
 /// Flags to open a directory for reading.
-pub(super) fn readable() -> OFlag {
+pub(super) fn directory_flags() -> OFlag {
     OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC
 }
 
-pub(super) fn no_directory_is_none(opened: Result<OwnedFd, Errno>) -> io::Result<Option<File>> {
+pub(super) fn not_a_directory_as_none(opened: Result<OwnedFd, Errno>) -> io::Result<Option<File>> {
     match opened {
         Ok(directory) => Ok(Some(directory.into())),
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
@@ -294,11 +303,11 @@ pub(super) fn no_directory_is_none(opened: Result<OwnedFd, Errno>) -> io::Result
     }
 }
 
-fn parent(path: &Path) -> &Path {
+fn parent_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
 
-fn name(path: &Path) -> io::Result<OsString> {
+fn name_of(path: &Path) -> io::Result<OsString> {
     let name = path.file_name().map(OsStr::to_owned);
     name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "only a directory can be the root itself"))
 }

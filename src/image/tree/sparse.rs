@@ -2,8 +2,8 @@
 //!
 //! <https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html>
 
-use super::agreement::is_plain_number;
-use super::pax::Records;
+use super::ambiguity::is_plain_number;
+use super::pax::PaxRecords;
 use std::io::{self, Read};
 use tar::GnuSparseHeader;
 
@@ -14,83 +14,84 @@ const BLOCK: u64 = 512;
 
 /// Data segments of a sparse file, in order; the rest are holes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Map {
+pub struct SparseMap {
     /// Offset and length in the file, in bytes.
     pub segments: Vec<(u64, u64)>,
     /// Length of the file including its holes, in bytes.
     pub file_size: u64,
 }
 
-impl Map {
+impl SparseMap {
     /// Checks that the segments are in order, inside the file, and together as long as the data in the archive.
-    pub fn new(segments: Vec<(u64, u64)>, file_size: u64, data_size: u64) -> io::Result<Map> {
+    pub fn new(segments: Vec<(u64, u64)>, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
         let (mut end, mut sum) = (0, 0_u64);
         for &(offset, length) in &segments {
             let next = offset.checked_add(length).filter(|next| offset >= end && *next <= file_size);
-            end = next.ok_or_else(|| invalid("its pieces overlap or are outside the file"))?;
+            end = next.ok_or_else(|| invalid_map("its pieces overlap or are outside the file"))?;
             // This cannot overflow: the pieces are disjoint.
             sum += length;
         }
         if sum != data_size {
-            return Err(invalid(&format!("its map has {sum} bytes of data, but the archive has {data_size}")));
+            return Err(invalid_map(&format!("its map has {sum} bytes of data, but the archive has {data_size}")));
         }
         if i64::try_from(file_size).is_err() {
-            return Err(invalid("it is too long for any filesystem"));
+            return Err(invalid_map("it is too long for any filesystem"));
         }
         // GNU tar makes the file as long as its map, other readers as long as the header declares.
         if end != file_size {
-            return Err(invalid("its map ends before the file"));
+            return Err(invalid_map("its map ends before the file"));
         }
         // GNU tar reads each piece from its own block, other readers read all pieces as one.
         let with_data = || segments.iter().filter(|(_, length)| *length > 0);
         if with_data().rev().skip(1).any(|(_, length)| length % BLOCK != 0) {
-            return Err(invalid("a piece of its map ends within a block, but is not the last one"));
+            return Err(invalid_map("a piece of its map ends within a block, but is not the last one"));
         }
-        Ok(Map { segments, file_size })
+        Ok(SparseMap { segments, file_size })
     }
 
     /// Reads a map in PAX records of format 0.0 or 0.1.
     ///
     /// # Errors
     /// Returns an error if there is none, or it is inconsistent.
-    pub fn from_records(records: &Records, file_size: u64, data_size: u64) -> io::Result<Map> {
+    pub fn from_records(records: &PaxRecords, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
         let numbers: Vec<u64> = match records.get("GNU.sparse.map") {
-            Some(text) => text.split(|byte| *byte == b',').map(decimal).collect::<io::Result<_>>()?,
+            Some(text) => text.split(|byte| *byte == b',').map(parse_decimal).collect::<io::Result<_>>()?,
             None => {
                 let keys = [&b"GNU.sparse.offset"[..], b"GNU.sparse.numbytes"];
                 let mut numbers = Vec::new();
                 for (key, value) in records.iter().filter(|(key, _)| keys.contains(key)) {
                     // Offset and length alternate.
                     if key != keys[numbers.len() % 2] {
-                        return Err(invalid("its map has an offset without a length"));
+                        return Err(invalid_map("its map has an offset without a length"));
                     }
-                    numbers.push(decimal(value)?);
+                    numbers.push(parse_decimal(value)?);
                 }
                 numbers
             }
         };
-        let count = records.number("GNU.sparse.numblocks")?;
+        let count = records.parse_number("GNU.sparse.numblocks")?;
         if !numbers.len().is_multiple_of(2) || count.is_some_and(|count| count != numbers.len() as u64 / 2) {
-            return Err(invalid("its map does not have the declared number of pieces"));
+            return Err(invalid_map("its map does not have the declared number of pieces"));
         }
-        Map::new(pairs(&numbers)?, file_size, data_size)
+        SparseMap::new(pair_segments(&numbers)?, file_size, data_size)
     }
 
     /// Reads a map of format 1.0: decimal lines before the data, padded to a block. `data_size` includes the map.
     ///
     /// # Errors
     /// Returns an error if the map is inconsistent or does not end.
-    pub fn read(stream: &mut impl Read, file_size: u64, data_size: u64) -> io::Result<Map> {
-        let mut lines = Lines { stream, block: [0; BLOCK as usize], at: BLOCK as usize, read: 0, limit: data_size };
-        let count = usize::try_from(lines.number()?).ok().filter(|count| *count <= MOST_SEGMENTS);
-        let count = count.ok_or_else(|| invalid("its map has too many pieces"))?;
+    pub fn read_lines(stream: &mut impl Read, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
+        let mut lines =
+            DecimalLines { stream, block: [0; BLOCK as usize], at: BLOCK as usize, read: 0, limit: data_size };
+        let count = usize::try_from(lines.next_number()?).ok().filter(|count| *count <= MOST_SEGMENTS);
+        let count = count.ok_or_else(|| invalid_map("its map has too many pieces"))?;
         // The vector grows with the data received, not with the declared count.
         let mut segments = Vec::new();
         for _ in 0..count {
-            segments.push((lines.number()?, lines.number()?));
+            segments.push((lines.next_number()?, lines.next_number()?));
         }
         let map_size = lines.read;
-        Map::new(segments, file_size, data_size - map_size)
+        SparseMap::new(segments, file_size, data_size - map_size)
     }
 }
 
@@ -99,23 +100,23 @@ impl Map {
 /// # Errors
 /// Returns an error if a number is invalid, there are too many segments, or some follow an empty one, at which other
 /// readers stop.
-pub fn add_pieces(segments: &mut Vec<(u64, u64)>, pieces: &[GnuSparseHeader], is_last: bool) -> io::Result<()> {
+pub fn add_segments(segments: &mut Vec<(u64, u64)>, pieces: &[GnuSparseHeader], is_last: bool) -> io::Result<()> {
     let count = pieces.iter().take_while(|piece| !piece.is_empty()).count();
     let (filled, rest) = pieces.split_at(count);
     let is_cut = (!is_last && !rest.is_empty()) || rest.iter().any(|piece| !piece.is_empty());
     if is_cut {
-        return Err(invalid("its map continues after its end"));
+        return Err(invalid_map("its map continues after its end"));
     }
     for piece in filled {
         if ![piece.offset, piece.numbytes].iter().all(|number| is_plain_number(number)) {
-            return Err(invalid("its map contains a number that is not plain"));
+            return Err(invalid_map("its map contains a number that is not plain"));
         }
         segments.push((piece.offset()?, piece.length()?));
     }
-    if segments.len() > MOST_SEGMENTS { Err(invalid("its map has too many pieces")) } else { Ok(()) }
+    if segments.len() > MOST_SEGMENTS { Err(invalid_map("its map has too many pieces")) } else { Ok(()) }
 }
 
-struct Lines<'a, R> {
+struct DecimalLines<'a, R> {
     stream: &'a mut R,
     block: [u8; BLOCK as usize],
     at: usize,
@@ -123,13 +124,13 @@ struct Lines<'a, R> {
     limit: u64,
 }
 
-impl<R: Read> Lines<'_, R> {
-    fn number(&mut self) -> io::Result<u64> {
+impl<R: Read> DecimalLines<'_, R> {
+    fn next_number(&mut self) -> io::Result<u64> {
         let mut digits = Vec::new();
         loop {
             if self.at == self.block.len() {
                 if self.read + BLOCK > self.limit {
-                    return Err(invalid("its map does not end"));
+                    return Err(invalid_map("its map does not end"));
                 }
                 self.stream.read_exact(&mut self.block)?;
                 (self.at, self.read) = (0, self.read + BLOCK);
@@ -137,28 +138,30 @@ impl<R: Read> Lines<'_, R> {
             let byte = self.block[self.at];
             self.at += 1;
             match byte {
-                b'\n' => return decimal(&digits),
+                b'\n' => return parse_decimal(&digits),
                 _ if digits.len() < 20 => digits.push(byte),
-                _ => return Err(invalid("its map contains a number that is too long")),
+                _ => return Err(invalid_map("its map contains a number that is too long")),
             }
         }
     }
 }
 
-fn pairs(numbers: &[u64]) -> io::Result<Vec<(u64, u64)>> {
+fn pair_segments(numbers: &[u64]) -> io::Result<Vec<(u64, u64)>> {
     if numbers.len() / 2 > MOST_SEGMENTS {
-        return Err(invalid("its map has too many pieces"));
+        return Err(invalid_map("its map has too many pieces"));
     }
     Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
 }
 
-fn decimal(text: &[u8]) -> io::Result<u64> {
+fn parse_decimal(text: &[u8]) -> io::Result<u64> {
     let digits = text.iter().all(u8::is_ascii_digit).then_some(text);
     let number = digits.and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
-    number.ok_or_else(|| invalid(&format!("its map contains {:?} instead of a number", String::from_utf8_lossy(text))))
+    number.ok_or_else(|| {
+        invalid_map(&format!("its map contains {:?} instead of a number", String::from_utf8_lossy(text)))
+    })
 }
 
-fn invalid(text: &str) -> io::Error {
+fn invalid_map(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the sparse file is malformed: {text}"))
 }
 
@@ -176,12 +179,15 @@ mod tests {
     #[test]
     fn the_map_before_the_data() {
         let text = padded("2\n0\n512\n4096\n20\n");
-        let map = Map::read(&mut &text[..], 4116, 512 + 532).unwrap();
-        assert_eq!(map, Map { segments: vec![(0, 512), (4096, 20)], file_size: 4116 });
+        let map = SparseMap::read_lines(&mut &text[..], 4116, 512 + 532).unwrap();
+        assert_eq!(map, SparseMap { segments: vec![(0, 512), (4096, 20)], file_size: 4116 });
         let many: String = (0..200).map(|i| format!("{}\n512\n", i * 4096)).collect();
         let text = padded(&format!("200\n{many}"));
         assert_eq!(
-            Map::read(&mut &text[..], 199 * 4096 + 512, text.len() as u64 + 200 * 512).unwrap().segments.len(),
+            SparseMap::read_lines(&mut &text[..], 199 * 4096 + 512, text.len() as u64 + 200 * 512)
+                .unwrap()
+                .segments
+                .len(),
             200
         );
     }
@@ -202,23 +208,23 @@ mod tests {
             ("3\n0\n10\n", "too long"),
             ("111111111111111111111111\n", "too long"),
         ] {
-            let error = Map::read(&mut &padded(text)[..], 9000, 512 + 30).unwrap_err().to_string();
+            let error = SparseMap::read_lines(&mut &padded(text)[..], 9000, 512 + 30).unwrap_err().to_string();
             assert!(error.contains(says), "{text:?}: {error}");
         }
         let endless = "1".repeat(600);
-        assert!(Map::read(&mut endless.as_bytes(), 9000, 512).is_err());
+        assert!(SparseMap::read_lines(&mut endless.as_bytes(), 9000, 512).is_err());
         let split = padded(&format!("200\n{}", "0\n0\n".repeat(200)));
-        assert!(Map::read(&mut &split[..512], 9000, 512).unwrap_err().to_string().contains("does not end"));
-        assert!(Map::new(Vec::new(), u64::MAX, 0).is_err());
+        assert!(SparseMap::read_lines(&mut &split[..512], 9000, 512).unwrap_err().to_string().contains("does not end"));
+        assert!(SparseMap::new(Vec::new(), u64::MAX, 0).is_err());
     }
 
     #[test]
     fn the_map_in_records() {
         let parse = |pairs: &[&str]| {
             let text: Vec<u8> = pairs.iter().flat_map(|pair| pax_record(pair.as_bytes())).collect();
-            Map::from_records(&Records::parse(&text).unwrap(), 4116, 532)
+            SparseMap::from_records(&PaxRecords::parse(&text).unwrap(), 4116, 532)
         };
-        let map = Map { segments: vec![(0, 512), (4096, 20)], file_size: 4116 };
+        let map = SparseMap { segments: vec![(0, 512), (4096, 20)], file_size: 4116 };
         assert_eq!(parse(&["GNU.sparse.numblocks=2", "GNU.sparse.map=0,512,4096,20"]).unwrap(), map);
         let old = [
             "GNU.sparse.numblocks=2",

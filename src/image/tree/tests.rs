@@ -1,9 +1,11 @@
 //! What tars become below a root, and what the bad ones get.
 
-use super::{Beneath, Conflicts, Counter, Root, Unpacked, members_of, relative, untar};
-use crate::image::flow::{Stages, Told};
+use super::{
+    FileConflicts, HiddenFileCounter, MountsBelow, UnpackResult, UnpackRoot, members_of, relative_paths, untar,
+};
+use crate::image::pipeline::{DownloadState, StageClocks};
 use crate::image::testing::{Tar, noise, reader};
-use crate::storage::mount::unmount;
+use crate::storage::mount::unmount_strictly;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -25,15 +27,15 @@ pub(crate) use merge::{kept, mounted, text};
 pub(crate) use seen::{Seen, assert_same, look};
 
 /// Unpacks bytes that come in buffers of `cut` bytes.
-fn unpack_into(root: &Path, tar: &[u8], cut: usize, layered: bool) -> std::io::Result<Unpacked> {
-    let mut counter = Counter::new(Beneath::default());
+fn unpack_into(root: &Path, tar: &[u8], cut: usize, layered: bool) -> std::io::Result<UnpackResult> {
+    let mut counter = HiddenFileCounter::new(MountsBelow::default());
     untar(
         members_of(reader(tar, cut)),
-        &Root::open(root, Vec::new())?,
+        &UnpackRoot::open(root, Vec::new())?,
         &mut counter,
         layered,
-        &Told::default(),
-        &Stages::start(),
+        &DownloadState::default(),
+        &StageClocks::start(),
     )
 }
 
@@ -63,13 +65,13 @@ fn root_starting_over_enters_no_mount_point() {
     // A bind mount has the same device number, which is the harder case.
     let bind = nix::mount::MsFlags::MS_BIND;
     nix::mount::mount(Some(&kept), &root.join("var/lib/kept"), None::<&str>, bind, None::<&str>).unwrap();
-    let below = Root::open(&root, Vec::new()).unwrap();
-    let fresh = below.fresh(&[]).unwrap();
+    let below = UnpackRoot::open(&root, Vec::new()).unwrap();
+    let fresh = below.record_snapshots(&[]).unwrap();
     fs::create_dir_all(root.join("var/log/old")).unwrap();
     fs::write(root.join("var/lib/stale"), "stale").unwrap();
-    let cleared = below.clear(&fresh);
+    let cleared = below.restore_snapshots(&fresh);
     let listing = look(&root, false);
-    unmount(&root.join("var/lib/kept")).unwrap();
+    unmount_strictly(&root.join("var/lib/kept")).unwrap();
     cleared.unwrap();
     let paths: Vec<_> = listing.keys().map(|path| path.to_str().unwrap()).collect();
     assert_eq!(paths, ["", "var", "var/lib", "var/lib/kept", "var/lib/kept/precious"]);

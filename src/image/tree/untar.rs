@@ -1,18 +1,18 @@
 //! Unpacking members to files below the root.
 
-use super::acl::has_default;
-use super::announced::Announced;
-use super::attributes::{first_mode, set_by_name, set_xattrs};
-use super::beneath::{Conflicts, Counter};
-use super::copy::{copy, link};
-use super::member::{Attributes, Kind, Member};
-use super::place::Place;
-use super::root::{Root, inside};
-use super::sparse::Map;
-use super::whiteout::{Layer, Whiteout};
-use super::writers::{Made, Writers, named};
-use crate::image::flow::{Stages, Told, too_little_for};
-use crate::marker;
+use super::acl::has_default_acl;
+use super::attributes::{creation_mode, set_by_name, set_xattrs};
+use super::dirfd::RootEntry;
+use super::hard_link::{copy_source, try_hard_link};
+use super::member::{MemberAttributes, MemberKind, TarMember};
+use super::mounts::{FileConflicts, HiddenFileCounter};
+use super::root::{UnpackRoot, relative_inside};
+use super::sparse::SparseMap;
+use super::tar_client::MemberReceiver;
+use super::whiteout::{LayerNames, Whiteout};
+use super::writers::{OpenedFile, WriterPool, with_path};
+use crate::image::pipeline::{DownloadState, StageClocks, insufficient_space};
+use crate::install_marker;
 use nix::sys::stat::SFlag;
 use nix::sys::statfs::fstatfs;
 use nix::sys::statvfs::FsFlags;
@@ -27,10 +27,10 @@ const DIRECTORIES_BYTES: usize = 32 << 20;
 
 /// Results of unpacking one part.
 #[derive(Debug, Default, PartialEq)]
-pub struct Unpacked {
+pub struct UnpackResult {
     pub entries: u64,
     pub tar_bytes: u64,
-    pub conflicts: Conflicts,
+    pub conflicts: FileConflicts,
 }
 
 /// Unpacks all members. Later members replace earlier ones and existing files; only a directory of a preserved
@@ -41,60 +41,60 @@ pub struct Unpacked {
 /// Returns the error of the member receiver, or an error if the archive is malformed, truncated or empty, or a file
 /// cannot be written. The error names the member.
 pub fn untar(
-    members: Announced,
-    root: &Root,
-    counter: &mut Counter,
+    members: MemberReceiver,
+    root: &UnpackRoot,
+    counter: &mut HiddenFileCounter,
     layered: bool,
-    told: &Told,
-    stages: &Stages,
-) -> io::Result<Unpacked> {
-    let writers = Writers::start(members.clock(), stages);
-    let mut unpacking = Unpacking {
+    told: &DownloadState,
+    stages: &StageClocks,
+) -> io::Result<UnpackResult> {
+    let writers = WriterPool::start(members.clock(), stages);
+    let mut unpacking = Unpacker {
         members,
         root,
         writers,
-        directories: Directories::default(),
-        layer: layered.then(Layer::default),
+        directories: DirectoryAttributes::default(),
+        layer: layered.then(LayerNames::default),
         entries: 0,
         copied: 0,
         counter,
         told,
-        conflicts: Conflicts::default(),
+        conflicts: FileConflicts::default(),
     };
-    let parsed = unpacking.all();
-    let Unpacking { members, writers, entries, conflicts, counter, .. } = unpacking;
-    writers.finish(parsed)?;
-    counter.work.add(members.blocks(), told.bytes());
-    Ok(Unpacked { entries, tar_bytes: members.position(), conflicts })
+    let parsed = unpacking.unpack_all();
+    let Unpacker { members, writers, entries, conflicts, counter, .. } = unpacking;
+    writers.join_writers(parsed)?;
+    counter.work.add_part(members.header_blocks(), told.bytes());
+    Ok(UnpackResult { entries, tar_bytes: members.position(), conflicts })
 }
 
-struct Unpacking<'a, 'b> {
-    members: Announced,
-    root: &'a Root,
-    writers: Writers,
-    directories: Directories,
-    layer: Option<Layer>,
+struct Unpacker<'a, 'b> {
+    members: MemberReceiver,
+    root: &'a UnpackRoot,
+    writers: WriterPool,
+    directories: DirectoryAttributes,
+    layer: Option<LayerNames>,
     entries: u64,
     /// Bytes of hard links that became copies.
     copied: u64,
-    counter: &'a mut Counter<'b>,
-    told: &'a Told,
-    conflicts: Conflicts,
+    counter: &'a mut HiddenFileCounter<'b>,
+    told: &'a DownloadState,
+    conflicts: FileConflicts,
 }
 
 /// Attributes of directories, which are set at the end: a directory may deny writing, and each file created in it
 /// changes its mtime.
 #[derive(Default)]
-struct Directories {
+struct DirectoryAttributes {
     /// Attributes by path, the deepest last.
-    by_path: BTreeMap<PathBuf, Attributes>,
+    by_path: BTreeMap<PathBuf, MemberAttributes>,
     /// Approximate memory use, in bytes.
     bytes: usize,
 }
 
-impl Directories {
-    fn add(&mut self, path: PathBuf, attributes: Attributes) -> io::Result<()> {
-        let bytes = path.as_os_str().len() + attributes.bytes() + 128;
+impl DirectoryAttributes {
+    fn add_directory(&mut self, path: PathBuf, attributes: MemberAttributes) -> io::Result<()> {
+        let bytes = path.as_os_str().len() + attributes.memory_bytes() + 128;
         if self.by_path.insert(path, attributes).is_none() {
             self.bytes += bytes;
         }
@@ -107,12 +107,12 @@ impl Directories {
     }
 }
 
-impl Unpacking<'_, '_> {
-    fn all(&mut self) -> io::Result<()> {
-        self.members.limit(self.root.longest_tar());
+impl Unpacker<'_, '_> {
+    fn unpack_all(&mut self) -> io::Result<()> {
+        self.members.set_limit(self.root.longest_tar());
         while let Some(mut member) = self.next_member()? {
             let path = std::mem::take(&mut member.path);
-            self.one(&path, member).map_err(|error| {
+            self.unpack_member(&path, member).map_err(|error| {
                 let shown = String::from_utf8_lossy(&path);
                 io::Error::new(error.kind(), format!("{shown}: {error}"))
             })?;
@@ -125,121 +125,130 @@ impl Unpacking<'_, '_> {
         self.finish_directories()
     }
 
-    fn next_member(&mut self) -> io::Result<Option<Member>> {
+    fn next_member(&mut self) -> io::Result<Option<TarMember>> {
         let (work, told, root) = (&self.counter.work, self.told, self.root);
         self.members.next_member(&|| work.left(told.bytes()).saturating_sub(root.worked()))
     }
 
-    fn one(&mut self, path: &[u8], member: Member) -> io::Result<()> {
-        let path = inside(path)?;
+    fn unpack_member(&mut self, path: &[u8], member: TarMember) -> io::Result<()> {
+        let path = relative_inside(path)?;
         if self.layer.is_some()
-            && let Some(whiteout) = Whiteout::of(&path)?
+            && let Some(whiteout) = Whiteout::parse(&path)?
         {
-            return self.white_out(&path, &whiteout);
+            return self.apply_whiteout(&path, &whiteout);
         }
         // The install marker of the machine that the image was made of: until it was removed, it would be taken for an
         // installation.
-        if path == Path::new(marker::PATH.trim_start_matches('/')) && member.kind != Kind::Directory {
+        if path == Path::new(install_marker::PATH.trim_start_matches('/')) && member.kind != MemberKind::Directory {
             return Ok(());
         }
-        if member.kind == Kind::Directory && path == Path::new("") {
-            return self.directory(path, None, member.attributes);
+        if member.kind == MemberKind::Directory && path == Path::new("") {
+            return self.make_directory(path, None, member.attributes);
         }
         let root = self.root;
-        let place = root.place(&path)?;
-        self.members.limit(root.longest_tar());
-        self.check_copied(0)?;
+        let place = root.resolve_entry(&path)?;
+        self.members.set_limit(root.longest_tar());
+        self.check_copied_bytes(0)?;
         if let Some(layer) = &mut self.layer {
-            layer.brings(&place)?;
-            place.is_brought(member.kind == Kind::Directory)?;
+            layer.record_name(&place)?;
+            place.record_created(member.kind == MemberKind::Directory)?;
         }
-        if member.kind == Kind::Directory {
-            return self.directory(path, Some(place), member.attributes);
+        if member.kind == MemberKind::Directory {
+            return self.make_directory(path, Some(place), member.attributes);
         }
         if place.is_kept_directory()? {
-            self.conflicts.add(&path);
+            self.conflicts.add_conflict(&path);
             return Ok(());
         }
         if let Some(layer) = &self.layer {
-            layer.make_room(&place)?;
+            layer.remove_directory_at(&place)?;
         }
-        self.counter.count(&path);
-        self.place(path, &place, member)
+        self.counter.count_file(&path);
+        self.make_member(path, &place, member)
     }
 
-    fn directory(&mut self, path: PathBuf, place: Option<Place>, mut attributes: Attributes) -> io::Result<()> {
+    fn make_directory(
+        &mut self,
+        path: PathBuf,
+        place: Option<RootEntry>,
+        mut attributes: MemberAttributes,
+    ) -> io::Result<()> {
         if let Some(place) = place {
-            place.make_directory(first_mode(&attributes))?;
+            place.make_directory(creation_mode(&attributes))?;
         }
         // Set xattrs now: nothing undoes them, and keeping them would take much memory.
         if !attributes.xattrs.is_empty()
             && let Some(directory) = self.root.open_directory(&path)?
         {
             set_xattrs(&directory, &attributes)?;
-            if has_default(&attributes) {
-                self.root.forget();
+            if has_default_acl(&attributes) {
+                self.root.clear_cache();
             }
             attributes.xattrs = Vec::new();
         }
-        self.directories.add(path, attributes)
+        self.directories.add_directory(path, attributes)
     }
 
     /// Creates a member that is not a directory.
-    fn place(&mut self, path: PathBuf, place: &Place, member: Member) -> io::Result<()> {
-        let Member { kind, attributes, .. } = member;
+    fn make_member(&mut self, path: PathBuf, place: &RootEntry, member: TarMember) -> io::Result<()> {
+        let TarMember { kind, attributes, .. } = member;
         match kind {
-            Kind::File { size } => self.file(path, place, &[(0, size)], attributes, None),
-            Kind::Sparse(Map { segments, file_size }) => self.file(path, place, &segments, attributes, Some(file_size)),
+            MemberKind::File { size } => self.write_file(path, place, &[(0, size)], attributes, None),
+            MemberKind::Sparse(SparseMap { segments, file_size }) => {
+                self.write_file(path, place, &segments, attributes, Some(file_size))
+            }
             // The attributes are those of the file, which came before.
-            Kind::HardLink(target) => self.hard_link(&path, place, &target).map_err(|error| {
+            MemberKind::HardLink(target) => self.make_hard_link(&path, place, &target).map_err(|error| {
                 let target = String::from_utf8_lossy(&target);
                 io::Error::new(error.kind(), format!("hard link to {target}: {error}"))
             }),
-            Kind::Symlink(target) => {
+            MemberKind::Symlink(target) => {
                 place.make_symlink(&target)?;
                 set_by_name(place, &attributes, true)
             }
-            Kind::Fifo => {
+            MemberKind::Fifo => {
                 place.make_node(SFlag::S_IFIFO, 0, 0)?;
                 set_by_name(place, &attributes, false)
             }
-            Kind::CharacterDevice { major, minor } => make_device(place, SFlag::S_IFCHR, (major, minor), &attributes),
-            Kind::BlockDevice { major, minor } => make_device(place, SFlag::S_IFBLK, (major, minor), &attributes),
-            Kind::Directory => Ok(()),
+            MemberKind::CharacterDevice { major, minor } => {
+                make_device(place, SFlag::S_IFCHR, (major, minor), &attributes)
+            }
+            MemberKind::BlockDevice { major, minor } => make_device(place, SFlag::S_IFBLK, (major, minor), &attributes),
+            MemberKind::Directory => Ok(()),
         }
     }
 
     /// Creates a file from these pieces (offset and length). Holes remain holes; a hole at the end results from the
     /// length.
-    fn file(
+    fn write_file(
         &mut self,
         path: PathBuf,
-        place: &Place,
+        place: &RootEntry,
         pieces: &[(u64, u64)],
-        attributes: Attributes,
+        attributes: MemberAttributes,
         length: Option<u64>,
     ) -> io::Result<()> {
-        let made = Arc::new(Made { file: place.make_file(first_mode(&attributes))?, path });
-        self.check_room(&made.file, pieces.iter().map(|(_, bytes)| bytes).sum())?;
+        let made = Arc::new(OpenedFile { file: place.make_file(creation_mode(&attributes))?, path });
+        self.check_free_space(&made.file, pieces.iter().map(|(_, bytes)| bytes).sum())?;
         for &(offset, bytes) in pieces {
             let mut done = 0;
             while done < bytes {
-                let chunk = self.members.chunk(bytes - done)?;
+                let chunk = self.members.next_chunk(bytes - done)?;
                 let at = offset + done;
                 done += chunk.len() as u64;
-                self.writers.write(&made, at, chunk)?;
+                self.writers.write_chunk(&made, at, chunk)?;
             }
         }
         self.writers.finish_file(made, attributes, length)
     }
 
-    fn check_room(&mut self, file: &File, bytes: u64) -> io::Result<()> {
-        if too_little_for(file, bytes)?.is_none() {
+    fn check_free_space(&mut self, file: &File, bytes: u64) -> io::Result<()> {
+        if insufficient_space(file, bytes)?.is_none() {
             return Ok(());
         }
         // Replaced files occupy their space as long as a writer has them open.
-        self.writers.settle()?;
-        match too_little_for(file, bytes)? {
+        self.writers.wait_written()?;
+        match insufficient_space(file, bytes)? {
             None => Ok(()),
             Some(free) => {
                 let text = format!("it has {bytes} bytes, but its filesystem has only {free} bytes free");
@@ -248,28 +257,28 @@ impl Unpacking<'_, '_> {
         }
     }
 
-    fn hard_link(&mut self, path: &Path, place: &Place, target: &[u8]) -> io::Result<()> {
-        let source = self.root.existing_place(&inside(target)?)?;
+    fn make_hard_link(&mut self, path: &Path, place: &RootEntry, target: &[u8]) -> io::Result<()> {
+        let source = self.root.resolve_existing(&relative_inside(target)?)?;
         // The file that it links to is a conflict already, and its content has passed.
         if source.is_kept_directory()? {
-            self.conflicts.add(path);
+            self.conflicts.add_conflict(path);
             return Ok(());
         }
-        if link(&source, place)? {
+        if try_hard_link(&source, place)? {
             return Ok(());
         }
         // The source of a copy must be complete.
-        self.writers.settle()?;
-        copy(&source, place, |file, bytes| {
-            self.check_copied(bytes)?;
+        self.writers.wait_written()?;
+        copy_source(&source, place, |file, bytes| {
+            self.check_copied_bytes(bytes)?;
             self.copied += bytes;
-            self.check_room(file, bytes)
+            self.check_free_space(file, bytes)
         })
     }
 
     /// Checks the total of tar and copies: a small member that copies a large file again and again is as much a bomb as
     /// a long tar.
-    fn check_copied(&self, more: u64) -> io::Result<()> {
+    fn check_copied_bytes(&self, more: u64) -> io::Result<()> {
         let (longest, copied) = (self.root.longest_tar(), self.copied.saturating_add(more));
         if copied == 0 || self.members.position().saturating_add(copied) <= longest {
             return Ok(());
@@ -279,11 +288,11 @@ impl Unpacking<'_, '_> {
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 
-    fn white_out(&mut self, path: &Path, whiteout: &Whiteout) -> io::Result<()> {
+    fn apply_whiteout(&mut self, path: &Path, whiteout: &Whiteout) -> io::Result<()> {
         if let Some(layer) = &self.layer
-            && !layer.remove(self.root, path, whiteout)?
+            && !layer.apply(self.root, path, whiteout)?
         {
-            self.conflicts.add(path);
+            self.conflicts.add_conflict(path);
         }
         Ok(())
     }
@@ -291,8 +300,8 @@ impl Unpacking<'_, '_> {
     fn finish_directories(&mut self) -> io::Result<()> {
         while let Some((path, attributes)) = self.directories.by_path.pop_last() {
             // A later member may have replaced it under another name, through a symlinked parent.
-            if let Some(file) = self.root.open_directory(&path).map_err(|error| named(&path, &error))? {
-                self.writers.finish_file(Arc::new(Made { file, path }), attributes, None)?;
+            if let Some(file) = self.root.open_directory(&path).map_err(|error| with_path(&path, &error))? {
+                self.writers.finish_file(Arc::new(OpenedFile { file, path }), attributes, None)?;
             }
         }
         Ok(())
@@ -300,7 +309,7 @@ impl Unpacking<'_, '_> {
 }
 
 /// Creates a device, unless the layout mounts the filesystem with `nodev`.
-fn make_device(place: &Place, kind: SFlag, numbers: (u32, u32), attributes: &Attributes) -> io::Result<()> {
+fn make_device(place: &RootEntry, kind: SFlag, numbers: (u32, u32), attributes: &MemberAttributes) -> io::Result<()> {
     if fstatfs(place.parent())?.flags().contains(FsFlags::ST_NODEV) {
         let text = "devices are not allowed here: the filesystem is mounted with nodev";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
@@ -311,7 +320,7 @@ fn make_device(place: &Place, kind: SFlag, numbers: (u32, u32), attributes: &Att
 
 #[cfg(test)]
 mod tests {
-    use super::super::beneath::Beneath;
+    use super::super::mounts::MountsBelow;
     use super::*;
     use crate::image::testing::{Tar, reader};
     use crate::image::tree::members_of;
@@ -339,10 +348,10 @@ mod tests {
             self.directory.path().join("outside").to_str().unwrap().to_owned()
         }
 
-        fn untar(&self, tar: Tar) -> io::Result<Unpacked> {
-            let mut counter = Counter::new(Beneath::default());
-            let (members, root) = (members_of(reader(&tar.end(), 700)), Root::open(&self.root, Vec::new())?);
-            untar(members, &root, &mut counter, false, &Told::default(), &Stages::start())
+        fn untar(&self, tar: Tar) -> io::Result<UnpackResult> {
+            let mut counter = HiddenFileCounter::new(MountsBelow::default());
+            let (members, root) = (members_of(reader(&tar.end(), 700)), UnpackRoot::open(&self.root, Vec::new())?);
+            untar(members, &root, &mut counter, false, &DownloadState::default(), &StageClocks::start())
         }
 
         fn read(&self, path: &str) -> String {
@@ -472,15 +481,16 @@ mod tests {
 
     #[test]
     fn directories_take_so_much_memory_and_no_more() {
-        let attributes = || Attributes { mode: 0o755, uid: 0, gid: 0, mtime: (0, 0), xattrs: Vec::new() };
+        let attributes = || MemberAttributes { mode: 0o755, uid: 0, gid: 0, mtime: (0, 0), xattrs: Vec::new() };
         let long = Path::new("").join("d/".repeat(2000));
-        let mut directories = Directories::default();
+        let mut directories = DirectoryAttributes::default();
         // The same one again takes no more.
         for _ in 0..20_000 {
-            directories.add(long.clone(), attributes()).unwrap();
+            directories.add_directory(long.clone(), attributes()).unwrap();
         }
-        let error =
-            (0..).find_map(|number| directories.add(long.join(number.to_string()), attributes()).err()).unwrap();
+        let error = (0..)
+            .find_map(|number| directories.add_directory(long.join(number.to_string()), attributes()).err())
+            .unwrap();
         let count = directories.by_path.len();
         assert!((8000..8400).contains(&count), "{count}");
         let expected = format!("the attributes of the {count} directories so far take more than 32 MiB of memory");

@@ -2,10 +2,10 @@
 //!
 //! <https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>
 
-use super::names::Names;
-use super::place::Place;
-use super::root::Root;
-use super::sweep::Entry;
+use super::dirfd::RootEntry;
+use super::name_set::NameSet;
+use super::remove_tree::DirectoryEntry;
+use super::root::UnpackRoot;
 use nix::errno::Errno;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -30,7 +30,7 @@ impl Whiteout {
     ///
     /// # Errors
     /// Returns an error if it has the form of a whiteout, but with an invalid name.
-    pub fn of(path: &Path) -> io::Result<Option<Whiteout>> {
+    pub fn parse(path: &Path) -> io::Result<Option<Whiteout>> {
         let name = path.file_name().unwrap_or_default().as_bytes();
         match name.strip_prefix(PREFIX) {
             None => Ok(None),
@@ -48,16 +48,16 @@ impl Whiteout {
 
 /// Names created by one layer. Its whiteouts only affect the layers below, regardless of their position in the tar.
 #[derive(Default)]
-pub struct Layer {
-    brought: Names,
+pub struct LayerNames {
+    brought: NameSet,
 }
 
-impl Layer {
+impl LayerNames {
     /// Records a name of this layer.
     ///
     /// # Errors
     /// Returns an error if there are too many.
-    pub fn brings(&mut self, place: &Place) -> io::Result<()> {
+    pub fn record_name(&mut self, place: &RootEntry) -> io::Result<()> {
         let name = CString::new(place.name.as_bytes())?;
         self.brought.insert((place.parent_identity(), &name))
     }
@@ -66,16 +66,18 @@ impl Layer {
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
-    pub fn make_room(&self, place: &Place) -> io::Result<()> {
+    pub fn remove_directory_at(&self, place: &RootEntry) -> io::Result<()> {
         match place.is_directory() {
             Ok(true) => {}
             Ok(false) | Err(Errno::ENOENT) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
         let name = CString::new(place.name.as_bytes())?;
-        let own: Entry = (place.parent_identity(), &name);
+        let own: DirectoryEntry = (place.parent_identity(), &name);
         let root = place.root();
-        place.sweep(&place.name, &|entry| root.is_others(entry) || entry != own && self.brought.contains(entry))?;
+        place.sweep_sibling(&place.name, &|entry| {
+            root.belongs_to_others(entry) || entry != own && self.brought.contains(entry)
+        })?;
         Ok(())
     }
 
@@ -84,8 +86,8 @@ impl Layer {
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
-    pub fn remove(&self, root: &Root, path: &Path, whiteout: &Whiteout) -> io::Result<bool> {
-        let place = match root.existing_place(path) {
+    pub fn apply(&self, root: &UnpackRoot, path: &Path, whiteout: &Whiteout) -> io::Result<bool> {
+        let place = match root.resolve_existing(path) {
             // There is nothing to remove.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(true);
@@ -94,14 +96,16 @@ impl Layer {
         };
         // `lost+found` belongs to the filesystem.
         let of_root = path.parent() == Some(Path::new(""));
-        let lost_found: Entry = (place.parent_identity(), c"lost+found");
-        let of_the_filesystem = |entry: Entry| of_root && entry == lost_found;
-        let stays = |entry: Entry| root.is_others(entry) || self.brought.contains(entry) || of_the_filesystem(entry);
+        let lost_found: DirectoryEntry = (place.parent_identity(), c"lost+found");
+        let of_the_filesystem = |entry: DirectoryEntry| of_root && entry == lost_found;
+        let stays = |entry: DirectoryEntry| {
+            root.belongs_to_others(entry) || self.brought.contains(entry) || of_the_filesystem(entry)
+        };
         let in_the_way = match whiteout {
             Whiteout::Nothing => 0,
-            Whiteout::Name(name) if place.is_merged() => u64::from(place.has_beside(name)?),
+            Whiteout::Name(name) if place.is_merged() => u64::from(place.has_sibling(name)?),
             Whiteout::Opaque if place.is_merged() => 1,
-            Whiteout::Name(name) => place.sweep(name, &stays)?,
+            Whiteout::Name(name) => place.sweep_sibling(name, &stays)?,
             Whiteout::Opaque => place.sweep_all(&stays)?,
         };
         Ok(in_the_way == 0)

@@ -9,7 +9,7 @@ fn worker() {
     if std::env::vars_os().next().is_some() {
         return;
     }
-    run().unwrap();
+    run_image_worker().unwrap();
     // Nothing else is to be done with so little power.
     process::exit(0);
 }

@@ -1,9 +1,9 @@
 //! Encrypted containers, and components of pools and RAIDs that neither md nor LVM assembles.
 
-use super::seen::{Device, SeenDevices};
-use super::{OpaqueKind, OpaqueObject, signature_name};
+use super::device_index::{DeviceIndex, IndexedDevice};
+use super::{OpaqueKind, OpaqueObject, format_signature};
 use crate::device::DevicePath;
-use crate::inventory::{Signature, StackedKind, Tried};
+use crate::inventory::{AttemptTarget, DeviceSignature, StackedDeviceKind};
 
 /// Signature types of usage `raid` that mdadm and lvm report; they are listed as arrays, groups or unassigned.
 const ASSEMBLED: [&str; 4] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member", "LVM2_member"];
@@ -17,27 +17,27 @@ const ENCRYPTED: [&str; 2] = ["BitLocker", "crypto_LUKS"];
 /// Suffix of firmware RAID types in libblkid.
 const RAID_SUFFIX: &str = "_raid_member";
 
-impl SeenDevices<'_> {
+impl DeviceIndex<'_> {
     /// Returns the components on a device. The content of a running array is listed under the array itself.
-    pub(super) fn opaque_components(&self, device: &Device) -> Vec<OpaqueObject> {
-        if self.is_held_by(device.path, StackedKind::Array) {
+    pub(super) fn check_components(&self, device: &IndexedDevice) -> Vec<OpaqueObject> {
+        if self.is_held_by(device.path, StackedDeviceKind::Array) {
             return Vec::new();
         }
-        device.signatures.iter().filter_map(|found| self.opaque_component(device.path, found)).collect()
+        device.signatures.iter().filter_map(|found| self.check_component(device.path, found)).collect()
     }
 
-    fn opaque_component(&self, device: &DevicePath, found: &Signature) -> Option<OpaqueObject> {
-        let kind = kind(found)?;
+    fn check_component(&self, device: &DevicePath, found: &DeviceSignature) -> Option<OpaqueObject> {
+        let kind = classify_signature(found)?;
         let is_open = match (kind, found.kind.as_str()) {
-            (OpaqueKind::Encrypted, _) => self.is_held_by(device, StackedKind::Crypt),
-            (_, "bcache") => self.is_held_by(device, StackedKind::Bcache),
+            (OpaqueKind::Encrypted, _) => self.is_held_by(device, StackedDeviceKind::Crypt),
+            (_, "bcache") => self.is_held_by(device, StackedDeviceKind::Bcache),
             _ => false,
         };
-        let failure = self.failure(&Tried::Container(device.clone()));
+        let failure = self.find_failure(&AttemptTarget::Container(device.clone()));
         let (reason, remedy) = reason_and_remedy(kind, found, failure);
         (!is_open).then(|| OpaqueObject {
             kind,
-            name: signature_name(found),
+            name: format_signature(found),
             devices: vec![device.clone()],
             reason,
             remedy: remedy.to_owned(),
@@ -46,7 +46,7 @@ impl SeenDevices<'_> {
     }
 }
 
-fn kind(found: &Signature) -> Option<OpaqueKind> {
+fn classify_signature(found: &DeviceSignature) -> Option<OpaqueKind> {
     let kind = found.kind.as_str();
     let is_raid = found.usage == "raid" || kind.ends_with(RAID_SUFFIX);
     match () {
@@ -57,7 +57,7 @@ fn kind(found: &Signature) -> Option<OpaqueKind> {
     }
 }
 
-fn reason_and_remedy(kind: OpaqueKind, found: &Signature, failure: Option<&str>) -> (String, &'static str) {
+fn reason_and_remedy(kind: OpaqueKind, found: &DeviceSignature, failure: Option<&str>) -> (String, &'static str) {
     let save = "save what is needed in the system that uses it";
     match (kind, found.kind.as_str()) {
         (OpaqueKind::Encrypted, _) => {

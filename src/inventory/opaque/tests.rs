@@ -1,56 +1,56 @@
 //! Which objects are opaque, as tables: each with a neighbour that is not.
 
 use super::*;
+use crate::install_marker::InstallMarker;
 use crate::inventory::{
-    ArrayMember, Failed, HAS_SNAPSHOT, Health, LogicalVolume, Partition, PhysicalVolume, Stacked, Table, Use,
-    VolumeGroup,
+    ArrayMember, DeviceUse, DiskPartition, DiskTable, FailedAttempt, HAS_SNAPSHOT, LvmLogicalVolume, LvmPhysicalVolume,
+    LvmVolumeGroup, StackedDevice, VolumeHealth,
 };
-use crate::marker::Marker;
 use uuid::Uuid;
 
 const EXPORTED: &str = "it is exported: `vgimport` it in the installed system";
 const FOREIGN: &str =
     "it belongs to the host with the system ID \"node: 1\": remove the ID with `vgchange --systemid \"\"`";
 
-fn signature(kind: &str, usage: &str) -> Signature {
-    Signature { kind: kind.to_owned(), usage: usage.to_owned(), ..Signature::default() }
+fn signature(kind: &str, usage: &str) -> DeviceSignature {
+    DeviceSignature { kind: kind.to_owned(), usage: usage.to_owned(), ..DeviceSignature::default() }
 }
 
 /// Machine with one disk, `sda`, whose second partition has these signatures.
-fn with(signatures: &[Signature]) -> Inventory {
-    let part = |number: u32| Partition {
+fn with(signatures: &[DeviceSignature]) -> Inventory {
+    let part = |number: u32| DiskPartition {
         number,
         device: format!("/dev/sda{number}").into(),
         size_bytes: 1 << 30,
-        ..Partition::default()
+        ..DiskPartition::default()
     };
-    let partitions = vec![part(1), Partition { signatures: signatures.to_vec(), ..part(2) }];
-    let table = Some(Table { partitions, ..Table::default() });
-    let disk = Disk { name: "sda".into(), device: "/dev/sda".into(), table, ..Disk::default() };
+    let partitions = vec![part(1), DiskPartition { signatures: signatures.to_vec(), ..part(2) }];
+    let table = Some(DiskTable { partitions, ..DiskTable::default() });
+    let disk = InventoryDisk { name: "sda".into(), device: "/dev/sda".into(), table, ..InventoryDisk::default() };
     Inventory { disks: vec![disk], explored: true, ..Inventory::default() }
 }
 
 /// The same with a device of this kind on the second partition.
-fn held(signatures: &[Signature], kind: StackedKind, size_bytes: u64) -> Inventory {
+fn held(signatures: &[DeviceSignature], kind: StackedDeviceKind, size_bytes: u64) -> Inventory {
     let (name, device) = ("dm-0".into(), "/dev/mapper/held".into());
-    let held = Stacked { name, device, kind, below: vec!["sda2".into()], size_bytes, ..Stacked::default() };
+    let held = StackedDevice { name, device, kind, below: vec!["sda2".into()], size_bytes, ..StackedDevice::default() };
     Inventory { stacked: vec![held], ..with(signatures) }
 }
 
-fn group(closed: Option<&str>, volumes: Vec<LogicalVolume>) -> Inventory {
-    let physical = vec![PhysicalVolume { device: Some("/dev/sda2".into()), ..PhysicalVolume::default() }];
+fn group(closed: Option<&str>, volumes: Vec<LvmLogicalVolume>) -> Inventory {
+    let physical = vec![LvmPhysicalVolume { device: Some("/dev/sda2".into()), ..LvmPhysicalVolume::default() }];
     let (name, closed) = ("vg00".to_owned(), closed.map(str::to_owned));
-    let group = VolumeGroup { name, physical, volumes, closed, ..VolumeGroup::default() };
+    let group = LvmVolumeGroup { name, physical, volumes, closed, ..LvmVolumeGroup::default() };
     Inventory { groups: vec![group], ..with(&[signature("LVM2_member", "raid")]) }
 }
 
-fn volume(kind: &str) -> LogicalVolume {
+fn volume(kind: &str) -> LvmLogicalVolume {
     let (name, uuid) = (format!("a-{kind}"), format!("u-{kind}"));
-    LogicalVolume { name, uuid, kind: kind.to_owned(), ..LogicalVolume::default() }
+    LvmLogicalVolume { name, uuid, kind: kind.to_owned(), ..LvmLogicalVolume::default() }
 }
 
 fn printed(inventory: &Inventory) -> Vec<String> {
-    let objects = inventory.opaque_objects().into_iter();
+    let objects = inventory.find_opaque_objects().into_iter();
     objects.map(|object| format!("{object}: {}; {}", object.reason, object.remedy)).collect()
 }
 
@@ -76,15 +76,15 @@ fn volumes_are_opaque_unless_they_are_shown() {
         let [said] = &printed(&group(None, vec![volume(kind)]))[..] else { panic!("{kind}") };
         let name = format!("logical volume vg00/a-{kind} ({kind}) on /dev/sda2: ");
         assert!(said.starts_with(&name) && said.contains(words), "{said}");
-        let shown = LogicalVolume { running: Some("dm-0".into()), ..volume(kind) };
+        let shown = LvmLogicalVolume { running: Some("dm-0".into()), ..volume(kind) };
         assert_eq!(printed(&group(None, vec![shown])), [""; 0], "{kind}");
     }
 }
 
 #[test]
 fn the_reason_of_a_volume_is_the_nearest_one() {
-    let entangled = |how: &str| LogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };
-    let lost = |kind: &str| LogicalVolume { health: Health::Lost, ..volume(kind) };
+    let entangled = |how: &str| LvmLogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };
+    let lost = |kind: &str| LvmLogicalVolume { health: VolumeHealth::Lost, ..volume(kind) };
     for (volume, words) in [
         (entangled(HAS_SNAPSHOT), "it has a snapshot, which would be activated with it; remove the snapshot"),
         (entangled("is being moved, which would continue"), "it is being moved, which would continue; "),
@@ -100,7 +100,7 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
     }
     let mut inventory = group(None, vec![volume("linear")]);
     let why = "`lvm lvchange` exited with 5".to_owned();
-    inventory.failed.push(Failed { tried: Tried::Volume("u-linear".to_owned()), why });
+    inventory.failed.push(FailedAttempt { tried: AttemptTarget::Volume("u-linear".to_owned()), why });
     assert!(printed(&inventory)[0].contains("(linear) on /dev/sda2: `lvm lvchange` exited with 5; "));
 }
 
@@ -114,7 +114,7 @@ fn a_closed_group_is_one_object_until_all_of_it_is_shown() {
             "remove the ID with `vgchange --systemid \"\"`",
         ),
     ] {
-        let shown = LogicalVolume { running: Some("dm-0".into()), ..volume("linear") };
+        let shown = LvmLogicalVolume { running: Some("dm-0".into()), ..volume("linear") };
         let both = group(Some(why), vec![shown.clone(), volume("thin"), volume("raid5")]);
         assert_eq!(printed(&both), [format!("volume group vg00 (a-thin, a-raid5) on /dev/sda2: {reason}; {remedy}")]);
         assert_eq!(printed(&group(Some(why), vec![shown])), [""; 0]);
@@ -126,16 +126,16 @@ fn a_closed_group_is_one_object_until_all_of_it_is_shown() {
 fn arrays_are_opaque_unless_they_run() {
     let uuid = Uuid::from_u128(9);
     let member = |role| ArrayMember { device: "/dev/sda2".into(), role };
-    let array = |level: &str, role| Array {
+    let array = |level: &str, role| MdArray {
         uuid,
         name: "root".to_owned(),
         level: level.to_owned(),
         metadata: "imsm".to_owned(),
         raid_devices: 2,
         members: vec![member(role)],
-        ..Array::default()
+        ..MdArray::default()
     };
-    let alone = |array: &Array| Inventory { arrays: vec![array.clone()], ..with(&[]) };
+    let alone = |array: &MdArray| Inventory { arrays: vec![array.clone()], ..with(&[]) };
     let active = array("raid1", MemberRole::Active(0));
     let name = "array \"root\" (raid1) on /dev/sda2: ";
     for (array, words) in [
@@ -147,22 +147,22 @@ fn arrays_are_opaque_unless_they_run() {
     }
     let firmware = printed(&alone(&array("container", MemberRole::Active(0))));
     assert!(firmware[0].contains("firmware RAID (imsm) is not started; delete the RAID volume"), "{firmware:?}");
-    let failed = vec![Failed { tried: Tried::Array(uuid), why: "not enough".to_owned() }];
+    let failed = vec![FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() }];
     let failed = printed(&Inventory { failed, ..alone(&active) });
     assert!(failed[0].contains("it does not start: not enough; "), "{failed:?}");
-    let failed = vec![Failed { tried: Tried::Array(uuid), why: "not enough".to_owned() }];
+    let failed = vec![FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() }];
     let gone = printed(&Inventory { failed, ..with(&[]) });
     assert!(gone[0].starts_with("array 00000000-") && gone[0].contains("its members are gone: not enough"), "{gone:?}");
     for (size_bytes, is_seen) in [(1 << 30, true), (0, false)] {
-        let running = Array { running: Some("dm-0".into()), ..active.clone() };
-        let inventory = Inventory { arrays: vec![running], ..held(&[], StackedKind::Array, size_bytes) };
+        let running = MdArray { running: Some("dm-0".into()), ..active.clone() };
+        let inventory = Inventory { arrays: vec![running], ..held(&[], StackedDeviceKind::Array, size_bytes) };
         assert_eq!(printed(&inventory).is_empty(), is_seen, "{size_bytes}");
     }
 }
 
 #[test]
 fn containers_and_components_are_opaque_unless_what_they_hold_runs() {
-    use StackedKind::{Array, Bcache, Crypt, Other, Volume};
+    use StackedDeviceKind::{Array, Bcache, Crypt, Other, Volume};
     for (kind, usage, opened_by, words) in [
         ("crypto_LUKS", "crypto", Some(Crypt), "it is encrypted and not open; provide its key"),
         ("BitLocker", "crypto", Some(Crypt), "it is encrypted and not open"),
@@ -198,40 +198,41 @@ fn containers_and_components_are_opaque_unless_what_they_hold_runs() {
     ] {
         assert_eq!(printed(&with(&[signature(kind, usage)])), [""; 0], "{kind}");
     }
-    let failed = vec![Failed { tried: Tried::Container("/dev/sda2".into()), why: "no key".to_owned() }];
+    let failed = vec![FailedAttempt { tried: AttemptTarget::Container("/dev/sda2".into()), why: "no key".to_owned() }];
     let locked = Inventory { failed, ..with(&[signature("crypto_LUKS", "crypto")]) };
     assert!(printed(&locked)[0].contains("it is encrypted and not open: no key; "), "{:?}", printed(&locked));
 }
 
 #[test]
 fn an_overlay_hides_nothing() {
-    let mut inventory = held(&[signature("crypto_LUKS", "crypto")], StackedKind::Other, 1 << 30);
+    let mut inventory = held(&[signature("crypto_LUKS", "crypto")], StackedDeviceKind::Other, 1 << 30);
     inventory.stacked[0].device = "/dev/mapper/drophammer-overlay-sda2".into();
     assert_eq!(printed(&inventory).len(), 1);
     let (name, device, below) = ("md127".into(), "/dev/md127".into(), vec!["dm-0".into()]);
-    let kind = StackedKind::Array;
-    inventory.stacked.push(Stacked { name, device, kind, below, size_bytes: 1, ..Stacked::default() });
+    let kind = StackedDeviceKind::Array;
+    inventory.stacked.push(StackedDevice { name, device, kind, below, size_bytes: 1, ..StackedDevice::default() });
     assert_eq!(printed(&inventory), [""; 0]);
 }
 
 #[test]
 fn filesystems_are_opaque_unless_they_were_mounted() {
-    let seen = |unreadable_marker: Option<&str>, marker| Filesystem {
+    let seen = |unreadable_marker: Option<&str>, marker| FilesystemContents {
         device: "/dev/sda2".into(),
         unreadable_marker: unreadable_marker.map(str::to_owned),
         marker,
-        ..Filesystem::default()
+        ..FilesystemContents::default()
     };
     for kind in ROOT_FORMATS {
         let there = with(&[signature(kind, "filesystem")]);
         let said = printed(&there);
         assert_eq!(said, [format!("{kind} on /dev/sda2: it is not mounted; mount it read-only to see why this fails")]);
-        for filesystem in [seen(None, None), seen(None, Some(Marker::default()))] {
+        for filesystem in [seen(None, None), seen(None, Some(InstallMarker::default()))] {
             assert_eq!(printed(&Inventory { filesystems: vec![filesystem], ..there.clone() }), [""; 0], "{kind}");
         }
         let damaged = Inventory { filesystems: vec![seen(Some("it is larger"), None)], ..there.clone() };
         assert!(printed(&damaged)[0].contains("its install marker cannot be read: it is larger; "));
-        let failed = vec![Failed { tried: Tried::Filesystem("/dev/sda2".into()), why: "EUCLEAN".to_owned() }];
+        let failed =
+            vec![FailedAttempt { tried: AttemptTarget::Filesystem("/dev/sda2".into()), why: "EUCLEAN".to_owned() }];
         let failed = Inventory { failed, ..there.clone() };
         assert!(printed(&failed)[0].contains("it cannot be mounted: EUCLEAN; repair the filesystem"));
         let two = with(&[signature(kind, "filesystem"), signature("swap", "other")]);
@@ -239,7 +240,7 @@ fn filesystems_are_opaque_unless_they_were_mounted() {
         assert!(printed(&two)[0].contains(&words), "{:?}", printed(&two));
         // What holds it shows what is in it.
         let mut used = there.clone();
-        used.disks[0].table.as_mut().unwrap().partitions[1].uses = vec![Use::Holder("md127".into())];
+        used.disks[0].table.as_mut().unwrap().partitions[1].uses = vec![DeviceUse::Holder("md127".into())];
         assert_eq!(printed(&used), [""; 0], "{kind}");
     }
 }
@@ -249,7 +250,7 @@ fn what_is_unassigned_or_unreadable_is_opaque() {
     let mut inventory = with(&[]);
     assert_eq!(printed(&inventory), [""; 0]);
     let devices = ["/dev/sda1", "/dev/sda2"].map(DevicePath::from).into();
-    inventory.unknown.push(Unknown { devices, reason: "bad checksum".to_owned() });
+    inventory.unknown.push(UnassignedDevices { devices, reason: "bad checksum".to_owned() });
     inventory.disks[0].unreadable = Some("/dev/sda3: Input/output error".to_owned());
     assert_eq!(
         printed(&inventory),
@@ -263,12 +264,12 @@ fn what_is_unassigned_or_unreadable_is_opaque() {
 /// An inventory that was read before anything was assembled does not tell whether the agent can look.
 #[test]
 fn only_what_the_agent_may_still_see_is_untried() {
-    let entangled = |how: &str| LogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };
-    let lost = LogicalVolume { health: Health::Lost, ..volume("linear") };
-    let array = |role| Array {
+    let entangled = |how: &str| LvmLogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };
+    let lost = LvmLogicalVolume { health: VolumeHealth::Lost, ..volume("linear") };
+    let array = |role| MdArray {
         raid_devices: 1,
         members: vec![ArrayMember { device: "/dev/sda2".into(), role }],
-        ..Array::default()
+        ..MdArray::default()
     };
     let arrays = |role| Inventory { arrays: vec![array(role)], ..with(&[]) };
     for (inventory, may_be_seen) in [
@@ -290,7 +291,7 @@ fn only_what_the_agent_may_still_see_is_untried() {
         (with(&[signature("zfs_member", "raid")]), false),
     ] {
         for explored in [false, true] {
-            let objects = Inventory { explored, ..inventory.clone() }.opaque_objects();
+            let objects = Inventory { explored, ..inventory.clone() }.find_opaque_objects();
             assert_eq!(objects.len(), 1, "{objects:?}");
             assert_eq!(objects[0].untried, may_be_seen && !explored, "{:?}", objects[0]);
         }

@@ -39,7 +39,7 @@ impl Ironic {
             quiet(&programs.join("ironic-dbsync"), &directory, "dbsync.log").arg("create_schema").status().unwrap();
         assert!(made.success(), "see {}/dbsync.log", directory.display());
         let process = quiet(&programs.join("ironic"), &directory, "ironic.log").spawn().unwrap();
-        let client = crate::http::client().unwrap();
+        let client = crate::http::new_client().unwrap();
         let ironic = Ironic { programs, directory, url: format!("http://127.0.0.1:{port}"), client, process };
         ironic.wait_for_conductor();
         ironic

@@ -4,7 +4,7 @@ use super::super::steps::tests::{Paper, machine};
 use super::super::*;
 use super::conductor::{Ironic, step};
 use super::paper::{API, boot, ran, two_steps};
-use crate::inventory::Firmware;
+use crate::inventory::FirmwareType;
 use crate::plan::StageName;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -91,14 +91,14 @@ pub fn direct(ironic: &mut Ironic) -> String {
     ironic.ask(Method::PATCH, "nodes/direct", &patch);
     ironic.target("direct", "active");
     let booted = boot(ironic, &mac, API, |paper| {
-        paper.inventory.system.firmware = Firmware::Uefi;
+        paper.inventory.system.firmware = FirmwareType::Uefi;
         paper.brings = machine("installed-default").disks[0].table.clone();
     });
     let history = ironic.until("direct", &["active"]);
     assert!(ran(&booted, StageName::ImageBurn) && !ran(&booted, StageName::TargetInstaller));
     // The conductor requests a boot loader after the image.
     assert!(ran(&booted, StageName::BootEntries));
-    assert_eq!(booted.run.join().unwrap().unwrap(), Ending::PowerOff);
+    assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     history
 }
 
@@ -141,11 +141,11 @@ pub fn rescue(ironic: &mut Ironic) -> String {
     ironic.target("rescued", "active");
     let booted = boot(ironic, &mac, API, |_| ());
     let deployed = ironic.until("rescued", &["active"]);
-    assert_eq!(booted.run.join().unwrap().unwrap(), Ending::PowerOff);
+    assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     ironic.wish("rescued", &json!({"target": "rescue", "rescue_password": "correct horse"}));
     let booted = boot(ironic, &mac, API, |_| ());
     let rescued = ironic.until("rescued", &["rescue"]);
-    assert_eq!(booted.run.join().unwrap().unwrap(), Ending::Rescue);
+    assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::Rescue);
     let hash = booted.paper.let_in.lock().unwrap().clone().unwrap();
     assert!(hash.starts_with("$5$") || hash.starts_with("$6$"), "{hash}");
     assert_eq!(*booted.paper.ran.lock().unwrap(), []);
@@ -159,7 +159,7 @@ pub fn service(ironic: &mut Ironic) -> String {
     ironic.target("serviced", "active");
     let booted = boot(ironic, &mac, API, |_| ());
     ironic.until("serviced", &["active"]);
-    assert_eq!(booted.run.join().unwrap().unwrap(), Ending::PowerOff);
+    assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     let files = json!([{"path": "/etc/motd", "partition": "/dev/sda2", "content": "aGVsbG8="}]);
     let step = json!({"interface": "deploy", "step": "inject_files", "args": {"files": files}});
     ironic.wish("serviced", &json!({"target": "service", "service_steps": [step]}));

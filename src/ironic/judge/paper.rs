@@ -4,9 +4,9 @@
 use super::super::steps::tests::{Paper, elsewhere, machine, one_disk};
 use super::super::*;
 use super::conductor::{Ironic, PATIENCE, step};
-use crate::inventory::{Disk, Nic};
+use crate::cmdline::ControlPlaneSource;
+use crate::inventory::{InventoryDisk, Nic};
 use crate::plan::StageName;
-use crate::settings::InCharge;
 use serde_json::{Value, json};
 use std::fs;
 use std::thread::JoinHandle;
@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 /// Simulated machine that was switched on.
 pub struct Booted {
     pub paper: Arc<Paper>,
-    pub run: JoinHandle<Result<Ending>>,
+    pub run: JoinHandle<Result<IronicEnding>>,
 }
 
 pub fn boot(ironic: &Ironic, mac: &str, words: &str, change: impl FnOnce(&mut Paper)) -> Booted {
@@ -27,12 +27,12 @@ pub fn boot(ironic: &Ironic, mac: &str, words: &str, change: impl FnOnce(&mut Pa
         format!("{} ipa-advertise-host=127.0.0.1 ipa-listen-port=0 BOOTIF={mac}", words.replace("IRONIC", &ironic.url));
     let hands = paper.clone();
     let run = thread::spawn(move || {
-        let InCharge::Conductor(conductor) = Settings::from_cmdline(&cmdline).unwrap().control else {
+        let ControlPlaneSource::Conductor(conductor) = AgentSettings::from_cmdline(&cmdline).unwrap().control else {
             panic!("{cmdline}")
         };
         let directory = tempfile::tempdir().unwrap();
-        let agent = Agent { conductor: &conductor, inventory: &inventory, directory: directory.path(), gap: GAP };
-        agent.serve(hands, &[])
+        let agent = IronicAgent { conductor: &conductor, inventory: &inventory, directory: directory.path(), gap: GAP };
+        agent.serve_conductor(hands, &[])
     });
     Booted { paper, run }
 }
@@ -59,7 +59,7 @@ pub fn cleaning(ironic: &mut Ironic) -> String {
     ironic.choose("cleaning", &two_steps());
     ironic.target("cleaning", "active");
     let again = ironic.until("cleaning", &["active"]);
-    assert_eq!(booted.run.join().unwrap().unwrap(), Ending::PowerOff);
+    assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     format!("{history}; then {again}")
 }
 
@@ -70,7 +70,7 @@ pub fn manual_cleaning(ironic: &mut Ironic) -> String {
     let steps = ["erase_devices", "erase_devices_metadata"].map(|step| json!({"interface": "deploy", "step": step}));
     ironic.wish("manual", &json!({"target": "clean", "clean_steps": steps}));
     let booted = boot(ironic, &mac, API, |paper| {
-        let kept = Disk {
+        let kept = InventoryDisk {
             name: "sdb".into(),
             device: "/dev/sdb".into(),
             serial: "KEEP".into(),
@@ -110,7 +110,7 @@ pub fn deploy(ironic: &mut Ironic) -> String {
     ironic.target("deploy", "active");
     let booted = boot(ironic, &mac, API, |_| ());
     let history = ironic.until("deploy", &["active"]);
-    assert_eq!(booted.run.join().unwrap().unwrap(), Ending::PowerOff);
+    assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     let ran = booted.paper.ran.lock().unwrap();
     let place =
         |stage: StageName| ran.iter().position(|one| *one == stage).unwrap_or_else(|| panic!("{stage}: {ran:?}"));
@@ -194,17 +194,17 @@ pub fn wrong_token(ironic: &mut Ironic) -> String {
         assert!(Instant::now() < end, "{node}");
         thread::sleep(Duration::from_millis(200));
     };
-    let stranger = crate::http::builder(Some(PATIENCE)).danger_accept_invalid_certs(true).build().unwrap();
+    let stranger = crate::http::client_builder(Some(PATIENCE)).danger_accept_invalid_certs(true).build().unwrap();
     let order = json!({"name": "standby.power_off", "params": {}});
     for token in ["", "******", "x"] {
         let answer = stranger.post(format!("{url}/v1/commands/?agent_token={token}")).json(&order).send().unwrap();
         assert_eq!(answer.status(), 401);
     }
-    let old = crate::http::builder(Some(PATIENCE)).danger_accept_invalid_certs(true);
+    let old = crate::http::client_builder(Some(PATIENCE)).danger_accept_invalid_certs(true);
     let old = old.tls_version_max(reqwest::tls::Version::TLS_1_2).build().unwrap();
     assert!(old.get(&url).send().is_err(), "TLS 1.2 is answered");
     let history = ironic.until("stranger", &["active"]);
-    assert_eq!(booted.run.join().unwrap().unwrap(), Ending::PowerOff);
+    assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     history
 }
 
@@ -223,6 +223,6 @@ pub fn conductor_away(ironic: &mut Ironic) -> String {
     thread::sleep(Duration::from_secs(8));
     ironic.start_again();
     let history = ironic.until("away", &["active"]);
-    assert_eq!(booted.run.join().unwrap().unwrap(), Ending::PowerOff);
+    assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     history
 }

@@ -2,8 +2,8 @@
 
 use super::super::certificate;
 use super::super::commands::tests::held;
-use super::super::commands::{Command, Commands, Work};
-use super::super::wire::Fault;
+use super::super::commands::{CommandExecutor, CommandList, IronicCommand};
+use super::super::messages::CommandFault;
 use super::*;
 use reqwest::blocking::Client;
 use serde_json::{Map, Value, json};
@@ -11,26 +11,27 @@ use std::io::{Read, Write};
 
 struct Nothing;
 
-impl Work for Nothing {
-    fn perform(&self, _: Command, _: &Map<String, Value>) -> Result<Option<Value>, Fault> {
+impl CommandExecutor for Nothing {
+    fn execute_command(&self, _: IronicCommand, _: &Map<String, Value>) -> Result<Option<Value>, CommandFault> {
         Ok(None)
     }
 
-    fn acknowledged(&self, _: Command, _: bool) {}
+    fn result_available(&self, _: IronicCommand, _: bool) {}
 }
 
 fn client() -> Client {
     // A certificate that is its own CA is none for rustls. The conductor's library takes it (`judge`).
-    crate::http::builder(Some(Duration::from_secs(60))).danger_accept_invalid_certs(true).build().unwrap()
+    crate::http::client_builder(Some(Duration::from_secs(60))).danger_accept_invalid_certs(true).build().unwrap()
 }
 
-fn serve_with(work: Arc<dyn Work>, bounds: Bounds) -> String {
-    let listener = listen(0).unwrap();
+fn serve_with(work: Arc<dyn CommandExecutor>, bounds: ServerLimits) -> String {
+    let listener = listen_on_port(0).unwrap();
     let port = listener.local_addr().unwrap().port();
-    let routes = Arc::new(Routes::new(Commands::new(work)));
-    routes.trust("secret");
-    let identity = certificate::of_boot(tempfile::tempdir().unwrap().path(), Ipv4Addr::LOCALHOST.into()).unwrap();
-    start(listener, &identity, routes, bounds).unwrap();
+    let routes = Arc::new(RequestHandler::new(CommandList::new(work)));
+    routes.set_token("secret");
+    let identity =
+        certificate::load_or_create(tempfile::tempdir().unwrap().path(), Ipv4Addr::LOCALHOST.into()).unwrap();
+    start_server(listener, &identity, routes, bounds).unwrap();
     format!("127.0.0.1:{port}")
 }
 
@@ -66,7 +67,8 @@ fn patiently<T>(ask: impl Fn() -> reqwest::Result<T>) -> T {
 #[test]
 fn one_that_sends_too_much_or_too_slowly_is_let_go() {
     let short = Duration::from_millis(300);
-    let bounds = Bounds { body_bytes: 1000, body: short, head: short, handshake: short, connections: 2, ..BOUNDS };
+    let bounds =
+        ServerLimits { body_bytes: 1000, body: short, head: short, handshake: short, connections: 2, ..BOUNDS };
     let (host, client) = (serve_with(Arc::new(Nothing), bounds), client());
     let url = format!("https://{host}/v1/commands/?agent_token=secret");
     let answer = patiently(|| client.post(&url).body("x".repeat(2000)).send());
@@ -83,11 +85,11 @@ fn one_that_sends_too_much_or_too_slowly_is_let_go() {
 /// As many connections as one address may have are open, and say nothing.
 #[test]
 fn who_holds_all_that_one_address_may_have_keeps_nobody_else_out() {
-    let host = serve_with(Arc::new(Nothing), Bounds { of_an_address: 2, ..BOUNDS });
+    let host = serve_with(Arc::new(Nothing), ServerLimits { of_an_address: 2, ..BOUNDS });
     let silent: Vec<_> = (0..2).map(|_| std::net::TcpStream::connect(&host).unwrap()).collect();
     let mut third = std::net::TcpStream::connect(&host).unwrap();
     assert_eq!(third.read(&mut [0; 16]).unwrap_or_default(), 0);
-    let other = crate::http::builder(Some(Duration::from_secs(60)))
+    let other = crate::http::client_builder(Some(Duration::from_secs(60)))
         .danger_accept_invalid_certs(true)
         .local_address(std::net::IpAddr::from([127, 0, 0, 2]));
     assert_eq!(other.build().unwrap().get(format!("https://{host}/")).send().unwrap().status(), 200);
@@ -96,7 +98,7 @@ fn who_holds_all_that_one_address_may_have_keeps_nobody_else_out() {
 
 /// Returns a client whose connections come from that loopback address.
 fn client_at(last: u8) -> Client {
-    let other = crate::http::builder(Some(Duration::from_secs(20)))
+    let other = crate::http::client_builder(Some(Duration::from_secs(20)))
         .danger_accept_invalid_certs(true)
         .local_address(std::net::IpAddr::from([127, 0, 0, last]));
     other.build().unwrap()
@@ -152,7 +154,7 @@ fn alone_ten_thousand_wrong_tokens_cost_no_memory() {
 #[test]
 fn what_speaks_an_older_tls_or_none_is_not_answered() {
     let host = serve_with(Arc::new(Nothing), BOUNDS);
-    let old = crate::http::builder(Some(Duration::from_secs(60)))
+    let old = crate::http::client_builder(Some(Duration::from_secs(60)))
         .danger_accept_invalid_certs(true)
         .tls_version_max(reqwest::tls::Version::TLS_1_2);
     assert!(old.build().unwrap().get(format!("https://{host}/")).send().is_err());
@@ -243,7 +245,7 @@ fn damaged(random: &mut fastrand::Rng) -> Vec<u8> {
 #[test]
 fn whatever_is_sent_the_next_one_is_served() {
     let short = Duration::from_millis(200);
-    let host = serve_with(Arc::new(Nothing), Bounds { body: short, head: short, ..BOUNDS });
+    let host = serve_with(Arc::new(Nothing), ServerLimits { body: short, head: short, ..BOUNDS });
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
     let verifier = Arc::new(Anybody(provider));

@@ -3,12 +3,12 @@
 mod more;
 
 use super::*;
+use crate::cmdline::AgentSettings;
 use crate::device::DevicePath;
-use crate::facts::Erased;
-use crate::inventory::{EraseMethod, Filesystem, Table};
-use crate::marker::{Marker, lineage};
-use crate::plan::{OfRun, OnDevice, Operation, StageName};
-use crate::settings::Settings;
+use crate::install_marker::{InstallMarker, lineage};
+use crate::install_report::ErasedDisk;
+use crate::inventory::{DiskTable, EraseMethod, FilesystemContents};
+use crate::plan::{DeviceOp, Operation, SessionOp, StageName};
 use proptest::prelude::*;
 use proptest::{collection, sample};
 
@@ -25,7 +25,7 @@ pub struct Paper {
     pub pause: std::time::Duration,
     pub burned: Mutex<Vec<DevicePath>>,
     /// What a disk has when an image was burned onto it.
-    pub brings: Option<Table>,
+    pub brings: Option<DiskTable>,
     /// By this hash.
     pub let_in: Mutex<Option<String>>,
     /// Of each layout that was begun: is what it keeps opened?
@@ -49,8 +49,8 @@ impl Paper {
     }
 }
 
-impl Hands for Paper {
-    fn begin(&self, wanted: Option<(&Layout, &mut Allocation)>) -> Result<Inventory> {
+impl StepExecutor for Paper {
+    fn begin_step(&self, wanted: Option<(&Layout, &mut Allocation)>) -> Result<Inventory> {
         self.opens.lock().unwrap().extend(wanted.map(|(_, allocation)| allocation.reinstall));
         let mut inventory = self.inventory.clone();
         let burned = self.burned.lock().unwrap();
@@ -60,45 +60,45 @@ impl Hands for Paper {
         Ok(inventory)
     }
 
-    fn run(&self, part: &Plan) -> Result<Done> {
+    fn run_part(&self, part: &Plan) -> Result<DiskChanges> {
         std::thread::sleep(self.pause);
-        let mut done = Done::default();
+        let mut done = DiskChanges::default();
         for stage in &part.stages {
             if *self.fails_at.lock().unwrap() == Some(stage.name) {
                 return Err(Error::new(Phase::Storage, format!("{} fails on paper", stage.name)));
             }
             self.ran.lock().unwrap().push(stage.name);
             for operation in &stage.operations {
-                if let Operation::Run(OfRun::BurnDisk(burn)) = operation {
+                if let Operation::Run(SessionOp::BurnDisk(burn)) = operation {
                     self.burned.lock().unwrap().push(burn.device.clone());
                 }
-                if let Operation::Device(OnDevice::WipeDisk(wipe)) = operation {
+                if let Operation::Device(DeviceOp::WipeDisk(wipe)) = operation {
                     let (device, serial) = (wipe.device.to_string(), String::new());
                     self.wiped.lock().unwrap().push(device.clone());
                     let (method, proof) = (EraseMethod::WriteZeroes, "on paper".to_owned());
-                    done.erased.push(Erased { device, serial, method, proof, seconds: 0.0 });
+                    done.erased.push(ErasedDisk { device, serial, method, proof, seconds: 0.0 });
                 }
             }
         }
         Ok(done)
     }
 
-    fn leave(&self, whole: bool) {
+    fn release_all(&self, whole: bool) {
         self.left.lock().unwrap().push(whole);
     }
 
-    fn sync(&self) {}
+    fn sync_filesystems(&self) {}
 
-    fn rescue(&self, hash: &str) -> Result<()> {
+    fn enable_rescue(&self, hash: &str) -> Result<()> {
         *self.let_in.lock().unwrap() = Some(hash.to_owned());
         Ok(())
     }
 
-    fn fetch(&self, url: &str) -> Result<Vec<u8>> {
+    fn fetch_file(&self, url: &str) -> Result<Vec<u8>> {
         Ok(url.as_bytes().to_vec())
     }
 
-    fn logs(&self) -> Vec<(&'static str, Vec<u8>)> {
+    fn collect_logs(&self) -> Vec<(&'static str, Vec<u8>)> {
         vec![("kernel.log", b"on paper".to_vec())]
     }
 }
@@ -135,7 +135,7 @@ fn map(value: Value) -> Map<String, Value> {
 
 struct Bench {
     hands: Arc<Paper>,
-    steps: Steps,
+    steps: StepRunner,
     node: Map<String, Value>,
 }
 
@@ -146,15 +146,16 @@ impl Bench {
 
     fn with(paper: Paper) -> Bench {
         let hands = Arc::new(paper);
-        let steps = Steps::new(hands.clone(), Arc::default(), &["ttyS0".to_owned()]);
+        let steps = StepRunner::new(hands.clone(), Arc::default(), &["ttyS0".to_owned()]);
         Bench { hands, steps, node: map(json!({"uuid": "n-1", "name": "node-1", "instance_info": {}})) }
     }
 
     /// `step` of deploy, or `interface.step`.
     fn run(&self, step: &str, args: Value) -> Result<Value, String> {
         let (interface, step) = step.split_once('.').unwrap_or(("deploy", step));
-        let offer = steps::OFFERED.iter().find(|offer| (offer.interface, offer.step) == (interface, step)).unwrap();
-        self.steps.run(offer, &Node(&self.node), &map(args)).map_err(|error| error.to_string())
+        let offer =
+            deploy_steps::OFFERED.iter().find(|offer| (offer.interface, offer.step) == (interface, step)).unwrap();
+        self.steps.run_step(offer, &IronicNode(&self.node), &map(args)).map_err(|error| error.to_string())
     }
 
     fn ran(&self) -> Vec<StageName> {
@@ -169,7 +170,7 @@ fn install_is_everything_but_what_kexec_needs() {
     let bench = Bench::new();
     let result = bench.run("install", json!({"layout": one_disk(), "image": IMAGE})).unwrap();
     assert_eq!(result["image"], "debian-12.0.20261101");
-    assert_eq!(result["steps"].as_array().unwrap().len(), whole());
+    assert_eq!(result["steps"].as_array().unwrap().len(), core_step_count());
     let ran = bench.ran();
     for stage in [StageName::StorageWipe, StageName::ImageBurn, StageName::TargetMarker, StageName::StorageUnmount] {
         assert!(ran.contains(&stage), "{stage}: {ran:?}");
@@ -178,7 +179,7 @@ fn install_is_everything_but_what_kexec_needs() {
         assert!(!ran.contains(&stage), "{stage}: {ran:?}");
     }
     assert!(bench.steps.is_whole());
-    let (root, esp) = bench.steps.made().unwrap();
+    let (root, esp) = bench.steps.root_and_esp_uuids().unwrap();
     assert!(root.len() == 36 && esp.is_some_and(|esp| esp.len() == 9), "{root}");
 }
 
@@ -258,9 +259,9 @@ fn a_stage_that_fails_ends_the_deploy() {
 #[test]
 fn the_power_that_goes_after_half_a_deploy_leaves_nothing_that_boots() {
     let bench = Bench::new();
-    bench.steps.leave();
+    bench.steps.release_all();
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
-    bench.steps.leave();
+    bench.steps.release_all();
     assert_eq!(*bench.hands.left.lock().unwrap(), [true, false]);
 }
 
@@ -286,23 +287,32 @@ fn every_disk_is_erased_with_a_proof() {
 #[test]
 fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
     let mut inventory = machine("installed-default");
-    let marker = Marker { machine: "n-1".into(), allocation: "a-1".into(), ..Marker::default() };
+    let marker = InstallMarker { machine: "n-1".into(), allocation: "a-1".into(), ..InstallMarker::default() };
     inventory.filesystems =
-        vec![Filesystem { device: "/dev/sda2".into(), marker: Some(marker), ..Filesystem::default() }];
+        vec![FilesystemContents { device: "/dev/sda2".into(), marker: Some(marker), ..FilesystemContents::default() }];
     let mut layout = crate::layout::read_json(&one_disk()).unwrap().layout;
     let mut allocation = Allocation { id: "new".into(), ..Allocation::default() };
-    assert!(decide("n-1", Wish::Unsaid, &layout, &inventory, &mut allocation).is_ok());
-    let kept = crate::layout::Disk { device: "/dev/sdb".into(), wipeonreinstall: false, ..layout.disks[0].clone() };
+    assert!(decide_install_mode("n-1", RequestedMode::Unsaid, &layout, &inventory, &mut allocation).is_ok());
+    let kept = crate::layout::DiskSpec { device: "/dev/sdb".into(), wipeonreinstall: false, ..layout.disks[0].clone() };
     layout.disks.push(kept);
-    let error = decide("n-1", Wish::Unsaid, &layout, &inventory, &mut allocation).unwrap_err().to_string();
+    let error = decide_install_mode("n-1", RequestedMode::Unsaid, &layout, &inventory, &mut allocation)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("use mode: reinstall") && error.contains("nothing was written"), "{error}");
-    assert!(decide("n-1", Wish::Install, &layout, &inventory, &mut allocation).is_ok());
+    assert!(decide_install_mode("n-1", RequestedMode::Install, &layout, &inventory, &mut allocation).is_ok());
     assert!(!allocation.reinstall);
-    decide("n-1", Wish::Reinstall { without_marker: false }, &layout, &inventory, &mut allocation).unwrap();
+    decide_install_mode(
+        "n-1",
+        RequestedMode::Reinstall { without_marker: false },
+        &layout,
+        &inventory,
+        &mut allocation,
+    )
+    .unwrap();
     assert_eq!((allocation.reinstall, allocation.id.as_str()), (true, "a-1"));
     assert_eq!(allocation.order_id(), Some("new"));
     // Those of other nodes say nothing here: the plan has its own rule for them.
-    assert!(decide("n-2", Wish::Unsaid, &layout, &inventory, &mut Allocation::default()).is_ok());
+    assert!(decide_install_mode("n-2", RequestedMode::Unsaid, &layout, &inventory, &mut Allocation::default()).is_ok());
 }
 
 /// The clock of one of them may be wrong: a reinstall must not mean the wrong one.
@@ -310,24 +320,25 @@ fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
 fn a_reinstall_means_the_installation_that_replaced_the_other_one() {
     let mut inventory = machine("installed-default");
     let layout = crate::layout::read_json(&one_disk()).unwrap().layout;
-    let marker = |allocation: &str, time: &str| Marker {
+    let marker = |allocation: &str, time: &str| InstallMarker {
         machine: "n-1".into(),
         allocation: allocation.into(),
         time: time.into(),
-        ..Marker::default()
+        ..InstallMarker::default()
     };
     let (old, new) = (marker("a-1", "2099-01-01T00:00:00Z"), marker("a-2", "1970-01-01T00:00:00Z"));
-    let proven = Marker { supersedes: lineage::supersede(std::iter::once(&old)), ..new.clone() };
-    let wish = Wish::Reinstall { without_marker: false };
+    let proven = InstallMarker { supersedes: lineage::collect_superseded(std::iter::once(&old)), ..new.clone() };
+    let wish = RequestedMode::Reinstall { without_marker: false };
     for (new, expected) in [(proven, Some("a-2")), (new, None)] {
-        let filesystem = |device: &str, marker: Marker| Filesystem {
+        let filesystem = |device: &str, marker: InstallMarker| FilesystemContents {
             device: device.into(),
             marker: Some(marker),
-            ..Filesystem::default()
+            ..FilesystemContents::default()
         };
         inventory.filesystems = vec![filesystem("/dev/sda2", old.clone()), filesystem("/dev/sdb1", new)];
         let mut allocation = Allocation { id: "new".into(), ..Allocation::default() };
-        let decided = decide("n-1", wish, &layout, &inventory, &mut allocation).map_err(|error| error.to_string());
+        let decided =
+            decide_install_mode("n-1", wish, &layout, &inventory, &mut allocation).map_err(|error| error.to_string());
         match expected {
             Some(expected) => assert_eq!((decided, allocation.id.as_str()), (Ok(()), expected)),
             None => assert!(decided.unwrap_err().contains("several installations of this node")),
@@ -338,8 +349,8 @@ fn a_reinstall_means_the_installation_that_replaced_the_other_one() {
 #[test]
 fn settings_make_hands() {
     // Only that they can be made: what they do is the session's, and is tested there.
-    let settings = Settings::from_cmdline("ipa-api-url=http://h").unwrap();
-    drop(super::super::hands::Metal::new(&settings));
+    let settings = AgentSettings::from_cmdline("ipa-api-url=http://h").unwrap();
+    drop(super::super::executor::MachineExecutor::new(&settings));
 }
 
 /// Anything that JSON can say, with the words of arguments in it.
@@ -399,11 +410,11 @@ proptest! {
     /// Whatever a step is told: what is refused has written nothing, and nothing panics.
     #[test]
     fn a_step_that_is_told_nonsense_writes_nothing(args in anything(), node in anything()) {
-        for offer in &steps::OFFERED {
+        for offer in &deploy_steps::OFFERED {
             let mut bench = Bench::new();
             bench.node = node.as_object().cloned().unwrap_or_default();
             let args = args.as_object().cloned().unwrap_or_default();
-            let refused = bench.steps.run(offer, &Node(&bench.node), &args).is_err();
+            let refused = bench.steps.run_step(offer, &IronicNode(&bench.node), &args).is_err();
             prop_assert!(!refused || bench.ran().is_empty(), "{}", offer.step);
         }
     }

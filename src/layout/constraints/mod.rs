@@ -4,30 +4,30 @@
 pub(super) mod tests;
 mod version;
 
-pub use version::{ImageId, Version, Written};
+pub use version::{ImageId, ImageVersion, VersionPattern};
 
 /// Operators of metal-api. A version without an operator is also valid.
 const OPERATORS: [&str; 11] = ["=", "!=", ">", "<", ">=", "=>", "<=", "=<", "~", "~>", "^"];
 
 /// Inserts the blank that metal-api requires into a constraint such as `>=10`, which the first proposal used; `None` for any other text.
-pub(super) fn with_blank(constraint: &str) -> Option<String> {
+pub(super) fn insert_blank(constraint: &str) -> Option<String> {
     let version = constraint.trim_start_matches(['=', '!', '>', '<', '~', '^']);
     let operator = constraint.strip_suffix(version)?;
-    (OPERATORS.contains(&operator) && Written::parse(version).is_some()).then(|| format!("{operator} {version}"))
+    (OPERATORS.contains(&operator) && VersionPattern::parse(version).is_some()).then(|| format!("{operator} {version}"))
 }
 
 /// Returns the problem of an image constraint. Valid are `*`, a version, and an operator followed by a blank and a version.
-pub(super) fn syntax_error(constraint: &str) -> Option<String> {
-    parse(constraint).err()
+pub(super) fn find_syntax_error(constraint: &str) -> Option<String> {
+    parse_constraint(constraint).err()
 }
 
 /// Parses a constraint into operator and version; `None` stands for `*`.
-fn parse(constraint: &str) -> Result<Option<(&str, Written)>, String> {
+fn parse_constraint(constraint: &str) -> Result<Option<(&str, VersionPattern)>, String> {
     if constraint.trim() == "*" {
         return Ok(None);
     }
     let Some((operator, version)) = constraint.split_once(' ') else {
-        let written = Written::parse(constraint).ok_or_else(|| {
+        let written = VersionPattern::parse(constraint).ok_or_else(|| {
             format!(
                 "given imageconstraint:{constraint} is not valid, missing space between op and version? invalid semantic version"
             )
@@ -37,7 +37,7 @@ fn parse(constraint: &str) -> Result<Option<(&str, Written)>, String> {
     if !OPERATORS.contains(&operator) {
         return Err(format!("given imageconstraint op:{operator} is not supported"));
     }
-    let written = Written::parse(version).ok_or_else(|| {
+    let written = VersionPattern::parse(version).ok_or_else(|| {
         let several = match version.contains([',', '|']) || version.trim().contains(char::is_whitespace) {
             true => "; only one operator and one version are supported: ~ 10 is all of 10, ^ 10.1 is 10.1 and later versions of 10",
             false => "",
@@ -49,91 +49,91 @@ fn parse(constraint: &str) -> Result<Option<(&str, Written)>, String> {
 
 /// Set of all versions that a constraint accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Accepted(Vec<Interval>);
+pub struct VersionSet(Vec<VersionInterval>);
 
 /// Versions from `low` to `high`, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Interval {
-    low: Version,
-    high: Version,
+struct VersionInterval {
+    low: ImageVersion,
+    high: ImageVersion,
 }
 
-impl Accepted {
+impl VersionSet {
     /// Evaluates a constraint.
     ///
     /// # Errors
     /// The constraint is invalid.
-    pub fn by(constraint: &str) -> Result<Accepted, String> {
-        let versions = match parse(constraint)? {
-            None => span(Some(Version::MIN), Some(Version::MAX)),
-            Some((operator, written)) => accepted(operator, written),
+    pub fn from_constraint(constraint: &str) -> Result<VersionSet, String> {
+        let versions = match parse_constraint(constraint)? {
+            None => single_interval(Some(ImageVersion::MIN), Some(ImageVersion::MAX)),
+            Some((operator, written)) => accepted_intervals(operator, written),
         };
-        Ok(Accepted(versions))
+        Ok(VersionSet(versions))
     }
 
-    pub fn contains(&self, version: Version) -> bool {
+    pub fn contains(&self, version: ImageVersion) -> bool {
         self.0.iter().any(|interval| (interval.low..=interval.high).contains(&version))
     }
 
     /// Returns a plausible version that both accept: usually the lowest one.
-    pub fn common(&self, other: &Accepted) -> Option<Version> {
+    pub fn find_common(&self, other: &VersionSet) -> Option<ImageVersion> {
         let pairs = self.0.iter().flat_map(|one| other.0.iter().map(move |other| (one, other)));
         let common = pairs.map(|(one, other)| (one.low.max(other.low), one.high.min(other.high)));
         let (low, high) = common.filter(|(low, high)| low <= high).min()?;
         // No image has version 0.0.0: the last major version is more plausible, or else the first one.
-        let likely = Version::new(if high.major == u64::MAX { 1 } else { high.major }, 0, 0);
-        Some(if low == Version::MIN && likely <= high { likely } else { low })
+        let likely = ImageVersion::new(if high.major == u64::MAX { 1 } else { high.major }, 0, 0);
+        Some(if low == ImageVersion::MIN && likely <= high { likely } else { low })
     }
 }
 
-fn span(low: Option<Version>, high: Option<Version>) -> Vec<Interval> {
+fn single_interval(low: Option<ImageVersion>, high: Option<ImageVersion>) -> Vec<VersionInterval> {
     let interval = low.zip(high).filter(|(low, high)| low <= high);
-    interval.map(|(low, high)| Interval { low, high }).into_iter().collect()
+    interval.map(|(low, high)| VersionInterval { low, high }).into_iter().collect()
 }
 
 /// Returns the versions that a constraint accepts. A version stands for a range: `10` for 10.*, `10.0` for 10.0.*, `10.0.1` for itself. A
 /// prerelease, which no image is, stands for an empty range at its position.
-fn accepted(operator: &str, written: Written) -> Vec<Interval> {
-    let Written { version: first, parts, prerelease } = written;
-    let of_major = Version::new(first.major, u64::MAX, u64::MAX);
-    let of_minor = Version::new(first.major, first.minor, u64::MAX);
+fn accepted_intervals(operator: &str, written: VersionPattern) -> Vec<VersionInterval> {
+    let VersionPattern { version: first, parts, prerelease } = written;
+    let of_major = ImageVersion::new(first.major, u64::MAX, u64::MAX);
+    let of_minor = ImageVersion::new(first.major, first.minor, u64::MAX);
     let last = match parts {
         1 => Some(of_major),
         2 => Some(of_minor),
-        _ if prerelease => first.previous(),
+        _ if prerelease => first.predecessor(),
         _ => Some(first),
     };
-    let below = || span(Some(Version::MIN), first.previous());
-    let above = || span(last.map_or(Some(first), Version::next), Some(Version::MAX));
+    let below = || single_interval(Some(ImageVersion::MIN), first.predecessor());
+    let above = || single_interval(last.map_or(Some(first), ImageVersion::successor), Some(ImageVersion::MAX));
     match operator {
         "<" => below(),
-        "<=" | "=<" => span(Some(Version::MIN), last),
+        "<=" | "=<" => single_interval(Some(ImageVersion::MIN), last),
         ">" => above(),
-        ">=" | "=>" => span(Some(first), Some(Version::MAX)),
+        ">=" | "=>" => single_interval(Some(first), Some(ImageVersion::MAX)),
         // Masterminds/semver: no release is equal to a prerelease of `10.0`, but one is equal to a prerelease of `10`.
-        "!=" if parts == 2 && prerelease => span(Some(Version::MIN), Some(Version::MAX)),
+        "!=" if parts == 2 && prerelease => single_interval(Some(ImageVersion::MIN), Some(ImageVersion::MAX)),
         "!=" => [below(), above()].concat(),
-        "~" | "~>" => span(Some(first), Some(tilde_end(&written, of_major, of_minor))),
-        "^" => span(Some(first), Some(caret_end(&written, of_major, of_minor))),
-        _ => span(Some(first), last),
+        "~" | "~>" => single_interval(Some(first), Some(end_of_tilde(&written, of_major, of_minor))),
+        "^" => single_interval(Some(first), Some(end_of_caret(&written, of_major, of_minor))),
+        _ => single_interval(Some(first), last),
     }
 }
 
 /// Returns the end of a `~` range: the major version is fixed, and the minor version if it is specified. `~ 0.0.0` accepts everything
 /// (Masterminds/semver).
-fn tilde_end(written: &Written, of_major: Version, of_minor: Version) -> Version {
+fn end_of_tilde(written: &VersionPattern, of_major: ImageVersion, of_minor: ImageVersion) -> ImageVersion {
     match written.parts {
-        3 if written.version == Version::MIN => Version::MAX,
+        3 if written.version == ImageVersion::MIN => ImageVersion::MAX,
         1 => of_major,
         _ => of_minor,
     }
 }
 
 /// Returns the end of a `^` range: the first nonzero part is fixed.
-fn caret_end(written: &Written, of_major: Version, of_minor: Version) -> Version {
+fn end_of_caret(written: &VersionPattern, of_major: ImageVersion, of_minor: ImageVersion) -> ImageVersion {
     match (written.version, written.parts) {
-        (Version { major: 1.., .. }, _) | (_, 1) => of_major,
-        (Version { minor: 1.., .. }, _) | (_, 2) => of_minor,
+        (ImageVersion { major: 1.., .. }, _) | (_, 1) => of_major,
+        (ImageVersion { minor: 1.., .. }, _) | (_, 2) => of_minor,
         (exact, _) => exact,
     }
 }

@@ -12,8 +12,8 @@ fn rows(kind: &str) -> Vec<Vec<&'static str>> {
     rows
 }
 
-fn version(text: &str) -> Version {
-    Written::parse(text).unwrap().version
+fn version(text: &str) -> ImageVersion {
+    VersionPattern::parse(text).unwrap().version
 }
 
 #[test]
@@ -35,16 +35,16 @@ fn image_ids_as_recorded() {
 fn constraints_as_recorded() {
     let versions = &rows("versions")[0];
     for row in rows("constraint") {
-        let accepted = Accepted::by(row[0]).unwrap();
+        let accepted = VersionSet::from_constraint(row[0]).unwrap();
         let found: Vec<&str> = versions.iter().copied().filter(|text| accepted.contains(version(text))).collect();
         assert_eq!(found, row[1..], "{}", row[0]);
     }
     for row in rows("refused") {
-        assert!(Accepted::by(row[0]).is_err(), "{}", row[0]);
+        assert!(VersionSet::from_constraint(row[0]).is_err(), "{}", row[0]);
     }
     for row in rows("match") {
         let image = ImageId::parse(row[1]).unwrap();
-        assert_eq!(Accepted::by(row[0]).unwrap().contains(image.version), row[2] == "yes", "{row:?}");
+        assert_eq!(VersionSet::from_constraint(row[0]).unwrap().contains(image.version), row[2] == "yes", "{row:?}");
     }
 }
 
@@ -75,7 +75,7 @@ fn zeros_and_prereleases() {
         ("> 10.0-rc.1", &["10.1.0"], &["10.0.1"]),
         ("v10.0.1+build.7", &["10.0.1"], &["10.0.2"]),
     ] {
-        let accepted = Accepted::by(constraint).unwrap();
+        let accepted = VersionSet::from_constraint(constraint).unwrap();
         assert!(within.iter().all(|text| accepted.contains(version(text))), "{constraint} {accepted:?}");
         assert!(!without.iter().any(|text| accepted.contains(version(text))), "{constraint} {accepted:?}");
     }
@@ -104,9 +104,9 @@ fn common_versions_are_found_exactly() {
         ("= 10.0.1-rc.1", "*", None),
         ("> 10.0.1", "<= 10.0.2", Some("10.0.2")),
     ] {
-        let [one, other] = [one, other].map(|constraint| Accepted::by(constraint).unwrap());
-        assert_eq!(one.common(&other), common.map(version), "{one:?} {other:?}");
-        assert_eq!(other.common(&one), common.map(version), "{other:?} {one:?}");
+        let [one, other] = [one, other].map(|constraint| VersionSet::from_constraint(constraint).unwrap());
+        assert_eq!(one.find_common(&other), common.map(version), "{one:?} {other:?}");
+        assert_eq!(other.find_common(&one), common.map(version), "{other:?} {one:?}");
     }
 }
 
@@ -117,37 +117,37 @@ fn the_documented_constraints_mean_what_is_said() {
     let rows: Vec<(&str, &str)> =
         text.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | ")).collect();
     assert_eq!(rows.len(), 12);
-    let span = |low: &str, high: Option<Version>| span(Some(version(low)), high);
-    let end = |major, minor| Some(Version::new(major, minor, u64::MAX));
+    let span = |low: &str, high: Option<ImageVersion>| single_interval(Some(version(low)), high);
+    let end = |major, minor| Some(ImageVersion::new(major, minor, u64::MAX));
     for (constraints, words) in rows {
         let expected = match words {
-            "all" => span("0", Some(Version::MAX)),
+            "all" => span("0", Some(ImageVersion::MAX)),
             "10.anything" => span("10", end(10, u64::MAX)),
             "10.0.anything" => span("10", end(10, 0)),
             "this one" => span("10.0.20261101", Some(version("10.0.20261101"))),
             "all of 10 and before" => span("0", end(10, u64::MAX)),
             "before 10.0.0" => span("0", end(9, u64::MAX)),
-            "all but 10.anything" => [span("0", end(9, u64::MAX)), span("11", Some(Version::MAX))].concat(),
+            "all but 10.anything" => [span("0", end(9, u64::MAX)), span("11", Some(ImageVersion::MAX))].concat(),
             "10.0.20261101 and later ones of 10.0" => span("10.0.20261101", end(10, 0)),
             "10.0.20261101 and later ones of 10" => span("10.0.20261101", end(10, u64::MAX)),
-            other => span(other.strip_suffix(" and later").unwrap(), Some(Version::MAX)),
+            other => span(other.strip_suffix(" and later").unwrap(), Some(ImageVersion::MAX)),
         };
         for constraint in constraints.split("`, `") {
-            assert_eq!(Accepted::by(constraint), Ok(Accepted(expected.clone())), "{constraint}");
+            assert_eq!(VersionSet::from_constraint(constraint), Ok(VersionSet(expected.clone())), "{constraint}");
         }
     }
 }
 
 #[test]
 fn versions_have_neighbours() {
-    assert_eq!(Version::MAX.next(), None);
-    assert_eq!(Version::MIN.previous(), None);
+    assert_eq!(ImageVersion::MAX.successor(), None);
+    assert_eq!(ImageVersion::MIN.predecessor(), None);
     for (one, next) in [
-        (Version::new(1, 2, 3), Version::new(1, 2, 4)),
-        (Version::new(1, 2, u64::MAX), Version::new(1, 3, 0)),
-        (Version::new(1, u64::MAX, u64::MAX), Version::new(2, 0, 0)),
+        (ImageVersion::new(1, 2, 3), ImageVersion::new(1, 2, 4)),
+        (ImageVersion::new(1, 2, u64::MAX), ImageVersion::new(1, 3, 0)),
+        (ImageVersion::new(1, u64::MAX, u64::MAX), ImageVersion::new(2, 0, 0)),
     ] {
-        assert_eq!((one.next(), next.previous()), (Some(next), Some(one)));
+        assert_eq!((one.successor(), next.predecessor()), (Some(next), Some(one)));
     }
 }
 
@@ -173,7 +173,7 @@ fn constraints_follow_metal_api() {
         "^ 10.0.20210101",
         ">= 10.0.1-rc.1",
     ] {
-        assert_eq!(syntax_error(right), None, "{right}");
+        assert_eq!(find_syntax_error(right), None, "{right}");
     }
     for (wrong, words) in [
         ("", "given imageconstraint: is not valid, missing space between op and version? invalid semantic version"),
@@ -197,23 +197,23 @@ fn constraints_follow_metal_api() {
         ("= *", "given version:* is not valid"),
         (">= 99999999999999999999", "given version:99999999999999999999 is not valid"),
     ] {
-        let said = syntax_error(wrong).unwrap_or_default();
+        let said = find_syntax_error(wrong).unwrap_or_default();
         assert!(said.contains(words), "{wrong}: {said}");
     }
 }
 
 #[test]
 fn only_a_missing_blank_is_put_in() {
-    assert_eq!(with_blank(">=10").as_deref(), Some(">= 10"));
-    assert_eq!(with_blank("~>20.04").as_deref(), Some("~> 20.04"));
+    assert_eq!(insert_blank(">=10").as_deref(), Some(">= 10"));
+    assert_eq!(insert_blank("~>20.04").as_deref(), Some("~> 20.04"));
     for other in ["", "*", "10", ">= 10", ">=", "==10", ">=10.x", ">=firewall-2"] {
-        assert_eq!(with_blank(other), None, "{other}");
+        assert_eq!(insert_blank(other), None, "{other}");
     }
 }
 
 /// Returns whether a version satisfies the constraint, by the rules for a single version.
-pub(in crate::layout) fn kept(operator: &str, written: &Written, version: Version) -> bool {
-    let Written { version: given, parts, prerelease } = *written;
+pub(in crate::layout) fn kept(operator: &str, written: &VersionPattern, version: ImageVersion) -> bool {
+    let VersionPattern { version: given, parts, prerelease } = *written;
     let begins_so = version.major == given.major && (parts < 2 || version.minor == given.minor);
     let begins_so = begins_so && (parts < 3 || (version.patch == given.patch && !prerelease));
     let before = version < given;
@@ -224,7 +224,7 @@ pub(in crate::layout) fn kept(operator: &str, written: &Written, version: Versio
         "<=" | "=<" => before || begins_so,
         ">" => !before && !begins_so,
         "!=" => !begins_so || (parts == 2 && prerelease),
-        "~" | "~>" if given == Version::MIN && parts == 3 => true,
+        "~" | "~>" if given == ImageVersion::MIN && parts == 3 => true,
         "~" | "~>" => !before && version.major == given.major && (parts == 1 || version.minor == given.minor),
         "^" if given.major > 0 || parts == 1 => !before && version.major == given.major,
         "^" if given.minor > 0 || parts == 2 => !before && (version.major, version.minor) == (0, given.minor),
@@ -238,8 +238,8 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![8 => 0..4u64, 1 => Just(u64::MAX), 1 => any::<u64>()]
 }
 
-fn any_version() -> impl Strategy<Value = Version> {
-    (number(), number(), number()).prop_map(|(major, minor, patch)| Version::new(major, minor, patch))
+fn any_version() -> impl Strategy<Value = ImageVersion> {
+    (number(), number(), number()).prop_map(|(major, minor, patch)| ImageVersion::new(major, minor, patch))
 }
 
 fn any_constraint() -> impl Strategy<Value = (&'static str, String)> {
@@ -254,11 +254,11 @@ fn any_constraint() -> impl Strategy<Value = (&'static str, String)> {
 proptest! {
     #[test]
     fn accepted_are_those_that_keep_the_rules((operator, text) in any_constraint(), version in any_version()) {
-        let accepted = Accepted::by(&format!("{operator} {text}")).unwrap();
-        let written = Written::parse(&text).unwrap();
+        let accepted = VersionSet::from_constraint(&format!("{operator} {text}")).unwrap();
+        let written = VersionPattern::parse(&text).unwrap();
         prop_assert_eq!(accepted.contains(version), kept(operator, &written, version));
         if operator == "=" {
-            prop_assert_eq!(Accepted::by(&text).unwrap(), accepted);
+            prop_assert_eq!(VersionSet::from_constraint(&text).unwrap(), accepted);
         }
     }
 
@@ -267,8 +267,8 @@ proptest! {
         (one, one_text) in any_constraint(), (other, other_text) in any_constraint(), version in any_version()
     ) {
         let [one, other] = [(one, one_text), (other, other_text)]
-            .map(|(operator, text)| Accepted::by(&format!("{operator} {text}")).unwrap());
-        match one.common(&other) {
+            .map(|(operator, text)| VersionSet::from_constraint(&format!("{operator} {text}")).unwrap());
+        match one.find_common(&other) {
             Some(common) => prop_assert!(one.contains(common) && other.contains(common)),
             None => prop_assert!(!(one.contains(version) && other.contains(version))),
         }
@@ -276,6 +276,6 @@ proptest! {
 
     #[test]
     fn any_text_is_a_constraint_or_says_why(text in "(?s).*|[<>=!~^]{0,2} ?v?[0-9.]{0,24}[-+a-z0-9.]{0,6}") {
-        prop_assert_eq!(Accepted::by(&text).err(), syntax_error(&text));
+        prop_assert_eq!(VersionSet::from_constraint(&text).err(), find_syntax_error(&text));
     }
 }

@@ -4,11 +4,11 @@
 
 mod mutate;
 
-use super::constraints::{Accepted, Version, Written, tests::kept};
-use super::set::Set;
-use super::{Layout, canonical_yaml, read_all, read_json, read_yaml, respelt, validate};
-use crate::desk::check::Checked;
-use crate::problem::{Problem, lines};
+use super::constraints::{ImageVersion, VersionPattern, VersionSet, tests::kept};
+use super::selection::LayoutSet;
+use super::{Layout, canonical_yaml, read_all_layouts, read_json, read_yaml, respell_canonically, validate_layout};
+use crate::commands::check::CheckReport;
+use crate::diagnostic::{Diagnostic, join_problems};
 use mutate::{Mutator, Random};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -137,24 +137,24 @@ fn check_document(text: &str) -> bool {
     match &read {
         Ok(parsed) => {
             notes_are_fit_to_print(&parsed.notes);
-            notes_are_fit_to_print(&parsed.advice());
+            notes_are_fit_to_print(&parsed.collect_advice());
             check_layout(&parsed.layout);
             // The result is checked there: an equal layout, or `None`.
-            let _ = respelt(text, &[parsed]);
+            let _ = respell_canonically(text, &[parsed]);
         }
         Err(problems) => {
             assert!(!problems.is_empty(), "refused without a reason");
             notes_are_fit_to_print(problems);
         }
     }
-    assert!(!read_all(text).is_empty(), "neither a layout nor a problem");
+    assert!(!read_all_layouts(text).is_empty(), "neither a layout nor a problem");
     if let Ok(value) = serde_json::from_str(text) {
         let _ = read_json(&value);
     }
     read.is_ok()
 }
 
-fn notes_are_fit_to_print(problems: &[Problem]) {
+fn notes_are_fit_to_print(problems: &[Diagnostic]) {
     for problem in problems {
         let text = problem.to_string();
         assert!(!problem.message.is_empty() && text.len() < 10_000 && !text.contains(char::is_control), "{text:?}");
@@ -163,39 +163,39 @@ fn notes_are_fit_to_print(problems: &[Problem]) {
 
 /// Asserts the properties of an accepted layout.
 fn check_layout(layout: &Layout) {
-    assert_eq!(validate(layout), [], "accepted though it is not valid");
+    assert_eq!(validate_layout(layout), [], "accepted though it is not valid");
     let canonical = canonical_yaml(layout);
-    let again = read_yaml(&canonical).unwrap_or_else(|problems| panic!("{}\n{canonical}", lines(&problems)));
+    let again = read_yaml(&canonical).unwrap_or_else(|problems| panic!("{}\n{canonical}", join_problems(&problems)));
     assert_eq!((&again.layout, &again.notes[..]), (layout, &[][..]), "{canonical}");
     let wire = serde_json::to_value(layout).unwrap();
-    let again = read_json(&wire).unwrap_or_else(|problems| panic!("{}\n{wire}", lines(&problems)));
+    let again = read_json(&wire).unwrap_or_else(|problems| panic!("{}\n{wire}", join_problems(&problems)));
     assert_eq!(&again.layout, layout);
     let other = Layout { id: format!("{}-2", layout.id), ..layout.clone() };
-    let set = Set::new([(Path::new("1"), layout), (Path::new("2"), &other)]);
-    for collision in set.collisions() {
+    let set = LayoutSet::new([(Path::new("1"), layout), (Path::new("2"), &other)]);
+    for collision in set.find_collisions() {
         assert!(set.select(&collision.size, &collision.example).is_err(), "{collision}");
     }
 }
 
 /// Asserts that the set of versions agrees with the rules for a single version.
 fn check_constraint(text: &str) {
-    let accepted = Accepted::by(text);
+    let accepted = VersionSet::from_constraint(text);
     let (operator, version) = text.split_once(' ').unwrap_or(("=", text));
-    let (Ok(accepted), Some(written)) = (&accepted, Written::parse(version)) else {
+    let (Ok(accepted), Some(written)) = (&accepted, VersionPattern::parse(version)) else {
         assert!(accepted.is_err_and(|why| !why.is_empty()) || text.trim() == "*", "{text:?}");
         return;
     };
-    let Version { major, minor, patch } = written.version;
+    let ImageVersion { major, minor, patch } = written.version;
     let near = |number: u64| [0, number.wrapping_sub(1), number, number.wrapping_add(1), u64::MAX];
     for major in near(major) {
         for minor in near(minor) {
             for patch in near(patch) {
-                let version = Version::new(major, minor, patch);
+                let version = ImageVersion::new(major, minor, patch);
                 assert_eq!(accepted.contains(version), kept(operator, &written, version), "{text:?} {version}");
             }
         }
     }
-    let common = accepted.common(accepted);
+    let common = accepted.find_common(accepted);
     assert!(common.is_none_or(|version| accepted.contains(version)), "{text:?} {common:?}");
 }
 
@@ -205,7 +205,7 @@ fn check_command(bytes: &[u8]) {
     std::fs::write(dir.path().join("a.yaml"), include_str!("../../../testdata/layouts/default.yaml")).unwrap();
     std::fs::write(dir.path().join("b.json"), bytes).unwrap();
     std::fs::write(dir.path().join("c.yaml"), bytes).unwrap();
-    let said = Checked::read(&[dir.path().to_owned()]).map(|checked| checked.to_string());
+    let said = CheckReport::check_files(&[dir.path().to_owned()]).map(|checked| checked.to_string());
     let said = said.unwrap_or_else(|error| panic!("{error}: {bytes:?}"));
     assert!(said.contains("a.yaml: good") && said.lines().last().unwrap().contains(" layouts, "), "{said}");
 }

@@ -1,26 +1,26 @@
 //! Parser for the expressions of hints: `16`, `>= 16`, `s!= A`, `<in> A`, `<or> A <or> B`, `<range-in> [ 10 20 )`, `smallest`.
 
 use super::{KNOWN, REMOVABLE, SMALLEST};
-use crate::layout::nearest;
+use crate::layout::find_nearest;
 
 /// Longest operators first, because the first match is used.
-const NUMBER_OPERATORS: [(&str, Comparison); 7] = [
-    ("==", Comparison::Equal),
-    ("!=", Comparison::NotEqual),
-    ("<=", Comparison::AtMost),
-    (">=", Comparison::AtLeast),
+const NUMBER_OPERATORS: [(&str, ComparisonOperator); 7] = [
+    ("==", ComparisonOperator::Equal),
+    ("!=", ComparisonOperator::NotEqual),
+    ("<=", ComparisonOperator::AtMost),
+    (">=", ComparisonOperator::AtLeast),
     // `=` means "at least", as in Ironic, which has it from Nova's scheduler.
-    ("=", Comparison::AtLeast),
-    ("<", Comparison::Less),
-    (">", Comparison::More),
+    ("=", ComparisonOperator::AtLeast),
+    ("<", ComparisonOperator::Less),
+    (">", ComparisonOperator::More),
 ];
-const TEXT_OPERATORS: [(&str, Comparison); 6] = [
-    ("s==", Comparison::Equal),
-    ("s!=", Comparison::NotEqual),
-    ("s<=", Comparison::AtMost),
-    ("s>=", Comparison::AtLeast),
-    ("s<", Comparison::Less),
-    ("s>", Comparison::More),
+const TEXT_OPERATORS: [(&str, ComparisonOperator); 6] = [
+    ("s==", ComparisonOperator::Equal),
+    ("s!=", ComparisonOperator::NotEqual),
+    ("s<=", ComparisonOperator::AtMost),
+    ("s>=", ComparisonOperator::AtLeast),
+    ("s<", ComparisonOperator::Less),
+    ("s>", ComparisonOperator::More),
 ];
 const IN: &str = "<in>";
 const ALL_IN: &str = "<all-in>";
@@ -32,35 +32,35 @@ const FALSE: [&str; 6] = ["false", "no", "off", "0", "f", "n"];
 
 /// Parsed expression of a hint.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Condition {
+pub(super) enum HintCondition {
     /// `None` for `smallest` without another condition: any size matches.
-    Size(Option<Number>),
-    Flag(Flag),
-    Text(Word),
+    Size(Option<SizeCondition>),
+    Flag(FlagCondition),
+    Text(TextCondition),
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Flag(pub bool);
+pub(super) struct FlagCondition(pub bool);
 
 /// Condition on a size in whole GiB.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Number {
-    Compared(Comparison, u64),
+pub(super) enum SizeCondition {
+    Compared(ComparisonOperator, u64),
     OneOf(Vec<u64>),
     Within { low: u64, low_included: bool, high: u64, high_included: bool },
 }
 
 /// Condition on text in lower case.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    Compared(Comparison, String),
+pub(super) enum TextCondition {
+    Compared(ComparisonOperator, String),
     Differs(String),
     Contains(Vec<String>),
     OneOf(Vec<String>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Comparison {
+pub(super) enum ComparisonOperator {
     Equal,
     NotEqual,
     Less,
@@ -69,48 +69,48 @@ pub(super) enum Comparison {
     AtLeast,
 }
 
-impl Comparison {
-    pub fn holds<T: PartialOrd + ?Sized>(self, found: &T, wanted: &T) -> bool {
+impl ComparisonOperator {
+    pub fn compare<T: PartialOrd + ?Sized>(self, found: &T, wanted: &T) -> bool {
         match self {
-            Comparison::Equal => found == wanted,
-            Comparison::NotEqual => found != wanted,
-            Comparison::Less => found < wanted,
-            Comparison::AtMost => found <= wanted,
-            Comparison::More => found > wanted,
-            Comparison::AtLeast => found >= wanted,
+            ComparisonOperator::Equal => found == wanted,
+            ComparisonOperator::NotEqual => found != wanted,
+            ComparisonOperator::Less => found < wanted,
+            ComparisonOperator::AtMost => found <= wanted,
+            ComparisonOperator::More => found > wanted,
+            ComparisonOperator::AtLeast => found >= wanted,
         }
     }
 }
 
-impl Word {
-    pub fn holds(&self, found: &str) -> bool {
+impl TextCondition {
+    pub fn matches_text(&self, found: &str) -> bool {
         match self {
-            Word::Compared(comparison, wanted) => comparison.holds(found, wanted.as_str()),
-            Word::Differs(wanted) => found != wanted,
-            Word::Contains(words) => words.iter().all(|word| found.contains(word.as_str())),
-            Word::OneOf(words) => words.iter().any(|word| found == word),
+            TextCondition::Compared(comparison, wanted) => comparison.compare(found, wanted.as_str()),
+            TextCondition::Differs(wanted) => found != wanted,
+            TextCondition::Contains(words) => words.iter().all(|word| found.contains(word.as_str())),
+            TextCondition::OneOf(words) => words.iter().any(|word| found == word),
         }
     }
 
     /// Returns whether the condition requires exactly this value.
-    pub fn names(&self, found: &str) -> bool {
+    pub fn equals_text(&self, found: &str) -> bool {
         match self {
-            Word::Compared(Comparison::Equal, wanted) => found == wanted,
-            Word::OneOf(words) => words.iter().any(|word| found == word),
+            TextCondition::Compared(ComparisonOperator::Equal, wanted) => found == wanted,
+            TextCondition::OneOf(words) => words.iter().any(|word| found == word),
             _ => false,
         }
     }
 }
 
-impl Condition {
+impl HintCondition {
     /// Parses the expression of a hint.
     ///
     /// # Errors
     /// The name of the hint or the expression is invalid.
-    pub fn read(hint: &str, text: &str) -> Result<Condition, String> {
+    pub fn parse(hint: &str, text: &str) -> Result<HintCondition, String> {
         if !KNOWN.contains(&hint) {
             let known = KNOWN.join(", ");
-            return Err(match nearest(hint, KNOWN.map(|name| (name, name))) {
+            return Err(match find_nearest(hint, KNOWN.map(|name| (name, name))) {
                 Some(name) => format!("unknown hint {hint}; did you mean {name}?"),
                 None => format!("unknown hint {hint}; supported: {known}"),
             });
@@ -121,16 +121,16 @@ impl Condition {
             return Err(format!("the expression of the hint {hint} is empty"));
         }
         match hint {
-            "size" => size(&text).map(Condition::Size),
-            "rotational" | REMOVABLE => flag(&text).map(Condition::Flag),
-            _ => word(&text).map(Condition::Text),
+            "size" => parse_size(&text).map(HintCondition::Size),
+            "rotational" | REMOVABLE => parse_flag(&text).map(HintCondition::Flag),
+            _ => parse_text_condition(&text).map(HintCondition::Text),
         }
-        .map_err(|why| format!("invalid value {written:?} of the hint {hint}: {}", as_written(&why, written, &text)))
+        .map_err(|why| format!("invalid value {written:?} of the hint {hint}: {}", restore_case(&why, written, &text)))
     }
 }
 
 /// Restores the original case of the text that a message quotes at its start; expressions are parsed in lower case.
-fn as_written(why: &str, written: &str, lower: &str) -> String {
+fn restore_case(why: &str, written: &str, lower: &str) -> String {
     let quoted =
         why.strip_prefix('"').and_then(|rest| Some(rest.split_once('"')?.0)).filter(|quoted| !quoted.is_empty());
     let found = quoted.and_then(|quoted| Some((quoted, written.get(lower.find(quoted)?..)?.get(..quoted.len())?)));
@@ -141,98 +141,98 @@ fn as_written(why: &str, written: &str, lower: &str) -> String {
 }
 
 /// Returns the condition after `smallest` in the expression of a size; `None` if the expression does not begin with it.
-pub(super) fn smallest(text: &str) -> Option<&str> {
+pub(super) fn strip_smallest(text: &str) -> Option<&str> {
     let start = text.trim_start().get(..SMALLEST.len())?;
     start.eq_ignore_ascii_case(SMALLEST).then(|| text.trim_start()[SMALLEST.len()..].trim())
 }
 
-fn size(text: &str) -> Result<Option<Number>, String> {
-    match smallest(text) {
+fn parse_size(text: &str) -> Result<Option<SizeCondition>, String> {
+    match strip_smallest(text) {
         Some("") => Ok(None),
-        Some(condition) => number(condition).map(Some),
-        None => number(text).map(Some),
+        Some(condition) => parse_number(condition).map(Some),
+        None => parse_number(text).map(Some),
     }
 }
 
-fn number(text: &str) -> Result<Number, String> {
+fn parse_number(text: &str) -> Result<SizeCondition, String> {
     if let Some(rest) = text.strip_prefix(OR) {
-        return Ok(Number::OneOf(rest.split(OR).map(gib).collect::<Result<_, _>>()?));
+        return Ok(SizeCondition::OneOf(rest.split(OR).map(parse_gib).collect::<Result<_, _>>()?));
     }
     if let Some(rest) = text.strip_prefix(RANGE_IN) {
-        return range(rest);
+        return parse_range(rest);
     }
     if text.starts_with(IN) || text.starts_with(ALL_IN) || text.starts_with(['s', '!']) && !text.starts_with("!=") {
-        return Err(format!("sizes support the operators {}, {OR} and {RANGE_IN}", operators(&NUMBER_OPERATORS)));
+        return Err(format!("sizes support the operators {}, {OR} and {RANGE_IN}", list_operators(&NUMBER_OPERATORS)));
     }
     for (operator, comparison) in NUMBER_OPERATORS {
         if let Some(rest) = text.strip_prefix(operator) {
-            return Ok(Number::Compared(comparison, gib(rest)?));
+            return Ok(SizeCondition::Compared(comparison, parse_gib(rest)?));
         }
     }
-    Ok(Number::Compared(Comparison::Equal, gib(text)?))
+    Ok(SizeCondition::Compared(ComparisonOperator::Equal, parse_gib(text)?))
 }
 
-fn gib(text: &str) -> Result<u64, String> {
+fn parse_gib(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let positive = text.parse::<u64>().ok().filter(|gib| *gib > 0 && text.bytes().all(|c| c.is_ascii_digit()));
     positive.ok_or_else(|| format!("{text:?} is not a positive integer of GiB"))
 }
 
 /// Parses `[ 10 20 )`: a square bracket includes its bound, a round one excludes it.
-fn range(text: &str) -> Result<Number, String> {
+fn parse_range(text: &str) -> Result<SizeCondition, String> {
     let usage = || format!("a range must be written as {RANGE_IN} [ 10 20 ], with a round bracket to exclude a bound");
     let text = text.trim();
     let inner = text.strip_prefix(['[', '(']).and_then(|inner| inner.strip_suffix([']', ')'])).ok_or_else(usage)?;
     let mut ends = inner.split_whitespace();
     let (Some(low), Some(high), None) = (ends.next(), ends.next(), ends.next()) else { return Err(usage()) };
-    let (low, high) = (gib(low)?, gib(high)?);
+    let (low, high) = (parse_gib(low)?, parse_gib(high)?);
     let (low_included, high_included) = (text.starts_with('['), text.ends_with(']'));
     if low > high || (low == high && !(low_included && high_included)) {
         return Err("the range is empty".to_owned());
     }
-    Ok(Number::Within { low, low_included, high, high_included })
+    Ok(SizeCondition::Within { low, low_included, high, high_included })
 }
 
-fn flag(text: &str) -> Result<Flag, String> {
+fn parse_flag(text: &str) -> Result<FlagCondition, String> {
     if TRUE.contains(&text) {
-        Ok(Flag(true))
+        Ok(FlagCondition(true))
     } else if FALSE.contains(&text) {
-        Ok(Flag(false))
+        Ok(FlagCondition(false))
     } else {
         Err("it must be true or false".to_owned())
     }
 }
 
-fn word(text: &str) -> Result<Word, String> {
+fn parse_text_condition(text: &str) -> Result<TextCondition, String> {
     if let Some(rest) = text.strip_prefix(OR) {
-        return Ok(Word::OneOf(rest.split(OR).map(value).collect::<Result<_, _>>()?));
+        return Ok(TextCondition::OneOf(rest.split(OR).map(parse_value).collect::<Result<_, _>>()?));
     }
     if let Some(rest) = text.strip_prefix(ALL_IN) {
-        return Ok(Word::Contains(value(rest)?.split_whitespace().map(str::to_owned).collect()));
+        return Ok(TextCondition::Contains(parse_value(rest)?.split_whitespace().map(str::to_owned).collect()));
     }
     if let Some(rest) = text.strip_prefix(IN) {
-        return Ok(Word::Contains(vec![value(rest)?]));
+        return Ok(TextCondition::Contains(vec![parse_value(rest)?]));
     }
     for (operator, comparison) in TEXT_OPERATORS {
         if let Some(rest) = text.strip_prefix(operator) {
-            let wanted = value(rest)?;
+            let wanted = parse_value(rest)?;
             return Ok(match comparison {
-                Comparison::NotEqual => Word::Differs(wanted),
-                _ => Word::Compared(comparison, wanted),
+                ComparisonOperator::NotEqual => TextCondition::Differs(wanted),
+                _ => TextCondition::Compared(comparison, wanted),
             });
         }
     }
     let stray = NUMBER_OPERATORS.iter().any(|(operator, _)| text.starts_with(operator)) || text.starts_with(['!', '~']);
     if stray || text.starts_with("s=") {
-        let words = operators(&TEXT_OPERATORS);
+        let words = list_operators(&TEXT_OPERATORS);
         return Err(format!(
             "text supports the operators {words}, {IN}, {ALL_IN} and {OR}; text without an operator must be equal"
         ));
     }
-    Ok(Word::Compared(Comparison::Equal, value(text)?))
+    Ok(TextCondition::Compared(ComparisonOperator::Equal, parse_value(text)?))
 }
 
-fn value(text: &str) -> Result<String, String> {
+fn parse_value(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text.is_empty() {
         return Err("a value is missing after the operator".to_owned());
@@ -243,6 +243,6 @@ fn value(text: &str) -> Result<String, String> {
     }
 }
 
-fn operators(table: &[(&str, Comparison)]) -> String {
+fn list_operators(table: &[(&str, ComparisonOperator)]) -> String {
     table.iter().map(|(operator, _)| *operator).collect::<Vec<_>>().join(" ")
 }

@@ -1,18 +1,18 @@
 //! Hints that select a disk by a placeholder.
 
-use super::Hints;
-use super::expression::{Comparison, Condition, Word};
+use super::DiskHints;
+use super::expression::{ComparisonOperator, HintCondition, TextCondition};
 use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use std::fmt;
 
 /// A hint whose value is a placeholder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placeholder {
+pub struct PlaceholderHint {
     pub hint: String,
     value: String,
 }
 
-impl fmt::Display for Placeholder {
+impl fmt::Display for PlaceholderHint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -23,19 +23,19 @@ impl fmt::Display for Placeholder {
 }
 
 /// Returns the first hint that no disk can match because all of its values are placeholders.
-pub fn placeholder(hints: &Hints) -> Option<Placeholder> {
+pub fn find_placeholder(hints: &DiskHints) -> Option<PlaceholderHint> {
     hints.iter().find_map(|(hint, text)| {
-        let Ok(Condition::Text(word)) = Condition::read(hint, text) else { return None };
-        let values = values(&word);
+        let Ok(HintCondition::Text(word)) = HintCondition::parse(hint, text) else { return None };
+        let values = exact_values(&word);
         let is_any_usable = values.iter().any(|value| !is_placeholder(hint, value));
         let value = values.first().filter(|_| !is_any_usable)?;
-        Some(Placeholder { hint: hint.clone(), value: (*value).to_owned() })
+        Some(PlaceholderHint { hint: hint.clone(), value: (*value).to_owned() })
     })
 }
 
 /// Returns why a value of a hint selects no disk.
-pub(super) fn doubt(hint: &str, value: &str) -> Option<String> {
-    let found = || Placeholder { hint: hint.to_owned(), value: value.to_owned() };
+pub(super) fn describe_if_placeholder(hint: &str, value: &str) -> Option<String> {
+    let found = || PlaceholderHint { hint: hint.to_owned(), value: value.to_owned() };
     is_placeholder(hint, value).then(|| found().to_string())
 }
 
@@ -48,10 +48,10 @@ fn is_placeholder(hint: &str, value: &str) -> bool {
 }
 
 /// Returns the values of which a disk must have one in full.
-pub(super) fn values(word: &Word) -> Vec<&str> {
+pub(super) fn exact_values(word: &TextCondition) -> Vec<&str> {
     match word {
-        Word::Compared(Comparison::Equal, value) => vec![value],
-        Word::OneOf(values) => values.iter().map(String::as_str).collect(),
+        TextCondition::Compared(ComparisonOperator::Equal, value) => vec![value],
+        TextCondition::OneOf(values) => values.iter().map(String::as_str).collect(),
         _ => Vec::new(),
     }
 }

@@ -7,13 +7,13 @@ use serde::Deserialize;
 /// serial number of a disk, which only udev provides.
 #[derive(Deserialize)]
 struct Recorded {
-    disks: Vec<Disk>,
+    disks: Vec<InventoryDisk>,
     cases: Vec<Case>,
 }
 
 #[derive(Deserialize)]
 struct Case {
-    hints: Hints,
+    hints: DiskHints,
     #[serde(default)]
     disks: Vec<String>,
     #[serde(default)]
@@ -24,12 +24,12 @@ fn recorded() -> Recorded {
     serde_json::from_str(include_str!("../../../testdata/hints/ironic.json")).unwrap()
 }
 
-fn hints(pairs: &[(&str, &str)]) -> Hints {
+fn hints(pairs: &[(&str, &str)]) -> DiskHints {
     pairs.iter().map(|(hint, text)| (hint.to_string(), text.to_string())).collect()
 }
 
-fn names(hints: &Hints, disks: &[Disk]) -> Vec<String> {
-    candidates(hints, disks).into_iter().map(|disk| disk.name.to_string()).collect()
+fn names(hints: &DiskHints, disks: &[InventoryDisk]) -> Vec<String> {
+    find_candidates(hints, disks).into_iter().map(|disk| disk.name.to_string()).collect()
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn disks_are_found_as_ironic_finds_them() {
     let Recorded { disks, cases } = recorded();
     assert_eq!(cases.len(), 28);
     for Case { hints, disks: expected, refused } in cases {
-        assert_eq!(!problems(&hints).is_empty(), refused, "{hints:?}: {:?}", problems(&hints));
+        assert_eq!(!check_hints(&hints).is_empty(), refused, "{hints:?}: {:?}", check_hints(&hints));
         assert_eq!(names(&hints, &disks), expected, "{hints:?}");
     }
 }
@@ -88,7 +88,7 @@ fn every_operator_means_what_the_documentation_says() {
         ("tran", "<or> nvme <or> sas", &["nvme0n1"]),
     ] {
         let hints = hints(&[(hint, text)]);
-        assert_eq!(problems(&hints), [], "{hint} {text}");
+        assert_eq!(check_hints(&hints), [], "{hint} {text}");
         assert_eq!(names(&hints, &disks), expected, "{hint} {text}");
     }
 }
@@ -99,13 +99,13 @@ fn the_smallest_of_the_others_is_looked_for_last() {
     // The boot module among mass storage: the smallest sd disk, whatever its letter.
     assert_eq!(names(&hints(&[("name", "<in> /dev/sd"), ("size", "smallest")]), &disks), ["sde"]);
     assert_eq!(names(&hints(&[("model", "<in> st8000"), ("size", "smallest")]), &disks), ["sdb", "sdc"]);
-    assert_eq!(names(&Hints::new(), &disks).len(), disks.len());
+    assert_eq!(names(&DiskHints::new(), &disks).len(), disks.len());
 }
 
 /// A USB stick, and the virtual medium of a management controller: smaller than every disk of the machine.
-fn with_portable() -> Vec<Disk> {
+fn with_portable() -> Vec<InventoryDisk> {
     let mut disks = recorded().disks;
-    let of = |name: &str, transport: &str, removable: bool, size_bytes: u64| Disk {
+    let of = |name: &str, transport: &str, removable: bool, size_bytes: u64| InventoryDisk {
         name: name.into(),
         device: format!("/dev/{name}").into(),
         size_bytes,
@@ -114,7 +114,7 @@ fn with_portable() -> Vec<Disk> {
         transport: transport.to_owned(),
         by_path: format!("/dev/disk/by-path/{name}"),
         removable,
-        ..Disk::default()
+        ..InventoryDisk::default()
     };
     disks.push(of("sdf", "usb", true, 8 << 30));
     disks.push(of("sdg", "usb", false, 9 << 30));
@@ -146,10 +146,10 @@ fn a_disk_that_comes_and_goes_is_meant_by_no_hint_that_does_not_name_it() {
         (&[("by_path", "<or> /dev/disk/by-path/sdh <or> x")], &["sdh"]),
     ] {
         let hints = hints(pairs);
-        assert_eq!(problems(&hints), [], "{pairs:?}");
+        assert_eq!(check_hints(&hints), [], "{pairs:?}");
         assert_eq!(names(&hints, &disks), expected, "{pairs:?}");
     }
-    let why = |index: usize| differs(&hints(&[("size", "< 100")]), &disks[index]).join("; ");
+    let why = |index: usize| explain_differences(&hints(&[("size", "< 100")]), &disks[index]).join("; ");
     assert_eq!(why(5), "the disk is attached by USB, which must be requested with tran: usb or removable: true");
     assert_eq!(why(7), "the disk is removable, which must be requested with tran: usb or removable: true");
 }
@@ -158,7 +158,7 @@ fn a_disk_that_comes_and_goes_is_meant_by_no_hint_that_does_not_name_it() {
 #[test]
 fn disks_of_about_one_size_are_all_the_smallest() {
     let mut disks = recorded().disks;
-    let names = |disks: &[Disk]| names(&hints(&[("size", "smallest"), ("rotational", "true")]), disks);
+    let names = |disks: &[InventoryDisk]| names(&hints(&[("size", "smallest"), ("rotational", "true")]), disks);
     disks[2].size_bytes = disks[1].size_bytes / 100 * 99;
     assert_eq!(names(&disks), ["sdb", "sdc"]);
     disks[2].size_bytes = disks[1].size_bytes / 100 * 104;
@@ -172,18 +172,18 @@ fn a_disk_says_what_told_it_apart() {
     let disks = recorded().disks;
     let hints = hints(&[("size", "<= 894"), ("rotational", "true"), ("vendor", "ATA"), ("tran", "sata")]);
     assert_eq!(
-        differs(&hints, &disks[0]),
+        explain_differences(&hints, &disks[0]),
         ["rotational true: it does not rotate", "size <= 894: it has 894.07 GiB (960 GB)"]
     );
-    assert_eq!(differs(&hints, &disks[3])[3], "vendor ATA: it has none");
+    assert_eq!(explain_differences(&hints, &disks[3])[3], "vendor ATA: it has none");
     let smallest = BTreeMap::from([("size".to_owned(), "smallest > 16".to_owned())]);
-    assert_eq!(differs(&smallest, &disks[1]), [""; 0]);
+    assert_eq!(explain_differences(&smallest, &disks[1]), [""; 0]);
 }
 
 #[test]
 fn broken_hints_are_named_and_find_nothing() {
     let broken = hints(&[("sise", "16"), ("size", "16 GiB"), ("rotational", "perhaps"), ("serial", " ")]);
-    let found = problems(&broken);
+    let found = check_hints(&broken);
     let expected = [
         ("rotational", "it must be true or false"),
         ("serial", "is empty"),
@@ -203,7 +203,7 @@ proptest::proptest! {
     #[test]
     fn any_expression_is_read_or_refused(hint in proptest::sample::select(&KNOWN[..]), text in "[<>=!s]{0,3}\\PC{0,12}|smallest\\PC{0,4}") {
         let hints = hints(&[(hint, &text)]);
-        let found = candidates(&hints, &recorded().disks).len();
-        proptest::prop_assert!(problems(&hints).is_empty() || found == 0);
+        let found = find_candidates(&hints, &recorded().disks).len();
+        proptest::prop_assert!(check_hints(&hints).is_empty() || found == 0);
     }
 }

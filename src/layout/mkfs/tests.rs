@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn filesystem(format: Format, options: &str) -> Filesystem {
-    Filesystem {
+fn filesystem(format: FilesystemFormat, options: &str) -> FilesystemSpec {
+    FilesystemSpec {
         path: None,
         device: "/dev/sda1".into(),
         format,
@@ -18,7 +18,7 @@ fn filesystem(format: Format, options: &str) -> Filesystem {
 
 #[test]
 fn options_are_read_as_the_tool_reads_them() {
-    use Format::{Btrfs, Ext3, Ext4, Swap, Vfat, Xfs};
+    use FilesystemFormat::{Btrfs, Ext3, Ext4, Swap, Vfat, Xfs};
     for (format, options, words) in [
         // Clusters.
         (Ext4, "-Fn", "-n of -Fn is not allowed: no filesystem would be created"),
@@ -74,7 +74,7 @@ fn options_are_read_as_the_tool_reads_them() {
         (Ext4, "-qX", "-X of -qX is not a supported option of mke2fs"),
         (Ext4, "-Ö", "-Ö is not a supported option"),
     ] {
-        let problems = filesystem(format, options).option_problems();
+        let problems = filesystem(format, options).check_options();
         assert!(problems.len() == 1 && problems[0].contains(words), "{format} {options}: {problems:?}");
     }
 }
@@ -92,7 +92,7 @@ fn parts_of_values_are_between_blanks_and_commas() {
         ("FEATURE_I4 journal_devs", &[]),
     ] {
         let createoptions = vec!["-O".to_owned(), value.to_owned()];
-        let problems = Filesystem { createoptions, ..filesystem(Format::Ext4, "") }.option_problems();
+        let problems = FilesystemSpec { createoptions, ..filesystem(FilesystemFormat::Ext4, "") }.check_options();
         let refused = |part: &&str| {
             format!("the create option {part} is not allowed: {}", "it would create a journal for another filesystem")
         };
@@ -102,7 +102,7 @@ fn parts_of_values_are_between_blanks_and_commas() {
 
 #[test]
 fn what_is_for_the_layout_to_give_passes() {
-    use Format::{Btrfs, Ext3, Ext4, Swap, Vfat, Xfs};
+    use FilesystemFormat::{Btrfs, Ext3, Ext4, Swap, Vfat, Xfs};
     for (format, options) in [
         (Ext4, "-m 0 -O ^has_journal,metadata_csum -E lazy_itable_init=0,stride=16 -F -q"),
         (Ext4, "-b4096 -I 256 -N1000 -Tlargefile4 -J size=64,location=0 -t ext4"),
@@ -114,9 +114,9 @@ fn what_is_for_the_layout_to_give_passes() {
         (Btrfs, "--feat mixed-bg -LU"),
         (Vfat, "-F 32 -s 8 -n EFI -aI --mbr --mbr=n -h 0"),
         (Swap, "-p 4096 -L swap --check --label -U"),
-        (Format::None, "-n"),
+        (FilesystemFormat::None, "-n"),
     ] {
-        assert_eq!(filesystem(format, options).option_problems(), [""; 0], "{format} {options}");
+        assert_eq!(filesystem(format, options).check_options(), [""; 0], "{format} {options}");
     }
 }
 
@@ -130,6 +130,6 @@ fn the_last_value_of_an_option_is_the_one_that_counts() {
         ("-n -F -s 32", None),
         ("-n F32", None),
     ] {
-        assert_eq!(filesystem(Format::Vfat, options).create_option('F'), expected, "{options}");
+        assert_eq!(filesystem(FilesystemFormat::Vfat, options).find_option_value('F'), expected, "{options}");
     }
 }

@@ -1,8 +1,8 @@
 //! Properties of all layouts and all texts.
 
 use super::{SEEDS, said};
+use crate::diagnostic::join_problems;
 use crate::layout::*;
-use crate::problem::lines;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn valid_layout() -> impl Strategy<Value = Layout> {
     let images = prop::collection::btree_map(name(), "(>=|<|~>|=) [1-9][0-9]?(\\.[0-9]{1,8}){0,2}|\\*", 0..3);
     (name(), option::of("[a-z]\\PC{0,20}"), disks, option::of(stack()), sizes, images).prop_map(
         |(id, description, disks, stack, sizes, images)| {
-            let constraints = Constraints { sizes: sizes.into_iter().collect(), images };
+            let constraints = LayoutConstraints { sizes: sizes.into_iter().collect(), images };
             let mut layout = Layout { id, description, constraints, ..Layout::default() };
             for (index, (partitions, rest, wipeonreinstall, (device, mut hints))) in disks.into_iter().enumerate() {
                 if !hints.is_empty() {
@@ -30,7 +30,8 @@ fn valid_layout() -> impl Strategy<Value = Layout> {
                     "{device}{}",
                     if device.ends_with("sd") { ["a", "b", "c"] } else { ["0", "1", "2"] }[index]
                 );
-                let disk = Disk { device: device.into(), hints, partitions: Vec::new(), wipeonreinstall, image: false };
+                let disk =
+                    DiskSpec { device: device.into(), hints, partitions: Vec::new(), wipeonreinstall, image: false };
                 push_disk(&mut layout, disk, partitions, rest);
             }
             if let Some(stack) = stack {
@@ -62,22 +63,29 @@ fn disk_name() -> impl Strategy<Value = (&'static str, BTreeMap<String, String>)
     ]
 }
 
-fn partition() -> impl Strategy<Value = Partition> {
+fn partition() -> impl Strategy<Value = PartitionSpec> {
     let label = option::of(prop_oneof![name(), "\\PC{1,18}"]);
-    (label, 1..u64::from(u32::MAX), option::of(prop::sample::select(&PartitionKind::ALL[..])))
-        .prop_map(|(label, mib, kind)| Partition { number: 0, label, size: mib.into(), kind })
+    (label, 1..u64::from(u32::MAX), option::of(prop::sample::select(&PartitionType::ALL[..])))
+        .prop_map(|(label, mib, kind)| PartitionSpec { number: 0, label, size: mib.into(), kind })
 }
 
-fn filesystem() -> impl Strategy<Value = Filesystem> {
-    let formats =
-        vec![Format::Ext3, Format::Ext4, Format::Xfs, Format::Btrfs, Format::Vfat, Format::Swap, Format::None];
+fn filesystem() -> impl Strategy<Value = FilesystemSpec> {
+    let formats = vec![
+        FilesystemFormat::Ext3,
+        FilesystemFormat::Ext4,
+        FilesystemFormat::Xfs,
+        FilesystemFormat::Btrfs,
+        FilesystemFormat::Vfat,
+        FilesystemFormat::Swap,
+        FilesystemFormat::None,
+    ];
     // An option with a value that all tools except mkfs.vfat support.
     let createoptions = vec("-L[A-Za-z0-9=^,]{1,5}", 0..3);
     (prop::sample::select(formats), option::of(name()), vec(name(), 0..3), createoptions).prop_map(
         |(format, label, mountoptions, createoptions)| {
             let (path, device) = (None, String::new());
-            let createoptions = if format == Format::Vfat { Vec::new() } else { createoptions };
-            Filesystem {
+            let createoptions = if format == FilesystemFormat::Vfat { Vec::new() } else { createoptions };
+            FilesystemSpec {
                 path,
                 device: device.into(),
                 format,
@@ -92,27 +100,27 @@ fn filesystem() -> impl Strategy<Value = Filesystem> {
     )
 }
 
-fn push_disk(layout: &mut Layout, mut disk: Disk, partitions: Vec<(Partition, Filesystem)>, rest: bool) {
+fn push_disk(layout: &mut Layout, mut disk: DiskSpec, partitions: Vec<(PartitionSpec, FilesystemSpec)>, rest: bool) {
     let last = partitions.len();
     for ((mut partition, mut filesystem), number) in partitions.into_iter().zip(1u32..) {
         partition.number = number;
         if rest && number as usize == last {
-            partition.size = Size::Rest;
-        } else if matches!(filesystem.format, Format::Xfs | Format::Btrfs) {
-            partition.size = (partition.size.mib().unwrap() + 300).into();
+            partition.size = RequestedSize::Rest;
+        } else if matches!(filesystem.format, FilesystemFormat::Xfs | FilesystemFormat::Btrfs) {
+            partition.size = (partition.size.as_mib().unwrap() + 300).into();
         }
-        filesystem.device = disk.device.partition(number);
+        filesystem.device = disk.device.partition_path(number);
         push_filesystem(layout, filesystem);
         disk.partitions.push(partition);
     }
     layout.disks.push(disk);
 }
 
-fn push_filesystem(layout: &mut Layout, mut filesystem: Filesystem) {
+fn push_filesystem(layout: &mut Layout, mut filesystem: FilesystemSpec) {
     if layout.filesystems.is_empty() {
         filesystem.path = Some("/".to_owned());
-        filesystem.format = Format::Ext4;
-    } else if !matches!(filesystem.format, Format::Swap | Format::None) {
+        filesystem.format = FilesystemFormat::Ext4;
+    } else if !matches!(filesystem.format, FilesystemFormat::Swap | FilesystemFormat::None) {
         filesystem.path = Some(format!("/data/{}", layout.filesystems.len()));
     }
     layout.filesystems.push(filesystem);
@@ -121,9 +129,9 @@ fn push_filesystem(layout: &mut Layout, mut filesystem: Filesystem) {
 /// Array on whole disks, and a group with volumes on it.
 #[derive(Debug, Clone)]
 struct Stack {
-    raid: Raid,
-    group: VolumeGroup,
-    volumes: Vec<(LogicalVolume, Filesystem)>,
+    raid: ArraySpec,
+    group: VolumeGroupSpec,
+    volumes: Vec<(LogicalVolumeSpec, FilesystemSpec)>,
 }
 
 fn stack() -> impl Strategy<Value = Stack> {
@@ -137,21 +145,21 @@ fn stack() -> impl Strategy<Value = Stack> {
         let spares = if level == RaidLevel::Raid0 { 0 } else { spares };
         let devices = (0..4 + spares).map(|index| format!("/dev/nvme{index}n9").into()).collect();
         let createoptions = options.iter().map(|word| word.to_string()).collect();
-        Raid { arrayname: arrayname.into(), devices, level, createoptions, spares }
+        ArraySpec { arrayname: arrayname.into(), devices, level, createoptions, spares }
     });
     let tags = prop::collection::btree_set("[a-z0-9+=/&#][a-z0-9+=/&#-]{0,8}", 0..3);
     let volume = (300..u64::from(u32::MAX), prop::sample::select(&LvmType::ALL[..]), filesystem());
     let volumes = prop::collection::btree_map(name(), volume, 0..4);
     (raid, "v[a-z0-9+_.-]{1,8}", tags, volumes, any::<bool>()).prop_map(|(raid, name, tags, volumes, rest)| {
         let devices = vec![raid.arrayname.clone(), "/dev/nvme8n9".into()];
-        let group = VolumeGroup { name: name.clone(), devices, tags: tags.into_iter().collect(), encrypted: None };
+        let group = VolumeGroupSpec { name: name.clone(), devices, tags: tags.into_iter().collect(), encrypted: None };
         let volumes = volumes.into_iter().map(|(volume, (mib, lvmtype, mut filesystem))| {
             filesystem.device = format!("/dev/{name}/{volume}").into();
-            (LogicalVolume { name: volume, volumegroup: name.clone(), size: u64::into(mib), lvmtype }, filesystem)
+            (LogicalVolumeSpec { name: volume, volumegroup: name.clone(), size: u64::into(mib), lvmtype }, filesystem)
         });
         let mut volumes: Vec<_> = volumes.collect();
         if let Some((volume, _)) = volumes.last_mut().filter(|_| rest) {
-            volume.size = Size::Rest;
+            volume.size = RequestedSize::Rest;
         }
         Stack { raid, group, volumes }
     })
@@ -160,7 +168,7 @@ fn stack() -> impl Strategy<Value = Stack> {
 fn push_stack(layout: &mut Layout, stack: Stack) {
     for device in stack.raid.devices.iter().chain(&stack.group.devices[1..]) {
         let (device, hints, partitions) = (device.clone(), BTreeMap::new(), Vec::new());
-        layout.disks.push(Disk { device, hints, partitions, wipeonreinstall: false, image: false });
+        layout.disks.push(DiskSpec { device, hints, partitions, wipeonreinstall: false, image: false });
     }
     layout.raid.push(stack.raid);
     let (mut group, has_root) = (stack.group, layout.filesystems.is_empty());
@@ -169,7 +177,7 @@ fn push_stack(layout: &mut Layout, stack: Stack) {
         push_filesystem(layout, filesystem);
     }
     // Not with `/`, which cannot be encrypted.
-    group.encrypted = (!has_root && group.tags.len() != 1).then_some(Encrypted { key: KeySource::File });
+    group.encrypted = (!has_root && group.tags.len() != 1).then_some(EncryptionSpec { key: KeySource::File });
     layout.volumegroups.push(group);
 }
 
@@ -214,15 +222,15 @@ proptest! {
 
     #[test]
     fn a_valid_layout_survives_the_wire_unchanged(layout in valid_layout()) {
-        prop_assert_eq!(validate(&layout), Vec::new());
+        prop_assert_eq!(validate_layout(&layout), Vec::new());
         let wire = serde_json::to_value(&layout).unwrap();
-        let parsed = read_json(&wire).map_err(|problems| TestCaseError::fail(lines(&problems)))?;
+        let parsed = read_json(&wire).map_err(|problems| TestCaseError::fail(join_problems(&problems)))?;
         prop_assert_eq!(said(&parsed.notes), Vec::<String>::new());
         prop_assert_eq!(&parsed.layout, &layout);
         // JSON is YAML.
-        let parsed = read_yaml(&wire.to_string()).map_err(|problems| TestCaseError::fail(lines(&problems)))?;
+        let parsed = read_yaml(&wire.to_string()).map_err(|problems| TestCaseError::fail(join_problems(&problems)))?;
         prop_assert_eq!(&parsed.layout, &layout);
-        let parsed = read_yaml(&canonical_yaml(&layout)).map_err(|problems| TestCaseError::fail(lines(&problems)))?;
+        let parsed = read_yaml(&canonical_yaml(&layout)).map_err(|problems| TestCaseError::fail(join_problems(&problems)))?;
         prop_assert_eq!(said(&parsed.notes), Vec::<String>::new());
         prop_assert_eq!(&parsed.layout, &layout);
     }

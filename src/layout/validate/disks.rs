@@ -1,8 +1,8 @@
 //! Rules for disks and their partitions.
 
-use super::{Check, Provider, is_device_path};
+use super::{DeviceSource, LayoutCheck, is_device_path};
 use crate::device::LayoutPath;
-use crate::layout::{Disk, MAX_PARTITION_NUMBER, Partition, Size, hints};
+use crate::layout::{DiskSpec, MAX_PARTITION_NUMBER, PartitionSpec, RequestedSize, hints};
 use std::collections::BTreeSet;
 
 /// Maximum length of a partition name, in UTF-16 units.
@@ -10,40 +10,43 @@ const MAX_NAME_UNITS: usize = 36;
 const MIB: u64 = 1 << 20;
 
 /// Checks the disks, and records the devices that they provide.
-pub(super) fn check(check: &mut Check, disks: &[Disk]) {
+pub(super) fn check_disks(check: &mut LayoutCheck, disks: &[DiskSpec]) {
     for (index, disk) in disks.iter().enumerate() {
         let place = format!("disks[{index}]");
         let device = &disk.device;
         let device_place = format!("{place}.device");
-        let found_by_hints = !disk.hints.is_empty() || !check.known_whole(&format!("{place}.hints"));
-        if let Some(message) = name_error(device.as_str(), found_by_hints) {
-            check.report(&device_place, message);
+        let found_by_hints = !disk.hints.is_empty() || !check.is_whole_readable(&format!("{place}.hints"));
+        if let Some(message) = find_name_error(device.as_str(), found_by_hints) {
+            check.report_problem(&device_place, message);
         } else if let Some(first) = disks[..index].iter().position(|other| other.device == *device) {
-            check.report(&device_place, format!("device:{device} is already given as disks[{first}]"));
-        } else if check.provided.get(device) == Some(&Provider::Partition) {
-            check.report(&device_place, format!("device:{device} is a partition of another disk in this layout"));
+            check.report_problem(&device_place, format!("device:{device} is already given as disks[{first}]"));
+        } else if check.provided.get(device) == Some(&DeviceSource::Partition) {
+            check.report_problem(
+                &device_place,
+                format!("device:{device} is a partition of another disk in this layout"),
+            );
         }
         if let Some(first) = disks[..index].iter().position(|other| !disk.hints.is_empty() && other.hints == disk.hints)
         {
-            check.report(
+            check.report_problem(
                 &format!("{place}.hints"),
                 format!("disks[{first}] has the same hints, but both would select the same disk"),
             );
         }
-        for (hint, message) in hints::problems(&disk.hints) {
-            check.report(&format!("{place}.hints.{hint}"), message);
+        for (hint, message) in hints::check_hints(&disk.hints) {
+            check.report_problem(&format!("{place}.hints.{hint}"), message);
         }
         for (number, partition) in disk.partitions.iter().enumerate() {
             check_partition(check, &format!("{place}.partitions[{number}]"), device, partition);
         }
         check_numbers(check, &place, disk);
         check_sizes(check, &place, disk);
-        provide(check, &place, disk);
+        add_devices(check, &place, disk);
     }
 }
 
 /// Checks the name of a disk. With hints, any plain name is valid.
-fn name_error(device: &str, found_by_hints: bool) -> Option<String> {
+fn find_name_error(device: &str, found_by_hints: bool) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let is_name = device.starts_with(|c: char| c.is_ascii_alphanumeric()) && device.chars().all(plain);
     if is_device_path(device) {
@@ -57,42 +60,42 @@ fn name_error(device: &str, found_by_hints: bool) -> Option<String> {
     }
 }
 
-fn provide(check: &mut Check, place: &str, disk: &Disk) {
+fn add_devices(check: &mut LayoutCheck, place: &str, disk: &DiskSpec) {
     if disk.image {
-        check.provided.insert(disk.device.clone(), Provider::PartitionedDisk);
+        check.provided.insert(disk.device.clone(), DeviceSource::PartitionedDisk);
         for number in 1..=MAX_PARTITION_NUMBER {
-            check.provide(disk.device.partition(number), Provider::ImagePartition);
-            name_partition(check, &disk.device, number);
+            check.add_device(disk.device.partition_path(number), DeviceSource::ImagePartition);
+            record_partition_names(check, &disk.device, number);
         }
     } else if disk.partitions.is_empty() {
-        check.provided.entry(disk.device.clone()).or_insert(Provider::Disk);
+        check.provided.entry(disk.device.clone()).or_insert(DeviceSource::Disk);
     } else {
-        check.provided.insert(disk.device.clone(), Provider::PartitionedDisk);
+        check.provided.insert(disk.device.clone(), DeviceSource::PartitionedDisk);
     }
     for (index, partition) in disk.partitions.iter().enumerate() {
-        let right = name_partition(check, &disk.device, partition.number);
-        if let Some(Provider::Disk | Provider::PartitionedDisk) = check.provided.get(&right) {
+        let right = record_partition_names(check, &disk.device, partition.number);
+        if let Some(DeviceSource::Disk | DeviceSource::PartitionedDisk) = check.provided.get(&right) {
             let message = format!("device:{right} is already given as a disk");
-            check.report(&format!("{place}.partitions[{index}].number"), message);
+            check.report_problem(&format!("{place}.partitions[{index}].number"), message);
         }
-        check.provided.insert(right, Provider::Partition);
+        check.provided.insert(right, DeviceSource::Partition);
     }
 }
 
 /// Returns the correct name of a partition, and records likely wrong names.
-fn name_partition(check: &mut Check, device: &LayoutPath, number: u32) -> LayoutPath {
-    let right = device.partition(number);
+fn record_partition_names(check: &mut LayoutCheck, device: &LayoutPath, number: u32) -> LayoutPath {
+    let right = device.partition_path(number);
     for infix in ["", "p", "-part"] {
         check.misnamed.insert(format!("{device}{infix}{number}").into(), right.clone());
     }
     right
 }
 
-fn check_partition(check: &mut Check, place: &str, device: &LayoutPath, partition: &Partition) {
+fn check_partition(check: &mut LayoutCheck, place: &str, device: &LayoutPath, partition: &PartitionSpec) {
     let number = partition.number;
     if !(1..=MAX_PARTITION_NUMBER).contains(&number) {
         let message = format!("device:{device} partition number:{number} is not between 1 and {MAX_PARTITION_NUMBER}");
-        check.report(&format!("{place}.number"), message);
+        check.report_problem(&format!("{place}.number"), message);
     }
     if let Some(label) = &partition.label {
         let place = format!("{place}.label");
@@ -100,49 +103,53 @@ fn check_partition(check: &mut Check, place: &str, device: &LayoutPath, partitio
         if units > MAX_NAME_UNITS {
             let message =
                 format!("the label {label} has {units} UTF-16 units, but a GPT entry is limited to {MAX_NAME_UNITS}");
-            check.report(&place, message);
+            check.report_problem(&place, message);
         }
         if label.contains(char::is_control) {
-            check.report(&place, "the label contains a control character");
+            check.report_problem(&place, "the label contains a control character");
         }
     }
 }
 
-fn check_numbers(check: &mut Check, place: &str, disk: &Disk) {
+fn check_numbers(check: &mut LayoutCheck, place: &str, disk: &DiskSpec) {
     let mut seen = BTreeSet::new();
     for (index, partition) in disk.partitions.iter().enumerate() {
         let place = format!("{place}.partitions[{index}].number");
-        if check.known(&place) && !seen.insert(partition.number) {
+        if check.is_readable(&place) && !seen.insert(partition.number) {
             let message = format!("device:{} partition number:{} given more than once", disk.device, partition.number);
-            check.report(&place, message);
+            check.report_problem(&place, message);
         }
     }
 }
 
-fn check_sizes(check: &mut Check, place: &str, disk: &Disk) {
+fn check_sizes(check: &mut LayoutCheck, place: &str, disk: &DiskSpec) {
     let device = &disk.device;
     let partitions = || disk.partitions.iter().enumerate();
     let place_of = |index: usize| format!("{place}.partitions[{index}].size");
-    let mut variable = partitions().filter(|(_, partition)| partition.size == Size::Rest);
+    let mut variable = partitions().filter(|(_, partition)| partition.size == RequestedSize::Rest);
     if let Some((first, partition)) = variable.next() {
         let others: Vec<usize> = variable.map(|(index, _)| index).collect();
         let later = disk.partitions.iter().any(|other| other.number > partition.number);
-        if others.is_empty() && later && check.all_known(&format!("{place}.partitions"), "number") {
-            check.report(&place_of(first), format!("device:{device} variable sized partition not the last one"));
+        if others.is_empty() && later && check.is_list_readable(&format!("{place}.partitions"), "number") {
+            check
+                .report_problem(&place_of(first), format!("device:{device} variable sized partition not the last one"));
         }
         for index in others {
             let message =
                 format!("device:{device} more than one variable sized partition: only the last can take the rest");
-            check.report(&place_of(index), message);
+            check.report_problem(&place_of(index), message);
         }
     }
     let mut bytes: u64 = 0;
     for (index, partition) in partitions() {
-        let sum =
-            partition.size.mib().map_or(Some(0), |mib| mib.checked_mul(MIB)).and_then(|size| bytes.checked_add(size));
+        let sum = partition
+            .size
+            .as_mib()
+            .map_or(Some(0), |mib| mib.checked_mul(MIB))
+            .and_then(|size| bytes.checked_add(size));
         let Some(sum) = sum else {
             let message = format!("device:{device} partitions up to this one are larger than any disk can be");
-            check.report(&place_of(index), message);
+            check.report_problem(&place_of(index), message);
             return;
         };
         bytes = sum;

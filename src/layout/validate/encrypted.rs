@@ -1,17 +1,17 @@
 //! Rules for encrypted filesystems and groups.
 
-use super::{Check, Provider};
+use super::{DeviceSource, LayoutCheck};
 use crate::device::LayoutPath;
-use crate::layout::{Filesystem, Format, Layout};
+use crate::layout::{FilesystemFormat, FilesystemSpec, Layout};
 
 /// Directories that the system needs before it can unlock filesystems, including their subdirectories.
 const NEEDED_FIRST: [&str; 7] = ["/boot", "/efi", "/etc", "/usr", "/bin", "/sbin", "/lib"];
 
-pub(super) fn check(check: &mut Check, layout: &Layout) {
+pub(super) fn check_encryption(check: &mut LayoutCheck, layout: &Layout) {
     for (index, filesystem) in layout.filesystems.iter().enumerate() {
-        let within = layout.encrypted_group(&filesystem.device).map(|group| group.name.as_str());
+        let within = layout.find_encrypted_group(&filesystem.device).map(|group| group.name.as_str());
         if filesystem.encrypted.is_some() {
-            check_own(check, index, filesystem, within);
+            check_filesystem(check, index, filesystem, within);
         } else if within.is_none() {
             continue;
         }
@@ -22,10 +22,10 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
         if let Some(path) = filesystem.path.as_deref().filter(|path| is_needed_first(path)) {
             let message =
                 format!("{path} cannot be encrypted: the machine needs it before it can unlock filesystems{of_group}");
-            check.report(&place, message);
+            check.report_problem(&place, message);
         }
         if filesystem.is_for_seed() {
-            check.report(
+            check.report_problem(
                 &place,
                 format!("cloud-init's seed cannot be encrypted: cloud-init would not find it{of_group}"),
             );
@@ -41,23 +41,29 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
 }
 
 /// Checks the `encrypted` field of a filesystem.
-fn check_own(check: &mut Check, index: usize, filesystem: &Filesystem, within: Option<&str>) {
+fn check_filesystem(check: &mut LayoutCheck, index: usize, filesystem: &FilesystemSpec, within: Option<&str>) {
     let place = format!("filesystems[{index}].encrypted");
-    if check.known(&format!("filesystems[{index}].format"))
-        && matches!(filesystem.format, Format::Swap | Format::Tmpfs | Format::None)
+    if check.is_readable(&format!("filesystems[{index}].format"))
+        && matches!(filesystem.format, FilesystemFormat::Swap | FilesystemFormat::Tmpfs | FilesystemFormat::None)
     {
         let message = format!("format {} cannot be encrypted: use ext4, xfs, btrfs, ext3 or vfat", filesystem.format);
-        check.report(&place, message);
+        check.report_problem(&place, message);
     }
     if let Some(group) = within {
-        check.report(&place, format!("vg:{group} is already encrypted with all its volumes: remove encrypted here"));
+        check.report_problem(
+            &place,
+            format!("vg:{group} is already encrypted with all its volumes: remove encrypted here"),
+        );
     }
     check_device(check, &place, &filesystem.device);
 }
 
-fn check_device(check: &mut Check, place: &str, device: &LayoutPath) {
-    if check.provided.get(device) == Some(&Provider::ImagePartition) {
-        check.report(place, format!("device:{device} is a partition of the raw image, which cannot be encrypted"));
+fn check_device(check: &mut LayoutCheck, place: &str, device: &LayoutPath) {
+    if check.provided.get(device) == Some(&DeviceSource::ImagePartition) {
+        check.report_problem(
+            place,
+            format!("device:{device} is a partition of the raw image, which cannot be encrypted"),
+        );
     }
 }
 
@@ -136,7 +142,7 @@ mod tests {
             match read_yaml(&with("encrypted: {key: server}", filesystem)) {
                 Ok(parsed) => {
                     assert!(words.is_empty(), "{filesystem}");
-                    let encrypted: Vec<KeySource> = parsed.layout.encrypted().map(|is| is.key).collect();
+                    let encrypted: Vec<KeySource> = parsed.layout.encryption_specs().map(|is| is.key).collect();
                     assert_eq!(encrypted, [KeySource::Server]);
                     let again = read_yaml(&crate::layout::canonical_yaml(&parsed.layout)).unwrap();
                     assert_eq!((again.layout, again.notes.len()), (parsed.layout, 0));

@@ -1,7 +1,7 @@
 //! Rules for filesystems, swap areas and their mounts.
 
-use super::{Check, Provider};
-use crate::layout::{Filesystem, Format};
+use super::{DeviceSource, LayoutCheck};
+use crate::layout::{FilesystemFormat, FilesystemSpec};
 
 /// PATH_MAX and NAME_MAX of the kernel, without the closing NUL.
 const MAX_PATH_BYTES: usize = 4095;
@@ -9,75 +9,82 @@ const MAX_NAME_BYTES: usize = 255;
 /// Characters that mkfs.fat refuses in a label, in addition to control characters.
 const NOT_IN_VFAT_LABELS: &str = "*?.,;:/\\|+=<>[]\"";
 
-pub(super) fn check(check: &mut Check, filesystems: &[Filesystem]) {
+pub(super) fn check_filesystems(check: &mut LayoutCheck, filesystems: &[FilesystemSpec]) {
     for (index, filesystem) in filesystems.iter().enumerate() {
         let place = format!("filesystems[{index}]");
-        let format_known = check.known(&format!("{place}.format"));
+        let format_known = check.is_readable(&format!("{place}.format"));
         if format_known {
             check_device(check, &place, filesystem);
         }
         check_path(check, &place, filesystem, format_known);
         check_label(check, &place, filesystem, format_known);
         check_options(check, &place, filesystem, format_known);
-        if let Some(path) = mount_path(filesystem)
-            && let Some(first) = filesystems[..index].iter().position(|other| mount_path(other) == Some(path))
+        if let Some(path) = mount_point(filesystem)
+            && let Some(first) = filesystems[..index].iter().position(|other| mount_point(other) == Some(path))
         {
-            check.report(&format!("{place}.path"), format!("path:{path} is already given as filesystems[{first}]"));
+            check.report_problem(
+                &format!("{place}.path"),
+                format!("path:{path} is already given as filesystems[{first}]"),
+            );
         }
     }
     let root = filesystems.iter().any(|filesystem| filesystem.path.as_deref() == Some("/"));
-    if !root && check.all_known("filesystems", "path") {
-        check.report("filesystems", "no filesystem has the path /, which the image requires");
+    if !root && check.is_list_readable("filesystems", "path") {
+        check.report_problem("filesystems", "no filesystem has the path /, which the image requires");
     }
 }
 
 /// Returns the mount point. `none` means that there is none, as in fstab.
-fn mount_path(filesystem: &Filesystem) -> Option<&str> {
-    let mounted = !matches!(filesystem.format, Format::Swap | Format::None);
+fn mount_point(filesystem: &FilesystemSpec) -> Option<&str> {
+    let mounted = !matches!(filesystem.format, FilesystemFormat::Swap | FilesystemFormat::None);
     filesystem.path.as_deref().filter(|path| mounted || *path != "none")
 }
 
-fn check_device(check: &mut Check, place: &str, filesystem: &Filesystem) {
+fn check_device(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpec) {
     let device = &filesystem.device;
     let place = format!("{place}.device");
-    if filesystem.format == Format::Tmpfs {
+    if filesystem.format == FilesystemFormat::Tmpfs {
         if device != "tmpfs" {
-            check.report(&place, format!("device:{device} is not valid for a tmpfs: write device: tmpfs"));
+            check.report_problem(&place, format!("device:{device} is not valid for a tmpfs: write device: tmpfs"));
         }
     } else if let Some(provider) = check.provided.get(device).copied() {
-        check.occupy(&place, device);
-        if provider == Provider::Volume
+        check.use_device(&place, device);
+        if provider == DeviceSource::Volume
             && let Some(path @ ("/boot/efi" | "/efi")) = filesystem.path.as_deref()
         {
-            check.report(&place, format!("device:{device} for {path} is a logical volume, which firmware cannot read"));
+            check.report_problem(
+                &place,
+                format!("device:{device} for {path} is a logical volume, which firmware cannot read"),
+            );
         }
-    } else if check.all_devices_known() {
-        let name = mount_path(filesystem).unwrap_or(filesystem.format.name());
-        let message = format!("device:{device} for filesystem:{name} is not configured{}", check.hint(device));
-        check.report(&place, message);
+    } else if check.are_devices_known() {
+        let name = mount_point(filesystem).unwrap_or(filesystem.format.name());
+        let message =
+            format!("device:{device} for filesystem:{name} is not configured{}", check.suggest_partition_name(device));
+        check.report_problem(&place, message);
     }
 }
 
-fn check_path(check: &mut Check, place: &str, filesystem: &Filesystem, format_known: bool) {
+fn check_path(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpec, format_known: bool) {
     let format = filesystem.format;
     let path_place = format!("{place}.path");
-    let Some(path) = mount_path(filesystem) else {
-        if format == Format::Tmpfs {
-            check.report(&path_place, "a tmpfs requires a path");
+    let Some(path) = mount_point(filesystem) else {
+        if format == FilesystemFormat::Tmpfs {
+            check.report_problem(&path_place, "a tmpfs requires a path");
         }
         return;
     };
-    if matches!(format, Format::Swap | Format::None) {
-        check.report(&path_place, format!("format {format} cannot be mounted at {path}: remove path"));
-    } else if let Some(message) = path_error(path) {
-        check.report(&path_place, message);
-    } else if format_known && path == "/" && matches!(format, Format::Tmpfs | Format::Vfat) {
+    if matches!(format, FilesystemFormat::Swap | FilesystemFormat::None) {
+        check.report_problem(&path_place, format!("format {format} cannot be mounted at {path}: remove path"));
+    } else if let Some(message) = find_path_error(path) {
+        check.report_problem(&path_place, message);
+    } else if format_known && path == "/" && matches!(format, FilesystemFormat::Tmpfs | FilesystemFormat::Vfat) {
         let message = format!("{format} cannot be the root filesystem: use ext4, xfs, btrfs or ext3");
-        check.report(&format!("{place}.format"), message);
+        check.report_problem(&format!("{place}.format"), message);
     }
 }
 
-fn path_error(path: &str) -> Option<String> {
+fn find_path_error(path: &str) -> Option<String> {
     let Some(below) = path.strip_prefix('/') else {
         return Some(format!("path:{path} must start with /"));
     };
@@ -99,52 +106,61 @@ fn path_error(path: &str) -> Option<String> {
     matches!(path, "/proc" | "/sys" | "/dev").then(|| format!("path:{path} is reserved for the kernel"))
 }
 
-fn check_label(check: &mut Check, place: &str, filesystem: &Filesystem, format_known: bool) {
+fn check_label(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpec, format_known: bool) {
     let Some(label) = &filesystem.label else { return };
     let place = format!("{place}.label");
     let format = filesystem.format;
     // Label sizes in bytes, from ext4(5) (s_volume_name), mkfs.fat(8) and mkswap(8).
     let room = match format {
-        Format::Ext3 | Format::Ext4 => 16,
-        Format::Vfat => 11,
-        Format::Xfs => 12,
-        Format::Btrfs => 255,
-        Format::Swap => 15,
-        Format::Tmpfs | Format::None => usize::MAX,
+        FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => 16,
+        FilesystemFormat::Vfat => 11,
+        FilesystemFormat::Xfs => 12,
+        FilesystemFormat::Btrfs => 255,
+        FilesystemFormat::Swap => 15,
+        FilesystemFormat::Tmpfs | FilesystemFormat::None => usize::MAX,
     };
     if label.len() > room && format_known {
-        check.report(&place, format!("the label {label} has {} bytes, but {format} is limited to {room}", label.len()));
+        check.report_problem(
+            &place,
+            format!("the label {label} has {} bytes, but {format} is limited to {room}", label.len()),
+        );
     }
     if let Some(c) = label.chars().find(|c| *c != ' ' && (c.is_whitespace() || c.is_control())) {
-        check.report(&place, format!("the label {label} contains the unprintable character U+{:04X}", u32::from(c)));
+        check.report_problem(
+            &place,
+            format!("the label {label} contains the unprintable character U+{:04X}", u32::from(c)),
+        );
     }
     if label.starts_with(' ') || label.ends_with(' ') {
-        check.report(&place, format!("the label {label:?} begins or ends with a blank, which the tools would remove"));
+        check.report_problem(
+            &place,
+            format!("the label {label:?} begins or ends with a blank, which the tools would remove"),
+        );
     }
-    if format == Format::Vfat && label.contains(|c| NOT_IN_VFAT_LABELS.contains(c)) {
-        check.report(
+    if format == FilesystemFormat::Vfat && label.contains(|c| NOT_IN_VFAT_LABELS.contains(c)) {
+        check.report_problem(
             &place,
             format!("the label {label} contains one of {NOT_IN_VFAT_LABELS}, which vfat does not allow"),
         );
     }
 }
 
-fn check_options(check: &mut Check, place: &str, filesystem: &Filesystem, format_known: bool) {
+fn check_options(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpec, format_known: bool) {
     for (index, option) in filesystem.mountoptions.iter().enumerate() {
         let place = format!("{place}.mountoptions[{index}]");
         if option.is_empty() {
-            check.report(&place, "a mount option is empty");
+            check.report_problem(&place, "a mount option is empty");
         } else if option.contains(|c: char| c.is_whitespace() || c.is_control() || c == ',' || c == '\\') {
             let message = format!(
                 "the mount option {option} contains a blank, comma, backslash or control character: write one option per item"
             );
-            check.report(&place, message);
+            check.report_problem(&place, message);
         }
     }
     let place = format!("{place}.createoptions");
-    check.words(&place, &filesystem.createoptions);
+    check.check_words(&place, &filesystem.createoptions);
     let words = |word: &String| !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c.is_control());
     if format_known && filesystem.createoptions.iter().all(words) {
-        filesystem.option_problems().into_iter().for_each(|message| check.report(&place, message));
+        filesystem.check_options().into_iter().for_each(|message| check.report_problem(&place, message));
     }
 }

@@ -1,9 +1,9 @@
 //! Rules for volume groups and logical volumes.
 
-use super::{Check, Provider};
+use super::{DeviceSource, LayoutCheck};
 use crate::device::LayoutPath;
-use crate::layout::mapper_name::{excessive_name, mapper_name};
-use crate::layout::{Layout, LogicalVolume, LvmType, Size, VolumeGroup};
+use crate::layout::mapper_name::{explain_excessive_name, mapper_name};
+use crate::layout::{Layout, LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};
 
 /// NAME_LEN in LVM's metadata-exported.h, without the closing NUL.
 const MAX_NAME_BYTES: usize = 127;
@@ -23,12 +23,12 @@ const TAKEN: [&str; 17] = [
 ];
 
 /// Checks groups and volumes, and records the devices that they provide.
-pub(super) fn check(check: &mut Check, layout: &Layout) {
+pub(super) fn check_lvm(check: &mut LayoutCheck, layout: &Layout) {
     for (index, group) in layout.volumegroups.iter().enumerate() {
         let place = format!("volumegroups[{index}]");
         check_group(check, &place, group);
         if layout.volumegroups[..index].iter().any(|other| other.name == group.name) {
-            check.report(&format!("{place}.name"), format!("vg:{} given more than once", group.name));
+            check.report_problem(&format!("{place}.name"), format!("vg:{} given more than once", group.name));
         }
     }
     for (index, volume) in layout.logicalvolumes.iter().enumerate() {
@@ -36,72 +36,75 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
     }
 }
 
-fn check_group(check: &mut Check, place: &str, group: &VolumeGroup) {
+fn check_group(check: &mut LayoutCheck, place: &str, group: &VolumeGroupSpec) {
     let name = &group.name;
     let name_place = format!("{place}.name");
     let device = LayoutPath::from(format!("/dev/{name}"));
     if !is_lvm_name(name) || name == "." || name == ".." {
-        check.report(&name_place, format!("vg:{name} is not a valid LVM name: {NAME_RULE}"));
+        check.report_problem(&name_place, format!("vg:{name} is not a valid LVM name: {NAME_RULE}"));
     } else if TAKEN.contains(&name.as_str()) || check.provided.contains_key(&device) {
-        check.report(&name_place, format!("vg:{name} cannot have its volumes below {device}, which already exists"));
+        check.report_problem(
+            &name_place,
+            format!("vg:{name} cannot have its volumes below {device}, which already exists"),
+        );
     }
-    check.occupy_all(place, &group.devices, |device| format!("device:{device} not provided by machine for vg:{name}"));
+    check.use_devices(place, &group.devices, |device| format!("device:{device} not provided by machine for vg:{name}"));
     for (index, tag) in group.tags.iter().enumerate() {
         let place = format!("{place}.tags[{index}]");
         if group.tags[..index].contains(tag) {
-            check.report(&place, format!("tag:{tag} of vg:{name} given more than once"));
+            check.report_problem(&place, format!("tag:{tag} of vg:{name} given more than once"));
         } else if !is_tag(tag) {
             let message = format!(
                 "tag:{tag} of vg:{name} is not a valid LVM tag: use letters, digits and _+.-/=!:#&, without a leading -"
             );
-            check.report(&place, message);
+            check.report_problem(&place, message);
         }
     }
 }
 
 const NAME_RULE: &str = "use at most 127 letters, digits and +_.-, without a leading -";
 
-fn check_volume(check: &mut Check, index: usize, volume: &LogicalVolume, layout: &Layout) {
-    let LogicalVolume { name, volumegroup, .. } = volume;
+fn check_volume(check: &mut LayoutCheck, index: usize, volume: &LogicalVolumeSpec, layout: &Layout) {
+    let LogicalVolumeSpec { name, volumegroup, .. } = volume;
     let place = format!("logicalvolumes[{index}]");
     let name_place = format!("{place}.name");
-    if let Some(message) = name_error(volume) {
-        check.report(&name_place, message);
+    if let Some(message) = find_name_error(volume) {
+        check.report_problem(&name_place, message);
     }
-    if volume.size == Size::Rest && index + 1 < layout.logicalvolumes.len() {
+    if volume.size == RequestedSize::Rest && index + 1 < layout.logicalvolumes.len() {
         let message = format!("lv:{name} in vg:{volumegroup}, variable sized lv must be the last");
-        check.report(&format!("{place}.size"), message);
+        check.report_problem(&format!("{place}.size"), message);
     }
     check_volume_group(check, &place, volume, layout);
-    let device = volume.device();
+    let device = volume.device_path();
     if check.provided.contains_key(&device) {
-        check.report(&name_place, format!("lv:{name} in vg:{volumegroup} given more than once: {device}"));
+        check.report_problem(&name_place, format!("lv:{name} in vg:{volumegroup} given more than once: {device}"));
     }
-    check.provide(device.clone(), Provider::Volume);
+    check.add_device(device.clone(), DeviceSource::Volume);
     check.misnamed.insert(format!("/dev/mapper/{}", mapper_name(volumegroup, name)).into(), device);
 }
 
-fn check_volume_group(check: &mut Check, place: &str, volume: &LogicalVolume, layout: &Layout) {
-    let LogicalVolume { name, volumegroup, lvmtype, .. } = volume;
+fn check_volume_group(check: &mut LayoutCheck, place: &str, volume: &LogicalVolumeSpec, layout: &Layout) {
+    let LogicalVolumeSpec { name, volumegroup, lvmtype, .. } = volume;
     let Some(group) = layout.volumegroups.iter().find(|group| group.name == *volumegroup) else {
-        if check.all_known("volumegroups", "name") {
+        if check.is_list_readable("volumegroups", "name") {
             let message = format!("volumegroup:{volumegroup} not configured for lv:{name}");
-            check.report(&format!("{place}.volumegroup"), message);
+            check.report_problem(&format!("{place}.volumegroup"), message);
         }
         return;
     };
     let disks = group.devices.len();
-    if *lvmtype != LvmType::Linear && disks < 2 && check.all_known("volumegroups", "devices") {
+    if *lvmtype != LvmType::Linear && disks < 2 && check.is_list_readable("volumegroups", "devices") {
         let message = format!(
             "fsl:\"{}\" lv:{name} in vg:{volumegroup} is configured for lvmtype:{lvmtype} but has only {disks} disk, consider linear instead",
             layout.id,
         );
-        check.report(&format!("{place}.lvmtype"), message);
+        check.report_problem(&format!("{place}.lvmtype"), message);
     }
 }
 
-fn name_error(volume: &LogicalVolume) -> Option<String> {
-    let LogicalVolume { name, volumegroup, lvmtype, .. } = volume;
+fn find_name_error(volume: &LogicalVolumeSpec) -> Option<String> {
+    let LogicalVolumeSpec { name, volumegroup, lvmtype, .. } = volume;
     if !is_lvm_name(name) || name == "." || name == ".." {
         return Some(format!("lv:{name} is not a valid LVM name: {NAME_RULE}"));
     }
@@ -110,7 +113,7 @@ fn name_error(volume: &LogicalVolume) -> Option<String> {
     if let Some(reserved) = reserved {
         return Some(format!("lv:{name} contains {reserved}, which LVM reserves for its own volumes"));
     }
-    let why = excessive_name(volumegroup, name, *lvmtype)?;
+    let why = explain_excessive_name(volumegroup, name, *lvmtype)?;
     Some(format!("lv:{name} in vg:{volumegroup} has {why}"))
 }
 

@@ -1,7 +1,7 @@
 //! Rules for RAID arrays.
 
-use super::{Check, Provider};
-use crate::layout::{Layout, Raid, RaidLevel};
+use super::{DeviceSource, LayoutCheck};
+use crate::layout::{ArraySpec, Layout, RaidLevel};
 use std::collections::BTreeSet;
 
 /// Largest number of an array that mdadm assigns (find_free_devnm in mdadm's mdopen.c).
@@ -15,7 +15,7 @@ const METADATA: [&str; 4] = ["0.90", "1.0", "1.1", "1.2"];
 const METADATA_AT_END: [&str; 2] = ["0.90", "1.0"];
 
 /// Checks the arrays, and records the devices that they provide.
-pub(super) fn check(check: &mut Check, layout: &Layout) {
+pub(super) fn check_arrays(check: &mut LayoutCheck, layout: &Layout) {
     let mut names = BTreeSet::new();
     for (index, raid) in layout.raid.iter().enumerate() {
         let place = format!("raid[{index}]");
@@ -23,14 +23,14 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
         check_devices(check, &place, raid, &layout.raid[index + 1..]);
         check_count(check, &place, raid);
         check_options(check, &place, raid);
-        check.provide(raid.arrayname.clone(), Provider::Array);
+        check.add_device(raid.arrayname.clone(), DeviceSource::Array);
     }
-    check_named_and_numbered(check, &layout.raid);
+    check_number_conflicts(check, &layout.raid);
     check_esp(check, layout);
 }
 
 /// Returns the number of an array without a name: 7 for `/dev/md7`, `None` for `/dev/md/root`.
-fn read_name(arrayname: &str) -> Result<Option<u32>, String> {
+fn parse_array_name(arrayname: &str) -> Result<Option<u32>, String> {
     let usage = || format!("array:{arrayname} is not a valid array name: write /dev/md0 or /dev/md/NAME");
     let Some(name) = arrayname.strip_prefix("/dev/md/") else {
         let number = arrayname.strip_prefix("/dev/md").ok_or_else(usage)?;
@@ -64,18 +64,18 @@ fn read_name(arrayname: &str) -> Result<Option<u32>, String> {
     Ok(None)
 }
 
-fn check_name<'a>(check: &mut Check, place: &str, arrayname: &'a str, names: &mut BTreeSet<&'a str>) {
+fn check_name<'a>(check: &mut LayoutCheck, place: &str, arrayname: &'a str, names: &mut BTreeSet<&'a str>) {
     let place = format!("{place}.arrayname");
-    if let Err(message) = read_name(arrayname) {
-        check.report(&place, message);
+    if let Err(message) = parse_array_name(arrayname) {
+        check.report_problem(&place, message);
     } else if !names.insert(arrayname) || check.provided.contains_key(arrayname) {
-        check.report(&place, format!("array:{arrayname} given more than once"));
+        check.report_problem(&place, format!("array:{arrayname} given more than once"));
     }
 }
 
-fn check_devices(check: &mut Check, place: &str, raid: &Raid, later: &[Raid]) {
+fn check_devices(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, later: &[ArraySpec]) {
     let name = &raid.arrayname;
-    check.occupy_all(place, &raid.devices, |device| {
+    check.use_devices(place, &raid.devices, |device| {
         let order = match later.iter().any(|other| other.arrayname == *device) {
             true => ", but listed later: list an array after its members",
             false => "",
@@ -86,7 +86,7 @@ fn check_devices(check: &mut Check, place: &str, raid: &Raid, later: &[Raid]) {
 
 /// Returns the minimum number of members. According to mdadm(8), fewer than two require --force if they are possible at all; levels 5 and 6
 /// with fewer are mirrors.
-fn least_members(level: RaidLevel) -> usize {
+fn minimum_members(level: RaidLevel) -> usize {
     match level {
         RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => 2,
         RaidLevel::Raid5 => 3,
@@ -94,68 +94,68 @@ fn least_members(level: RaidLevel) -> usize {
     }
 }
 
-fn check_count(check: &mut Check, place: &str, raid: &Raid) {
-    let Raid { arrayname, devices, level, .. } = raid;
+fn check_count(check: &mut LayoutCheck, place: &str, raid: &ArraySpec) {
+    let ArraySpec { arrayname, devices, level, .. } = raid;
     let (members, spares) = (devices.len(), raid.spares as usize);
     let [devices_place, level_place, spares_place] =
         ["devices", "level", "spares"].map(|name| format!("{place}.{name}"));
-    if members == 0 || !check.all_known(&devices_place, "devices") {
+    if members == 0 || !check.is_list_readable(&devices_place, "devices") {
         return;
     }
     if spares >= members {
         let message =
             format!("raid:{arrayname} has {members} devices including spares, so {spares} of them cannot be spares");
-        check.report(&spares_place, message);
+        check.report_problem(&spares_place, message);
         return;
     }
-    if !check.known(&level_place) || !check.known(&spares_place) {
+    if !check.is_readable(&level_place) || !check.is_readable(&spares_place) {
         return;
     }
-    let (active, least) = (raid.active(), least_members(*level));
+    let (active, least) = (raid.count_active(), minimum_members(*level));
     if active < least {
         let without = if spares > 0 { " without the spares" } else { "" };
         let message = format!("raid:{arrayname} has {active} of the {least} devices that {level} needs{without}");
-        check.report(&devices_place, message);
+        check.report_problem(&devices_place, message);
     }
     if spares > 0 && *level == RaidLevel::Raid0 {
-        check.report(&spares_place, format!("raid:{arrayname} has level 0, which does not support spares"));
+        check.report_problem(&spares_place, format!("raid:{arrayname} has level 0, which does not support spares"));
     }
 }
 
-fn check_options(check: &mut Check, place: &str, raid: &Raid) {
+fn check_options(check: &mut LayoutCheck, place: &str, raid: &ArraySpec) {
     let name = &raid.arrayname;
     let options_place = format!("{place}.createoptions");
-    check.words(&options_place, &raid.createoptions);
+    check.check_words(&options_place, &raid.createoptions);
     // Validity of an option depends on the level and the number of members.
-    if ["level", "spares"].iter().all(|field| check.known(&format!("{place}.{field}"))) {
-        for message in raid.option_problems() {
-            check.report(&options_place, message);
+    if ["level", "spares"].iter().all(|field| check.is_readable(&format!("{place}.{field}"))) {
+        for message in raid.check_options() {
+            check.report_problem(&options_place, message);
         }
     }
-    match raid.metadata().as_deref() {
+    match raid.requested_metadata().as_deref() {
         Some("0.90") if raid.devices.len() > MAX_MEMBERS_0_90 => {
             let message = format!("raid:{name} has more than {MAX_MEMBERS_0_90} devices, the maximum of metadata 0.90");
-            check.report(&format!("{place}.devices"), message);
+            check.report_problem(&format!("{place}.devices"), message);
         }
-        Some("0.90") if raid.level == RaidLevel::Raid0 && check.known(&format!("{place}.level")) => {
+        Some("0.90") if raid.level == RaidLevel::Raid0 && check.is_readable(&format!("{place}.level")) => {
             let message = format!(
                 "raid:{name} has level 0 with metadata 0.90, which cannot store the layout of level 0 and which mdadm refuses: use 1.2"
             );
-            check.report(&options_place, message);
+            check.report_problem(&options_place, message);
         }
         Some(metadata) if !METADATA.contains(&metadata) => {
             let message = format!("raid:{name} metadata {metadata} is not supported, but:{}", METADATA.join(","));
-            check.report(&options_place, message);
+            check.report_problem(&options_place, message);
         }
         _ => {}
     }
 }
 
 /// Checks that numbers do not conflict: mdadm assigns numbers to named arrays from 127 downwards.
-fn check_named_and_numbered(check: &mut Check, arrays: &[Raid]) {
-    let named = arrays.iter().filter(|raid| matches!(read_name(raid.arrayname.as_str()), Ok(None))).count();
+fn check_number_conflicts(check: &mut LayoutCheck, arrays: &[ArraySpec]) {
+    let named = arrays.iter().filter(|raid| matches!(parse_array_name(raid.arrayname.as_str()), Ok(None))).count();
     for (index, raid) in arrays.iter().enumerate() {
-        if let Ok(Some(number)) = read_name(raid.arrayname.as_str())
+        if let Ok(Some(number)) = parse_array_name(raid.arrayname.as_str())
             && number <= 127
             && number as usize + named > 127
         {
@@ -163,32 +163,32 @@ fn check_named_and_numbered(check: &mut Check, arrays: &[Raid]) {
                 "array:{} may already be in use: mdadm assigns numbers to named arrays from 127 downwards; use a lower number",
                 raid.arrayname
             );
-            check.report(&format!("raid[{index}].arrayname"), message);
+            check.report_problem(&format!("raid[{index}].arrayname"), message);
         }
     }
 }
 
 /// Checks arrays of an ESP. Firmware does not support arrays: it must find a FAT filesystem at the beginning of a member.
-fn check_esp(check: &mut Check, layout: &Layout) {
+fn check_esp(check: &mut LayoutCheck, layout: &Layout) {
     for (index, raid) in layout.raid.iter().enumerate() {
-        if !check.all_known("filesystems", "format") || !layout.is_esp(raid) {
+        if !check.is_list_readable("filesystems", "format") || !layout.is_esp(raid) {
             continue;
         }
-        let Raid { arrayname, level, .. } = raid;
+        let ArraySpec { arrayname, level, .. } = raid;
         if *level != RaidLevel::Raid1 {
             let message = format!(
                 "raid:{arrayname} contains vfat, which firmware reads from a single member: use level 1 instead of {level}"
             );
-            check.report(&format!("raid[{index}].level"), message);
+            check.report_problem(&format!("raid[{index}].level"), message);
         }
-        if let Some(metadata) = raid.metadata()
+        if let Some(metadata) = raid.requested_metadata()
             && METADATA.contains(&metadata.as_str())
             && !METADATA_AT_END.contains(&metadata.as_str())
         {
             let message = format!(
                 "raid:{arrayname} contains vfat, which firmware expects at the beginning of a member, but metadata {metadata} has a superblock or a gap there: use 1.0"
             );
-            check.report(&format!("raid[{index}].createoptions"), message);
+            check.report_problem(&format!("raid[{index}].createoptions"), message);
         }
     }
 }

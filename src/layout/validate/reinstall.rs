@@ -1,46 +1,48 @@
 //! Rules for `reinstall: merge`: the image's files can only be added to a preserved filesystem that is mounted before the image is
 //! unpacked.
 
-use super::Check;
-use crate::layout::tree::Graph;
-use crate::layout::{Filesystem, Format, Layout, OnReinstall};
+use super::LayoutCheck;
+use crate::layout::graph::LayoutGraph;
+use crate::layout::{FilesystemFormat, FilesystemSpec, Layout, OnReinstall};
 
-pub(super) fn check(check: &mut Check, layout: &Layout) {
-    let graph = Graph::of(layout);
+pub(super) fn check_reinstall_policies(check: &mut LayoutCheck, layout: &Layout) {
+    let graph = LayoutGraph::from_layout(layout);
     for (index, filesystem) in layout.filesystems.iter().enumerate() {
         let place = format!("filesystems[{index}].reinstall");
-        let format_known = check.known(&format!("filesystems[{index}].format"));
+        let format_known = check.is_readable(&format!("filesystems[{index}].format"));
         if filesystem.reinstall == OnReinstall::Merge && format_known {
             check_merge(check, &graph, &place, filesystem);
         }
     }
 }
 
-fn check_merge(check: &mut Check, graph: &Graph, place: &str, filesystem: &Filesystem) {
+fn check_merge(check: &mut LayoutCheck, graph: &LayoutGraph, place: &str, filesystem: &FilesystemSpec) {
     let format = filesystem.format;
     let path = match (format, filesystem.path.as_deref()) {
-        (Format::Swap | Format::None | Format::Tmpfs, _) => {
-            return check
-                .report(place, format!("reinstall: merge requires a preserved filesystem, which {format} is not"));
+        (FilesystemFormat::Swap | FilesystemFormat::None | FilesystemFormat::Tmpfs, _) => {
+            return check.report_problem(
+                place,
+                format!("reinstall: merge requires a preserved filesystem, which {format} is not"),
+            );
         }
         (_, None) => {
-            return check.report(place, "reinstall: merge requires a mounted filesystem: set path");
+            return check.report_problem(place, "reinstall: merge requires a mounted filesystem: set path");
         }
         (_, Some("/")) => {
-            return check.report(place, "reinstall: merge is not supported for /, which a reinstall recreates");
+            return check.report_problem(place, "reinstall: merge is not supported for /, which a reinstall recreates");
         }
         (_, Some(path)) => path,
     };
     if filesystem.is_read_only() {
         let message = format!("reinstall: merge writes to {path}, but its mountoptions contain ro");
-        return check.report(place, message);
+        return check.report_problem(place, message);
     }
-    if !check.all_devices_known() || !check.all_known("disks", "wipeonreinstall") {
+    if !check.are_devices_known() || !check.is_list_readable("disks", "wipeonreinstall") {
         return;
     }
     let layout = graph.layout;
-    let wiped = |filesystem: &Filesystem| {
-        let below = graph.below([&filesystem.device]);
+    let wiped = |filesystem: &FilesystemSpec| {
+        let below = graph.objects_below([&filesystem.device]);
         below.disks.into_iter().map(|disk| &layout.disks[disk]).find(|disk| disk.wipeonreinstall)
     };
     if let Some(disk) = wiped(filesystem) {
@@ -48,13 +50,13 @@ fn check_merge(check: &mut Check, graph: &Graph, place: &str, filesystem: &Files
             "reinstall: merge requires a preserved filesystem, but {path} is on {}, which has wipeonreinstall: true",
             disk.device
         );
-        return check.report(place, message);
+        return check.report_problem(place, message);
     }
-    let hides = |other: &&Filesystem| {
+    let hides = |other: &&FilesystemSpec| {
         let above = other.path.as_deref().filter(|above| *above != "/");
         above.is_some_and(|above| path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/')))
             && other.reinstall == OnReinstall::Keep
-            && !matches!(other.format, Format::Swap | Format::None | Format::Tmpfs)
+            && !matches!(other.format, FilesystemFormat::Swap | FilesystemFormat::None | FilesystemFormat::Tmpfs)
             && wiped(other).is_none()
     };
     if let Some(above) = layout.filesystems.iter().find(hides) {
@@ -62,6 +64,6 @@ fn check_merge(check: &mut Check, graph: &Graph, place: &str, filesystem: &Files
         let message = format!(
             "reinstall: merge of {path} requires {above} to be mounted before the image is unpacked: set reinstall: merge on {above} too"
         );
-        check.report(place, message);
+        check.report_problem(place, message);
     }
 }

@@ -1,26 +1,26 @@
 //! Table of the disks: the verdict and current content of each, followed by a tree of that content.
 
-use super::short;
-use crate::plan::{DiskPlan, Verdict};
-use crate::text::terminal::{Style, escape_line};
-use crate::text::{bytes, columns, width};
+use super::strip_dev;
+use crate::format::terminal::{TextStyle, escape_line};
+use crate::format::{display_width, format_bytes, format_columns};
+use crate::plan::{DiskPlan, DiskVerdict};
 use std::fmt;
 
 const WIPE: &str = "WIPE";
 
-pub fn disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {
+pub fn write_disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {
     let mut rows = vec![["disk", "size", "model", "serial", "verdict", "now"].map(str::to_owned)];
-    rows.extend(disks.iter().map(row));
-    let table = columns(&rows);
+    rows.extend(disks.iter().map(disk_row));
+    let table = format_columns(&rows);
     // Everything before the verdict has the same width, in characters, on every line.
     let verdict_at = table.find("verdict").unwrap_or_default();
     for (number, row) in table.lines().enumerate() {
         let disk = number.checked_sub(1).and_then(|number| disks.get(number));
-        let is_wiped = disk.is_some_and(|disk| disk.verdict == Verdict::Wipe);
-        writeln!(f, "{}", if is_wiped && f.alternate() { coloured(row, verdict_at) } else { row.to_owned() })?;
+        let is_wiped = disk.is_some_and(|disk| disk.verdict == DiskVerdict::Wipe);
+        writeln!(f, "{}", if is_wiped && f.alternate() { colour_verdict(row, verdict_at) } else { row.to_owned() })?;
         let Some(disk) = disk else { continue };
         for line in
-            disk.listed_as.iter().map(|name| format!("{} in the layout", short(name))).chain(disk.running.clone())
+            disk.listed_as.iter().map(|name| format!("{} in the layout", strip_dev(name))).chain(disk.running.clone())
         {
             writeln!(f, "    {}", escape_line(&line))?;
         }
@@ -28,22 +28,22 @@ pub fn disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {
     writeln!(f)
 }
 
-fn row(disk: &DiskPlan) -> [String; 6] {
+fn disk_row(disk: &DiskPlan) -> [String; 6] {
     let verdict = match disk.verdict {
-        Verdict::Wipe => WIPE,
-        Verdict::Keep => "keep",
-        Verdict::Make => "make",
-        Verdict::NotOurs => "not ours",
-        Verdict::Volumes => "volumes",
+        DiskVerdict::Wipe => WIPE,
+        DiskVerdict::Keep => "keep",
+        DiskVerdict::Make => "make",
+        DiskVerdict::NotOurs => "not ours",
+        DiskVerdict::Volumes => "volumes",
     };
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     let now = match disk.verdict {
-        Verdict::NotOurs => format!("never written: {}", disk.now),
+        DiskVerdict::NotOurs => format!("never written: {}", disk.now),
         _ => disk.now.clone(),
     };
     [
         disk.name.to_string(),
-        bytes(disk.size_bytes),
+        format_bytes(disk.size_bytes),
         or_dash(&disk.model),
         or_dash(&disk.serial),
         verdict.to_owned(),
@@ -52,11 +52,12 @@ fn row(disk: &DiskPlan) -> [String; 6] {
 }
 
 /// Returns the row with the verdict, which starts at column `verdict_at`, in colour.
-fn coloured(row: &str, verdict_at: usize) -> String {
-    let at = row.char_indices().map(|(at, _)| at).find(|at| width(&row[..*at]) == verdict_at).unwrap_or(row.len());
+fn colour_verdict(row: &str, verdict_at: usize) -> String {
+    let at =
+        row.char_indices().map(|(at, _)| at).find(|at| display_width(&row[..*at]) == verdict_at).unwrap_or(row.len());
     let (before, rest) = row.split_at(at);
     match rest.strip_prefix(WIPE) {
-        Some(after) => format!("{before}{}{after}", Style::BoldRed.paint(WIPE)),
+        Some(after) => format!("{before}{}{after}", TextStyle::BoldRed.paint_text(WIPE)),
         None => row.to_owned(),
     }
 }
@@ -68,12 +69,12 @@ mod tests {
     #[test]
     fn only_the_verdict_has_a_colour() {
         for (row, expected) in [
-            ("sda  WIPE  GPT", format!("sda  {}  GPT", Style::BoldRed.paint("WIPE"))),
-            ("デ   WIPE", format!("デ   {}", Style::BoldRed.paint("WIPE"))),
+            ("sda  WIPE  GPT", format!("sda  {}  GPT", TextStyle::BoldRed.paint_text("WIPE"))),
+            ("デ   WIPE", format!("デ   {}", TextStyle::BoldRed.paint_text("WIPE"))),
             ("sda  keep  WIPE", "sda  keep  WIPE".to_owned()),
             ("sd", "sd".to_owned()),
         ] {
-            assert_eq!(coloured(row, 5), expected);
+            assert_eq!(colour_verdict(row, 5), expected);
         }
     }
 }

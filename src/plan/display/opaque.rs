@@ -1,10 +1,10 @@
 //! Objects whose content could not be inspected, with reason and remedy.
 
+use crate::format::terminal::escape_line;
 use crate::inventory::OpaqueObject;
-use crate::text::terminal::escape_line;
 use std::fmt;
 
-pub fn opaque(f: &mut fmt::Formatter<'_>, objects: &[OpaqueObject]) -> fmt::Result {
+pub fn write_opaque(f: &mut fmt::Formatter<'_>, objects: &[OpaqueObject]) -> fmt::Result {
     if objects.is_empty() {
         return Ok(());
     }

@@ -1,11 +1,11 @@
 //! Partitions that boot entries may start, and what the plan does with them.
 
 use crate::device::{DevicePath, KernelName};
-use crate::inventory::{Inventory, Partition, Table};
-use crate::order::Gather;
-use crate::plan::Verdict;
-use crate::plan::verdict::Decided;
-use crate::topology::Stack;
+use crate::inventory::{DiskPartition, DiskTable, Inventory};
+use crate::plan::DiskVerdict;
+use crate::plan::decide::PlanDecisions;
+use crate::small_sort::GatherExt;
+use crate::storage_graph::DeviceStack;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
@@ -20,7 +20,7 @@ pub enum PartitionFate {
 }
 
 /// Partitions of the machine by GUID.
-pub struct Partitions {
+pub struct BootPartitions {
     destroyed: BTreeMap<Uuid, DevicePath>,
     preserved: BTreeMap<Uuid, DevicePath>,
     /// Preserved disk whose content is unknown.
@@ -29,33 +29,33 @@ pub struct Partitions {
     mbr: Option<DevicePath>,
 }
 
-impl Partitions {
+impl BootPartitions {
     /// Collects the partitions. Without a decision, all disks are preserved.
-    pub fn new(inventory: &Inventory, decided: Option<&Decided>) -> Partitions {
-        let is_made = |verdict: Verdict| matches!(verdict, Verdict::Wipe | Verdict::Make);
+    pub fn new(inventory: &Inventory, decided: Option<&PlanDecisions>) -> BootPartitions {
+        let is_made = |verdict: DiskVerdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make);
         let plans = decided.iter().flat_map(|decided| &decided.disks);
         let made: BTreeSet<KernelName> =
             plans.filter(|disk| is_made(disk.verdict)).map(|disk| disk.name.clone()).gather();
-        let stack = Stack::new(inventory);
+        let stack = DeviceStack::new(inventory);
         let is_destroyed = |name: &KernelName| {
-            let disks = stack.disks(name);
+            let disks = stack.disks_below(name);
             !disks.is_empty() && disks.iter().all(|disk| made.contains(disk))
         };
         let disks = inventory.disks.iter().map(|disk| (&disk.table, made.contains(&disk.name)));
         let stacked = inventory.stacked.iter().map(|device| (&device.table, is_destroyed(&device.name)));
-        let tables: Vec<(&Table, bool)> =
+        let tables: Vec<(&DiskTable, bool)> =
             disks.chain(stacked).filter_map(|(table, is_made)| Some((table.as_ref()?, is_made))).collect();
         let of = |is_wanted: bool| {
             let tables = tables.iter().filter(move |(_, is_made)| *is_made == is_wanted);
-            tables.flat_map(|(table, _)| &table.partitions).filter_map(by_guid).gather()
+            tables.flat_map(|(table, _)| &table.partitions).filter_map(guid_and_device).gather()
         };
         let mut preserved: BTreeMap<Uuid, DevicePath> = of(false);
         // A repeated attempt recreates partitions with the same GUIDs.
         let new = decided.iter().flat_map(|decided| &decided.tables).flat_map(|table| &table.partitions);
         preserved.extend(new.map(|partition| (partition.guid, partition.device.clone())));
         let kept = || inventory.disks.iter().filter(|disk| !made.contains(&disk.name));
-        let is_mbr = |table: &Table| table.kind == "dos";
-        Partitions {
+        let is_mbr = |table: &DiskTable| table.kind == "dos";
+        BootPartitions {
             destroyed: of(true),
             preserved,
             unread: kept().find(|disk| disk.unreadable.is_some()).map(|disk| disk.device.clone()),
@@ -64,7 +64,7 @@ impl Partitions {
     }
 
     /// Returns the fate of the partition with this GUID. If a preserved disk has the GUID as well, as a copy does, that partition counts.
-    pub fn fate(&self, guid: Uuid) -> PartitionFate {
+    pub fn find_fate(&self, guid: Uuid) -> PartitionFate {
         if let Some(device) = self.preserved.get(&guid) {
             return PartitionFate::Preserved(device.clone());
         }
@@ -86,6 +86,6 @@ impl Partitions {
     }
 }
 
-fn by_guid(partition: &Partition) -> Option<(Uuid, DevicePath)> {
+fn guid_and_device(partition: &DiskPartition) -> Option<(Uuid, DevicePath)> {
     Some((partition.guid?, partition.device.clone()))
 }

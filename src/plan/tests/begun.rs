@@ -4,7 +4,7 @@ use super::identity::{claim, empty, install};
 use super::simulator::cut;
 use super::stacks::operations;
 use super::*;
-use crate::marker::MarkedDisk;
+use crate::install_marker::RecordedDisk;
 
 fn with_serials() -> Inventory {
     let mut machine = machine();
@@ -14,8 +14,9 @@ fn with_serials() -> Inventory {
     machine
 }
 
-fn announced(plan: &Plan) -> Vec<MarkedDisk> {
-    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(plan, StageName::ReportBegin) else {
+fn announced(plan: &Plan) -> Vec<RecordedDisk> {
+    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = operations(plan, StageName::ReportBegin)
+    else {
         panic!("{plan}")
     };
     disks.clone()
@@ -30,7 +31,7 @@ fn a_first_installation_goes_on_after_a_cut_at_any_operation() {
     }
     for machine in [with_serials(), without] {
         let plan = install(&layout(), &machine, claim()).unwrap();
-        let claim = Claim { begun_on: announced(&plan), ..claim() };
+        let claim = InstallClaim { begun_on: announced(&plan), ..claim() };
         let all: usize = plan.stages.iter().map(|stage| stage.operations.len()).sum();
         for done in 0..=all {
             let after = cut(&plan, machine.clone(), done);
@@ -75,7 +76,7 @@ fn a_first_installation_that_has_begun_takes_no_other_disk() {
     ];
     let machine = with_serials();
     let plan = install(&layout(), &machine, claim()).unwrap();
-    let claim = Claim { begun_on: announced(&plan), ..claim() };
+    let claim = InstallClaim { begun_on: announced(&plan), ..claim() };
     for (name, change, expected) in cases {
         let mut machine = machine.clone();
         change(&mut machine);
@@ -87,7 +88,7 @@ fn a_first_installation_that_has_begun_takes_no_other_disk() {
         }
     }
     // A disk that the layout did not have.
-    let fewer = Claim { begun_on: claim.begun_on[..1].to_vec(), ..claim };
+    let fewer = InstallClaim { begun_on: claim.begun_on[..1].to_vec(), ..claim };
     let reasons = reasons(install(&layout(), &machine, fewer));
     assert!(reasons[0].contains("disks[1].device") && reasons[0].contains("was started without it"), "{reasons:?}");
 }

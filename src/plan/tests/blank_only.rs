@@ -3,18 +3,18 @@
 use super::identity::{claim, empty, marker};
 use super::*;
 use crate::allocation::Allocation;
-use crate::inventory::Filesystem;
-use crate::marker::{MarkedDisk, Marker};
+use crate::install_marker::{InstallMarker, RecordedDisk};
+use crate::inventory::FilesystemContents;
 
-fn planned(inventory: &Inventory, mode: Mode, claim: Claim) -> Result<Plan, Box<Refusal>> {
+fn planned(inventory: &Inventory, mode: InstallMode, claim: InstallClaim) -> Result<Plan, Box<PlanRefusal>> {
     let allocation = Allocation { blank_only: Some("UUID A is not B".to_owned()), ..Allocation::default() };
-    let assigned = Assigned { allocation, ..Assigned::default() };
-    let request = Request { mode, steps: Steps::default(), subject: subject(), assigned, claim: Some(claim) };
-    super::super::make(&layout(), inventory, request, &mut counting())
+    let assigned = PlanAssignment { allocation, ..PlanAssignment::default() };
+    let request = PlanRequest { mode, steps: StepList::default(), subject: subject(), assigned, claim: Some(claim) };
+    super::super::make_plan(&layout(), inventory, request, &mut counting())
 }
 
-fn first() -> Claim {
-    Claim { order: None, ..claim() }
+fn first() -> InstallClaim {
+    InstallClaim { order: None, ..claim() }
 }
 
 fn blank() -> Inventory {
@@ -25,21 +25,21 @@ fn blank() -> Inventory {
 
 #[test]
 fn blank_disks_are_installed() {
-    let plan = planned(&blank(), Mode::Install, first()).unwrap();
-    assert!(plan.disks.iter().any(|disk| disk.verdict == Verdict::Wipe));
+    let plan = planned(&blank(), InstallMode::Install, first()).unwrap();
+    assert!(plan.disks.iter().any(|disk| disk.verdict == DiskVerdict::Wipe));
     // What the layout does not name may have anything.
     let mut other = blank();
     other.disks[2].blank = false;
-    planned(&other, Mode::Install, first()).unwrap();
+    planned(&other, InstallMode::Install, first()).unwrap();
 }
 
 #[test]
 fn each_disk_that_is_not_blank_is_named_with_the_reason() {
-    type Change = fn(&mut inventory::Disk);
+    type Change = fn(&mut inventory::InventoryDisk);
     let cases: [Change; 4] = [
         |disk| disk.blank = false,
-        |disk| disk.table = Some(Table { kind: "gpt".into(), ..Table::default() }),
-        |disk| disk.signatures.push(Signature { kind: "xfs".into(), ..Signature::default() }),
+        |disk| disk.table = Some(DiskTable { kind: "gpt".into(), ..DiskTable::default() }),
+        |disk| disk.signatures.push(DeviceSignature { kind: "xfs".into(), ..DeviceSignature::default() }),
         |disk| disk.unreadable = Some("read error".into()),
     ];
     for (case, change) in cases.into_iter().enumerate() {
@@ -47,7 +47,7 @@ fn each_disk_that_is_not_blank_is_named_with_the_reason() {
             let mut inventory = blank();
             change(&mut inventory.disks[number]);
             let device = inventory.disks[number].device.to_string();
-            let why = reasons(planned(&inventory, Mode::Install, first()));
+            let why = reasons(planned(&inventory, InstallMode::Install, first()));
             let is_it = |line: &&String| line.starts_with(&format!("blank_only: {device} is not blank"));
             let found: Vec<&String> = why.iter().filter(is_it).collect();
             assert!(found.len() == 1 && found[0].contains("UUID A is not B"), "{case}: {why:?}");
@@ -55,44 +55,45 @@ fn each_disk_that_is_not_blank_is_named_with_the_reason() {
     }
     let mut inventory = machine();
     inventory.disks.iter_mut().for_each(|disk| disk.blank = false);
-    assert_eq!(reasons(planned(&inventory, Mode::Install, first())).len(), 2);
+    assert_eq!(reasons(planned(&inventory, InstallMode::Install, first())).len(), 2);
 }
 
 #[test]
 fn what_proves_the_disks_lets_it_go_on() {
     // The marker of an earlier installation of this machine.
     let mut inventory = installed();
-    let of_machine =
-        |machine: &str| Some(Marker { machine: machine.into(), allocation: "a-0".into(), ..Marker::default() });
-    inventory.filesystems.push(Filesystem {
+    let of_machine = |machine: &str| {
+        Some(InstallMarker { machine: machine.into(), allocation: "a-0".into(), ..InstallMarker::default() })
+    };
+    inventory.filesystems.push(FilesystemContents {
         device: "/dev/sda2".into(),
         marker: of_machine("m-1"),
-        ..Filesystem::default()
+        ..FilesystemContents::default()
     });
-    planned(&inventory, Mode::Install, first()).unwrap();
-    let renamed = Claim { former_machines: vec!["m-0".to_owned()], ..first() };
+    planned(&inventory, InstallMode::Install, first()).unwrap();
+    let renamed = InstallClaim { former_machines: vec!["m-0".to_owned()], ..first() };
     inventory.filesystems[0].marker = of_machine("m-0");
-    planned(&inventory, Mode::Install, renamed).unwrap();
+    planned(&inventory, InstallMode::Install, renamed).unwrap();
     inventory.filesystems[0].marker = of_machine("m-9");
-    let why = reasons(planned(&inventory, Mode::Install, first()));
+    let why = reasons(planned(&inventory, InstallMode::Install, first()));
     assert!(why.iter().any(|line| line.starts_with("blank_only: /dev/sda ")), "{why:?}");
 
     // An attempt that has begun goes on with its disks.
-    let disks: Vec<MarkedDisk> = marker(&installed()).disks.into_iter().take(2).collect();
-    let begun = Claim { begun_on: disks, ..first() };
-    planned(&installed(), Mode::Install, begun).unwrap();
+    let disks: Vec<RecordedDisk> = marker(&installed()).disks.into_iter().take(2).collect();
+    let begun = InstallClaim { begun_on: disks, ..first() };
+    planned(&installed(), InstallMode::Install, begun).unwrap();
 
     // A reinstall is proven by the marker that it needs, and not by a waiver.
     let mut inventory = installed();
-    inventory.filesystems.push(Filesystem {
+    inventory.filesystems.push(FilesystemContents {
         device: "/dev/sda2".into(),
         marker: Some(marker(&inventory)),
-        ..Filesystem::default()
+        ..FilesystemContents::default()
     });
-    planned(&inventory, Mode::Reinstall, claim()).unwrap();
+    planned(&inventory, InstallMode::Reinstall, claim()).unwrap();
     let mut forgotten = claim();
     super::identity::forget_marker(&mut inventory, &mut forgotten);
-    forgotten.waiver = Some(Waiver::Operator);
-    let why = reasons(planned(&inventory, Mode::Reinstall, forgotten));
+    forgotten.waiver = Some(MarkerWaiver::Operator);
+    let why = reasons(planned(&inventory, InstallMode::Reinstall, forgotten));
     assert!(why.iter().any(|line| line.starts_with("blank_only: /dev/sda ")), "{why:?}");
 }

@@ -3,24 +3,30 @@
 use super::drawn::{any_layout, any_machine};
 use super::judged::Judged;
 use super::*;
-use crate::plan::display::contents;
+use crate::plan::display::describe_contents;
 use proptest::prelude::*;
 
-fn signature(kind: &str) -> Signature {
-    Signature { kind: kind.to_owned(), ..Signature::default() }
+fn signature(kind: &str) -> DeviceSignature {
+    DeviceSignature { kind: kind.to_owned(), ..DeviceSignature::default() }
 }
 
-fn part(number: u32, signatures: &[&str], blank: bool) -> inventory::Partition {
+fn part(number: u32, signatures: &[&str], blank: bool) -> inventory::DiskPartition {
     let signatures = signatures.iter().map(|kind| signature(kind)).collect();
-    inventory::Partition { number, device: format!("/dev/sda{number}").into(), signatures, blank, ..Default::default() }
+    inventory::DiskPartition {
+        number,
+        device: format!("/dev/sda{number}").into(),
+        signatures,
+        blank,
+        ..Default::default()
+    }
 }
 
 #[test]
 fn only_what_is_proven_blank_is_called_so() {
-    let table = |kind: &str, partitions: Vec<inventory::Partition>| {
-        Some(Table { kind: kind.to_owned(), guid: None, partitions })
+    let table = |kind: &str, partitions: Vec<inventory::DiskPartition>| {
+        Some(DiskTable { kind: kind.to_owned(), guid: None, partitions })
     };
-    let extended = inventory::Partition { kind: "0x5".to_owned(), ..part(2, &[], false) };
+    let extended = inventory::DiskPartition { kind: "0x5".to_owned(), ..part(2, &[], false) };
     for (table, signatures, blank, unreadable, expected) in [
         (None, &[][..], true, None, "blank"),
         (None, &[], false, None, "data of no known kind"),
@@ -45,14 +51,14 @@ fn only_what_is_proven_blank_is_called_so() {
     ] {
         let signatures = signatures.iter().map(|kind| signature(kind)).collect();
         let unreadable = unreadable.map(str::to_owned);
-        let disk = inventory::Disk { table, signatures, blank, unreadable, ..disk("sda", 100) };
-        assert_eq!(contents(&disk), expected);
+        let disk = inventory::InventoryDisk { table, signatures, blank, unreadable, ..disk("sda", 100) };
+        assert_eq!(describe_contents(&disk), expected);
     }
 }
 
 /// Every flag of the machine, as `said`.
 fn flagged(mut machine: Inventory, said: bool) -> Inventory {
-    let flag = |table: &mut Option<Table>| {
+    let flag = |table: &mut Option<DiskTable>| {
         let partitions = table.iter_mut().flat_map(|table| &mut table.partitions);
         partitions.for_each(|part| part.blank = said && part.signatures.is_empty());
     };
@@ -67,7 +73,7 @@ fn flagged(mut machine: Inventory, said: bool) -> Inventory {
     machine
 }
 
-fn printed(layout: &Layout, machine: &Inventory, mode: Mode) -> (String, Vec<DiskPlan>) {
+fn printed(layout: &Layout, machine: &Inventory, mode: InstallMode) -> (String, Vec<DiskPlan>) {
     match make(layout, machine, mode) {
         Ok(plan) => (plan.to_string(), plan.disks),
         Err(refusal) => (refusal.to_string(), refusal.disks),
@@ -83,7 +89,7 @@ fn no_plan_calls_blank_what_is_not_proven() {
         install in any::<bool>(),
     )| {
         judged.case();
-        let mode = if install { Mode::Install } else { Mode::Reinstall };
+        let mode = if install { InstallMode::Install } else { InstallMode::Reinstall };
         let (said, _) = printed(&layout, &flagged(machine.clone(), false), mode);
         prop_assert!(!said.contains("blank"), "{said}");
         let proven = flagged(machine, true);

@@ -3,21 +3,23 @@
 use super::identity::{claim, install};
 use super::stacks::{self, operations};
 use super::*;
-use crate::carried::Carried;
-use crate::inventory::{Array, Filesystem, LogicalVolume, Nic, Part, Role, Tried, VolumeGroup};
-use crate::marker::Marker;
+use crate::install_marker::InstallMarker;
+use crate::inventory::{
+    AttemptTarget, ComponentRole, FilesystemContents, LvmLogicalVolume, LvmVolumeGroup, MdArray, Nic, SpanningComponent,
+};
+use crate::migration::MigratedMachine;
 
 /// Mirrors, a group and whole disks, with its marker, and as a machine shows it.
 pub(super) fn moved() -> (Layout, Inventory) {
     let mut layout = stacks::layout();
-    layout.disks.push(Disk {
-        partitions: vec![partition(1, "raw", 64, PartitionKind::Linux), partition(2, "swap", 0, PartitionKind::Linux)],
+    layout.disks.push(DiskSpec {
+        partitions: vec![partition(1, "raw", 64, PartitionType::Linux), partition(2, "swap", 0, PartitionType::Linux)],
         ..layout.disks[0].clone()
     });
     layout.disks[5].device = "/dev/sdf".into();
-    layout.filesystems.push(filesystem("", "/dev/sdf1", Format::None, ""));
-    layout.filesystems.push(filesystem("", "/dev/sdf2", Format::Swap, ""));
-    layout.filesystems.push(filesystem("/tmp", "tmpfs", Format::Tmpfs, ""));
+    layout.filesystems.push(filesystem("", "/dev/sdf1", FilesystemFormat::None, ""));
+    layout.filesystems.push(filesystem("", "/dev/sdf2", FilesystemFormat::Swap, ""));
+    layout.filesystems.push(filesystem("/tmp", "tmpfs", FilesystemFormat::Tmpfs, ""));
     let mut before = stacks::five();
     for (index, disk) in before.disks.iter_mut().enumerate() {
         disk.serial = format!("A{index}");
@@ -25,13 +27,13 @@ pub(super) fn moved() -> (Layout, Inventory) {
     before.nics = vec![nic("eth0", "52:54:00:00:00:01"), nic("eth1", "52:54:00:00:00:02")];
     let plan = install(&layout, &before, claim()).unwrap();
     let mut inventory = after(&plan, before);
-    let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [Operation::Run(SessionOp::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     let root = inventory.stacked.iter().find(|is| is.signatures.iter().any(|is| is.label == "root")).unwrap();
     let (device, marker) =
-        (root.device.clone(), Some(Marker { time: "2026-11-01T00:00:00Z".to_owned(), ..marker.clone() }));
-    inventory.filesystems = vec![Filesystem { device, marker, ..Filesystem::default() }];
+        (root.device.clone(), Some(InstallMarker { time: "2026-11-01T00:00:00Z".to_owned(), ..marker.clone() }));
+    inventory.filesystems = vec![FilesystemContents { device, marker, ..FilesystemContents::default() }];
     (layout, inventory)
 }
 
@@ -39,8 +41,8 @@ pub(super) fn nic(name: &str, mac: &str) -> Nic {
     Nic { name: name.to_owned(), mac: mac.to_owned(), ..Nic::default() }
 }
 
-pub(super) fn carried(layout: &Layout, inventory: &Inventory) -> (Carried, Vec<FromDevice>) {
-    carry(layout, inventory, &claim()).unwrap_or_else(|problems| panic!("{problems:?}"))
+pub(super) fn carried(layout: &Layout, inventory: &Inventory) -> (MigratedMachine, Vec<SourceDevice>) {
+    check_migration(layout, inventory, &claim()).unwrap_or_else(|problems| panic!("{problems:?}"))
 }
 
 #[test]
@@ -48,7 +50,7 @@ fn all_that_the_layout_has_goes_by_the_ids_that_it_has() {
     let (layout, inventory) = moved();
     let (carried, from) = carried(&layout, &inventory);
     assert_eq!(carried.marker.machine, "m-1");
-    let told = |is: &crate::carried::CarriedFilesystem| format!("{} {} {}", is.device, is.format, is.uuid.len());
+    let told = |is: &crate::migration::MigratedFilesystem| format!("{} {} {}", is.device, is.format, is.uuid.len());
     let told: Vec<String> = carried.filesystems.iter().map(told).collect();
     assert_eq!(
         told,
@@ -65,7 +67,10 @@ fn all_that_the_layout_has_goes_by_the_ids_that_it_has() {
     let read: Vec<&str> = from.iter().map(|from| from.name.as_str()).collect();
     assert_eq!(read, ["/dev/vg00/varlib", "/dev/md/efi", "/dev/md/root", "/dev/vg00/srv", "/dev/sdf1"]);
     let size = |device: &str| inventory.stacked.iter().find(|is| is.device == device).unwrap().size_bytes;
-    assert_eq!((from[2].device.as_str(), from[2].format), (inventory.filesystems[0].device.as_str(), Format::Ext4));
+    assert_eq!(
+        (from[2].device.as_str(), from[2].format),
+        (inventory.filesystems[0].device.as_str(), FilesystemFormat::Ext4)
+    );
     assert_eq!(
         (carried.filesystems[2].size_bytes, carried.filesystems[2].sector_bytes),
         (size(from[2].device.as_str()), 512)
@@ -132,7 +137,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
             "two signatures",
             |_, inventory| {
                 let found = signatures(inventory, "srv");
-                found.push(Signature { kind: "zfs_member".to_owned(), ..Signature::default() });
+                found.push(DeviceSignature { kind: "zfs_member".to_owned(), ..DeviceSignature::default() });
             },
             &["(/srv) has several signatures, btrfs \"srv\" and zfs_member"],
         ),
@@ -141,14 +146,14 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
             "encrypted",
             |_, inventory| {
                 *signatures(inventory, "srv") =
-                    vec![Signature { kind: "crypto_LUKS".to_owned(), ..Signature::default() }];
+                    vec![DeviceSignature { kind: "crypto_LUKS".to_owned(), ..DeviceSignature::default() }];
             },
             &["(/srv) is encrypted (LUKS)"],
         ),
         (
             "encrypted, where all goes as it is",
             |_, inventory| {
-                let luks = Signature { kind: "crypto_LUKS".to_owned(), ..Signature::default() };
+                let luks = DeviceSignature { kind: "crypto_LUKS".to_owned(), ..DeviceSignature::default() };
                 inventory.disks[5].table.as_mut().unwrap().partitions[0].signatures = vec![luks];
             },
             &["filesystems[4]: /dev/sdf1 is encrypted (LUKS)"],
@@ -157,12 +162,12 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
             "a filesystem on several devices",
             |_, inventory| {
                 let root = inventory.filesystems[0].device.clone();
-                inventory.parts = vec![Part {
+                inventory.parts = vec![SpanningComponent {
                     device: root,
                     kind: "ext4".to_owned(),
                     whole: "one thing".to_owned(),
                     id: "1".to_owned(),
-                    role: Role::Peer,
+                    role: ComponentRole::Peer,
                 }];
             },
             &["(/) is a part of one thing on several devices"],
@@ -171,8 +176,8 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
             "an array does not run",
             |_, inventory| {
                 inventory.arrays[0].running = None;
-                let tried = Tried::Array(inventory.arrays[0].uuid);
-                inventory.failed.push(crate::inventory::Failed { tried, why: "no disk".to_owned() });
+                let tried = AttemptTarget::Array(inventory.arrays[0].uuid);
+                inventory.failed.push(crate::inventory::FailedAttempt { tried, why: "no disk".to_owned() });
             },
             &[
                 "raid[0]: /dev/md/efi (raid1 \"efi\" of /dev/sda1, /dev/sdb1) is not running: no disk",
@@ -198,8 +203,9 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
             "a partition that the layout does not list",
             |_, inventory| {
                 let table = inventory.disks[5].table.as_mut().unwrap();
-                let own = Signature { kind: "ext4".to_owned(), label: "own".to_owned(), ..Signature::default() };
-                let part = crate::inventory::Partition {
+                let own =
+                    DeviceSignature { kind: "ext4".to_owned(), label: "own".to_owned(), ..DeviceSignature::default() };
+                let part = crate::inventory::DiskPartition {
                     number: 3,
                     device: "/dev/sdf3".into(),
                     size_bytes: 5 * MIB,
@@ -213,7 +219,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
         (
             "a volume that the layout does not list",
             |_, inventory| {
-                let own = LogicalVolume {
+                let own = LvmLogicalVolume {
                     name: "own".to_owned(),
                     kind: "linear".to_owned(),
                     size_bytes: 8 * MIB,
@@ -229,16 +235,16 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
                 layout.filesystems.retain(|is| is.device != "/dev/sdf1");
                 let member = crate::inventory::ArrayMember { device: "/dev/sdf1".into(), ..Default::default() };
                 let uuid = Uuid::from_u128(77);
-                inventory.arrays.push(Array {
+                inventory.arrays.push(MdArray {
                     uuid,
                     level: "raid1".to_owned(),
                     members: vec![member],
                     raid_devices: 1,
-                    ..Array::default()
+                    ..MdArray::default()
                 });
                 let physical =
-                    crate::inventory::PhysicalVolume { device: Some("/dev/sdf2".into()), ..Default::default() };
-                inventory.groups.push(VolumeGroup {
+                    crate::inventory::LvmPhysicalVolume { device: Some("/dev/sdf2".into()), ..Default::default() };
+                inventory.groups.push(LvmVolumeGroup {
                     name: "own".to_owned(),
                     physical: vec![physical],
                     ..Default::default()
@@ -253,7 +259,8 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
         (
             "a group that lies on more",
             |_, inventory| {
-                let more = crate::inventory::PhysicalVolume { device: Some("/dev/sdx".into()), ..Default::default() };
+                let more =
+                    crate::inventory::LvmPhysicalVolume { device: Some("/dev/sdx".into()), ..Default::default() };
                 inventory.groups[0].physical.push(more);
             },
             &["volumegroups[0]: vg00 also uses /dev/sdx"],
@@ -263,7 +270,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
     for (name, change, expected) in cases {
         let (mut layout, mut inventory) = moved();
         change(&mut layout, &mut inventory);
-        let problems = carry(&layout, &inventory, &claim()).map(drop).unwrap_err();
+        let problems = check_migration(&layout, &inventory, &claim()).map(drop).unwrap_err();
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         assert_eq!(problems.len(), expected.len(), "{name}: {problems:#?}");
         for (problem, expected) in problems.iter().zip(expected) {
@@ -273,7 +280,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
 }
 
 /// Of the stacked device whose filesystem has this label.
-fn signatures<'a>(inventory: &'a mut Inventory, label: &str) -> &'a mut Vec<Signature> {
-    let has = |is: &&mut inventory::Stacked| is.signatures.iter().any(|is| is.label == label);
+fn signatures<'a>(inventory: &'a mut Inventory, label: &str) -> &'a mut Vec<DeviceSignature> {
+    let has = |is: &&mut inventory::StackedDevice| is.signatures.iter().any(|is| is.label == label);
     &mut inventory.stacked.iter_mut().find(has).unwrap().signatures
 }

@@ -3,13 +3,13 @@
 
 use super::identity::{claim, install, marked, reinstall};
 use super::*;
-use crate::inventory::Filesystem;
-use crate::marker::{Marker, Promise, lineage};
+use crate::install_marker::{InstallMarker, WipePolicy, lineage};
+use crate::inventory::FilesystemContents;
 
 const TIMES: [&str; 4] = ["", "1970-01-01T00:00:07Z", "2026-11-01T00:00:00Z", "2099-12-31T23:59:59Z"];
 
-fn promising(marker: &Marker, order: &str, promise: Promise) -> Marker {
-    let mut marker = Marker { order: Some(order.to_owned()), ..marker.clone() };
+fn promising(marker: &InstallMarker, order: &str, promise: WipePolicy) -> InstallMarker {
+    let mut marker = InstallMarker { order: Some(order.to_owned()), ..marker.clone() };
     let data = marker.disks.iter_mut().find(|disk| disk.device == "/dev/sdb").unwrap();
     data.promise = Some(promise);
     marker
@@ -19,13 +19,18 @@ fn promising(marker: &Marker, order: &str, promise: Promise) -> Marker {
 fn installed_twice(times: [&str; 2], is_proven: bool) -> Inventory {
     let mut inventory = marked();
     let marker = inventory.filesystems[0].marker.clone().unwrap();
-    let (mut old, mut new) = (promising(&marker, "o-8", Promise::Wiped), promising(&marker, "o-9", Promise::Kept));
+    let (mut old, mut new) =
+        (promising(&marker, "o-8", WipePolicy::Wiped), promising(&marker, "o-9", WipePolicy::Kept));
     (old.time, new.time) = (times[0].to_owned(), times[1].to_owned());
     if is_proven {
-        new.supersedes = lineage::supersede(std::iter::once(&old));
+        new.supersedes = lineage::collect_superseded(std::iter::once(&old));
     }
     inventory.filesystems[0].marker = Some(new);
-    inventory.filesystems.push(Filesystem { device: "/dev/sda1".into(), marker: Some(old), ..Filesystem::default() });
+    inventory.filesystems.push(FilesystemContents {
+        device: "/dev/sda1".into(),
+        marker: Some(old),
+        ..FilesystemContents::default()
+    });
     inventory
 }
 
@@ -35,7 +40,7 @@ fn a_reinstall_goes_by_the_installation_that_replaced_the_other_one() {
         for new in TIMES {
             let plan = reinstall(&layout(), &installed_twice([old, new], true), claim());
             let plan = plan.unwrap_or_else(|refusal| panic!("{old} {new}: {refusal}"));
-            assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Keep, Verdict::NotOurs], "{old} {new}");
+            assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::NotOurs], "{old} {new}");
             let refused = reinstall(&layout(), &installed_twice([old, new], false), claim()).unwrap_err().to_string();
             assert!(refused.contains("none of which lists the others as replaced"), "{old} {new}: {refused}");
         }
@@ -45,7 +50,7 @@ fn a_reinstall_goes_by_the_installation_that_replaced_the_other_one() {
 /// With one marker, and with that of another machine or allocation, there is nothing to compare.
 #[test]
 fn the_time_of_a_marker_changes_no_verdict() {
-    type Change = fn(&mut Marker);
+    type Change = fn(&mut InstallMarker);
     let changes: [(&str, Change); 3] = [
         ("ours", |_| {}),
         ("another allocation", |marker| marker.allocation = "a-0".to_owned()),

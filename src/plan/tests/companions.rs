@@ -2,7 +2,7 @@
 
 use super::identity::{claim, marked, reinstall};
 use super::*;
-use crate::inventory::{Part, Role};
+use crate::inventory::{ComponentRole, SpanningComponent};
 use uuid::Uuid;
 
 const GUID: u128 = 0x5a1d_7c0e_93b2_4f57_8f0c_6e1a_2b3c_4d5e;
@@ -10,12 +10,12 @@ const GUID: u128 = 0x5a1d_7c0e_93b2_4f57_8f0c_6e1a_2b3c_4d5e;
 /// System and a third partition on sda, which is wiped; xfs and a second partition on sdb, which is kept; sdc is not listed.
 fn with_option(option: &str) -> (Layout, Inventory) {
     let mut layout = layout();
-    layout.filesystems[0].format = Format::Xfs;
-    layout.filesystems.retain(|filesystem| filesystem.format != Format::Swap);
+    layout.filesystems[0].format = FilesystemFormat::Xfs;
+    layout.filesystems.retain(|filesystem| filesystem.format != FilesystemFormat::Swap);
     layout.filesystems[0].mountoptions.extend((!option.is_empty()).then(|| option.to_owned()));
     layout.disks[1].partitions[0].size = 4000.into();
-    layout.disks[1].partitions.push(partition(2, "realtime", 0, PartitionKind::Linux));
-    let mut inventory = after(&make(&layout, &machine(), Mode::Install).unwrap(), machine());
+    layout.disks[1].partitions.push(partition(2, "realtime", 0, PartitionType::Linux));
+    let mut inventory = after(&make(&layout, &machine(), InstallMode::Install).unwrap(), machine());
     let [sda, _, sdc] = &mut inventory.disks[..] else { panic!("three disks") };
     sda.by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-1".to_owned();
     sda.by_id = vec!["/dev/disk/by-id/ata-DISK_A0".to_owned()];
@@ -27,14 +27,14 @@ fn with_option(option: &str) -> (Layout, Inventory) {
     (layout, inventory)
 }
 
-fn signature(kind: &str, label: &str, uuid: &str) -> Signature {
+fn signature(kind: &str, label: &str, uuid: &str) -> DeviceSignature {
     let [kind, label, uuid] = [kind, label, uuid].map(str::to_owned);
-    Signature { kind, label, uuid, usage: "other".to_owned() }
+    DeviceSignature { kind, label, uuid, usage: "other".to_owned() }
 }
 
 fn planned(option: &str) -> Result<Plan, Vec<String>> {
     let (layout, inventory) = with_option(option);
-    make(&layout, &inventory, Mode::Reinstall)
+    make(&layout, &inventory, InstallMode::Reinstall)
         .map_err(|refusal| refusal.problems.iter().map(ToString::to_string).collect())
 }
 
@@ -68,7 +68,7 @@ fn an_option_that_names_a_device_of_a_wiped_disk_is_refused() {
     // A label is a name too.
     let (layout, mut inventory) = with_option("rtdev=/dev/disk/by-label/spare");
     inventory.disks[0].table.as_mut().unwrap().partitions[2].signatures = vec![signature("ext2", "spare", "u")];
-    assert!(reasons(make(&layout, &inventory, Mode::Reinstall))[0].contains("names /dev/sda3"));
+    assert!(reasons(make(&layout, &inventory, InstallMode::Reinstall))[0].contains("names /dev/sda3"));
 }
 
 #[test]
@@ -91,10 +91,10 @@ fn an_option_that_names_a_device_that_stays_is_allowed() {
     let (mut layout, inventory) = with_option("");
     let root = layout.filesystems.iter_mut().find(|is| is.path.as_deref() == Some("/")).unwrap();
     root.mountoptions = vec!["journal_path=/dev/sda3".to_owned()];
-    make(&layout, &inventory, Mode::Reinstall).unwrap();
+    make(&layout, &inventory, InstallMode::Reinstall).unwrap();
     // An install wipes all of it.
     let (layout, inventory) = with_option("rtdev=/dev/sda3");
-    make(&layout, &inventory, Mode::Install).unwrap();
+    make(&layout, &inventory, InstallMode::Install).unwrap();
 }
 
 /// The kernel writes to it as soon as the filesystem is mounted.
@@ -127,12 +127,12 @@ fn a_realtime_device_that_nobody_names_may_be_what_has_no_signature_on_a_wiped_d
         inventory.filesystems = marked().filesystems;
         let part = &mut inventory.disks[0].table.as_mut().unwrap().partitions[2];
         part.blank = blank;
-        inventory.parts.push(Part {
+        inventory.parts.push(SpanningComponent {
             device: "/dev/sdb1".into(),
             kind: "xfs".to_owned(),
             whole: "xfs and its realtime device".to_owned(),
             id: inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].uuid.clone(),
-            role: Role::NeedsAnother,
+            role: ComponentRole::NeedsAnother,
         });
         (layout, inventory)
     };
@@ -141,7 +141,7 @@ fn a_realtime_device_that_nobody_names_may_be_what_has_no_signature_on_a_wiped_d
     assert!(reasons.len() == 1 && reasons[0].contains("/dev/sdb1"), "{reasons:#?}");
     assert!(reasons[0].contains("data of no known kind on /dev/sda3"), "{reasons:#?}");
     assert!(reasons[0].contains("rtdev=") && reasons[0].contains("--give-up A0"), "no remedy: {reasons:#?}");
-    let given = Claim { give_up: vec!["A0".to_owned()], ..claim() };
+    let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
     let plan = reinstall(&layout, &inventory, given).unwrap();
     assert!(plan.warnings.iter().any(|said| said.contains("/dev/sda3")), "{plan}");
     // It is named, and stays; or there is nothing that it could be.
@@ -155,26 +155,26 @@ fn a_realtime_device_that_nobody_names_may_be_what_has_no_signature_on_a_wiped_d
 #[test]
 fn a_kept_filesystem_with_a_part_on_a_disk_that_is_not_listed_is_refused() {
     for (format, whole, kind, other, role) in [
-        (Format::Ext4, "filesystem and its external journal", "ext4", "jbd", Role::Serves),
-        (Format::Xfs, "xfs and its external log", "xfs", "xfs_external_log", Role::Serves),
-        (Format::Btrfs, "btrfs", "btrfs", "btrfs", Role::OneOf(2)),
+        (FilesystemFormat::Ext4, "filesystem and its external journal", "ext4", "jbd", ComponentRole::Serves),
+        (FilesystemFormat::Xfs, "xfs and its external log", "xfs", "xfs_external_log", ComponentRole::Serves),
+        (FilesystemFormat::Btrfs, "btrfs", "btrfs", "btrfs", ComponentRole::OneOf(2)),
     ] {
         let mut layout = layout();
         layout.filesystems[0].format = format;
         let inventory = |layout: &Layout| {
-            let mut inventory = after(&make(layout, &machine(), Mode::Install).unwrap(), machine());
+            let mut inventory = after(&make(layout, &machine(), InstallMode::Install).unwrap(), machine());
             let uuid = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].uuid.clone();
             // A journal has a UUID of its own, and libblkid shows none of a log.
-            let shown = if format == Format::Btrfs { &*uuid } else { "" };
+            let shown = if format == FilesystemFormat::Btrfs { &*uuid } else { "" };
             inventory.disks[2].signatures = vec![signature(other, "", shown)];
-            let own = if role == Role::Serves { Role::NeedsAnother } else { role };
+            let own = if role == ComponentRole::Serves { ComponentRole::NeedsAnother } else { role };
             for (device, kind, role) in [("/dev/sdb1", kind, own), ("/dev/sdc", other, role)] {
                 let (device, kind, whole, id) = (device.into(), kind.to_owned(), whole.to_owned(), uuid.clone());
-                inventory.parts.push(Part { device, kind, whole, id, role });
+                inventory.parts.push(SpanningComponent { device, kind, whole, id, role });
             }
             inventory
         };
-        let reasons = reasons(make(&layout, &inventory(&layout), Mode::Reinstall));
+        let reasons = reasons(make(&layout, &inventory(&layout), InstallMode::Reinstall));
         assert!(
             reasons.iter().any(|reason| reason.contains("/dev/sdb1") && reason.contains("/dev/sdc")),
             "{reasons:#?}"
@@ -182,15 +182,17 @@ fn a_kept_filesystem_with_a_part_on_a_disk_that_is_not_listed_is_refused() {
         assert!(reasons.iter().any(|reason| reason.contains("add /dev/sdc to the layout")), "{reasons:#?}");
         // Listed, it is kept with the rest.
         layout.disks.push(stacks::whole("/dev/sdc"));
-        let plan =
-            make(&layout, &inventory(&layout), Mode::Reinstall).unwrap_or_else(|refusal| panic!("{whole}: {refusal}"));
-        assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Keep, Verdict::Keep]);
+        let plan = make(&layout, &inventory(&layout), InstallMode::Reinstall)
+            .unwrap_or_else(|refusal| panic!("{whole}: {refusal}"));
+        assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::Keep]);
         layout.disks.pop();
         // Nothing is written to what is mounted with `ro`, or not at all.
         layout.filesystems[0].mountoptions = vec!["ro".to_owned()];
-        make(&layout, &inventory(&layout), Mode::Reinstall).unwrap_or_else(|refusal| panic!("{whole}: {refusal}"));
+        make(&layout, &inventory(&layout), InstallMode::Reinstall)
+            .unwrap_or_else(|refusal| panic!("{whole}: {refusal}"));
         layout.filesystems[0].path = None;
-        make(&layout, &inventory(&layout), Mode::Reinstall).unwrap_or_else(|refusal| panic!("{whole}: {refusal}"));
+        make(&layout, &inventory(&layout), InstallMode::Reinstall)
+            .unwrap_or_else(|refusal| panic!("{whole}: {refusal}"));
     }
 }
 
@@ -199,11 +201,11 @@ fn a_kept_array_or_group_that_extends_to_a_disk_that_is_not_listed_is_refused() 
     let spare = inventory::ArrayMember { device: "/dev/sdf".into(), role: inventory::MemberRole::Spare };
     let mut array = stacks::installed();
     array.arrays.iter_mut().find(|array| array.name == "data").unwrap().members.push(spare);
-    let physical = inventory::PhysicalVolume { device: Some("/dev/sdf".into()), ..Default::default() };
+    let physical = inventory::LvmPhysicalVolume { device: Some("/dev/sdf".into()), ..Default::default() };
     let mut group = stacks::installed();
     group.groups[0].physical.push(physical);
     for (inventory, what) in [(array, "/dev/md/data must be kept"), (group, "vg:vg00 must be kept")] {
-        let reasons = reasons(make(&stacks::layout(), &inventory, Mode::Reinstall));
+        let reasons = reasons(make(&stacks::layout(), &inventory, InstallMode::Reinstall));
         assert!(reasons.iter().any(|reason| reason.contains(what) && reason.contains("/dev/sdf")), "{reasons:#?}");
     }
 }

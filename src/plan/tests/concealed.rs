@@ -8,7 +8,7 @@ use super::fuzz::{Random, judge_seeds};
 use super::identity::{claim, install, marked, reinstall};
 use super::opaque::{group, put};
 use super::*;
-use crate::inventory::{Failed, Part, Role, Tried};
+use crate::inventory::{AttemptTarget, ComponentRole, FailedAttempt, SpanningComponent};
 use std::collections::BTreeMap;
 
 /// Machines of a run without DROPHAMMER_FUZZ_SECONDS.
@@ -46,8 +46,10 @@ fn conceal(inventory: &mut Inventory, part: usize, random: &mut Random) -> &'sta
             let uuid = Uuid::from_u128(77);
             let member = inventory::ArrayMember { device: device.into(), role: inventory::MemberRole::Active(0) };
             let (level, members) = ("raid1".to_owned(), vec![member]);
-            inventory.arrays.push(inventory::Array { uuid, level, raid_devices: 2, members, ..Default::default() });
-            inventory.failed.push(Failed { tried: Tried::Array(uuid), why: "it has a write-behind log".to_owned() });
+            inventory.arrays.push(inventory::MdArray { uuid, level, raid_devices: 2, members, ..Default::default() });
+            inventory
+                .failed
+                .push(FailedAttempt { tried: AttemptTarget::Array(uuid), why: "it has a write-behind log".to_owned() });
             return "array";
         }
         3 => {
@@ -64,8 +66,8 @@ fn conceal(inventory: &mut Inventory, part: usize, random: &mut Random) -> &'sta
     "component"
 }
 
-fn component(device: &str, kind: &str, role: Role) -> Part {
-    Part { device: device.into(), kind: kind.into(), whole: kind.into(), id: "7d2f1c1e".into(), role }
+fn component(device: &str, kind: &str, role: ComponentRole) -> SpanningComponent {
+    SpanningComponent { device: device.into(), kind: kind.into(), whole: kind.into(), id: "7d2f1c1e".into(), role }
 }
 
 /// A machine that is installed, with what was drawn to be in the object.
@@ -80,10 +82,10 @@ fn concealing(contained: Contained, random: &mut Random) -> (Inventory, &'static
     let object = conceal(&mut inventory, part, random);
     match contained {
         Contained::Marker => inventory.filesystems.clear(),
-        Contained::OfKept => inventory.parts.push(component("/dev/sdb1", "btrfs", Role::OneOf(2))),
-        Contained::OfUnlisted => inventory.parts.push(component("/dev/sdc", "zfs_member", Role::Peer)),
+        Contained::OfKept => inventory.parts.push(component("/dev/sdb1", "btrfs", ComponentRole::OneOf(2))),
+        Contained::OfUnlisted => inventory.parts.push(component("/dev/sdc", "zfs_member", ComponentRole::Peer)),
         Contained::OfLockedKept => {
-            let partition = inventory::Partition { number: 2, device: "/dev/sdb2".into(), ..Default::default() };
+            let partition = inventory::DiskPartition { number: 2, device: "/dev/sdb2".into(), ..Default::default() };
             inventory.disks[1].table.as_mut().unwrap().partitions.push(partition);
             put(&mut inventory, 1, 1, "crypto_LUKS", "crypto");
         }
@@ -101,10 +103,10 @@ fn judge(seed: u64) -> (Contained, bool) {
     let given = random.one_in(3);
     let give_up = if given { vec!["A0".to_owned(), "B0".to_owned()] } else { vec!["Z9".to_owned(), String::new()] };
     let is_first = contained == Marker;
-    let memory = if random.one_in(2) { Memory::DisksOnly } else { Memory::ControlPlane };
-    let claim = Claim { give_up, memory, ..claim() };
+    let memory = if random.one_in(2) { RecordSource::DisksOnly } else { RecordSource::ControlPlane };
+    let claim = InstallClaim { give_up, memory, ..claim() };
     let plan = match is_first {
-        true => install(&layout(), &inventory, Claim { allocation: "a-2".to_owned(), ..claim }),
+        true => install(&layout(), &inventory, InstallClaim { allocation: "a-2".to_owned(), ..claim }),
         false => reinstall(&layout(), &inventory, claim),
     };
     let is_planned = plan.is_ok();

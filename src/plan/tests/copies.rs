@@ -2,7 +2,7 @@
 
 use super::identity::{claim, marked, reinstall};
 use super::*;
-use crate::inventory::{Array, ArrayMember, MemberRole};
+use crate::inventory::{ArrayMember, MdArray, MemberRole};
 
 fn refused(inventory: &Inventory) -> Vec<String> {
     reasons(reinstall(&layout(), inventory, claim()))
@@ -41,7 +41,7 @@ fn a_copy_on_a_disk_to_be_wiped_is_refused_until_that_disk_is_given_up() {
         "disks: {said}: one of them is a copy, and it is unknown which one has the current data. Inspect both; if /dev/sda3 is not needed, order the reinstall again with --give-up A0"
     );
     assert_eq!(refused(&inventory), [expected]);
-    let given = |serial: &str| Claim { give_up: vec![serial.to_owned()], ..claim() };
+    let given = |serial: &str| InstallClaim { give_up: vec![serial.to_owned()], ..claim() };
     reinstall(&layout(), &inventory, given("B0")).unwrap_err();
     let plan = reinstall(&layout(), &inventory, given("A0")).unwrap();
     let warned = format!("{said}: the operator discards its data");
@@ -60,8 +60,8 @@ fn only_copies_of_what_is_kept_matter() {
         ("inside of a virtual machine's disk", |inventory| {
             let table = inventory.disks[2].table.take();
             let (name, device) = ("dm-0".into(), "/dev/mapper/vg-vm".into());
-            let (kind, below) = (inventory::StackedKind::Volume, vec!["sdc".into()]);
-            inventory.stacked.push(inventory::Stacked { name, device, kind, below, table, ..Default::default() });
+            let (kind, below) = (inventory::StackedDeviceKind::Volume, vec!["sdc".into()]);
+            inventory.stacked.push(inventory::StackedDevice { name, device, kind, below, table, ..Default::default() });
         }),
         ("a UUID of its own", |inventory| {
             inventory.disks[2].table.as_mut().unwrap().partitions[0].signatures[0].uuid = "other".to_owned();
@@ -81,15 +81,15 @@ fn only_copies_of_what_is_kept_matter() {
         ("two copies of something of others", |inventory| {
             let part = &mut inventory.disks[2].table.as_mut().unwrap().partitions[0];
             part.signatures[0].uuid = "theirs".to_owned();
-            let second = inventory::Partition { device: "/dev/sdc2".into(), number: 2, ..part.clone() };
+            let second = inventory::DiskPartition { device: "/dev/sdc2".into(), number: 2, ..part.clone() };
             inventory.disks[2].table.as_mut().unwrap().partitions.push(second);
         }),
         ("members of one array, and the filesystem in it shows on each", |inventory| {
-            let member = Signature {
+            let member = DeviceSignature {
                 kind: "linux_raid_member".into(),
                 usage: "raid".into(),
                 uuid: "a".into(),
-                ..Signature::default()
+                ..DeviceSignature::default()
             };
             let part = &mut inventory.disks[2].table.as_mut().unwrap().partitions[0];
             part.signatures.insert(0, member);
@@ -101,7 +101,7 @@ fn only_copies_of_what_is_kept_matter() {
         reinstall(&layout(), &inventory, claim()).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
     // An installation keeps nothing.
-    let claim = Claim { allocation: "a-2".to_owned(), ..claim() };
+    let claim = InstallClaim { allocation: "a-2".to_owned(), ..claim() };
     super::identity::install(&layout(), &with_copy(), claim).unwrap();
 }
 
@@ -109,10 +109,10 @@ fn only_copies_of_what_is_kept_matter() {
 fn a_copy_of_a_member_is_refused() {
     let mut inventory = super::stacks::installed();
     let data = inventory.arrays.iter().position(|array| array.name == "data").unwrap();
-    let Array { members, .. } = &mut inventory.arrays[data];
+    let MdArray { members, .. } = &mut inventory.arrays[data];
     let first = members.iter().find(|member| matches!(member.role, MemberRole::Active(0))).unwrap().clone();
     members.push(ArrayMember { device: "/dev/sdf".into(), role: first.role });
-    let reasons = reasons(make(&super::stacks::layout(), &inventory, Mode::Reinstall));
+    let reasons = reasons(make(&super::stacks::layout(), &inventory, InstallMode::Reinstall));
     assert!(
         reasons.iter().any(|reason| reason.contains(&format!("{} on ", first.device))
             && reason.contains("/dev/sdf on sdf both claim to be member 0 of array")),
@@ -143,21 +143,21 @@ fn a_disk_with_two_paths_is_refused_by_name() {
         assert!(refused(&inventory).contains(&expected), "{:?}", refused(&inventory));
         let mut blank = inventory.clone();
         blank.filesystems.clear();
-        assert!(reasons(make(&layout(), &blank, Mode::Install)).contains(&expected));
+        assert!(reasons(make(&layout(), &blank, InstallMode::Install)).contains(&expected));
     }
     // One that is not ours.
-    make(&layout(), &two_paths(2), Mode::Install).unwrap();
+    make(&layout(), &two_paths(2), InstallMode::Install).unwrap();
     // Two disks to which their bridges give one serial number.
     let mut bridges = two_paths(1);
     bridges.disks[3].wwn = "0x77".to_owned();
-    make(&layout(), &bridges, Mode::Install).unwrap();
+    make(&layout(), &bridges, InstallMode::Install).unwrap();
 }
 
 #[test]
 fn hints_that_match_both_paths_say_so() {
     let mut layout = layout();
     layout.disks[1].hints = [("wwn".to_owned(), "0x50001".to_owned())].into();
-    let reasons = reasons(make(&layout, &two_paths(1), Mode::Install));
+    let reasons = reasons(make(&layout, &two_paths(1), InstallMode::Install));
     assert!(
         reasons[0].starts_with("disks[1].device: device:/dev/sdb: /dev/sdb and /dev/sdx are two paths to one disk"),
         "{reasons:?}"

@@ -8,7 +8,7 @@ use std::time::Instant;
 /// Stack of the threads of an asynchronous runtime.
 const STACK_BYTES: usize = 2 << 20;
 
-fn text(result: &Result<Plan, Box<Refusal>>) -> String {
+fn text(result: &Result<Plan, Box<PlanRefusal>>) -> String {
     match result {
         Ok(plan) => plan.to_string(),
         Err(refusal) => refusal.to_string(),
@@ -33,7 +33,7 @@ fn crowded_inventories_are_planned_on_a_small_stack() {
         ("groups", crowded::volumes(200, 2)),
         ("markers", crowded::markers(60)),
     ] {
-        for mode in [Mode::Install, Mode::Reinstall] {
+        for mode in [InstallMode::Install, InstallMode::Reinstall] {
             let inventory = inventory.clone();
             let printed = on_small_stack(move || text(&planned(&layout(), &inventory, mode, claim())));
             assert!(printed.len() < 2 << 20, "{shape} {mode:?}: {} bytes", printed.len());
@@ -49,7 +49,7 @@ fn a_deep_tree_is_cut() {
     let mut layout = layout();
     layout.disks.truncate(1);
     layout.filesystems.remove(0);
-    let plan = on_small_stack(move || make(&layout, &inventory, Mode::Install).unwrap());
+    let plan = on_small_stack(move || make(&layout, &inventory, InstallMode::Install).unwrap());
     let tree = &plan.disks[1].running;
     assert!(tree.len() < 100 && tree.last().unwrap().contains("more devices not shown"), "{tree:?}");
 }
@@ -57,17 +57,17 @@ fn a_deep_tree_is_cut() {
 /// More copies of one filesystem than can be compared are refused, although not each is named.
 #[test]
 fn many_copies_are_refused_as_one() {
-    let mut inventory = after(&make(&layout(), &machine(), Mode::Install).unwrap(), machine());
+    let mut inventory = after(&make(&layout(), &machine(), InstallMode::Install).unwrap(), machine());
     let own = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].clone();
     for number in 0..1200 {
         let name = format!("nvme{number}n1");
-        inventory.disks.push(inventory::Disk { signatures: vec![own.clone()], ..crowded::disk(&name) });
+        inventory.disks.push(inventory::InventoryDisk { signatures: vec![own.clone()], ..crowded::disk(&name) });
     }
-    let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
+    let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
     let many = format!("1201 devices have its UUID {}", own.uuid);
     assert!(reasons.iter().any(|reason| reason.contains(&many)), "{reasons:?}");
     inventory.disks.truncate(4);
-    let few = super::reasons(make(&layout(), &inventory, Mode::Reinstall));
+    let few = super::reasons(make(&layout(), &inventory, InstallMode::Reinstall));
     assert!(few.iter().any(|reason| reason.contains("have the same UUID") && reason.contains("nvme0n1")), "{few:?}");
 }
 
@@ -79,9 +79,9 @@ fn a_plan_that_takes_too_many_steps_is_refused() {
     for number in 1..2200 {
         let signatures = vec![crowded::signature("crypto_LUKS", "crypto", &number.to_string())];
         let lower = crowded::mapping(number, vec!["md0".into()]);
-        inventory.stacked.push(inventory::Stacked { signatures, ..lower });
+        inventory.stacked.push(inventory::StackedDevice { signatures, ..lower });
     }
-    let reasons = reasons(planned(&layout(), &inventory, Mode::Reinstall, claim()));
+    let reasons = reasons(planned(&layout(), &inventory, InstallMode::Reinstall, claim()));
     assert!(reasons.iter().any(|reason| reason.contains("in too many ways")), "{}", reasons.len());
     assert!(reasons.len() < 100);
 }
@@ -94,9 +94,9 @@ fn bench_crowded_inventories() {
     for (shape, inventory) in crowded::all().into_iter().filter(|(shape, _)| shape.contains(&wanted)) {
         let json = serde_json::to_vec(&inventory).unwrap().len();
         let started = Instant::now();
-        let limit = inventory.exceeded().map_or_else(String::new, |why| format!("  not registered: {why}"));
+        let limit = inventory.find_exceeded_limit().map_or_else(String::new, |why| format!("  not registered: {why}"));
         println!("{shape:28} {json:8} B  limits {:6.3} s{limit}", started.elapsed().as_secs_f64());
-        for mode in [Mode::Install, Mode::Reinstall] {
+        for mode in [InstallMode::Install, InstallMode::Reinstall] {
             let started = Instant::now();
             let result = planned(&layout(), &inventory, mode, claim());
             let made = started.elapsed().as_secs_f64();
@@ -112,7 +112,7 @@ fn bench_crowded_inventories() {
 #[ignore = "measures"]
 fn bench_generated_layouts() {
     let all = serde_json::json!({ "logical_disks": [{ "size_gb": "MAX", "raid_level": "1" }] });
-    let config = crate::raid::Config::read(&all).unwrap();
+    let config = crate::ironic_raid::RaidConfig::parse_config(&all).unwrap();
     for count in [100, 800, 4000] {
         let mut inventory = crowded::array(count);
         inventory.stacked.clear();
@@ -120,9 +120,9 @@ fn bench_generated_layouts() {
         inventory.disks.retain(|disk| disk.name.starts_with("nvme"));
         inventory.disks.iter_mut().for_each(|disk| disk.table = None);
         let started = Instant::now();
-        let layout = config.layout("all", &inventory).unwrap();
+        let layout = config.build_layout("all", &inventory).unwrap();
         let generated = started.elapsed().as_secs_f64();
-        for mode in [Mode::Install, Mode::Reinstall] {
+        for mode in [InstallMode::Install, InstallMode::Reinstall] {
             let started = Instant::now();
             let result = planned(&layout, &inventory, mode, claim());
             let made = started.elapsed().as_secs_f64();

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::allocation::Allocation;
-use crate::definition::{Chosen, File};
 use crate::inventory::Nic;
+use crate::os_definition::{DefinitionFile, SelectedDefinition};
 
-fn chosen(verify: bool) -> Chosen {
-    let file = File { executable: true, text: "#!/bin/sh\n".to_owned() };
-    Chosen {
+fn chosen(verify: bool) -> SelectedDefinition {
+    let file = DefinitionFile { executable: true, text: "#!/bin/sh\n".to_owned() };
+    SelectedDefinition {
         name: "web".to_owned(),
         variant: "small".to_owned(),
         api: 20,
@@ -16,11 +16,11 @@ fn chosen(verify: bool) -> Chosen {
     }
 }
 
-fn planned(definition: Chosen, layout: &Layout) -> Result<Plan, Box<Refusal>> {
-    planned_on(machine(), Mode::Install, allocation(definition), layout)
+fn planned(definition: SelectedDefinition, layout: &Layout) -> Result<Plan, Box<PlanRefusal>> {
+    planned_on(machine(), InstallMode::Install, allocation(definition), layout)
 }
 
-fn allocation(definition: Chosen) -> Allocation {
+fn allocation(definition: SelectedDefinition) -> Allocation {
     Allocation {
         id: "a-1".to_owned(),
         hostname: "web-1".to_owned(),
@@ -32,14 +32,14 @@ fn allocation(definition: Chosen) -> Allocation {
 
 fn planned_on(
     mut inventory: Inventory,
-    mode: Mode,
+    mode: InstallMode,
     allocation: Allocation,
     layout: &Layout,
-) -> Result<Plan, Box<Refusal>> {
+) -> Result<Plan, Box<PlanRefusal>> {
     inventory.nics = vec![Nic { name: "eno1".to_owned(), mac: "52:54:00:aa:00:01".to_owned(), ..Nic::default() }];
-    let assigned = Assigned { allocation, consoles: vec!["tty0".to_owned(), "ttyS0,115200n8".to_owned()] };
-    let request = Request { mode, steps: Steps::default(), subject: subject(), assigned, claim: None };
-    super::super::make(layout, &inventory, request, &mut counting())
+    let assigned = PlanAssignment { allocation, consoles: vec!["tty0".to_owned(), "ttyS0,115200n8".to_owned()] };
+    let request = PlanRequest { mode, steps: StepList::default(), subject: subject(), assigned, claim: None };
+    super::super::make_plan(layout, &inventory, request, &mut counting())
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn the_images_installer_is_told_what_a_create_is_told() {
     let plan = planned(chosen(true), &layout).unwrap();
     let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
     let finishing = operations.find_map(|operation| match operation {
-        Operation::Run(OfRun::Finish(finishing)) => Some(finishing),
+        Operation::Run(SessionOp::Finish(finishing)) => Some(finishing),
         _ => None,
     });
     let environment = &finishing.unwrap().environment;
@@ -87,7 +87,7 @@ fn the_images_installer_is_told_what_a_create_is_told() {
         assert_eq!(environment.get(name).map(String::as_str), Some(value), "{name}");
     }
     let disks: usize = environment["DISK_COUNT"].parse().unwrap();
-    let made = plan.disks.iter().filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make)).count();
+    let made = plan.disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make)).count();
     assert_eq!(disks, made);
     assert!(!environment.contains_key("INSTANCE_REINSTALL"));
     assert!(!environment["DISK_0_UUID"].is_empty() && environment["DISK_0_SIZE"].parse::<u64>().unwrap() > 0);
@@ -95,22 +95,22 @@ fn the_images_installer_is_told_what_a_create_is_told() {
 
 #[test]
 fn what_no_server_has_read_is_refused() {
-    type Change = fn(&mut Chosen);
+    type Change = fn(&mut SelectedDefinition);
     let cases: [(Change, &str); 7] = [
         (|chosen| chosen.name = "../etc".to_owned(), "is not a valid OS definition name"),
         (|chosen| chosen.variant = "a b".to_owned(), "the variant name after the + is"),
         (|chosen| drop(chosen.parameters.insert("a=b".to_owned(), String::new())), "is not a valid parameter name"),
         (|chosen| drop(chosen.parameters.insert("a".to_owned(), "\0".to_owned())), "contains a NUL byte"),
         (
-            |chosen| drop(chosen.files.insert("../etc/passwd".to_owned(), File::default())),
+            |chosen| drop(chosen.files.insert("../etc/passwd".to_owned(), DefinitionFile::default())),
             "is not a valid path of a file",
         ),
         (
-            |chosen| drop(chosen.files.insert("/etc/passwd".to_owned(), File::default())),
+            |chosen| drop(chosen.files.insert("/etc/passwd".to_owned(), DefinitionFile::default())),
             "is not a valid path of a file",
         ),
         (
-            |chosen| drop(chosen.files.insert("create".to_owned(), File::default())),
+            |chosen| drop(chosen.files.insert("create".to_owned(), DefinitionFile::default())),
             "web+small has its own create program",
         ),
     ];
@@ -123,10 +123,10 @@ fn what_no_server_has_read_is_refused() {
 }
 
 /// Its own `create` makes the system.
-fn creating() -> Chosen {
+fn creating() -> SelectedDefinition {
     let mut chosen = chosen(true);
     for (name, text) in [("create", "#!/bin/bash\n"), ("needs", "sfdisk\nmkfs.ext4\n")] {
-        chosen.files.insert(name.to_owned(), File { executable: true, text: text.to_owned() });
+        chosen.files.insert(name.to_owned(), DefinitionFile { executable: true, text: text.to_owned() });
     }
     chosen
 }
@@ -134,7 +134,7 @@ fn creating() -> Chosen {
 fn system(plan: &Plan) -> &CreateSystem {
     let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
     let found = operations.find_map(|operation| match operation {
-        Operation::Run(OfRun::CreateSystem(create)) => Some(create),
+        Operation::Run(SessionOp::CreateSystem(create)) => Some(create),
         _ => None,
     });
     found.unwrap()
@@ -146,7 +146,7 @@ fn a_create_gets_the_disks_that_are_made_and_no_others() {
     let plan = planned(creating(), &raw).unwrap();
     let names: Vec<&str> = plan.stages.iter().map(|stage| stage.name.as_str()).collect();
     assert_eq!(names[..2], ["definition.verify", "storage.identify"]);
-    let find = OfRun::FindPrograms {
+    let find = SessionOp::FindPrograms {
         os: "web+small".to_owned(),
         programs: ["/bin/bash", "sfdisk", "mkfs.ext4"].map(str::to_owned).to_vec(),
     };
@@ -173,8 +173,8 @@ fn a_create_gets_the_disks_that_are_made_and_no_others() {
     // What is kept is neither named to it nor given.
     let installed = after(&plan, machine());
     let again = Allocation { reinstall: true, ..allocation(creating()) };
-    let plan = planned_on(installed, Mode::Reinstall, again, &raw).unwrap();
-    assert_eq!(plan.disks[1].verdict, Verdict::Keep);
+    let plan = planned_on(installed, InstallMode::Reinstall, again, &raw).unwrap();
+    assert_eq!(plan.disks[1].verdict, DiskVerdict::Keep);
     let create = system(&plan);
     assert_eq!(create.disks, ["/dev/sda"]);
     assert_eq!((&*create.environment["DISK_COUNT"], &*create.environment["INSTANCE_REINSTALL"]), ("1", "1"));
@@ -188,7 +188,7 @@ fn a_create_makes_a_whole_disk_in_place_of_an_image() {
     let mut with_image = allocation(creating());
     with_image.image.url = "http://10.0.0.1/i".to_owned();
     let raw = super::image::raw();
-    let refusal = planned_on(machine(), Mode::Install, with_image, &raw).unwrap_err().to_string();
+    let refusal = planned_on(machine(), InstallMode::Install, with_image, &raw).unwrap_err().to_string();
     assert!(refusal.contains("allocation.image.url: create of web+small creates the system"), "{refusal}");
     let mut silent = creating();
     silent.files.remove("needs");

@@ -1,23 +1,23 @@
 //! A template that disables steps.
 
 use super::*;
-use crate::steps::{CATALOGUE, Steps, Wanted, merge};
+use crate::deploy_steps::{CATALOGUE, StepList, TemplateStep, merge_templates};
 
-fn disabled(names: &[&str]) -> Result<Plan, Box<Refusal>> {
+fn disabled(names: &[&str]) -> Result<Plan, Box<PlanRefusal>> {
     let wanted = |name: &&str| {
         let (interface, step) = name.split_once('.').unwrap();
-        Wanted { interface: interface.into(), step: step.into(), priority: Some(0), ..Wanted::default() }
+        TemplateStep { interface: interface.into(), step: step.into(), priority: Some(0), ..TemplateStep::default() }
     };
-    let defaults = Steps::default().list().to_vec();
-    let steps = merge(&CATALOGUE, defaults, &[names.iter().map(wanted).collect()]).unwrap();
-    let request = Request {
-        mode: Mode::Install,
+    let defaults = StepList::default().list().to_vec();
+    let steps = merge_templates(&CATALOGUE, defaults, &[names.iter().map(wanted).collect()]).unwrap();
+    let request = PlanRequest {
+        mode: InstallMode::Install,
         steps: steps.into(),
         subject: subject(),
         assigned: Default::default(),
         claim: None,
     };
-    super::super::make(&layout(), &machine(), request, &mut counting())
+    super::super::make_plan(&layout(), &machine(), request, &mut counting())
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn the_stages_of_a_disabled_step_do_not_run_and_all_others_do() {
     // The operation of report.begin carries the extents of all stages.
     let shown = |plan: &Plan| plan.stages.iter().map(|stage| serde_json::to_string(stage).unwrap()).collect::<Vec<_>>();
     let whole = disabled(&[]).unwrap();
-    assert_eq!(whole, make(&layout(), &machine(), Mode::Install).unwrap());
+    assert_eq!(whole, make(&layout(), &machine(), InstallMode::Install).unwrap());
     for (step, gone) in [
         ("deploy.write_files", &[StageName::TargetFiles] as &[_]),
         ("deploy.run_installer", &[StageName::TargetInstaller, StageName::TargetFstab]),

@@ -3,7 +3,9 @@
 use super::stacks::{group, raid, volume};
 use super::*;
 use crate::device::{DevicePath, KernelName, LayoutPath};
-use crate::layout::{Encrypted, KeySource, LogicalVolume, LvmType, MAX_PARTITION_NUMBER, Raid, RaidLevel, Size};
+use crate::layout::{
+    ArraySpec, EncryptionSpec, KeySource, LogicalVolumeSpec, LvmType, MAX_PARTITION_NUMBER, RaidLevel, RequestedSize,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,18 +76,18 @@ prop_compose! {
         for (index, (name, drawn)) in listed.into_iter().enumerate() {
             let device = LayoutPath::from(format!("/dev/{name}"));
             if let Some((_, raw)) = raw.as_ref().filter(|(taken, _)| *taken == index) {
-                brought = raw.numbers.iter().map(|number| device.partition(*number)).collect();
-                made.disks.push(Disk { device, hints: Default::default(), partitions: Vec::new(), wipeonreinstall: true, image: true });
+                brought = raw.numbers.iter().map(|number| device.partition_path(*number)).collect();
+                made.disks.push(DiskSpec { device, hints: Default::default(), partitions: Vec::new(), wipeonreinstall: true, image: true });
                 continue;
             }
             let last = drawn.sizes.len();
             let sizes = drawn.sizes.iter().enumerate();
             let sizes = sizes.map(|(index, size)| if index + 1 < last { (*size).max(300) } else { *size });
-            let partitions: Vec<Partition> =
-                sizes.enumerate().map(|(index, size)| partition(index as u32 + 1, "p", size, PartitionKind::Linux)).collect();
+            let partitions: Vec<PartitionSpec> =
+                sizes.enumerate().map(|(index, size)| partition(index as u32 + 1, "p", size, PartitionType::Linux)).collect();
             let leaves: Vec<LayoutPath> = match partitions.is_empty() {
                 true => vec![device.clone()],
-                false => partitions.iter().map(|partition| device.partition(partition.number)).collect(),
+                false => partitions.iter().map(|partition| device.partition_path(partition.number)).collect(),
             };
             for (leaf, use_of) in leaves.into_iter().zip(&drawn.use_of) {
                 match use_of {
@@ -93,13 +95,13 @@ prop_compose! {
                     other => buckets.entry((drawn.data && !mixed, *other)).or_default().push(leaf),
                 }
             }
-            made.disks.push(Disk { device, hints: Default::default(), partitions, wipeonreinstall: !drawn.data, image: false });
+            made.disks.push(DiskSpec { device, hints: Default::default(), partitions, wipeonreinstall: !drawn.data, image: false });
         }
         stack_up(&mut made, buckets, &mut plain, &levels, &volumes, last_takes_all);
         put_filesystems(&mut made, &brought, plain, &formats, &below);
         encrypt(&mut made, &encrypted);
         if raw.is_some_and(|(_, raw)| raw.grow) {
-            let grows = |is: &&mut Filesystem| brought.contains(&is.device) && is.format != Format::Vfat;
+            let grows = |is: &&mut FilesystemSpec| brought.contains(&is.device) && is.format != FilesystemFormat::Vfat;
             made.filesystems.iter_mut().find(grows).unwrap().grow = true;
         }
         made
@@ -136,14 +138,14 @@ fn stack_up(
         made.volumegroups.push(group(&name, &physical.iter().map(LayoutPath::as_str).collect::<Vec<_>>()));
         for (number, (kind, size_mib)) in volumes.iter().enumerate().take(volumes_left) {
             let kind = if physical.len() < 2 { LvmType::Linear } else { LvmType::ALL[*kind] };
-            let new: LogicalVolume = volume(&format!("lv{number}"), &name, *size_mib, kind);
-            plain.push((data, new.device()));
+            let new: LogicalVolumeSpec = volume(&format!("lv{number}"), &name, *size_mib, kind);
+            plain.push((data, new.device_path()));
             made.logicalvolumes.push(new);
         }
         volumes_left = volumes_left.saturating_sub(1);
     }
     if let Some(last) = made.logicalvolumes.last_mut().filter(|_| last_takes_all) {
-        last.size = Size::Rest;
+        last.size = RequestedSize::Rest;
     }
 }
 
@@ -152,12 +154,12 @@ fn encrypt(made: &mut Layout, encrypted: &[bool]) {
     let root = made.filesystems.iter().find(|is| is.path.as_deref() == Some("/")).unwrap().device.clone();
     for (group, _) in made.volumegroups.iter_mut().zip(encrypted).filter(|(_, encrypted)| **encrypted) {
         if !root.as_str().starts_with(&format!("/dev/{}/", group.name)) {
-            group.encrypted = Some(Encrypted { key: KeySource::Server });
+            group.encrypted = Some(EncryptionSpec { key: KeySource::Server });
         }
     }
 }
 
-fn any_array(name: &str, devices: &[LayoutPath], level: usize) -> Option<Raid> {
+fn any_array(name: &str, devices: &[LayoutPath], level: usize) -> Option<ArraySpec> {
     let least = |level: RaidLevel| match level {
         RaidLevel::Raid5 => 3,
         RaidLevel::Raid6 => 4,
@@ -182,20 +184,20 @@ fn put_filesystems(
     let mut paths = Vec::new();
     for (index, device) in devices.enumerate() {
         let format = match formats[index % formats.len()] {
-            0 => Format::Xfs,
-            1..10 => Format::Ext4,
+            0 => FilesystemFormat::Xfs,
+            1..10 => FilesystemFormat::Ext4,
             // On an array it would be an ESP, which only some arrays can hold.
-            10..15 if !device.as_str().starts_with("/dev/md") => Format::Vfat,
+            10..15 if !device.as_str().starts_with("/dev/md") => FilesystemFormat::Vfat,
             // Of an image only what is mounted is listed.
-            _ if index < brought.len() => Format::Vfat,
-            _ => Format::Swap,
+            _ if index < brought.len() => FilesystemFormat::Vfat,
+            _ => FilesystemFormat::Swap,
         };
         let path = match paths.len() {
             0 => "/".to_owned(),
             _ => format!("{}/d{index}", below[index % below.len()].get(&paths)).replace("//", "/"),
         };
-        let format = if path == "/" { Format::Ext4 } else { format };
-        if format == Format::Swap {
+        let format = if path == "/" { FilesystemFormat::Ext4 } else { format };
+        if format == FilesystemFormat::Swap {
             made.filesystems.push(filesystem("", device.as_str(), format, ""));
         } else {
             made.filesystems.push(filesystem(&path, device.as_str(), format, ""));
@@ -221,8 +223,8 @@ prop_compose! {
         sectors in prop_oneof![3 => Just(0u32), 1 => 0u32..6],
     ) -> Inventory {
         // What is on its disks has other UUIDs than what will be made.
-        let request = Request { mode: Mode::Install, steps: Steps::default(), subject: subject(), assigned: Default::default(), claim: None };
-        let plan = super::super::make(&before, &blank(), request, &mut counting_from(5000));
+        let request = PlanRequest { mode: InstallMode::Install, steps: StepList::default(), subject: subject(), assigned: Default::default(), claim: None };
+        let plan = super::super::make_plan(&before, &blank(), request, &mut counting_from(5000));
         let mut machine = plan.map_or_else(|_| blank(), |plan| after(&plan, blank()));
         for (index, disk) in machine.disks.iter_mut().enumerate() {
             if disk.table.is_none() {
@@ -235,7 +237,7 @@ prop_compose! {
         stop(&mut machine, &stopped);
         machine.stacked.iter_mut().for_each(|stacked| stacked.assembled = assembled);
         if let Some(index) = used.filter(|_| !machine.stacked.is_empty()) {
-            index.get_mut(&mut machine.stacked).uses.push(Use::Mounted("/mnt".to_owned()));
+            index.get_mut(&mut machine.stacked).uses.push(DeviceUse::Mounted("/mnt".to_owned()));
         }
         machine
     }
@@ -248,7 +250,7 @@ fn stop(machine: &mut Inventory, stopped: &[bool]) {
         machine.stacked.iter().map(|stacked| (stacked.name.clone(), stacked.device.clone())).collect();
     for ((name, device), _) in all.iter().zip(stopped).filter(|((name, _), stop)| **stop && !held.contains(name)) {
         machine.stacked.retain(|stacked| stacked.name != *name);
-        let forget = |uses: &mut Vec<Use>| uses.retain(|usage| *usage != Use::Holder(name.clone()));
+        let forget = |uses: &mut Vec<DeviceUse>| uses.retain(|usage| *usage != DeviceUse::Holder(name.clone()));
         for disk in &mut machine.disks {
             forget(&mut disk.uses);
             let partitions = disk.table.iter_mut().flat_map(|table| &mut table.partitions);
@@ -259,7 +261,7 @@ fn stop(machine: &mut Inventory, stopped: &[bool]) {
         // Nobody sees what lies on an array that does not run, or in a container that is closed.
         let held = machine.groups.iter_mut().flat_map(|group| &mut group.physical);
         held.for_each(|held| drop(held.device.take_if(|on| on == device)));
-        machine.groups.retain(|group| group.devices().next().is_some());
+        machine.groups.retain(|group| group.present_devices().next().is_some());
         let volumes = machine.groups.iter_mut().flat_map(|group| &mut group.volumes);
         volumes.for_each(|volume| drop(volume.running.take_if(|running| running == name)));
     }

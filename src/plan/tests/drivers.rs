@@ -3,7 +3,7 @@
 
 use super::stacks::{group, whole};
 use super::*;
-use crate::inventory::{Health, LogicalVolume};
+use crate::inventory::{LvmLogicalVolume, VolumeHealth};
 
 /// `/dev/sdb` is csi-driver-lvm's by a group of the layout; `/dev/sdc` is TopoLVM's, and the layout only keeps the disk.
 fn layout() -> Layout {
@@ -15,14 +15,14 @@ fn layout() -> Layout {
     layout
 }
 
-fn volume(name: &str, kind: &str, size_mib: u64) -> LogicalVolume {
-    LogicalVolume {
+fn volume(name: &str, kind: &str, size_mib: u64) -> LvmLogicalVolume {
+    LvmLogicalVolume {
         name: name.to_owned(),
         uuid: format!("uuid of {name}"),
         kind: kind.to_owned(),
         size_bytes: size_mib * MIB,
-        health: Health::Whole,
-        ..LogicalVolume::default()
+        health: VolumeHealth::Whole,
+        ..LvmLogicalVolume::default()
     }
 }
 
@@ -34,7 +34,7 @@ fn filled() -> Inventory {
     for disk in &mut machine.disks {
         disk.blank = true;
     }
-    let mut machine = after(&make(&layout, &machine, Mode::Install).unwrap(), machine);
+    let mut machine = after(&make(&layout, &machine, InstallMode::Install).unwrap(), machine);
     let claims = [volume("pvc-1f0c", "linear", 2048), volume("pvc-77aa", "raid1", 512)];
     let thin = [volume("pool0", "thin-pool", 4096), volume("0b6a7d1e-99c5-4d4e", "thin", 1024)];
     for group in &mut machine.groups {
@@ -47,7 +47,7 @@ fn filled() -> Inventory {
 #[test]
 fn a_reinstall_leaves_them_and_reports_every_volume_with_its_size() {
     let machine = filled();
-    let plan = make(&layout(), &machine, Mode::Reinstall).unwrap();
+    let plan = make(&layout(), &machine, InstallMode::Reinstall).unwrap();
     for disk in ["/dev/sdb", "/dev/sdc"] {
         let written = plan.extents.iter().flat_map(|extents| &extents.disks).filter(|written| written.device == disk);
         assert_eq!(written.count(), 0, "{disk}: {plan}");
@@ -57,10 +57,10 @@ fn a_reinstall_leaves_them_and_reports_every_volume_with_its_size() {
         assert!(text.contains(volume), "{volume}\n{text}");
     }
     let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(OfRun::ProveKept(kept)) => Some(kept.clone()),
+        Operation::Run(SessionOp::ProveKept(kept)) => Some(kept.clone()),
         _ => None,
     });
-    let proofs = super::super::kept::compare(&kept.unwrap(), &after(&plan, machine));
+    let proofs = super::super::preserved::compare_preserved(&kept.unwrap(), &after(&plan, machine));
     let said = |object: &str, name: &str| {
         let proof = proofs.iter().find(|proof| proof.object == object).unwrap();
         assert_eq!(proof.before, proof.after);

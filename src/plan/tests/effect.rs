@@ -39,32 +39,32 @@ fn all<'a>(devices: impl IntoIterator<Item = &'a DevicePath>) -> Vec<&'a DeviceP
     devices.into_iter().collect()
 }
 
-fn on_device(operation: &OnDevice) -> Effect<'_> {
+fn on_device(operation: &DeviceOp) -> Effect<'_> {
     match operation {
-        OnDevice::WipeDisk(wipe) => destroying([&wipe.device]),
-        OnDevice::WriteTable(table) => {
+        DeviceOp::WipeDisk(wipe) => destroying([&wipe.device]),
+        DeviceOp::WriteTable(table) => {
             let partitions = table.partitions.iter().map(|new| (new.device.clone(), vec![&table.device]));
             Effect { brought: partitions.collect(), ..destroying([&table.device]) }
         }
-        OnDevice::CreateArray(array) => Effect {
-            destroyed: array.there().collect(),
-            brought: vec![(array.device.clone(), array.there().collect())],
+        DeviceOp::CreateArray(array) => Effect {
+            destroyed: array.present_devices().collect(),
+            brought: vec![(array.device.clone(), array.present_devices().collect())],
             ..Effect::default()
         },
-        OnDevice::CreateGroup(group) => destroying(&group.devices),
-        OnDevice::CreateVolume(volume) => {
+        DeviceOp::CreateGroup(group) => destroying(&group.devices),
+        DeviceOp::CreateVolume(volume) => {
             Effect { brought: vec![(volume.device.clone(), all(&volume.physical))], ..destroying(&volume.physical) }
         }
-        OnDevice::CreateContainer(Container { device, mapping, .. }) => {
+        DeviceOp::CreateContainer(LuksContainer { device, mapping, .. }) => {
             Effect { brought: vec![(mapping.clone(), vec![device])], ..destroying([device]) }
         }
-        OnDevice::OpenContainer(OpenContainer { container: Container { device, mapping, .. }, read_only }) => {
+        DeviceOp::OpenContainer(OpenContainer { container: LuksContainer { device, mapping, .. }, read_only }) => {
             let written = if *read_only { Vec::new() } else { vec![device] };
             Effect { written, brought: vec![(mapping.clone(), vec![device])], ..Effect::default() }
         }
-        OnDevice::MakeFilesystem(make) => destroying([&make.device]),
+        DeviceOp::MakeFilesystem(make) => destroying([&make.device]),
         // What lies on the physical volumes stays: only free space of theirs is written.
-        OnDevice::PreparePersistent(volume) => match &volume.create {
+        DeviceOp::PreparePersistent(volume) => match &volume.create {
             Some(create) => Effect {
                 written: all(&create.physical),
                 brought: vec![(create.device.clone(), all(&create.physical))],
@@ -72,22 +72,22 @@ fn on_device(operation: &OnDevice) -> Effect<'_> {
             },
             None => destroying([&volume.device]),
         },
-        OnDevice::AssembleArray(AssembleArray { device, members, .. }) => {
+        DeviceOp::AssembleArray(AssembleArray { device, members, .. }) => {
             Effect { written: all(members), brought: vec![(device.clone(), all(members))], ..Effect::default() }
         }
-        OnDevice::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
+        DeviceOp::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
             let volumes = volumes.iter().map(|volume| (format!("/dev/{name}/{volume}").into(), all(devices)));
             Effect { written: all(devices), brought: volumes.collect(), ..Effect::default() }
         }
         // What is taken down at the end was written since it was made or assembled. What is taken down before was only looked at.
-        OnDevice::Release(_)
-        | OnDevice::TakeDown { .. }
-        | OnDevice::DeactivateGroup { .. }
-        | OnDevice::StopArray { .. }
-        | OnDevice::CloseContainer { .. } => Effect::default(),
+        DeviceOp::Release(_)
+        | DeviceOp::TakeDown { .. }
+        | DeviceOp::DeactivateGroup { .. }
+        | DeviceOp::StopArray { .. }
+        | DeviceOp::CloseContainer { .. } => Effect::default(),
         // In memory.
-        OnDevice::TryArray(_) | OnDevice::TryFilesystem(_) => Effect::default(),
-        OnDevice::AssertFree { .. } | OnDevice::ProveZeros(_) => Effect::default(),
+        DeviceOp::TryArray(_) | DeviceOp::TryFilesystem(_) => Effect::default(),
+        DeviceOp::AssertFree { .. } | DeviceOp::ProveZeros(_) => Effect::default(),
     }
 }
 
@@ -95,53 +95,53 @@ fn brought_by(burn: &BurnDisk) -> Vec<(DevicePath, Vec<&DevicePath>)> {
     burn.filesystems.iter().map(|is| (is.device.clone(), vec![&burn.device])).collect()
 }
 
-fn of_run(operation: &OfRun) -> Effect<'_> {
+fn of_run(operation: &SessionOp) -> Effect<'_> {
     match operation {
-        OfRun::BurnDisk(burn) => Effect { brought: brought_by(burn), ..destroying([&burn.device]) },
+        SessionOp::BurnDisk(burn) => Effect { brought: brought_by(burn), ..destroying([&burn.device]) },
         // It gets the nodes of these.
-        OfRun::CreateSystem(create) => Effect { brought: brought_by(&create.onto), ..destroying(&create.disks) },
+        SessionOp::CreateSystem(create) => Effect { brought: brought_by(&create.onto), ..destroying(&create.disks) },
         // The image's own program gets the nodes of these, and may write a boot loader anywhere on them.
-        OfRun::Finish(finishing) | OfRun::AdaptImage(finishing) | OfRun::AdaptMoved(finishing) => {
+        SessionOp::Finish(finishing) | SessionOp::AdaptImage(finishing) | SessionOp::AdaptMoved(finishing) => {
             destroying(&finishing.devices)
         }
-        OfRun::Receive(receive) => destroying(receive.devices.iter().map(|received| &received.device)),
+        SessionOp::Receive(receive) => destroying(receive.devices.iter().map(|received| &received.device)),
         // More than files are written: what is kept must keep its size.
-        OfRun::GrowFilesystem(mount) => destroying([&mount.device]),
-        OfRun::Mount(mount) => {
+        SessionOp::GrowFilesystem(mount) => destroying([&mount.device]),
+        SessionOp::Mount(mount) => {
             let is_read_only = mount.options.iter().any(|option| option == "ro");
             let written = if is_read_only { Vec::new() } else { vec![&mount.device] };
             Effect { written, mounted: Some(mount), ..Effect::default() }
         }
-        OfRun::MountReadOnly(mount) => Effect { mounted: Some(mount), ..Effect::default() },
+        SessionOp::MountReadOnly(mount) => Effect { mounted: Some(mount), ..Effect::default() },
         // Over snapshots, whose changes live in memory.
-        OfRun::Rehearse(_) => Effect::default(),
+        SessionOp::Rehearse(_) => Effect::default(),
         // Files of what is mounted.
-        OfRun::BurnImage { .. }
-        | OfRun::WriteMachineFiles { .. }
-        | OfRun::InjectFiles(_)
-        | OfRun::WritePersistent(_)
-        | OfRun::WriteFstab(_)
-        | OfRun::ExtendFstab(_)
-        | OfRun::WriteCrypttab(_)
-        | OfRun::WriteMarker(_) => Effect::default(),
+        SessionOp::BurnImage { .. }
+        | SessionOp::WriteMachineFiles { .. }
+        | SessionOp::InjectFiles(_)
+        | SessionOp::WritePersistent(_)
+        | SessionOp::WriteFstab(_)
+        | SessionOp::ExtendFstab(_)
+        | SessionOp::WriteCrypttab(_)
+        | SessionOp::WriteMarker(_) => Effect::default(),
         // Nothing is written, or only what was to be written anyway.
-        OfRun::ReachImage { .. }
-        | OfRun::VerifyDefinition { .. }
-        | OfRun::FindPrograms { .. }
-        | OfRun::IdentifyDisk(_)
-        | OfRun::CheckContainers(_)
-        | OfRun::LockDisk { .. }
-        | OfRun::UnlockDisk { .. }
-        | OfRun::TellPointOfNoReturn { .. }
-        | OfRun::MoveStands { .. }
-        | OfRun::FindLoader
-        | OfRun::RemoveVariables(_)
-        | OfRun::WriteBootEntries(_)
-        | OfRun::LoadKernel
-        | OfRun::ProveKept(_)
-        | OfRun::Unmount
-        | OfRun::FlushDisks { .. }
-        | OfRun::Report(_)
-        | OfRun::Kexec => Effect::default(),
+        SessionOp::ReachImage { .. }
+        | SessionOp::VerifyDefinition { .. }
+        | SessionOp::FindPrograms { .. }
+        | SessionOp::IdentifyDisk(_)
+        | SessionOp::CheckContainers(_)
+        | SessionOp::LockDisk { .. }
+        | SessionOp::UnlockDisk { .. }
+        | SessionOp::TellPointOfNoReturn { .. }
+        | SessionOp::MoveStands { .. }
+        | SessionOp::FindLoader
+        | SessionOp::RemoveVariables(_)
+        | SessionOp::WriteBootEntries(_)
+        | SessionOp::LoadKernel
+        | SessionOp::ProveKept(_)
+        | SessionOp::Unmount
+        | SessionOp::FlushDisks { .. }
+        | SessionOp::Report(_)
+        | SessionOp::Kexec => Effect::default(),
     }
 }

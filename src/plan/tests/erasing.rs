@@ -2,7 +2,7 @@
 
 use super::stacks::{five, layout, operations};
 use super::*;
-use crate::steps::Erase;
+use crate::deploy_steps::EraseMode;
 
 #[test]
 fn erase_decides_the_methods() {
@@ -10,29 +10,29 @@ fn erase_decides_the_methods() {
     let mut inventory = five();
     inventory.disks[0].erase = vec![NvmeSanitizeCrypto, NvmeFormatCrypto, AtaErase, Discard];
     let cases = [
-        (Erase::Quick, vec![NvmeFormatCrypto, Discard], false, 60, vec![]),
+        (EraseMode::Quick, vec![NvmeFormatCrypto, Discard], false, 60, vec![]),
         (
-            Erase::Secure,
+            EraseMode::Secure,
             vec![NvmeSanitizeCrypto, NvmeFormatCrypto, AtaErase, Discard, WriteZeroes],
             true,
             14400,
             vec![WriteZeroes],
         ),
-        (Erase::None, vec![Ends], false, 60, vec![Ends]),
+        (EraseMode::None, vec![Ends], false, 60, vec![Ends]),
     ];
     for (erase, methods, strict, budget_seconds, of_plain) in cases {
-        let request = Request {
-            mode: Mode::Install,
-            steps: Steps::erasing(erase),
+        let request = PlanRequest {
+            mode: InstallMode::Install,
+            steps: StepList::with_erase_mode(erase),
             subject: subject(),
             assigned: Default::default(),
             claim: None,
         };
-        let plan = super::super::make(&layout(), &inventory, request, &mut counting()).unwrap();
+        let plan = super::super::make_plan(&layout(), &inventory, request, &mut counting()).unwrap();
         let wipes: Vec<&WipeDisk> = operations(&plan, StageName::StorageWipe)
             .iter()
             .map(|operation| match operation {
-                Operation::Device(OnDevice::WipeDisk(wipe)) => wipe,
+                Operation::Device(DeviceOp::WipeDisk(wipe)) => wipe,
                 other => panic!("{other:?}"),
             })
             .collect();

@@ -14,7 +14,7 @@ pub(super) fn assert_just_what_is_written(plan: &Plan, inventory: &Inventory) {
     let mut places: BTreeMap<DevicePath, Vec<ByteRange>> = BTreeMap::new();
     for (index, stage) in plan.stages.iter().enumerate() {
         let extents = plan.extents.iter().find(|extents| extents.stages.contains(&stage.name)).unwrap();
-        if index < plan.point_of_no_return || stage.name.leaves().complete() {
+        if index < plan.point_of_no_return || stage.name.failure_state().is_complete() {
             assert_eq!(extents.disks, [], "{}", stage.name);
             continue;
         }
@@ -29,14 +29,14 @@ pub(super) fn assert_just_what_is_written(plan: &Plan, inventory: &Inventory) {
             assert_apart(extents);
             let disk = plan.disks.iter().find(|disk| disk.device == extents.device).unwrap();
             match disk.verdict {
-                Verdict::Wipe | Verdict::Make => {
+                DiskVerdict::Wipe | DiskVerdict::Make => {
                     assert_eq!(extents.ranges, [ByteRange { start: 0, length: disk.size_bytes }]);
                 }
-                Verdict::Keep | Verdict::Volumes => assert_kept(plan, extents, &places[&extents.device]),
-                Verdict::NotOurs => panic!("{extents:?} is not ours"),
+                DiskVerdict::Keep | DiskVerdict::Volumes => assert_kept(plan, extents, &places[&extents.device]),
+                DiskVerdict::NotOurs => panic!("{extents:?} is not ours"),
             }
         }
-        let made = plan.disks.iter().filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
+        let made = plan.disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
         assert!(made.into_iter().all(|disk| extents.disks.iter().any(|extents| extents.device == disk.device)));
     }
 }
@@ -63,7 +63,7 @@ fn assert_kept(plan: &Plan, extents: &DiskExtents, places: &[ByteRange]) {
         assert_eq!(reached, range.start + range.length, "{range:?} of {extents:?} is more than {places:?}");
     }
     let locks = plan.stages.iter().flat_map(|stage| &stage.operations).filter_map(|operation| match operation {
-        Operation::Run(OfRun::LockDisk { device, untouched }) if *device == extents.device => Some(untouched),
+        Operation::Run(SessionOp::LockDisk { device, untouched }) if *device == extents.device => Some(untouched),
         _ => None,
     });
     for untouched in locks.flatten() {
@@ -97,7 +97,7 @@ fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &DevicePa
             vec![(disk.device.clone(), ByteRange { start: part.start_bytes, length: part.size_bytes })]
         }
         None => {
-            let disk = inventory.disk(device.as_str()).unwrap_or_else(|| panic!("{device} is nowhere"));
+            let disk = inventory.find_disk(device.as_str()).unwrap_or_else(|| panic!("{device} is nowhere"));
             vec![(disk.device.clone(), ByteRange { start: 0, length: disk.size_bytes })]
         }
     }
@@ -106,7 +106,7 @@ fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &DevicePa
 /// The place of a new partition.
 fn place(plan: &Plan, device: &DevicePath) -> Option<(DevicePath, ByteRange)> {
     plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| {
-        let Operation::Device(OnDevice::WriteTable(table)) = operation else { return None };
+        let Operation::Device(DeviceOp::WriteTable(table)) = operation else { return None };
         let part = table.partitions.iter().find(|part| part.device == *device)?;
         let sector = u64::from(table.sector_bytes);
         let length = (part.last_lba + 1 - part.first_lba) * sector;
@@ -121,7 +121,7 @@ fn shown(plan: &Plan) -> Vec<String> {
         let ranges: Vec<String> = disk.ranges.iter().map(range).collect();
         format!("{} {}", disk.device, ranges.join(" "))
     };
-    let group = |extents: &Extents| {
+    let group = |extents: &StageExtents| {
         let (first, last) = (extents.stages.first().unwrap(), extents.stages.last().unwrap());
         let disks: Vec<String> = extents.disks.iter().map(disk).collect();
         format!("{first} … {last}: {}", disks.join(", ")).trim_end().to_owned()
@@ -140,14 +140,14 @@ const NOTHING_AFTER: &str = "report.final … boot.kexec:";
 
 #[test]
 fn an_installation_writes_its_disks_and_only_from_the_first_wipe_until_all_is_unmounted() {
-    let plan = make(&layout(), &machine(), Mode::Install).unwrap();
+    let plan = make(&layout(), &machine(), InstallMode::Install).unwrap();
     let between = "storage.wipe … storage.unmount: /dev/sda 0+20000, /dev/sdb 0+8000";
     assert_eq!(shown(&plan), [NOTHING_BEFORE, between, NOTHING_AFTER]);
 }
 
 #[test]
 fn a_kept_filesystem_is_written_from_its_mount_on() {
-    let plan = make(&layout(), &installed(), Mode::Reinstall).unwrap();
+    let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
     let system = "storage.wipe … image.burn: /dev/sda 0+20000";
     let data = "storage.mount_kept … storage.unmount: /dev/sda 0+20000, /dev/sdb 1+7998";
     assert_eq!(shown(&plan), [NOTHING_BEFORE, system, data, NOTHING_AFTER]);
@@ -163,7 +163,7 @@ fn a_kept_filesystem_is_written_from_its_mount_on() {
 #[test]
 fn what_is_kept_and_mounted_read_only_is_not_written() {
     for options in [&["ro"][..], &["noatime,ro"]] {
-        let plan = make(&with_options(options), &installed(), Mode::Reinstall).unwrap();
+        let plan = make(&with_options(options), &installed(), InstallMode::Reinstall).unwrap();
         let system = "storage.wipe … storage.unmount: /dev/sda 0+20000";
         assert_eq!(shown(&plan), [NOTHING_BEFORE, system, NOTHING_AFTER], "{options:?}");
     }
@@ -173,7 +173,7 @@ fn what_is_kept_and_mounted_read_only_is_not_written() {
 fn what_is_merged_is_written_before_the_image_and_what_is_filled_when_it_is_made() {
     let mut merged = layout();
     merged.filesystems[0].reinstall = crate::layout::OnReinstall::Merge;
-    let plan = make(&merged, &installed(), Mode::Reinstall).unwrap();
+    let plan = make(&merged, &installed(), InstallMode::Reinstall).unwrap();
     assert_eq!(
         shown(&plan)[1..3],
         [
@@ -185,13 +185,13 @@ fn what_is_merged_is_written_before_the_image_and_what_is_filled_when_it_is_made
     let mut blank = installed();
     let srv = &mut blank.disks[1].table.as_mut().unwrap().partitions[0];
     (srv.signatures, srv.blank) = (Vec::new(), true);
-    let plan = make(&with_options(&["ro"]), &blank, Mode::Reinstall).unwrap();
+    let plan = make(&with_options(&["ro"]), &blank, InstallMode::Reinstall).unwrap();
     assert_eq!(shown(&plan)[2], "storage.mount_kept … storage.unmount: /dev/sda 0+20000, /dev/sdb 1+7998");
 }
 
 #[test]
 fn a_kept_group_on_a_kept_array_is_written_where_its_members_are() {
-    let plan = make(&stacked_layout(), &stacked(), Mode::Reinstall).unwrap();
+    let plan = make(&stacked_layout(), &stacked(), InstallMode::Reinstall).unwrap();
     assert_eq!(
         shown(&plan)[2],
         "storage.mount_kept … storage.unmount: /dev/sda 0+20000, /dev/sdb 0+20000, /dev/sdc 0+20000, /dev/sdd 0+20000, /dev/sde 0+20000"
@@ -202,20 +202,20 @@ fn a_kept_group_on_a_kept_array_is_written_where_its_members_are() {
 #[test]
 fn all_parts_of_a_kept_btrfs_and_devices_that_options_name_are_written() {
     let (mut layout, mut before) = (with_options(&["logdev=/dev/sdb3"]), installed());
-    layout.filesystems[0].format = Format::Btrfs;
+    layout.filesystems[0].format = FilesystemFormat::Btrfs;
     let parts = &mut before.disks[1].table.as_mut().unwrap().partitions;
     parts[0].signatures[0].kind = "btrfs".to_owned();
     parts[0].size_bytes = 1000 * MIB;
     for (number, start_mib, size_mib) in [(2, 2000, 10), (3, 3000, 1), (4, 4000, 1)] {
         let device = format!("/dev/sdb{number}").into();
-        let mut part = inventory::Partition { number, device, size_bytes: size_mib * MIB, ..parts[0].clone() };
+        let mut part = inventory::DiskPartition { number, device, size_bytes: size_mib * MIB, ..parts[0].clone() };
         part.start_bytes = start_mib * MIB;
         if number != 2 {
             part.signatures.clear();
         }
         parts.push(part);
     }
-    let plan = make(&layout, &before, Mode::Reinstall).unwrap();
+    let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
     assert_eq!(
         shown(&plan)[2],
         "storage.mount_kept … storage.unmount: /dev/sda 0+20000, /dev/sdb 1+1000 2000+10 3000+1"
@@ -226,7 +226,8 @@ fn all_parts_of_a_kept_btrfs_and_devices_that_options_name_are_written() {
 fn what_is_booted_as_it_is_is_not_written() {
     let inventory = super::identity::marked();
     let plan =
-        super::identity::install(&layout(), &inventory, Claim { succeeded: true, ..super::identity::claim() }).unwrap();
+        super::identity::install(&layout(), &inventory, InstallClaim { succeeded: true, ..super::identity::claim() })
+            .unwrap();
     assert!(plan.already.is_some());
     assert_eq!(shown(&plan), ["storage.mount … boot.kexec:"]);
     assert_just_what_is_written(&plan, &inventory);

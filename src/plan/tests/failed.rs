@@ -3,14 +3,14 @@
 use super::identity::{claim, reinstall};
 use super::stacks;
 use super::*;
-use crate::inventory::{Failed, Tried};
+use crate::inventory::{AttemptTarget, FailedAttempt};
 
-fn failed(tried: Tried, why: &str) -> Failed {
-    Failed { tried, why: why.to_owned() }
+fn failed(tried: AttemptTarget, why: &str) -> FailedAttempt {
+    FailedAttempt { tried, why: why.to_owned() }
 }
 
-fn unmountable(device: &str) -> Failed {
-    failed(Tried::Filesystem(device.into()), "Structure needs cleaning (os error 117)")
+fn unmountable(device: &str) -> FailedAttempt {
+    failed(AttemptTarget::Filesystem(device.into()), "Structure needs cleaning (os error 117)")
 }
 
 type Case = (&'static str, fn(&mut Layout, &mut Inventory));
@@ -21,14 +21,14 @@ const BROKEN: &str = "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", 
 fn a_kept_filesystem_that_cannot_be_mounted_is_refused() {
     let mut inventory = installed();
     inventory.failed.push(unmountable("/dev/sdb1"));
-    assert_eq!(reasons(make(&layout(), &inventory, Mode::Reinstall)), [BROKEN]);
-    make(&layout(), &inventory, Mode::Install).unwrap();
+    assert_eq!(reasons(make(&layout(), &inventory, InstallMode::Reinstall)), [BROKEN]);
+    make(&layout(), &inventory, InstallMode::Install).unwrap();
     // By the name that it has now.
     let mut inventory = stacks::installed();
     let volume = inventory.groups[0].volumes[0].running.clone().unwrap();
     let volume = inventory.stacked.iter().find(|stacked| stacked.name == volume).unwrap().device.clone();
     inventory.failed.push(unmountable(volume.as_str()));
-    let reasons = reasons(make(&stacks::layout(), &inventory, Mode::Reinstall));
+    let reasons = reasons(make(&stacks::layout(), &inventory, InstallMode::Reinstall));
     assert_eq!(reasons.len(), 1, "{reasons:?}");
     assert!(reasons[0].starts_with("filesystems[0]: /dev/vg00/varlib must be kept with xfs"), "{reasons:?}");
 }
@@ -51,7 +51,7 @@ fn what_nobody_mounts_may_fail() {
     for (name, change) in cases {
         let (mut layout, mut inventory) = (layout(), installed());
         change(&mut layout, &mut inventory);
-        make(&layout, &inventory, Mode::Reinstall).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        make(&layout, &inventory, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
 }
 
@@ -61,17 +61,17 @@ fn what_may_come_back_all_the_same_is_said() {
     let mut inventory = installed();
     inventory.failed.push(unmountable("/dev/sdb1"));
     let parts = &mut inventory.disks[1].table.as_mut().unwrap().partitions;
-    parts.push(inventory::Partition { number: 2, device: "/dev/sdb2".into(), ..Default::default() });
+    parts.push(inventory::DiskPartition { number: 2, device: "/dev/sdb2".into(), ..Default::default() });
     let said = BROKEN.trim_start_matches("filesystems[0]: ");
     for option in ["degraded", "device=/dev/sdb2", "logdev=/dev/sdb2"] {
         let mut layout = layout();
         layout.filesystems[0].mountoptions = vec!["noatime".to_owned(), option.to_owned()];
-        let plan = make(&layout, &inventory, Mode::Reinstall).unwrap();
+        let plan = make(&layout, &inventory, InstallMode::Reinstall).unwrap();
         assert!(plan.warnings.iter().any(|warning| warning == said), "{option}: {:?}", plan.warnings);
     }
-    let of = |waiver| reinstall(&layout(), &inventory, Claim { waiver: Some(waiver), ..claim() });
-    assert!(of(Waiver::Begun).unwrap().warnings.iter().any(|warning| warning == said));
-    assert_eq!(reasons(of(Waiver::Operator)), [BROKEN]);
+    let of = |waiver| reinstall(&layout(), &inventory, InstallClaim { waiver: Some(waiver), ..claim() });
+    assert!(of(MarkerWaiver::Begun).unwrap().warnings.iter().any(|warning| warning == said));
+    assert_eq!(reasons(of(MarkerWaiver::Operator)), [BROKEN]);
 }
 
 #[test]
@@ -88,17 +88,17 @@ fn a_kept_array_that_does_not_start_is_refused() {
     inventory.stacked.retain(|stacked| !stacked.name.starts_with("dm-"));
     let name = inventory.arrays[2].running.take().unwrap();
     inventory.stacked.retain(|stacked| stacked.name != name);
-    inventory.disks.iter_mut().for_each(|disk| disk.uses.retain(|usage| *usage != Use::Holder(name.clone())));
-    make(&layout, &inventory, Mode::Reinstall).unwrap_or_else(|refusal| panic!("nobody tried: {refusal}"));
-    inventory.failed.push(failed(Tried::Array(Uuid::from_u128(7)), why));
-    make(&layout, &inventory, Mode::Reinstall).unwrap_or_else(|refusal| panic!("another one: {refusal}"));
-    inventory.failed.push(failed(Tried::Array(data), "the first try"));
-    inventory.failed.push(failed(Tried::Array(data), why));
+    inventory.disks.iter_mut().for_each(|disk| disk.uses.retain(|usage| *usage != DeviceUse::Holder(name.clone())));
+    make(&layout, &inventory, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("nobody tried: {refusal}"));
+    inventory.failed.push(failed(AttemptTarget::Array(Uuid::from_u128(7)), why));
+    make(&layout, &inventory, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("another one: {refusal}"));
+    inventory.failed.push(failed(AttemptTarget::Array(data), "the first try"));
+    inventory.failed.push(failed(AttemptTarget::Array(data), why));
     let expected = format!(
         "raid[2]: /dev/md/data must be kept, but raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare) cannot be assembled: {why}"
     );
-    assert_eq!(reasons(make(&layout, &inventory, Mode::Reinstall)), [expected]);
-    make(&layout, &inventory, Mode::Install).unwrap();
+    assert_eq!(reasons(make(&layout, &inventory, InstallMode::Reinstall)), [expected]);
+    make(&layout, &inventory, InstallMode::Install).unwrap();
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_write_protected_disk_is_kept_where_nothing_writes() {
         let (mut layout, mut inventory) = (layout(), installed());
         inventory.disks[1].read_only = true;
         change(&mut layout, &mut inventory);
-        make(&layout, &inventory, Mode::Reinstall)
+        make(&layout, &inventory, InstallMode::Reinstall)
     };
     for (name, change) in refused {
         let expected = "filesystems[0]: /dev/sdb1 must be written (mounted at /srv), but /dev/sdb is read-only (write protection switch, failing disk?)";
@@ -136,7 +136,7 @@ fn a_write_protected_disk_is_kept_where_nothing_writes() {
     // A volume of a mirror of which one disk cannot be written.
     let mut inventory = stacks::installed();
     inventory.disks[3].read_only = true;
-    let reasons = reasons(make(&stacks::layout(), &inventory, Mode::Reinstall));
+    let reasons = reasons(make(&stacks::layout(), &inventory, InstallMode::Reinstall));
     assert_eq!(reasons.len(), 2, "{reasons:?}");
     assert!(
         reasons[0].contains("/dev/vg00/varlib must be written (mounted at /var/lib), but /dev/sdd is"),

@@ -2,7 +2,7 @@
 
 use super::stacks::{five, whole};
 use super::*;
-use crate::topology::find;
+use crate::storage_graph::lookup;
 
 #[test]
 fn disks_are_found_by_hints() {
@@ -10,8 +10,8 @@ fn disks_are_found_by_hints() {
     inventory.disks[2].serial = "S45N".to_owned();
     inventory.disks[2].transport = "sata".to_owned();
     let found = |hint: &str, value: &str| {
-        let wanted = Disk { hints: [(hint.to_owned(), value.to_owned())].into(), ..whole("/dev/os") };
-        find::disk(&wanted, &inventory).map(|disk| disk.name.clone())
+        let wanted = DiskSpec { hints: [(hint.to_owned(), value.to_owned())].into(), ..whole("/dev/os") };
+        lookup::find_disk(&wanted, &inventory).map(|disk| disk.name.clone())
     };
     assert_eq!(found("serial", "s45n"), Ok("sdc".into()));
     let none = found("serial", "other").unwrap_err();
@@ -25,23 +25,23 @@ fn disks_are_found_by_hints() {
 fn what_hints_find_goes_by_its_kernel_name_in_the_plan() {
     let mut inventory = five();
     inventory.disks[4].serial = "S45N".to_owned();
-    let os = Disk {
+    let os = DiskSpec {
         device: "os".into(),
         hints: [("serial".to_owned(), "S45N".to_owned())].into(),
-        partitions: vec![partition(1, "root", 0, PartitionKind::Linux)],
+        partitions: vec![partition(1, "root", 0, PartitionType::Linux)],
         wipeonreinstall: true,
         image: false,
     };
-    let filesystems = vec![filesystem("/", "os1", Format::Ext4, "root")];
+    let filesystems = vec![filesystem("/", "os1", FilesystemFormat::Ext4, "root")];
     let mut layout = Layout { filesystems, disks: vec![os], ..Layout::default() };
-    let plan = make(&layout, &inventory, Mode::Install).unwrap();
+    let plan = make(&layout, &inventory, InstallMode::Install).unwrap();
     assert!(plan.to_string().contains("sde1 at /\n"), "{plan}");
-    assert_eq!(plan.disks[4].verdict, Verdict::Wipe);
+    assert_eq!(plan.disks[4].verdict, DiskVerdict::Wipe);
     // Both names are told.
     assert_eq!(plan.disks[4].listed_as, Some("os".into()));
     assert!(plan.disks[0].listed_as.is_none() && plan.to_string().contains("\n    os in the layout\n"), "{plan}");
 
     layout.disks.push(whole("/dev/sde"));
     let expected = "disks[1].device: /dev/sde is /dev/sde, which the layout already lists";
-    assert_eq!(reasons(make(&layout, &inventory, Mode::Install)), [expected]);
+    assert_eq!(reasons(make(&layout, &inventory, InstallMode::Install)), [expected]);
 }

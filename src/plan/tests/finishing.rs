@@ -1,28 +1,34 @@
 //! What makes the image boot: what is refused, and what the finisher is told of the machine.
 
 use super::*;
-use crate::allocation::{Allocation, Finish};
-use crate::contents::Contents;
+use crate::allocation::{Allocation, FinisherChoice};
+use crate::boot_contents::BootContents;
 use crate::device::{DevicePath, LayoutPath};
-use crate::inventory::Firmware;
-use crate::layout::{LogicalVolume, Raid, RaidLevel, VolumeGroup};
+use crate::inventory::FirmwareType;
+use crate::layout::{ArraySpec, LogicalVolumeSpec, RaidLevel, VolumeGroupSpec};
 
-fn finished(layout: &Layout, firmware: Firmware, allocation: &Allocation) -> Result<Plan, Box<Refusal>> {
+fn finished(layout: &Layout, firmware: FirmwareType, allocation: &Allocation) -> Result<Plan, Box<PlanRefusal>> {
     let mut inventory = machine();
     inventory.system.firmware = firmware;
-    let assigned = Assigned { allocation: allocation.clone(), ..Assigned::default() };
-    let request = Request { mode: Mode::Install, steps: Steps::default(), subject: subject(), assigned, claim: None };
-    super::super::make(layout, &inventory, request, &mut counting())
+    let assigned = PlanAssignment { allocation: allocation.clone(), ..PlanAssignment::default() };
+    let request = PlanRequest {
+        mode: InstallMode::Install,
+        steps: StepList::default(),
+        subject: subject(),
+        assigned,
+        claim: None,
+    };
+    super::super::make_plan(layout, &inventory, request, &mut counting())
 }
 
-fn by(finish: Finish) -> Allocation {
+fn by(finish: FinisherChoice) -> Allocation {
     Allocation { finish: Some(finish), hostname: "web-1".into(), ..Allocation::default() }
 }
 
-fn finishing(plan: &Plan) -> &Finishing {
+fn finishing(plan: &Plan) -> &FinishInputs {
     let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
     let found = operations.find_map(|operation| match operation {
-        Operation::Run(OfRun::Finish(finishing) | OfRun::AdaptImage(finishing)) => Some(finishing),
+        Operation::Run(SessionOp::Finish(finishing) | SessionOp::AdaptImage(finishing)) => Some(finishing),
         _ => None,
     });
     found.unwrap()
@@ -30,9 +36,9 @@ fn finishing(plan: &Plan) -> &Finishing {
 
 /// System on two disks: a mirror with this metadata for the ESP, and one for the rest.
 fn mirrored(metadata: &str) -> Layout {
-    let raid = |name: &str, number: u32, options: &[&str]| Raid {
+    let raid = |name: &str, number: u32, options: &[&str]| ArraySpec {
         arrayname: format!("/dev/md/{name}").into(),
-        devices: ["/dev/sda", "/dev/sdb"].map(|disk| LayoutPath::from(disk).partition(number)).to_vec(),
+        devices: ["/dev/sda", "/dev/sdb"].map(|disk| LayoutPath::from(disk).partition_path(number)).to_vec(),
         level: RaidLevel::Raid1,
         createoptions: options.iter().map(|word| (*word).to_owned()).collect(),
         spares: 0,
@@ -41,12 +47,12 @@ fn mirrored(metadata: &str) -> Layout {
     for disk in &mut layout.disks {
         disk.wipeonreinstall = true;
         disk.partitions =
-            vec![partition(1, "efi", 500, PartitionKind::LinuxRaid), partition(2, "root", 0, PartitionKind::LinuxRaid)];
+            vec![partition(1, "efi", 500, PartitionType::LinuxRaid), partition(2, "root", 0, PartitionType::LinuxRaid)];
     }
     layout.raid = vec![raid("efi", 1, &[&format!("--metadata={metadata}")]), raid("root", 2, &[])];
     layout.filesystems = vec![
-        filesystem("/boot/efi", "/dev/md/efi", Format::Vfat, "efi"),
-        filesystem("/", "/dev/md/root", Format::Ext4, "root"),
+        filesystem("/boot/efi", "/dev/md/efi", FilesystemFormat::Vfat, "efi"),
+        filesystem("/", "/dev/md/root", FilesystemFormat::Ext4, "root"),
     ];
     layout
 }
@@ -56,7 +62,7 @@ fn a_uefi_machine_without_an_esp_is_refused_where_nobody_else_knows_better() {
     let mut no_esp = layout();
     no_esp.filesystems.retain(|filesystem| filesystem.path.as_deref() != Some("/boot/efi"));
     let mut other_type = layout();
-    other_type.disks[0].partitions[0].kind = Some(PartitionKind::Linux);
+    other_type.disks[0].partitions[0].kind = Some(PartitionType::Linux);
     for (layout, place, why) in [
         (&no_esp, "filesystems", "no vfat filesystem is mounted at /boot/efi"),
         (&other_type, "filesystems[1].device", "/dev/sda1 is used as the EFI system partition, but has type 8300"),
@@ -66,29 +72,32 @@ fn a_uefi_machine_without_an_esp_is_refused_where_nobody_else_knows_better() {
             "/dev/md/efi is used as the EFI system partition, but is raid1 with metadata 1.2",
         ),
     ] {
-        let refused = reasons(finished(layout, Firmware::Uefi, &by(Finish::Builtin)));
+        let refused = reasons(finished(layout, FirmwareType::Uefi, &by(FinisherChoice::Builtin)));
         assert!(refused.len() == 1 && refused[0].starts_with(&format!("{place}: {why}")), "{refused:?}");
-        let warned = finished(layout, Firmware::Uefi, &by(Finish::Auto)).unwrap().warnings;
+        let warned = finished(layout, FirmwareType::Uefi, &by(FinisherChoice::Auto)).unwrap().warnings;
         assert!(warned.len() == 1 && warned[0].starts_with(why), "{warned:?}");
         for (firmware, finish) in [
-            (Firmware::Uefi, Finish::Image),
-            (Firmware::Uefi, Finish::None),
-            (Firmware::Bios, Finish::Builtin),
-            (Firmware::Bios, Finish::Auto),
+            (FirmwareType::Uefi, FinisherChoice::Image),
+            (FirmwareType::Uefi, FinisherChoice::None),
+            (FirmwareType::Bios, FinisherChoice::Builtin),
+            (FirmwareType::Bios, FinisherChoice::Auto),
         ] {
             let plan = finished(layout, firmware, &by(finish)).unwrap();
             assert_eq!(plan.warnings, Vec::<String>::new(), "{firmware:?} {finish:?}");
         }
     }
     for layout in [layout(), mirrored("1.0"), mirrored("0.90")] {
-        assert_eq!(finished(&layout, Firmware::Uefi, &by(Finish::Builtin)).unwrap().warnings, Vec::<String>::new());
+        assert_eq!(
+            finished(&layout, FirmwareType::Uefi, &by(FinisherChoice::Builtin)).unwrap().warnings,
+            Vec::<String>::new()
+        );
     }
 }
 
 /// A tree with all that it needs.
-fn contents() -> Contents {
+fn contents() -> BootContents {
     let some = |path: &str| Some(path.to_owned());
-    Contents {
+    BootContents {
         kernels: vec!["/boot/vmlinuz-6.1".to_owned()],
         init: some("/sbin/init"),
         installer: None,
@@ -101,12 +110,12 @@ fn contents() -> Contents {
 #[test]
 fn a_tree_that_could_not_open_what_is_encrypted_is_refused_where_its_manifest_tells() {
     let mut encrypted = layout();
-    encrypted.filesystems[0].encrypted = Some(crate::layout::Encrypted { key: crate::layout::KeySource::Server });
+    encrypted.filesystems[0].encrypted = Some(crate::layout::EncryptionSpec { key: crate::layout::KeySource::Server });
     let mut nofail = encrypted.clone();
     nofail.filesystems[0].mountoptions = vec!["nofail".to_owned()];
     let some = |openers: &[&str]| Some(openers.iter().map(|opener| (*opener).to_owned()).collect());
     let mut sealed = encrypted.clone();
-    sealed.filesystems[0].encrypted = Some(crate::layout::Encrypted { key: crate::layout::KeySource::Tpm2 });
+    sealed.filesystems[0].encrypted = Some(crate::layout::EncryptionSpec { key: crate::layout::KeySource::Tpm2 });
     for (layout, cryptsetup, is_refused) in [
         (&encrypted, some(&[]), true),
         (&sealed, some(&[]), true),
@@ -118,9 +127,11 @@ fn a_tree_that_could_not_open_what_is_encrypted_is_refused_where_its_manifest_te
         (&nofail, some(&[]), false),
         (&layout(), some(&[]), false),
     ] {
-        let image =
-            crate::allocation::Image { contents: Some(Contents { cryptsetup, ..contents() }), ..Default::default() };
-        let made = finished(layout, Firmware::Uefi, &Allocation { image, ..by(Finish::Auto) });
+        let image = crate::allocation::AllocatedImage {
+            contents: Some(BootContents { cryptsetup, ..contents() }),
+            ..Default::default()
+        };
+        let made = finished(layout, FirmwareType::Uefi, &Allocation { image, ..by(FinisherChoice::Auto) });
         assert_eq!(made.is_err(), is_refused);
         if let Err(refusal) = made {
             let said: Vec<String> = refusal.problems.iter().map(ToString::to_string).collect();
@@ -131,25 +142,25 @@ fn a_tree_that_could_not_open_what_is_encrypted_is_refused_where_its_manifest_te
 
 #[test]
 fn a_tree_that_could_not_boot_is_refused_where_its_manifest_tells() {
-    let with = |finish: Finish, contents: Contents| {
-        let image = crate::allocation::Image { contents: Some(contents), ..Default::default() };
+    let with = |finish: FinisherChoice, contents: BootContents| {
+        let image = crate::allocation::AllocatedImage { contents: Some(contents), ..Default::default() };
         Allocation { image, ..by(finish) }
     };
-    let bare = Contents::default();
-    let no_init = Contents { init: None, ..contents() };
-    let installer = Contents { installer: Some("/install.sh".to_owned()), ..Contents::default() };
-    let (uefi, bios) = (Firmware::Uefi, Firmware::Bios);
+    let bare = BootContents::default();
+    let no_init = BootContents { init: None, ..contents() };
+    let installer = BootContents { installer: Some("/install.sh".to_owned()), ..BootContents::default() };
+    let (uefi, bios) = (FirmwareType::Uefi, FirmwareType::Bios);
     for (finish, firmware, contents, wrong) in [
-        (Finish::Builtin, uefi, contents(), &[][..]),
-        (Finish::Builtin, bios, contents(), &[]),
-        (Finish::Builtin, uefi, bare.clone(), &["no kernel in /boot", "no init such as /sbin/init"]),
-        (Finish::Builtin, bios, bare.clone(), &["no kernel", "no init", "no GRUB for BIOS"]),
-        (Finish::Builtin, uefi, installer.clone(), &["no kernel", "no init"]),
-        (Finish::Auto, uefi, no_init, &["no init"]),
-        (Finish::Auto, bios, installer.clone(), &[]),
-        (Finish::Image, bios, installer, &[]),
-        (Finish::Image, uefi, contents(), &["no installer, which `finish: image` requires"]),
-        (Finish::None, bios, bare.clone(), &[]),
+        (FinisherChoice::Builtin, uefi, contents(), &[][..]),
+        (FinisherChoice::Builtin, bios, contents(), &[]),
+        (FinisherChoice::Builtin, uefi, bare.clone(), &["no kernel in /boot", "no init such as /sbin/init"]),
+        (FinisherChoice::Builtin, bios, bare.clone(), &["no kernel", "no init", "no GRUB for BIOS"]),
+        (FinisherChoice::Builtin, uefi, installer.clone(), &["no kernel", "no init"]),
+        (FinisherChoice::Auto, uefi, no_init, &["no init"]),
+        (FinisherChoice::Auto, bios, installer.clone(), &[]),
+        (FinisherChoice::Image, bios, installer, &[]),
+        (FinisherChoice::Image, uefi, contents(), &["no installer, which `finish: image` requires"]),
+        (FinisherChoice::None, bios, bare.clone(), &[]),
     ] {
         let made = finished(&layout(), firmware, &with(finish, contents));
         if wrong.is_empty() {
@@ -168,28 +179,30 @@ fn a_tree_that_could_not_boot_is_refused_where_its_manifest_tells() {
     // Where a reinstall keeps /boot, the kernel may lie there.
     let mut own_boot = layout();
     own_boot.filesystems[0].path = Some("/boot".to_owned());
-    let without = Contents { kernels: Vec::new(), ..contents() };
-    for (mode, is_refused) in [(Mode::Install, true), (Mode::Reinstall, false)] {
-        let assigned = Assigned { allocation: with(Finish::Builtin, without.clone()), ..Assigned::default() };
-        let request = Request { mode, steps: Steps::default(), subject: subject(), assigned, claim: None };
-        let needs = Needs::of(&own_boot, &machine(), &request).unwrap();
-        assert_eq!(!needs.judge(&without).refused.is_empty(), is_refused);
+    let without = BootContents { kernels: Vec::new(), ..contents() };
+    for (mode, is_refused) in [(InstallMode::Install, true), (InstallMode::Reinstall, false)] {
+        let assigned =
+            PlanAssignment { allocation: with(FinisherChoice::Builtin, without.clone()), ..PlanAssignment::default() };
+        let request = PlanRequest { mode, steps: StepList::default(), subject: subject(), assigned, claim: None };
+        let needs = ImageNeeds::for_request(&own_boot, &machine(), &request).unwrap();
+        assert_eq!(!needs.judge_contents(&without).refused.is_empty(), is_refused);
     }
 }
 
 #[test]
 fn user_data_that_nobody_will_read_is_said_before_the_first_write() {
-    let image = |contents: Contents| crate::allocation::Image { contents: Some(contents), ..Default::default() };
-    let nobody = Contents { user_data: Vec::new(), ..contents() };
+    let image =
+        |contents: BootContents| crate::allocation::AllocatedImage { contents: Some(contents), ..Default::default() };
+    let nobody = BootContents { user_data: Vec::new(), ..contents() };
     for (finish, contents, user_data, is_said) in [
-        (Finish::Builtin, nobody.clone(), "#cloud-config\n", true),
-        (Finish::Auto, nobody.clone(), "#cloud-config\n", true),
-        (Finish::Builtin, nobody.clone(), " \n", false),
-        (Finish::Builtin, contents(), "#cloud-config\n", false),
-        (Finish::None, nobody, "#cloud-config\n", false),
+        (FinisherChoice::Builtin, nobody.clone(), "#cloud-config\n", true),
+        (FinisherChoice::Auto, nobody.clone(), "#cloud-config\n", true),
+        (FinisherChoice::Builtin, nobody.clone(), " \n", false),
+        (FinisherChoice::Builtin, contents(), "#cloud-config\n", false),
+        (FinisherChoice::None, nobody, "#cloud-config\n", false),
     ] {
         let allocation = Allocation { image: image(contents), user_data: user_data.into(), ..by(finish) };
-        let warnings = finished(&layout(), Firmware::Uefi, &allocation).unwrap().warnings;
+        let warnings = finished(&layout(), FirmwareType::Uefi, &allocation).unwrap().warnings;
         assert_eq!(warnings.len(), usize::from(is_said), "{warnings:?}");
         assert!(warnings.iter().all(|warning| warning.contains("neither cloud-init nor Ignition")), "{warnings:?}");
     }
@@ -201,12 +214,12 @@ fn words_that_would_be_more_than_words_are_refused() {
         hostname: "web 1".into(),
         ssh_pub_keys: vec!["ssh-ed25519 AAAA\n".into(), "ssh-ed25519 AAAA\nssh-ed25519 BBBB".into()],
         kernel_arguments: vec!["quiet".into(), "root=/dev/sda1".into()],
-        ..by(Finish::Auto)
+        ..by(FinisherChoice::Auto)
     };
-    let places: Vec<String> = reasons(finished(&layout(), Firmware::Bios, &wrong));
+    let places: Vec<String> = reasons(finished(&layout(), FirmwareType::Bios, &wrong));
     let places: Vec<&str> = places.iter().map(|line| line.split(": ").next().unwrap()).collect();
     assert_eq!(places, ["allocation.hostname", "allocation.ssh_pub_keys[1]", "allocation.kernel_arguments[1]"]);
-    finished(&layout(), Firmware::Bios, &Allocation { finish: Some(Finish::Image), ..wrong }).unwrap();
+    finished(&layout(), FirmwareType::Bios, &Allocation { finish: Some(FinisherChoice::Image), ..wrong }).unwrap();
 }
 
 /// One that gets a table of ours, whose first partition begins at the first MiB.
@@ -219,26 +232,31 @@ fn boot_disk(device: &str) -> BootDisk {
 fn a_boot_loader_has_room_behind_a_table_of_ours_alone() {
     let of_sectors = |bytes: u32| {
         let mut inventory = machine();
-        inventory.system.firmware = Firmware::Bios;
+        inventory.system.firmware = FirmwareType::Bios;
         inventory.disks[0].sector_bytes = bytes;
-        let assigned = Assigned { allocation: by(Finish::Builtin), ..Assigned::default() };
-        let request =
-            Request { mode: Mode::Install, steps: Steps::default(), subject: subject(), assigned, claim: None };
-        super::super::make(&layout(), &inventory, request, &mut counting()).unwrap()
+        let assigned = PlanAssignment { allocation: by(FinisherChoice::Builtin), ..PlanAssignment::default() };
+        let request = PlanRequest {
+            mode: InstallMode::Install,
+            steps: StepList::default(),
+            subject: subject(),
+            assigned,
+            claim: None,
+        };
+        super::super::make_plan(&layout(), &inventory, request, &mut counting()).unwrap()
     };
     assert_eq!(finishing(&of_sectors(512)).boot_disks, [boot_disk("/dev/sda")]);
     assert_eq!(finishing(&of_sectors(4096)).boot_disks, [BootDisk { gap: None, ..boot_disk("/dev/sda") }]);
     // Somebody else's table, which stays.
     let mut kept = layout();
     kept.filesystems[0].path = Some("/boot".to_owned());
-    let first = make(&kept, &machine(), Mode::Install).unwrap();
-    let again = make(&kept, &after(&first, machine()), Mode::Reinstall).unwrap();
+    let first = make(&kept, &machine(), InstallMode::Install).unwrap();
+    let again = make(&kept, &after(&first, machine()), InstallMode::Reinstall).unwrap();
     assert_eq!(finishing(&again).boot_disks, [BootDisk { gap: None, ..boot_disk("/dev/sdb") }]);
 }
 
 #[test]
 fn the_finisher_knows_where_a_boot_loader_goes() {
-    let plan = finished(&layout(), Firmware::Uefi, &by(Finish::Builtin)).unwrap();
+    let plan = finished(&layout(), FirmwareType::Uefi, &by(FinisherChoice::Builtin)).unwrap();
     let one = finishing(&plan);
     let [esp] = &one.esps[..] else { panic!("{one:?}") };
     assert_eq!((esp.device.as_str(), esp.disk.as_str(), esp.number), ("/dev/sda1", "/dev/sda", 1));
@@ -255,20 +273,20 @@ fn the_finisher_knows_where_a_boot_loader_goes() {
 
     // A second one that is mounted nowhere, and a volume that carries the root.
     let mut second = layout();
-    second.disks[1] = Disk { device: "/dev/sdb".into(), ..second.disks[0].clone() };
+    second.disks[1] = DiskSpec { device: "/dev/sdb".into(), ..second.disks[0].clone() };
     second.filesystems.retain(|filesystem| filesystem.path.as_deref() != Some("/srv"));
-    second.filesystems.push(filesystem("", "/dev/sdb1", Format::Vfat, "efi2"));
-    let plan = finished(&second, Firmware::Uefi, &by(Finish::Builtin)).unwrap();
+    second.filesystems.push(filesystem("", "/dev/sdb1", FilesystemFormat::Vfat, "efi2"));
+    let plan = finished(&second, FirmwareType::Uefi, &by(FinisherChoice::Builtin)).unwrap();
     let esps: Vec<_> = finishing(&plan).esps.iter().map(|esp| (esp.device.as_str(), esp.path.as_deref())).collect();
     assert_eq!(esps, [("/dev/sda1", Some("/boot/efi")), ("/dev/sdb1", None)]);
     let mut volume = second.clone();
-    volume.volumegroups = vec![VolumeGroup {
+    volume.volumegroups = vec![VolumeGroupSpec {
         name: "vg".into(),
         devices: vec!["/dev/sda2".into(), "/dev/sdb2".into()],
         tags: vec![],
         encrypted: None,
     }];
-    volume.logicalvolumes = vec![LogicalVolume {
+    volume.logicalvolumes = vec![LogicalVolumeSpec {
         name: "root".into(),
         volumegroup: "vg".into(),
         size: 4000.into(),
@@ -279,12 +297,12 @@ fn the_finisher_knows_where_a_boot_loader_goes() {
         .iter_mut()
         .filter(|is| is.path.as_deref() == Some("/"))
         .for_each(|is| is.device = "/dev/vg/root".into());
-    let plan = finished(&volume, Firmware::Uefi, &by(Finish::Builtin)).unwrap();
+    let plan = finished(&volume, FirmwareType::Uefi, &by(FinisherChoice::Builtin)).unwrap();
     let root = finishing(&plan).root.volume.as_ref().unwrap();
     assert_eq!((root.group.as_str(), root.name.as_str()), ("vg", "root"));
     assert_eq!(finishing(&plan).boot_disks, ["/dev/sda", "/dev/sdb"].map(boot_disk));
 
-    let plan = finished(&mirrored("1.0"), Firmware::Uefi, &by(Finish::Builtin)).unwrap();
+    let plan = finished(&mirrored("1.0"), FirmwareType::Uefi, &by(FinisherChoice::Builtin)).unwrap();
     let mirror = finishing(&plan);
     let esps: Vec<_> =
         mirror.esps.iter().map(|esp| (esp.device.as_str(), esp.array.as_ref().map(|array| array.as_str()))).collect();
@@ -297,18 +315,21 @@ fn the_finisher_knows_where_a_boot_loader_goes() {
 #[test]
 fn the_plan_says_who_finishes_and_holds_its_tongue_about_secrets() {
     for (finish, line) in [
-        (Finish::Auto, "/install-go or /install.sh of the image, in a chroot; if there is none, the built-in finisher"),
-        (Finish::Image, "/install-go or /install.sh of the image, in a chroot\n"),
-        (Finish::Builtin, "the built-in finisher\n"),
-        (Finish::None, "nothing: the image boots unmodified\n"),
+        (
+            FinisherChoice::Auto,
+            "/install-go or /install.sh of the image, in a chroot; if there is none, the built-in finisher",
+        ),
+        (FinisherChoice::Image, "/install-go or /install.sh of the image, in a chroot\n"),
+        (FinisherChoice::Builtin, "the built-in finisher\n"),
+        (FinisherChoice::None, "nothing: the image boots unmodified\n"),
     ] {
         let secret = Allocation { console_password: "hunter2".into(), user_data: "hunter3".into(), ..by(finish) };
-        let plan = finished(&layout(), Firmware::Uefi, &secret).unwrap();
+        let plan = finished(&layout(), FirmwareType::Uefi, &secret).unwrap();
         assert!(plan.to_string().contains(line), "{plan}");
         let json = serde_json::to_string(&plan).unwrap();
         assert!(!json.contains("hunter") && json.contains("\"finish\""), "{json}");
     }
-    let plan = finished(&layout(), Firmware::Uefi, &by(Finish::Builtin)).unwrap().to_string();
+    let plan = finished(&layout(), FirmwareType::Uefi, &by(FinisherChoice::Builtin)).unwrap().to_string();
     assert!(plan.contains("hostname web-1; SSH keys of the owner: 0; without the machine-id"), "{plan}");
     assert!(plan.contains("boot loader for UEFI on sda1; the kernel of the image\n"), "{plan}");
 }
@@ -317,12 +338,12 @@ fn the_plan_says_who_finishes_and_holds_its_tongue_about_secrets() {
 #[test]
 fn an_esp_on_a_kept_disk_counts_where_the_layout_mounts_it_alone() {
     let mut two = layout();
-    two.disks[1].partitions[0].kind = Some(PartitionKind::Boot);
+    two.disks[1].partitions[0].kind = Some(PartitionType::Boot);
     for (path, expected) in [("", &["/dev/sda1"][..]), ("/srv", &["/dev/sda1", "/dev/sdb1"])] {
-        two.filesystems[0] = filesystem(path, "/dev/sdb1", Format::Vfat, "srv");
-        let first = make(&two, &machine(), Mode::Install).unwrap();
+        two.filesystems[0] = filesystem(path, "/dev/sdb1", FilesystemFormat::Vfat, "srv");
+        let first = make(&two, &machine(), InstallMode::Install).unwrap();
         assert_eq!(finishing(&first).esps.len(), 2);
-        let again = make(&two, &after(&first, machine()), Mode::Reinstall).unwrap();
+        let again = make(&two, &after(&first, machine()), InstallMode::Reinstall).unwrap();
         let esps: Vec<&str> = finishing(&again).esps.iter().map(|esp| esp.device.as_str()).collect();
         assert_eq!(esps, expected, "{path:?}");
     }

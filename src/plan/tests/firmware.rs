@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::inventory::{
-    Firmware, FirmwareLoadOption, FirmwareVariables, LoadOptionClass, LoadTarget, OtherVariable, VariablePurpose,
+    FirmwareLoadOption, FirmwareType, FirmwareVariables, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
+    VariablePurpose,
 };
 use crate::plan::firmware::{self as boot_variables, RemovalPolicy};
-use crate::plan::pooled::{self, Owner};
+use crate::plan::pool::{self, PoolAllocation};
 use LoadOptionClass::{Boot, Driver, OsRecovery, PlatformRecovery, SysPrep};
 
 fn option(class: LoadOptionClass, number: u16, description: &str, target: LoadTarget) -> FirmwareLoadOption {
@@ -29,7 +30,7 @@ fn guid_of(inventory: &Inventory, disk: &str, number: u32) -> Uuid {
 /// The installed machine of [`layout`]: a reinstall destroys sda and preserves sdb.
 fn machine_with(options: impl FnOnce(&Inventory) -> Vec<FirmwareLoadOption>) -> Inventory {
     let mut inventory = installed();
-    inventory.system.firmware = Firmware::Uefi;
+    inventory.system.firmware = FirmwareType::Uefi;
     let boot_order = vec![1, 2, 3];
     inventory.firmware_variables =
         Some(FirmwareVariables { load_options: options(&inventory), boot_order, ..FirmwareVariables::default() });
@@ -45,13 +46,13 @@ fn uri() -> LoadTarget {
 }
 
 /// Partitions that are made get other GUIDs than those that are found.
-fn reinstall_from(uuids: u128, layout: &Layout, inventory: &Inventory) -> Result<Plan, Box<Refusal>> {
-    let (mode, steps, subject) = (Mode::Reinstall, Steps::default(), subject());
-    let request = Request { mode, steps, subject, assigned: Default::default(), claim: None };
-    crate::plan::make(layout, inventory, request, &mut counting_from(uuids))
+fn reinstall_from(uuids: u128, layout: &Layout, inventory: &Inventory) -> Result<Plan, Box<PlanRefusal>> {
+    let (mode, steps, subject) = (InstallMode::Reinstall, StepList::default(), subject());
+    let request = PlanRequest { mode, steps, subject, assigned: Default::default(), claim: None };
+    crate::plan::make_plan(layout, inventory, request, &mut counting_from(uuids))
 }
 
-fn reinstall(layout: &Layout, inventory: &Inventory) -> Result<Plan, Box<Refusal>> {
+fn reinstall(layout: &Layout, inventory: &Inventory) -> Result<Plan, Box<PlanRefusal>> {
     reinstall_from(1000, layout, inventory)
 }
 
@@ -83,7 +84,7 @@ fn hostile() -> Inventory {
     });
     let found = inventory.firmware_variables.as_mut().unwrap();
     found.boot_next = Some(4);
-    let other = |name: &str, purpose| OtherVariable {
+    let other = |name: &str, purpose| OtherFirmwareVariable {
         name: name.to_owned(),
         vendor: Uuid::nil(),
         purpose,
@@ -105,7 +106,7 @@ fn hostile() -> Inventory {
 fn removed(plan: &Plan) -> Vec<(String, bool)> {
     let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
     let removals = operations.filter_map(|operation| match operation {
-        Operation::Run(OfRun::RemoveVariables(removal)) => Some(removal),
+        Operation::Run(SessionOp::RemoveVariables(removal)) => Some(removal),
         _ => None,
     });
     removals
@@ -160,7 +161,7 @@ fn a_layout_that_cleans_the_firmware_keeps_preserved_systems_and_the_firmwares_o
 
 #[test]
 fn a_pool_machine_loses_everything_that_its_last_tenant_could_leave() {
-    let plan = pooled::empty(&hostile(), Owner::Nobody, &[], subject()).unwrap().unwrap();
+    let plan = pool::plan_emptying(&hostile(), PoolAllocation::Nobody, &[], subject()).unwrap().unwrap();
     let removed = removed(&plan);
     let expected = [
         "Boot0001",
@@ -193,7 +194,7 @@ fn a_pool_machine_loses_everything_that_its_last_tenant_could_leave() {
 fn the_uri_that_the_machine_has_booted_from_stays_and_is_named() {
     let mut inventory = hostile();
     inventory.firmware_variables.as_mut().unwrap().boot_current = Some(4);
-    let plan = pooled::empty(&inventory, Owner::Nobody, &[], subject()).unwrap().unwrap();
+    let plan = pool::plan_emptying(&inventory, PoolAllocation::Nobody, &[], subject()).unwrap().unwrap();
     assert!(!names(&removed(&plan)).contains(&"Boot0004"));
     let text = plan.to_string();
     assert!(
@@ -217,7 +218,7 @@ fn a_partition_that_a_preserved_disk_has_too_or_may_have_is_preserved() {
     let mut copied = hostile();
     let table = copied.disks[0].table.clone();
     copied.disks[2].table = table;
-    let plan = boot_variables::plan(&copied, None, RemovalPolicy::Foreign).unwrap();
+    let plan = boot_variables::plan_variables(&copied, None, RemovalPolicy::Foreign).unwrap();
     assert!(!plan.variables[1].removed, "nothing is destroyed");
     let mut unread = hostile();
     unread.disks[2].unreadable = Some("read error".to_owned());
@@ -226,7 +227,7 @@ fn a_partition_that_a_preserved_disk_has_too_or_may_have_is_preserved() {
     assert!(!names(&removed).contains(&"Boot0007") && !names(&removed).contains(&"Boot0009"), "{removed:?}");
     assert!(plan.to_string().contains("may start a partition of /dev/sdc, which cannot be read"));
     let mut mbr = hostile();
-    mbr.disks[2].table = Some(Table { kind: "dos".into(), ..Table::default() });
+    mbr.disks[2].table = Some(DiskTable { kind: "dos".into(), ..DiskTable::default() });
     let plan = reinstall(&clean(), &mbr).unwrap();
     assert!(!names(&self::removed(&plan)).contains(&"Boot0009"));
 }
@@ -256,7 +257,7 @@ fn variables_that_cannot_be_read_are_not_absent() {
     {
         let inventory = with(variables);
         let install = reinstall(&layout(), &inventory).unwrap();
-        let pool = pooled::empty(&inventory, Owner::Nobody, &[], subject()).unwrap().unwrap();
+        let pool = pool::plan_emptying(&inventory, PoolAllocation::Nobody, &[], subject()).unwrap().unwrap();
         for plan in [install, pool] {
             assert!(plan.warnings.iter().any(|warning| warning.contains(words)), "{plan}");
         }

@@ -2,8 +2,8 @@
 
 use super::identity::{claim, install, marked, reinstall};
 use super::*;
-use crate::inventory::Filesystem;
-use crate::marker::Marker;
+use crate::install_marker::InstallMarker;
+use crate::inventory::FilesystemContents;
 
 /// The marker on sda is of that machine and allocation.
 fn of(machine: &str, allocation: &str) -> Inventory {
@@ -31,8 +31,8 @@ fn an_installation_over_another_machine_is_refused() {
 
 #[test]
 fn a_renamed_machine_is_itself() {
-    let claim = Claim { former_machines: vec!["m-0".to_owned(), "m-9".to_owned()], ..claim() };
-    let plan = install(&layout(), &of("m-9", "a-1"), Claim { succeeded: true, ..claim.clone() }).unwrap();
+    let claim = InstallClaim { former_machines: vec!["m-0".to_owned(), "m-9".to_owned()], ..claim() };
+    let plan = install(&layout(), &of("m-9", "a-1"), InstallClaim { succeeded: true, ..claim.clone() }).unwrap();
     assert_eq!(plan.already.as_ref().map(|marker| marker.machine.as_str()), Some("m-9"));
     // Its earlier allocation is over.
     assert_eq!(install(&layout(), &of("m-9", "a-0"), claim.clone()).unwrap().already, None);
@@ -43,8 +43,12 @@ fn a_renamed_machine_is_itself() {
 #[test]
 fn what_is_not_listed_may_be_anybodys() {
     let mut inventory = machine();
-    let marker = Some(Marker { machine: "m-9".to_owned(), ..Marker::default() });
-    inventory.filesystems.push(Filesystem { device: "/dev/sdc".into(), marker, ..Filesystem::default() });
+    let marker = Some(InstallMarker { machine: "m-9".to_owned(), ..InstallMarker::default() });
+    inventory.filesystems.push(FilesystemContents {
+        device: "/dev/sdc".into(),
+        marker,
+        ..FilesystemContents::default()
+    });
     install(&layout(), &inventory, claim()).unwrap();
     assert_eq!(install(&layout(), &of("m-1", "a-0"), claim()).unwrap().already, None);
 }
@@ -54,13 +58,18 @@ fn what_is_not_listed_may_be_anybodys() {
 fn the_disk_of_another_machine_in_a_kept_place_is_refused() {
     for machine in ["m-9", "m-1"] {
         let mut inventory = marked();
-        let marker = Marker { machine: machine.to_owned(), allocation: "a-0".to_owned(), ..Marker::default() };
+        let marker =
+            InstallMarker { machine: machine.to_owned(), allocation: "a-0".to_owned(), ..InstallMarker::default() };
         let device = "/dev/sdb1".into();
-        inventory.filesystems.push(Filesystem { device, marker: Some(marker), ..Filesystem::default() });
+        inventory.filesystems.push(FilesystemContents {
+            device,
+            marker: Some(marker),
+            ..FilesystemContents::default()
+        });
         inventory.disks[1].serial = "Z9".to_owned();
-        let plan = reinstall(&layout(), &inventory, Claim { give_up: vec!["Z9".to_owned()], ..claim() });
+        let plan = reinstall(&layout(), &inventory, InstallClaim { give_up: vec!["Z9".to_owned()], ..claim() });
         if machine == "m-1" {
-            assert_eq!(plan.unwrap().disks[1].verdict, Verdict::Keep);
+            assert_eq!(plan.unwrap().disks[1].verdict, DiskVerdict::Keep);
             continue;
         }
         let expected = "disks: /dev/sdb1 on sdb, which will be kept, contains the installation of machine m-9, allocation a-0, but this is the reinstall of machine m-1, allocation a-1: attach the disk of this machine, or erase this one if it is not needed";
@@ -70,10 +79,10 @@ fn the_disk_of_another_machine_in_a_kept_place_is_refused() {
 
 #[test]
 fn the_installation_of_another_machine_is_wiped_where_the_operator_gives_it_up() {
-    let claim = Claim { waiver: Some(Waiver::Operator), ..claim() };
+    let claim = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
     let refused = reasons(reinstall(&layout(), &of("m-9", "a-7"), claim.clone()));
     assert!(refused[0].contains("contains the installation of machine m-9"), "{refused:?}");
-    let given = |serial: &str| Claim { give_up: vec![serial.to_owned()], ..claim.clone() };
+    let given = |serial: &str| InstallClaim { give_up: vec![serial.to_owned()], ..claim.clone() };
     assert_eq!(reasons(reinstall(&layout(), &of("m-9", "a-7"), given("B0"))), refused);
     let plan = reinstall(&layout(), &of("m-9", "a-7"), given("A0")).unwrap();
     assert!(plan.to_string().contains("WARNING: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-9, allocation a-7, but this is the reinstall of machine m-1, allocation a-1: the operator discards it"), "{plan}");

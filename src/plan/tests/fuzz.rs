@@ -7,8 +7,8 @@ use super::identity::{claim, install, reinstall};
 use super::simulator::after;
 use super::stacks::operations;
 use super::*;
-use crate::inventory::Filesystem;
-use crate::marker::{MarkedDisk, Marker};
+use crate::install_marker::{InstallMarker, RecordedDisk};
+use crate::inventory::FilesystemContents;
 use std::time::{Duration, Instant};
 
 /// Inventories of a run without DROPHAMMER_FUZZ_SECONDS, always the same ones.
@@ -32,7 +32,7 @@ enum Whose {
 #[derive(Debug, Clone)]
 struct Physical {
     whose: Whose,
-    disk: inventory::Disk,
+    disk: inventory::InventoryDisk,
 }
 
 /// splitmix64.
@@ -61,12 +61,12 @@ impl Random {
 fn drawn_layout(random: &mut Random) -> Layout {
     let mut layout = layout();
     let data = layout.disks[1].clone();
-    layout.disks.push(Disk { device: "/dev/sdc".into(), ..data.clone() });
-    layout.filesystems.push(filesystem("/opt", "/dev/sdc1", Format::Ext4, "srv"));
-    layout.disks.push(Disk { device: "/dev/sdd".into(), wipeonreinstall: true, ..data.clone() });
-    layout.filesystems.push(filesystem("/scratch", "/dev/sdd1", Format::Ext4, "srv"));
-    layout.disks.push(Disk { device: "/dev/sde".into(), wipeonreinstall: true, partitions: vec![], ..data });
-    layout.filesystems.push(filesystem("/tmp2", "/dev/sde", Format::Xfs, "tmp"));
+    layout.disks.push(DiskSpec { device: "/dev/sdc".into(), ..data.clone() });
+    layout.filesystems.push(filesystem("/opt", "/dev/sdc1", FilesystemFormat::Ext4, "srv"));
+    layout.disks.push(DiskSpec { device: "/dev/sdd".into(), wipeonreinstall: true, ..data.clone() });
+    layout.filesystems.push(filesystem("/scratch", "/dev/sdd1", FilesystemFormat::Ext4, "srv"));
+    layout.disks.push(DiskSpec { device: "/dev/sde".into(), wipeonreinstall: true, partitions: vec![], ..data });
+    layout.filesystems.push(filesystem("/tmp2", "/dev/sde", FilesystemFormat::Xfs, "tmp"));
     if random.one_in(4) {
         // One of them is used as a whole, so that no table tells it.
         layout.disks[2].partitions.clear();
@@ -119,12 +119,12 @@ fn whose(index: usize) -> Whose {
 }
 
 /// Installed, with somebody's data on the disk that is not listed.
-fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>, Marker) {
+fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>, InstallMarker) {
     let machine = drawn_machine(random);
     let plan = install(layout, &machine, claim()).unwrap_or_else(|refusal| panic!("{refusal}"));
     let mut inventory = after(&plan, machine);
     with_own_uuids(&mut inventory, random);
-    let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [Operation::Run(SessionOp::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     let mut marker = marker.clone();
@@ -132,8 +132,8 @@ fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>
         record.guid = disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string());
         if random.one_in(4) {
             // As it was recorded before.
-            let MarkedDisk { device, serial, wwn, size_bytes, guid, .. } = record.clone();
-            *record = MarkedDisk { device, serial, wwn, size_bytes, guid, ..MarkedDisk::default() };
+            let RecordedDisk { device, serial, wwn, size_bytes, guid, .. } = record.clone();
+            *record = RecordedDisk { device, serial, wwn, size_bytes, guid, ..RecordedDisk::default() };
         }
     }
     let physical = inventory.disks.into_iter().enumerate();
@@ -143,10 +143,10 @@ fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>
 }
 
 /// What looks like ours, or like nothing of ours.
-fn foreign_content(disk: &mut inventory::Disk, random: &mut Random) {
+fn foreign_content(disk: &mut inventory::InventoryDisk, random: &mut Random) {
     let mut uuid = || Uuid::from_u128(random.next().into()).to_string();
     let (content, guid) = (uuid(), uuid());
-    let signature = |kind: &str, label: &str| Signature {
+    let signature = |kind: &str, label: &str| DeviceSignature {
         kind: kind.to_owned(),
         usage: "filesystem".to_owned(),
         label: label.to_owned(),
@@ -157,16 +157,16 @@ fn foreign_content(disk: &mut inventory::Disk, random: &mut Random) {
         disk.signatures.push(signature("xfs", "tmp"));
         return;
     }
-    let partition = inventory::Partition {
+    let partition = inventory::DiskPartition {
         number: 1,
         device: Default::default(),
         start_bytes: MIB,
         size_bytes: disk.size_bytes - 2 * MIB,
-        kind: PartitionKind::Linux.guid().to_string(),
+        kind: PartitionType::Linux.guid().to_string(),
         signatures: vec![signature("ext4", "srv")],
-        ..inventory::Partition::default()
+        ..inventory::DiskPartition::default()
     };
-    disk.table = Some(Table { kind: "gpt".to_owned(), guid: guid.parse().ok(), partitions: vec![partition] });
+    disk.table = Some(DiskTable { kind: "gpt".to_owned(), guid: guid.parse().ok(), partitions: vec![partition] });
 }
 
 /// What has happened to the machine since: a few things at once.
@@ -219,23 +219,23 @@ fn suffers(physical: &mut Vec<Physical>, random: &mut Random) {
 }
 
 /// What the agent sees: names in the order of the disks, and the marker where the root is.
-fn seen(physical: &[Physical], marker: &Marker, random: &mut Random) -> Inventory {
+fn seen(physical: &[Physical], marker: &InstallMarker, random: &mut Random) -> Inventory {
     let mut inventory = Inventory::default();
     // A name is skipped now and then, where a disk has died.
     let mut letters = "abcdefghij".chars().filter(|_| !random.one_in(20));
     for Physical { whose, disk } in physical {
         let Some(letter) = letters.next() else { break };
         let (name, device) = (format!("sd{letter}"), format!("/dev/sd{letter}"));
-        let mut disk = inventory::Disk { name: name.into(), device: device.as_str().into(), ..disk.clone() };
+        let mut disk = inventory::InventoryDisk { name: name.into(), device: device.as_str().into(), ..disk.clone() };
         for partition in disk.table.iter_mut().flat_map(|table| &mut table.partitions) {
-            partition.device = disk.device.partition(partition.number);
+            partition.device = disk.device.partition_path(partition.number);
         }
         if *whose == Whose::Root && disk.table.as_ref().is_some_and(|table| table.partitions.len() == 3) {
             let marker = Some(marker.clone());
-            inventory.filesystems.push(Filesystem {
+            inventory.filesystems.push(FilesystemContents {
                 device: format!("{device}2").into(),
                 marker,
-                ..Filesystem::default()
+                ..FilesystemContents::default()
             });
         }
         inventory.disks.push(disk);
@@ -248,8 +248,8 @@ fn assert_nothing_lost(plan: &Plan, inventory: &Inventory, physical: &[Physical]
     assert_eq!(plan.disks.len(), inventory.disks.len(), "seed {seed}");
     for ((disk, found), is) in plan.disks.iter().zip(&inventory.disks).zip(physical) {
         let is_wiped = match disk.verdict {
-            Verdict::Wipe | Verdict::Make => true,
-            Verdict::Keep | Verdict::NotOurs | Verdict::Volumes => false,
+            DiskVerdict::Wipe | DiskVerdict::Make => true,
+            DiskVerdict::Keep | DiskVerdict::NotOurs | DiskVerdict::Volumes => false,
         };
         if !is_wiped || found.blank || matches!(is.whose, Whose::Root | Whose::Scratch) {
             continue;
@@ -269,10 +269,10 @@ fn judge(seed: u64) -> bool {
     let mut claim = claim();
     if random.one_in(4) {
         inventory.filesystems.clear();
-        claim.waiver = Some(if random.one_in(2) { Waiver::Operator } else { Waiver::Begun });
+        claim.waiver = Some(if random.one_in(2) { MarkerWaiver::Operator } else { MarkerWaiver::Begun });
     }
     claim.installed = Some(marker.clone());
-    if claim.waiver == Some(Waiver::Begun) && random.one_in(2) {
+    if claim.waiver == Some(MarkerWaiver::Begun) && random.one_in(2) {
         claim.begun_on = marker.disks.clone();
     }
     let Ok(plan) = reinstall(&layout, &inventory, claim) else { return false };

@@ -2,44 +2,59 @@
 
 use super::degraded::unplug;
 use super::*;
-use crate::inventory::Filesystem;
-use crate::marker::{MarkedDisk, Marker};
+use crate::install_marker::{InstallMarker, RecordedDisk};
+use crate::inventory::FilesystemContents;
 
-pub(super) fn marker(inventory: &Inventory) -> Marker {
-    let disks = inventory.disks.iter().map(|disk| MarkedDisk {
+pub(super) fn marker(inventory: &Inventory) -> InstallMarker {
+    let disks = inventory.disks.iter().map(|disk| RecordedDisk {
         device: disk.device.to_string(),
         serial: disk.serial.clone(),
         wwn: disk.wwn.clone(),
         size_bytes: disk.size_bytes,
         guid: disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()),
-        ..MarkedDisk::default()
+        ..RecordedDisk::default()
     });
-    Marker {
+    InstallMarker {
         machine: "m-1".to_owned(),
         allocation: "a-1".to_owned(),
         time: "2026-11-01T00:00:00Z".to_owned(),
         disks: disks.collect(),
-        ..Marker::default()
+        ..InstallMarker::default()
     }
 }
 
-pub(super) fn claim() -> Claim {
-    Claim { machine: "m-1".to_owned(), allocation: "a-1".to_owned(), order: Some("o-1".to_owned()), ..Claim::default() }
+pub(super) fn claim() -> InstallClaim {
+    InstallClaim {
+        machine: "m-1".to_owned(),
+        allocation: "a-1".to_owned(),
+        order: Some("o-1".to_owned()),
+        ..InstallClaim::default()
+    }
 }
 
-pub(super) fn reinstall(layout: &Layout, inventory: &Inventory, claim: Claim) -> Result<Plan, Box<Refusal>> {
-    planned(layout, inventory, Mode::Reinstall, claim)
+pub(super) fn reinstall(layout: &Layout, inventory: &Inventory, claim: InstallClaim) -> Result<Plan, Box<PlanRefusal>> {
+    planned(layout, inventory, InstallMode::Reinstall, claim)
 }
 
 /// A first installation: without an order.
-pub(super) fn install(layout: &Layout, inventory: &Inventory, claim: Claim) -> Result<Plan, Box<Refusal>> {
-    planned(layout, inventory, Mode::Install, Claim { order: None, ..claim })
+pub(super) fn install(layout: &Layout, inventory: &Inventory, claim: InstallClaim) -> Result<Plan, Box<PlanRefusal>> {
+    planned(layout, inventory, InstallMode::Install, InstallClaim { order: None, ..claim })
 }
 
-pub(super) fn planned(layout: &Layout, inventory: &Inventory, mode: Mode, claim: Claim) -> Result<Plan, Box<Refusal>> {
-    let request =
-        Request { mode, steps: Steps::default(), subject: subject(), assigned: Default::default(), claim: Some(claim) };
-    super::super::make(layout, inventory, request, &mut counting())
+pub(super) fn planned(
+    layout: &Layout,
+    inventory: &Inventory,
+    mode: InstallMode,
+    claim: InstallClaim,
+) -> Result<Plan, Box<PlanRefusal>> {
+    let request = PlanRequest {
+        mode,
+        steps: StepList::default(),
+        subject: subject(),
+        assigned: Default::default(),
+        claim: Some(claim),
+    };
+    super::super::make_plan(layout, inventory, request, &mut counting())
 }
 
 /// System on sda with its marker, data on sdb; all disks with serial numbers.
@@ -49,16 +64,20 @@ pub(super) fn marked() -> Inventory {
         disk.serial = serial.to_owned();
     }
     let marker = Some(marker(&inventory));
-    inventory.filesystems.push(Filesystem { device: "/dev/sda2".into(), marker, ..Filesystem::default() });
+    inventory.filesystems.push(FilesystemContents {
+        device: "/dev/sda2".into(),
+        marker,
+        ..FilesystemContents::default()
+    });
     inventory
 }
 
 /// As if the marker had been lost with the disk, and the control plane remembers it.
-pub(super) fn forget_marker(inventory: &mut Inventory, claim: &mut Claim) {
+pub(super) fn forget_marker(inventory: &mut Inventory, claim: &mut InstallClaim) {
     claim.installed = inventory.filesystems.pop().and_then(|filesystem| filesystem.marker);
 }
 
-pub(super) fn empty(disk: &mut inventory::Disk, serial: &str) {
+pub(super) fn empty(disk: &mut inventory::InventoryDisk, serial: &str) {
     disk.serial = serial.to_owned();
     disk.table = None;
     disk.blank = true;
@@ -72,7 +91,7 @@ fn a_disk_that_is_gone_is_told_by_what_is_recorded_of_it() {
     assert_eq!(reasons(reinstall(&layout(), &inventory, claim())), [expected]);
     // Also where only the control plane remembers it.
     forget_marker(&mut inventory, &mut remembered);
-    remembered.waiver = Some(Waiver::Operator);
+    remembered.waiver = Some(MarkerWaiver::Operator);
     assert_eq!(reasons(reinstall(&layout(), &inventory, remembered)), [expected]);
 }
 
@@ -80,7 +99,7 @@ fn a_disk_that_is_gone_is_told_by_what_is_recorded_of_it() {
 fn a_refusal_ends_with_what_can_be_done_in_its_mode() {
     let mut inventory = marked();
     unplug(&mut inventory, "sda");
-    let install = install(&layout(), &inventory, Claim { allocation: "a-2".to_owned(), ..claim() }).unwrap_err();
+    let install = install(&layout(), &inventory, InstallClaim { allocation: "a-2".to_owned(), ..claim() }).unwrap_err();
     assert!(install.to_string().ends_with("Correct the layout, or the disks, and try again."), "{install}");
     let reinstall = reinstall(&layout(), &inventory, claim()).unwrap_err().to_string();
     let last = reinstall.lines().last().unwrap();
@@ -88,7 +107,7 @@ fn a_refusal_ends_with_what_can_be_done_in_its_mode() {
     assert!(last.contains("--change-promise") && !last.contains("Correct the layout, or"), "{last}");
 }
 
-type Case = (&'static str, fn(&mut Inventory, &mut Claim), &'static str);
+type Case = (&'static str, fn(&mut Inventory, &mut InstallClaim), &'static str);
 
 #[test]
 fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
@@ -112,7 +131,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
             "another machine, and the marker waived",
             |_, claim| {
                 claim.machine = "m-2".to_owned();
-                claim.waiver = Some(Waiver::Operator);
+                claim.waiver = Some(MarkerWaiver::Operator);
             },
             "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-2, allocation a-1: attach the disks of this machine; if that installation is not needed, erase it",
         ),
@@ -128,7 +147,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
             "names swapped, marker gone",
             |inventory, claim| {
                 forget_marker(inventory, claim);
-                claim.waiver = Some(Waiver::Begun);
+                claim.waiver = Some(MarkerWaiver::Begun);
                 inventory.disks[0].serial = "C0".to_owned();
                 inventory.disks[2].serial = "A0".to_owned();
             },
@@ -146,7 +165,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
             "another disk with data",
             |inventory, claim| {
                 forget_marker(inventory, claim);
-                claim.waiver = Some(Waiver::Operator);
+                claim.waiver = Some(MarkerWaiver::Operator);
                 inventory.disks[0].serial = "Z9".to_owned();
             },
             "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent; it will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
@@ -155,7 +174,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
             "another disk with data of no known kind",
             |inventory, claim| {
                 forget_marker(inventory, claim);
-                claim.waiver = Some(Waiver::Operator);
+                claim.waiver = Some(MarkerWaiver::Operator);
                 empty(&mut inventory.disks[0], "Z9");
                 inventory.disks[0].blank = false;
             },
@@ -165,7 +184,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
             "another disk than the one that an earlier attempt has begun on",
             |inventory, claim| {
                 forget_marker(inventory, claim);
-                claim.waiver = Some(Waiver::Begun);
+                claim.waiver = Some(MarkerWaiver::Begun);
                 claim.begun_on = marker(inventory).disks;
                 inventory.disks[0].serial = "Z9".to_owned();
             },
@@ -197,7 +216,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
             "the first attempt had begun",
             |inventory, claim| {
                 forget_marker(inventory, claim);
-                claim.waiver = Some(Waiver::Begun);
+                claim.waiver = Some(MarkerWaiver::Begun);
             },
             "no marker of this installation is on sda; an earlier attempt has started to wipe",
         ),
@@ -205,7 +224,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
             "replaced by a blank one, waived",
             |inventory, claim| {
                 forget_marker(inventory, claim);
-                claim.waiver = Some(Waiver::Operator);
+                claim.waiver = Some(MarkerWaiver::Operator);
                 empty(&mut inventory.disks[0], "Z9");
             },
             "no marker of this installation is on sda; the operator permits the reinstall without it|/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent",
@@ -219,7 +238,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
             "a replaced one, made by the attempt that had begun",
             |inventory, claim| {
                 forget_marker(inventory, claim);
-                claim.waiver = Some(Waiver::Begun);
+                claim.waiver = Some(MarkerWaiver::Begun);
                 inventory.disks[0].serial = "Z9".to_owned();
                 claim.begun_on = marker(inventory).disks;
             },
@@ -228,9 +247,9 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
         (
             "a foreign disk with somebody else's installation",
             |inventory, _| {
-                let marker = Some(Marker { machine: "m-9".to_owned(), ..Marker::default() });
+                let marker = Some(InstallMarker { machine: "m-9".to_owned(), ..InstallMarker::default() });
                 let device = "/dev/sdc".into();
-                inventory.filesystems.push(Filesystem { device, marker, ..Filesystem::default() });
+                inventory.filesystems.push(FilesystemContents { device, marker, ..FilesystemContents::default() });
             },
             "",
         ),
@@ -262,29 +281,29 @@ fn a_disk_found_by_hints_may_have_any_name() {
 /// Scratch space on the smallest disk that rotates: sdc at first. The larger one, sdd, is nobody's business.
 fn hinted() -> (Layout, Inventory) {
     let mut layout = layout();
-    layout.disks.push(Disk {
+    layout.disks.push(DiskSpec {
         device: "scratch".into(),
         hints: [("rotational".to_owned(), "true".to_owned()), ("size".to_owned(), "smallest".to_owned())].into(),
         partitions: Vec::new(),
         wipeonreinstall: true,
         image: false,
     });
-    layout.filesystems.push(filesystem("/scratch", "scratch", Format::Xfs, "scratch"));
+    layout.filesystems.push(filesystem("/scratch", "scratch", FilesystemFormat::Xfs, "scratch"));
     let mut machine = machine();
     machine.disks.push(disk("sdd", 16_000));
     machine.disks[2..].iter_mut().for_each(|disk| disk.rotational = true);
-    let mut inventory = after(&make(&layout, &machine, Mode::Install).unwrap(), machine);
+    let mut inventory = after(&make(&layout, &machine, InstallMode::Install).unwrap(), machine);
     for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0", "D0"]) {
         disk.serial = serial.to_owned();
     }
     let (kind, label, uuid) = ("xfs".to_owned(), "archive".to_owned(), "a-9".to_owned());
-    let archive = Signature { kind, label, uuid, ..Signature::default() };
+    let archive = DeviceSignature { kind, label, uuid, ..DeviceSignature::default() };
     inventory.disks[3].signatures.push(archive);
     let mut marker = marker(&inventory);
     marker.disks.truncate(3);
     marker.disks[2].device = "scratch".to_owned();
     let device = "/dev/sda2".into();
-    inventory.filesystems.push(Filesystem { device, marker: Some(marker), ..Filesystem::default() });
+    inventory.filesystems.push(FilesystemContents { device, marker: Some(marker), ..FilesystemContents::default() });
     (layout, inventory)
 }
 
@@ -294,18 +313,18 @@ const ANOTHER: &str = "/dev/sdd (by the hints of scratch) is the disk with seria
 #[test]
 fn another_disk_that_matches_the_hints_is_not_wiped() {
     let (layout, inventory) = hinted();
-    assert_eq!(reinstall(&layout, &inventory, claim()).unwrap().disks[3].verdict, Verdict::NotOurs);
-    for waiver in [None, Some(Waiver::Operator), Some(Waiver::Begun)] {
+    assert_eq!(reinstall(&layout, &inventory, claim()).unwrap().disks[3].verdict, DiskVerdict::NotOurs);
+    for waiver in [None, Some(MarkerWaiver::Operator), Some(MarkerWaiver::Begun)] {
         let mut inventory = inventory.clone();
         unplug(&mut inventory, "sdc");
-        let reasons = reasons(reinstall(&layout, &inventory, Claim { waiver, ..claim() }));
+        let reasons = reasons(reinstall(&layout, &inventory, InstallClaim { waiver, ..claim() }));
         let expected = format!(
             "disks[2].device: {ANOTHER}; it will be wiped and is not blank: it contains xfs \"archive\". Attach the old disk, erase the new one, or discard its data with --give-up D0 (recorded: serial C0, wwn none, GPT none, 9437184000 bytes; found: serial D0, wwn none, GPT none, 16777216000 bytes with sectors of 512)"
         );
         assert_eq!(reasons, [expected], "{waiver:?}");
         empty(&mut inventory.disks[2], "D0");
         inventory.disks[2].signatures.clear();
-        let plan = reinstall(&layout, &inventory, Claim { waiver, ..claim() }).unwrap();
+        let plan = reinstall(&layout, &inventory, InstallClaim { waiver, ..claim() }).unwrap();
         assert_eq!(plan.warnings, [ANOTHER], "{waiver:?}");
     }
 }
@@ -354,17 +373,17 @@ fn another_disk_that_matches_the_hints_of_a_kept_one_is_said() {
     assert!(reasons[0].contains("must be kept with xfs \"scratch\""), "{reasons:?}");
     inventory.disks[2].signatures[0].label = "scratch".to_owned();
     let plan = reinstall(&layout, &inventory, claim()).unwrap();
-    assert_eq!((plan.warnings.as_slice(), plan.disks[2].verdict), (&[ANOTHER.to_owned()][..], Verdict::Keep));
+    assert_eq!((plan.warnings.as_slice(), plan.disks[2].verdict), (&[ANOTHER.to_owned()][..], DiskVerdict::Keep));
 }
 
 #[test]
 fn a_desk_asks_for_any_marker_where_filesystems_were_seen() {
-    let plan = make(&layout(), &installed(), Mode::Reinstall).unwrap();
+    let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
     assert!(plan.warnings[0].starts_with("the inventory does not include the content of filesystems"), "{plan:?}");
     let mut inventory = marked();
-    assert_eq!(make(&layout(), &inventory, Mode::Reinstall).unwrap().warnings, [""; 0]);
+    assert_eq!(make(&layout(), &inventory, InstallMode::Reinstall).unwrap().warnings, [""; 0]);
     inventory.filesystems[0].marker = None;
-    let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
+    let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
     assert!(reasons[0].contains("no filesystem there has the marker of an installation"), "{reasons:?}");
 }
 
@@ -372,15 +391,15 @@ fn a_desk_asks_for_any_marker_where_filesystems_were_seen() {
 fn an_install_asks_for_no_marker() {
     let mut inventory = marked();
     inventory.filesystems[0].marker.as_mut().unwrap().allocation = "old".to_owned();
-    let claim = Some(Claim { order: None, ..claim() });
-    let request = Request {
-        mode: Mode::Install,
-        steps: Steps::default(),
+    let claim = Some(InstallClaim { order: None, ..claim() });
+    let request = PlanRequest {
+        mode: InstallMode::Install,
+        steps: StepList::default(),
         subject: subject(),
         assigned: Default::default(),
         claim,
     };
-    assert!(super::super::make(&layout(), &inventory, request, &mut counting()).is_ok());
+    assert!(super::super::make_plan(&layout(), &inventory, request, &mut counting()).is_ok());
 }
 
 #[test]

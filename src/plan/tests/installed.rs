@@ -2,7 +2,7 @@
 
 use super::identity::{claim, install, marked, marker, planned};
 use super::*;
-use crate::marker::Marker;
+use crate::install_marker::InstallMarker;
 
 /// What the control plane says of the installation, what lies on the disks, and what is asked.
 #[derive(Debug, Clone, Copy)]
@@ -10,9 +10,9 @@ struct Case {
     succeeded: bool,
     remembers: bool,
     ordered: bool,
-    mode: Mode,
+    mode: InstallMode,
     there: There,
-    waiver: Option<Waiver>,
+    waiver: Option<MarkerWaiver>,
     begun: Begun,
 }
 
@@ -35,11 +35,14 @@ enum Begun {
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (succeeded, remembers) in [(false, false), (true, false), (false, true), (true, true)] {
-        for (ordered, mode) in
-            [(false, Mode::Install), (true, Mode::Install), (false, Mode::Reinstall), (true, Mode::Reinstall)]
-        {
+        for (ordered, mode) in [
+            (false, InstallMode::Install),
+            (true, InstallMode::Install),
+            (false, InstallMode::Reinstall),
+            (true, InstallMode::Reinstall),
+        ] {
             for there in [There::Nothing, There::Ours, There::FormerName, There::OtherAllocation, There::OtherMachine] {
-                for waiver in [None, Some(Waiver::Operator), Some(Waiver::Begun)] {
+                for waiver in [None, Some(MarkerWaiver::Operator), Some(MarkerWaiver::Begun)] {
                     for begun in [Begun::Never, Begun::OnTheseDisks, Begun::OnOthers] {
                         cases.push(Case { succeeded, remembers, ordered, mode, there, waiver, begun });
                     }
@@ -51,26 +54,26 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    fn machine(self) -> (Inventory, Claim) {
+    fn machine(self) -> (Inventory, InstallClaim) {
         let mut inventory = marked();
         let ours = inventory.filesystems.pop().unwrap();
-        let recorded = Marker { secret: Some(secret()), ..ours.marker.clone().unwrap() };
+        let recorded = InstallMarker { secret: Some(secret()), ..ours.marker.clone().unwrap() };
         let attempt = record_of(&recorded).filter(|_| self.begun != Begun::Never);
         let found = match self.there {
             There::Nothing => None,
             There::Ours => Some(recorded.clone()),
-            There::FormerName => Some(Marker { machine: "m-0".to_owned(), ..recorded.clone() }),
-            There::OtherAllocation => Some(Marker { allocation: "a-0".to_owned(), ..recorded.clone() }),
-            There::OtherMachine => Some(Marker { machine: "m-9".to_owned(), ..recorded.clone() }),
+            There::FormerName => Some(InstallMarker { machine: "m-0".to_owned(), ..recorded.clone() }),
+            There::OtherAllocation => Some(InstallMarker { allocation: "a-0".to_owned(), ..recorded.clone() }),
+            There::OtherMachine => Some(InstallMarker { machine: "m-9".to_owned(), ..recorded.clone() }),
         };
-        inventory.filesystems.push(inventory::Filesystem { marker: found, ..ours });
+        inventory.filesystems.push(inventory::FilesystemContents { marker: found, ..ours });
         let mut begun_on = marker(&inventory).disks;
         match self.begun {
             Begun::Never => begun_on.clear(),
             Begun::OnTheseDisks => {}
             Begun::OnOthers => begun_on[0].serial = "Z9".to_owned(),
         }
-        let claim = Claim {
+        let claim = InstallClaim {
             order: self.ordered.then(|| "o-1".to_owned()),
             succeeded: self.succeeded,
             installed: self.remembers.then_some(recorded),
@@ -98,10 +101,10 @@ fn no_plan_destroys_what_an_installed_allocation_keeps() {
         judged += 1;
         let Ok(plan) = planned(&layout(), &inventory, case.mode, claim) else { continue };
         planned_for += 1;
-        assert_eq!(plan.disks[1].verdict, Verdict::Keep, "{case:?}");
+        assert_eq!(plan.disks[1].verdict, DiskVerdict::Keep, "{case:?}");
         let after = after(&plan, inventory.clone());
         assert_eq!(after.disks[1], inventory.disks[1], "{case:?}");
-        assert!(case.mode == Mode::Reinstall || plan.already.is_some(), "{case:?}");
+        assert!(case.mode == InstallMode::Reinstall || plan.already.is_some(), "{case:?}");
         assert!(plan.already.is_some() || case.there != There::OtherMachine, "{case:?}");
     }
     assert!(judged > 600 && planned_for > 150, "{judged} judged, {planned_for} of them planned");
@@ -111,7 +114,11 @@ fn no_plan_destroys_what_an_installed_allocation_keeps() {
 fn an_installation_of_what_was_never_installed_is_made() {
     let (mut made, mut booted, mut refused) = (0, 0, 0);
     for case in cases().into_iter().filter(|case| {
-        case.mode == Mode::Install && !case.ordered && !case.succeeded && !case.remembers && case.waiver.is_none()
+        case.mode == InstallMode::Install
+            && !case.ordered
+            && !case.succeeded
+            && !case.remembers
+            && case.waiver.is_none()
     }) {
         let (inventory, claim) = case.machine();
         let plan = planned(&layout(), &inventory, case.mode, claim);
@@ -139,7 +146,7 @@ fn an_installation_of_what_was_never_installed_is_made() {
 fn the_refusal_says_what_to_do() {
     let mut inventory = marked();
     inventory.filesystems.clear();
-    let claim = Claim { succeeded: true, ..claim() };
+    let claim = InstallClaim { succeeded: true, ..claim() };
     let reasons = reasons(install(&layout(), &inventory, claim));
     let expected = "disks: allocation a-1 is installed on this machine according to the control plane, but no filesystem has its marker (/etc/metal/drophammer.json): no filesystem of the machine has a marker. An installation would wipe every listed disk, including those that a reinstall keeps. Attach the disk with the installation; or order a reinstall, with --without-marker if that disk was replaced; or, to discard all data of the machine, assign a new id to the allocation";
     assert_eq!(reasons, [expected]);
@@ -150,9 +157,9 @@ fn the_refusal_says_what_to_do() {
 fn a_new_allocation_of_the_same_machine_is_installed() {
     let inventory = marked();
     let remembered = inventory.filesystems[0].marker.clone();
-    let claim = Claim { allocation: "a-2".to_owned(), installed: remembered, ..claim() };
+    let claim = InstallClaim { allocation: "a-2".to_owned(), installed: remembered, ..claim() };
     let plan = install(&layout(), &inventory, claim).unwrap();
-    assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Wipe, Verdict::NotOurs]);
+    assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Wipe, DiskVerdict::NotOurs]);
 }
 
 #[test]
@@ -160,7 +167,8 @@ fn first_installations_are_announced_too() {
     let plan = install(&layout(), &machine(), claim()).unwrap();
     let begin = plan.stages.iter().position(|stage| stage.name == StageName::ReportBegin).unwrap();
     assert_eq!(begin + 1, plan.point_of_no_return);
-    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = plan.stages[begin].operations.as_slice() else {
+    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = plan.stages[begin].operations.as_slice()
+    else {
         panic!("{plan}")
     };
     assert_eq!(disks.iter().map(|disk| disk.device.as_str()).collect::<Vec<_>>(), ["/dev/sda", "/dev/sdb"]);

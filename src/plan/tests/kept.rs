@@ -2,13 +2,13 @@
 
 use super::stacks::{five, group, installed as stacked, layout as stacked_layout, operations, volume};
 use super::*;
-use crate::inventory::{LogicalVolume, Partition as Found};
+use crate::inventory::{DiskPartition as Found, LvmLogicalVolume};
 use crate::layout::{LvmType, OnReinstall};
-use crate::plan::kept::{compare, differences};
+use crate::plan::preserved::{compare_preserved, describe_differences};
 
-fn kept(plan: &Plan) -> &[Kept] {
+fn kept(plan: &Plan) -> &[PreservedObject] {
     match operations(plan, StageName::StorageProveKept) {
-        [Operation::Run(OfRun::ProveKept(kept))] => kept,
+        [Operation::Run(SessionOp::ProveKept(kept))] => kept,
         other => panic!("{other:?}"),
     }
 }
@@ -39,17 +39,17 @@ fn a_kept_filesystem_without_a_uuid_is_refused_where_fstab_has_to_name_it() {
     let (mut wanted, mut inventory) = (layout(), super::installed());
     inventory.disks[1].table.as_mut().unwrap().partitions[0].signatures[0].uuid.clear();
     let expected = "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but it lacks a UUID, which /etc/fstab needs; set one in the installed system";
-    assert_eq!(reasons(make(&wanted, &inventory, Mode::Reinstall)), [expected]);
+    assert_eq!(reasons(make(&wanted, &inventory, InstallMode::Reinstall)), [expected]);
     wanted.filesystems[0].path = None;
-    let plan = make(&wanted, &inventory, Mode::Reinstall).unwrap();
+    let plan = make(&wanted, &inventory, InstallMode::Reinstall).unwrap();
     assert!(plan.fstab.iter().all(|line| line.source != "UUID="), "{plan}");
-    assert_eq!(kept(&plan).iter().filter(|is| matches!(is.object, KeptObject::Filesystem { .. })).count(), 1);
+    assert_eq!(kept(&plan).iter().filter(|is| matches!(is.object, ObjectLocator::Filesystem { .. })).count(), 1);
 }
 
 #[test]
 fn everything_on_kept_disks_is_named() {
     let before = with_uuids(stacked());
-    let plan = make(&stacked_layout(), &before, Mode::Reinstall).unwrap();
+    let plan = make(&stacked_layout(), &before, InstallMode::Reinstall).unwrap();
     let objects: Vec<String> = kept(&plan).iter().map(|kept| kept.object.to_string()).collect();
     assert_eq!(
         objects,
@@ -74,11 +74,11 @@ fn everything_on_kept_disks_is_named() {
 #[test]
 fn kernel_names_may_change_and_nothing_else() {
     let before = with_uuids(stacked());
-    let plan = make(&stacked_layout(), &before, Mode::Reinstall).unwrap();
+    let plan = make(&stacked_layout(), &before, InstallMode::Reinstall).unwrap();
     let now = renamed(&before);
     assert_ne!(now.stacked, before.stacked);
-    let proofs = compare(kept(&plan), &now);
-    assert_eq!(differences(&proofs), [""; 0]);
+    let proofs = compare_preserved(kept(&plan), &now);
+    assert_eq!(describe_differences(&proofs), [""; 0]);
     assert!(proofs.iter().all(|proof| proof.before == proof.after && !proof.after.is_empty()), "{proofs:?}");
 }
 
@@ -105,7 +105,7 @@ fn whatever_changed_on_a_kept_stack_is_said() {
         ),
         (
             |now| {
-                let volume = LogicalVolume {
+                let volume = LvmLogicalVolume {
                     name: "more".into(),
                     uuid: "lv".into(),
                     kind: "linear".into(),
@@ -118,11 +118,11 @@ fn whatever_changed_on_a_kept_stack_is_said() {
         (|now| now.disks[2].size_bytes = 1, "disk /dev/sdc: size was 20971520000 bytes and is 1 bytes"),
     ];
     let before = with_uuids(stacked());
-    let plan = make(&stacked_layout(), &before, Mode::Reinstall).unwrap();
+    let plan = make(&stacked_layout(), &before, InstallMode::Reinstall).unwrap();
     for (change, words) in cases {
         let mut now = before.clone();
         change(&mut now);
-        let said = differences(&compare(kept(&plan), &now));
+        let said = describe_differences(&compare_preserved(kept(&plan), &now));
         assert!(said.iter().any(|line| line == words), "{words}: {said:?}");
     }
 }
@@ -131,10 +131,11 @@ fn whatever_changed_on_a_kept_stack_is_said() {
 fn partitions_and_filesystems_of_others_are_proven_too() {
     let mut before = installed();
     let table = before.disks[1].table.as_mut().unwrap();
-    let theirs = Signature { kind: "xfs".into(), usage: "filesystem".into(), label: "old".into(), uuid: "u-1".into() };
+    let theirs =
+        DeviceSignature { kind: "xfs".into(), usage: "filesystem".into(), label: "old".into(), uuid: "u-1".into() };
     let theirs = Found { number: 7, device: "/dev/sdb7".into(), signatures: vec![theirs], ..Found::default() };
     table.partitions.push(theirs);
-    let plan = make(&layout(), &before, Mode::Reinstall).unwrap();
+    let plan = make(&layout(), &before, InstallMode::Reinstall).unwrap();
     let cases: [Case; 5] = [
         (|now| now.disks[1].table.as_mut().unwrap().guid = Some(Uuid::nil()), "disk /dev/sdb: guid was "),
         (
@@ -148,30 +149,30 @@ fn partitions_and_filesystems_of_others_are_proven_too() {
         ),
         (|now| now.disks[1].table.as_mut().unwrap().partitions[0].signatures.clear(), "filesystem at /srv is missing"),
     ];
-    assert_eq!(differences(&compare(kept(&plan), &before)), [""; 0]);
+    assert_eq!(describe_differences(&compare_preserved(kept(&plan), &before)), [""; 0]);
     for (change, words) in cases {
         let mut now = before.clone();
         change(&mut now);
-        let said = differences(&compare(kept(&plan), &now));
+        let said = describe_differences(&compare_preserved(kept(&plan), &now));
         assert!(said.iter().any(|line| line.starts_with(words)), "{words}: {said:?}");
     }
 }
 
 #[test]
 fn where_nothing_is_kept_nothing_is_proven() {
-    let plan = make(&layout(), &machine(), Mode::Install).unwrap();
+    let plan = make(&layout(), &machine(), InstallMode::Install).unwrap();
     for name in [StageName::StorageProveKept, StageName::StorageRehearse, StageName::TargetMarker] {
         assert_eq!(operations(&plan, name), [], "{name}");
     }
     let mut all = layout();
     all.disks[1].wipeonreinstall = true;
-    let plan = make(&all, &installed(), Mode::Reinstall).unwrap();
+    let plan = make(&all, &installed(), InstallMode::Reinstall).unwrap();
     assert_eq!(operations(&plan, StageName::StorageProveKept), []);
 }
 
 #[test]
 fn a_reinstall_is_announced_right_before_it_destroys() {
-    let plan = make(&layout(), &installed(), Mode::Reinstall).unwrap();
+    let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
     let names: Vec<StageName> = plan.stages.iter().map(|stage| stage.name).collect();
     let begin = names.iter().position(|name| *name == StageName::ReportBegin).unwrap();
     assert_eq!(plan.point_of_no_return, begin + 1);
@@ -181,7 +182,7 @@ fn a_reinstall_is_announced_right_before_it_destroys() {
 
 fn paths(plan: &Plan, name: StageName) -> Vec<&str> {
     let mounts = operations(plan, name).iter().filter_map(|operation| match operation {
-        Operation::Run(OfRun::Mount(mount)) => Some(mount.path.as_str()),
+        Operation::Run(SessionOp::Mount(mount)) => Some(mount.path.as_str()),
         _ => None,
     });
     mounts.collect()
@@ -189,7 +190,7 @@ fn paths(plan: &Plan, name: StageName) -> Vec<&str> {
 
 fn beneath(plan: &Plan) -> (&[String], &[String]) {
     match operations(plan, StageName::ImageBurn) {
-        [Operation::Run(OfRun::BurnImage { hidden, merged, .. })] => (hidden, merged),
+        [Operation::Run(SessionOp::BurnImage { hidden, merged, .. })] => (hidden, merged),
         other => panic!("{other:?}"),
     }
 }
@@ -197,36 +198,36 @@ fn beneath(plan: &Plan) -> (&[String], &[String]) {
 #[test]
 fn a_merged_filesystem_is_there_before_the_image_and_the_others_stay_locked() {
     let mut layout = stacked_layout();
-    let sdf = Disk { wipeonreinstall: false, ..super::stacks::whole("/dev/sdf") };
+    let sdf = DiskSpec { wipeonreinstall: false, ..super::stacks::whole("/dev/sdf") };
     layout.disks.push(sdf);
     layout.volumegroups.push(group("vg01", &["/dev/sdf"]));
     layout.logicalvolumes.push(volume("home", "vg01", 0, LvmType::Linear));
-    layout.filesystems.push(filesystem("/home", "/dev/vg01/home", Format::Ext4, "home"));
+    layout.filesystems.push(filesystem("/home", "/dev/vg01/home", FilesystemFormat::Ext4, "home"));
     layout.filesystems[0].reinstall = OnReinstall::Merge;
-    let before = with_uuids(after(&make(&layout, &five(), Mode::Install).unwrap(), five()));
-    let plan = make(&layout, &before, Mode::Reinstall).unwrap();
+    let before = with_uuids(after(&make(&layout, &five(), InstallMode::Install).unwrap(), five()));
+    let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
     assert_eq!(paths(&plan, StageName::StorageMount), ["/", "/boot/efi", "/var/lib"]);
     assert_eq!(paths(&plan, StageName::StorageMountKept), ["/home", "/srv"]);
     assert_eq!(beneath(&plan), (&["/home".to_owned(), "/srv".to_owned()][..], &["/var/lib".to_owned()][..]));
     assert!(
-        matches!(operations(&plan, StageName::ImageBurn), [Operation::Run(OfRun::BurnImage { fresh, .. })] if fresh[..] == ["/boot/efi"])
+        matches!(operations(&plan, StageName::ImageBurn), [Operation::Run(SessionOp::BurnImage { fresh, .. })] if fresh[..] == ["/boot/efi"])
     );
     let early = operations(&plan, StageName::StorageMount);
     let unlocked = |operations: &[Operation]| {
-        operations.iter().filter(|is| matches!(is, Operation::Run(OfRun::UnlockDisk { .. }))).count()
+        operations.iter().filter(|is| matches!(is, Operation::Run(SessionOp::UnlockDisk { .. }))).count()
     };
     let late = operations(&plan, StageName::StorageMountKept);
     assert_eq!((unlocked(early), unlocked(late)), (3, 1));
     assert!(
-        matches!(&early[4], Operation::Device(OnDevice::AssembleArray(AssembleArray { device, .. })) if device == "/dev/md/data"),
+        matches!(&early[4], Operation::Device(DeviceOp::AssembleArray(AssembleArray { device, .. })) if device == "/dev/md/data"),
         "{early:?}"
     );
     assert!(
-        matches!(&early[5], Operation::Device(OnDevice::ActivateGroup(ActivateGroup { name, .. })) if name == "vg00"),
+        matches!(&early[5], Operation::Device(DeviceOp::ActivateGroup(ActivateGroup { name, .. })) if name == "vg00"),
         "{early:?}"
     );
     assert!(
-        matches!(&late[2], Operation::Device(OnDevice::ActivateGroup(ActivateGroup { name, .. })) if name == "vg01"),
+        matches!(&late[2], Operation::Device(DeviceOp::ActivateGroup(ActivateGroup { name, .. })) if name == "vg01"),
         "{late:?}"
     );
     assert_printed("reinstall-merge", &plan);
@@ -237,26 +238,27 @@ fn a_merged_filesystem_is_there_before_the_image_and_the_others_stay_locked() {
 fn the_marker_names_machine_order_and_disks() {
     let mut inventory = installed();
     inventory.disks[0].serial = "S45NNE0M01".to_owned();
-    let installed = crate::marker::Marker { machine: "m".into(), allocation: "a".into(), ..Default::default() };
-    let claim = Claim {
+    let installed =
+        crate::install_marker::InstallMarker { machine: "m".into(), allocation: "a".into(), ..Default::default() };
+    let claim = InstallClaim {
         machine: "m".into(),
         allocation: "a".into(),
         order: Some("o-2".into()),
         installed: Some(installed),
-        waiver: Some(Waiver::Operator),
+        waiver: Some(MarkerWaiver::Operator),
         give_up: vec![],
         begun_on: Vec::new(),
-        ..Claim::default()
+        ..InstallClaim::default()
     };
-    let request = Request {
-        mode: Mode::Reinstall,
-        steps: Steps::default(),
+    let request = PlanRequest {
+        mode: InstallMode::Reinstall,
+        steps: StepList::default(),
         subject: subject(),
         assigned: Default::default(),
         claim: Some(claim),
     };
-    let plan = super::super::make(&layout(), &inventory, request, &mut counting()).unwrap();
-    let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let plan = super::super::make_plan(&layout(), &inventory, request, &mut counting()).unwrap();
+    let [Operation::Run(SessionOp::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     assert_eq!((marker.machine.as_str(), marker.allocation.as_str(), marker.order.as_deref()), ("m", "a", Some("o-2")));

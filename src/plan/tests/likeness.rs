@@ -2,7 +2,7 @@
 
 use super::identity::{claim, marked, marker, reinstall};
 use super::*;
-use crate::marker::MarkedDisk;
+use crate::install_marker::RecordedDisk;
 
 /// What is known of one side: serial number, WWN, GUID of the GPT.
 const KNOWN: [&str; 8] = ["---", "s--", "-w-", "--g", "sw-", "s-g", "-wg", "swg"];
@@ -33,13 +33,13 @@ const OTHER_VALUES: [&str; 8] = [
 /// Scratch space on sdc, which is wiped and does not carry the marker. The table of a disk that has none is not known.
 fn layout_with_scratch() -> Layout {
     let mut layout = layout();
-    layout.disks.push(Disk {
+    layout.disks.push(DiskSpec {
         device: "/dev/sdc".into(),
         wipeonreinstall: true,
         partitions: vec![],
         ..layout.disks[1].clone()
     });
-    layout.filesystems.push(filesystem("/scratch", "/dev/sdc", Format::Xfs, "scratch"));
+    layout.filesystems.push(filesystem("/scratch", "/dev/sdc", FilesystemFormat::Xfs, "scratch"));
     layout
 }
 
@@ -52,7 +52,7 @@ fn machine_with(recorded: &str, found: &str, values: u128) -> Inventory {
         if known.contains(what) { format!("{what}{values}") } else { String::new() }
     };
     (disk.serial, disk.wwn) = (value(found, 's', values), value(found, 'w', values));
-    disk.signatures = vec![Signature {
+    disk.signatures = vec![DeviceSignature {
         kind: "xfs".into(),
         usage: "filesystem".into(),
         uuid: "theirs".into(),
@@ -60,16 +60,16 @@ fn machine_with(recorded: &str, found: &str, values: u128) -> Inventory {
     }];
     if found.contains('g') {
         disk.signatures.clear();
-        disk.table = Some(Table { kind: "gpt".into(), guid: Some(guid(values)), partitions: vec![] });
+        disk.table = Some(DiskTable { kind: "gpt".into(), guid: Some(guid(values)), partitions: vec![] });
     }
     let mut marker = marker(&inventory);
-    marker.disks[2] = MarkedDisk {
+    marker.disks[2] = RecordedDisk {
         device: "/dev/sdc".to_owned(),
         serial: value(recorded, 's', 0),
         wwn: value(recorded, 'w', 0),
         guid: recorded.contains('g').then(|| guid(0).to_string()),
         size_bytes: inventory.disks[2].size_bytes,
-        ..MarkedDisk::default()
+        ..RecordedDisk::default()
     };
     inventory.filesystems[0].marker = Some(marker);
     inventory
@@ -78,7 +78,7 @@ fn machine_with(recorded: &str, found: &str, values: u128) -> Inventory {
 fn answer(inventory: &Inventory) -> &'static str {
     match reinstall(&layout_with_scratch(), inventory, claim()) {
         Ok(plan) => {
-            assert_eq!((plan.disks[2].verdict, plan.warnings.len()), (Verdict::Wipe, 0), "{plan}");
+            assert_eq!((plan.disks[2].verdict, plan.warnings.len()), (DiskVerdict::Wipe, 0), "{plan}");
             "="
         }
         Err(refusal) => {
@@ -117,7 +117,7 @@ fn a_blank_disk_has_nothing_to_lose_whatever_it_is() {
             inventory.disks[2].signatures.clear();
             inventory.disks[2].blank = true;
             let plan = reinstall(&layout_with_scratch(), &inventory, claim()).unwrap();
-            assert_eq!(plan.disks[2].verdict, Verdict::Wipe);
+            assert_eq!(plan.disks[2].verdict, DiskVerdict::Wipe);
         }
     }
 }
@@ -126,9 +126,10 @@ fn a_blank_disk_has_nothing_to_lose_whatever_it_is() {
 fn data_that_the_operator_gives_up_are_wiped() {
     let inventory = machine_with("swg", "swg", 1);
     let plan =
-        reinstall(&layout_with_scratch(), &inventory, Claim { give_up: vec!["s1".to_owned()], ..claim() }).unwrap();
+        reinstall(&layout_with_scratch(), &inventory, InstallClaim { give_up: vec!["s1".to_owned()], ..claim() })
+            .unwrap();
     assert!(plan.to_string().contains("; the operator discards its data\n"), "{plan}");
-    let other = Claim { give_up: vec!["s0".to_owned(), String::new()], ..claim() };
+    let other = InstallClaim { give_up: vec!["s0".to_owned(), String::new()], ..claim() };
     assert!(reinstall(&layout_with_scratch(), &inventory, other.clone()).is_err());
     // Nothing names a disk without serial number.
     assert!(reinstall(&layout_with_scratch(), &machine_with("swg", "-wg", 1), other).is_err());
@@ -157,9 +158,11 @@ fn all_that_is_known_is_compared_as_a_whole() {
             "a serial number and a WWN that another disk has as well",
             |inventory| {
                 inventory.disks[2].table = None;
-                inventory.disks[2].signatures.push(Signature { kind: "xfs".into(), ..Signature::default() });
+                inventory.disks[2]
+                    .signatures
+                    .push(DeviceSignature { kind: "xfs".into(), ..DeviceSignature::default() });
                 let (serial, wwn) = (inventory.disks[2].serial.clone(), inventory.disks[2].wwn.clone());
-                inventory.disks.push(inventory::Disk { serial, wwn, ..disk("sdz", 77) });
+                inventory.disks.push(inventory::InventoryDisk { serial, wwn, ..disk("sdz", 77) });
             },
             false,
         ),

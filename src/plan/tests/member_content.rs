@@ -32,7 +32,8 @@ fn with_metadata(metadata: &str, on_members: Option<&str>) -> Inventory {
     let running = array.running.clone();
     let array = inventory.stacked.iter().find(|stacked| Some(&stacked.name) == running.as_ref()).unwrap();
     let [content] = &array.signatures[..] else { panic!("{array:?}") };
-    let content = Signature { uuid: on_members.map_or_else(|| content.uuid.clone(), str::to_owned), ..content.clone() };
+    let content =
+        DeviceSignature { uuid: on_members.map_or_else(|| content.uuid.clone(), str::to_owned), ..content.clone() };
     for index in MEMBERS {
         inventory.disks[index].signatures.push(content.clone());
     }
@@ -43,16 +44,17 @@ fn with_metadata(metadata: &str, on_members: Option<&str>) -> Inventory {
 fn the_content_of_an_array_with_its_metadata_at_the_end_is_no_second_claim_on_its_members() {
     for metadata in ["0.90", "1.0"] {
         let inventory = with_metadata(metadata, None);
-        let plan = make(&stacks::layout(), &inventory, Mode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
-        let kept: Vec<Verdict> = MEMBERS.iter().map(|index| plan.disks[*index].verdict).collect();
-        assert_eq!(kept, [Verdict::Keep; 3], "{metadata}");
+        let plan =
+            make(&stacks::layout(), &inventory, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let kept: Vec<DiskVerdict> = MEMBERS.iter().map(|index| plan.disks[*index].verdict).collect();
+        assert_eq!(kept, [DiskVerdict::Keep; 3], "{metadata}");
     }
 }
 
 #[test]
 fn any_other_second_claim_is_refused() {
     let refused = |inventory: &Inventory, what: &str| {
-        let reasons = reasons(make(&stacks::layout(), inventory, Mode::Reinstall));
+        let reasons = reasons(make(&stacks::layout(), inventory, InstallMode::Reinstall));
         assert!(
             reasons.iter().any(|reason| reason.contains("one member has several signatures")),
             "{what}: {reasons:#?}"
@@ -69,7 +71,7 @@ fn any_other_second_claim_is_refused() {
     let mut twice = with_metadata("1.0", None);
     let raid = twice.disks[2].signatures[0].clone();
     assert_eq!(raid.kind, "linux_raid_member");
-    twice.disks[2].signatures.push(Signature { uuid: "another-array".into(), ..raid });
+    twice.disks[2].signatures.push(DeviceSignature { uuid: "another-array".into(), ..raid });
     refused(&twice, "two arrays");
 }
 
@@ -77,7 +79,8 @@ fn any_other_second_claim_is_refused() {
 #[test]
 fn a_recorded_mirror_with_metadata_1_0_below_a_group_is_kept() {
     let inventory = recorded_inventory("inventories/mirror-1.0-group.json");
-    let plan = make(&layout_of(MIRROR), &inventory, Mode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
-    assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Keep, Verdict::Keep]);
+    let plan =
+        make(&layout_of(MIRROR), &inventory, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
+    assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::Keep]);
     assert!(plan.fstab.iter().any(|entry| entry.path == "/srv"), "{plan}");
 }

@@ -3,29 +3,29 @@
 use super::identity::{claim, marked, reinstall};
 use super::*;
 use crate::device::{DevicePath, KernelName};
-use crate::inventory::{Failed, Part, Role, Tried};
+use crate::inventory::{AttemptTarget, ComponentRole, FailedAttempt, SpanningComponent};
 
 const ID: &str = "7d2f1c1e-0000-4000-8000-000000000001";
 
-fn part(device: &str, kind: &str, whole: &str, role: Role) -> Part {
+fn part(device: &str, kind: &str, whole: &str, role: ComponentRole) -> SpanningComponent {
     let [device, kind, whole, id] = [device, kind, whole, ID].map(str::to_owned);
-    Part { device: device.into(), kind, whole, id, role }
+    SpanningComponent { device: device.into(), kind, whole, id, role }
 }
 
-fn with(parts: &[Part]) -> Inventory {
+fn with(parts: &[SpanningComponent]) -> Inventory {
     Inventory { parts: parts.to_vec(), ..installed() }
 }
 
 fn hide(inventory: &mut Inventory, kind: &str, usage: &str) {
     let [kind, usage] = [kind, usage].map(str::to_owned);
     let table = inventory.disks[0].table.as_mut().unwrap();
-    table.partitions[2].signatures = vec![Signature { kind, usage, ..Signature::default() }];
+    table.partitions[2].signatures = vec![DeviceSignature { kind, usage, ..DeviceSignature::default() }];
 }
 
 /// The rows of the table of kinds: a part on the wiped sda3, the other one on the kept sdb1.
 #[test]
 fn a_kept_part_whose_other_part_is_wiped_is_refused_by_name() {
-    use Role::{NeedsAnother, Peer, Serves};
+    use ComponentRole::{NeedsAnother, Peer, Serves};
     for (whole, on_kept, kept_role, on_wiped, wiped_role) in [
         ("filesystem and its external journal", "ext4", NeedsAnother, "jbd", Serves),
         ("filesystem and its external journal", "jbd", Serves, "ext3", NeedsAnother),
@@ -36,22 +36,22 @@ fn a_kept_part_whose_other_part_is_wiped_is_refused_by_name() {
     ] {
         let kept = part("/dev/sdb1", on_kept, whole, kept_role);
         let wiped = part("/dev/sda3", on_wiped, whole, wiped_role);
-        let reasons = reasons(make(&layout(), &with(&[kept.clone(), wiped.clone()]), Mode::Reinstall));
+        let reasons = reasons(make(&layout(), &with(&[kept.clone(), wiped.clone()]), InstallMode::Reinstall));
         let expected = format!(
             "disks: {whole} lies on sda3, which a reinstall wipes, and on sdb1, which it does not write: {whole} {ID}: {on_kept} on /dev/sdb1, {on_wiped} on /dev/sda3; dismantle it first, or keep or wipe all of it"
         );
         assert_eq!(reasons, [expected]);
         // Two of them that have nothing to do with each other.
-        let other = Part { id: "another".to_owned(), role: Serves, ..wiped };
-        let own = Part { role: Serves, ..kept };
-        make(&layout(), &with(&[own, other]), Mode::Reinstall).unwrap();
+        let other = SpanningComponent { id: "another".to_owned(), role: Serves, ..wiped };
+        let own = SpanningComponent { role: Serves, ..kept };
+        make(&layout(), &with(&[own, other]), InstallMode::Reinstall).unwrap();
     }
 }
 
 /// What the kept disk misses, and what the wiped one hides.
 #[test]
 fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
-    let journal = part("/dev/sdb1", "ext4", "filesystem and its external journal", Role::NeedsAnother);
+    let journal = part("/dev/sdb1", "ext4", "filesystem and its external journal", ComponentRole::NeedsAnother);
     let without_journal = || Inventory { parts: vec![journal.clone()], ..marked() };
     type Change = fn(&mut Inventory);
     let cases: [(&str, Change, &str); 5] = [
@@ -74,8 +74,16 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
                 let member =
                     inventory::ArrayMember { device: "/dev/sda3".into(), role: inventory::MemberRole::Active(0) };
                 let (level, members) = ("raid5".to_owned(), vec![member]);
-                inventory.arrays.push(inventory::Array { uuid, level, raid_devices: 3, members, ..Default::default() });
-                inventory.failed.push(Failed { tried: Tried::Array(uuid), why: "not enough".to_owned() });
+                inventory.arrays.push(inventory::MdArray {
+                    uuid,
+                    level,
+                    raid_devices: 3,
+                    members,
+                    ..Default::default()
+                });
+                inventory
+                    .failed
+                    .push(FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() });
             },
             "(raid5) on /dev/sda3 (it does not start: not enough) could not be inspected",
         ),
@@ -87,13 +95,13 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         assert!(reasons.len() == 1 && reasons[0].contains(words), "{name}: {reasons:#?}");
         let end = "ext4 on /dev/sdb1 must be kept, and the other part of it is missing (filesystem and its external journal). It may be the missing component; connect that, or discard the disk with --give-up A0";
         assert!(reasons[0].ends_with(end), "{name}: {reasons:#?}");
-        let given = Claim { give_up: vec!["A0".to_owned()], ..claim() };
+        let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
         let plan = reinstall(&layout(), &inventory, given).unwrap();
         assert!(
             plan.warnings.iter().any(|said| said.ends_with("The operator discards the content of /dev/sda")),
             "{plan}"
         );
-        let another = Claim { give_up: vec!["B0".to_owned(), String::new()], ..claim() };
+        let another = InstallClaim { give_up: vec!["B0".to_owned(), String::new()], ..claim() };
         reinstall(&layout(), &inventory, another).unwrap_err();
         // Nothing is missed, or nothing is hidden.
         let whole = Inventory { parts: Vec::new(), ..inventory.clone() };
@@ -105,32 +113,35 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
 /// What the kept parts say of the whole, and whether it may miss a part that is in the LUKS of the wiped disk.
 #[test]
 fn parts_are_counted_where_they_say_how_many_there_are() {
-    let several = |kind: &str, devices: &[&str], role: Role| -> Vec<Part> {
+    let several = |kind: &str, devices: &[&str], role: ComponentRole| -> Vec<SpanningComponent> {
         devices.iter().map(|device| part(device, kind, kind, role)).collect()
     };
     for (parts, misses) in [
-        (several("btrfs", &["/dev/sdb1"], Role::OneOf(2)), "only 1 of its 2 devices are present"),
-        (several("btrfs", &["/dev/sdb1", "/dev/sdb2"], Role::OneOf(2)), ""),
+        (several("btrfs", &["/dev/sdb1"], ComponentRole::OneOf(2)), "only 1 of its 2 devices are present"),
+        (several("btrfs", &["/dev/sdb1", "/dev/sdb2"], ComponentRole::OneOf(2)), ""),
         // What is on an array shows on its members.
-        (several("bcachefs", &["/dev/sdb1", "/dev/md127"], Role::OneOf(2)), "only 1 of its 2 devices are present"),
-        (several("zfs_member", &["/dev/sdb1", "/dev/sdb2"], Role::Peer), "its number of parts is unknown"),
-        (several("stratis", &["/dev/sdb1"], Role::Peer), "its number of parts is unknown"),
-        (several("jbd", &["/dev/sdb1"], Role::Serves), ""),
+        (
+            several("bcachefs", &["/dev/sdb1", "/dev/md127"], ComponentRole::OneOf(2)),
+            "only 1 of its 2 devices are present",
+        ),
+        (several("zfs_member", &["/dev/sdb1", "/dev/sdb2"], ComponentRole::Peer), "its number of parts is unknown"),
+        (several("stratis", &["/dev/sdb1"], ComponentRole::Peer), "its number of parts is unknown"),
+        (several("jbd", &["/dev/sdb1"], ComponentRole::Serves), ""),
         // On a disk that is not ours.
         (
-            several("btrfs", &["/dev/sdc"], Role::OneOf(2)),
+            several("btrfs", &["/dev/sdc"], ComponentRole::OneOf(2)),
             "is on a disk that is not ours, and only 1 of its 2 devices are present",
         ),
-        (several("btrfs", &["/dev/sdc"], Role::OneOf(1)), ""),
-        (several("zfs_member", &["/dev/sdc"], Role::Peer), "its number of parts is unknown"),
+        (several("btrfs", &["/dev/sdc"], ComponentRole::OneOf(1)), ""),
+        (several("zfs_member", &["/dev/sdc"], ComponentRole::Peer), "its number of parts is unknown"),
     ] {
         let mut inventory = Inventory { parts, ..marked() };
         let parts = &mut inventory.disks[1].table.as_mut().unwrap().partitions;
-        parts.push(inventory::Partition { device: "/dev/sdb2".into(), number: 2, ..Default::default() });
+        parts.push(inventory::DiskPartition { device: "/dev/sdb2".into(), number: 2, ..Default::default() });
         let (name, device) = (KernelName::from("md127"), "/dev/md127".into());
         let below = vec!["sdb1".into()];
-        inventory.disks[1].table.as_mut().unwrap().partitions[0].uses.push(Use::Holder(name.clone()));
-        inventory.stacked.push(inventory::Stacked { name, device, below, assembled: true, ..Default::default() });
+        inventory.disks[1].table.as_mut().unwrap().partitions[0].uses.push(DeviceUse::Holder(name.clone()));
+        inventory.stacked.push(inventory::StackedDevice { name, device, below, assembled: true, ..Default::default() });
         reinstall(&layout(), &inventory, claim()).unwrap_or_else(|refusal| panic!("{refusal}"));
         hide(&mut inventory, "crypto_LUKS", "crypto");
         let answer = reinstall(&layout(), &inventory, claim());
@@ -141,7 +152,7 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
                 assert!(reasons.iter().all(|reason| reason.contains(misses)), "{reasons:#?}");
             }
         }
-        let given = Claim { give_up: vec!["A0".to_owned()], ..claim() };
+        let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
         reinstall(&layout(), &inventory, given).unwrap();
     }
 }
@@ -152,12 +163,14 @@ fn a_group_and_an_array_that_miss_a_member_are_such_things() {
         |device: &str| inventory::ArrayMember { device: device.into(), role: inventory::MemberRole::Active(0) };
     let mut array = installed();
     let (level, members) = ("raid1".to_owned(), vec![member("/dev/sdb1")]);
-    array.arrays.push(inventory::Array { level, raid_devices: 2, members, ..Default::default() });
+    array.arrays.push(inventory::MdArray { level, raid_devices: 2, members, ..Default::default() });
     let mut group = installed();
-    let physical =
-        |device: Option<&str>| inventory::PhysicalVolume { device: device.map(DevicePath::from), ..Default::default() };
+    let physical = |device: Option<&str>| inventory::LvmPhysicalVolume {
+        device: device.map(DevicePath::from),
+        ..Default::default()
+    };
     let (name, physical) = ("data".to_owned(), vec![physical(Some("/dev/sdb1")), physical(None)]);
-    group.groups.push(inventory::VolumeGroup { name, physical, ..Default::default() });
+    group.groups.push(inventory::LvmVolumeGroup { name, physical, ..Default::default() });
     for (mut inventory, words) in [(array, "and lacks members"), (group, "and lacks physical volumes")] {
         let said = |inventory: &Inventory| match reinstall(&layout(), inventory, claim()) {
             Ok(_) => Vec::new(),
@@ -179,7 +192,7 @@ const SYSTEM_ID: &str = "it belongs to the host with the system ID \"x\": take t
 #[test]
 fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
     let osd = |device: &str| Inventory {
-        parts: vec![part(device, "ceph_bluestore", "BlueStore of Ceph", Role::Peer)],
+        parts: vec![part(device, "ceph_bluestore", "BlueStore of Ceph", ComponentRole::Peer)],
         ..marked()
     };
     for (kind, closed) in [
@@ -204,10 +217,10 @@ fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
             assert!(reason.contains(&words) && reason.ends_with("--give-up A0"), "{kind} {closed:?}: {reason}");
             let name = if closed.is_some() { "volume group vg00 (root)" } else { "logical volume vg00/root" };
             assert!(reason.contains(&format!("the content of {name}")), "{reason}");
-            let given = Claim { give_up: vec!["A0".to_owned()], ..claim() };
+            let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
             reinstall(&layout(), &inventory, given).unwrap();
             // An attempt that has begun was allowed, and has left it.
-            let begun = Claim { waiver: Some(Waiver::Begun), ..claim() };
+            let begun = InstallClaim { waiver: Some(MarkerWaiver::Begun), ..claim() };
             reinstall(&layout(), &inventory, begun).unwrap();
             // Active, it was seen.
             inventory.groups[0].volumes[0].running = Some("dm-0".into());
@@ -223,9 +236,9 @@ fn of_two_objects_that_nobody_can_open_one_is_not_wiped_while_the_other_stays() 
         let mut inventory = marked();
         inventory.explored = true;
         let table = inventory.disks[1].table.as_mut().unwrap();
-        table.partitions.push(inventory::Partition { device: "/dev/sdb2".into(), number: 2, ..Default::default() });
-        let partitions = vec![inventory::Partition { device: "/dev/sdc1".into(), number: 1, ..Default::default() }];
-        inventory.disks[2].table = Some(Table { kind: "gpt".to_owned(), partitions, ..Table::default() });
+        table.partitions.push(inventory::DiskPartition { device: "/dev/sdb2".into(), number: 2, ..Default::default() });
+        let partitions = vec![inventory::DiskPartition { device: "/dev/sdc1".into(), number: 1, ..Default::default() }];
+        inventory.disks[2].table = Some(DiskTable { kind: "gpt".to_owned(), partitions, ..DiskTable::default() });
         places.iter().for_each(|(disk, part)| opaque::put(&mut inventory, *disk, *part, "crypto_LUKS", "crypto"));
         inventory
     };
@@ -247,7 +260,7 @@ fn of_two_objects_that_nobody_can_open_one_is_not_wiped_while_the_other_stays() 
         let reasons = reasons(answer);
         let [reason] = &reasons[..] else { panic!("{reasons:#?}") };
         assert!(reason.contains(words) && reason.contains("crypto_LUKS on /dev/sda3"), "{reason}");
-        let given = Claim { give_up: vec!["A0".to_owned()], ..claim() };
+        let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
         let plan = reinstall(&layout(), &inventory, given).unwrap();
         let locked = plan.opaque.iter().filter(|object| object.may_contain_devices()).count();
         assert_eq!(locked, 2, "{plan}");
@@ -257,10 +270,10 @@ fn of_two_objects_that_nobody_can_open_one_is_not_wiped_while_the_other_stays() 
 /// A damaged filesystem holds no component of anything else.
 #[test]
 fn a_filesystem_that_cannot_be_mounted_is_no_missing_component() {
-    let journal = part("/dev/sdb1", "ext4", "filesystem and its external journal", Role::NeedsAnother);
+    let journal = part("/dev/sdb1", "ext4", "filesystem and its external journal", ComponentRole::NeedsAnother);
     let mut inventory = Inventory { parts: vec![journal], explored: true, ..marked() };
     opaque::put(&mut inventory, 0, 2, "ext4", "filesystem");
-    let failed = Failed { tried: Tried::Filesystem("/dev/sda3".into()), why: "EUCLEAN".to_owned() };
+    let failed = FailedAttempt { tried: AttemptTarget::Filesystem("/dev/sda3".into()), why: "EUCLEAN".to_owned() };
     inventory.failed.push(failed);
     let plan = reinstall(&layout(), &inventory, claim()).unwrap();
     assert!(plan.opaque.iter().any(|object| object.devices == ["/dev/sda3"]), "{plan}");

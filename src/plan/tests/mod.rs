@@ -1,10 +1,10 @@
 //! The decision table as cases, and what must hold for every layout on every machine.
 
 use super::*;
-use crate::inventory::{self, Signature, Table, Use};
-use crate::layout::{Disk, Filesystem, Format, Partition, PartitionKind};
-use crate::marker::{AttemptRecord, AttemptSecret, Marker};
-use crate::steps::Steps;
+use crate::deploy_steps::StepList;
+use crate::install_marker::{AttemptRecord, AttemptSecret, InstallMarker};
+use crate::inventory::{self, DeviceSignature, DeviceUse, DiskTable};
+use crate::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, PartitionSpec, PartitionType};
 use simulator::after;
 
 mod already;
@@ -75,9 +75,9 @@ mod zero_proofs;
 
 const MIB: u64 = 1 << 20;
 
-fn filesystem(path: &str, device: &str, format: Format, label: &str) -> Filesystem {
+fn filesystem(path: &str, device: &str, format: FilesystemFormat, label: &str) -> FilesystemSpec {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    Filesystem {
+    FilesystemSpec {
         path: some(path),
         device: device.into(),
         format,
@@ -90,8 +90,8 @@ fn filesystem(path: &str, device: &str, format: Format, label: &str) -> Filesyst
     }
 }
 
-fn partition(number: u32, label: &str, size_mib: u64, kind: PartitionKind) -> Partition {
-    Partition { number, label: Some(label.to_owned()), size: size_mib.into(), kind: Some(kind) }
+fn partition(number: u32, label: &str, size_mib: u64, kind: PartitionType) -> PartitionSpec {
+    PartitionSpec { number, label: Some(label.to_owned()), size: size_mib.into(), kind: Some(kind) }
 }
 
 /// System on sda, data on sdb, which a reinstall keeps.
@@ -99,43 +99,43 @@ fn layout() -> Layout {
     Layout {
         id: "data".to_owned(),
         filesystems: vec![
-            filesystem("/srv", "/dev/sdb1", Format::Ext4, "srv"),
-            filesystem("/boot/efi", "/dev/sda1", Format::Vfat, "efi"),
-            filesystem("", "/dev/sda3", Format::Swap, ""),
-            filesystem("/", "/dev/sda2", Format::Ext4, "root"),
-            filesystem("/tmp", "tmpfs", Format::Tmpfs, ""),
+            filesystem("/srv", "/dev/sdb1", FilesystemFormat::Ext4, "srv"),
+            filesystem("/boot/efi", "/dev/sda1", FilesystemFormat::Vfat, "efi"),
+            filesystem("", "/dev/sda3", FilesystemFormat::Swap, ""),
+            filesystem("/", "/dev/sda2", FilesystemFormat::Ext4, "root"),
+            filesystem("/tmp", "tmpfs", FilesystemFormat::Tmpfs, ""),
         ],
         disks: vec![
-            Disk {
+            DiskSpec {
                 hints: Default::default(),
                 device: "/dev/sda".into(),
                 wipeonreinstall: true,
                 image: false,
                 partitions: vec![
-                    partition(1, "efi", 500, PartitionKind::Boot),
-                    partition(2, "root", 5000, PartitionKind::Linux),
-                    partition(3, "swap", 0, PartitionKind::Linux),
+                    partition(1, "efi", 500, PartitionType::Boot),
+                    partition(2, "root", 5000, PartitionType::Linux),
+                    partition(3, "swap", 0, PartitionType::Linux),
                 ],
             },
-            Disk {
+            DiskSpec {
                 hints: Default::default(),
                 device: "/dev/sdb".into(),
                 wipeonreinstall: false,
                 image: false,
-                partitions: vec![partition(1, "srv", 0, PartitionKind::Linux)],
+                partitions: vec![partition(1, "srv", 0, PartitionType::Linux)],
             },
         ],
         ..Layout::default()
     }
 }
 
-fn disk(name: &str, size_mib: u64) -> inventory::Disk {
-    inventory::Disk {
+fn disk(name: &str, size_mib: u64) -> inventory::InventoryDisk {
+    inventory::InventoryDisk {
         name: name.into(),
         device: format!("/dev/{name}").into(),
         size_bytes: size_mib * MIB,
         sector_bytes: 512,
-        ..inventory::Disk::default()
+        ..inventory::InventoryDisk::default()
     }
 }
 
@@ -157,17 +157,17 @@ fn counting_from(mut next: u128) -> impl FnMut() -> Uuid {
 
 /// Secret that no plan of [`counting`] draws.
 fn secret() -> AttemptSecret {
-    AttemptSecret::draw(&mut counting_from(0x5ec))
+    AttemptSecret::generate(&mut counting_from(0x5ec))
 }
 
 /// Record of the attempt that has written this marker, at any image.
-fn record_of(marker: &Marker) -> Option<AttemptRecord> {
+fn record_of(marker: &InstallMarker) -> Option<AttemptRecord> {
     let secret_digest = marker.secret.as_ref()?.digest()?;
     Some(AttemptRecord { secret_digest, image: None })
 }
 
-fn subject() -> Subject {
-    Subject {
+fn subject() -> PlanSubject {
+    PlanSubject {
         machine: "4c4c4544-0051-3010".to_owned(),
         name: "storage-7".to_owned(),
         image: "debian-12.0.20261101".to_owned(),
@@ -175,11 +175,11 @@ fn subject() -> Subject {
     }
 }
 
-fn make(layout: &Layout, inventory: &Inventory, mode: Mode) -> Result<Plan, Box<Refusal>> {
-    super::make(
+fn make(layout: &Layout, inventory: &Inventory, mode: InstallMode) -> Result<Plan, Box<PlanRefusal>> {
+    super::make_plan(
         layout,
         inventory,
-        Request { mode, steps: Steps::default(), subject: subject(), assigned: Default::default(), claim: None },
+        PlanRequest { mode, steps: StepList::default(), subject: subject(), assigned: Default::default(), claim: None },
         &mut counting(),
     )
 }
@@ -205,14 +205,14 @@ fn layout_of(yaml: &str) -> Layout {
     crate::layout::read_yaml(yaml).unwrap().layout
 }
 
-fn reasons(result: Result<Plan, Box<Refusal>>) -> Vec<String> {
+fn reasons(result: Result<Plan, Box<PlanRefusal>>) -> Vec<String> {
     result.unwrap_err().problems.iter().map(ToString::to_string).collect()
 }
 
 fn installed() -> Inventory {
-    after(&make(&layout(), &machine(), Mode::Install).unwrap(), machine())
+    after(&make(&layout(), &machine(), InstallMode::Install).unwrap(), machine())
 }
 
-fn verdicts(plan: &Plan) -> Vec<Verdict> {
+fn verdicts(plan: &Plan) -> Vec<DiskVerdict> {
     plan.disks.iter().map(|disk| disk.verdict).collect()
 }

@@ -89,12 +89,12 @@ fn fuzz_mutated_inventories() {
         count += 1;
         let text = value.to_string();
         let Ok(inventory) = serde_json::from_value::<Inventory>(value) else { continue };
-        if inventory.impossible().is_some() {
+        if inventory.find_impossible_property().is_some() {
             continue;
         }
         read += 1;
         let layout = &layouts[random.below(layouts.len())];
-        for mode in [Mode::Install, Mode::Reinstall] {
+        for mode in [InstallMode::Install, InstallMode::Reinstall] {
             let said = std::panic::catch_unwind(|| match make(layout, &inventory, mode) {
                 Ok(plan) => (plan.to_string(), true),
                 Err(refusal) => (refusal.to_string(), false),

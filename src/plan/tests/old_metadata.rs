@@ -1,7 +1,7 @@
 //! Arrays with metadata 0.90: what its superblock has no room for is refused before anything is wiped.
 
 use super::*;
-use crate::layout::{Raid, RaidLevel, validate};
+use crate::layout::{ArraySpec, RaidLevel, validate_layout};
 
 const TIB: u64 = 1 << 40;
 
@@ -10,33 +10,33 @@ fn layout_of(members: usize, level: RaidLevel, options: &[&str]) -> Layout {
     layout.disks.truncate(1);
     layout.filesystems.retain(|is| !is.device.as_str().starts_with("/dev/sdb"));
     let names: Vec<String> = (0..members).map(|number| format!("/dev/sdx{number}")).collect();
-    let member = |name: &String| Disk { wipeonreinstall: true, ..stacks::whole(name) };
+    let member = |name: &String| DiskSpec { wipeonreinstall: true, ..stacks::whole(name) };
     layout.disks.extend(names.iter().map(member));
-    layout.raid.push(Raid {
+    layout.raid.push(ArraySpec {
         arrayname: "/dev/md1".into(),
         devices: names.iter().map(|name| name.as_str().into()).collect(),
         level,
         createoptions: options.iter().map(|option| (*option).to_owned()).collect(),
         spares: 0,
     });
-    layout.filesystems.push(filesystem("/srv", "/dev/md1", Format::Xfs, "srv"));
+    layout.filesystems.push(filesystem("/srv", "/dev/md1", FilesystemFormat::Xfs, "srv"));
     layout
 }
 
-fn planned(layout: &Layout, member_bytes: u64) -> Result<Plan, Box<Refusal>> {
+fn planned(layout: &Layout, member_bytes: u64) -> Result<Plan, Box<PlanRefusal>> {
     let members = layout.disks[1..].iter().map(|listed| {
         let name = listed.device.as_str().trim_start_matches("/dev/");
-        inventory::Disk { size_bytes: member_bytes, blank: true, ..disk(name, 1) }
+        inventory::InventoryDisk { size_bytes: member_bytes, blank: true, ..disk(name, 1) }
     });
     let disks = std::iter::once(disk("sda", 20_000)).chain(members).collect();
-    make(layout, &Inventory { disks, ..Inventory::default() }, Mode::Install)
+    make(layout, &Inventory { disks, ..Inventory::default() }, InstallMode::Install)
 }
 
 #[test]
 fn a_layout_beyond_the_superblock_is_not_valid() {
     let old = "--metadata=0.90";
     let problems = |members, level, option| {
-        let problems = validate(&layout_of(members, level, &[option]));
+        let problems = validate_layout(&layout_of(members, level, &[option]));
         problems.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     for (members, level, words) in [
@@ -87,7 +87,7 @@ fn an_array_with_old_metadata_is_tried_in_memory() {
     let is_tried = |options: &[&str]| {
         let plan = planned(&layout_of(2, RaidLevel::Raid1, options), TIB).unwrap();
         let mut operations = plan.stages[..plan.point_of_no_return].iter().flat_map(|stage| &stage.operations);
-        operations.any(|is| matches!(is, Operation::Device(OnDevice::TryArray(_))))
+        operations.any(|is| matches!(is, Operation::Device(DeviceOp::TryArray(_))))
     };
     assert!(is_tried(&["--metadata=0.90"]) && is_tried(&["--metadata=1.1"]));
     assert!(!is_tried(&["--metadata=1.0"]) && !is_tried(&[]));

@@ -4,15 +4,15 @@ use super::identity::{claim, install, marked};
 use super::*;
 use crate::device::DevicePath;
 use crate::inventory::{
-    Array, ArrayMember, Failed, LogicalVolume, MemberRole, PhysicalVolume, Stacked, StackedKind, Tried, Unknown,
-    VolumeGroup,
+    ArrayMember, AttemptTarget, FailedAttempt, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, MdArray,
+    MemberRole, StackedDevice, StackedDeviceKind, UnassignedDevices,
 };
 
 type Change = fn(&mut Inventory);
 
 /// Another allocation than the one whose marker is there: an installation of it wipes sda and sdb.
-fn another() -> Claim {
-    Claim { allocation: "a-2".to_owned(), ..claim() }
+fn another() -> InstallClaim {
+    InstallClaim { allocation: "a-2".to_owned(), ..claim() }
 }
 
 /// The machine as an agent sees it that has lost its memory: the root of an earlier life was not seen.
@@ -31,29 +31,29 @@ fn explored() -> Inventory {
 pub(super) fn put(inventory: &mut Inventory, disk: usize, part: usize, kind: &str, usage: &str) {
     let [kind, usage] = [kind, usage].map(str::to_owned);
     let table = inventory.disks[disk].table.as_mut().unwrap();
-    table.partitions[part].signatures = vec![Signature { kind, usage, ..Signature::default() }];
+    table.partitions[part].signatures = vec![DeviceSignature { kind, usage, ..DeviceSignature::default() }];
 }
 
 /// A group on these devices with one volume of that kind, which does not run.
 pub(super) fn group(inventory: &mut Inventory, devices: &[&str], kind: &str, closed: Option<&str>) {
     let physical =
-        |device: &&str| PhysicalVolume { device: Some(DevicePath::from(*device)), ..PhysicalVolume::default() };
-    let volume = LogicalVolume { name: "root".to_owned(), kind: kind.to_owned(), ..LogicalVolume::default() };
-    inventory.groups.push(VolumeGroup {
+        |device: &&str| LvmPhysicalVolume { device: Some(DevicePath::from(*device)), ..LvmPhysicalVolume::default() };
+    let volume = LvmLogicalVolume { name: "root".to_owned(), kind: kind.to_owned(), ..LvmLogicalVolume::default() };
+    inventory.groups.push(LvmVolumeGroup {
         name: "vg00".to_owned(),
         uuid: "g-1".to_owned(),
         physical: devices.iter().map(physical).collect(),
         volumes: vec![volume],
         closed: closed.map(str::to_owned),
-        ..VolumeGroup::default()
+        ..LvmVolumeGroup::default()
     });
 }
 
 fn array(inventory: &mut Inventory, device: &str) {
     let member = ArrayMember { device: device.into(), role: MemberRole::Active(0) };
     let (uuid, level, members) = (Uuid::from_u128(9), "raid5".to_owned(), vec![member]);
-    inventory.arrays.push(Array { uuid, level, raid_devices: 3, members, ..Array::default() });
-    inventory.failed.push(Failed { tried: Tried::Array(uuid), why: "not enough".to_owned() });
+    inventory.arrays.push(MdArray { uuid, level, raid_devices: 3, members, ..MdArray::default() });
+    inventory.failed.push(FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() });
 }
 
 const ON_SDA: [(&str, Change, &str); 17] = [
@@ -86,7 +86,7 @@ const ON_SDA: [(&str, Change, &str); 17] = [
     ("filesystem", |it| put(it, 0, 1, "xfs", "filesystem"), "xfs on /dev/sda2"),
     (
         "unassigned",
-        |it| it.unknown.push(Unknown { devices: vec!["/dev/sda2".into()], reason: "r".into() }),
+        |it| it.unknown.push(UnassignedDevices { devices: vec!["/dev/sda2".into()], reason: "r".into() }),
         "RAID member or physical volume on /dev/sda2",
     ),
     ("unreadable", |it| it.disks[0].unreadable = Some("EIO".into()), "unreadable region on /dev/sda"),
@@ -107,18 +107,18 @@ fn an_installation_over_what_was_not_seen_is_refused_by_name() {
         assert_eq!(refusal.opaque.len(), 1, "{name}: {refusal}");
         assert!(refusal.to_string().contains("not inspected:\n  "), "{name}: {refusal}");
 
-        let given = Claim { give_up: vec!["A0".to_owned()], ..another() };
+        let given = InstallClaim { give_up: vec!["A0".to_owned()], ..another() };
         let plan = install(&layout(), &inventory, given).unwrap();
         let warned = plan.warnings.iter().any(|said| said.contains("the operator discards the content of sda"));
         assert!(warned && plan.opaque.len() == 1, "{name}: {plan}");
         for other in [vec!["B0".to_owned()], vec![String::new()]] {
-            install(&layout(), &inventory, Claim { give_up: other, ..another() }).unwrap_err();
+            install(&layout(), &inventory, InstallClaim { give_up: other, ..another() }).unwrap_err();
         }
         // The attempt that goes on was allowed, and has left it.
-        let begun = Claim { begun_on: super::identity::marker(&inventory).disks, ..another() };
+        let begun = InstallClaim { begun_on: super::identity::marker(&inventory).disks, ..another() };
         install(&layout(), &inventory, begun).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
         // On a desk nobody's installation is planned. The plan lists it all the same.
-        assert_eq!(make(&layout(), &inventory, Mode::Install).unwrap().opaque.len(), 1, "{name}");
+        assert_eq!(make(&layout(), &inventory, InstallMode::Install).unwrap().opaque.len(), 1, "{name}");
     }
 }
 
@@ -128,7 +128,9 @@ fn what_was_not_seen_on_other_disks_is_not_touched_and_listed() {
         ("group", (|it| group(it, &["/dev/sdc"], "thin", None)) as Change),
         ("array", |it| array(it, "/dev/sdc")),
         ("unreadable", |it| it.disks[2].unreadable = Some("EIO".into())),
-        ("unassigned", |it| it.unknown.push(Unknown { devices: vec!["/dev/sdc".into()], reason: "r".into() })),
+        ("unassigned", |it| {
+            it.unknown.push(UnassignedDevices { devices: vec!["/dev/sdc".into()], reason: "r".into() })
+        }),
     ] {
         let mut inventory = explored();
         change(&mut inventory);
@@ -142,7 +144,8 @@ fn what_was_not_seen_on_other_disks_is_not_touched_and_listed() {
 fn each_wiped_disk_of_an_object_must_be_given_up() {
     let mut inventory = explored();
     group(&mut inventory, &["/dev/sda2", "/dev/sdb1", "/dev/sdc"], "raid5", None);
-    let given = |serials: &[&str]| Claim { give_up: serials.iter().map(|it| (*it).to_owned()).collect(), ..another() };
+    let given =
+        |serials: &[&str]| InstallClaim { give_up: serials.iter().map(|it| (*it).to_owned()).collect(), ..another() };
     for (serials, needed) in [(&[][..], "[\"A0\", \"B0\"]"), (&["A0"], "[\"B0\"]"), (&["B0", "C0"], "[\"A0\"]")] {
         let reasons = reasons(install(&layout(), &inventory, given(serials)));
         assert!(
@@ -163,15 +166,15 @@ fn what_was_seen_is_no_reason() {
     put(&mut inventory, 0, 1, "crypto_LUKS", "crypto");
     let (name, device) = ("dm-0".into(), "/dev/mapper/open".into());
     let below = vec!["sda2".into()];
-    let kind = StackedKind::Crypt;
-    inventory.stacked.push(Stacked {
+    let kind = StackedDeviceKind::Crypt;
+    inventory.stacked.push(StackedDevice {
         name,
         device,
         kind,
         below,
         size_bytes: 1 << 20,
         assembled: true,
-        ..Stacked::default()
+        ..StackedDevice::default()
     });
     group(&mut inventory, &["/dev/sda3"], "linear", None);
     inventory.groups[0].volumes[0].running = Some("dm-1".into());

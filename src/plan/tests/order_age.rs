@@ -2,7 +2,7 @@
 
 use super::identity::{claim, marked, planned, reinstall};
 use super::*;
-use crate::marker::{FencingToken, Marker};
+use crate::install_marker::{FencingToken, InstallMarker};
 
 const ONE: &str = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff";
 const TWO: &str = "7f9619ff-8b86-4d01-b42d-00cf4fc964ff";
@@ -20,20 +20,20 @@ fn installed_with(fencing: Option<FencingToken>) -> Inventory {
     inventory
 }
 
-fn found(inventory: &Inventory) -> Marker {
+fn found(inventory: &Inventory) -> InstallMarker {
     inventory.filesystems[0].marker.clone().unwrap()
 }
 
 /// Order `o-1` with this token.
-fn ordered(fencing: Option<FencingToken>) -> Claim {
-    Claim { fencing, ..claim() }
+fn ordered(fencing: Option<FencingToken>) -> InstallClaim {
+    InstallClaim { fencing, ..claim() }
 }
 
 #[test]
 fn an_order_that_is_older_than_the_installation_on_the_disk_is_refused() {
     let newer = installed_with(token(ONE, 6));
     for confirmed in [false, true] {
-        let claim = Claim { confirmed, ..ordered(token(ONE, 5)) };
+        let claim = InstallClaim { confirmed, ..ordered(token(ONE, 5)) };
         let expected = format!(
             "disks: /dev/sda2: order o-1 (number 5 of database {ONE}) is older than the installation on the disk, image debian-13 of 2026-11-01T00:00:00Z (number 6 of database {ONE}; /etc/metal/drophammer.json); {REPLACE}"
         );
@@ -64,13 +64,13 @@ fn the_table() {
         let remembered = Some(found(&inventory));
         let claims = [
             ordered(order.clone()),
-            Claim { confirmed: true, ..ordered(order.clone()) },
-            Claim { installed: remembered, ..ordered(order.clone()) },
+            InstallClaim { confirmed: true, ..ordered(order.clone()) },
+            InstallClaim { installed: remembered, ..ordered(order.clone()) },
         ];
         let accepted = claims.map(|claim| reinstall(&layout(), &inventory, claim).is_ok());
         assert_eq!(accepted, expected, "{name}");
         // The operator's word accepts everything but an order that no server has issued.
-        let plan = reinstall(&layout(), &inventory, Claim { replace_newer: true, ..ordered(order.clone()) });
+        let plan = reinstall(&layout(), &inventory, InstallClaim { replace_newer: true, ..ordered(order.clone()) });
         assert_eq!(plan.is_ok(), order.as_ref().is_none_or(FencingToken::is_plausible), "{name}");
         if let Ok(plan) = plan {
             let is_told = plan.warnings.iter().any(|warning| warning.ends_with("the operator replaces it"));
@@ -86,11 +86,11 @@ fn the_marker_of_the_begun_attempt_is_booted_whatever_its_number() {
         let marker = inventory.filesystems[0].marker.as_mut().unwrap();
         marker.secret = Some(secret());
         let attempt = record_of(marker);
-        let claim = Claim { order: Some("o-2".to_owned()), attempt, ..ordered(token(ONE, 5)) };
+        let claim = InstallClaim { order: Some("o-2".to_owned()), attempt, ..ordered(token(ONE, 5)) };
         let plan = reinstall(&layout(), &inventory, claim.clone()).unwrap();
         assert!(plan.already.is_some(), "{fencing:?}");
         // The same marker without a declared attempt is that of an installation like any other.
-        let unproven = reinstall(&layout(), &inventory, Claim { attempt: None, ..claim });
+        let unproven = reinstall(&layout(), &inventory, InstallClaim { attempt: None, ..claim });
         assert!(!unproven.is_ok_and(|plan| plan.already.is_some()), "{fencing:?}");
     }
 }
@@ -98,8 +98,8 @@ fn the_marker_of_the_begun_attempt_is_booted_whatever_its_number() {
 #[test]
 fn a_newer_installation_counts_also_on_a_disk_that_the_layout_does_not_name() {
     let mut inventory = installed_with(token(ONE, 4));
-    let elsewhere = Marker { fencing: token(ONE, 9), ..found(&inventory) };
-    let on_sdc = crate::inventory::Filesystem {
+    let elsewhere = InstallMarker { fencing: token(ONE, 9), ..found(&inventory) };
+    let on_sdc = crate::inventory::FilesystemContents {
         device: "/dev/sdc1".into(),
         marker: Some(elsewhere.clone()),
         ..Default::default()
@@ -110,7 +110,7 @@ fn a_newer_installation_counts_also_on_a_disk_that_the_layout_does_not_name() {
     // Another allocation's or machine's marker has another rule.
     for (machine, allocation) in [("m-1", "a-9"), ("m-9", "a-1")] {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
-        inventory.filesystems[1].marker = Some(Marker { machine, allocation, ..elsewhere.clone() });
+        inventory.filesystems[1].marker = Some(InstallMarker { machine, allocation, ..elsewhere.clone() });
         let refusal = reinstall(&layout(), &inventory, ordered(token(ONE, 5)));
         assert!(refusal.is_ok_and(|plan| plan.warnings.is_empty()), "not about the order's age");
     }
@@ -118,17 +118,17 @@ fn a_newer_installation_counts_also_on_a_disk_that_the_layout_does_not_name() {
 
 #[test]
 fn the_marker_of_an_installation_records_its_token() {
-    for (mode, order) in [(Mode::Install, None), (Mode::Reinstall, Some("o-1".to_owned()))] {
+    for (mode, order) in [(InstallMode::Install, None), (InstallMode::Reinstall, Some("o-1".to_owned()))] {
         let mut inventory = marked();
-        if mode == Mode::Install {
+        if mode == InstallMode::Install {
             inventory.filesystems.clear();
         }
-        let claim = Claim { order, confirmed: true, ..ordered(token(ONE, 7)) };
+        let claim = InstallClaim { order, confirmed: true, ..ordered(token(ONE, 7)) };
         let plan = planned(&layout(), &inventory, mode, claim).unwrap();
         let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
-        let markers: Vec<&Marker> = operations
+        let markers: Vec<&InstallMarker> = operations
             .filter_map(|operation| match operation {
-                Operation::Run(OfRun::WriteMarker(marker)) => Some(marker),
+                Operation::Run(SessionOp::WriteMarker(marker)) => Some(marker),
                 _ => None,
             })
             .collect();

@@ -2,19 +2,19 @@
 
 use super::stacks::operations;
 use super::*;
-use crate::inventory::{OVERLAY, Stacked, StackedKind};
+use crate::inventory::{OVERLAY, StackedDevice, StackedDeviceKind};
 
 /// A snapshot between each array and each of its members.
 fn overlaid(mut inventory: Inventory) -> Inventory {
-    let mut overlays: Vec<Stacked> = Vec::new();
-    for array in inventory.stacked.iter_mut().filter(|stacked| stacked.kind == StackedKind::Array) {
+    let mut overlays: Vec<StackedDevice> = Vec::new();
+    for array in inventory.stacked.iter_mut().filter(|stacked| stacked.kind == StackedDeviceKind::Array) {
         for member in &mut array.below {
             let name = format!("dm-{}", 900 + overlays.len()).into();
             let below = vec![std::mem::replace(member, name)];
             let device = format!("/dev/mapper/{OVERLAY}{}", below[0]).into();
-            let uses = vec![Use::Holder(array.name.clone())];
-            let (name, kind, size_bytes) = (member.clone(), StackedKind::Other, array.size_bytes);
-            overlays.push(Stacked {
+            let uses = vec![DeviceUse::Holder(array.name.clone())];
+            let (name, kind, size_bytes) = (member.clone(), StackedDeviceKind::Other, array.size_bytes);
+            overlays.push(StackedDevice {
                 name,
                 device,
                 kind,
@@ -22,12 +22,12 @@ fn overlaid(mut inventory: Inventory) -> Inventory {
                 size_bytes,
                 uses,
                 assembled: true,
-                ..Stacked::default()
+                ..StackedDevice::default()
             });
         }
     }
     for overlay in &overlays {
-        let (held, holder) = (&overlay.below[0], Use::Holder(overlay.name.clone()));
+        let (held, holder) = (&overlay.below[0], DeviceUse::Holder(overlay.name.clone()));
         for disk in &mut inventory.disks {
             if disk.name == *held {
                 disk.uses = vec![holder.clone()];
@@ -42,7 +42,7 @@ fn overlaid(mut inventory: Inventory) -> Inventory {
 
 #[test]
 fn a_plan_over_snapshots_is_the_plan_without_them_and_takes_them_down() {
-    for mode in [Mode::Install, Mode::Reinstall] {
+    for mode in [InstallMode::Install, InstallMode::Reinstall] {
         let before = overlaid(stacks::installed());
         let plan = make(&stacks::layout(), &before, mode).unwrap_or_else(|refusal| panic!("{refusal}"));
         let plain = make(&stacks::layout(), &stacks::installed(), mode).unwrap();
@@ -55,14 +55,14 @@ fn a_plan_over_snapshots_is_the_plan_without_them_and_takes_them_down() {
         assert_eq!(shown, plain.disks.iter().flat_map(|disk| &disk.running).collect::<Vec<_>>());
         let released = |device: &str| {
             let is_it = |operation: &Operation| match operation {
-                Operation::Device(OnDevice::Release(Holder::Mapping { device: mapping })) => mapping == device,
+                Operation::Device(DeviceOp::Release(Holder::Mapping { device: mapping })) => mapping == device,
                 _ => false,
             };
             operations(&plan, StageName::StorageRelease).iter().position(is_it)
         };
         assert!(released(&format!("/dev/mapper/{OVERLAY}sda1")).is_some(), "{plan}");
         // What lies on kept disks alone is taken down when it comes back.
-        assert_eq!(released(&format!("/dev/mapper/{OVERLAY}sdc")).is_some(), mode == Mode::Install, "{plan}");
+        assert_eq!(released(&format!("/dev/mapper/{OVERLAY}sdc")).is_some(), mode == InstallMode::Install, "{plan}");
         after(&plan, before);
     }
 }
@@ -76,8 +76,8 @@ fn an_array_of_unlisted_disks_is_taken_down_with_its_snapshots() {
     (layout.volumegroups, layout.logicalvolumes) = (Vec::new(), Vec::new());
     layout.filesystems.retain(|filesystem| !filesystem.device.as_str().starts_with("/dev/vg00"));
     let before = overlaid(stacks::installed());
-    let plan = make(&layout, &before, Mode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
-    assert_eq!(verdicts(&plan)[2..], [Verdict::NotOurs; 4]);
+    let plan = make(&layout, &before, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
+    assert_eq!(verdicts(&plan)[2..], [DiskVerdict::NotOurs; 4]);
     let after = after(&plan, before);
     let left = after.stacked.iter().find(|stacked| stacked.is_overlay());
     assert_eq!(left, None, "{plan}");

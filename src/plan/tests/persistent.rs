@@ -14,8 +14,8 @@ use super::properties::assert_sound;
 use super::stacks::{group, raid, volume as logical, whole};
 use super::*;
 use crate::allocation::Allocation;
-use crate::inventory::{Filesystem as Inside, SparseFile};
-use crate::layout::{Encrypted, KeySource, LvmType, RaidLevel};
+use crate::inventory::{FilesystemContents as Inside, SparseFile};
+use crate::layout::{EncryptionSpec, KeySource, LvmType, RaidLevel};
 use serde_json::{Value, json};
 
 fn uid(number: u8) -> String {
@@ -53,14 +53,19 @@ fn list(volumes: &[Value]) -> Value {
     with_class(volumes.to_vec(), json!({"fsType": "ext4"}))
 }
 
-fn request(mode: Mode, volumes: Value, claim: Option<Claim>) -> Request {
+fn request(mode: InstallMode, volumes: Value, claim: Option<InstallClaim>) -> PlanRequest {
     let allocation = Allocation { hostname: "node-1".to_owned(), volumes, ..Allocation::default() };
-    let assigned = Assigned { allocation, ..Assigned::default() };
-    Request { mode, steps: Steps::default(), subject: subject(), assigned, claim }
+    let assigned = PlanAssignment { allocation, ..PlanAssignment::default() };
+    PlanRequest { mode, steps: StepList::default(), subject: subject(), assigned, claim }
 }
 
-fn planned(layout: &Layout, machine: &Inventory, mode: Mode, volumes: &[Value]) -> Result<Plan, Box<Refusal>> {
-    super::super::make(layout, machine, request(mode, list(volumes), None), &mut counting_from(3000))
+fn planned(
+    layout: &Layout,
+    machine: &Inventory,
+    mode: InstallMode,
+    volumes: &[Value],
+) -> Result<Plan, Box<PlanRefusal>> {
+    super::super::make_plan(layout, machine, request(mode, list(volumes), None), &mut counting_from(3000))
 }
 
 /// System on sda, a kept group with a volume for /var/lib on sdb; sdc and sdd are no disks of the layout.
@@ -70,7 +75,7 @@ fn layout() -> Layout {
     layout.disks[1] = whole("/dev/sdb");
     layout.volumegroups = vec![group("csi", &["/dev/sdb"])];
     layout.logicalvolumes = vec![logical("varlib", "csi", 1000, LvmType::Linear)];
-    layout.filesystems[0] = filesystem("/var/lib", "/dev/csi/varlib", Format::Ext4, "varlib");
+    layout.filesystems[0] = filesystem("/var/lib", "/dev/csi/varlib", FilesystemFormat::Ext4, "varlib");
     layout
 }
 
@@ -94,7 +99,7 @@ fn four() -> Vec<Value> {
 
 /// As the next run finds it: files of sparse volumes are there too.
 fn installed(volumes: &[Value]) -> Inventory {
-    let plan = planned(&layout(), &machine(), Mode::Install, volumes).unwrap();
+    let plan = planned(&layout(), &machine(), InstallMode::Install, volumes).unwrap();
     let mut inventory = after(&plan, machine());
     let device = "/dev/mapper/csi-varlib".into();
     let files = plan.volumes.iter().filter(|volume| volume.kind.starts_with("sparse"));
@@ -106,7 +111,7 @@ fn installed(volumes: &[Value]) -> Inventory {
 
 /// The system on sda2. It records no disks: they change their names here.
 fn mark(inventory: &mut Inventory) {
-    let marker = Some(crate::marker::Marker { disks: Vec::new(), ..super::identity::marker(inventory) });
+    let marker = Some(crate::install_marker::InstallMarker { disks: Vec::new(), ..super::identity::marker(inventory) });
     inventory.filesystems.push(Inside { device: "/dev/sda2".into(), marker, ..Inside::default() });
 }
 
@@ -123,7 +128,7 @@ fn prepares(plan: &Plan) -> Vec<String> {
     operations
         .iter()
         .filter_map(|operation| match operation {
-            Operation::Device(OnDevice::PreparePersistent(volume)) => Some(volume.name.clone()),
+            Operation::Device(DeviceOp::PreparePersistent(volume)) => Some(volume.name.clone()),
             _ => None,
         })
         .collect()
@@ -131,7 +136,7 @@ fn prepares(plan: &Plan) -> Vec<String> {
 
 #[test]
 fn an_installation_makes_them_and_a_reinstall_writes_none() {
-    let first = planned(&layout(), &machine(), Mode::Install, &four()).unwrap();
+    let first = planned(&layout(), &machine(), InstallMode::Install, &four()).unwrap();
     assert_eq!(
         shown(&first),
         [
@@ -142,26 +147,26 @@ fn an_installation_makes_them_and_a_reinstall_writes_none() {
         ]
     );
     assert_eq!(prepares(&first), ["data", "block", "web"]);
-    let words: Vec<Verdict> = first.disks.iter().map(|disk| disk.verdict).collect();
-    assert_eq!(words, [Verdict::Wipe, Verdict::Wipe, Verdict::Volumes, Verdict::Volumes]);
+    let words: Vec<DiskVerdict> = first.disks.iter().map(|disk| disk.verdict).collect();
+    assert_eq!(words, [DiskVerdict::Wipe, DiskVerdict::Wipe, DiskVerdict::Volumes, DiskVerdict::Volumes]);
     assert_eq!((first.summary.volumes.len(), first.summary.untouched.len()), (2, 0));
     assert_sound(&first, &machine());
     assert_printed("volumes-install", &first);
 
     let inventory = installed(&four());
-    let again = planned(&layout(), &inventory, Mode::Reinstall, &four()).unwrap();
+    let again = planned(&layout(), &inventory, InstallMode::Reinstall, &four()).unwrap();
     assert!(shown(&again).iter().all(|line| line.contains(" keep ")), "{again}");
     assert_eq!(prepares(&again), [""; 0]);
     assert_sound(&again, &inventory);
     // Their disks stay locked, and are compared when all is over.
     let operations = again.stages.iter().flat_map(|stage| &stage.operations);
     let unlocked = operations.clone().filter(|operation| match operation {
-        Operation::Run(OfRun::UnlockDisk { device, .. }) => ["/dev/sdc", "/dev/sdd"].contains(&device.as_str()),
+        Operation::Run(SessionOp::UnlockDisk { device, .. }) => ["/dev/sdc", "/dev/sdd"].contains(&device.as_str()),
         _ => false,
     });
     assert_eq!(unlocked.count(), 0);
     let proves = operations.filter_map(|operation| match operation {
-        Operation::Run(OfRun::ProveKept(kept)) => Some(kept.iter().map(|kept| kept.object.to_string())),
+        Operation::Run(SessionOp::ProveKept(kept)) => Some(kept.iter().map(|kept| kept.object.to_string())),
         _ => None,
     });
     let proven: Vec<String> = proves.flatten().collect();
@@ -179,7 +184,7 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
         in_group("bare", 6, "Block", "csi", "1Gi"),
         sparse("file", 7, "Filesystem", "20Mi"),
     ]);
-    let plan = planned(&layout(), &inventory, Mode::Reinstall, &volumes).unwrap();
+    let plan = planned(&layout(), &inventory, InstallMode::Reinstall, &volumes).unwrap();
     assert_eq!(
         shown(&plan)[4..],
         [
@@ -193,21 +198,24 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
     assert_printed("volumes-extend", &plan);
     // What is added is no part of what is proven.
     let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(OfRun::ProveKept(kept)) => Some(kept.clone()),
+        Operation::Run(SessionOp::ProveKept(kept)) => Some(kept.clone()),
         _ => None,
     });
     let reinstalled = after(&plan, inventory.clone());
-    let proofs = super::super::kept::compare(&kept.clone().unwrap(), &reinstalled);
-    assert_eq!(super::super::kept::differences(&proofs), [""; 0]);
+    let proofs = super::super::preserved::compare_preserved(&kept.clone().unwrap(), &reinstalled);
+    assert_eq!(super::super::preserved::describe_differences(&proofs), [""; 0]);
     // And it is proven by the next one.
-    let next = planned(&layout(), &reinstalled, Mode::Reinstall, &volumes[..6]).unwrap();
+    let next = planned(&layout(), &reinstalled, InstallMode::Reinstall, &volumes[..6]).unwrap();
     assert!(shown(&next).iter().all(|line| line.contains(" keep ")), "{next}");
     // Only these names: what somebody else has made meanwhile has changed the group.
     let mut meddled = reinstalled;
-    let theirs = crate::inventory::LogicalVolume { name: "theirs".into(), ..Default::default() };
+    let theirs = crate::inventory::LvmLogicalVolume { name: "theirs".into(), ..Default::default() };
     meddled.groups[0].volumes.push(theirs);
-    let proofs = super::super::kept::compare(&kept.unwrap(), &meddled);
-    assert!(super::super::kept::differences(&proofs)[0].contains("volume theirs was nothing"), "{proofs:?}");
+    let proofs = super::super::preserved::compare_preserved(&kept.unwrap(), &meddled);
+    assert!(
+        super::super::preserved::describe_differences(&proofs)[0].contains("volume theirs was nothing"),
+        "{proofs:?}"
+    );
 }
 
 /// Nothing of the layout is in the group, so that nothing of it comes back.
@@ -216,10 +224,10 @@ fn a_group_without_volumes_of_the_layout_is_extended_too() {
     let mut layout = layout();
     layout.logicalvolumes.clear();
     layout.filesystems.remove(0);
-    let first = planned(&layout, &machine(), Mode::Install, &[]).unwrap();
+    let first = planned(&layout, &machine(), InstallMode::Install, &[]).unwrap();
     let inventory = after(&first, machine());
     let volumes = [in_group("pvc", 1, "Filesystem", "csi", "1Gi")];
-    let plan = planned(&layout, &inventory, Mode::Reinstall, &volumes).unwrap();
+    let plan = planned(&layout, &inventory, InstallMode::Reinstall, &volumes).unwrap();
     assert_eq!(shown(&plan), ["pvc /dev/csi/pvc extend sdb"]);
     assert_sound(&plan, &inventory);
     let words: Vec<String> = plan.to_string().lines().map(|line| line.trim().to_owned()).collect();
@@ -237,13 +245,13 @@ fn a_group_without_volumes_of_the_layout_is_extended_too() {
 #[test]
 fn files_of_an_encrypted_filesystem_stay_with_it() {
     let mut layout = layout();
-    layout.filesystems[0].encrypted = Some(Encrypted { key: KeySource::Tpm2 });
+    layout.filesystems[0].encrypted = Some(EncryptionSpec { key: KeySource::Tpm2 });
     let volume = sparse("small", 4, "Block", "10Mi");
-    let first = planned(&layout, &machine(), Mode::Install, std::slice::from_ref(&volume)).unwrap();
+    let first = planned(&layout, &machine(), InstallMode::Install, std::slice::from_ref(&volume)).unwrap();
     let mut inventory = after(&first, machine());
     mark(&mut inventory);
     let again = |inventory: &Inventory, volume: &Value| {
-        let plan = planned(&layout, inventory, Mode::Reinstall, std::slice::from_ref(volume)).unwrap();
+        let plan = planned(&layout, inventory, InstallMode::Reinstall, std::slice::from_ref(volume)).unwrap();
         assert_sound(&plan, inventory);
         shown(&plan).concat()
     };
@@ -255,9 +263,9 @@ fn files_of_an_encrypted_filesystem_stay_with_it() {
     inventory.filesystems.last_mut().unwrap().sparse = sparse;
     // On a desk nobody has opened it.
     let mut closed = inventory.clone();
-    closed.stacked.retain(|stacked| stacked.kind != inventory::StackedKind::Crypt);
+    closed.stacked.retain(|stacked| stacked.kind != inventory::StackedDeviceKind::Crypt);
     closed.stacked.iter_mut().for_each(|stacked| stacked.uses.clear());
-    let plan = planned(&layout, &closed, Mode::Reinstall, std::slice::from_ref(&volume)).unwrap();
+    let plan = planned(&layout, &closed, InstallMode::Reinstall, std::slice::from_ref(&volume)).unwrap();
     assert!(plan.warnings.iter().any(|said| said.contains("volume small: the machine checks for its file")), "{plan}");
     let mut deleted = volume.clone();
     deleted["metadata"]["deletionTimestamp"] = json!("2026-11-24T12:00:00Z");
@@ -267,13 +275,13 @@ fn files_of_an_encrypted_filesystem_stay_with_it() {
     }
 }
 
-fn refused(layout: &Layout, machine: &Inventory, mode: Mode, volumes: &[Value]) -> Vec<String> {
+fn refused(layout: &Layout, machine: &Inventory, mode: InstallMode, volumes: &[Value]) -> Vec<String> {
     reasons(planned(layout, machine, mode, volumes))
 }
 
 #[test]
 fn an_approval_is_of_the_volumes_too() {
-    let plan = planned(&layout(), &machine(), Mode::Install, &four()).unwrap();
+    let plan = planned(&layout(), &machine(), InstallMode::Install, &four()).unwrap();
     let things = plan.verdicts.unwrap().things;
     let things: Vec<String> = things
         .iter()
@@ -289,7 +297,8 @@ fn an_approval_is_of_the_volumes_too() {
 fn options_of_a_class_are_tried() {
     let volumes = with_class(four(), json!({"fsType": "ext4", "mkfsOptions": "[\"-m\", \"0\"]"}));
     let plan =
-        super::super::make(&layout(), &machine(), request(Mode::Install, volumes, None), &mut counting()).unwrap();
+        super::super::make_plan(&layout(), &machine(), request(InstallMode::Install, volumes, None), &mut counting())
+            .unwrap();
     let text = plan.to_string();
     for device in ["sdc", "csi/web"] {
         assert!(text.contains(&format!("try ext4 -m 0 for {device} in memory\n")), "{text}");

@@ -2,7 +2,7 @@
 
 use super::identity::{claim, marked, reinstall};
 use super::*;
-use crate::topology::multipath;
+use crate::storage_graph::multipath;
 
 const LAYOUT: &str = r#"
 id: two
@@ -38,7 +38,7 @@ fn two_disks() -> Layout {
 }
 
 fn refusal(inventory: &Inventory) -> String {
-    let refusal = make(&two_disks(), inventory, Mode::Reinstall).unwrap_err();
+    let refusal = make(&two_disks(), inventory, InstallMode::Reinstall).unwrap_err();
     let [problem] = &refusal.problems[..] else { panic!("{refusal}") };
     problem.to_string()
 }
@@ -64,7 +64,7 @@ fn a_placeholder_proves_no_disk() {
     assert!(other.contains("which is now absent"), "{other}");
     let mut own_table = replaced(["0000", ""], ["0000", ""]);
     own_table.disks[1].table =
-        Some(inventory::Table { kind: "gpt".to_owned(), guid: Some(Uuid::from_u128(7)), partitions: Vec::new() });
+        Some(inventory::DiskTable { kind: "gpt".to_owned(), guid: Some(Uuid::from_u128(7)), partitions: Vec::new() });
     let said = refusal(&own_table);
     assert!(said.contains("which is now absent"), "{said}");
 }
@@ -80,7 +80,7 @@ fn the_recorded_disk_is_known_by_what_is_its_own_in_any_spelling() {
         (["0000", "0x5000c500a1b2c3d7"], ["None", "naa.5000C500A1B2C3D7"]),
         (["S1", "0x0000000000000000"], ["S1", "0x5000c500a1b2c3d7"]),
     ] {
-        let plan = make(&two_disks(), &replaced(recorded, found), Mode::Reinstall);
+        let plan = make(&two_disks(), &replaced(recorded, found), InstallMode::Reinstall);
         assert!(plan.is_ok(), "{recorded:?} {found:?}: {}", plan.unwrap_err());
     }
 }
@@ -90,12 +90,12 @@ fn a_placeholder_gives_up_no_disk_and_a_wwn_or_a_path_does() {
     let mut inventory = replaced(["0000", ""], ["0000", "0x5000c500a1b2c3d7"]);
     inventory.disks[1].by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-2".to_owned();
     let given = |name: &str| {
-        let claim = Claim {
+        let claim = InstallClaim {
             machine: "m".to_owned(),
             allocation: "a".to_owned(),
             order: Some("o".to_owned()),
             give_up: vec![name.to_owned()],
-            ..Claim::default()
+            ..InstallClaim::default()
         };
         reinstall(&two_disks(), &inventory, claim)
     };
@@ -125,8 +125,8 @@ fn a_disk_that_a_placeholder_selects_is_refused() {
         let mut layout = two_disks();
         layout.disks[1].device = device.into();
         layout.disks[1].hints = hints.iter().map(|(hint, value)| ((*hint).to_owned(), (*value).to_owned())).collect();
-        layout.filesystems[2].device = layout.disks[1].device.partition(1);
-        for mode in [Mode::Install, Mode::Reinstall] {
+        layout.filesystems[2].device = layout.disks[1].device.partition_path(1);
+        for mode in [InstallMode::Install, InstallMode::Reinstall] {
             let said = make(&layout, &inventory, mode).unwrap_err().to_string();
             assert!(said.contains(words), "{mode:?}: {said}");
         }
@@ -147,8 +147,8 @@ fn disks_with_one_placeholder_are_not_two_paths() {
         for disk in &mut inventory.disks[..2] {
             (disk.wwn, disk.serial) = (wwn.to_owned(), serial.to_owned());
         }
-        assert_eq!(multipath::other_path(&inventory.disks[0], &inventory).is_some(), is_path, "{wwn} {serial}");
-        let plan = make(&layout(), &inventory, Mode::Install);
+        assert_eq!(multipath::find_other_path(&inventory.disks[0], &inventory).is_some(), is_path, "{wwn} {serial}");
+        let plan = make(&layout(), &inventory, InstallMode::Install);
         assert_eq!(plan.is_err(), is_path, "{wwn} {serial}");
     }
 }
@@ -160,10 +160,17 @@ fn a_new_marker_records_no_placeholder() {
     let plan = reinstall(
         &layout(),
         &inventory,
-        Claim { waiver: Some(Waiver::Operator), give_up: vec!["0x5000c500a1b2c3d7".to_owned()], ..claim() },
+        InstallClaim {
+            waiver: Some(MarkerWaiver::Operator),
+            give_up: vec!["0x5000c500a1b2c3d7".to_owned()],
+            ..claim()
+        },
     );
     let plan = plan.unwrap_or_else(|refusal| panic!("{refusal}"));
-    let record = super::super::marking::of_disk(&inventory.disks[0], &inventory::OwnIdentifiers::of(&inventory.disks));
+    let record = super::super::install_marker::unique_record(
+        &inventory.disks[0],
+        &inventory::UniqueIdentifiers::from_disks(&inventory.disks),
+    );
     assert_eq!((record.serial.as_str(), record.wwn.as_str()), ("", "0x5000c500a1b2c3d7"));
-    assert_eq!(verdicts(&plan)[0], Verdict::Wipe);
+    assert_eq!(verdicts(&plan)[0], DiskVerdict::Wipe);
 }

@@ -2,7 +2,7 @@
 
 use super::stacks::{five, group, volume};
 use super::*;
-use crate::inventory::{Filesystem as Inside, LogicalVolume, PhysicalVolume};
+use crate::inventory::{FilesystemContents as Inside, LvmLogicalVolume, LvmPhysicalVolume};
 use crate::layout::{LvmType, OnReinstall};
 
 /// Root on sda; /var/lib on a group over two whole disks, beside a volume of somebody else; a kept disk with a partition
@@ -13,17 +13,17 @@ fn storage() -> Layout {
     layout.disks.extend(["/dev/sdc", "/dev/sdd"].map(super::stacks::whole));
     layout.volumegroups = vec![group("csi-lvm", &["/dev/sdc", "/dev/sdd"])];
     layout.logicalvolumes = vec![volume("varlib", "csi-lvm", 4000, LvmType::Linear)];
-    let varlib = filesystem("/var/lib", "/dev/csi-lvm/varlib", Format::Ext4, "varlib");
-    layout.filesystems.push(Filesystem { reinstall: OnReinstall::Merge, ..varlib });
+    let varlib = filesystem("/var/lib", "/dev/csi-lvm/varlib", FilesystemFormat::Ext4, "varlib");
+    layout.filesystems.push(FilesystemSpec { reinstall: OnReinstall::Merge, ..varlib });
     layout
 }
 
 fn machine() -> Inventory {
-    let mut machine = after(&make(&storage(), &five(), Mode::Install).unwrap(), five());
+    let mut machine = after(&make(&storage(), &five(), InstallMode::Install).unwrap(), five());
     let parts = &mut machine.disks[1].table.as_mut().unwrap().partitions;
     let signature =
-        Signature { kind: "xfs".into(), usage: "filesystem".into(), label: "old".into(), uuid: "0b2d".into() };
-    parts.push(inventory::Partition {
+        DeviceSignature { kind: "xfs".into(), usage: "filesystem".into(), label: "old".into(), uuid: "0b2d".into() };
+    parts.push(inventory::DiskPartition {
         number: 5,
         device: "/dev/sdb5".into(),
         size_bytes: 700 * MIB,
@@ -35,9 +35,9 @@ fn machine() -> Inventory {
     group.uuid = "kZ3Wud-group".into();
     group.volumes[0].uuid = "kZ3Wud-varlib".into();
     for (physical, uuid) in group.physical.iter_mut().zip(["pv-c", "pv-d"]) {
-        *physical = PhysicalVolume { uuid: uuid.into(), ..physical.clone() };
+        *physical = LvmPhysicalVolume { uuid: uuid.into(), ..physical.clone() };
     }
-    let theirs = LogicalVolume {
+    let theirs = LvmLogicalVolume {
         name: "pvc-1".into(),
         uuid: "kZ3Wud-pvc".into(),
         size_bytes: 800 * MIB,
@@ -60,11 +60,11 @@ fn machine() -> Inventory {
 }
 
 /// The look into filesystems that the test has made says nothing of a marker: an operator has waived it.
-fn reinstall_without_marker() -> Request {
-    let claim = Claim { waiver: Some(Waiver::Operator), ..Claim::default() };
-    Request {
-        mode: Mode::Reinstall,
-        steps: Steps::default(),
+fn reinstall_without_marker() -> PlanRequest {
+    let claim = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..InstallClaim::default() };
+    PlanRequest {
+        mode: InstallMode::Reinstall,
+        steps: StepList::default(),
         subject: subject(),
         assigned: Default::default(),
         claim: Some(claim),
@@ -73,7 +73,7 @@ fn reinstall_without_marker() -> Request {
 
 #[test]
 fn the_preview_says_what_is_on_kept_disks_and_where_it_goes() {
-    let plan = super::super::make(&storage(), &machine(), reinstall_without_marker(), &mut counting()).unwrap();
+    let plan = super::super::make_plan(&storage(), &machine(), reinstall_without_marker(), &mut counting()).unwrap();
     let plan = Plan { warnings: Vec::new(), ..plan };
     assert_printed("preview", &plan);
     let text = plan.to_string();
@@ -92,27 +92,27 @@ fn the_preview_says_what_is_on_kept_disks_and_where_it_goes() {
 
 #[test]
 fn the_plan_ends_with_what_is_lost_and_what_stays() {
-    let plan = super::super::make(&storage(), &machine(), reinstall_without_marker(), &mut counting()).unwrap();
+    let plan = super::super::make_plan(&storage(), &machine(), reinstall_without_marker(), &mut counting()).unwrap();
     let end = "\n1 disk wiped (up to 21.0 GB of data is lost): sda\n3 disks kept: sdb, sdc, sdd\n2 disks not touched: sde, sdf\n";
     assert!(plan.to_string().ends_with(end), "{plan}");
     assert_eq!(serde_json::to_value(&plan).unwrap()["summary"]["lost_bytes"], 20_000 * MIB);
     let mut blank = five();
     blank.disks.iter_mut().for_each(|disk| disk.blank = true);
-    let plan = make(&layout(), &blank, Mode::Install).unwrap();
+    let plan = make(&layout(), &blank, InstallMode::Install).unwrap();
     assert!(plan.to_string().contains("\n2 disks wiped (nothing is lost): sda, sdb\n"), "{plan}");
 }
 
 #[test]
 fn on_a_terminal_what_is_wiped_has_a_colour() {
-    let plan = make(&layout(), &installed(), Mode::Reinstall).unwrap();
-    let coloured = crate::text::terminal::styled(&format!("{plan:#}"));
+    let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
+    let coloured = crate::format::terminal::render_styles(&format!("{plan:#}"));
     assert_eq!(coloured.matches("\x1b[1;31mWIPE\x1b[0m").count(), 1, "{coloured}");
     assert_eq!(coloured.replace("\x1b[1;31m", "").replace("\x1b[0m", ""), plan.to_string());
 }
 
 #[test]
 fn warnings_are_loud_and_in_the_json() {
-    let plan = make(&layout(), &installed(), Mode::Reinstall).unwrap();
+    let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
     let plan = Plan { warnings: vec!["/dev/md/data has lost a member".to_owned()], ..plan };
     assert!(plan.to_string().contains("\n\nWARNING: /dev/md/data has lost a member\n\n 1  image.reach"), "{plan}");
     let json = serde_json::to_value(&plan).unwrap();

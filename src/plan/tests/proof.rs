@@ -3,14 +3,14 @@
 
 use super::identity::{claim, marked, planned};
 use super::*;
-use crate::marker::MarkedDisk;
+use crate::install_marker::RecordedDisk;
 
 const OTHER_GUID: &str = "00000000-0000-4000-8000-0000000000ff";
 
 /// A marker of this machine and allocation, found on the disks.
 #[derive(Debug, Clone, Copy)]
 struct Case {
-    mode: Mode,
+    mode: InstallMode,
     /// The control plane declares an attempt that has begun.
     has_begun: bool,
     secret: Secret,
@@ -34,7 +34,7 @@ const BOTH: [bool; 2] = [false, true];
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for mode in [Mode::Install, Mode::Reinstall] {
+    for mode in [InstallMode::Install, InstallMode::Reinstall] {
         for secret in [Secret::OfTheAttempt, Secret::OfAnother, Secret::Absent] {
             for has_begun in BOTH {
                 for is_image_right in BOTH {
@@ -66,18 +66,18 @@ impl Case {
         self.has_begun && self.secret == Secret::OfTheAttempt && self.is_image_right && tables
     }
 
-    fn machine(self) -> (Inventory, Claim) {
+    fn machine(self) -> (Inventory, InstallClaim) {
         let mut inventory = marked();
-        let another = AttemptSecret::draw(&mut counting_from(0xbad));
+        let another = AttemptSecret::generate(&mut counting_from(0xbad));
         let digest = secret().digest().unwrap();
         let found = inventory.filesystems[0].marker.as_mut().unwrap();
-        let announced = found.disks.iter().map(|disk| MarkedDisk {
+        let announced = found.disks.iter().map(|disk| RecordedDisk {
             guid: disk.guid.clone().filter(|_| !self.has_own_table),
             guid_before: None,
             ..disk.clone()
         });
-        let begun_on: Vec<MarkedDisk> = announced.collect();
-        found.order = (self.mode == Mode::Reinstall).then(|| "o-1".to_owned());
+        let begun_on: Vec<RecordedDisk> = announced.collect();
+        found.order = (self.mode == InstallMode::Reinstall).then(|| "o-1".to_owned());
         found.image = if self.is_image_right { "i" } else { "j" }.to_owned();
         found.secret = match self.secret {
             Secret::OfTheAttempt => Some(secret()),
@@ -91,9 +91,9 @@ impl Case {
             inventory.disks[0].table.as_mut().unwrap().guid = Some(OTHER_GUID.parse().unwrap());
         }
         let record = AttemptRecord { secret_digest: digest, image: Some("i".to_owned()) };
-        let claim = Claim {
-            order: (self.mode == Mode::Reinstall).then(|| "o-1".to_owned()),
-            waiver: (self.mode == Mode::Reinstall && self.has_begun).then_some(Waiver::Begun),
+        let claim = InstallClaim {
+            order: (self.mode == InstallMode::Reinstall).then(|| "o-1".to_owned()),
+            waiver: (self.mode == InstallMode::Reinstall && self.has_begun).then_some(MarkerWaiver::Begun),
             begun_on: if self.has_begun { begun_on } else { Vec::new() },
             attempt: self.has_begun.then_some(record),
             ..claim()
@@ -112,7 +112,7 @@ fn a_marker_proves_an_installation_only_by_secret_image_and_tables_of_the_begun_
             Ok(plan) => {
                 assert_eq!(plan.already.is_some(), case.is_proven(), "{case:?}");
                 // Where a first installation finds a marker of its own that is not proven, it neither boots nor erases it.
-                assert!(case.mode == Mode::Reinstall || case.is_proven(), "{case:?}");
+                assert!(case.mode == InstallMode::Reinstall || case.is_proven(), "{case:?}");
                 booted += u32::from(case.is_proven());
                 carried_out += u32::from(!case.is_proven());
             }
@@ -120,7 +120,7 @@ fn a_marker_proves_an_installation_only_by_secret_image_and_tables_of_the_begun_
                 assert!(!case.is_proven(), "{case:?}: {refusal}");
                 // Tables that contradict all records are refused by other rules.
                 let is_consistent = case.is_marker_right && case.are_disks_right;
-                assert!(case.mode == Mode::Install || !is_consistent, "{case:?}: {refusal}");
+                assert!(case.mode == InstallMode::Install || !is_consistent, "{case:?}: {refusal}");
                 refused += 1;
             }
         }
@@ -134,12 +134,16 @@ fn the_old_system_with_the_id_of_the_order_in_its_marker_is_reinstalled() {
     let mut inventory = marked();
     let marker = inventory.filesystems[0].marker.as_mut().unwrap();
     (marker.order, marker.image, marker.secret) = (claim().order, subject().image, Some(secret()));
-    for attempt in
-        [None, record_of(&Marker { secret: Some(AttemptSecret::draw(&mut counting())), ..Marker::default() })]
-    {
-        let claim = Claim { attempt, ..claim() };
-        let plan = planned(&layout(), &inventory, Mode::Reinstall, claim).unwrap();
-        assert_eq!((plan.already.is_none(), plan.disks[0].verdict), (true, Verdict::Wipe), "{plan}");
+    for attempt in [
+        None,
+        record_of(&InstallMarker {
+            secret: Some(AttemptSecret::generate(&mut counting())),
+            ..InstallMarker::default()
+        }),
+    ] {
+        let claim = InstallClaim { attempt, ..claim() };
+        let plan = planned(&layout(), &inventory, InstallMode::Reinstall, claim).unwrap();
+        assert_eq!((plan.already.is_none(), plan.disks[0].verdict), (true, DiskVerdict::Wipe), "{plan}");
     }
 }
 
@@ -152,19 +156,19 @@ fn the_announced_digest_is_that_of_the_marker() {
 }
 
 fn announced_and_written(ids: u128) -> (String, String) {
-    let request = Request {
-        mode: Mode::Install,
-        steps: Steps::default(),
+    let request = PlanRequest {
+        mode: InstallMode::Install,
+        steps: StepList::default(),
         subject: subject(),
         assigned: Default::default(),
-        claim: Some(Claim { order: None, ..claim() }),
+        claim: Some(InstallClaim { order: None, ..claim() }),
     };
-    let plan = super::super::make(&layout(), &machine(), request, &mut counting_from(ids)).unwrap();
+    let plan = super::super::make_plan(&layout(), &machine(), request, &mut counting_from(ids)).unwrap();
     let (mut announced, mut written) = (None, None);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
         match operation {
-            Operation::Run(OfRun::TellPointOfNoReturn { secret_digest, .. }) => announced.clone_from(secret_digest),
-            Operation::Run(OfRun::WriteMarker(marker)) => {
+            Operation::Run(SessionOp::TellPointOfNoReturn { secret_digest, .. }) => announced.clone_from(secret_digest),
+            Operation::Run(SessionOp::WriteMarker(marker)) => {
                 written = record_of(marker).map(|record| record.secret_digest)
             }
             _ => {}

@@ -7,7 +7,7 @@ use super::identity::{claim, marker, reinstall};
 use super::judged::Judged;
 use super::*;
 use crate::device::DevicePath;
-use crate::topology::Stack;
+use crate::storage_graph::DeviceStack;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -23,10 +23,10 @@ fn bottoms<'a>(plan: &'a Plan, brought: &Brought, device: &DevicePath) -> BTreeS
         .collect()
 }
 
-fn is_made(verdict: Verdict) -> bool {
+fn is_made(verdict: DiskVerdict) -> bool {
     match verdict {
-        Verdict::Wipe | Verdict::Make => true,
-        Verdict::Keep | Verdict::NotOurs | Verdict::Volumes => false,
+        DiskVerdict::Wipe | DiskVerdict::Make => true,
+        DiskVerdict::Keep | DiskVerdict::NotOurs | DiskVerdict::Volumes => false,
     }
 }
 
@@ -39,20 +39,20 @@ pub(super) fn assert_sound(plan: &Plan, inventory: &Inventory) {
                 let disks = bottoms(plan, &brought, device);
                 assert!(!disks.is_empty(), "{operation:?}");
                 let fills =
-                    matches!(operation, Operation::Device(OnDevice::MakeFilesystem(_))) && is_blank(inventory, device);
-                let takes = matches!(operation, Operation::Device(OnDevice::PreparePersistent(_)));
+                    matches!(operation, Operation::Device(DeviceOp::MakeFilesystem(_))) && is_blank(inventory, device);
+                let takes = matches!(operation, Operation::Device(DeviceOp::PreparePersistent(_)));
                 assert!(disks.iter().all(|disk| is_made(verdict(disk))) || fills || takes, "{operation:?}");
                 assert!(index >= plan.point_of_no_return);
             }
             match operation {
-                Operation::Device(OnDevice::PreparePersistent(volume)) => assert_prepares(volume, plan, inventory),
+                Operation::Device(DeviceOp::PreparePersistent(volume)) => assert_prepares(volume, plan, inventory),
                 Operation::Device(operation) => assert_on_device(operation, inventory, verdict),
                 Operation::Run(operation) => assert_of_run(operation, inventory, verdict),
             }
         }
     }
-    for disk in plan.disks.iter().filter(|disk| disk.verdict == Verdict::Make) {
-        let found = inventory.disk(disk.device.as_str()).unwrap();
+    for disk in plan.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Make) {
+        let found = inventory.find_disk(disk.device.as_str()).unwrap();
         let partitions = found.table.iter().flat_map(|table| &table.partitions);
         assert!(found.blank || (found.table.is_some() && partitions.into_iter().all(|part| part.blank)), "{disk:?}");
     }
@@ -60,78 +60,78 @@ pub(super) fn assert_sound(plan: &Plan, inventory: &Inventory) {
     extents::assert_just_what_is_written(plan, inventory);
 }
 
-fn assert_on_device(operation: &OnDevice, inventory: &Inventory, verdict: impl Fn(&str) -> Verdict) {
+fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
     match operation {
-        OnDevice::WipeDisk(wipe) => assert_wipe(wipe, inventory),
-        OnDevice::WriteTable(table) => assert_table(table, inventory.disk(table.device.as_str()).unwrap()),
-        OnDevice::Release(holder) => assert_release(holder, inventory, verdict),
-        OnDevice::AssertFree { disks } => {
-            let is_made = |disk: &DevicePath| is_made(verdict(&inventory.disk(disk.as_str()).unwrap().name));
+        DeviceOp::WipeDisk(wipe) => assert_wipe(wipe, inventory),
+        DeviceOp::WriteTable(table) => assert_table(table, inventory.find_disk(table.device.as_str()).unwrap()),
+        DeviceOp::Release(holder) => assert_release(holder, inventory, verdict),
+        DeviceOp::AssertFree { disks } => {
+            let is_made = |disk: &DevicePath| is_made(verdict(&inventory.find_disk(disk.as_str()).unwrap().name));
             assert!(disks.iter().all(is_made), "{operation:?}");
         }
-        OnDevice::TakeDown { .. }
-        | OnDevice::ProveZeros(_)
-        | OnDevice::CreateArray(_)
-        | OnDevice::CreateGroup(_)
-        | OnDevice::CreateVolume(_)
-        | OnDevice::CreateContainer(_)
-        | OnDevice::OpenContainer(_)
-        | OnDevice::CloseContainer { .. }
-        | OnDevice::AssembleArray(_)
-        | OnDevice::ActivateGroup(_)
-        | OnDevice::TryArray(_)
-        | OnDevice::TryFilesystem(_)
-        | OnDevice::MakeFilesystem(_)
-        | OnDevice::PreparePersistent(_)
-        | OnDevice::DeactivateGroup { .. }
-        | OnDevice::StopArray { .. } => {}
+        DeviceOp::TakeDown { .. }
+        | DeviceOp::ProveZeros(_)
+        | DeviceOp::CreateArray(_)
+        | DeviceOp::CreateGroup(_)
+        | DeviceOp::CreateVolume(_)
+        | DeviceOp::CreateContainer(_)
+        | DeviceOp::OpenContainer(_)
+        | DeviceOp::CloseContainer { .. }
+        | DeviceOp::AssembleArray(_)
+        | DeviceOp::ActivateGroup(_)
+        | DeviceOp::TryArray(_)
+        | DeviceOp::TryFilesystem(_)
+        | DeviceOp::MakeFilesystem(_)
+        | DeviceOp::PreparePersistent(_)
+        | DeviceOp::DeactivateGroup { .. }
+        | DeviceOp::StopArray { .. } => {}
     }
 }
 
-fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str) -> Verdict) {
-    let verdict = |device: &DevicePath| verdict(&inventory.disk(device.as_str()).unwrap().name);
+fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
+    let verdict = |device: &DevicePath| verdict(&inventory.find_disk(device.as_str()).unwrap().name);
     match operation {
-        OfRun::BurnDisk(burn) => assert_burn(burn, inventory.disk(burn.device.as_str()).unwrap()),
-        OfRun::CreateSystem(create) => {
+        SessionOp::BurnDisk(burn) => assert_burn(burn, inventory.find_disk(burn.device.as_str()).unwrap()),
+        SessionOp::CreateSystem(create) => {
             assert!(create.disks.iter().all(|disk| is_made(verdict(disk))), "{operation:?}");
-            assert_burn(&create.onto, inventory.disk(create.onto.device.as_str()).unwrap());
+            assert_burn(&create.onto, inventory.find_disk(create.onto.device.as_str()).unwrap());
         }
-        OfRun::LockDisk { device, .. } => assert!(!is_made(verdict(device)), "{operation:?}"),
-        OfRun::UnlockDisk { device, .. } => {
-            assert!(matches!(verdict(device), Verdict::Keep | Verdict::Volumes), "{operation:?}");
+        SessionOp::LockDisk { device, .. } => assert!(!is_made(verdict(device)), "{operation:?}"),
+        SessionOp::UnlockDisk { device, .. } => {
+            assert!(matches!(verdict(device), DiskVerdict::Keep | DiskVerdict::Volumes), "{operation:?}");
         }
-        OfRun::ReachImage { .. }
-        | OfRun::VerifyDefinition { .. }
-        | OfRun::FindPrograms { .. }
-        | OfRun::IdentifyDisk(_)
-        | OfRun::CheckContainers(_)
-        | OfRun::Rehearse(_)
-        | OfRun::TellPointOfNoReturn { .. }
-        | OfRun::MoveStands { .. }
-        | OfRun::Mount(_)
-        | OfRun::MountReadOnly(_)
-        | OfRun::GrowFilesystem(_)
-        | OfRun::BurnImage { .. }
-        | OfRun::WriteMachineFiles { .. }
-        | OfRun::InjectFiles(_)
-        | OfRun::WritePersistent(_)
-        | OfRun::Finish(_)
-        | OfRun::AdaptImage(_)
-        | OfRun::AdaptMoved(_)
-        | OfRun::Receive(_)
-        | OfRun::WriteFstab(_)
-        | OfRun::ExtendFstab(_)
-        | OfRun::WriteCrypttab(_)
-        | OfRun::FindLoader
-        | OfRun::RemoveVariables(_)
-        | OfRun::WriteBootEntries(_)
-        | OfRun::LoadKernel
-        | OfRun::ProveKept(_)
-        | OfRun::WriteMarker(_)
-        | OfRun::Unmount
-        | OfRun::FlushDisks { .. }
-        | OfRun::Report(_)
-        | OfRun::Kexec => {}
+        SessionOp::ReachImage { .. }
+        | SessionOp::VerifyDefinition { .. }
+        | SessionOp::FindPrograms { .. }
+        | SessionOp::IdentifyDisk(_)
+        | SessionOp::CheckContainers(_)
+        | SessionOp::Rehearse(_)
+        | SessionOp::TellPointOfNoReturn { .. }
+        | SessionOp::MoveStands { .. }
+        | SessionOp::Mount(_)
+        | SessionOp::MountReadOnly(_)
+        | SessionOp::GrowFilesystem(_)
+        | SessionOp::BurnImage { .. }
+        | SessionOp::WriteMachineFiles { .. }
+        | SessionOp::InjectFiles(_)
+        | SessionOp::WritePersistent(_)
+        | SessionOp::Finish(_)
+        | SessionOp::AdaptImage(_)
+        | SessionOp::AdaptMoved(_)
+        | SessionOp::Receive(_)
+        | SessionOp::WriteFstab(_)
+        | SessionOp::ExtendFstab(_)
+        | SessionOp::WriteCrypttab(_)
+        | SessionOp::FindLoader
+        | SessionOp::RemoveVariables(_)
+        | SessionOp::WriteBootEntries(_)
+        | SessionOp::LoadKernel
+        | SessionOp::ProveKept(_)
+        | SessionOp::WriteMarker(_)
+        | SessionOp::Unmount
+        | SessionOp::FlushDisks { .. }
+        | SessionOp::Report(_)
+        | SessionOp::Kexec => {}
     }
 }
 
@@ -140,39 +140,39 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
 fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventory) {
     let brought = brought(plan);
     let disks: BTreeSet<&str> =
-        volume.written().into_iter().flat_map(|device| bottoms(plan, &brought, device)).collect();
+        volume.written_devices().into_iter().flat_map(|device| bottoms(plan, &brought, device)).collect();
     let verdict = |name: &str| plan.disks.iter().find(|disk| disk.name == name).unwrap().verdict;
     assert!(!disks.is_empty(), "{volume:?}");
     for disk in disks {
         let found = inventory.disks.iter().find(|found| found.name == disk).unwrap();
         match verdict(disk) {
-            Verdict::Wipe | Verdict::Make => {}
-            Verdict::Volumes => {
+            DiskVerdict::Wipe | DiskVerdict::Make => {}
+            DiskVerdict::Volumes => {
                 assert!(volume.must_be_blank && found.blank && found.device == volume.device, "{volume:?}");
                 let others = plan.volumes.iter().filter(|other| other.disks.iter().any(|name| name == disk));
                 assert_eq!(others.count(), 1, "{volume:?}");
             }
-            Verdict::Keep => {
+            DiskVerdict::Keep => {
                 let create = volume.create.as_ref().unwrap_or_else(|| panic!("{volume:?}"));
                 let group = inventory.groups.iter().find(|group| group.name == create.group).unwrap();
                 assert!(group.volumes.iter().all(|is| is.name != create.name), "{volume:?}");
-                assert!(create.size.mib().unwrap() * MIB <= group.free_bytes.unwrap(), "{volume:?}");
+                assert!(create.size.as_mib().unwrap() * MIB <= group.free_bytes.unwrap(), "{volume:?}");
             }
-            Verdict::NotOurs => panic!("{volume:?} on {disk}, which is not ours"),
+            DiskVerdict::NotOurs => panic!("{volume:?} on {disk}, which is not ours"),
         }
     }
 }
 
 /// A reinstall, with other UUIDs than those of the installation.
-fn later(layout: &Layout, inventory: &Inventory, claim: Option<Claim>) -> Result<Plan, Box<Refusal>> {
-    let request = Request {
-        mode: Mode::Reinstall,
-        steps: Steps::default(),
+fn later(layout: &Layout, inventory: &Inventory, claim: Option<InstallClaim>) -> Result<Plan, Box<PlanRefusal>> {
+    let request = PlanRequest {
+        mode: InstallMode::Reinstall,
+        steps: StepList::default(),
         subject: subject(),
         assigned: Default::default(),
         claim,
     };
-    super::super::make(layout, inventory, request, &mut counting_from(1000))
+    super::super::make_plan(layout, inventory, request, &mut counting_from(1000))
 }
 
 fn is_blank(inventory: &Inventory, device: &DevicePath) -> bool {
@@ -181,7 +181,7 @@ fn is_blank(inventory: &Inventory, device: &DevicePath) -> bool {
 }
 
 /// What runs on kept disks alone stays, and on foreign ones what was running before.
-fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str) -> Verdict) {
+fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
     let device = match holder {
         Holder::Swap { device }
         | Holder::Array { device }
@@ -189,16 +189,16 @@ fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str)
         | Holder::Volume { device, .. }
         | Holder::Bcache { device } => device,
     };
-    let stack = Stack::new(inventory);
-    let disks = stack.disks(&stack.name(&device.as_str().into()));
-    let verdicts: Vec<Verdict> = disks.iter().map(|disk| verdict(disk)).collect();
+    let stack = DeviceStack::new(inventory);
+    let disks = stack.disks_below(&stack.kernel_name(&device.as_str().into()));
+    let verdicts: Vec<DiskVerdict> = disks.iter().map(|disk| verdict(disk)).collect();
     let assembled = inventory.stacked.iter().any(|stacked| stacked.device == *device && stacked.assembled);
-    let put_back = assembled && verdicts.iter().any(|verdict| *verdict != Verdict::Keep);
-    assert!(verdicts.contains(&Verdict::Wipe) || put_back, "{holder:?} on {verdicts:?}");
+    let put_back = assembled && verdicts.iter().any(|verdict| *verdict != DiskVerdict::Keep);
+    assert!(verdicts.contains(&DiskVerdict::Wipe) || put_back, "{holder:?} on {verdicts:?}");
 }
 
 fn assert_wipe(wipe: &WipeDisk, inventory: &Inventory) {
-    let disk = inventory.disk(wipe.device.as_str()).unwrap();
+    let disk = inventory.find_disk(wipe.device.as_str()).unwrap();
     assert!(wipe.zero.iter().chain(&wipe.first).all(|range| range.start + range.length <= disk.size_bytes));
     assert!(wipe.zero.windows(2).all(|pair| pair[0].start + pair[0].length < pair[1].start));
     // What boots it goes before anything that a booted system would miss.
@@ -210,7 +210,7 @@ fn assert_wipe(wipe: &WipeDisk, inventory: &Inventory) {
     }
 }
 
-fn assert_table(table: &PartitionTable, disk: &inventory::Disk) {
+fn assert_table(table: &PartitionTable, disk: &inventory::InventoryDisk) {
     let sector = u64::from(disk.sector_bytes);
     assert_eq!(table.sector_bytes, disk.sector_bytes);
     let mut next = MIB / sector;
@@ -226,10 +226,10 @@ fn assert_table(table: &PartitionTable, disk: &inventory::Disk) {
 }
 
 /// The image is for this disk, and what is mounted of it, or grows, is on it.
-fn assert_burn(burn: &BurnDisk, disk: &inventory::Disk) {
+fn assert_burn(burn: &BurnDisk, disk: &inventory::InventoryDisk) {
     assert_eq!((burn.size_bytes, burn.sector_bytes), (disk.size_bytes, disk.sector_bytes));
     assert!(!burn.filesystems.is_empty());
-    assert!(burn.filesystems.iter().all(|is| is.device == disk.device.partition(is.number)), "{burn:?}");
+    assert!(burn.filesystems.iter().all(|is| is.device == disk.device.partition_path(is.number)), "{burn:?}");
     let is_listed = |number: u32| burn.filesystems.iter().any(|is| is.number == number);
     assert!(burn.grow.is_none_or(is_listed), "{burn:?}");
 }
@@ -247,12 +247,12 @@ fn assert_parents_first(plan: &Plan) {
 }
 
 /// What is on the disks that were not to be wiped, and on top of them.
-fn untouched(inventory: &Inventory, plan: &Plan) -> (Vec<inventory::Disk>, Vec<inventory::VolumeGroup>) {
-    let stays = |name: &str| plan.disks.iter().any(|disk| disk.name == name && disk.verdict == Verdict::Keep);
+fn untouched(inventory: &Inventory, plan: &Plan) -> (Vec<inventory::InventoryDisk>, Vec<inventory::LvmVolumeGroup>) {
+    let stays = |name: &str| plan.disks.iter().any(|disk| disk.name == name && disk.verdict == DiskVerdict::Keep);
     let disks = inventory.disks.iter().filter(|disk| stays(&disk.name)).cloned();
-    let stack = Stack::new(inventory);
-    let on_kept = |group: &&inventory::VolumeGroup| {
-        let disks = |device: &DevicePath| stack.disks(&stack.name(device));
+    let stack = DeviceStack::new(inventory);
+    let on_kept = |group: &&inventory::LvmVolumeGroup| {
+        let disks = |device: &DevicePath| stack.disks_below(&stack.kernel_name(device));
         let stays = |device: &DevicePath| disks(device).iter().all(|disk| stays(disk));
         group.physical.iter().all(|physical| physical.device.as_ref().is_some_and(stays))
     };
@@ -263,17 +263,17 @@ const CASES: u32 = 400;
 
 fn writes_raw_image(plan: &Plan) -> bool {
     let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
-    operations.any(|operation| matches!(operation, Operation::Run(OfRun::BurnDisk(_))))
+    operations.any(|operation| matches!(operation, Operation::Run(SessionOp::BurnDisk(_))))
 }
 
 fn note_reinstall(judged: &Judged, plan: &Plan) {
-    let (keeps, is_raw) = (verdicts(plan).contains(&Verdict::Keep), writes_raw_image(plan));
+    let (keeps, is_raw) = (verdicts(plan).contains(&DiskVerdict::Keep), writes_raw_image(plan));
     judged.note("reinstalls", true);
     judged.note("reinstalls that keep a disk", keeps);
     judged.note("reinstalls with a raw image", is_raw);
     judged.note("reinstalls that keep a disk, with a raw image", keeps && is_raw);
     let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
-    let opens = operations.any(|is| matches!(is, Operation::Device(OnDevice::OpenContainer(_))));
+    let opens = operations.any(|is| matches!(is, Operation::Device(DeviceOp::OpenContainer(_))));
     judged.note("reinstalls that keep an encrypted group", opens);
 }
 
@@ -289,17 +289,17 @@ fn no_plan_destroys_what_is_kept_or_foreign() {
     )| {
         judged.case();
         // Valid, except for sizes that are too small in themselves.
-        let problems = crate::layout::validate(&layout);
+        let problems = crate::layout::validate_layout(&layout);
         let too_small = |text: &str| text.contains("needs at least") || text.contains("of the group are usable");
         prop_assert!(problems.iter().all(|problem| too_small(&problem.message)), "{:?}", problems);
-        let mode = if again { Mode::Reinstall } else { Mode::Install };
+        let mode = if again { InstallMode::Reinstall } else { InstallMode::Install };
         prop_assert_eq!(make(&layout, &machine, mode), make(&layout, &machine, mode));
         match make(&layout, &machine, mode) {
             Ok(plan) => {
                 let is_full = |disk: &DiskPlan| disk.found.table.is_some() || !disk.found.signatures.is_empty();
-                let of_others = |disk: &DiskPlan| disk.verdict == Verdict::NotOurs && is_full(disk);
-                judged.note("installations", mode == Mode::Install);
-                judged.note("reinstalls", mode == Mode::Reinstall);
+                let of_others = |disk: &DiskPlan| disk.verdict == DiskVerdict::NotOurs && is_full(disk);
+                judged.note("installations", mode == InstallMode::Install);
+                judged.note("reinstalls", mode == InstallMode::Reinstall);
                 judged.note("with a raw image", writes_raw_image(&plan));
                 judged.note("over another layout's", plan.disks.iter().any(is_full));
                 judged.note("beside a foreign disk that is not empty", plan.disks.iter().any(of_others));
@@ -308,7 +308,7 @@ fn no_plan_destroys_what_is_kept_or_foreign() {
                 let after = after(&plan, machine.clone());
                 for (before, after) in machine.disks.iter().zip(&after.disks) {
                     let verdict = plan.disks.iter().find(|disk| disk.name == before.name).unwrap().verdict;
-                    prop_assert!(verdict == Verdict::Wipe || before.signatures == after.signatures);
+                    prop_assert!(verdict == DiskVerdict::Wipe || before.signatures == after.signatures);
                 }
             }
             Err(refusal) => prop_assert!(!refusal.problems.is_empty()),
@@ -329,7 +329,7 @@ fn a_reinstall_over_an_install_keeps_and_a_second_one_too() {
     let judged = Judged::new("a_reinstall_over_an_install_keeps_and_a_second_one_too");
     proptest!(ProptestConfig::with_cases(CASES), |(layout in any_layout(), machine in any_machine())| {
         judged.case();
-        let Ok(first) = make(&layout, &machine, Mode::Install) else { return Ok(()) };
+        let Ok(first) = make(&layout, &machine, InstallMode::Install) else { return Ok(()) };
         judged.note("installations", true);
         let installed = after(&first, machine);
         match later(&layout, &installed, None) {
@@ -338,7 +338,7 @@ fn a_reinstall_over_an_install_keeps_and_a_second_one_too() {
                 assert_sound(&second, &installed);
                 let reinstalled = after(&second, installed.clone());
                 prop_assert_eq!(untouched(&installed, &second), untouched(&reinstalled, &second));
-                prop_assert!(make(&layout, &reinstalled, Mode::Reinstall).is_ok());
+                prop_assert!(make(&layout, &reinstalled, InstallMode::Reinstall).is_ok());
             }
             Err(refusal) => {
                 let expected = ["which a reinstall wipes, and on", "is not reinstallable", "contains /"];
@@ -371,10 +371,10 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
         swapped in prop::bool::weighted(0.1),
         hinted in prop::collection::vec(prop::bool::weighted(0.3), NAMES.len()),
         lookalike in 0..NAMES.len(),
-        waiver in prop_oneof![3 => Just(None), 1 => Just(Some(Waiver::Operator)), 1 => Just(Some(Waiver::Begun))],
+        waiver in prop_oneof![3 => Just(None), 1 => Just(Some(MarkerWaiver::Operator)), 1 => Just(Some(MarkerWaiver::Begun))],
     )| {
         judged.case();
-        let Ok(first) = make(&layout, &blank(), Mode::Install) else { return Ok(()) };
+        let Ok(first) = make(&layout, &blank(), InstallMode::Install) else { return Ok(()) };
         judged.note("installations", true);
         let mut machine = after(&first, blank());
         for disk in &mut machine.disks {
@@ -390,9 +390,9 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
                 disk.hints.insert("vendor".to_owned(), vendor(name));
             }
         }
-        let signatures = vec![Signature { kind: "xfs".to_owned(), usage: "filesystem".to_owned(), ..Signature::default() }];
+        let signatures = vec![DeviceSignature { kind: "xfs".to_owned(), usage: "filesystem".to_owned(), ..DeviceSignature::default() }];
         let serial = "archive".to_owned();
-        machine.disks.push(inventory::Disk { serial, vendor: vendor(NAMES[lookalike]), signatures, ..disk("sdz", 6000) });
+        machine.disks.push(inventory::InventoryDisk { serial, vendor: vendor(NAMES[lookalike]), signatures, ..disk("sdz", 6000) });
         let root_uuid = simulator::root_uuid(&first);
         let marked = |machine: &mut Inventory| {
             let roots = (machine.disks.iter().flat_map(|disk| &disk.table).flat_map(|table| &table.partitions))
@@ -402,7 +402,7 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
             let roots = roots.filter(|(_, is)| is.iter().any(|is| is.uuid == root_uuid));
             let marker = Some(recorded.clone());
             machine.filesystems = roots
-                .map(|(device, _)| inventory::Filesystem { device: device.clone(), marker: marker.clone(), ..Default::default() })
+                .map(|(device, _)| inventory::FilesystemContents { device: device.clone(), marker: marker.clone(), ..Default::default() })
                 .collect();
         };
         marked(&mut machine);
@@ -429,14 +429,14 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
             }
             machine.filesystems.clear();
         }
-        let request = Claim { waiver, installed: Some(recorded.clone()), ..claim() };
+        let request = InstallClaim { waiver, installed: Some(recorded.clone()), ..claim() };
         let Ok(plan) = later(&layout, &machine, Some(request.clone())) else { return Ok(()) };
         note_reinstall(&judged, &plan);
         let suffered = |kind: &[bool]| kind.iter().any(|is| *is);
         judged.note("reinstalls after a disk was pulled", suffered(&pulled));
         judged.note("reinstalls after a disk was replaced", suffered(&replaced));
         judged.note("reinstalls of emptied disks", emptied);
-        judged.note("reinstalls that make a kept disk anew", verdicts(&plan).contains(&Verdict::Make));
+        judged.note("reinstalls that make a kept disk anew", verdicts(&plan).contains(&DiskVerdict::Make));
         prop_assert!(waiver.is_some() || !machine.filesystems.is_empty());
         // A disk that nobody has recorded is told from the recorded one only while that is there too.
         let told = !replaced[1] || !pulled[1];
@@ -451,10 +451,10 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
         }
         // What was made is kept from now on, also by an attempt that follows one which got so far and no further.
         let begin = super::stacks::operations(&plan, StageName::ReportBegin);
-        let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = begin else { panic!("{begin:?}") };
-        let request = Claim { waiver: Some(Waiver::Begun), begun_on: disks.clone(), ..request };
+        let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = begin else { panic!("{begin:?}") };
+        let request = InstallClaim { waiver: Some(MarkerWaiver::Begun), begun_on: disks.clone(), ..request };
         let again = reinstall(&layout, &reinstalled, request).unwrap_or_else(|refusal| panic!("{refusal}"));
-        prop_assert!(verdicts(&again).iter().all(|verdict| *verdict != Verdict::Make));
+        prop_assert!(verdicts(&again).iter().all(|verdict| *verdict != DiskVerdict::Make));
     });
     judged.assert_shares(&[
         ("installations", 50),

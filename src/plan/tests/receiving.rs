@@ -8,11 +8,11 @@ use super::simulator::cut;
 use super::stacks::operations;
 use super::*;
 use crate::allocation::Allocation;
-use crate::carried::{Carried, Moving, Part, Peer, digest};
 use crate::device::DevicePath;
-use crate::inventory::{Filesystem, Firmware};
-use crate::marker::{MarkedDisk, Marker, lineage};
-use crate::topology::Match;
+use crate::install_marker::{InstallMarker, RecordedDisk, lineage};
+use crate::inventory::{FilesystemContents, FirmwareType};
+use crate::migration::{MigratedMachine, MigrationOffer, MigrationPeer, MigrationSide, certificate_digest};
+use crate::storage_graph::LayoutMatch;
 use proptest::prelude::*;
 
 /// Larger disks of another kind, one of which is nobody's.
@@ -22,22 +22,22 @@ pub(super) fn other() -> Inventory {
     for (index, disk) in other.disks.iter_mut().enumerate() {
         disk.serial = format!("B{index}");
     }
-    other.system.firmware = Firmware::Uefi;
+    other.system.firmware = FirmwareType::Uefi;
     other
 }
 
 /// What the control plane says to it.
-fn moving(layout: &Layout, other: &Inventory, carried: Carried) -> Moving {
-    let disk = |(listed, disk): (&Disk, &inventory::Disk)| MarkedDisk {
+fn moving(layout: &Layout, other: &Inventory, carried: MigratedMachine) -> MigrationOffer {
+    let disk = |(listed, disk): (&DiskSpec, &inventory::InventoryDisk)| RecordedDisk {
         device: listed.device.to_string(),
         serial: disk.serial.clone(),
         size_bytes: disk.size_bytes,
-        ..MarkedDisk::default()
+        ..RecordedDisk::default()
     };
     let disks = layout.disks.iter().zip(&other.disks).map(disk).collect();
-    Moving {
+    MigrationOffer {
         order: "o-7".to_owned(),
-        part: Part::Receive,
+        part: MigrationSide::Receive,
         begun: false,
         awaits_approval: false,
         peer: None,
@@ -46,11 +46,16 @@ fn moving(layout: &Layout, other: &Inventory, carried: Carried) -> Moving {
     }
 }
 
-fn of_other() -> Claim {
-    Claim { machine: "m-2".to_owned(), order: None, former_machines: vec!["m-1".to_owned()], ..claim() }
+fn of_other() -> InstallClaim {
+    InstallClaim { machine: "m-2".to_owned(), order: None, former_machines: vec!["m-1".to_owned()], ..claim() }
 }
 
-fn receive(layout: &Layout, inventory: &Inventory, moving: Moving, claim: Claim) -> Result<Plan, Box<Refusal>> {
+fn receive(
+    layout: &Layout,
+    inventory: &Inventory,
+    moving: MigrationOffer,
+    claim: InstallClaim,
+) -> Result<Plan, Box<PlanRefusal>> {
     receive_with(layout, inventory, Allocation { moving: Some(moving), ..Allocation::default() }, claim)
 }
 
@@ -58,16 +63,16 @@ fn receive_with(
     layout: &Layout,
     inventory: &Inventory,
     allocation: Allocation,
-    claim: Claim,
-) -> Result<Plan, Box<Refusal>> {
+    claim: InstallClaim,
+) -> Result<Plan, Box<PlanRefusal>> {
     let allocation = Allocation { id: "a-1".to_owned(), hostname: "web-1".to_owned(), ..allocation };
-    let assigned = Assigned { allocation, ..Assigned::default() };
-    let (mode, subject) = (Mode::Install, Subject { machine: "m-2".to_owned(), ..subject() });
-    let request = Request { mode, steps: Steps::default(), subject, assigned, claim: Some(claim) };
-    super::super::make(layout, inventory, request, &mut counting_from(1 << 20))
+    let assigned = PlanAssignment { allocation, ..PlanAssignment::default() };
+    let (mode, subject) = (InstallMode::Install, PlanSubject { machine: "m-2".to_owned(), ..subject() });
+    let request = PlanRequest { mode, steps: StepList::default(), subject, assigned, claim: Some(claim) };
+    super::super::make_plan(layout, inventory, request, &mut counting_from(1 << 20))
 }
 
-fn planned() -> (Layout, Inventory, Moving, Plan) {
+fn planned() -> (Layout, Inventory, MigrationOffer, Plan) {
     let (layout, inventory) = moved();
     let other = other();
     let moving = moving(&layout, &other, carried(&layout, &inventory).0);
@@ -93,10 +98,10 @@ fn filled(plan: &Plan) -> (Vec<&str>, Vec<&str>) {
     let (mut received, mut made) = (Vec::new(), Vec::new());
     for operation in all(plan) {
         match operation {
-            Operation::Run(OfRun::Receive(receive)) => {
+            Operation::Run(SessionOp::Receive(receive)) => {
                 received.extend(receive.devices.iter().map(|is| is.device.as_str()));
             }
-            Operation::Device(OnDevice::MakeFilesystem(make)) => made.push(make.device.as_str()),
+            Operation::Device(DeviceOp::MakeFilesystem(make)) => made.push(make.device.as_str()),
             _ => {}
         }
     }
@@ -117,28 +122,28 @@ fn whatever_goes_is_received_by_the_same_hardware_with_its_ids() {
         let Ok(first) = install(&layout, &with_serials("A"), claim()) else { return Ok(()) };
         let mut there = after(&first, with_serials("A"));
         let root = layout.filesystems.iter().find(|is| is.path.as_deref() == Some("/")).unwrap();
-        let device = Match::new(&layout, &there).now(&root.device).unwrap();
+        let device = LayoutMatch::new(&layout, &there).present_path(&root.device).unwrap();
         let marker = all(&first).find_map(|operation| match operation {
-            Operation::Run(OfRun::WriteMarker(marker)) => Some(marker.clone()),
+            Operation::Run(SessionOp::WriteMarker(marker)) => Some(marker.clone()),
             _ => None,
         });
-        there.filesystems = vec![Filesystem { device, marker, ..Filesystem::default() }];
-        let Ok((carried, from)) = carry(&layout, &there, &claim()) else {
+        there.filesystems = vec![FilesystemContents { device, marker, ..FilesystemContents::default() }];
+        let Ok((carried, from)) = check_migration(&layout, &there, &claim()) else {
             judged.note("stays", true);
             return Ok(());
         };
         judged.note("moved", true);
         judged.note("moved with arrays", !carried.arrays.is_empty());
         let other = with_serials("B");
-        let meant = Match::new(&layout, &other);
-        let disk = |(index, listed): (usize, &Disk)| {
-            let found = meant.disk(index).unwrap();
+        let meant = LayoutMatch::new(&layout, &other);
+        let disk = |(index, listed): (usize, &DiskSpec)| {
+            let found = meant.matched_disk(index).unwrap();
             let (device, serial) = (listed.device.to_string(), found.serial.clone());
-            MarkedDisk { device, serial, size_bytes: found.size_bytes, ..MarkedDisk::default() }
+            RecordedDisk { device, serial, size_bytes: found.size_bytes, ..RecordedDisk::default() }
         };
         let disks = layout.disks.iter().enumerate().map(disk).collect();
         let (order, carried) = ("o-7".to_owned(), Some(carried));
-        let moving = Moving { order, part: Part::Receive, begun: false, awaits_approval: false, peer: None, carried, disks };
+        let moving = MigrationOffer { order, part: MigrationSide::Receive, begun: false, awaits_approval: false, peer: None, carried, disks };
         let plan = receive(&layout, &other, moving.clone(), of_other());
         let plan = plan.unwrap_or_else(|refusal| panic!("{refusal}"));
         properties::assert_sound(&plan, &other);
@@ -148,7 +153,7 @@ fn whatever_goes_is_received_by_the_same_hardware_with_its_ids() {
         let uuids = |inventory: &Inventory| -> Vec<Uuid> { inventory.arrays.iter().map(|array| array.uuid).collect() };
         prop_assert_eq!(uuids(&here), uuids(&there));
         for filesystem in carried.filesystems.iter().filter(|is| !is.uuid.is_empty()) {
-            let has = |signatures: &[Signature]| signatures.iter().any(|is| is.uuid == filesystem.uuid);
+            let has = |signatures: &[DeviceSignature]| signatures.iter().any(|is| is.uuid == filesystem.uuid);
             prop_assert!(here.all_signatures().any(|(_, signatures)| has(signatures)), "{:?}", filesystem);
         }
         let parts = |inventory: &Inventory| -> Vec<Option<Uuid>> {
@@ -175,18 +180,20 @@ fn assert_receives(plan: &Plan, count: usize) {
 #[test]
 fn each_filesystem_is_received_or_made_and_never_both() {
     let (layout, _, moving, plan) = planned();
-    let [Operation::Run(OfRun::Receive(receive))] = operations(&plan, StageName::MoveCopy) else { panic!("{plan}") };
+    let [Operation::Run(SessionOp::Receive(receive))] = operations(&plan, StageName::MoveCopy) else {
+        panic!("{plan}")
+    };
     assert_eq!((receive.order.as_str(), receive.machine.as_str()), ("o-7", "m-1"));
     let received: Vec<&str> = receive.devices.iter().map(|is| is.name.as_str()).collect();
     let made = all(&plan).filter_map(|operation| match operation {
-        Operation::Device(OnDevice::MakeFilesystem(make)) => Some(make),
+        Operation::Device(DeviceOp::MakeFilesystem(make)) => Some(make),
         _ => None,
     });
     let made: Vec<(&str, &str)> = made.map(|make| (make.device.as_str(), make.uuid.as_str())).collect();
     let swap = &moving.carried.as_ref().unwrap().filesystems[5];
     assert_eq!(made, [("/dev/nvme5n1p2", swap.uuid.as_str())]);
-    for filesystem in layout.filesystems.iter().filter(|is| is.format != Format::Tmpfs) {
-        let is_made = filesystem.format == Format::Swap;
+    for filesystem in layout.filesystems.iter().filter(|is| is.format != FilesystemFormat::Tmpfs) {
+        let is_made = filesystem.format == FilesystemFormat::Swap;
         assert_ne!(received.contains(&filesystem.device.as_str()), is_made, "{}", filesystem.device);
     }
     assert_eq!(received.len() + made.len() + 1, layout.filesystems.len());
@@ -199,15 +206,15 @@ fn nothing_of_an_image_is_in_the_plan_and_nothing_is_written_too_early() {
         let of_image = matches!(
             operation,
             Operation::Run(
-                OfRun::ReachImage { .. }
-                    | OfRun::BurnImage { .. }
-                    | OfRun::BurnDisk(_)
-                    | OfRun::CreateSystem(_)
-                    | OfRun::VerifyDefinition { .. }
-                    | OfRun::Finish(_)
-                    | OfRun::AdaptImage(_)
-                    | OfRun::WriteFstab(_)
-                    | OfRun::ExtendFstab(_)
+                SessionOp::ReachImage { .. }
+                    | SessionOp::BurnImage { .. }
+                    | SessionOp::BurnDisk(_)
+                    | SessionOp::CreateSystem(_)
+                    | SessionOp::VerifyDefinition { .. }
+                    | SessionOp::Finish(_)
+                    | SessionOp::AdaptImage(_)
+                    | SessionOp::WriteFstab(_)
+                    | SessionOp::ExtendFstab(_)
             )
         );
         assert!(!of_image, "{operation:?}");
@@ -218,7 +225,7 @@ fn nothing_of_an_image_is_in_the_plan_and_nothing_is_written_too_early() {
     assert!(place(StageName::MoveCopy) < place(StageName::StorageMount));
     for extents in &plan.extents {
         let is_before = extents.stages.iter().all(|stage| place(*stage) < plan.point_of_no_return);
-        let is_over = extents.stages.iter().all(|stage| stage.leaves().complete());
+        let is_over = extents.stages.iter().all(|stage| stage.failure_state().is_complete());
         assert_eq!(extents.disks.is_empty(), is_before || is_over, "{extents:?}");
         assert!(extents.disks.iter().all(|disk| disk.device != "/dev/sda"), "{extents:?}");
     }
@@ -233,11 +240,11 @@ fn the_ids_are_those_of_the_other_machine_but_for_the_tables() {
     let (mut tables, mut parts, mut made) = (Vec::new(), Vec::new(), Vec::new());
     for operation in all(&plan) {
         match operation {
-            Operation::Device(OnDevice::WriteTable(table)) => {
+            Operation::Device(DeviceOp::WriteTable(table)) => {
                 tables.push(table.guid.to_string());
                 parts.extend(table.partitions.iter().map(|part| part.guid));
             }
-            Operation::Device(OnDevice::CreateArray(array)) => made.push(array.uuid),
+            Operation::Device(DeviceOp::CreateArray(array)) => made.push(array.uuid),
             _ => {}
         }
     }
@@ -247,7 +254,7 @@ fn the_ids_are_those_of_the_other_machine_but_for_the_tables() {
     let root = carried.filesystems.iter().find(|is| is.device == "/dev/md/root").unwrap();
     assert_eq!(plan.root_uuid, root.uuid);
     let sources: Vec<&str> = plan.fstab.iter().map(|entry| entry.source.as_str()).collect();
-    for filesystem in carried.filesystems.iter().filter(|is| is.format != Format::None) {
+    for filesystem in carried.filesystems.iter().filter(|is| is.format != FilesystemFormat::None) {
         assert!(sources.contains(&format!("UUID={}", filesystem.uuid).as_str()), "{sources:?}");
     }
 }
@@ -258,15 +265,15 @@ fn the_disks_are_those_of_the_move() {
     let (layout, mut other, mut moving, _) = planned();
     other.disks.reverse();
     other.disks.iter_mut().for_each(|disk| disk.wwn = format!("0x5{}", disk.serial));
-    moving.disks[0] = MarkedDisk { serial: String::new(), wwn: "0x5B0".to_owned(), ..moving.disks[0].clone() };
+    moving.disks[0] = RecordedDisk { serial: String::new(), wwn: "0x5B0".to_owned(), ..moving.disks[0].clone() };
     let plan = receive(&layout, &other, moving, of_other()).unwrap();
-    let [_, Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(SessionOp::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     assert_eq!((marker.machine.as_str(), marker.allocation.as_str()), ("m-2", "a-1"));
     let disks: Vec<(&str, &str)> = marker.disks.iter().map(|is| (is.device.as_str(), is.serial.as_str())).collect();
     assert_eq!(disks[..2], [("/dev/sda", "B0"), ("/dev/sdb", "B1")]);
-    assert_eq!(plan.disks[0].verdict, Verdict::NotOurs);
+    assert_eq!(plan.disks[0].verdict, DiskVerdict::NotOurs);
 }
 
 /// Cheap disks share one serial number, or have none.
@@ -282,7 +289,7 @@ fn disks_that_nothing_else_tells_apart_are_known_by_their_place() {
         }
         other.disks.reverse();
         let plan = receive(&layout, &other, moving, of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
-        assert_eq!((plan.disks[0].verdict, plan.disks[1].verdict), (Verdict::NotOurs, Verdict::Wipe));
+        assert_eq!((plan.disks[0].verdict, plan.disks[1].verdict), (DiskVerdict::NotOurs, DiskVerdict::Wipe));
         assert_eq!(plan.disks[6].listed_as, Some("/dev/sda".into()));
     }
 }
@@ -292,7 +299,7 @@ fn disks_that_nothing_else_tells_apart_are_known_by_their_place() {
 fn what_is_larger_grows_and_what_is_not_does_not() {
     let grown = |plan: &Plan| -> Vec<String> {
         let grown = operations(plan, StageName::StorageMount).iter().filter_map(|operation| match operation {
-            Operation::Run(OfRun::GrowFilesystem(mount)) => Some(mount.path.clone()),
+            Operation::Run(SessionOp::GrowFilesystem(mount)) => Some(mount.path.clone()),
             _ => None,
         });
         grown.collect()
@@ -312,7 +319,7 @@ fn what_is_larger_grows_and_what_is_not_does_not() {
     assert_eq!(grown(&plan), Vec::<String>::new());
 }
 
-type Case = (&'static str, fn(&mut Inventory, &mut Moving, &mut Claim), &'static [&'static str]);
+type Case = (&'static str, fn(&mut Inventory, &mut MigrationOffer, &mut InstallClaim), &'static [&'static str]);
 
 #[test]
 fn what_does_not_fit_is_refused_before_anything_is_written() {
@@ -360,14 +367,15 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         ),
         (
             "one that comes as another",
-            |_, moving, _| filesystem(moving, "/dev/vg00/srv").format = Format::Ext4,
+            |_, moving, _| filesystem(moving, "/dev/vg00/srv").format = FilesystemFormat::Ext4,
             &["filesystems[3]: /dev/vg00/srv must have btrfs according to the layout"],
         ),
         (
             "an id on a disk that stays",
             |other, moving, _| {
                 let uuid = filesystem(moving, "/dev/md/efi").uuid.to_lowercase();
-                other.disks[6].signatures = vec![Signature { kind: "vfat".to_owned(), uuid, ..Signature::default() }];
+                other.disks[6].signatures =
+                    vec![DeviceSignature { kind: "vfat".to_owned(), uuid, ..DeviceSignature::default() }];
             },
             &["moving: /dev/md/efi has the id ", "which /dev/sda has as well"],
         ),
@@ -376,7 +384,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             |other, moving, _| {
                 let uuid = moving.carried.as_ref().unwrap().arrays[2].uuid.to_string();
                 let kind = "linux_raid_member".to_owned();
-                other.disks[6].signatures = vec![Signature { kind, uuid, ..Signature::default() }];
+                other.disks[6].signatures = vec![DeviceSignature { kind, uuid, ..DeviceSignature::default() }];
             },
             &["moving: /dev/md/data has the id "],
         ),
@@ -406,7 +414,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             |other, moving, _| {
                 let guid = moving.carried.as_ref().unwrap().marker.disks[0].guid.as_ref().unwrap();
                 let guid = Uuid::parse_str(guid).ok();
-                other.disks[0].table = Some(Table { kind: "gpt".to_owned(), guid, partitions: Vec::new() });
+                other.disks[0].table = Some(DiskTable { kind: "gpt".to_owned(), guid, partitions: Vec::new() });
             },
             &["disks[0].device: /dev/nvme0n1 has the partition table of m-1, whose system is migrated"],
         ),
@@ -452,9 +460,13 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         (
             "another machine's installation",
             |other, _, _| {
-                let marker =
-                    Some(Marker { machine: "m-9".to_owned(), allocation: "a-9".to_owned(), ..Marker::default() });
-                other.filesystems = vec![Filesystem { device: "/dev/nvme0n1".into(), marker, ..Filesystem::default() }];
+                let marker = Some(InstallMarker {
+                    machine: "m-9".to_owned(),
+                    allocation: "a-9".to_owned(),
+                    ..InstallMarker::default()
+                });
+                other.filesystems =
+                    vec![FilesystemContents { device: "/dev/nvme0n1".into(), marker, ..FilesystemContents::default() }];
             },
             &["contains the installation of machine m-9"],
         ),
@@ -483,7 +495,7 @@ fn a_filesystem_with_blocks_of_its_own_goes_to_smaller_sectors() {
 /// Cheap disks of two machines share names, and most have not all of them.
 #[test]
 fn disks_that_share_less_than_a_disk_are_two() {
-    type Sharing = (&'static str, fn(&mut inventory::Disk, &mut MarkedDisk));
+    type Sharing = (&'static str, fn(&mut inventory::InventoryDisk, &mut RecordedDisk));
     let cases: [Sharing; 5] = [
         ("no wwn", |here, there| (here.wwn, there.wwn) = (String::new(), String::new())),
         ("no serial number", |_, there| {
@@ -519,12 +531,12 @@ fn volumes_of_kubernetes_do_not_come_along() {
 fn all_reasons_come_at_once() {
     let (layout, mut other, mut moving, _) = planned();
     filesystem(&mut moving, "/dev/sdf1").size_bytes += 1;
-    filesystem(&mut moving, "/dev/vg00/srv").format = Format::Ext4;
+    filesystem(&mut moving, "/dev/vg00/srv").format = FilesystemFormat::Ext4;
     other.disks[4].read_only = true;
     assert_eq!(reasons(receive(&layout, &other, moving, of_other())).len(), 3);
 }
 
-fn filesystem<'a>(moving: &'a mut Moving, device: &str) -> &'a mut crate::carried::CarriedFilesystem {
+fn filesystem<'a>(moving: &'a mut MigrationOffer, device: &str) -> &'a mut crate::migration::MigratedFilesystem {
     let carried = moving.carried.as_mut().unwrap();
     carried.filesystems.iter_mut().find(|is| is.device == device).unwrap()
 }
@@ -533,12 +545,13 @@ fn filesystem<'a>(moving: &'a mut Moving, device: &str) -> &'a mut crate::carrie
 #[test]
 fn after_a_cut_at_any_operation_all_begins_again() {
     let (layout, other, moving, plan) = planned();
-    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
+    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin)
+    else {
         panic!("{plan}")
     };
-    let claim = Claim { begun_on: disks.clone(), attempt: record_of(&written(&plan)), ..of_other() };
-    let moving = Moving { begun: true, ..moving };
-    let received = all(&plan).position(|operation| matches!(operation, Operation::Run(OfRun::Receive(_)))).unwrap();
+    let claim = InstallClaim { begun_on: disks.clone(), attempt: record_of(&written(&plan)), ..of_other() };
+    let moving = MigrationOffer { begun: true, ..moving };
+    let received = all(&plan).position(|operation| matches!(operation, Operation::Run(SessionOp::Receive(_)))).unwrap();
     for done in 0..=all(&plan).count() {
         let mut after = cut(&plan, other.clone(), done);
         if done > received {
@@ -548,12 +561,12 @@ fn after_a_cut_at_any_operation_all_begins_again() {
                 .find(|is| is.device == "/dev/md/root" || is.signatures.iter().any(|is| is.uuid == plan.root_uuid));
             let device = root.unwrap().device.clone();
             let marker = Some(moving.carried.as_ref().unwrap().marker.clone());
-            after.filesystems = vec![Filesystem { device, marker, ..Filesystem::default() }];
+            after.filesystems = vec![FilesystemContents { device, marker, ..FilesystemContents::default() }];
         }
         let again = receive(&layout, &after, moving.clone(), claim.clone());
         let again = again.unwrap_or_else(|refusal| panic!("{done} operations: {refusal}"));
         assert_eq!(again.already, None, "{done}");
-        assert_eq!(verdicts(&again)[..6], [Verdict::Wipe; 6], "{done}");
+        assert_eq!(verdicts(&again)[..6], [DiskVerdict::Wipe; 6], "{done}");
         assert_eq!(
             again.warnings.iter().any(|line| line.contains("an earlier attempt to migrate it to this machine")),
             done > received
@@ -566,22 +579,24 @@ fn after_a_cut_at_any_operation_all_begins_again() {
 #[test]
 fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let (layout, other, moving, plan) = planned();
-    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
+    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin)
+    else {
         panic!("{plan}")
     };
-    let [_, Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(SessionOp::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     let mut after = after(&plan, other);
     let root = after.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
     let device = root.device.clone();
-    after.filesystems = vec![Filesystem { device, marker: Some(marker.clone()), ..Filesystem::default() }];
-    let begun = Claim { begun_on: disks.clone(), attempt: record_of(marker), ..of_other() };
+    after.filesystems =
+        vec![FilesystemContents { device, marker: Some(marker.clone()), ..FilesystemContents::default() }];
+    let begun = InstallClaim { begun_on: disks.clone(), attempt: record_of(marker), ..of_other() };
     let again = receive(&layout, &after, moving.clone(), begun.clone()).unwrap();
     assert_eq!(again.already.as_ref(), Some(marker));
     // The control plane takes a success of no boot that it has not let begin, and it is told of the same tables.
     assert_eq!((again.stages[0].name, again.point_of_no_return), (StageName::ReportBegin, again.stages.len()));
-    let [Operation::Run(OfRun::TellPointOfNoReturn { allocation, disks: told, secret_digest, .. })] =
+    let [Operation::Run(SessionOp::TellPointOfNoReturn { allocation, disks: told, secret_digest, .. })] =
         &again.stages[0].operations[..]
     else {
         panic!("{again}")
@@ -596,12 +611,12 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     properties::assert_sound(&again, &after);
     // One of an earlier move is not: the tables are others.
     let older =
-        |record: MarkedDisk| MarkedDisk { guid: Some("00000000-0000-0000-0000-000000000009".to_owned()), ..record };
-    let claim = Claim { begun_on: begun.begun_on.iter().cloned().map(older).collect(), ..begun.clone() };
+        |record: RecordedDisk| RecordedDisk { guid: Some("00000000-0000-0000-0000-000000000009".to_owned()), ..record };
+    let claim = InstallClaim { begun_on: begun.begun_on.iter().cloned().map(older).collect(), ..begun.clone() };
     assert_eq!(receive(&layout, &after, moving.clone(), claim).map(|plan| plan.already).unwrap_or_default(), None);
     // Nor is one whose secret is not that of the attempt: the sender, or an earlier system, has written it.
-    for attempt in [None, record_of(&Marker { secret: Some(secret()), ..Marker::default() })] {
-        let claim = Claim { attempt, ..begun.clone() };
+    for attempt in [None, record_of(&InstallMarker { secret: Some(secret()), ..InstallMarker::default() })] {
+        let claim = InstallClaim { attempt, ..begun.clone() };
         assert_eq!(receive(&layout, &after, moving.clone(), claim).unwrap().already, None);
     }
     // Without an attempt that has begun, nothing proves that it is older than what comes.
@@ -613,18 +628,20 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
 #[test]
 fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again() {
     let (layout, other, moving, plan) = planned();
-    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
+    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin)
+    else {
         panic!("{plan}")
     };
-    let [_, Operation::Run(OfRun::WriteMarker(own))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(SessionOp::WriteMarker(own))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     let mut now = after(&plan, other);
     let root = now.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
-    let claim = Claim { begun_on: disks.clone(), attempt: record_of(own), ..of_other() };
+    let claim = InstallClaim { begun_on: disks.clone(), attempt: record_of(own), ..of_other() };
     let device = root.device.clone();
-    let peer =
-        |certificate: &str| Some(Peer { certificate: certificate.to_owned(), address: String::new(), approved: true });
+    let peer = |certificate: &str| {
+        Some(MigrationPeer { certificate: certificate.to_owned(), address: String::new(), approved: true })
+    };
     for (received_from, peer, is_booted) in [
         (None, None, true),
         (Some("one"), None, true),
@@ -632,13 +649,13 @@ fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again()
         (Some("one"), peer("two"), false),
         (None, peer("one"), false),
     ] {
-        let received_from = received_from.map(digest);
-        let marker = Some(Marker { received_from: received_from.clone(), ..own.clone() });
-        now.filesystems = vec![Filesystem { device: device.clone(), marker, ..Filesystem::default() }];
-        let moving = Moving { peer: peer.clone(), ..moving.clone() };
+        let received_from = received_from.map(certificate_digest);
+        let marker = Some(InstallMarker { received_from: received_from.clone(), ..own.clone() });
+        now.filesystems = vec![FilesystemContents { device: device.clone(), marker, ..FilesystemContents::default() }];
+        let moving = MigrationOffer { peer: peer.clone(), ..moving.clone() };
         let plan = receive(&layout, &now, moving, claim.clone()).unwrap_or_else(|refusal| panic!("{refusal}"));
         assert_eq!(plan.already.is_some(), is_booted, "{received_from:?} {peer:?}");
-        let receives = all(&plan).any(|operation| matches!(operation, Operation::Run(OfRun::Receive(_))));
+        let receives = all(&plan).any(|operation| matches!(operation, Operation::Run(SessionOp::Receive(_))));
         assert_eq!(receives, !is_booted, "{plan}");
     }
 }
@@ -647,20 +664,21 @@ fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again()
 #[test]
 fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
     let (layout, other, moving, plan) = planned();
-    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin) else {
+    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin)
+    else {
         panic!("{plan}")
     };
-    let [_, Operation::Run(OfRun::WriteMarker(own))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(SessionOp::WriteMarker(own))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     let here = after(&plan, other);
     let root = here.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
     let (began, before, later) = (&disks[..], "2026-10-31T23:59:59Z", "2026-11-02T00:00:00Z");
-    let other_tables: Vec<MarkedDisk> = began
+    let other_tables: Vec<RecordedDisk> = began
         .iter()
         .map(|disk| {
             let guid = disk.guid.as_ref().map(|_| "00000000-0000-0000-0000-000000000009".to_owned());
-            MarkedDisk { guid, guid_before: disk.guid.clone(), ..disk.clone() }
+            RecordedDisk { guid, guid_before: disk.guid.clone(), ..disk.clone() }
         })
         .collect();
     for (name, machine, time, begun_on, is_replaced, is_refused) in [
@@ -675,15 +693,16 @@ fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
     ] {
         let (mut now, mut moving) = (here.clone(), moving.clone());
         let (machine, time) = (machine.to_owned(), time.to_owned());
-        let marker = Marker { machine, time, ..own.clone() };
+        let marker = InstallMarker { machine, time, ..own.clone() };
         if is_replaced {
             let carried = &mut moving.carried.as_mut().unwrap().marker;
-            carried.supersedes = lineage::supersede(std::iter::once(&marker));
+            carried.supersedes = lineage::collect_superseded(std::iter::once(&marker));
         }
-        let filesystem = Filesystem { device: root.device.clone(), marker: Some(marker), ..Filesystem::default() };
+        let filesystem =
+            FilesystemContents { device: root.device.clone(), marker: Some(marker), ..FilesystemContents::default() };
         now.filesystems = vec![filesystem];
         let attempt = record_of(own).filter(|_| !begun_on.is_empty());
-        let claim = Claim { begun_on: begun_on.to_vec(), attempt, ..of_other() };
+        let claim = InstallClaim { begun_on: begun_on.to_vec(), attempt, ..of_other() };
         let made = receive(&layout, &now, moving, claim);
         let reasons = made.map(|_| ()).err().map(|refusal| refusal.to_string()).unwrap_or_default();
         assert_eq!(!reasons.is_empty(), is_refused, "{name}: {reasons}");
@@ -693,16 +712,16 @@ fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
     }
     // Once the attempt is known by its tables, it is booted.
     let mut now = here.clone();
-    let marker = Some(Marker { time: later.to_owned(), ..own.clone() });
-    now.filesystems = vec![Filesystem { device: root.device.clone(), marker, ..Filesystem::default() }];
-    let claim = Claim { begun_on: disks.clone(), attempt: record_of(own), ..of_other() };
+    let marker = Some(InstallMarker { time: later.to_owned(), ..own.clone() });
+    now.filesystems = vec![FilesystemContents { device: root.device.clone(), marker, ..FilesystemContents::default() }];
+    let claim = InstallClaim { begun_on: disks.clone(), attempt: record_of(own), ..of_other() };
     assert!(receive(&layout, &now, moving, claim).unwrap().already.is_some());
 }
 
 /// Returns the marker that the plan writes.
-fn written(plan: &Plan) -> Marker {
+fn written(plan: &Plan) -> InstallMarker {
     let found = all(plan).find_map(|operation| match operation {
-        Operation::Run(OfRun::WriteMarker(marker)) => Some(marker.clone()),
+        Operation::Run(SessionOp::WriteMarker(marker)) => Some(marker.clone()),
         _ => None,
     });
     found.unwrap_or_else(|| panic!("{plan}"))
@@ -715,8 +734,12 @@ fn the_marker_of_a_received_machine_lists_what_it_replaced() {
     let carried = &moving.carried.as_ref().unwrap().marker;
     assert!(written(&plan).has_superseded(carried) && !carried.has_superseded(&written(&plan)));
     // What was on this machine before is replaced as well.
-    let before = Marker { machine: "m-2".to_owned(), allocation: "a-0".to_owned(), ..Marker::default() };
-    let filesystem = Filesystem { device: "/dev/sda1".into(), marker: Some(before.clone()), ..Filesystem::default() };
+    let before = InstallMarker { machine: "m-2".to_owned(), allocation: "a-0".to_owned(), ..InstallMarker::default() };
+    let filesystem = FilesystemContents {
+        device: "/dev/sda1".into(),
+        marker: Some(before.clone()),
+        ..FilesystemContents::default()
+    };
     let now = Inventory { filesystems: vec![filesystem], ..other };
     let again = receive(&layout, &now, moving.clone(), of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
     assert!(written(&again).has_superseded(&before) && written(&again).has_superseded(carried));
@@ -726,18 +749,18 @@ fn the_marker_of_a_received_machine_lists_what_it_replaced() {
 #[test]
 fn a_move_that_was_taken_back_leaves_nothing_that_boots() {
     let (_, _, _, plan) = planned();
-    let [Operation::Run(asked), Operation::Run(OfRun::WriteMarker(_))] = operations(&plan, StageName::TargetMarker)
+    let [Operation::Run(asked), Operation::Run(SessionOp::WriteMarker(_))] = operations(&plan, StageName::TargetMarker)
     else {
         panic!("{plan}")
     };
-    assert_eq!(*asked, OfRun::MoveStands { order: "o-7".to_owned() });
+    assert_eq!(*asked, SessionOp::MoveStands { order: "o-7".to_owned() });
     let closing = |plan: &Plan| match operations(plan, StageName::ReportFinal) {
-        [Operation::Run(OfRun::Report(closing))] => closing.clone(),
+        [Operation::Run(SessionOp::Report(closing))] => closing.clone(),
         operations => panic!("{operations:?}"),
     };
     let wiped: Vec<DevicePath> = all(&plan)
         .filter_map(|operation| match operation {
-            Operation::Device(OnDevice::WipeDisk(wipe)) => Some(wipe.device.clone()),
+            Operation::Device(DeviceOp::WipeDisk(wipe)) => Some(wipe.device.clone()),
             _ => None,
         })
         .collect();
@@ -746,15 +769,15 @@ fn a_move_that_was_taken_back_leaves_nothing_that_boots() {
     let (layout, blank) = (super::stacks::layout(), super::stacks::five());
     let installed = install(&layout, &blank, claim()).unwrap_or_else(|refusal| panic!("{refusal}"));
     assert_eq!(closing(&installed).taken_back, Vec::<DevicePath>::new());
-    assert!(matches!(operations(&installed, StageName::TargetMarker), [Operation::Run(OfRun::WriteMarker(_))]));
+    assert!(matches!(operations(&installed, StageName::TargetMarker), [Operation::Run(SessionOp::WriteMarker(_))]));
 }
 
 #[test]
 fn a_plan_that_receives_is_approved_as_an_installation() {
     let (layout, other, moving, plan) = planned();
     let verdicts = plan.verdicts.unwrap();
-    assert_eq!((verdicts.mode, verdicts.disks.len()), (Mode::Install, 6));
-    assert!(verdicts.things.iter().all(|thing| thing.fate == verdicts::Kind::Made));
+    assert_eq!((verdicts.mode, verdicts.disks.len()), (InstallMode::Install, 6));
+    assert!(verdicts.things.iter().all(|thing| thing.fate == approval_summary::ObjectFate::Made));
     let again = receive(&layout, &other, moving, of_other()).unwrap().verdicts.unwrap();
     assert_eq!(again.digest(), verdicts.digest());
 }

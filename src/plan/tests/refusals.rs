@@ -7,7 +7,7 @@ type Case = (&'static str, fn(&mut Inventory), &'static str);
 
 #[test]
 fn a_kept_disk_that_differs_is_refused_with_both_sides() {
-    fn srv(inventory: &mut Inventory) -> &mut inventory::Partition {
+    fn srv(inventory: &mut Inventory) -> &mut inventory::DiskPartition {
         &mut inventory.disks[1].table.as_mut().unwrap().partitions[0]
     }
     let cases: [Case; 10] = [
@@ -33,7 +33,7 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
         ),
         (
             "other type",
-            |inventory| srv(inventory).kind = PartitionKind::LinuxLvm.guid().to_string(),
+            |inventory| srv(inventory).kind = PartitionType::LinuxLvm.guid().to_string(),
             "disks[1].partitions[0]: /dev/sdb1 must be kept as type 8300 (0fc63daf-8483-4772-8e79-3d69d8477de4), but has type e6d6d379-f507-44c2-a23c-238f2a3df928",
         ),
         (
@@ -54,7 +54,7 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
         (
             "two signatures",
             |inventory| {
-                let second = Signature { kind: "linux_raid_member".to_owned(), ..Signature::default() };
+                let second = DeviceSignature { kind: "linux_raid_member".to_owned(), ..DeviceSignature::default() };
                 srv(inventory).signatures.push(second);
             },
             "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but it has several signatures: ext4 \"srv\" and RAID member",
@@ -70,7 +70,7 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
     for (name, change, expected) in cases {
         let mut inventory = installed();
         change(&mut inventory);
-        let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
+        let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
         assert!(reasons.iter().any(|reason| reason == expected), "{name}: {reasons:#?}");
     }
 }
@@ -79,7 +79,7 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
 fn a_kept_partition_must_have_its_size() {
     let mut layout = layout();
     layout.disks[1].partitions[0].size = 4000.into();
-    let reasons = reasons(make(&layout, &installed(), Mode::Reinstall));
+    let reasons = reasons(make(&layout, &installed(), InstallMode::Reinstall));
     assert_eq!(reasons, ["disks[1].partitions[0]: /dev/sdb1 must be kept with 4000 MiB, but has 7998 MiB"]);
 }
 
@@ -87,9 +87,9 @@ fn a_kept_partition_must_have_its_size() {
 fn what_cannot_be_made_is_refused_all_at_once() {
     let mut inventory = machine();
     inventory.disks[0].size_bytes = 5000 * MIB;
-    inventory.disks[1].uses = vec![Use::Holder("md127".into()), Use::Mounted("/data".to_owned())];
+    inventory.disks[1].uses = vec![DeviceUse::Holder("md127".into()), DeviceUse::Mounted("/data".to_owned())];
     inventory.disks[1].read_only = true;
-    let reasons = reasons(make(&layout(), &inventory, Mode::Install));
+    let reasons = reasons(make(&layout(), &inventory, InstallMode::Install));
     assert_eq!(
         reasons,
         [
@@ -107,8 +107,8 @@ fn one_disk_under_two_names_is_refused() {
     inventory.disks[0].by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-1".to_owned();
     let mut layout = layout();
     layout.disks[1].device = inventory.disks[0].by_path.as_str().into();
-    layout.filesystems[0].device = layout.disks[1].device.partition(1);
-    let reasons = reasons(make(&layout, &inventory, Mode::Install));
+    layout.filesystems[0].device = layout.disks[1].device.partition_path(1);
+    let reasons = reasons(make(&layout, &inventory, InstallMode::Install));
     assert!(reasons[0].ends_with("is /dev/sda, which the layout already lists"), "{reasons:?}");
 }
 
@@ -116,7 +116,7 @@ fn one_disk_under_two_names_is_refused() {
 fn a_layout_that_wipes_nothing_cannot_be_reinstalled() {
     let mut layout = layout();
     layout.disks[0].wipeonreinstall = false;
-    let reasons = reasons(make(&layout, &installed(), Mode::Reinstall));
+    let reasons = reasons(make(&layout, &installed(), InstallMode::Reinstall));
     assert!(reasons[0].contains("filesystemlayout:data is not reinstallable, abort reinstallation"), "{reasons:?}");
 }
 
@@ -126,7 +126,7 @@ fn a_by_path_device_is_written_under_its_kernel_name() {
     inventory.disks[1].by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-2".to_owned();
     let mut layout = layout();
     layout.disks[1].device = inventory.disks[1].by_path.as_str().into();
-    layout.filesystems[0].device = layout.disks[1].device.partition(1);
-    let plan = make(&layout, &inventory, Mode::Install).unwrap();
+    layout.filesystems[0].device = layout.disks[1].device.partition_path(1);
+    let plan = make(&layout, &inventory, InstallMode::Install).unwrap();
     assert!(plan.to_string().contains("sdb1 at /srv"), "{plan}");
 }

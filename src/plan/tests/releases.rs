@@ -3,41 +3,41 @@
 use super::stacks::{five, installed, layout, operations};
 use super::*;
 use crate::device::DevicePath;
-use crate::inventory::{MemberRole, PhysicalVolume, Stacked, StackedKind};
+use crate::inventory::{LvmPhysicalVolume, MemberRole, StackedDevice, StackedDeviceKind};
 
 /// What runs on sda1 and the foreign sdf.
 fn foreign_array(inventory: &mut Inventory, assembled: bool) {
     for index in [0, 5] {
         let disk = &mut inventory.disks[index];
-        let part = inventory::Partition {
+        let part = inventory::DiskPartition {
             number: 1,
             device: format!("{}1", disk.device).into(),
             start_bytes: MIB,
             size_bytes: 100 * MIB,
-            uses: vec![Use::Holder("md9".into())],
-            ..inventory::Partition::default()
+            uses: vec![DeviceUse::Holder("md9".into())],
+            ..inventory::DiskPartition::default()
         };
-        disk.table = Some(Table { kind: "gpt".to_owned(), guid: None, partitions: vec![part] });
+        disk.table = Some(DiskTable { kind: "gpt".to_owned(), guid: None, partitions: vec![part] });
     }
-    inventory.stacked.push(Stacked {
+    inventory.stacked.push(StackedDevice {
         name: "md9".into(),
         device: "/dev/md9".into(),
-        kind: StackedKind::Array,
+        kind: StackedDeviceKind::Array,
         below: vec!["sda1".into(), "sdf1".into()],
         size_bytes: 99 * MIB,
         assembled,
-        ..Stacked::default()
+        ..StackedDevice::default()
     });
     let member =
         |device: &str, place| inventory::ArrayMember { device: device.into(), role: MemberRole::Active(place) };
-    inventory.arrays.push(inventory::Array {
+    inventory.arrays.push(inventory::MdArray {
         name: "old".to_owned(),
         level: "raid1".to_owned(),
         metadata: "1.2".to_owned(),
         raid_devices: 2,
         members: vec![member("/dev/sda1", 0), member("/dev/sdf1", 1)],
         running: Some("md9".into()),
-        ..inventory::Array::default()
+        ..inventory::MdArray::default()
     });
 }
 
@@ -45,14 +45,14 @@ fn foreign_array(inventory: &mut Inventory, assembled: bool) {
 fn an_install_takes_our_disk_out_of_a_foreign_array_and_says_so() {
     let mut inventory = five();
     foreign_array(&mut inventory, false);
-    let plan = make(&layout(), &inventory, Mode::Install).unwrap();
+    let plan = make(&layout(), &inventory, InstallMode::Install).unwrap();
     let said = "REMOVES sda1 FROM md9, whose other members on sdf are not ours and stay unchanged";
     assert!(plan.warnings[0].starts_with(said), "{plan}");
     assert_eq!((&plan.torn[0].name[..], &plan.torn[0].wiped[..]), ("md9", &["sda1".into()][..]));
     let holder = Holder::Array { device: "/dev/md9".into() };
-    assert_eq!(operations(&plan, StageName::StorageRelease)[0], Operation::Device(OnDevice::Release(holder)));
+    assert_eq!(operations(&plan, StageName::StorageRelease)[0], Operation::Device(DeviceOp::Release(holder)));
 
-    let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
+    let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
     assert!(reasons[0].starts_with("disks: md9 lies on sda1, which a reinstall wipes, and on sdf1"), "{reasons:#?}");
 }
 
@@ -64,7 +64,7 @@ fn only_what_was_assembled_is_put_back_on_foreign_disks() {
         inventory.disks[0].table = None;
         inventory.stacked[0].below.remove(0);
         inventory.arrays[0].members.remove(0);
-        let plan = make(&layout(), &inventory, Mode::Install).unwrap();
+        let plan = make(&layout(), &inventory, InstallMode::Install).unwrap();
         let release = operations(&plan, StageName::StorageRelease);
         assert_eq!(release.len(), expected + 1, "{plan}");
     }
@@ -76,25 +76,25 @@ type Change = fn(&mut Inventory);
 fn what_cannot_be_taken_down_is_named() {
     let cases: [(Change, &str); 4] = [
         (
-            |inventory| inventory.stacked[0].uses.push(Use::Mounted("/mnt".to_owned())),
+            |inventory| inventory.stacked[0].uses.push(DeviceUse::Mounted("/mnt".to_owned())),
             "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (mounted at /mnt); unmount or stop it first, because this is not done automatically",
         ),
         (
-            |inventory| inventory.stacked[0].uses.push(Use::Holder("dm-7".into())),
+            |inventory| inventory.stacked[0].uses.push(DeviceUse::Holder("dm-7".into())),
             "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (held by dm-7); unmount or stop it first, because this is not done automatically",
         ),
         (
-            |inventory| inventory.disks[1].uses.push(Use::Holder("dm-7".into())),
+            |inventory| inventory.disks[1].uses.push(DeviceUse::Holder("dm-7".into())),
             "disks[1].device: /dev/sdb is in use (held by dm-7); unmount or stop it first, because this is not done automatically",
         ),
         (
             |inventory| {
-                let part = inventory::Partition {
+                let part = inventory::DiskPartition {
                     device: "/dev/md9p1".into(),
-                    uses: vec![Use::Mounted("/part".to_owned())],
-                    ..inventory::Partition::default()
+                    uses: vec![DeviceUse::Mounted("/part".to_owned())],
+                    ..inventory::DiskPartition::default()
                 };
-                inventory.stacked[0].table = Some(Table { partitions: vec![part], ..Table::default() });
+                inventory.stacked[0].table = Some(DiskTable { partitions: vec![part], ..DiskTable::default() });
             },
             "disks[0].device: /dev/md9p1, which lies on /dev/sda, is in use (mounted at /part); unmount or stop it first, because this is not done automatically",
         ),
@@ -103,7 +103,7 @@ fn what_cannot_be_taken_down_is_named() {
         let mut inventory = five();
         foreign_array(&mut inventory, false);
         change(&mut inventory);
-        assert_eq!(reasons(make(&layout(), &inventory, Mode::Install)), [expected]);
+        assert_eq!(reasons(make(&layout(), &inventory, InstallMode::Install)), [expected]);
     }
 }
 
@@ -111,16 +111,16 @@ fn what_cannot_be_taken_down_is_named() {
 fn what_is_kept_must_not_be_in_use() {
     let cases = [
         (
-            Use::Mounted("/mnt".to_owned()),
+            DeviceUse::Mounted("/mnt".to_owned()),
             "disks[2].device: /dev/mapper/vg00-varlib, which lies on /dev/sdc, is in use (mounted at /mnt); unmount or stop it first, because this is not done automatically",
         ),
-        (Use::Swap, "disks: /dev/mapper/vg00-varlib must be kept but is in use (active swap); run swapoff first"),
+        (DeviceUse::Swap, "disks: /dev/mapper/vg00-varlib must be kept but is in use (active swap); run swapoff first"),
     ];
     for (usage, expected) in cases {
         let mut inventory = installed();
         let varlib = inventory.stacked.iter_mut().find(|stacked| stacked.device.as_str().ends_with("varlib")).unwrap();
         varlib.uses.push(usage);
-        assert_eq!(reasons(make(&layout(), &inventory, Mode::Reinstall)), [expected]);
+        assert_eq!(reasons(make(&layout(), &inventory, InstallMode::Reinstall)), [expected]);
     }
 }
 
@@ -128,20 +128,20 @@ fn what_is_kept_must_not_be_in_use() {
 fn swap_and_unknown_mappings_are_taken_down_topmost_first() {
     let mut inventory = five();
     foreign_array(&mut inventory, false);
-    inventory.stacked[0].uses.push(Use::Holder("dm-3".into()));
-    inventory.stacked.push(Stacked {
+    inventory.stacked[0].uses.push(DeviceUse::Holder("dm-3".into()));
+    inventory.stacked.push(StackedDevice {
         name: "dm-3".into(),
         device: "/dev/mapper/mpatha".into(),
         below: vec!["md9".into(), "sdb".into()],
-        uses: vec![Use::Swap],
-        ..Stacked::default()
+        uses: vec![DeviceUse::Swap],
+        ..StackedDevice::default()
     });
-    let plan = make(&layout(), &inventory, Mode::Install).unwrap();
+    let plan = make(&layout(), &inventory, InstallMode::Install).unwrap();
     let mapping = DevicePath::from("/dev/mapper/mpatha");
     let expected = [
-        Operation::Device(OnDevice::Release(Holder::Swap { device: mapping.clone() })),
-        Operation::Device(OnDevice::Release(Holder::Mapping { device: mapping })),
-        Operation::Device(OnDevice::Release(Holder::Array { device: "/dev/md9".into() })),
+        Operation::Device(DeviceOp::Release(Holder::Swap { device: mapping.clone() })),
+        Operation::Device(DeviceOp::Release(Holder::Mapping { device: mapping })),
+        Operation::Device(DeviceOp::Release(Holder::Array { device: "/dev/md9".into() })),
     ];
     assert_eq!(operations(&plan, StageName::StorageRelease)[..3], expected);
 }
@@ -157,18 +157,18 @@ fn a_name_that_another_keeps_is_refused() {
     layout.raid[1].arrayname = "/dev/md9".into();
     layout.filesystems[2].device = "/dev/md9".into();
     assert_eq!(
-        reasons(make(&layout, &inventory, Mode::Install)),
+        reasons(make(&layout, &inventory, InstallMode::Install)),
         [
             "raid[1].arrayname: array:/dev/md9 is the name of another array, which is active on sdf1 and is not released; choose another name"
         ]
     );
 
     let mut inventory = five();
-    let physical = vec![PhysicalVolume { device: Some("/dev/sdf".into()), ..PhysicalVolume::default() }];
-    let twin = inventory::VolumeGroup { name: "vg00".to_owned(), physical, ..inventory::VolumeGroup::default() };
+    let physical = vec![LvmPhysicalVolume { device: Some("/dev/sdf".into()), ..LvmPhysicalVolume::default() }];
+    let twin = inventory::LvmVolumeGroup { name: "vg00".to_owned(), physical, ..inventory::LvmVolumeGroup::default() };
     inventory.groups.push(twin);
     assert_eq!(
-        reasons(make(&super::stacks::layout(), &inventory, Mode::Install)),
+        reasons(make(&super::stacks::layout(), &inventory, InstallMode::Install)),
         [
             "volumegroups[0].name: vg:vg00 is also the name of another group on /dev/sdf, which is not wiped; choose another name"
         ]

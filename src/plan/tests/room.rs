@@ -48,6 +48,6 @@ fn what_does_not_fit_is_refused_with_numbers() {
     for (change, expected) in cases {
         let (mut layout, mut inventory) = (layout(), five());
         change(&mut layout, &mut inventory);
-        assert_eq!(reasons(make(&layout, &inventory, Mode::Install)), [expected]);
+        assert_eq!(reasons(make(&layout, &inventory, InstallMode::Install)), [expected]);
     }
 }

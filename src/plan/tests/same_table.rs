@@ -2,23 +2,27 @@
 
 use super::identity::{claim, empty, forget_marker, marker, reinstall};
 use super::*;
-use crate::inventory::Filesystem;
+use crate::inventory::FilesystemContents;
 
 /// Root on sda, data on sdb and sdc. No disk has a serial number.
 fn tables_only() -> (Layout, Inventory) {
     let (mut layout, mut machine) = (layout(), machine());
-    layout.disks.push(Disk { device: "/dev/sdc".into(), ..layout.disks[1].clone() });
-    layout.filesystems.push(filesystem("/opt", "/dev/sdc1", Format::Ext4, "opt"));
+    layout.disks.push(DiskSpec { device: "/dev/sdc".into(), ..layout.disks[1].clone() });
+    layout.filesystems.push(filesystem("/opt", "/dev/sdc1", FilesystemFormat::Ext4, "opt"));
     machine.disks[1].size_bytes = machine.disks[2].size_bytes;
-    let mut inventory = after(&make(&layout, &machine, Mode::Install).unwrap(), machine);
+    let mut inventory = after(&make(&layout, &machine, InstallMode::Install).unwrap(), machine);
     let marker = Some(marker(&inventory));
-    inventory.filesystems.push(Filesystem { device: "/dev/sda2".into(), marker, ..Filesystem::default() });
+    inventory.filesystems.push(FilesystemContents {
+        device: "/dev/sda2".into(),
+        marker,
+        ..FilesystemContents::default()
+    });
     (layout, inventory)
 }
 
 /// What is on one disk is on another one from now on, as when the kernel counts them in another order.
 fn moved(inventory: &mut Inventory, from: usize, to: usize) {
-    let name = |disk: &inventory::Disk| (disk.name.clone(), disk.device.clone());
+    let name = |disk: &inventory::InventoryDisk| (disk.name.clone(), disk.device.clone());
     let (from_name, to_name) = (name(&inventory.disks[from]), name(&inventory.disks[to]));
     inventory.disks.swap(from, to);
     for (index, (name, device)) in [(from, from_name), (to, to_name)] {
@@ -26,7 +30,7 @@ fn moved(inventory: &mut Inventory, from: usize, to: usize) {
         (disk.name, disk.device) = (name, device);
         let whole = disk.device.clone();
         for partition in disk.table.iter_mut().flat_map(|table| &mut table.partitions) {
-            partition.device = whole.partition(partition.number);
+            partition.device = whole.partition_path(partition.number);
         }
     }
 }
@@ -40,7 +44,7 @@ fn cloned(inventory: &mut Inventory, from: usize, to: usize) {
     let device = inventory.disks[to].device.clone();
     let mut table = inventory.disks[from].table.clone().unwrap();
     for partition in &mut table.partitions {
-        partition.device = device.partition(partition.number);
+        partition.device = device.partition_path(partition.number);
         (partition.signatures, partition.blank) = (Vec::new(), true);
     }
     inventory.disks[to].table = Some(table);
@@ -51,9 +55,9 @@ fn guid(inventory: &mut Inventory, index: usize) -> &mut Option<Uuid> {
 }
 
 /// What it is, how it comes about, the reason at the one disk, and at the other.
-type Case = (&'static str, fn(&mut Inventory, &mut Claim), &'static str, &'static str);
+type Case = (&'static str, fn(&mut Inventory, &mut InstallClaim), &'static str, &'static str);
 
-type Harmless = (&'static str, fn(&mut Layout, &mut Inventory, &mut Claim));
+type Harmless = (&'static str, fn(&mut Layout, &mut Inventory, &mut InstallClaim));
 
 #[test]
 fn a_disk_with_the_table_of_another_one_is_that_other_one() {
@@ -131,7 +135,7 @@ fn a_disk_with_the_table_of_another_one_is_that_other_one() {
         ),
     ];
     for (name, change, expected, other) in cases {
-        for waiver in [Waiver::Operator, Waiver::Begun] {
+        for waiver in [MarkerWaiver::Operator, MarkerWaiver::Begun] {
             let ((layout, mut inventory), mut claim) = (tables_only(), claim());
             forget_marker(&mut inventory, &mut claim);
             claim.waiver = Some(waiver);
@@ -164,10 +168,10 @@ fn a_disk_without_serial_number_goes_on_where_its_table_is_no_kept_one_of_anothe
     for (name, change) in cases {
         let ((mut layout, mut inventory), mut claim) = (tables_only(), claim());
         forget_marker(&mut inventory, &mut claim);
-        claim.waiver = Some(Waiver::Operator);
+        claim.waiver = Some(MarkerWaiver::Operator);
         change(&mut layout, &mut inventory, &mut claim);
         let plan = reinstall(&layout, &inventory, claim).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
-        assert_eq!(plan.disks[0].verdict, Verdict::Wipe, "{name}");
+        assert_eq!(plan.disks[0].verdict, DiskVerdict::Wipe, "{name}");
     }
 }
 
@@ -181,7 +185,7 @@ fn a_disk_that_no_table_tells_is_refused_with_both_records() {
         ("a marker of before tables were recorded", |_, inventory, claim| {
             let recorded = claim.installed.as_mut().unwrap().disks.iter_mut();
             recorded.for_each(|disk| disk.guid = None);
-            inventory.disks[0].table = Some(Table { kind: "dos".to_owned(), ..Table::default() });
+            inventory.disks[0].table = Some(DiskTable { kind: "dos".to_owned(), ..DiskTable::default() });
         }),
         (
             "a second disk to be wiped with the table of the first, as after the repair of a mirror",
@@ -194,7 +198,7 @@ fn a_disk_that_no_table_tells_is_refused_with_both_records() {
     for (name, change) in cases {
         let ((mut layout, mut inventory), mut claim) = (tables_only(), claim());
         forget_marker(&mut inventory, &mut claim);
-        claim.waiver = Some(Waiver::Operator);
+        claim.waiver = Some(MarkerWaiver::Operator);
         change(&mut layout, &mut inventory, &mut claim);
         let reasons = reasons(reinstall(&layout, &inventory, claim));
         assert!(reasons[0].starts_with("disks[0].device: /dev/sda is "), "{name}: {reasons:?}");

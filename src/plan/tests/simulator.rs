@@ -2,10 +2,10 @@
 
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{
-    Array, ArrayMember, Disk, Inventory, LogicalVolume, MemberRole, Partition, PhysicalVolume, Signature, Stacked,
-    StackedKind, Table, Use, VolumeGroup,
+    ArrayMember, DeviceSignature, DeviceUse, DiskPartition, DiskTable, Inventory, InventoryDisk, LvmLogicalVolume,
+    LvmPhysicalVolume, LvmVolumeGroup, MdArray, MemberRole, StackedDevice, StackedDeviceKind,
 };
-use crate::layout::Format;
+use crate::layout::FilesystemFormat;
 use crate::plan::*;
 
 const MIB: u64 = 1 << 20;
@@ -31,8 +31,8 @@ pub fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
 pub fn root_uuid(plan: &Plan) -> String {
     let root = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| {
         let burn = match operation {
-            Operation::Run(OfRun::BurnDisk(burn)) => burn,
-            Operation::Run(OfRun::CreateSystem(create)) => &create.onto,
+            Operation::Run(SessionOp::BurnDisk(burn)) => burn,
+            Operation::Run(SessionOp::CreateSystem(create)) => &create.onto,
             _ => return None,
         };
         burn.filesystems.iter().find(|is| is.path == "/")
@@ -55,108 +55,108 @@ impl Machine {
         }
     }
 
-    fn on_device(&mut self, operation: &OnDevice) {
+    fn on_device(&mut self, operation: &DeviceOp) {
         match operation {
-            OnDevice::Release(holder) => self.release(holder),
-            OnDevice::AssertFree { disks } => disks.iter().for_each(|disk| self.assert_free(disk)),
-            OnDevice::WipeDisk(wipe) => self.wipe(&wipe.device),
-            OnDevice::WriteTable(table) => self.write_table(table),
-            OnDevice::CreateArray(array) => self.create_array(array),
-            OnDevice::CreateGroup(group) => self.create_group(group),
-            OnDevice::CreateVolume(volume) => self.create_volume(volume),
-            OnDevice::CreateContainer(container) => self.create_container(container),
-            OnDevice::OpenContainer(OpenContainer { container, .. }) => {
+            DeviceOp::Release(holder) => self.release(holder),
+            DeviceOp::AssertFree { disks } => disks.iter().for_each(|disk| self.assert_free(disk)),
+            DeviceOp::WipeDisk(wipe) => self.wipe(&wipe.device),
+            DeviceOp::WriteTable(table) => self.write_table(table),
+            DeviceOp::CreateArray(array) => self.create_array(array),
+            DeviceOp::CreateGroup(group) => self.create_group(group),
+            DeviceOp::CreateVolume(volume) => self.create_volume(volume),
+            DeviceOp::CreateContainer(container) => self.create_container(container),
+            DeviceOp::OpenContainer(OpenContainer { container, .. }) => {
                 assert!(self.0.stacked.iter().any(|is| is.device == container.mapping), "{operation:?}");
             }
-            OnDevice::MakeFilesystem(make) => self.make_filesystem(make),
-            OnDevice::PreparePersistent(volume) => self.prepare(volume),
-            OnDevice::AssembleArray(AssembleArray { uuid, .. }) => {
+            DeviceOp::MakeFilesystem(make) => self.make_filesystem(make),
+            DeviceOp::PreparePersistent(volume) => self.prepare(volume),
+            DeviceOp::AssembleArray(AssembleArray { uuid, .. }) => {
                 assert!(self.0.arrays.iter().any(|array| array.uuid == *uuid), "{operation:?}");
             }
-            OnDevice::ActivateGroup(ActivateGroup { name, volumes, .. }) => {
+            DeviceOp::ActivateGroup(ActivateGroup { name, volumes, .. }) => {
                 let found = self.0.groups.iter().find(|is| is.name == *name);
                 let found = found.unwrap_or_else(|| panic!("{operation:?}"));
                 let there = |name: &String| found.volumes.iter().any(|volume| volume.name == *name);
                 assert!(!volumes.is_empty() && volumes.iter().all(there), "{operation:?}");
             }
             // What is there afterwards is what the next run assembles to look inside.
-            OnDevice::TakeDown { .. }
-            | OnDevice::DeactivateGroup { .. }
-            | OnDevice::StopArray { .. }
-            | OnDevice::CloseContainer { .. } => {}
-            OnDevice::TryArray(_) | OnDevice::TryFilesystem(_) | OnDevice::ProveZeros(_) => {}
+            DeviceOp::TakeDown { .. }
+            | DeviceOp::DeactivateGroup { .. }
+            | DeviceOp::StopArray { .. }
+            | DeviceOp::CloseContainer { .. } => {}
+            DeviceOp::TryArray(_) | DeviceOp::TryFilesystem(_) | DeviceOp::ProveZeros(_) => {}
         }
     }
 
-    fn of_run(&mut self, operation: &OfRun) {
+    fn of_run(&mut self, operation: &SessionOp) {
         match operation {
-            OfRun::BurnDisk(burn) => self.burn_disk(burn),
-            OfRun::CreateSystem(create) => self.burn_disk(&create.onto),
-            OfRun::Rehearse(rehearsal) => {
+            SessionOp::BurnDisk(burn) => self.burn_disk(burn),
+            SessionOp::CreateSystem(create) => self.burn_disk(&create.onto),
+            SessionOp::Rehearse(rehearsal) => {
                 let before = self.0.clone();
-                let (added, back): (Vec<Restore>, Vec<Restore>) =
-                    rehearsal.operations.iter().cloned().partition(|is| matches!(is, Restore::CreateVolume(_)));
+                let (added, back): (Vec<RestoreOp>, Vec<RestoreOp>) =
+                    rehearsal.operations.iter().cloned().partition(|is| matches!(is, RestoreOp::CreateVolume(_)));
                 back.into_iter().map(Operation::from).for_each(|operation| self.run(&operation));
                 assert_eq!(self.0, before, "{rehearsal:?}");
                 let mut snapshots = Machine(before);
                 added.into_iter().map(Operation::from).for_each(|operation| snapshots.run(&operation));
             }
-            OfRun::WritePersistent(write) => self.write_files(write),
-            OfRun::RemoveVariables(removal) => self.remove_variables(removal),
-            OfRun::Receive(receive) => receive.devices.iter().for_each(|received| self.receive(received)),
-            OfRun::Mount(mount) | OfRun::MountReadOnly(mount) | OfRun::GrowFilesystem(mount) => {
+            SessionOp::WritePersistent(write) => self.write_files(write),
+            SessionOp::RemoveVariables(removal) => self.remove_variables(removal),
+            SessionOp::Receive(receive) => receive.devices.iter().for_each(|received| self.receive(received)),
+            SessionOp::Mount(mount) | SessionOp::MountReadOnly(mount) | SessionOp::GrowFilesystem(mount) => {
                 let kinds: Vec<String> = self.signatures(&mount.device).iter().map(|is| is.kind.clone()).collect();
                 assert_eq!(kinds, [mount.format.name()], "{operation:?}");
             }
             // These change nothing that an inventory shows.
-            OfRun::ReachImage { .. }
-            | OfRun::VerifyDefinition { .. }
-            | OfRun::FindPrograms { .. }
-            | OfRun::IdentifyDisk(_)
-            | OfRun::CheckContainers(_)
-            | OfRun::LockDisk { .. }
-            | OfRun::UnlockDisk { .. }
-            | OfRun::TellPointOfNoReturn { .. }
-            | OfRun::MoveStands { .. }
-            | OfRun::BurnImage { .. }
-            | OfRun::WriteMachineFiles { .. }
-            | OfRun::InjectFiles(_)
-            | OfRun::Finish(_)
-            | OfRun::AdaptImage(_)
-            | OfRun::AdaptMoved(_)
-            | OfRun::WriteFstab(_)
-            | OfRun::ExtendFstab(_)
-            | OfRun::WriteCrypttab(_)
-            | OfRun::FindLoader
-            | OfRun::WriteBootEntries(_)
-            | OfRun::LoadKernel
-            | OfRun::ProveKept(_)
-            | OfRun::WriteMarker(_)
-            | OfRun::Unmount
-            | OfRun::FlushDisks { .. }
-            | OfRun::Report(_)
-            | OfRun::Kexec => {}
+            SessionOp::ReachImage { .. }
+            | SessionOp::VerifyDefinition { .. }
+            | SessionOp::FindPrograms { .. }
+            | SessionOp::IdentifyDisk(_)
+            | SessionOp::CheckContainers(_)
+            | SessionOp::LockDisk { .. }
+            | SessionOp::UnlockDisk { .. }
+            | SessionOp::TellPointOfNoReturn { .. }
+            | SessionOp::MoveStands { .. }
+            | SessionOp::BurnImage { .. }
+            | SessionOp::WriteMachineFiles { .. }
+            | SessionOp::InjectFiles(_)
+            | SessionOp::Finish(_)
+            | SessionOp::AdaptImage(_)
+            | SessionOp::AdaptMoved(_)
+            | SessionOp::WriteFstab(_)
+            | SessionOp::ExtendFstab(_)
+            | SessionOp::WriteCrypttab(_)
+            | SessionOp::FindLoader
+            | SessionOp::WriteBootEntries(_)
+            | SessionOp::LoadKernel
+            | SessionOp::ProveKept(_)
+            | SessionOp::WriteMarker(_)
+            | SessionOp::Unmount
+            | SessionOp::FlushDisks { .. }
+            | SessionOp::Report(_)
+            | SessionOp::Kexec => {}
         }
     }
 
     fn remove_variables(&mut self, removal: &RemoveVariables) {
         let Some(found) = &mut self.0.firmware_variables else { return };
         let is_removed = |name: &str| removal.variables.iter().any(|variable| variable.name == name);
-        found.load_options.retain(|option| !is_removed(&option.name()));
+        found.load_options.retain(|option| !is_removed(&option.variable_name()));
         found.others.retain(|other| !is_removed(&other.name));
         found.boot_next = found.boot_next.filter(|_| !is_removed("BootNext"));
     }
 
-    fn receive(&mut self, received: &Received) {
-        let Received { device, format, uuid, .. } = received.clone();
-        if format != Format::None {
+    fn receive(&mut self, received: &ReceivedDevice) {
+        let ReceivedDevice { device, format, uuid, .. } = received.clone();
+        if format != FilesystemFormat::None {
             self.make_filesystem(&MakeFilesystem { device, format, label: None, uuid, createoptions: Vec::new() });
         }
     }
 
     fn release(&mut self, holder: &Holder) {
         let device = match holder {
-            Holder::Swap { device } => return self.uses(device).retain(|usage| *usage != Use::Swap),
+            Holder::Swap { device } => return self.uses(device).retain(|usage| *usage != DeviceUse::Swap),
             Holder::Array { device }
             | Holder::Mapping { device }
             | Holder::Volume { device, .. }
@@ -169,9 +169,9 @@ impl Machine {
         assert!(!self.0.stacked.iter().any(|above| above.below.contains(&name)), "{device} is held");
         let parts = gone.table.iter().flat_map(|table| &table.partitions);
         assert!(parts.into_iter().all(|part| part.uses.is_empty()), "a partition of {device} is in use");
-        let held = Use::Holder(name.clone());
+        let held = DeviceUse::Holder(name.clone());
         for below in &gone.below {
-            self.uses(&below.path()).retain(|usage| *usage != held);
+            self.uses(&below.device_path()).retain(|usage| *usage != held);
         }
         let arrays = self.0.arrays.iter_mut().map(|array| &mut array.running);
         let volumes = self.0.groups.iter_mut().flat_map(|group| &mut group.volumes).map(|volume| &mut volume.running);
@@ -187,7 +187,7 @@ impl Machine {
         let partitions = disk.table.iter().flat_map(|table| &table.partitions);
         let names: Vec<DevicePath> = partitions.map(|partition| partition.device.clone()).collect();
         assert!(names.iter().all(|partition| self.uses(partition).is_empty()), "partitions of {device}");
-        let on = |below: &KernelName| *device == below.path() || names.contains(&below.path());
+        let on = |below: &KernelName| *device == below.device_path() || names.contains(&below.device_path());
         assert!(!self.0.stacked.iter().any(|stacked| stacked.below.iter().any(on)), "{device}");
     }
 
@@ -215,13 +215,13 @@ impl Machine {
                 .filter(|physical| physical.device.as_ref().is_some_and(|device| gone.contains(device)));
             lost.for_each(|physical| physical.device = None);
         }
-        self.0.groups.retain(|group| group.devices().next().is_some());
+        self.0.groups.retain(|group| group.present_devices().next().is_some());
     }
 
     fn write_table(&mut self, table: &PartitionTable) {
         let disk = self.disk(&table.device);
         let (blank, sector) = (disk.blank, u64::from(table.sector_bytes));
-        let partitions = table.partitions.iter().map(|new| Partition {
+        let partitions = table.partitions.iter().map(|new| DiskPartition {
             number: new.number,
             device: new.device.clone(),
             start_bytes: new.first_lba * sector,
@@ -230,12 +230,12 @@ impl Machine {
             guid: Some(new.guid),
             label: new.name.clone(),
             blank,
-            ..Partition::default()
+            ..DiskPartition::default()
         });
-        let partitions: Vec<Partition> = partitions.collect();
+        let partitions: Vec<DiskPartition> = partitions.collect();
         assert!(disk.table.is_none() && disk.signatures.is_empty(), "{} was not wiped", disk.device);
         assert!(partitions.iter().all(|new| is_part(disk, new)), "{partitions:?} of {}", disk.device);
-        disk.table = Some(Table { kind: "gpt".to_owned(), guid: Some(table.guid), partitions });
+        disk.table = Some(DiskTable { kind: "gpt".to_owned(), guid: Some(table.guid), partitions });
         disk.blank = false;
     }
 
@@ -245,24 +245,24 @@ impl Machine {
         assert!(disk.table.is_none() && disk.signatures.is_empty(), "{} was not wiped", burn.device);
         // One that does not fit would be refused.
         let size_bytes = (100 * MIB).min((disk.size_bytes - 2 * MIB) / burn.filesystems.len() as u64);
-        let partitions = burn.filesystems.iter().map(|is| Partition {
+        let partitions = burn.filesystems.iter().map(|is| DiskPartition {
             number: is.number,
             device: is.device.clone(),
             size_bytes,
-            signatures: vec![Signature {
+            signatures: vec![DeviceSignature {
                 kind: is.format.name().to_owned(),
                 usage: "filesystem".to_owned(),
                 label: is.label.clone().unwrap_or_default(),
                 uuid: brought_uuid(is.number),
             }],
-            ..Partition::default()
+            ..DiskPartition::default()
         });
-        let mut partitions: Vec<Partition> = partitions.collect();
+        let mut partitions: Vec<DiskPartition> = partitions.collect();
         partitions.sort_by_key(|partition| partition.number);
         for (index, partition) in (0u64..).zip(&mut partitions) {
             partition.start_bytes = MIB + index * partition.size_bytes;
         }
-        disk.table = Some(Table { kind: "gpt".to_owned(), guid: None, partitions });
+        disk.table = Some(DiskTable { kind: "gpt".to_owned(), guid: None, partitions });
         disk.blank = false;
     }
 
@@ -283,18 +283,18 @@ impl Machine {
         let sizes: Vec<u64> = members.iter().map(|member| self.size(&member.device)).collect();
         let least = sizes.iter().min().copied().unwrap();
         self.occupy(members.iter().map(|member| member.device.clone()).collect(), "linux_raid_member", &name);
-        let below = members.iter().map(|member| self.0.kernel_name(&member.device)).collect();
-        self.0.stacked.push(Stacked {
-            device: name.path(),
-            kind: StackedKind::Array,
+        let below = members.iter().map(|member| self.0.resolve_kernel_name(&member.device)).collect();
+        self.0.stacked.push(StackedDevice {
+            device: name.device_path(),
+            kind: StackedDeviceKind::Array,
             below,
             // At least what the plan counts on.
             size_bytes: least,
             assembled: true,
             name: name.clone(),
-            ..Stacked::default()
+            ..StackedDevice::default()
         });
-        self.0.arrays.push(Array {
+        self.0.arrays.push(MdArray {
             uuid: array.uuid,
             name: array.device.as_str().rsplit('/').next().unwrap().trim_start_matches("md").to_owned(),
             level: array.level.to_string(),
@@ -302,7 +302,7 @@ impl Machine {
             raid_devices: active as u32,
             members,
             running: Some(name),
-            ..Array::default()
+            ..MdArray::default()
         });
     }
 
@@ -312,18 +312,18 @@ impl Machine {
         for device in &devices {
             self.claim(device, "LVM2_member");
         }
-        let physical = devices.into_iter().map(|device| PhysicalVolume {
+        let physical = devices.into_iter().map(|device| LvmPhysicalVolume {
             size_bytes: self.size(&device),
             device: Some(device),
             uuid: String::new(),
         });
         let physical = physical.collect();
         let (name, tags) = (group.name.clone(), group.tags.clone());
-        let extents = |physical: &PhysicalVolume| physical.size_bytes.saturating_sub(MIB) / (4 * MIB);
-        let physical: Vec<PhysicalVolume> = physical;
+        let extents = |physical: &LvmPhysicalVolume| physical.size_bytes.saturating_sub(MIB) / (4 * MIB);
+        let physical: Vec<LvmPhysicalVolume> = physical;
         let free_bytes = Some(physical.iter().map(extents).sum::<u64>() * 4 * MIB);
         let extent_bytes = 4 * MIB;
-        let group = VolumeGroup { name, extent_bytes, tags, free_bytes, physical, ..VolumeGroup::default() };
+        let group = LvmVolumeGroup { name, extent_bytes, tags, free_bytes, physical, ..LvmVolumeGroup::default() };
         self.0.groups.push(group);
     }
 
@@ -331,53 +331,62 @@ impl Machine {
         let physical: Vec<DevicePath> = volume.physical.iter().map(|device| self.now(device)).collect();
         let name = self.free_name((0..).map(|number| format!("dm-{number}")));
         let unit = if volume.kind.name() == "striped" { 4 * physical.len() as u64 } else { 4 } * MIB;
-        let size_bytes = (volume.size.mib().unwrap_or(1) * MIB).next_multiple_of(unit);
+        let size_bytes = (volume.size.as_mib().unwrap_or(1) * MIB).next_multiple_of(unit);
         for device in &physical {
             assert!(self.signatures(device).iter().any(|is| is.kind == "LVM2_member"), "{device} for {}", volume.name);
-            self.uses(device).push(Use::Holder(name.clone()));
+            self.uses(device).push(DeviceUse::Holder(name.clone()));
         }
-        self.0.stacked.push(Stacked {
+        self.0.stacked.push(StackedDevice {
             device: format!("/dev/mapper/{}-{}", volume.group.replace('-', "--"), volume.name.replace('-', "--"))
                 .into(),
-            kind: StackedKind::Volume,
-            below: physical.iter().map(|device| self.0.kernel_name(device)).collect(),
+            kind: StackedDeviceKind::Volume,
+            below: physical.iter().map(|device| self.0.resolve_kernel_name(device)).collect(),
             size_bytes,
             assembled: true,
             name: name.clone(),
-            ..Stacked::default()
+            ..StackedDevice::default()
         });
         let group = self.0.groups.iter_mut().find(|group| group.name == volume.group).unwrap();
         assert!(group.volumes.iter().all(|is| is.name != volume.name), "{} is there already", volume.name);
         let taken = if volume.kind.name() == "raid1" { 2 * (size_bytes + 4 * MIB) } else { size_bytes };
         group.free_bytes = group.free_bytes.map(|free| free.saturating_sub(taken));
-        group.volumes.push(LogicalVolume {
+        group.volumes.push(LvmLogicalVolume {
             name: volume.name.clone(),
             size_bytes,
             kind: volume.kind.name().to_owned(),
             running: Some(name),
-            ..LogicalVolume::default()
+            ..LvmLogicalVolume::default()
         });
     }
 
-    fn create_container(&mut self, container: &Container) {
-        let Container { device, uuid, mapping, .. } = container;
+    fn create_container(&mut self, container: &LuksContainer) {
+        let LuksContainer { device, uuid, mapping, .. } = container;
         let (kind, usage) = ("crypto_LUKS".to_owned(), "crypto".to_owned());
         let signatures = self.signatures(device);
         assert!(signatures.is_empty(), "{device} has {signatures:?}");
-        signatures.push(Signature { kind, usage, uuid: uuid.to_string(), ..Signature::default() });
+        signatures.push(DeviceSignature { kind, usage, uuid: uuid.to_string(), ..DeviceSignature::default() });
         self.written(device);
         self.show_on_members(device);
         let name = self.free_name((0..).map(|number| format!("dm-{number}")));
-        self.uses(device).push(Use::Holder(name.clone()));
-        let (below, size_bytes) = (self.0.kernel_name(&self.now(device)), self.size(&self.now(device)) - 16 * MIB);
-        let (kind, assembled) = (StackedKind::Crypt, true);
+        self.uses(device).push(DeviceUse::Holder(name.clone()));
+        let (below, size_bytes) =
+            (self.0.resolve_kernel_name(&self.now(device)), self.size(&self.now(device)) - 16 * MIB);
+        let (kind, assembled) = (StackedDeviceKind::Crypt, true);
         let (device, below) = (mapping.clone(), vec![below]);
-        self.0.stacked.push(Stacked { name, device, kind, below, size_bytes, assembled, ..Stacked::default() });
+        self.0.stacked.push(StackedDevice {
+            name,
+            device,
+            kind,
+            below,
+            size_bytes,
+            assembled,
+            ..StackedDevice::default()
+        });
     }
 
     fn make_filesystem(&mut self, make: &MakeFilesystem) {
-        assert_ne!(make.format, Format::None);
-        let signature = Signature {
+        assert_ne!(make.format, FilesystemFormat::None);
+        let signature = DeviceSignature {
             kind: make.format.name().to_owned(),
             usage: String::new(),
             label: make.label.clone().unwrap_or_default(),
@@ -399,28 +408,28 @@ impl Machine {
             assert!(disk.blank && disk.table.is_none() && disk.signatures.is_empty(), "{disk:?}");
         }
         match &volume.filling {
-            Filling::Filesystem(make) => self.make_filesystem(make),
-            Filling::Partition { guid } => {
+            VolumeFilling::Filesystem(make) => self.make_filesystem(make),
+            VolumeFilling::Partition { guid } => {
                 let device = self.now(&volume.device);
                 let size_bytes = self.size(&device);
-                let partition = Partition {
+                let partition = DiskPartition {
                     number: 1,
-                    device: device.partition(1),
+                    device: device.partition_path(1),
                     start_bytes: MIB,
                     size_bytes: size_bytes - 2 * MIB,
                     guid: Some(volume.uid),
                     label: volume.name.clone(),
-                    ..Partition::default()
+                    ..DiskPartition::default()
                 };
                 assert!(self.signatures(&volume.device).is_empty(), "{volume:?}");
-                let table = Some(Table { kind: "gpt".to_owned(), guid: Some(*guid), partitions: vec![partition] });
+                let table = Some(DiskTable { kind: "gpt".to_owned(), guid: Some(*guid), partitions: vec![partition] });
                 match self.0.stacked.iter_mut().find(|stacked| stacked.device == device) {
                     Some(stacked) => stacked.table = table,
                     None => self.disk(&device).table = table,
                 }
                 self.written(&device);
             }
-            Filling::Nothing => {}
+            VolumeFilling::Nothing => {}
         }
     }
 
@@ -439,14 +448,18 @@ impl Machine {
     fn occupy(&mut self, devices: Vec<DevicePath>, kind: &str, holder: &KernelName) {
         for device in devices {
             self.claim(&device, kind);
-            self.uses(&device).push(Use::Holder(holder.clone()));
+            self.uses(&device).push(DeviceUse::Holder(holder.clone()));
         }
     }
 
     fn claim(&mut self, device: &DevicePath, kind: &str) {
         let signatures = self.signatures(device);
         assert!(signatures.is_empty(), "{device} has {signatures:?}");
-        signatures.push(Signature { kind: kind.to_owned(), usage: "raid".to_owned(), ..Signature::default() });
+        signatures.push(DeviceSignature {
+            kind: kind.to_owned(),
+            usage: "raid".to_owned(),
+            ..DeviceSignature::default()
+        });
         self.written(device);
         self.show_on_members(device);
     }
@@ -454,8 +467,8 @@ impl Machine {
     /// The content of an array whose metadata is at the end of its members is visible on them too.
     fn show_on_members(&mut self, device: &DevicePath) {
         let content = self.signatures(device).clone();
-        let name = self.0.kernel_name(&self.now(device));
-        let is_it = |array: &&Array| {
+        let name = self.0.resolve_kernel_name(&self.now(device));
+        let is_it = |array: &&MdArray| {
             array.running.as_ref() == Some(&name) && ["0.90", "1.0"].contains(&array.metadata.as_str())
         };
         let members = self.0.arrays.iter().find(is_it).map(|array| array.members.clone()).unwrap_or_default();
@@ -466,7 +479,7 @@ impl Machine {
 
     /// The device that the inventory shows for a path of the plan.
     fn now(&self, device: &DevicePath) -> DevicePath {
-        let array = |array: &&Array| {
+        let array = |array: &&MdArray| {
             *device == format!("/dev/md/{}", array.name) || *device == format!("/dev/md{}", array.name)
         };
         let running = self.0.arrays.iter().rev().find(array).and_then(|array| array.running.clone());
@@ -481,15 +494,15 @@ impl Machine {
         }
     }
 
-    fn disk(&mut self, device: &DevicePath) -> &mut Disk {
+    fn disk(&mut self, device: &DevicePath) -> &mut InventoryDisk {
         self.0.disks.iter_mut().find(|disk| disk.device == *device).unwrap()
     }
 
-    fn uses(&mut self, device: &DevicePath) -> &mut Vec<Use> {
+    fn uses(&mut self, device: &DevicePath) -> &mut Vec<DeviceUse> {
         self.unit(device).1
     }
 
-    fn signatures(&mut self, device: &DevicePath) -> &mut Vec<Signature> {
+    fn signatures(&mut self, device: &DevicePath) -> &mut Vec<DeviceSignature> {
         self.unit(device).0
     }
 
@@ -502,14 +515,14 @@ impl Machine {
         }
     }
 
-    fn unit(&mut self, device: &DevicePath) -> (&mut Vec<Signature>, &mut Vec<Use>) {
+    fn unit(&mut self, device: &DevicePath) -> (&mut Vec<DeviceSignature>, &mut Vec<DeviceUse>) {
         let device = self.now(device);
         let disks = self.0.disks.iter_mut();
         let disks = disks.map(|disk| (&disk.device, &disk.name, &mut disk.table, &mut disk.signatures, &mut disk.uses));
         let stacked = self.0.stacked.iter_mut();
         let stacked = stacked.map(|is| (&is.device, &is.name, &mut is.table, &mut is.signatures, &mut is.uses));
         for (path, name, table, signatures, uses) in disks.chain(stacked) {
-            if *path == device || device == name.path() {
+            if *path == device || device == name.device_path() {
                 return (signatures, uses);
             }
             let mut partitions = table.iter_mut().flat_map(|table| &mut table.partitions);
@@ -529,6 +542,6 @@ impl Machine {
     }
 }
 
-fn is_part(disk: &Disk, partition: &Partition) -> bool {
-    partition.device == disk.device.partition(partition.number)
+fn is_part(disk: &InventoryDisk, partition: &DiskPartition) -> bool {
+    partition.device == disk.device.partition_path(partition.number)
 }

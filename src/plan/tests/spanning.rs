@@ -5,13 +5,13 @@ use super::*;
 
 const UUID: &str = "7d2f1c1e-0000-4000-8000-000000000001";
 
-fn signature(kind: &str, label: &str) -> Signature {
+fn signature(kind: &str, label: &str) -> DeviceSignature {
     let [kind, label, uuid] = [kind, label, UUID].map(str::to_owned);
-    Signature { kind, label, uuid, usage: "filesystem".to_owned() }
+    DeviceSignature { kind, label, uuid, usage: "filesystem".to_owned() }
 }
 
 /// Where: the swap of sda, the data of sdb, or the foreign sdc as a whole.
-fn put(inventory: &mut Inventory, device: &str, found: Signature) {
+fn put(inventory: &mut Inventory, device: &str, found: DeviceSignature) {
     for disk in &mut inventory.disks {
         if disk.device == device {
             disk.signatures = vec![found.clone()];
@@ -26,8 +26,8 @@ fn put(inventory: &mut Inventory, device: &str, found: Signature) {
 /// As [`layout`], with btrfs on sdb.
 fn with_btrfs() -> (Layout, Inventory) {
     let mut layout = layout();
-    layout.filesystems[0].format = Format::Btrfs;
-    let inventory = after(&make(&layout, &machine(), Mode::Install).unwrap(), machine());
+    layout.filesystems[0].format = FilesystemFormat::Btrfs;
+    let inventory = after(&make(&layout, &machine(), InstallMode::Install).unwrap(), machine());
     (layout, inventory)
 }
 
@@ -54,7 +54,7 @@ fn what_spans_wiped_and_other_disks_is_refused() {
         let count = if devices.len() == 3 { 2 } else { 1 };
         let (layout, mut inventory) = with_btrfs();
         devices.iter().for_each(|device| put(&mut inventory, device, signature(kind, label)));
-        let reasons = reasons(make(&layout, &inventory, Mode::Reinstall));
+        let reasons = reasons(make(&layout, &inventory, InstallMode::Reinstall));
         assert!(reasons[0].starts_with(expected), "{reasons:#?}");
         assert_eq!(reasons.len(), count, "{reasons:#?}");
     }
@@ -63,7 +63,7 @@ fn what_spans_wiped_and_other_disks_is_refused() {
 #[test]
 fn what_spans_no_wiped_disk_or_nothing_else_stays_as_it_was() {
     let found = signature;
-    let accepted: [(&str, &[(&str, Signature)]); 5] = [
+    let accepted: [(&str, &[(&str, DeviceSignature)]); 5] = [
         ("wiped alone", &[("/dev/sda2", found("btrfs", "old")), ("/dev/sda3", found("btrfs", "old"))]),
         ("one member", &[("/dev/sda3", found("zfs_member", "tank"))]),
         ("another kind", &[("/dev/sda3", found("zfs_member", "tank")), ("/dev/sdc", found("btrfs", "tank"))]),
@@ -71,15 +71,15 @@ fn what_spans_no_wiped_disk_or_nothing_else_stays_as_it_was() {
         (
             "no UUID tells",
             &[
-                ("/dev/sda3", Signature { uuid: String::new(), ..found("btrfs", "a") }),
-                ("/dev/sdc", Signature { uuid: String::new(), ..found("btrfs", "a") }),
+                ("/dev/sda3", DeviceSignature { uuid: String::new(), ..found("btrfs", "a") }),
+                ("/dev/sdc", DeviceSignature { uuid: String::new(), ..found("btrfs", "a") }),
             ],
         ),
     ];
     for (name, devices) in accepted {
         let (layout, mut inventory) = with_btrfs();
         devices.iter().for_each(|(device, found)| put(&mut inventory, device, found.clone()));
-        make(&layout, &inventory, Mode::Reinstall).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        make(&layout, &inventory, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
 }
 
@@ -87,7 +87,7 @@ fn what_spans_no_wiped_disk_or_nothing_else_stays_as_it_was() {
 fn an_install_says_what_it_takes_a_member_out_of() {
     let (layout, mut inventory) = with_btrfs();
     ["/dev/sda3", "/dev/sdc"].iter().for_each(|device| put(&mut inventory, device, signature("zfs_member", "tank")));
-    let plan = make(&layout, &inventory, Mode::Install).unwrap();
+    let plan = make(&layout, &inventory, InstallMode::Install).unwrap();
     let said = "REMOVES sda3 FROM zfs_member \"tank\", whose other members on sdc are not ours and stay unchanged";
     let warned = plan.warnings.iter().filter(|warning| warning.starts_with(said)).count();
     assert_eq!(warned, 1, "{plan}");
@@ -106,11 +106,11 @@ fn members_may_be_volumes() {
     put(&mut inventory, "/dev/sdf", signature("btrfs", "srv"));
     let mut layout = stacks::layout();
     layout.disks.push(stacks::whole("/dev/sdf"));
-    make(&layout, &inventory, Mode::Reinstall).unwrap();
+    make(&layout, &inventory, InstallMode::Reinstall).unwrap();
     let root = inventory.stacked.iter_mut().find(|stacked| stacked.below.contains(&"sda2".into())).unwrap();
     root.signatures = vec![signature("btrfs", "srv")];
     let name = root.name.clone();
-    let reasons = reasons(make(&layout, &inventory, Mode::Reinstall));
+    let reasons = reasons(make(&layout, &inventory, InstallMode::Reinstall));
     let expected = format!("disks: btrfs \"srv\" lies on {name}, which a reinstall wipes, and on sdf, dm-");
     assert!(reasons[0].starts_with(&expected), "{reasons:#?}");
 }
@@ -126,14 +126,14 @@ fn a_mapping_over_a_disk_with_a_directory_of_its_own_is_seen() {
     let text = serde_json::to_string(&installed()).unwrap().replace("\"sda\"", "\"cciss!c0d0\"");
     let text = text.replace("\"/dev/sda\"", "\"/dev/cciss/c0d0\"").replace("/dev/sda", "/dev/cciss/c0d0p");
     let mut inventory: Inventory = serde_json::from_str(&text).unwrap();
-    assert!(make(&layout, &inventory, Mode::Reinstall).is_ok());
-    inventory.stacked.push(inventory::Stacked {
+    assert!(make(&layout, &inventory, InstallMode::Reinstall).is_ok());
+    inventory.stacked.push(inventory::StackedDevice {
         name: "dm-0".into(),
         device: "/dev/mapper/span".into(),
         below: vec!["cciss!c0d0p2".into(), "sdc".into()],
-        ..inventory::Stacked::default()
+        ..inventory::StackedDevice::default()
     });
     let expected = "disks: dm-0 lies on cciss!c0d0p2, which a reinstall wipes, and on sdc, which it does not write: ";
-    let reasons = reasons(make(&layout, &inventory, Mode::Reinstall));
+    let reasons = reasons(make(&layout, &inventory, InstallMode::Reinstall));
     assert!(reasons.iter().any(|reason| reason.starts_with(expected)), "{reasons:#?}");
 }

@@ -2,38 +2,38 @@
 
 use super::*;
 use crate::device::DevicePath;
-use crate::inventory::{LogicalVolume as FoundVolume, PhysicalVolume};
-use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup};
+use crate::inventory::{LvmLogicalVolume as FoundVolume, LvmPhysicalVolume};
+use crate::layout::{ArraySpec, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec};
 
-pub(super) fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) -> Raid {
+pub(super) fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) -> ArraySpec {
     let devices = devices.iter().map(|device| (*device).into()).collect();
-    Raid { arrayname: name.into(), devices, level, createoptions: Vec::new(), spares }
+    ArraySpec { arrayname: name.into(), devices, level, createoptions: Vec::new(), spares }
 }
 
-pub(super) fn group(name: &str, devices: &[&str]) -> VolumeGroup {
+pub(super) fn group(name: &str, devices: &[&str]) -> VolumeGroupSpec {
     let devices = devices.iter().map(|device| (*device).into()).collect();
-    VolumeGroup { name: name.to_owned(), devices, tags: Vec::new(), encrypted: None }
+    VolumeGroupSpec { name: name.to_owned(), devices, tags: Vec::new(), encrypted: None }
 }
 
-pub(super) fn volume(name: &str, group: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVolume {
-    LogicalVolume { name: name.to_owned(), volumegroup: group.to_owned(), size: size_mib.into(), lvmtype }
+pub(super) fn volume(name: &str, group: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVolumeSpec {
+    LogicalVolumeSpec { name: name.to_owned(), volumegroup: group.to_owned(), size: size_mib.into(), lvmtype }
 }
 
-fn system(device: &str) -> Disk {
-    Disk {
+fn system(device: &str) -> DiskSpec {
+    DiskSpec {
         device: device.into(),
         hints: Default::default(),
         wipeonreinstall: true,
         image: false,
         partitions: vec![
-            partition(1, "efi", 500, PartitionKind::LinuxRaid),
-            partition(2, "root", 0, PartitionKind::LinuxRaid),
+            partition(1, "efi", 500, PartitionType::LinuxRaid),
+            partition(2, "root", 0, PartitionType::LinuxRaid),
         ],
     }
 }
 
-pub(super) fn whole(device: &str) -> Disk {
-    Disk {
+pub(super) fn whole(device: &str) -> DiskSpec {
+    DiskSpec {
         device: device.into(),
         hints: Default::default(),
         wipeonreinstall: false,
@@ -55,10 +55,10 @@ fn mirrored() -> Layout {
         volumegroups: vec![group("vg00", &["/dev/md/data"])],
         logicalvolumes: vec![volume("varlib", "vg00", 200, LvmType::Linear), volume("srv", "vg00", 0, LvmType::Linear)],
         filesystems: vec![
-            filesystem("/var/lib", "/dev/vg00/varlib", Format::Xfs, "varlib"),
-            filesystem("/boot/efi", "/dev/md/efi", Format::Vfat, "efi"),
-            filesystem("/", "/dev/md/root", Format::Ext4, "root"),
-            filesystem("/srv", "/dev/vg00/srv", Format::Btrfs, "srv"),
+            filesystem("/var/lib", "/dev/vg00/varlib", FilesystemFormat::Xfs, "varlib"),
+            filesystem("/boot/efi", "/dev/md/efi", FilesystemFormat::Vfat, "efi"),
+            filesystem("/", "/dev/md/root", FilesystemFormat::Ext4, "root"),
+            filesystem("/srv", "/dev/vg00/srv", FilesystemFormat::Btrfs, "srv"),
         ],
         ..Layout::default()
     }
@@ -77,7 +77,7 @@ pub(super) fn layout() -> Layout {
 }
 
 pub(super) fn installed() -> Inventory {
-    after(&make(&layout(), &five(), Mode::Install).unwrap(), five())
+    after(&make(&layout(), &five(), InstallMode::Install).unwrap(), five())
 }
 
 pub(super) fn operations(plan: &Plan, name: StageName) -> &[Operation] {
@@ -86,16 +86,16 @@ pub(super) fn operations(plan: &Plan, name: StageName) -> &[Operation] {
 
 #[test]
 fn a_fresh_install_with_everything() {
-    let plan = make(&layout(), &five(), Mode::Install).unwrap();
+    let plan = make(&layout(), &five(), InstallMode::Install).unwrap();
     assert_printed("install-stacked", &plan);
-    let Operation::Device(OnDevice::CreateArray(efi)) = &operations(&plan, StageName::StorageRaid)[0] else {
+    let Operation::Device(DeviceOp::CreateArray(efi)) = &operations(&plan, StageName::StorageRaid)[0] else {
         panic!("{plan}")
     };
     assert_eq!((efi.metadata.as_str(), efi.device.as_str()), ("1.0", "/dev/md/efi"));
-    let Operation::Device(OnDevice::CreateArray(data)) = &operations(&plan, StageName::StorageRaid)[2] else {
+    let Operation::Device(DeviceOp::CreateArray(data)) = &operations(&plan, StageName::StorageRaid)[2] else {
         panic!("{plan}")
     };
-    assert_eq!(data.there().collect::<Vec<_>>(), ["/dev/sdc", "/dev/sdd", "/dev/sde"]);
+    assert_eq!(data.present_devices().collect::<Vec<_>>(), ["/dev/sdc", "/dev/sdd", "/dev/sde"]);
     assert_eq!(data.spares, 1);
     let passes: Vec<(&str, u8)> = plan.fstab.iter().map(|entry| (entry.path.as_str(), entry.pass)).collect();
     assert_eq!(passes, [("/", 1), ("/srv", 0), ("/boot/efi", 2), ("/var/lib", 0)]);
@@ -103,7 +103,7 @@ fn a_fresh_install_with_everything() {
 
 #[test]
 fn the_same_again_over_everything_running() {
-    let plan = make(&layout(), &installed(), Mode::Install).unwrap();
+    let plan = make(&layout(), &installed(), InstallMode::Install).unwrap();
     assert_printed("install-over-running", &plan);
     after(&plan, installed());
 }
@@ -111,13 +111,13 @@ fn the_same_again_over_everything_running() {
 #[test]
 fn a_reinstall_keeps_array_group_and_volumes() {
     let before = installed();
-    let plan = make(&layout(), &before, Mode::Reinstall).unwrap();
+    let plan = make(&layout(), &before, InstallMode::Reinstall).unwrap();
     assert_printed("reinstall-stacked", &plan);
     let uuid = before.arrays[2].uuid;
     let members = ["/dev/sdc", "/dev/sdd", "/dev/sde"].map(DevicePath::from).to_vec();
     let kept = operations(&plan, StageName::StorageMountKept);
     let assemble = AssembleArray { device: "/dev/md/data".into(), uuid, members: members.clone() };
-    let expected = [OnDevice::TakeDown { devices: members }, OnDevice::AssembleArray(assemble)];
+    let expected = [DeviceOp::TakeDown { devices: members }, DeviceOp::AssembleArray(assemble)];
     assert_eq!(kept[3..5], expected.map(Operation::Device));
     let after = after(&plan, before.clone());
     assert_eq!(after.groups, before.groups);
@@ -128,25 +128,26 @@ fn a_reinstall_keeps_array_group_and_volumes() {
 #[test]
 fn the_files_of_a_machine_tell_of_arrays_that_are_made_or_kept() {
     let has_arrays = |plan: &Plan| match operations(plan, StageName::TargetFiles) {
-        [Operation::Run(OfRun::WriteMachineFiles { files })] => files.has_arrays,
+        [Operation::Run(SessionOp::WriteMachineFiles { files })] => files.has_arrays,
         other => panic!("{other:?}"),
     };
-    for plan in [make(&layout(), &five(), Mode::Install), make(&layout(), &installed(), Mode::Reinstall)] {
+    for plan in [make(&layout(), &five(), InstallMode::Install), make(&layout(), &installed(), InstallMode::Reinstall)]
+    {
         assert!(has_arrays(&plan.unwrap()));
     }
-    assert!(!has_arrays(&make(&super::layout(), &machine(), Mode::Install).unwrap()));
+    assert!(!has_arrays(&make(&super::layout(), &machine(), InstallMode::Install).unwrap()));
 }
 
 #[test]
 fn what_is_made_below_a_kept_filesystem_is_mounted_after_it() {
     let mut layout = layout();
-    layout.disks.push(Disk { wipeonreinstall: true, ..whole("/dev/sdf") });
-    layout.filesystems.push(filesystem("/srv/cache", "/dev/sdf", Format::Ext4, ""));
-    let first = make(&layout, &five(), Mode::Install).unwrap();
-    let plan = make(&layout, &after(&first, five()), Mode::Reinstall).unwrap();
+    layout.disks.push(DiskSpec { wipeonreinstall: true, ..whole("/dev/sdf") });
+    layout.filesystems.push(filesystem("/srv/cache", "/dev/sdf", FilesystemFormat::Ext4, ""));
+    let first = make(&layout, &five(), InstallMode::Install).unwrap();
+    let plan = make(&layout, &after(&first, five()), InstallMode::Reinstall).unwrap();
     let paths = |name| -> Vec<&str> {
         let mounts = operations(&plan, name).iter().filter_map(|operation| match operation {
-            Operation::Run(OfRun::Mount(mount)) => Some(mount.path.as_str()),
+            Operation::Run(SessionOp::Mount(mount)) => Some(mount.path.as_str()),
             _ => None,
         });
         mounts.collect()
@@ -179,14 +180,14 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
         (
             "another physical volume",
             |inventory| {
-                let more = PhysicalVolume { device: Some("/dev/sdf".into()), ..PhysicalVolume::default() };
+                let more = LvmPhysicalVolume { device: Some("/dev/sdf".into()), ..LvmPhysicalVolume::default() };
                 inventory.groups[0].physical.push(more);
             },
             "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv)",
         ),
         (
             "a physical volume is missing",
-            |inventory| inventory.groups[0].physical.push(PhysicalVolume::default()),
+            |inventory| inventory.groups[0].physical.push(LvmPhysicalVolume::default()),
             "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:vg00 on /dev/md125, a missing device (volumes: varlib, srv)",
         ),
         (
@@ -238,7 +239,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
     for (name, change, expected) in cases {
         let mut inventory = installed();
         change(&mut inventory);
-        let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
+        let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
         assert!(reasons.iter().any(|reason| reason == expected), "{name}: {reasons:#?}");
     }
 }
@@ -252,8 +253,8 @@ fn somebody_elses_volume_in_a_kept_group_is_left_alone() {
         let (name, kind, entangled) = (name.to_owned(), kind.to_owned(), Some("has a snapshot".to_owned()));
         inventory.groups[0].volumes.push(FoundVolume { name, kind, entangled, ..FoundVolume::default() });
     }
-    let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();
-    let activate = Operation::Device(OnDevice::ActivateGroup(ActivateGroup {
+    let plan = make(&layout(), &inventory, InstallMode::Reinstall).unwrap();
+    let activate = Operation::Device(DeviceOp::ActivateGroup(ActivateGroup {
         name: "vg00".to_owned(),
         devices: vec!["/dev/md/data".into()],
         volumes: vec!["varlib".to_owned(), "srv".to_owned()],
@@ -267,26 +268,26 @@ fn a_kept_group_of_which_the_layout_uses_nothing_is_not_activated() {
     let mut layout = layout();
     layout.logicalvolumes.clear();
     layout.filesystems.retain(|filesystem| !filesystem.device.as_str().starts_with("/dev/vg00/"));
-    let plan = make(&layout, &installed(), Mode::Reinstall).unwrap();
+    let plan = make(&layout, &installed(), InstallMode::Reinstall).unwrap();
     let all = || plan.stages.iter().flat_map(|stage| &stage.operations);
     let group = |is: &Operation| {
         matches!(
             is,
-            Operation::Device(OnDevice::ActivateGroup(ActivateGroup { .. }))
-                | Operation::Device(OnDevice::DeactivateGroup { .. })
+            Operation::Device(DeviceOp::ActivateGroup(ActivateGroup { .. }))
+                | Operation::Device(DeviceOp::DeactivateGroup { .. })
         )
     };
     assert!(!all().any(group), "{plan}");
     // It is proven all the same, and what it lies on is stopped.
-    let KeptObject::Group { .. } = &proven(&plan)[4] else { panic!("{plan}") };
+    let ObjectLocator::Group { .. } = &proven(&plan)[4] else { panic!("{plan}") };
     assert!(
-        all().any(|is| matches!(is, Operation::Device(OnDevice::StopArray { device }) if device == "/dev/md/data")),
+        all().any(|is| matches!(is, Operation::Device(DeviceOp::StopArray { device }) if device == "/dev/md/data")),
         "{plan}"
     );
 }
 
-fn proven(plan: &Plan) -> Vec<KeptObject> {
-    let [Operation::Run(OfRun::ProveKept(kept))] = operations(plan, StageName::StorageProveKept) else {
+fn proven(plan: &Plan) -> Vec<ObjectLocator> {
+    let [Operation::Run(SessionOp::ProveKept(kept))] = operations(plan, StageName::StorageProveKept) else {
         panic!("{plan}")
     };
     kept.iter().map(|kept| kept.object.clone()).collect()
@@ -296,7 +297,7 @@ fn proven(plan: &Plan) -> Vec<KeptObject> {
 fn a_mixture_of_kept_and_wiped_is_refused() {
     let mut layout = layout();
     layout.disks[2].wipeonreinstall = true;
-    let reasons = reasons(make(&layout, &installed(), Mode::Reinstall));
+    let reasons = reasons(make(&layout, &installed(), InstallMode::Reinstall));
     assert_eq!(
         reasons,
         [
@@ -311,8 +312,8 @@ fn a_kept_root_is_refused() {
     let mut layout = layout();
     layout.disks[0].wipeonreinstall = false;
     layout.disks[1].wipeonreinstall = false;
-    layout.disks.push(Disk { wipeonreinstall: true, ..whole("/dev/sdf") });
-    let reasons = reasons(make(&layout, &installed(), Mode::Reinstall));
+    layout.disks.push(DiskSpec { wipeonreinstall: true, ..whole("/dev/sdf") });
+    let reasons = reasons(make(&layout, &installed(), InstallMode::Reinstall));
     assert_eq!(
         reasons,
         [
@@ -331,11 +332,11 @@ fn arrays_on_arrays_are_made_in_order_and_kept() {
         raid("/dev/md/data", &["/dev/md/left", "/dev/md7"], RaidLevel::Raid0, 0),
     ]);
     layout.disks.push(whole("/dev/sdf"));
-    let first = make(&layout, &five(), Mode::Install).unwrap();
+    let first = make(&layout, &five(), InstallMode::Install).unwrap();
     let installed = after(&first, five());
-    let second = make(&layout, &installed, Mode::Reinstall).unwrap();
+    let second = make(&layout, &installed, InstallMode::Reinstall).unwrap();
     let assembled = operations(&second, StageName::StorageMountKept).iter().filter_map(|operation| match operation {
-        Operation::Device(OnDevice::AssembleArray(AssembleArray { device, members, .. })) => {
+        Operation::Device(DeviceOp::AssembleArray(AssembleArray { device, members, .. })) => {
             Some((device.as_str(), members.join(" ")))
         }
         _ => None,
@@ -347,10 +348,10 @@ fn arrays_on_arrays_are_made_in_order_and_kept() {
     ];
     assert_eq!(assembled.collect::<Vec<_>>(), expected);
     let stopped = operations(&second, StageName::StorageUnmount).iter().filter_map(|operation| match operation {
-        Operation::Device(OnDevice::StopArray { device }) => Some(device.as_str()),
+        Operation::Device(DeviceOp::StopArray { device }) => Some(device.as_str()),
         _ => None,
     });
     assert_eq!(stopped.take(3).collect::<Vec<_>>(), ["/dev/md/data", "/dev/md7", "/dev/md/left"]);
-    let again = make(&layout, &installed, Mode::Install).unwrap();
+    let again = make(&layout, &installed, InstallMode::Install).unwrap();
     after(&again, installed);
 }

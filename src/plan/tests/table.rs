@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn a_fresh_install_wipes_every_listed_disk_and_no_other() {
-    let plan = make(&layout(), &machine(), Mode::Install).unwrap();
-    assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Wipe, Verdict::NotOurs]);
+    let plan = make(&layout(), &machine(), InstallMode::Install).unwrap();
+    assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Wipe, DiskVerdict::NotOurs]);
     let names: Vec<&str> = plan.stages.iter().map(|stage| stage.name.as_str()).collect();
     assert_eq!(
         names,
@@ -31,13 +31,13 @@ fn a_fresh_install_wipes_every_listed_disk_and_no_other() {
     );
     assert_eq!(plan.stages[plan.point_of_no_return].name, StageName::StorageWipe);
     assert!(
-        matches!(&plan.stages[2].operations[..], [Operation::Run(OfRun::LockDisk { device, .. })] if device == "/dev/sdc")
+        matches!(&plan.stages[2].operations[..], [Operation::Run(SessionOp::LockDisk { device, .. })] if device == "/dev/sdc")
     );
 }
 
 #[test]
 fn mounts_and_fstab_have_parents_first() {
-    let plan = make(&layout(), &machine(), Mode::Install).unwrap();
+    let plan = make(&layout(), &machine(), InstallMode::Install).unwrap();
     let paths: Vec<&str> = plan.fstab.iter().map(|entry| entry.path.as_str()).collect();
     assert_eq!(paths, ["/", "/srv", "/tmp", "/boot/efi", "none"]);
     let passes: Vec<u8> = plan.fstab.iter().map(|entry| entry.pass).collect();
@@ -49,7 +49,7 @@ fn mounts_and_fstab_have_parents_first() {
         .iter()
         .flat_map(|stage| &stage.operations)
         .filter_map(|operation| match operation {
-            Operation::Run(OfRun::Mount(mount)) => Some(mount.path.as_str()),
+            Operation::Run(SessionOp::Mount(mount)) => Some(mount.path.as_str()),
             _ => None,
         })
         .collect();
@@ -61,19 +61,19 @@ fn the_printed_plan() {
     let mut inventory = installed();
     inventory.disks[0].model = "SAMSUNG MZ7LH480".to_owned();
     inventory.disks[0].serial = "S45NNE0M01".to_owned();
-    let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();
+    let plan = make(&layout(), &inventory, InstallMode::Reinstall).unwrap();
     assert_printed("reinstall", &plan);
 }
 
 #[test]
 fn a_reinstall_keeps_what_it_was_told_to_keep() {
     let before = installed();
-    let plan = make(&layout(), &before, Mode::Reinstall).unwrap();
-    assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Keep, Verdict::NotOurs]);
+    let plan = make(&layout(), &before, InstallMode::Reinstall).unwrap();
+    assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::NotOurs]);
     let srv = before.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].uuid.clone();
     let entry = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
     assert_eq!(entry.source, format!("UUID={srv}"));
     let kept = plan.stages.iter().find(|stage| stage.name == StageName::StorageMountKept).unwrap();
-    assert_eq!(kept.operations[0], Operation::Run(OfRun::UnlockDisk { device: "/dev/sdb".into(), others: vec![] }));
+    assert_eq!(kept.operations[0], Operation::Run(SessionOp::UnlockDisk { device: "/dev/sdb".into(), others: vec![] }));
     assert_eq!(after(&plan, before.clone()).disks[1], before.disks[1]);
 }

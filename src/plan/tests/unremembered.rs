@@ -2,11 +2,11 @@
 
 use super::identity::{claim, empty, install, marked, reinstall};
 use super::*;
-use crate::inventory::{Disk, Filesystem};
-use crate::marker::MarkedDisk;
+use crate::install_marker::RecordedDisk;
+use crate::inventory::{FilesystemContents, InventoryDisk};
 
-fn forgotten() -> Claim {
-    Claim { memory: Memory::DisksOnly, order: None, ..claim() }
+fn forgotten() -> InstallClaim {
+    InstallClaim { memory: RecordSource::DisksOnly, order: None, ..claim() }
 }
 
 /// System on the only listed disk; sdb is not listed.
@@ -30,13 +30,13 @@ fn blank() -> Inventory {
 fn moved_up() -> Inventory {
     let mut inventory = blank();
     let (name, device) = (inventory.disks[0].name.clone(), inventory.disks[0].device.clone());
-    let data = Disk { name, device, size_bytes: 20_000 * MIB, blank: false, ..inventory.disks[1].clone() };
-    inventory.disks = vec![Disk { signatures: vec![xfs("customers")], ..data }];
+    let data = InventoryDisk { name, device, size_bytes: 20_000 * MIB, blank: false, ..inventory.disks[1].clone() };
+    inventory.disks = vec![InventoryDisk { signatures: vec![xfs("customers")], ..data }];
     inventory
 }
 
-fn xfs(label: &str) -> Signature {
-    Signature {
+fn xfs(label: &str) -> DeviceSignature {
+    DeviceSignature {
         kind: "xfs".to_owned(),
         usage: "filesystem".to_owned(),
         label: label.to_owned(),
@@ -59,7 +59,7 @@ fn a_data_disk_that_has_moved_up_is_not_erased() {
     );
     assert!(said.contains("add the hint `serial: B0`") && said.contains("`give_up: [\"B0\"]`"), "{said}");
     // A control plane that remembers the machine has handed it out for an allocation that was never installed.
-    assert!(install(&one_disk(), &moved_up(), Claim { order: None, ..claim() }).is_ok());
+    assert!(install(&one_disk(), &moved_up(), InstallClaim { order: None, ..claim() }).is_ok());
     // Data without a signature are data too.
     let mut raw = moved_up();
     raw.disks[0].signatures.clear();
@@ -99,7 +99,7 @@ fn what_is_blank_identified_or_given_up_is_erased() {
     for (given, is_erased) in
         [("B0", true), ("0x5000c500a1b2c3d7", true), ("/dev/disk/by-path/pci-1", true), ("A0", false), ("", false)]
     {
-        let claim = Claim { give_up: vec![given.to_owned()], ..forgotten() };
+        let claim = InstallClaim { give_up: vec![given.to_owned()], ..forgotten() };
         let plan = install(&one_disk(), &inventory, claim);
         assert_eq!(plan.is_ok(), is_erased, "{given}");
         let warns =
@@ -111,8 +111,9 @@ fn what_is_blank_identified_or_given_up_is_erased() {
 /// A fresh allocation id on a machine whose disks have the marker of an earlier one.
 #[test]
 fn what_the_marker_of_this_machine_records_is_known() {
-    let next =
-        |inventory: &Inventory| install(&layout(), inventory, Claim { allocation: "a-2".to_owned(), ..forgotten() });
+    let next = |inventory: &Inventory| {
+        install(&layout(), inventory, InstallClaim { allocation: "a-2".to_owned(), ..forgotten() })
+    };
     let inventory = marked();
     assert!(next(&inventory).is_ok(), "{}", next(&inventory).unwrap_err());
     // One of the recorded disks was replaced by another one that is not blank.
@@ -134,9 +135,9 @@ fn what_the_marker_of_this_machine_records_is_known() {
 fn an_installation_that_has_begun_goes_on_with_its_disks() {
     let inventory = marked();
     let mut cut_off = inventory.clone();
-    cut_off.filesystems = vec![Filesystem::default()];
-    let begun_on: Vec<MarkedDisk> = inventory.filesystems.last().unwrap().marker.clone().unwrap().disks;
-    let claim = Claim { begun_on, ..forgotten() };
+    cut_off.filesystems = vec![FilesystemContents::default()];
+    let begun_on: Vec<RecordedDisk> = inventory.filesystems.last().unwrap().marker.clone().unwrap().disks;
+    let claim = InstallClaim { begun_on, ..forgotten() };
     assert!(install(&layout(), &cut_off, claim.clone()).is_ok());
     cut_off.disks[0].serial = "Z9".to_owned();
     let said = reasons(install(&layout(), &cut_off, claim));
@@ -148,12 +149,12 @@ fn an_installation_that_has_begun_goes_on_with_its_disks() {
 fn a_reinstall_without_any_record_erases_no_disk_by_its_name() {
     let mut inventory = marked();
     inventory.filesystems.clear();
-    let order = Claim { waiver: Some(Waiver::Operator), order: Some("1".to_owned()), ..forgotten() };
+    let order = InstallClaim { waiver: Some(MarkerWaiver::Operator), order: Some("1".to_owned()), ..forgotten() };
     let said = reasons(reinstall(&layout(), &inventory, order.clone())).join("\n");
     assert!(said.starts_with("disks[0].device: /dev/sda would be wiped and is not blank"), "{said}");
     for claim in [
-        Claim { give_up: vec!["A0".to_owned()], ..order.clone() },
-        Claim { memory: Memory::ControlPlane, ..order.clone() },
+        InstallClaim { give_up: vec!["A0".to_owned()], ..order.clone() },
+        InstallClaim { memory: RecordSource::ControlPlane, ..order.clone() },
     ] {
         let plan = reinstall(&layout(), &inventory, claim);
         assert!(plan.is_ok(), "{}", plan.unwrap_err());
@@ -161,6 +162,6 @@ fn a_reinstall_without_any_record_erases_no_disk_by_its_name() {
     empty(&mut inventory.disks[0], "N1");
     assert!(reinstall(&layout(), &inventory, order).is_ok());
     // With the marker, the record decides as ever.
-    let plan = reinstall(&layout(), &marked(), Claim { order: Some("1".to_owned()), ..forgotten() });
+    let plan = reinstall(&layout(), &marked(), InstallClaim { order: Some("1".to_owned()), ..forgotten() });
     assert!(plan.is_ok(), "{}", plan.unwrap_err());
 }

@@ -4,18 +4,18 @@ use super::identity::{claim, marker, reinstall};
 use super::simulator::cut;
 use super::stacks;
 use super::*;
-use crate::inventory::Filesystem;
+use crate::inventory::FilesystemContents;
 use crate::layout::RaidLevel;
 
 /// An installation of that layout with its marker on that device.
 fn installed_with_marker(layout: &Layout, machine: Inventory, device: &str) -> Inventory {
-    let mut inventory = after(&make(layout, &machine, Mode::Install).unwrap(), machine);
+    let mut inventory = after(&make(layout, &machine, InstallMode::Install).unwrap(), machine);
     // The numbers that stand for random ones begin anew with each plan.
     for (number, table) in (1..).zip(inventory.disks.iter_mut().filter_map(|disk| disk.table.as_mut())) {
         table.guid = Some(uuid::Uuid::from_u128(u128::MAX - number));
     }
     let (device, marker) = (device.into(), Some(marker(&inventory)));
-    inventory.filesystems = vec![Filesystem { device, marker, ..Filesystem::default() }];
+    inventory.filesystems = vec![FilesystemContents { device, marker, ..FilesystemContents::default() }];
     inventory
 }
 
@@ -36,28 +36,28 @@ fn an_installation_is_whole_until_the_first_disk_is_wiped() {
     ] {
         let before = installed_with_marker(&layout, machine, marked);
         let plan = reinstall(&layout, &before, claim()).unwrap();
-        let count = |stages: &[Stage]| stages.iter().map(|stage| stage.operations.len()).sum::<usize>();
+        let count = |stages: &[PlanStage]| stages.iter().map(|stage| stage.operations.len()).sum::<usize>();
         let harmless = count(&plan.stages[..plan.point_of_no_return]);
         let all = count(&plan.stages.iter().filter(|stage| stage.name.is_destructive()).cloned().collect::<Vec<_>>());
         for done in 0..=all {
             let mut after = cut(&plan, before.clone(), harmless + done);
             after.filesystems = before.filesystems.clone();
-            assert_eq!(is_whole(&layout, &after, &claim()), done == 0, "{done} of {all} operations: {plan}");
+            assert_eq!(is_intact(&layout, &after, &claim()), done == 0, "{done} of {all} operations: {plan}");
         }
     }
 }
 
-fn wiped(device: &str) -> Disk {
-    Disk { wipeonreinstall: true, ..stacks::whole(device) }
+fn wiped(device: &str) -> DiskSpec {
+    DiskSpec { wipeonreinstall: true, ..stacks::whole(device) }
 }
 
-type Case = (&'static str, fn(&mut Layout, &mut Inventory, &mut Claim));
+type Case = (&'static str, fn(&mut Layout, &mut Inventory, &mut InstallClaim));
 
 #[test]
 fn what_nobody_can_tell_is_not_whole() {
     let layout = layout();
     let whole = installed_with_marker(&layout, machine(), "/dev/sda2");
-    assert!(is_whole(&layout, &whole, &claim()));
+    assert!(is_intact(&layout, &whole, &claim()));
     let cases: [Case; 11] = [
         ("no marker", |_, inventory, _| inventory.filesystems.clear()),
         ("nobody looked into it", |_, inventory, _| inventory.filesystems[0].marker = None),
@@ -84,7 +84,7 @@ fn what_nobody_can_tell_is_not_whole() {
     for (name, change) in cases {
         let (mut layout, mut inventory, mut claim) = (layout.clone(), whole.clone(), claim());
         change(&mut layout, &mut inventory, &mut claim);
-        assert!(!is_whole(&layout, &inventory, &claim), "{name}");
+        assert!(!is_intact(&layout, &inventory, &claim), "{name}");
     }
 }
 
@@ -98,9 +98,9 @@ fn a_whole_disk_tells_by_what_begins_it() {
     let mut machine = machine();
     machine.disks.push(disk("sdd", 9_000));
     let mut inventory = installed_with_marker(&layout, machine, "/dev/sda2");
-    assert!(!is_whole(&layout, &inventory, &claim()));
+    assert!(!is_intact(&layout, &inventory, &claim()));
     for disk in &mut inventory.disks[2..] {
         disk.signatures[0].kind = "xfs".to_owned();
     }
-    assert!(is_whole(&layout, &inventory, &claim()));
+    assert!(is_intact(&layout, &inventory, &claim()));
 }

@@ -29,14 +29,14 @@ fn a_kept_partition_is_read_completely_before_a_filesystem_is_made_on_it() {
 
 #[test]
 fn what_the_operator_gives_up_is_not_read() {
-    let given = Claim { give_up: vec!["B0".to_owned()], ..claim() };
+    let given = InstallClaim { give_up: vec!["B0".to_owned()], ..claim() };
     assert_eq!(proof(&reinstall(&layout(), &emptied(), given).unwrap()), None);
 }
 
 #[test]
 fn what_is_kept_with_its_content_or_wiped_is_not_read() {
     assert_eq!(proof(&reinstall(&layout(), &marked(), claim()).unwrap()), None);
-    assert_eq!(proof(&make(&layout(), &machine(), Mode::Install).unwrap()), None);
+    assert_eq!(proof(&make(&layout(), &machine(), InstallMode::Install).unwrap()), None);
 }
 
 /// A whole disk is not read if the record proves that it is another one than the installation had.
@@ -44,11 +44,11 @@ fn what_is_kept_with_its_content_or_wiped_is_not_read() {
 fn a_whole_disk_is_read_unless_it_is_proven_to_be_a_new_one() {
     let replaced = |serial: &str, forgotten: bool| {
         let (mut inventory, mut claim) = (marked(), claim());
-        let blank = inventory::Disk { serial: serial.to_owned(), blank: true, ..disk("sdb", 8_000) };
+        let blank = inventory::InventoryDisk { serial: serial.to_owned(), blank: true, ..disk("sdb", 8_000) };
         inventory.disks[1] = blank;
         if forgotten {
             forget_marker(&mut inventory, &mut claim);
-            (claim.installed, claim.waiver) = (None, Some(Waiver::Operator));
+            (claim.installed, claim.waiver) = (None, Some(MarkerWaiver::Operator));
         }
         proof(&reinstall(&layout(), &inventory, claim).unwrap_or_else(|refusal| panic!("{refusal}")))
     };
@@ -63,13 +63,13 @@ fn a_whole_disk_is_read_unless_it_is_proven_to_be_a_new_one() {
 #[test]
 fn of_a_disk_with_a_table_all_but_the_table_is_read() {
     let mut layout = stacks::layout();
-    let part = |number| partition(number, "", if number == 1 { 4000 } else { 0 }, PartitionKind::LinuxRaid);
+    let part = |number| partition(number, "", if number == 1 { 4000 } else { 0 }, PartitionType::LinuxRaid);
     for index in 2..5 {
         layout.disks[index].partitions = vec![part(1), part(2)];
     }
     layout.raid[2].devices = ["/dev/sdc2", "/dev/sdd2", "/dev/sde2"].map(Into::into).to_vec();
     layout.raid[2].spares = 0;
-    let mut inventory = after(&make(&layout, &stacks::five(), Mode::Install).unwrap(), stacks::five());
+    let mut inventory = after(&make(&layout, &stacks::five(), InstallMode::Install).unwrap(), stacks::five());
     inventory.arrays.retain(|array| array.name != "data");
     inventory.groups.clear();
     inventory.stacked.retain(|stacked| {
@@ -82,11 +82,11 @@ fn of_a_disk_with_a_table_all_but_the_table_is_read() {
     for disk in &mut inventory.disks[2..5] {
         for part in &mut disk.table.as_mut().unwrap().partitions {
             part.signatures.clear();
-            part.uses.retain(|usage| matches!(usage, Use::Holder(holder) if gone.contains(holder)));
+            part.uses.retain(|usage| matches!(usage, DeviceUse::Holder(holder) if gone.contains(holder)));
             part.blank = true;
         }
     }
-    let plan = make(&layout, &inventory, Mode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
+    let plan = make(&layout, &inventory, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
     let proof = proof(&plan).unwrap_or_else(|| panic!("{plan}"));
     assert!(["sdc", "sdd", "sde"].iter().all(|disk| proof.contains(disk)), "{proof}");
 }

@@ -2,13 +2,13 @@
 
 use crate::device::DevicePath;
 use crate::layout::KeySource;
-use crate::pull::Secret;
+use crate::registry_auth::SecretText;
 use serde::Serialize;
 use uuid::Uuid;
 
 /// A LUKS2 container on a whole device, and the mapping to its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Container {
+pub struct LuksContainer {
     /// Disk, partition, array or logical volume, named as during the installation.
     pub device: DevicePath,
     /// UUID in the header of the container.
@@ -22,23 +22,23 @@ pub struct Container {
     pub source: KeySource,
     /// Passphrase. With `tpm2` it is the additional passphrase, which may be empty.
     #[serde(skip)]
-    pub key: Secret,
+    pub key: SecretText,
     /// Whether a key exists but was not available to this plan: offline, or in a boot that has already received it once.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub withheld: bool,
 }
 
-impl Container {
-    pub fn new(device: DevicePath, uuid: Uuid, sector_bytes: u32, source: KeySource, key: Secret) -> Container {
+impl LuksContainer {
+    pub fn new(device: DevicePath, uuid: Uuid, sector_bytes: u32, source: KeySource, key: SecretText) -> LuksContainer {
         let mapping = format!("/dev/mapper/luks-{uuid}").into();
-        Container { device, uuid, mapping, sector_bytes, source, key, withheld: false }
+        LuksContainer { device, uuid, mapping, sector_bytes, source, key, withheld: false }
     }
 }
 
 /// Opens a preserved container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OpenContainer {
-    pub container: Container,
+    pub container: LuksContainer,
     /// Whether the new system must not write to it.
     pub read_only: bool,
 }
@@ -54,7 +54,7 @@ pub struct CrypttabEntry {
     pub needed_at: Option<String>,
     /// Content of the key file. If empty, the passphrase is requested at boot.
     #[serde(skip)]
-    pub key: Secret,
+    pub key: SecretText,
 }
 
 impl CrypttabEntry {

@@ -4,16 +4,16 @@
 //! Matches on operations have no catch-all arm: a new operation does not compile until every place handles it.
 
 use super::{
-    BootEntries, BurnDisk, ByteRange, Closing, Container, CreateArray, CreateGroup, CreateSystem, CreateVolume,
-    CrypttabEntry, DiskIdentity, Finishing, FstabEntry, Holder, InjectedFile, Kept, MachineFiles, MakeFilesystem,
-    MountFilesystem, OpenContainer, PartitionTable, PreparePersistent, Receive, Rehearsal, RemoveVariables, TryArray,
-    TryFilesystem, WipeDisk, WritePersistent, ZeroProof,
+    BootEntries, BurnDisk, ByteRange, CreateArray, CreateGroup, CreateSystem, CreateVolume, CrypttabEntry,
+    DiskIdentity, FinalReport, FinishInputs, FstabEntry, Holder, InjectedFile, LuksContainer, MachineFiles,
+    MakeFilesystem, MountFilesystem, OpenContainer, PartitionTable, PreparePersistent, PreservedObject,
+    ReceiveMigration, Rehearsal, RemoveVariables, TryArray, TryFilesystem, WipeDisk, WritePersistent, ZeroProof,
 };
-use crate::allocation::Image;
-use crate::definition::Chosen;
+use crate::allocation::AllocatedImage;
 use crate::device::DevicePath;
-use crate::marker::{MarkedDisk, Marker};
-use crate::plan::{Extents, Needs};
+use crate::install_marker::{InstallMarker, RecordedDisk};
+use crate::os_definition::SelectedDefinition;
+use crate::plan::{ImageNeeds, StageExtents};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -25,14 +25,14 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Operation {
-    Device(OnDevice),
-    Run(OfRun),
+    Device(DeviceOp),
+    Run(SessionOp),
 }
 
 /// An operation on devices alone. It uses no state that earlier operations left in the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OnDevice {
+pub enum DeviceOp {
     /// Releases a holder of disks that will be wiped, or one that was only assembled for inspection.
     Release(Holder),
     /// Checks again for holders of these disks and of their partitions; fails if there are any.
@@ -47,7 +47,7 @@ pub enum OnDevice {
     CreateGroup(CreateGroup),
     CreateVolume(CreateVolume),
     /// Creates a LUKS2 container and opens it.
-    CreateContainer(Container),
+    CreateContainer(LuksContainer),
     OpenContainer(OpenContainer),
     /// Closes the mapping, so that no key remains in the kernel.
     CloseContainer {
@@ -96,7 +96,7 @@ pub struct ActivateGroup {
 /// Activates or extends a preserved object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Restore {
+pub enum RestoreOp {
     AssembleArray(AssembleArray),
     ActivateGroup(ActivateGroup),
     OpenContainer(OpenContainer),
@@ -105,14 +105,14 @@ pub enum Restore {
     CreateVolume(CreateVolume),
 }
 
-impl From<Restore> for Operation {
-    fn from(restore: Restore) -> Operation {
+impl From<RestoreOp> for Operation {
+    fn from(restore: RestoreOp) -> Operation {
         match restore {
-            Restore::AssembleArray(array) => Operation::Device(OnDevice::AssembleArray(array)),
-            Restore::ActivateGroup(group) => Operation::Device(OnDevice::ActivateGroup(group)),
-            Restore::OpenContainer(open) => Operation::Device(OnDevice::OpenContainer(open)),
-            Restore::Mount(mount) => Operation::Run(OfRun::Mount(mount)),
-            Restore::CreateVolume(volume) => Operation::Device(OnDevice::CreateVolume(volume)),
+            RestoreOp::AssembleArray(array) => Operation::Device(DeviceOp::AssembleArray(array)),
+            RestoreOp::ActivateGroup(group) => Operation::Device(DeviceOp::ActivateGroup(group)),
+            RestoreOp::OpenContainer(open) => Operation::Device(DeviceOp::OpenContainer(open)),
+            RestoreOp::Mount(mount) => Operation::Run(SessionOp::Mount(mount)),
+            RestoreOp::CreateVolume(volume) => Operation::Device(DeviceOp::CreateVolume(volume)),
         }
     }
 }
@@ -120,7 +120,7 @@ impl From<Restore> for Operation {
 /// An operation on state of the session: the image, the mounted target, locks, the control plane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OfRun {
+pub enum SessionOp {
     /// Requests the size and digest of the image from its server.
     ReachImage {
         name: String,
@@ -128,13 +128,13 @@ pub enum OfRun {
         url: String,
         /// All locations of the image, with their secrets.
         #[serde(skip)]
-        image: Box<Image>,
+        image: Box<AllocatedImage>,
         /// The disk that a raw image is written to. An image that does not fit it is refused by this operation.
         #[serde(skip)]
         onto: Option<BurnDisk>,
         /// Requirements for a root tree. An image whose manifest does not meet them is refused by this operation.
         #[serde(skip)]
-        needs: Option<Needs>,
+        needs: Option<ImageNeeds>,
     },
     /// Runs the `verify` program of the OS definition, which accepts or rejects the parameters. It is sandboxed, without disks and network.
     VerifyDefinition {
@@ -143,7 +143,7 @@ pub enum OfRun {
         /// Names of the parameters that are set. Their values may be secret.
         parameters: Vec<String>,
         #[serde(skip)]
-        chosen: Box<Chosen>,
+        chosen: Box<SelectedDefinition>,
     },
     /// Checks that the ramdisk contains the programs that the `create` program of the OS definition needs.
     FindPrograms {
@@ -154,7 +154,7 @@ pub enum OfRun {
     /// Checks that the device is still the disk that the plan was made for, because device names can change. Keeps it open.
     IdentifyDisk(DiskIdentity),
     /// Checks that the program that opens these containers, and the key of each, are available.
-    CheckContainers(Vec<Container>),
+    CheckContainers(Vec<LuksContainer>),
     /// Sets the disk read-only at the block layer, until `UnlockDisk` or `FlushDisks`.
     LockDisk {
         device: DevicePath,
@@ -173,13 +173,13 @@ pub enum OfRun {
     TellPointOfNoReturn {
         /// Id of the allocation.
         allocation: String,
-        #[serde(with = "crate::empty")]
+        #[serde(with = "crate::serde_empty")]
         order: Option<String>,
         /// Disks by their names in the layout.
-        disks: Vec<MarkedDisk>,
+        disks: Vec<RecordedDisk>,
         /// Extents of the plan.
         #[serde(skip)]
-        extents: Vec<Extents>,
+        extents: Vec<StageExtents>,
         /// Hash of the approval that was compared with the plan.
         #[serde(skip_serializing_if = "Option::is_none")]
         approved: Option<String>,
@@ -197,7 +197,7 @@ pub enum OfRun {
     /// Writes a raw image to a disk, fits its partition table to the disk, and checks for the filesystems that the layout expects.
     BurnDisk(BurnDisk),
     /// Fills devices with data that another machine sends.
-    Receive(Receive),
+    Receive(ReceiveMigration),
     /// Runs the `create` program of the OS definition instead of writing a raw image; otherwise like `BurnDisk`.
     CreateSystem(Box<CreateSystem>),
     /// Grows a mounted filesystem to the size of its partition.
@@ -222,12 +222,12 @@ pub enum OfRun {
     /// Adds files to the mounted filesystem, or deletes them.
     InjectFiles(Vec<InjectedFile>),
     /// Makes the files of the image bootable: with the installer of the image in a chroot, or without one.
-    Finish(Box<Finishing>),
+    Finish(Box<FinishInputs>),
     /// Like `Finish`, for a raw image, which was built for any machine: without an installer it keeps its boot loader, and
     /// `/etc/metal/boot-info.yaml` is derived from the configuration of that boot loader.
-    AdaptImage(Box<Finishing>),
+    AdaptImage(Box<FinishInputs>),
     /// Makes a system from another machine bootable on this one, without other changes.
-    AdaptMoved(Box<Finishing>),
+    AdaptMoved(Box<FinishInputs>),
     /// Writes files of the target for Kubernetes volumes: sparse files, units, and `/etc/metal/volumes.yaml`.
     WritePersistent(WritePersistent),
     /// Writes `/etc/fstab`, in mount order.
@@ -245,20 +245,20 @@ pub enum OfRun {
     /// Reads `/etc/metal/boot-info.yaml` and loads kernel and initrd with `kexec_file_load`.
     LoadKernel,
     /// Reads the identities of preserved objects and the protected ranges again. All must be unchanged.
-    ProveKept(Vec<Kept>),
+    ProveKept(Vec<PreservedObject>),
     /// Writes `/etc/metal/drophammer.json`. It is the last file, so a system that contains it is complete.
-    WriteMarker(#[serde(serialize_with = "without_secret")] Marker),
+    WriteMarker(#[serde(serialize_with = "serialize_without_secret")] InstallMarker),
     /// Unmounts everything, and fails if anything stays mounted.
     Unmount,
     /// Flushes the write caches of the disks, and makes every locked disk writable again.
     FlushDisks {
         disks: Vec<DevicePath>,
     },
-    Report(Closing),
+    Report(FinalReport),
     Kexec,
 }
 
 /// Serializes a marker for readers of the plan, without the secret of its attempt.
-fn without_secret<S: serde::Serializer>(marker: &Marker, serializer: S) -> Result<S::Ok, S::Error> {
-    Marker { secret: None, ..marker.clone() }.serialize(serializer)
+fn serialize_without_secret<S: serde::Serializer>(marker: &InstallMarker, serializer: S) -> Result<S::Ok, S::Error> {
+    InstallMarker { secret: None, ..marker.clone() }.serialize(serializer)
 }

@@ -1,32 +1,32 @@
 //! The request: the mode, and the owner of the installation.
 
-use super::Assigned;
-use crate::marker::{AttemptRecord, FencingToken, MarkedDisk, Marker};
-use crate::steps::Steps;
+use super::PlanAssignment;
+use crate::deploy_steps::StepList;
+use crate::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk};
 use serde::{Deserialize, Serialize};
 
 /// Fresh installation, or a new image on a machine that preserves its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum InstallMode {
     Install,
     Reinstall,
 }
 
 /// Inputs of a plan in addition to layout and inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
-    pub mode: Mode,
-    pub steps: Steps,
-    pub subject: Subject,
-    pub assigned: Assigned,
+pub struct PlanRequest {
+    pub mode: InstallMode,
+    pub steps: StepList,
+    pub subject: PlanSubject,
+    pub assigned: PlanAssignment,
     /// Ownership of the installation; `None` for an offline plan.
-    pub claim: Option<Claim>,
+    pub claim: Option<InstallClaim>,
 }
 
 /// State of the machine's installation, as reported by the control plane.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Claim {
+pub struct InstallClaim {
     pub machine: String,
     pub allocation: String,
     /// Id of the reinstall order; `None` for an install.
@@ -42,26 +42,26 @@ pub struct Claim {
     /// Ids of the machine before it was renamed.
     pub former_machines: Vec<String>,
     /// The last completed installation in the records of the control plane.
-    pub installed: Option<Marker>,
-    pub waiver: Option<Waiver>,
+    pub installed: Option<InstallMarker>,
+    pub waiver: Option<MarkerWaiver>,
     /// Disks of the last attempt that passed the point of no return, whether reinstall or first installation.
-    pub begun_on: Vec<MarkedDisk>,
+    pub begun_on: Vec<RecordedDisk>,
     /// Record of that attempt; `None` if no attempt has passed the point of no return.
     pub attempt: Option<AttemptRecord>,
     /// Whether the layout's wipe policy replaces the one in the marker.
     pub change_promise: bool,
     /// Disks whose data the operator discards, by serial number, WWN or `by-path` link.
     pub give_up: Vec<String>,
-    pub memory: Memory,
+    pub memory: RecordSource,
 }
 
-impl Claim {
+impl InstallClaim {
     /// Returns whether the marker was written for this machine, under its present or a former id.
-    pub fn is_of_this_machine(&self, marker: &Marker) -> bool {
+    pub fn is_of_this_machine(&self, marker: &InstallMarker) -> bool {
         self.machine == marker.machine || self.former_machines.contains(&marker.machine)
     }
 
-    pub fn is_ours(&self, marker: &Marker) -> bool {
+    pub fn is_ours(&self, marker: &InstallMarker) -> bool {
         self.is_of_this_machine(marker) && self.allocation == marker.allocation
     }
 
@@ -74,7 +74,7 @@ impl Claim {
 
 /// Source of information about earlier installations of the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Memory {
+pub enum RecordSource {
     /// Records of the control plane.
     #[default]
     ControlPlane,
@@ -84,7 +84,7 @@ pub enum Memory {
 
 /// Reason why a reinstall may proceed without a marker on the disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waiver {
+pub enum MarkerWaiver {
     /// The operator has replaced the disk that contained the marker.
     Operator,
     /// An earlier attempt has passed the point of no return.
@@ -95,7 +95,7 @@ pub enum Waiver {
 
 /// Machine and image, for the title of the plan and for the image stages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Subject {
+pub struct PlanSubject {
     pub machine: String,
     pub name: String,
     pub image: String,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// A named stage of the run. The API and the console call it a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Stage {
+pub struct PlanStage {
     pub name: StageName,
     pub operations: Vec<Operation>,
 }
@@ -75,7 +75,7 @@ stages! {
 
 /// State that a failure in a stage leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leaves {
+pub enum FailureState {
     /// No disk was written.
     Untouched,
     /// No disk was written, but the control plane may have recorded the start of this attempt.
@@ -90,56 +90,56 @@ pub enum Leaves {
     Complete,
 }
 
-impl Leaves {
+impl FailureState {
     /// Returns whether the executor must make the results of this run unbootable.
-    pub fn half_made(self) -> bool {
-        matches!(self, Leaves::HalfMade | Leaves::Changed)
+    pub fn is_half_made(self) -> bool {
+        matches!(self, FailureState::HalfMade | FailureState::Changed)
     }
 
     /// Returns whether the system is complete and no disk is written after this.
-    pub fn complete(self) -> bool {
-        matches!(self, Leaves::Unreported | Leaves::Complete)
+    pub fn is_complete(self) -> bool {
+        matches!(self, FailureState::Unreported | FailureState::Complete)
     }
 }
 
 /// Properties of a stage.
 #[derive(Debug, Clone, Copy)]
-struct Nature {
+struct StageProperties {
     /// Whether the stage destroys existing data.
     destructive: bool,
     /// Whether no two of its operations use the same device, so that they may run concurrently.
     side_by_side: bool,
-    leaves: Leaves,
+    leaves: FailureState,
 }
 
 impl StageName {
     pub fn is_destructive(self) -> bool {
-        self.nature().destructive
+        self.properties().destructive
     }
 
-    pub fn runs_side_by_side(self) -> bool {
-        self.nature().side_by_side
+    pub fn runs_concurrently(self) -> bool {
+        self.properties().side_by_side
     }
 
-    pub fn leaves(self) -> Leaves {
-        self.nature().leaves
+    pub fn failure_state(self) -> FailureState {
+        self.properties().leaves
     }
 
-    fn nature(self) -> Nature {
+    fn properties(self) -> StageProperties {
         let (destructive, side_by_side, leaves) = match self {
             StageName::ImageReach
             | StageName::DefinitionVerify
             | StageName::StorageIdentify
             | StageName::StorageLock
             | StageName::StorageRelease
-            | StageName::StorageRehearse => (false, false, Leaves::Untouched),
-            StageName::ReportBegin => (false, false, Leaves::Announced),
+            | StageName::StorageRehearse => (false, false, FailureState::Untouched),
+            StageName::ReportBegin => (false, false, FailureState::Announced),
             StageName::StorageWipe
             | StageName::StoragePartition
             | StageName::StorageEncrypt
-            | StageName::StorageFormat => (true, true, Leaves::HalfMade),
+            | StageName::StorageFormat => (true, true, FailureState::HalfMade),
             // An array or group may lie on another one.
-            StageName::StorageRaid | StageName::StorageLvm => (true, false, Leaves::HalfMade),
+            StageName::StorageRaid | StageName::StorageLvm => (true, false, FailureState::HalfMade),
             StageName::BootClean
             | StageName::MoveCopy
             | StageName::StorageMount
@@ -152,12 +152,12 @@ impl StageName {
             | StageName::BootEntries
             | StageName::BootLoad
             | StageName::TargetMarker
-            | StageName::StorageUnmount => (false, false, Leaves::HalfMade),
-            StageName::StorageProveKept => (false, false, Leaves::Changed),
-            StageName::ReportFinal => (false, false, Leaves::Unreported),
-            StageName::BootKexec => (false, false, Leaves::Complete),
+            | StageName::StorageUnmount => (false, false, FailureState::HalfMade),
+            StageName::StorageProveKept => (false, false, FailureState::Changed),
+            StageName::ReportFinal => (false, false, FailureState::Unreported),
+            StageName::BootKexec => (false, false, FailureState::Complete),
         };
-        Nature { destructive, side_by_side, leaves }
+        StageProperties { destructive, side_by_side, leaves }
     }
 }
 
@@ -185,10 +185,10 @@ mod tests {
     fn what_destroys_leaves_nothing_whole_and_what_comes_before_it_leaves_all() {
         let first = StageName::ALL.iter().position(|stage| stage.is_destructive()).unwrap();
         for (index, stage) in StageName::ALL.iter().copied().enumerate() {
-            let untouched = matches!(stage.leaves(), Leaves::Untouched | Leaves::Announced);
+            let untouched = matches!(stage.failure_state(), FailureState::Untouched | FailureState::Announced);
             assert_eq!(untouched, index < first, "{stage}");
-            assert!(!stage.is_destructive() || stage.leaves().half_made(), "{stage}");
-            assert!(!stage.runs_side_by_side() || stage.is_destructive(), "{stage}");
+            assert!(!stage.is_destructive() || stage.failure_state().is_half_made(), "{stage}");
+            assert!(!stage.runs_concurrently() || stage.is_destructive(), "{stage}");
         }
     }
 }

@@ -1,25 +1,25 @@
 //! Effect of a plan on the data on the disks: current content, objects that lose members, amount of data lost.
 
-use super::{DiskPlan, Verdict};
+use super::{DiskPlan, DiskVerdict};
 use crate::device::KernelName;
-use crate::inventory::{Disk, Signature, Table};
+use crate::inventory::{DeviceSignature, DiskTable, InventoryDisk};
 use serde::Serialize;
 
 /// Current content of a disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Found {
-    pub table: Option<Table>,
+pub struct DiskContent {
+    pub table: Option<DiskTable>,
     /// Signatures on the whole disk.
-    pub signatures: Vec<Signature>,
+    pub signatures: Vec<DeviceSignature>,
     /// Whether samples from all over the disk are zero. A disk that is not blank may contain data even if nothing is recognized on it.
     pub blank: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
 }
 
-impl Found {
-    pub fn on(disk: &Disk) -> Found {
-        Found {
+impl DiskContent {
+    pub fn from_disk(disk: &InventoryDisk) -> DiskContent {
+        DiskContent {
             table: disk.table.clone(),
             signatures: disk.signatures.clone(),
             blank: disk.blank,
@@ -30,7 +30,7 @@ impl Found {
 
 /// An array, group or filesystem that loses members: some are wiped, the others stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Torn {
+pub struct TornObject {
     /// `md127`, `vg:vg00`, `zfs_member "tank"`.
     pub name: String,
     /// Description of the whole object.
@@ -43,7 +43,7 @@ pub struct Torn {
 
 /// Number of disks by verdict, and the amount of data lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Summary {
+pub struct PlanSummary {
     pub wiped: Vec<KernelName>,
     /// Disks that the layout preserves, but that are blank.
     pub made: Vec<KernelName>,
@@ -56,18 +56,18 @@ pub struct Summary {
     pub lost_bytes: u64,
 }
 
-impl Summary {
-    pub fn of(disks: &[DiskPlan]) -> Summary {
-        let names = |verdict: Verdict| -> Vec<KernelName> {
+impl PlanSummary {
+    pub fn from_disks(disks: &[DiskPlan]) -> PlanSummary {
+        let names = |verdict: DiskVerdict| -> Vec<KernelName> {
             disks.iter().filter(|disk| disk.verdict == verdict).map(|disk| disk.name.clone()).collect()
         };
-        let lost = disks.iter().filter(|disk| disk.verdict == Verdict::Wipe && !disk.found.blank);
-        Summary {
-            wiped: names(Verdict::Wipe),
-            made: names(Verdict::Make),
-            kept: names(Verdict::Keep),
-            untouched: names(Verdict::NotOurs),
-            volumes: names(Verdict::Volumes),
+        let lost = disks.iter().filter(|disk| disk.verdict == DiskVerdict::Wipe && !disk.found.blank);
+        PlanSummary {
+            wiped: names(DiskVerdict::Wipe),
+            made: names(DiskVerdict::Make),
+            kept: names(DiskVerdict::Keep),
+            untouched: names(DiskVerdict::NotOurs),
+            volumes: names(DiskVerdict::Volumes),
             lost_bytes: lost.fold(0, |sum: u64, disk| sum.saturating_add(disk.size_bytes)),
         }
     }

@@ -16,7 +16,7 @@ pub struct ZeroProof {
 
 impl ZeroProof {
     /// Returns the sum of the ranges, in bytes.
-    pub fn bytes(&self) -> u64 {
+    pub fn total_bytes(&self) -> u64 {
         self.ranges.iter().fold(0, |sum, range| sum.saturating_add(range.length))
     }
 }

@@ -3,12 +3,12 @@
 //! The command requires a password. A temporary one is set, which a successful erase removes; otherwise it is cleared
 //! here, because a disk with a password is locked after its next power cycle.
 
-use super::{Deadline, Failure};
-use crate::command::Command;
+use super::{EraseDeadline, EraseFailure};
 use crate::device::DevicePath;
 use crate::error::{Error, Phase};
 use crate::inventory::EraseMethod;
-use crate::survey::ata::{self, Security};
+use crate::probe::ata_security::{self, AtaSecurity};
+use crate::process::ToolCommand;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,20 +20,20 @@ const SHORT: Duration = Duration::from_secs(30);
 
 /// Disk with ATA security commands; mocked in tests.
 trait AtaDisk {
-    fn security(&self) -> Result<Security, String>;
+    fn read_security(&self) -> Result<AtaSecurity, String>;
     /// Runs `hdparm --user-master u OPTION PASSWORD`.
-    fn hdparm(&self, option: &str, patience: Duration) -> Result<(), String>;
+    fn run_hdparm(&self, option: &str, patience: Duration) -> Result<(), String>;
 }
 
-struct RealDisk<'a>(&'a DevicePath);
+struct HdparmDisk<'a>(&'a DevicePath);
 
-impl AtaDisk for RealDisk<'_> {
-    fn security(&self) -> Result<Security, String> {
-        ata::security(Path::new(self.0))
+impl AtaDisk for HdparmDisk<'_> {
+    fn read_security(&self) -> Result<AtaSecurity, String> {
+        ata_security::read_security(Path::new(self.0))
     }
 
-    fn hdparm(&self, option: &str, patience: Duration) -> Result<(), String> {
-        let command = Command::new("hdparm").args(["--user-master", "u", option, PASSWORD]).arg(self.0);
+    fn run_hdparm(&self, option: &str, patience: Duration) -> Result<(), String> {
+        let command = ToolCommand::new("hdparm").args(["--user-master", "u", option, PASSWORD]).arg(self.0);
         command.deadline(patience).run().map(drop).map_err(|error| error.to_string())
     }
 }
@@ -41,21 +41,25 @@ impl AtaDisk for RealDisk<'_> {
 /// Erases the disk and returns the result reported by it.
 ///
 /// # Errors
-/// The disk does not support the method at present, refuses, or would not finish in time. [`Failure::Final`] if the
+/// The disk does not support the method at present, refuses, or would not finish in time. [`EraseFailure::Final`] if the
 /// password remains set.
-pub(super) fn erase(device: &DevicePath, method: EraseMethod, deadline: Deadline) -> Result<String, Failure> {
-    erase_disk(&RealDisk(device), device, method, deadline)
+pub(super) fn erase_sata(
+    device: &DevicePath,
+    method: EraseMethod,
+    deadline: EraseDeadline,
+) -> Result<String, EraseFailure> {
+    erase_disk(&HdparmDisk(device), device, method, deadline)
 }
 
 fn erase_disk(
     disk: &dyn AtaDisk,
     device: &DevicePath,
     method: EraseMethod,
-    deadline: Deadline,
-) -> Result<String, Failure> {
-    let before = disk.security()?;
-    if !before.methods().contains(&method) {
-        let why = before.obstacle().unwrap_or("the disk does not support it");
+    deadline: EraseDeadline,
+) -> Result<String, EraseFailure> {
+    let before = disk.read_security()?;
+    if !before.available_methods().contains(&method) {
+        let why = before.find_obstacle().unwrap_or("the disk does not support it");
         return Err(why.to_owned().into());
     }
     let enhanced = method == EraseMethod::AtaEnhancedErase;
@@ -64,26 +68,26 @@ fn erase_disk(
         false => ("--security-erase", before.erase_minutes),
     };
     // A running erase cannot be stopped, and the disk does nothing else meanwhile.
-    let left = deadline.left()?;
+    let left = deadline.time_left()?;
     if let Some(minutes) = minutes.filter(|minutes| Duration::from_secs(60 * u64::from(*minutes)) > left) {
         return Err(format!("the disk needs {minutes} min, but {} min are left", left.as_secs() / 60).into());
     }
-    let done = disk.hdparm("--security-set-pass", SHORT).and_then(|()| disk.hdparm(option, left));
+    let done = disk.run_hdparm("--security-set-pass", SHORT).and_then(|()| disk.run_hdparm(option, left));
     // Whatever hdparm reports: without a password on it, the disk completed the erase or is usable again.
-    match disk.security() {
-        Ok(Security { enabled: false, .. }) => {}
-        _ => clear(disk, device)?,
+    match disk.read_security() {
+        Ok(AtaSecurity { enabled: false, .. }) => {}
+        _ => clear_password(disk, device)?,
     }
     done?;
     Ok(format!("the disk reports the {}security erase done", if enhanced { "enhanced " } else { "" }))
 }
 
-fn clear(disk: &dyn AtaDisk, device: &DevicePath) -> Result<(), Failure> {
+fn clear_password(disk: &dyn AtaDisk, device: &DevicePath) -> Result<(), EraseFailure> {
     // Fails on a disk that is not locked.
-    let unlocked = disk.hdparm("--security-unlock", SHORT);
-    let disabled = disk.hdparm("--security-disable", SHORT);
-    match disk.security() {
-        Ok(Security { enabled: false, .. }) => Ok(()),
+    let unlocked = disk.run_hdparm("--security-unlock", SHORT);
+    let disabled = disk.run_hdparm("--security-disable", SHORT);
+    match disk.read_security() {
+        Ok(AtaSecurity { enabled: false, .. }) => Ok(()),
         security => {
             let words = [security.err(), unlocked.err(), disabled.err()].into_iter().flatten().collect::<Vec<_>>();
             let what = format!(
@@ -92,7 +96,7 @@ fn clear(disk: &dyn AtaDisk, device: &DevicePath) -> Result<(), Failure> {
                  {device}`: {}",
                 words.join("; ")
             );
-            Err(Failure::Final(Error::new(Phase::Storage, what)))
+            Err(EraseFailure::Final(Error::new(Phase::Storage, what)))
         }
     }
 }
@@ -104,7 +108,7 @@ mod tests {
 
     /// A disk that knows its state, and what it was asked for.
     struct FakeDisk {
-        security: RefCell<Security>,
+        security: RefCell<AtaSecurity>,
         refuses: &'static [&'static str],
         /// Reports success and keeps the password all the same.
         lies: bool,
@@ -113,31 +117,31 @@ mod tests {
 
     impl FakeDisk {
         fn new(refuses: &'static [&'static str]) -> FakeDisk {
-            let security = Security {
+            let security = AtaSecurity {
                 supported: true,
                 enhanced: true,
                 erase_minutes: Some(2),
                 enhanced_minutes: Some(300),
-                ..Security::default()
+                ..AtaSecurity::default()
             };
             FakeDisk { security: RefCell::new(security), refuses, lies: false, asked: RefCell::default() }
         }
 
         fn erase(&self, method: EraseMethod) -> Result<String, String> {
-            let deadline = Deadline::after(Duration::from_secs(3600));
+            let deadline = EraseDeadline::after_budget(Duration::from_secs(3600));
             erase_disk(self, &"/dev/sda".into(), method, deadline).map_err(|failure| match failure {
-                Failure::Next(why) => why,
-                Failure::Final(error) => format!("final: {error}"),
+                EraseFailure::Next(why) => why,
+                EraseFailure::Final(error) => format!("final: {error}"),
             })
         }
     }
 
     impl AtaDisk for FakeDisk {
-        fn security(&self) -> Result<Security, String> {
+        fn read_security(&self) -> Result<AtaSecurity, String> {
             Ok(self.security.borrow().clone())
         }
 
-        fn hdparm(&self, option: &str, _patience: Duration) -> Result<(), String> {
+        fn run_hdparm(&self, option: &str, _patience: Duration) -> Result<(), String> {
             self.asked.borrow_mut().push(option.to_owned());
             if self.refuses.contains(&option) {
                 return Err(format!("{option} refused"));
@@ -159,7 +163,7 @@ mod tests {
 
     #[test]
     fn nothing_is_asked_of_a_disk_that_is_not_ready_for_it() {
-        type Change = fn(&mut Security);
+        type Change = fn(&mut AtaSecurity);
         let cases: [(Change, &str); 5] = [
             (|security| security.frozen = true, "the firmware has frozen the disk's security"),
             (|security| security.enabled = true, "the disk has a password set"),

@@ -7,9 +7,9 @@ use std::time::Instant;
 const UUID: &str = "5b1f0f0e-36a1-4d0c-8f43-8a2f0f6f4c11";
 const MIB: u64 = 1 << 20;
 
-fn trial(format: Format, options: &str, mount: Option<&str>) -> TryFilesystem {
+fn trial(format: FilesystemFormat, options: &str, mount: Option<&str>) -> TryFilesystem {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    let uuid = if format == Format::Vfat { "1A2B-3C4D" } else { UUID };
+    let uuid = if format == FilesystemFormat::Vfat { "1A2B-3C4D" } else { UUID };
     let make = MakeFilesystem {
         device: "/dev/sdx2".into(),
         format,
@@ -45,7 +45,7 @@ fn assert_nothing_left() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
-    use Format::{Btrfs, Ext3, Ext4, Swap, Tmpfs, Vfat, Xfs};
+    use FilesystemFormat::{Btrfs, Ext3, Ext4, Swap, Tmpfs, Vfat, Xfs};
     for (format, options, mount) in [
         (Ext4, "-O ^metadata_csum -m 0", Some("noatime data=ordered")),
         (Ext3, "-j -i 65536", None),
@@ -57,8 +57,8 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
             let size_bytes = if format == Vfat { 500 * MIB } else { 20 << 30 };
             let trial = TryFilesystem { sector_bytes, size_bytes, ..trial(format, options, mount) };
             // A loop device over memory writes the zeros that a file need not: 454 MiB of the first one with large sectors.
-            let said =
-                with_memory(&trial, 1024 * MIB).unwrap_or_else(|error| panic!("{format} {sector_bytes}: {error}"));
+            let said = try_filesystem_within(&trial, 1024 * MIB)
+                .unwrap_or_else(|error| panic!("{format} {sector_bytes}: {error}"));
             assert_eq!(said, None, "{format} {sector_bytes}");
         }
     }
@@ -75,12 +75,12 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
         (Xfs, "", Some("logbufs=99"), "xfs for /dev/sdx2 cannot be mounted with logbufs=99 (trial in memory)"),
         (Tmpfs, "", Some("size=x"), "tmpfs for /dev/sdx2 cannot be mounted with size=x (trial in memory)"),
     ] {
-        let error = with_memory(&trial(format, options, mount), 256 * MIB).unwrap_err().to_string();
+        let error = try_filesystem_within(&trial(format, options, mount), 256 * MIB).unwrap_err().to_string();
         assert!(error.contains(words), "{format} {options}: {error}");
     }
     // What only a disk with large sectors refuses.
     let small_blocks = TryFilesystem { sector_bytes: 4096, ..trial(Ext4, "-b 1024", None) };
-    let error = with_memory(&small_blocks, 256 * MIB).unwrap_err().to_string();
+    let error = try_filesystem_within(&small_blocks, 256 * MIB).unwrap_err().to_string();
     assert!(error.contains("mkfs.ext4 -b 1024"), "{error}");
     assert_nothing_left();
 }
@@ -89,7 +89,7 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
 fn what_succeeds_in_one_size_is_not_refused_and_else_the_first_failure_tells() {
     let tried = |good: &[u64], sizes: &[u64]| {
         let asked = std::cell::RefCell::new(Vec::new());
-        let result = in_one_of(sizes.iter(), |size| {
+        let result = try_sizes(sizes.iter(), |size| {
             asked.borrow_mut().push(*size);
             let is_good = good.contains(size);
             if is_good { Ok(Some(size.to_string())) } else { Err(Error::new(Phase::Storage, format!("not {size}"))) }
@@ -111,17 +111,17 @@ fn what_succeeds_in_one_size_is_not_refused_and_else_the_first_failure_tells() {
 #[ignore = "needs root and loop devices"]
 fn root_an_option_that_the_first_guess_is_too_small_for_is_not_refused() {
     for (format, fits, wrong) in [
-        (Format::Btrfs, "-b 10G", "-O nosuch"),
-        (Format::Xfs, "-d size=10g", "-d size=30g"),
-        (Format::Ext4, "-N 30000000", "-b 1000"),
-        (Format::Vfat, "-F 16 -s 64", "-F 33"),
+        (FilesystemFormat::Btrfs, "-b 10G", "-O nosuch"),
+        (FilesystemFormat::Xfs, "-d size=10g", "-d size=30g"),
+        (FilesystemFormat::Ext4, "-N 30000000", "-b 1000"),
+        (FilesystemFormat::Vfat, "-F 16 -s 64", "-F 33"),
     ] {
         let guessed = |options| TryFilesystem { size_bytes: 4 << 30, ..trial(format, options, None) };
         let others = vec![20 << 30, 16 << 30, 1 << 30, 256 << 20, 64 << 20];
         let several = |options| TryFilesystem { or_size_bytes: others.clone(), ..guessed(options) };
-        assert!(with_memory(&guessed(fits), 1024 * MIB).is_err(), "{format} {fits}");
-        with_memory(&several(fits), 1024 * MIB).unwrap_or_else(|error| panic!("{format} {fits}: {error}"));
-        let error = with_memory(&several(wrong), 1024 * MIB).unwrap_err().to_string();
+        assert!(try_filesystem_within(&guessed(fits), 1024 * MIB).is_err(), "{format} {fits}");
+        try_filesystem_within(&several(fits), 1024 * MIB).unwrap_or_else(|error| panic!("{format} {fits}: {error}"));
+        let error = try_filesystem_within(&several(wrong), 1024 * MIB).unwrap_err().to_string();
         assert!(error.contains("cannot be created (trial in memory)"), "{format} {wrong}: {error}");
     }
 }
@@ -130,16 +130,16 @@ fn root_an_option_that_the_first_guess_is_too_small_for_is_not_refused() {
 #[ignore = "needs root and loop devices"]
 fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
     // The log of so large an xfs is 2 GiB of zeros, which a tmpfs keeps.
-    let large = TryFilesystem { size_bytes: 8 << 40, ..trial(Format::Xfs, "-m reflink=0", None) };
-    let said = with_memory(&large, 96 * MIB).unwrap().unwrap();
+    let large = TryFilesystem { size_bytes: 8 << 40, ..trial(FilesystemFormat::Xfs, "-m reflink=0", None) };
+    let said = try_filesystem_within(&large, 96 * MIB).unwrap().unwrap();
     assert!(
         said.starts_with("xfs of /dev/sdx2 was not tried in full size: it takes more than 96 MiB of memory"),
         "{said}"
     );
     // A wrong option is told from too little memory.
-    let wrong = TryFilesystem { size_bytes: 8 << 40, ..trial(Format::Xfs, "-m nosuch=1", None) };
-    assert!(with_memory(&wrong, 96 * MIB).unwrap_err().to_string().contains("cannot be created"));
-    assert!(memory_bytes().unwrap() <= MOST_MEMORY_BYTES);
+    let wrong = TryFilesystem { size_bytes: 8 << 40, ..trial(FilesystemFormat::Xfs, "-m nosuch=1", None) };
+    assert!(try_filesystem_within(&wrong, 96 * MIB).unwrap_err().to_string().contains("cannot be created"));
+    assert!(trial_memory_bytes().unwrap() <= MOST_MEMORY_BYTES);
     assert!(Path::new("/run/drophammer").exists());
 }
 
@@ -150,8 +150,8 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
     use crate::layout::RaidLevel::{self, Raid0, Raid1, Raid5, Raid6, Raid10};
     crate::storage::vmdisks::assert_test_machine();
     let trial = |level: RaidLevel, metadata: &str, members: &str, options: &str, sector_bytes| {
-        let devices = Member::list(members.split(' '));
-        let size = |member: &Member| member.device().map_or(0, |_| 8 << 40);
+        let devices = ArraySlot::parse_list(members.split(' '));
+        let size = |member: &ArraySlot| member.device().map_or(0, |_| 8 << 40);
         TryArray {
             member_bytes: devices.iter().map(size).collect(),
             make: CreateArray {
@@ -170,8 +170,8 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
     // Of an array on arrays whose sizes were guessed too small.
     let guessed = trial(Raid1, "1.2", "/dev/vda /dev/vdb", "--size=10G", 512);
     let guessed = TryArray { member_bytes: vec![4 << 30; 2], ..guessed };
-    assert!(array(&guessed).is_err());
-    assert_eq!(array(&TryArray { or_member_bytes: vec![vec![20 << 30; 2]], ..guessed }).unwrap(), None);
+    assert!(try_array(&guessed).is_err());
+    assert_eq!(try_array(&TryArray { or_member_bytes: vec![vec![20 << 30; 2]], ..guessed }).unwrap(), None);
     for (level, metadata, members, options) in [
         (Raid0, "1.2", "/dev/vda /dev/vdb", "--chunk=64"),
         (Raid1, "1.0", "/dev/vda missing", "--bitmap=internal --write-mostly"),
@@ -180,7 +180,7 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
         (Raid10, "1.2", "/dev/vda /dev/vdb", "--layout=f2"),
     ] {
         for sector_bytes in [512, 4096] {
-            let tried = array(&trial(level, metadata, members, options, sector_bytes));
+            let tried = try_array(&trial(level, metadata, members, options, sector_bytes));
             let said = tried.unwrap_or_else(|error| panic!("{level} {options} {sector_bytes}: {error}"));
             assert_eq!(said, None, "{level} {options} {sector_bytes}");
         }
@@ -191,7 +191,7 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
         (Raid10, "--layout=f7", "layout"),
         (Raid1, "--size=20T", "device"),
     ] {
-        let error = array(&trial(level, "1.2", "/dev/vda /dev/vdb", options, 512)).unwrap_err().to_string();
+        let error = try_array(&trial(level, "1.2", "/dev/vda /dev/vdb", options, 512)).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{level} for /dev/md/data cannot be created (trial in memory)")), "{error}");
         assert!(error.contains(words), "{options}: {error}");
     }

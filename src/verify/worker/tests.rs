@@ -5,6 +5,6 @@
 #[ignore = "is what other tests start"]
 fn worker() {
     if std::env::var_os("OS_API_VERSION").is_some() {
-        super::run();
+        super::run_verify_worker();
     }
 }

@@ -4,15 +4,15 @@ use serde_json::json;
 
 fn read(text: &str) -> Value {
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
-    crate::yaml::json(&crate::yaml::read(text, options).unwrap())
+    crate::yaml::to_json(&crate::yaml::read_document(text, options).unwrap())
 }
 
 /// With the change made to what the text says.
-fn changed(text: &str, change: impl FnOnce(&mut Value)) -> Option<Edited> {
+fn changed(text: &str, change: impl FnOnce(&mut Value)) -> Option<EditedYaml> {
     let old = read(text);
     let mut new = old.clone();
     change(&mut new);
-    let edited = edit(text, &old, &new)?;
+    let edited = edit_values(text, &old, &new)?;
     assert_eq!(read(&edited.text), new, "{}", edited.text);
     Some(edited)
 }
@@ -84,7 +84,7 @@ fn only_what_is_meant_changes() {
         let old = read(TEXT);
         let mut new = old.clone();
         change(&mut new);
-        let edited = edit(TEXT, &old, &new).unwrap_or_else(|| panic!("{after}"));
+        let edited = edit_values(TEXT, &old, &new).unwrap_or_else(|| panic!("{after}"));
         assert_eq!((edited.text, edited.gone), (expected, vec![]));
     }
 }
@@ -116,31 +116,31 @@ fn brackets_and_odd_texts() {
     assert_eq!(edited("a: 1\r\n", |new| new["b"] = json!(2)).unwrap(), "a: 1\r\nb: 2\r\n");
     assert_eq!(edited("a: 1", |new| new["b"] = json!({"c": 2})).unwrap(), "a: 1\nb:\n  c: 2");
     assert_eq!(edited("a:\n- 1\n- 2\n", |new| new["a"] = json!([2, 3])).unwrap(), "a:\n- 2\n- 3\n");
-    let marked = edit("\u{feff}a: 1\n", &json!({"a": 1}), &json!({"a": 2})).unwrap();
+    let marked = edit_values("\u{feff}a: 1\n", &json!({"a": 1}), &json!({"a": 2})).unwrap();
     assert_eq!(marked.text, "\u{feff}a: 2\n");
     let text = "a: \"x # no\" # yes\nb: 1\n";
     assert_eq!(edited(text, |new| new["a"] = json!("z")).unwrap(), "a: z # yes\nb: 1\n");
     // An empty field.
     let old = json!({"b": 1});
-    assert_eq!(edit("a:\nb: 1\n", &old, &json!({"a": 2, "b": 1})).unwrap().text, "a: 2\nb: 1\n");
+    assert_eq!(edit_values("a:\nb: 1\n", &old, &json!({"a": 2, "b": 1})).unwrap().text, "a: 2\nb: 1\n");
 }
 
 #[test]
 fn what_cannot_be_done_in_place_is_not_done() {
     for text in ["a: &x 1\nb: *x\n", "a: !!str 1\n", "a: 1\n---\nb: 2\n", "a: [1\n"] {
-        assert_eq!(edit(text, &json!({"a": 1}), &json!({"a": 2})), None, "{text}");
+        assert_eq!(edit_values(text, &json!({"a": 1}), &json!({"a": 2})), None, "{text}");
     }
     // Another order.
-    assert_eq!(edit("a: [1, 2]\n", &json!({"a": [1, 2]}), &json!({"a": [2, 1]})), None);
+    assert_eq!(edit_values("a: [1, 2]\n", &json!({"a": [1, 2]}), &json!({"a": [2, 1]})), None);
     let deep = "[".repeat(100) + &"]".repeat(100);
-    assert_eq!(edit(&deep, &json!([]), &json!([1])), None);
+    assert_eq!(edit_values(&deep, &json!([]), &json!([1])), None);
     assert!(has_comments("a: 1 # x\n") && !has_comments("a: '#'\nb: x#y\n"));
 }
 
 #[test]
 fn a_new_document_has_all_fields_whether_or_not_they_have_an_order() {
     let document = json!({"bmc": {"address": "10.0.0.9"}, "name": "web-1", "id": "m1"});
-    let text = written(&document, &["id", "missing", "name"]);
+    let text = format_document(&document, &["id", "missing", "name"]);
     assert_eq!(read(&text), document);
     assert_eq!(text, "id: m1\nname: web-1\nbmc:\n  address: 10.0.0.9\n");
 }

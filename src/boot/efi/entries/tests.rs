@@ -10,24 +10,24 @@ const IPV6: &[u8] = &[3, 13, 5, 0, 0];
 const HTTP: &[u8] = &[3, 24, 4, 0];
 
 fn ours(disk: u128) -> LoadOption {
-    LoadOption::of_file("drophammer: web-1", &esp("/dev/sda1", disk), r"\EFI\debian\shimx64.efi", "").unwrap()
+    LoadOption::for_file("drophammer: web-1", &esp("/dev/sda1", disk), r"\EFI\debian\shimx64.efi", "").unwrap()
 }
 
 fn foreign() -> LoadOption {
-    LoadOption::of_file("debian", &esp("/dev/sda1", 99), r"\EFI\debian\shimx64.efi", "").unwrap()
+    LoadOption::for_file("debian", &esp("/dev/sda1", 99), r"\EFI\debian\shimx64.efi", "").unwrap()
 }
 
 fn pxe(mac: u8) -> LoadOption {
     option(1, "UEFI PXEv4", &[PCI, &card([2, 0, 0, 0, 0, mac])])
 }
 
-fn with(entries: &[(u16, LoadOption)], order: &[u16]) -> Variables {
-    let entries = entries.iter().map(|(number, option)| (*number, option.bytes())).collect();
-    Variables { entries, order: order.to_vec(), ..Variables::default() }
+fn with(entries: &[(u16, LoadOption)], order: &[u16]) -> BootVariables {
+    let entries = entries.iter().map(|(number, option)| (*number, option.to_bytes())).collect();
+    BootVariables { entries, order: order.to_vec(), ..BootVariables::default() }
 }
 
 /// What the firmware has afterwards.
-fn after(before: &Variables, changes: &Changes) -> Variables {
+fn after(before: &BootVariables, changes: &BootEntryChanges) -> BootVariables {
     let mut after = before.clone();
     after.entries.retain(|number, _| !changes.remove.contains(number));
     after.entries.extend(changes.write.iter().cloned());
@@ -35,23 +35,23 @@ fn after(before: &Variables, changes: &Changes) -> Variables {
     after
 }
 
-fn order_of(before: &Variables, wanted: &[LoadOption], order: BootOrder) -> Vec<u16> {
-    after(before, &decide(before, wanted, order)).order
+fn order_of(before: &BootVariables, wanted: &[LoadOption], order: BootOrder) -> Vec<u16> {
+    after(before, &decide_changes(before, wanted, order)).order
 }
 
 #[test]
 fn a_new_machine_gets_an_entry_for_each_disk_behind_the_network() {
     let before = with(&[(0, option(1, "UiApp", &[])), (1, option(1, "DISK", &[DISK])), (3, pxe(1))], &[0, 3, 1]);
-    let changes = decide(&before, &[ours(1), ours(2)], BootOrder::Pxe);
-    let expected = Changes {
+    let changes = decide_changes(&before, &[ours(1), ours(2)], BootOrder::Pxe);
+    let expected = BootEntryChanges {
         remove: vec![],
-        write: vec![(2, ours(1).bytes()), (4, ours(2).bytes())],
+        write: vec![(2, ours(1).to_bytes()), (4, ours(2).to_bytes())],
         order: Some(vec![3, 2, 4, 0, 1]),
         ours: vec![2, 4],
         network: Some(3),
     };
     assert_eq!(changes, expected);
-    let again = decide(&after(&before, &changes), &[ours(1), ours(2)], BootOrder::Pxe);
+    let again = decide_changes(&after(&before, &changes), &[ours(1), ours(2)], BootOrder::Pxe);
     assert!(again.is_empty(), "{again:?}");
     assert_eq!(order_of(&before, &[ours(1), ours(2)], BootOrder::Disk), [2, 4, 0, 3, 1]);
     assert_eq!(order_of(&before, &[ours(1), ours(2)], BootOrder::Keep), [0, 3, 1, 2, 4]);
@@ -61,9 +61,9 @@ fn a_new_machine_gets_an_entry_for_each_disk_behind_the_network() {
 fn entries_of_former_installations_are_gone_and_others_stay() {
     let entries = [(0, ours(8)), (1, foreign()), (2, ours(1)), (5, ours(9)), (7, pxe(1)), (9, ours(7))];
     let before = with(&entries, &[0, 1, 9, 7, 5, 2, 0x33]);
-    let changes = decide(&before, &[ours(1), ours(2)], BootOrder::Pxe);
+    let changes = decide_changes(&before, &[ours(1), ours(2)], BootOrder::Pxe);
     // Entry 2 is right, entry 0 is used again.
-    assert_eq!((&changes.remove, &changes.write), (&vec![5, 9], &vec![(0, ours(2).bytes())]));
+    assert_eq!((&changes.remove, &changes.write), (&vec![5, 9], &vec![(0, ours(2).to_bytes())]));
     assert_eq!(changes.order, Some(vec![7, 2, 0, 1, 0x33]));
     // Where the order is to stay, they stay in it where they are.
     assert_eq!(order_of(&before, &[ours(1), ours(2)], BootOrder::Keep), [0, 1, 7, 2, 0x33]);
@@ -78,16 +78,17 @@ fn a_number_that_anything_names_is_not_free() {
     let mut before = with(&[(0, foreign())], &[1, 0]);
     before.next = Some(2);
     before.entries.insert(3, vec![]);
-    assert_eq!(decide(&before, &[ours(1)], BootOrder::Disk).ours, [4]);
+    assert_eq!(decide_changes(&before, &[ours(1)], BootOrder::Disk).ours, [4]);
     let all = (0..=u16::MAX).map(|number| (number, vec![])).collect();
-    let changes = decide(&Variables { entries: all, ..Variables::default() }, &[ours(1)], BootOrder::Pxe);
+    let changes =
+        decide_changes(&BootVariables { entries: all, ..BootVariables::default() }, &[ours(1)], BootOrder::Pxe);
     assert!(changes.is_empty(), "{changes:?}");
 }
 
 #[test]
 fn what_the_machine_has_booted_from_comes_first() {
     let entries = [(0, pxe(1)), (1, pxe(2)), (2, ours(1)), (3, option(1, "disk", &[DISK])), (4, ours(5))];
-    let with_current = |current, order: &[u16]| Variables { current, ..with(&entries, order) };
+    let with_current = |current, order: &[u16]| BootVariables { current, ..with(&entries, order) };
     for (what, current, order, first) in [
         ("the second card", Some(1), &[0, 1, 3][..], Some(1)),
         ("a card outside of the order", Some(1), &[3], Some(1)),
@@ -96,7 +97,7 @@ fn what_the_machine_has_booted_from_comes_first() {
         ("what is not there", Some(9), &[3, 1, 0], Some(1)),
         ("no card in the order", None, &[3], None),
     ] {
-        let changes = decide(&with_current(current, order), &[ours(1)], BootOrder::Pxe);
+        let changes = decide_changes(&with_current(current, order), &[ours(1)], BootOrder::Pxe);
         assert_eq!(changes.network, first, "{what}");
     }
     let card = card([2, 0, 0, 0, 0, 1]);
@@ -104,9 +105,9 @@ fn what_the_machine_has_booted_from_comes_first() {
     let entries: Vec<(u16, LoadOption)> =
         kinds.iter().map(|(number, nodes)| (*number, option(1, "n", nodes))).collect();
     let disk = [&entries[..], &[(0, option(1, "disk", &[DISK]))]].concat();
-    assert_eq!(decide(&with(&disk, &[0, 1, 2, 3]), &[], BootOrder::Pxe).network, Some(3));
-    assert_eq!(decide(&with(&disk, &[0, 1, 2]), &[], BootOrder::Pxe).network, Some(2));
-    assert_eq!(decide(&with(&disk, &[1, 2, 3]), &[], BootOrder::Pxe).network, Some(1));
+    assert_eq!(decide_changes(&with(&disk, &[0, 1, 2, 3]), &[], BootOrder::Pxe).network, Some(3));
+    assert_eq!(decide_changes(&with(&disk, &[0, 1, 2]), &[], BootOrder::Pxe).network, Some(2));
+    assert_eq!(decide_changes(&with(&disk, &[1, 2, 3]), &[], BootOrder::Pxe).network, Some(1));
 }
 
 #[test]
@@ -126,29 +127,29 @@ fn firmware_has_several_ways_to_say_network() {
         (false, option(1, "network boot program", &[file])),
         (false, foreign()),
     ] {
-        assert_eq!(is_network(&option.bytes()), is, "{option:?}");
+        assert_eq!(is_network(&option.to_bytes()), is, "{option:?}");
     }
     assert!(!is_network(&[1, 0, 0, 0, 200, 0, 0, 0]));
 }
 
 #[test]
 fn labels_of_ours_begin_alike() {
-    assert_eq!(own_label("web-1"), "drophammer: web-1");
-    assert_eq!(own_label("drophammer: web-1"), "drophammer: web-1");
-    assert!(is_own(&ours(1).bytes()) && !is_own(&foreign().bytes()));
+    assert_eq!(add_label_prefix("web-1"), "drophammer: web-1");
+    assert_eq!(add_label_prefix("drophammer: web-1"), "drophammer: web-1");
+    assert!(is_own(&ours(1).to_bytes()) && !is_own(&foreign().to_bytes()));
     let close = option(1, "drophammers", &[]);
-    assert!(!is_own(&close.bytes()) && !is_own(&ours(1).bytes()[..40]));
+    assert!(!is_own(&close.to_bytes()) && !is_own(&ours(1).to_bytes()[..40]));
 }
 
 fn any_entry() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
-        (1u128..6).prop_map(|disk| ours(disk).bytes()),
-        (0u8..3).prop_map(|mac| pxe(mac).bytes()),
-        Just(foreign().bytes()),
-        Just(option(1, "disk", &[DISK]).bytes()),
+        (1u128..6).prop_map(|disk| ours(disk).to_bytes()),
+        (0u8..3).prop_map(|mac| pxe(mac).to_bytes()),
+        Just(foreign().to_bytes()),
+        Just(option(1, "disk", &[DISK]).to_bytes()),
         proptest::collection::vec(any::<u8>(), 0..40),
         (any::<proptest::sample::Index>(), any::<u8>()).prop_map(|(place, byte)| {
-            let mut value = ours(1).bytes();
+            let mut value = ours(1).to_bytes();
             *place.get_mut(&mut value) = byte;
             value
         }),
@@ -161,8 +162,8 @@ prop_compose! {
         order in proptest::collection::vec(0u16..14, 0..12),
         current in proptest::option::of(0u16..12),
         next in proptest::option::of(0u16..12),
-    ) -> Variables {
-        Variables { entries, order, current, next, ..Variables::default() }
+    ) -> BootVariables {
+        BootVariables { entries, order, current, next, ..BootVariables::default() }
     }
 }
 
@@ -180,16 +181,16 @@ proptest! {
         let twice: Vec<LoadOption> = disks.iter().chain(&disks).copied().map(ours).collect();
         let mut seen = BTreeSet::new();
         let wanted: Vec<LoadOption> = disks.iter().copied().filter(|disk| seen.insert(*disk)).map(ours).collect();
-        let changes = decide(&before, &twice, order);
+        let changes = decide_changes(&before, &twice, order);
         let after = after(&before, &changes);
-        let is_foreign = |variables: &Variables, number: &u16| !variables.entries.get(number).is_some_and(|is| is_own(is));
-        let foreign = |variables: &Variables| -> Vec<(u16, Vec<u8>)> {
+        let is_foreign = |variables: &BootVariables, number: &u16| !variables.entries.get(number).is_some_and(|is| is_own(is));
+        let foreign = |variables: &BootVariables| -> Vec<(u16, Vec<u8>)> {
             let entries = variables.entries.clone().into_iter();
             entries.filter(|(number, _)| is_foreign(variables, number)).collect()
         };
         prop_assert_eq!(foreign(&before), foreign(&after));
         // The order has all of the others, one of which may have come to the front.
-        let others = |variables: &Variables| -> Vec<u16> {
+        let others = |variables: &BootVariables| -> Vec<u16> {
             let order = variables.order.iter().copied();
             order.filter(|number| is_foreign(variables, number) && Some(*number) != changes.network).collect()
         };
@@ -199,10 +200,10 @@ proptest! {
         let own = after.entries.iter().filter(|(_, value)| is_own(value)).count();
         prop_assert_eq!((own, changes.ours.len()), (wanted.len(), wanted.len()));
         for (number, option) in changes.ours.iter().zip(&wanted) {
-            prop_assert_eq!(&after.entries[number], &option.bytes());
+            prop_assert_eq!(&after.entries[number], &option.to_bytes());
             prop_assert!(after.order.contains(number));
         }
         prop_assert!(changes.remove.iter().all(|number| !after.order.contains(number)));
-        prop_assert!(decide(&after, &wanted, order).is_empty(), "{:?}", decide(&after, &wanted, order));
+        prop_assert!(decide_changes(&after, &wanted, order).is_empty(), "{:?}", decide_changes(&after, &wanted, order));
     }
 }

@@ -1,7 +1,7 @@
 //! A directory as efivarfs.
 
 use super::*;
-use crate::efi::Variables;
+use crate::efi::BootVariables;
 use crate::efi::variables::testing::write;
 use std::cell::RefCell;
 
@@ -44,10 +44,14 @@ fn variables_are_removed_and_their_numbers_leave_the_orders() {
     result.unwrap();
     assert_eq!(lines[0], "EFI variable Boot0001: removed");
     assert_eq!(lines[4], "EFI variable Boot0077: is not there");
-    let after = Variables::read(path).unwrap();
+    let after = BootVariables::read(path).unwrap();
     assert_eq!((after.order, after.next, after.entries.len()), (vec![2], None, 1));
-    assert!(variables::read(path, "DriverOrder").is_none());
-    assert_eq!(variables::read(path, "SysPrepOrder").as_deref(), Some(&[1, 0][..]), "a number of another class stays");
+    assert!(variables::read_variable(path, "DriverOrder").is_none());
+    assert_eq!(
+        variables::read_variable(path, "SysPrepOrder").as_deref(),
+        Some(&[1, 0][..]),
+        "a number of another class stays"
+    );
 }
 
 #[test]
@@ -59,24 +63,24 @@ fn a_variable_with_another_value_stays_and_so_does_its_number() {
     let (result, lines) = run(path, true, vec![planned("Boot0001", b"former")]);
     result.unwrap();
     assert_eq!(lines, ["EFI variable Boot0001: has a new value"]);
-    assert_eq!(Variables::read(path).unwrap().order, [1]);
+    assert_eq!(BootVariables::read(path).unwrap().order, [1]);
 }
 
 #[test]
 fn an_unreadable_value_is_removed_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    fs::write(file(path, "Boot0001"), b"").unwrap();
+    fs::write(variable_path(path, "Boot0001"), b"").unwrap();
     let any = VariableRemoval { digest: None, ..planned("Boot0001", b"") };
     run(path, true, vec![any]).0.unwrap();
-    assert!(Variables::read(path).unwrap().entries.is_empty());
+    assert!(BootVariables::read(path).unwrap().entries.is_empty());
 }
 
 #[test]
 fn a_variable_that_stays_fails_where_the_plan_requires_its_removal() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    fs::create_dir(file(path, "Boot0007")).unwrap();
+    fs::create_dir(variable_path(path, "Boot0007")).unwrap();
     write(path, "BootOrder", &[7, 0]);
     let stays = || vec![VariableRemoval { digest: None, ..planned("Boot0007", b"") }];
     let (result, lines) = run(path, false, stays());
@@ -84,5 +88,5 @@ fn a_variable_that_stays_fails_where_the_plan_requires_its_removal() {
     assert!(lines[0].starts_with("WARNING: EFI variables: cannot remove Boot0007: "), "{lines:?}");
     let error = run(path, true, stays()).0.unwrap_err().to_string();
     assert!(error.contains("Boot0007") && error.contains("firmware's setup"), "{error}");
-    assert_eq!(Variables::read(path).unwrap().order, [7]);
+    assert_eq!(BootVariables::read(path).unwrap().order, [7]);
 }

@@ -45,10 +45,10 @@ fn compare(image: &[u8], _: &mut Rng) -> bool {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("disk.qcow2"), image).unwrap();
     let mut whole = Collected { most: Some(MOST_BYTES), ..Collected::default() };
-    let in_file = unpack(&File::open(directory.path().join("disk.qcow2")).unwrap(), &mut whole);
+    let in_file = unpack_file(&File::open(directory.path().join("disk.qcow2")).unwrap(), &mut whole);
     let is_long = whole.bytes > MOST_BYTES;
     let mut stream = Collected { most: Some(MOST_BYTES), ..Collected::default() };
-    let as_it_comes = convert(reader(image, 4096), &mut stream, &Pool::new(2, 1 << 20));
+    let as_it_comes = convert_stream(reader(image, 4096), &mut stream, &BufferPool::new(2, 1 << 20));
     let verdict = match (&in_file, &as_it_comes) {
         (Err(_), _) if is_long => "too long to compare".to_owned(),
         (Err(error), _) => {

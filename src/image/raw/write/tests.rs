@@ -1,15 +1,15 @@
 use super::*;
 use crate::error::Phase;
 use crate::gpt::tests::crowded_image;
-use crate::image::flow::{Clock, Digest, Pool, pipe};
-use crate::image::get::reach;
-use crate::image::raw::sniff::is_disk_image;
-use crate::image::raw::{Disk, unique};
+use crate::image::fetch::resolve_image;
+use crate::image::pipeline::{BufferPool, Digest, StageClock, create_pipe};
+use crate::image::raw::detect::is_disk_image;
+use crate::image::raw::{TargetDisk, duplicate_uuids};
 use crate::image::testing::{Tar, compress, noise, pace, reader};
-use crate::image::{Incoming, Plain, Source};
-use crate::inventory::{Partition, Signature, Table};
-use crate::storage::fit;
-use crate::storage::loopdev::LoopDevice;
+use crate::image::{ImageSource, IncomingImage, PayloadKind};
+use crate::inventory::{DeviceSignature, DiskPartition, DiskTable};
+use crate::storage::image_table;
+use crate::storage::loopdev::TestLoopDevice;
 use crate::testing::http::{Act, Server};
 use proptest::prelude::*;
 use std::fs;
@@ -22,8 +22,8 @@ const MIB: usize = 1 << 20;
 mod ahead;
 
 /// What [`image`] has.
-fn partitioned() -> Expected {
-    Expected { partitions: vec![1], ..Expected::default() }
+fn partitioned() -> ImageRequirements {
+    ImageRequirements { partitions: vec![1], ..ImageRequirements::default() }
 }
 
 /// A file in place of a disk, full of what was there before.
@@ -33,8 +33,8 @@ fn file(bytes: usize) -> NamedTempFile {
     file
 }
 
-fn open(file: &NamedTempFile) -> Target {
-    Target::open(&file.path().to_str().unwrap().into()).unwrap()
+fn open(file: &NamedTempFile) -> RawTarget {
+    RawTarget::open(&file.path().to_str().unwrap().into()).unwrap()
 }
 
 /// An image with an MBR that has one partition up to its end.
@@ -71,7 +71,7 @@ fn an_image_of_any_length_and_in_any_chunks_arrives() {
         for chunk in [7777, 65_536, MIB, 3 * MIB / 2] {
             let (disk, image) = (file(22 * MIB), image(bytes));
             let target = open(&disk);
-            let held_back = write(reader(&image, chunk), &target, &partitioned()).unwrap();
+            let held_back = write_image(reader(&image, chunk), &target, &partitioned()).unwrap();
             assert_eq!(held_back.bytes, bytes as u64);
             assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0), "released too early");
             held_back.release().unwrap();
@@ -90,7 +90,7 @@ fn the_last_sector_comes_as_late_as_the_first_mib() {
                 image[disk_bytes - zeros..].fill(0);
                 image.truncate(disk_bytes - short);
                 let target = open(&disk);
-                let held_back = write(reader(&image, 300_000), &target, &partitioned()).unwrap();
+                let held_back = write_image(reader(&image, 300_000), &target, &partitioned()).unwrap();
                 assert_eq!(held_back.bytes, image.len() as u64);
                 let found = fs::read(disk.path()).unwrap();
                 assert!(
@@ -113,7 +113,7 @@ fn blocks_of_zeros_are_ranges_of_their_own() {
     for chunk in [1000, block, bytes.len()] {
         let mut buffer = vec![9; BUFFER_BYTES];
         let filled = fill_buffer(&mut reader(&bytes, chunk), &mut buffer).unwrap();
-        let expected = Filled {
+        let expected = FilledBuffer {
             bytes: 5 * block + 5,
             parts: vec![block..3 * block, 5 * block..5 * block + 5],
             zeros: vec![0..block, 3 * block..5 * block],
@@ -132,19 +132,19 @@ fn blocks_of_zeros_are_ranges_of_their_own() {
 #[test]
 fn zeros_that_follow_each_other_are_one_command_of_bounded_size() {
     let (jobs, done) = mpsc::sync_channel(10);
-    let mut sending = Sending { jobs, zeros: 0..0 };
+    let mut sending = WriterQueue { jobs, zeros: 0..0 };
     let mib = MIB as u64;
     for start in 0..300 {
-        sending.zeros((1 + start) * mib..(2 + start) * mib);
+        sending.add_zeros((1 + start) * mib..(2 + start) * mib);
     }
-    sending.zeros(400 * mib..401 * mib);
+    sending.add_zeros(400 * mib..401 * mib);
     sending.flush();
     drop(sending);
     let ranges: Vec<_> = done
         .into_iter()
         .map(|job| match job {
-            Job::Zero(range) => (range.start / mib, range.end / mib),
-            Job::Write { .. } => panic!("nothing was to be written"),
+            WriterJob::Zero(range) => (range.start / mib, range.end / mib),
+            WriterJob::Write { .. } => panic!("nothing was to be written"),
         })
         .collect();
     assert_eq!(ranges, [(1, 257), (257, 301), (400, 401)]);
@@ -176,14 +176,14 @@ fn what_is_no_image_for_this_disk_is_refused_before_anything_is_written() {
     for (image, says) in cases {
         let disk = file(8 * MIB);
         let target = open(&disk);
-        let error = write(reader(&image, MIB), &target, &partitioned()).err().unwrap().to_string();
+        let error = write_image(reader(&image, MIB), &target, &partitioned()).err().unwrap().to_string();
         assert!(error.contains(says), "{says}: {error}");
         assert!(fs::read(disk.path()).unwrap().iter().all(|byte| *byte == 0xaa), "{says}: it was written all the same");
     }
     let disk = file(8 * MIB);
     let target = open(&disk);
-    write(reader(&noise(2 * MIB), MIB), &target, &Expected::default()).unwrap().release().unwrap();
-    let error = write(reader(&tar, MIB), &target, &Expected::default()).err().unwrap().to_string();
+    write_image(reader(&noise(2 * MIB), MIB), &target, &ImageRequirements::default()).unwrap().release().unwrap();
+    let error = write_image(reader(&tar, MIB), &target, &ImageRequirements::default()).err().unwrap().to_string();
     assert!(error.contains("tar archive"), "{error}");
 }
 
@@ -211,22 +211,22 @@ fn a_stream_that_is_too_long_or_breaks_off_leaves_nothing_bootable() {
     for chunk in [MIB, 100_000] {
         let disk = file(8 * MIB);
         let target = open(&disk);
-        let error = write(reader(&long, chunk), &target, &partitioned()).err().unwrap().to_string();
+        let error = write_image(reader(&long, chunk), &target, &partitioned()).err().unwrap().to_string();
         let name = disk.path().display();
         assert_eq!(error, format!("the image is longer than the disk: {name} has {} bytes", 8 * MIB));
         assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
     }
-    let (sender, receiver) = pipe(9);
-    let pool = Pool::new(9, MIB);
+    let (sender, receiver) = create_pipe(9);
+    let pool = BufferPool::new(9, MIB);
     for piece in image(3 * MIB).chunks(MIB) {
-        let mut filling = pool.take(&Clock::default());
+        let mut filling = pool.take_buffer(&StageClock::default());
         filling.copy_from_slice(piece);
-        sender.send(filling.filled(MIB), &Clock::default()).unwrap();
+        sender.send(filling.into_chunk(MIB), &StageClock::default()).unwrap();
     }
     sender.fail(io::Error::other("the network is gone"));
     let disk = file(8 * MIB);
     let target = open(&disk);
-    let error = write(Reader::new(receiver, Arc::default()), &target, &partitioned()).err().unwrap();
+    let error = write_image(PipelineReader::new(receiver, Arc::default()), &target, &partitioned()).err().unwrap();
     assert_eq!(error.to_string(), "the network is gone");
     assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
 }
@@ -236,7 +236,7 @@ fn a_disk_that_cannot_be_written_is_named_with_the_place() {
     let disk = file(32 * MIB);
     let mut target = open(&disk);
     target.reopen_read_only();
-    let error = write(reader(&image(20 * MIB), MIB), &target, &partitioned()).err().unwrap().to_string();
+    let error = write_image(reader(&image(20 * MIB), MIB), &target, &partitioned()).err().unwrap().to_string();
     assert!(error.contains(&format!("at byte 0 of {}", disk.path().display())), "{error}");
 }
 
@@ -249,22 +249,30 @@ fn what_is_no_disk_is_not_opened() {
         (directory.path(), "neither a disk nor"),
         (std::path::Path::new("/dev/no-such-disk"), "No such file"),
     ] {
-        let error = Target::open(&path.to_str().unwrap().into()).err().unwrap().to_string();
+        let error = RawTarget::open(&path.to_str().unwrap().into()).err().unwrap().to_string();
         assert!(error.starts_with(&format!("open {} for a raw image: ", path.display())), "{error}");
         assert!(error.contains(says), "{error}");
     }
 }
 
 /// Burns `served` onto a file; with the digest of `promised`.
-fn burn(served: &[u8], promised: &[u8], disk: &NamedTempFile) -> crate::error::Result<crate::image::Burned> {
+fn burn(served: &[u8], promised: &[u8], disk: &NamedTempFile) -> crate::error::Result<crate::image::BurnResult> {
     let server = Server::start(served.to_vec(), |_| Act::default());
     burn_from(&server, promised, disk)
 }
 
-fn burn_from(server: &Server, promised: &[u8], disk: &NamedTempFile) -> crate::error::Result<crate::image::Burned> {
-    let source = Source { url: server.url("disk.raw.zst"), digest: Some(Digest::of(promised)), ..Source::default() };
-    let reached = reach(&crate::http::client()?, &source, &pace())?;
-    Incoming::at_pace(reached, Plain::AnyBytes, pace())?.burn_raw(&open(disk), &partitioned(), &|_| ())
+fn burn_from(server: &Server, promised: &[u8], disk: &NamedTempFile) -> crate::error::Result<crate::image::BurnResult> {
+    let source = ImageSource {
+        url: server.url("disk.raw.zst"),
+        digest: Some(Digest::of_bytes(promised)),
+        ..ImageSource::default()
+    };
+    let reached = resolve_image(&crate::http::new_client()?, &source, &pace())?;
+    IncomingImage::start_at_pace(reached, PayloadKind::AnyBytes, pace())?.burn_to_disk(
+        &open(disk),
+        &partitioned(),
+        &|_| (),
+    )
 }
 
 #[test]
@@ -378,7 +386,7 @@ proptest! {
     fn any_image_arrives_bit_for_bit(image in runs(), chunk in prop_oneof![3000..70_000_usize, Just(MIB)]) {
         let disk = file(13 * MIB);
         let target = open(&disk);
-        write(reader(&image, chunk), &target, &partitioned()).unwrap().release().unwrap();
+        write_image(reader(&image, chunk), &target, &partitioned()).unwrap().release().unwrap();
         assert_written(&fs::read(disk.path()).unwrap(), &image, 512);
     }
 }
@@ -388,12 +396,12 @@ proptest! {
 fn loop_images_with_zeros_and_odd_lengths_arrive_past_the_page_cache() {
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(10));
     for sector in [512, 4096] {
-        let disk = LoopDevice::new(13 * MIB as u64, sector);
+        let disk = TestLoopDevice::new(13 * MIB as u64, sector);
         let result = runner.run(&(runs(), 3000..2_000_000_usize), |(image, chunk)| {
             fs::write(disk.path(), vec![0xaa; 13 * MIB]).unwrap();
-            let target = Target::open(disk.path()).unwrap();
+            let target = RawTarget::open(disk.path()).unwrap();
             assert_eq!((target.disk.size_bytes, target.disk.sector_bytes), (13 * MIB as u64, sector));
-            let held_back = write(reader(&image, chunk), &target, &partitioned()).unwrap();
+            let held_back = write_image(reader(&image, chunk), &target, &partitioned()).unwrap();
             // The file beneath the loop device: what is there is on the disk.
             assert!(fs::read(disk.image()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
             held_back.release().unwrap();
@@ -407,16 +415,17 @@ fn loop_images_with_zeros_and_odd_lengths_arrive_past_the_page_cache() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_wrong_digest_leaves_the_first_mib_zero_and_a_used_disk_is_refused() {
-    let disk = LoopDevice::new(8 * MIB as u64, 512);
+    let disk = TestLoopDevice::new(8 * MIB as u64, 512);
     fs::write(disk.path(), vec![0xaa; 8 * MIB]).unwrap();
     let packed = compress("zstd", &image(3 * MIB));
     let server = Server::start(packed, |_| Act::default());
-    let source = Source { url: server.url("x"), digest: Some(Digest::of(b"another")), ..Source::default() };
+    let source =
+        ImageSource { url: server.url("x"), digest: Some(Digest::of_bytes(b"another")), ..ImageSource::default() };
     let burn = || {
-        let reached = reach(&crate::http::client().unwrap(), &source, &pace()).unwrap();
-        let incoming = Incoming::at_pace(reached, Plain::AnyBytes, pace()).unwrap();
-        let target = Target::open(disk.path());
-        target.and_then(|target| incoming.burn_raw(&target, &partitioned(), &|_| ())).unwrap_err().to_string()
+        let reached = resolve_image(&crate::http::new_client().unwrap(), &source, &pace()).unwrap();
+        let incoming = IncomingImage::start_at_pace(reached, PayloadKind::AnyBytes, pace()).unwrap();
+        let target = RawTarget::open(disk.path());
+        target.and_then(|target| incoming.burn_to_disk(&target, &partitioned(), &|_| ())).unwrap_err().to_string()
     };
     let error = burn();
     assert!(error.contains(&format!("the first 1 MiB of {} remain zero", disk.path())), "{error}");
@@ -424,7 +433,7 @@ fn loop_a_wrong_digest_leaves_the_first_mib_zero_and_a_used_disk_is_refused() {
     assert!(found[..MIB].iter().all(|byte| *byte == 0));
     assert!(found[MIB..3 * MIB] == image(3 * MIB)[MIB..]);
 
-    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
+    crate::process::ToolCommand::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
     let point = tempfile::tempdir().unwrap();
     let mount = sys_mount::Mount::builder()
         .fstype("ext4")

@@ -2,7 +2,7 @@
 
 use super::trees::{acl_of, pack};
 use super::*;
-use crate::storage::loopdev::LoopDevice;
+use crate::storage::loopdev::TestLoopDevice;
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
@@ -28,7 +28,7 @@ fn mode(root: &Path, path: &str) -> u32 {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_nothing_inherits_an_acl_that_the_image_does_not_give_it() {
-    let disks = ["/", "/kept"].map(|path| (LoopDevice::new(64 << 20, 512), path));
+    let disks = ["/", "/kept"].map(|path| (TestLoopDevice::new(64 << 20, 512), path));
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     let mut mounts = mounted(&root, &disks);
@@ -52,11 +52,18 @@ fn loop_nothing_inherits_an_acl_that_the_image_does_not_give_it() {
 
     let merged = ["/kept".to_owned()];
     for merged in [&[][..], &merged] {
-        let below = Root::open(&root, relative(merged)).unwrap();
+        let below = UnpackRoot::open(&root, relative_paths(merged)).unwrap();
         for tar in [&first, &second] {
-            let mut counter = Counter::new(Beneath::default());
-            untar(members_of(reader(tar, 700)), &below, &mut counter, true, &Told::default(), &Stages::start())
-                .unwrap();
+            let mut counter = HiddenFileCounter::new(MountsBelow::default());
+            untar(
+                members_of(reader(tar, 700)),
+                &below,
+                &mut counter,
+                true,
+                &DownloadState::default(),
+                &StageClocks::start(),
+            )
+            .unwrap();
         }
         let mut seen = acls(&root);
         seen.retain(|line| merged.is_empty() || !line.starts_with("kept"));
@@ -81,7 +88,7 @@ fn loop_nothing_inherits_an_acl_that_the_image_does_not_give_it() {
             fs::remove_dir_all(root.join(path)).unwrap();
         }
     }
-    mounts.finish().unwrap();
+    mounts.unmount_all().unwrap();
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Archives that lie about sizes, or are made to fill whatever they are unpacked to.
 
 use super::*;
-use crate::command::Command;
-use crate::storage::loopdev::LoopDevice;
-use crate::storage::vmdisks::Disks;
+use crate::process::ToolCommand;
+use crate::storage::loopdev::TestLoopDevice;
+use crate::storage::vmdisks::TestDisks;
 use nix::mount::{MsFlags, mount};
 
 fn refused(tar: &[u8], root: &Path) -> String {
@@ -68,7 +68,7 @@ fn in_little_room(tar: &[u8], flags: MsFlags) -> (String, u64) {
     let error =
         unpack_into(directory.path(), tar, 1 << 16, false).map_or_else(|error| error.to_string(), |_| String::new());
     let used = nix::sys::statfs::statfs(directory.path()).map(|all| all.blocks() - all.blocks_free()).unwrap();
-    unmount(directory.path()).unwrap();
+    unmount_strictly(directory.path()).unwrap();
     (error, used)
 }
 
@@ -136,7 +136,7 @@ fn beside_another<T>(mount_srv: impl Fn(&Path), tar: Tar, look: impl Fn(&Path) -
     mount_srv(&root.join("srv"));
     let error = unpack_into(root, &tar.end(), 1 << 16, false).map_or_else(|error| error.to_string(), |_| String::new());
     let seen = look(root);
-    [root.join("srv"), root.to_owned()].iter().for_each(|path| unmount(path).unwrap());
+    [root.join("srv"), root.to_owned()].iter().for_each(|path| unmount_strictly(path).unwrap());
     (error, seen)
 }
 
@@ -170,14 +170,14 @@ fn root_hard_links_that_become_copies_count_as_the_tar_does() {
 
 /// Mounts a new filesystem of this disk.
 fn new_filesystem(kind: &str, options: &[&str], disk: &str, path: &Path) {
-    Command::new(format!("mkfs.{kind}")).args(options).arg(disk).run().unwrap();
+    ToolCommand::new(format!("mkfs.{kind}")).args(options).arg(disk).run().unwrap();
     mount(Some(disk), path, Some(kind), MsFlags::empty(), None::<&str>).unwrap();
 }
 
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_hard_link_becomes_a_copy_where_a_file_can_have_no_more_names() {
-    let disk = LoopDevice::new(64 << 20, 512);
+    let disk = TestLoopDevice::new(64 << 20, 512);
     let ext4 = |path: &Path| new_filesystem("ext4", &["-q", "-F"], disk.path().as_str(), path);
     // 65,000 names and no more.
     let first = Tar::new().file("srv/a", b"content");
@@ -193,7 +193,7 @@ fn loop_a_hard_link_becomes_a_copy_where_a_file_can_have_no_more_names() {
 #[test]
 #[ignore = "needs a kernel of its own: scripts/test vm runs it in a machine"]
 fn vm_image_a_hard_link_becomes_a_copy_on_fat() {
-    let disks = Disks::take("vda");
+    let disks = TestDisks::take("vda");
     let fat = |path: &Path| new_filesystem("vfat", &[], disks.all()[0].as_str(), path);
     let tar = Tar::new().file("srv/a", b"content").hard_link("srv/b", "srv/a").hard_link("srv/b", "srv/a");
     let read = |root: &Path| ["a", "b"].map(|name| fs::read_to_string(root.join("srv").join(name)).unwrap_or_default());

@@ -255,7 +255,7 @@ fn what_all_readers_read_alike_is_accepted() {
 fn the_size_of_a_huge_file_is_in_its_record() {
     for (in_header, is_accepted) in [(0, true), (0o777_7777_7777, true), (1 << 33, true), (512, false)] {
         let tar = sized(in_header, &(1_u64 << 33).to_string()).end();
-        let mut members = crate::image::tree::members::Members::new(reader(&tar, 700));
+        let mut members = crate::image::tree::tar_parser::TarParser::new(reader(&tar, 700));
         let first = members.next_member();
         assert_eq!(first.is_ok(), is_accepted, "{in_header}: {first:?}");
     }

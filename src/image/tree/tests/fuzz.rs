@@ -28,29 +28,29 @@ fn judge(input: &[u8], cut: usize, layered: bool) -> bool {
     fs::write(directory.path().join("outside/secret"), "secret").unwrap();
     std::os::unix::fs::symlink("../../outside", root.join("kept/out")).unwrap();
     let before = outside(directory.path());
-    let below = Root::open(&root, Vec::new()).unwrap();
-    let fresh = below.fresh(&[]).unwrap();
+    let below = UnpackRoot::open(&root, Vec::new()).unwrap();
+    let fresh = below.record_snapshots(&[]).unwrap();
     let unpacked = fuzz_untar_bytes(input, &root, cut, layered);
     assert!(before == outside(directory.path()), "something outside was touched");
     if let Err(error) = &unpacked {
         assert!(!error.to_string().is_empty(), "refused without a reason");
     }
     // So that whoever runs this can remove it.
-    let _ = below.clear(&fresh);
+    let _ = below.restore_snapshots(&fresh);
     unpacked.is_ok()
 }
 
 /// Unpacks any bytes at all, with a kept filesystem at `/kept`.
-fn fuzz_untar_bytes(bytes: &[u8], root: &Path, cut: usize, layered: bool) -> std::io::Result<Unpacked> {
+fn fuzz_untar_bytes(bytes: &[u8], root: &Path, cut: usize, layered: bool) -> std::io::Result<UnpackResult> {
     let merged = if bytes.len().is_multiple_of(2) { vec![PathBuf::from("kept")] } else { Vec::new() };
-    let mut counter = Counter::new(Beneath::default());
+    let mut counter = HiddenFileCounter::new(MountsBelow::default());
     untar(
         members_of(reader(bytes, cut)),
-        &Root::open(root, merged)?,
+        &UnpackRoot::open(root, merged)?,
         &mut counter,
         layered,
-        &Told::default(),
-        &Stages::start(),
+        &DownloadState::default(),
+        &StageClocks::start(),
     )
 }
 

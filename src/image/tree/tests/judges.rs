@@ -1,8 +1,8 @@
 //! What GNU tar, libarchive and Python read of a tar, to compare with ours. Names must be plain words.
 
 use crate::image::testing::reader;
-use crate::image::tree::member::Kind;
-use crate::image::tree::members::Members;
+use crate::image::tree::member::MemberKind;
+use crate::image::tree::tar_parser::TarParser;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -129,20 +129,20 @@ fn unhex(text: &str) -> Vec<u8> {
 
 /// Returns what this crate reads.
 pub fn read_ours(tar: &[u8]) -> Verdict {
-    let mut members = Members::new(reader(tar, 700));
+    let mut members = TarParser::new(reader(tar, 700));
     let mut reading = Reading { members: Vec::new(), content: Vec::new() };
     while let Some(member) = members.next_member().map_err(|error| error.to_string())? {
         let name = plain(&String::from_utf8_lossy(&member.path));
         let link = |link: &[u8]| plain(&String::from_utf8_lossy(link));
         let (kind, size, link) = match &member.kind {
-            Kind::File { size } => ('-', *size, String::new()),
-            Kind::Sparse(map) => ('-', map.file_size, String::new()),
-            Kind::Directory => ('d', 0, String::new()),
-            Kind::Symlink(target) => ('l', 0, link(target)),
-            Kind::HardLink(target) => ('h', 0, link(target)),
-            Kind::CharacterDevice { .. } => ('c', 0, String::new()),
-            Kind::BlockDevice { .. } => ('b', 0, String::new()),
-            Kind::Fifo => ('p', 0, String::new()),
+            MemberKind::File { size } => ('-', *size, String::new()),
+            MemberKind::Sparse(map) => ('-', map.file_size, String::new()),
+            MemberKind::Directory => ('d', 0, String::new()),
+            MemberKind::Symlink(target) => ('l', 0, link(target)),
+            MemberKind::HardLink(target) => ('h', 0, link(target)),
+            MemberKind::CharacterDevice { .. } => ('c', 0, String::new()),
+            MemberKind::BlockDevice { .. } => ('b', 0, String::new()),
+            MemberKind::Fifo => ('p', 0, String::new()),
         };
         reading.members.push((name, kind, size, link));
         let content = content(&mut members, &member.kind).map_err(|error| error.to_string())?;
@@ -151,11 +151,11 @@ pub fn read_ours(tar: &[u8]) -> Verdict {
     Ok(reading)
 }
 
-fn content(members: &mut Members, kind: &Kind) -> std::io::Result<Vec<u8>> {
+fn content(members: &mut TarParser, kind: &MemberKind) -> std::io::Result<Vec<u8>> {
     let whole = |size: u64| vec![(0, size)];
     let (segments, size) = match kind {
-        Kind::File { size } if *size < 1 << 20 => (whole(*size), *size),
-        Kind::Sparse(map) if map.file_size < 1 << 20 => (map.segments.clone(), map.file_size),
+        MemberKind::File { size } if *size < 1 << 20 => (whole(*size), *size),
+        MemberKind::Sparse(map) if map.file_size < 1 << 20 => (map.segments.clone(), map.file_size),
         _ => return Ok(Vec::new()),
     };
     let mut content = vec![0; usize::try_from(size).unwrap()];

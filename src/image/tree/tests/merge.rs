@@ -1,19 +1,30 @@
 //! Kept filesystems below the root: what a tar may do on one that it is merged into, and what it must leave alone.
 
 use super::*;
-use crate::facts::Hidden;
+use crate::install_report::HiddenFiles;
 use crate::plan::{MakeFilesystem, MountFilesystem};
-use crate::storage::loopdev::LoopDevice;
-use crate::storage::mount::Mounts;
+use crate::storage::loopdev::TestLoopDevice;
+use crate::storage::mount::MountStack;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-fn unpack(tar: Tar, root: &Path, hidden: &[&str], merged: &[&str]) -> (std::io::Result<Unpacked>, Vec<Hidden>) {
+fn unpack(
+    tar: Tar,
+    root: &Path,
+    hidden: &[&str],
+    merged: &[&str],
+) -> (std::io::Result<UnpackResult>, Vec<HiddenFiles>) {
     let owned = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
     let (hidden, merged) = (owned(hidden), owned(merged));
-    let mut counter = Counter::new(Beneath { hidden: &hidden, merged: &merged, fresh: &[] });
-    let root = Root::open(root, relative(&merged)).unwrap();
-    let unpacked =
-        untar(members_of(reader(&tar.end(), 700)), &root, &mut counter, false, &Told::default(), &Stages::start());
+    let mut counter = HiddenFileCounter::new(MountsBelow { hidden: &hidden, merged: &merged, fresh: &[] });
+    let root = UnpackRoot::open(root, relative_paths(&merged)).unwrap();
+    let unpacked = untar(
+        members_of(reader(&tar.end(), 700)),
+        &root,
+        &mut counter,
+        false,
+        &DownloadState::default(),
+        &StageClocks::start(),
+    );
     (unpacked, counter.finish())
 }
 
@@ -61,7 +72,7 @@ fn the_images_files_win_and_the_rest_stays() {
         .symlink("var/lib/was-file/link", "/etc")
         .hard_link("var/lib/second", "var/lib/new/file");
     let unpacked = unpack(tar, &root, &["/srv"], &["/var/lib"]).0.unwrap();
-    assert_eq!((unpacked.entries, unpacked.conflicts), (9, Conflicts::default()));
+    assert_eq!((unpacked.entries, unpacked.conflicts), (9, FileConflicts::default()));
     assert_eq!(text(lib.join("dpkg/status")), "new status");
     assert_eq!(lib.join("dpkg").metadata().unwrap().permissions().mode() & 0o7777, 0o711);
     assert_eq!(text(lib.join("secret-link")), "a file now");
@@ -88,7 +99,7 @@ fn a_kept_directory_stays_where_the_image_has_something_else() {
         .hard_link("var/lib/dpkg", "var/lib/after");
     let conflicts = unpack(tar, &root, &[], &["/var/lib"]).0.unwrap().conflicts;
     let first = ["docker", "empty", "dpkg", "again", "dpkg"].map(|name| format!("/var/lib/{name}"));
-    assert_eq!(conflicts, Conflicts { files: 5, first: first.into() });
+    assert_eq!(conflicts, FileConflicts { files: 5, first: first.into() });
     assert_eq!(text(root.join("var/lib/docker/volumes/data")), "precious");
     assert_eq!(text(root.join("var/lib/dpkg/status")), "old status");
     assert_eq!(text(root.join("var/lib/after")), "the next member is read right");
@@ -138,22 +149,28 @@ fn files_beneath_a_later_mount_are_counted() {
         .file("./var/lib//e", b"")
         .file("var/library", b"");
     let hidden = unpack(tar, root.path(), &["/var/lib", "/data"], &[]).1;
-    let counts = [("/var/lib", 4), ("/data", 0)].map(|(path, files)| Hidden { path: path.to_owned(), files });
+    let counts = [("/var/lib", 4), ("/data", 0)].map(|(path, files)| HiddenFiles { path: path.to_owned(), files });
     assert_eq!(hidden, counts);
 }
 
 /// Mounts new filesystems at these places below the root.
-pub(crate) fn mounted(root: &Path, disks: &[(LoopDevice, &str)]) -> Mounts {
-    let mut mounts = Mounts::new(root);
+pub(crate) fn mounted(root: &Path, disks: &[(TestLoopDevice, &str)]) -> MountStack {
+    let mut mounts = MountStack::new(root);
     for (disk, path) in disks {
         let uuid = uuid::Uuid::new_v4().to_string();
-        let (device, format) = (disk.path().to_owned(), crate::layout::Format::Ext4);
+        let (device, format) = (disk.path().to_owned(), crate::layout::FilesystemFormat::Ext4);
         let make =
             MakeFilesystem { device: device.clone(), format, label: None, uuid: uuid.clone(), createoptions: vec![] };
-        crate::storage::filesystem::make(&make).unwrap();
+        crate::storage::mkfs::make_filesystem(&make).unwrap();
         fs::remove_file(Path::new("/dev/disk/by-uuid").join(uuid)).unwrap();
         mounts
-            .mount(&MountFilesystem { device, path: (*path).into(), format, options: vec![], others: vec![] })
+            .mount_filesystem(&MountFilesystem {
+                device,
+                path: (*path).into(),
+                format,
+                options: vec![],
+                others: vec![],
+            })
             .unwrap();
     }
     mounts

@@ -180,7 +180,7 @@ pub(super) fn pack(root: &Path, producer: &[&str]) -> Vec<u8> {
 fn pack_ourselves(root: &Path) -> Vec<u8> {
     let beside = tempfile::tempdir().unwrap();
     let output = beside.path().join("image");
-    let options = crate::pack::Options {
+    let options = crate::image_pack::PackOptions {
         source: root.to_owned(),
         output,
         key: None,
@@ -189,7 +189,7 @@ fn pack_ourselves(root: &Path) -> Vec<u8> {
         force: false,
         json: false,
     };
-    crate::pack::pack(&options).unwrap();
+    crate::image_pack::run_pack(&options).unwrap();
     zstd::decode_all(fs::File::open(&options.output).unwrap()).unwrap()
 }
 

@@ -4,18 +4,24 @@ use super::*;
 use std::os::unix::fs::symlink;
 
 /// Burns layer over layer; gives the conflicts of the last one.
-fn layers(root: &Path, merged: &[&str], layers: Vec<Tar>) -> std::io::Result<Conflicts> {
+fn layers(root: &Path, merged: &[&str], layers: Vec<Tar>) -> std::io::Result<FileConflicts> {
     let merged: Vec<PathBuf> = merged.iter().map(PathBuf::from).collect();
-    layers_onto(Root::open(root, merged)?, layers)
+    layers_onto(UnpackRoot::open(root, merged)?, layers)
 }
 
-fn layers_onto(below: Root, layers: Vec<Tar>) -> std::io::Result<Conflicts> {
-    let mut conflicts = Conflicts::default();
+fn layers_onto(below: UnpackRoot, layers: Vec<Tar>) -> std::io::Result<FileConflicts> {
+    let mut conflicts = FileConflicts::default();
     for tar in layers {
-        let mut counter = Counter::new(Beneath::default());
-        conflicts =
-            untar(members_of(reader(&tar.end(), 700)), &below, &mut counter, true, &Told::default(), &Stages::start())?
-                .conflicts;
+        let mut counter = HiddenFileCounter::new(MountsBelow::default());
+        conflicts = untar(
+            members_of(reader(&tar.end(), 700)),
+            &below,
+            &mut counter,
+            true,
+            &DownloadState::default(),
+            &StageClocks::start(),
+        )?
+        .conflicts;
     }
     Ok(conflicts)
 }
@@ -154,7 +160,7 @@ fn among_somebodys_files_a_whiteout_removes_only_what_the_burn_has_brought() {
         for path in ["mine", "etc/mine", "etc/swap/mine", "swap"] {
             fs::write(root.path().join(path), "mine").unwrap();
         }
-        let below = Root::open(root.path(), Vec::new()).unwrap().among_others();
+        let below = UnpackRoot::open(root.path(), Vec::new()).unwrap().among_others();
         layers_onto(below, vec![first(), second]).unwrap();
         assert_eq!(listing(root.path()), left);
     }
@@ -162,7 +168,7 @@ fn among_somebodys_files_a_whiteout_removes_only_what_the_burn_has_brought() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("etc/d")).unwrap();
     fs::write(root.path().join("etc/d/mine"), "mine").unwrap();
-    let below = Root::open(root.path(), Vec::new()).unwrap().among_others();
+    let below = UnpackRoot::open(root.path(), Vec::new()).unwrap().among_others();
     let error = layers_onto(below, vec![Tar::new().file("etc/d", b"1")]).unwrap_err().to_string();
     assert!(error.contains("a directory with content exists there"), "{error}");
     assert_eq!(listing(root.path()), "etc etc/d etc/d/mine=mine");
@@ -196,8 +202,8 @@ fn root_whiteouts_enter_no_mount_point() {
     }
     let conflicts = layers(&root, &[], vec![Tar::new().file(".wh..wh..opq", b"").file("new", b"")]);
     let left = listing(&root);
-    mounts.iter().for_each(|(_, to)| unmount(&root.join(to)).unwrap());
+    mounts.iter().for_each(|(_, to)| unmount_strictly(&root.join(to)).unwrap());
     // An empty filesystem is in nobody's way.
-    assert_eq!(conflicts.unwrap(), Conflicts { files: 1, first: vec!["/.wh..wh..opq".into()] });
+    assert_eq!(conflicts.unwrap(), FileConflicts { files: 1, first: vec!["/.wh..wh..opq".into()] });
     assert_eq!(left, "boot boot/efi boot/efi/lost+found lost+found new= srv srv/data srv/data/precious=precious");
 }

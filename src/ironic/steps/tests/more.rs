@@ -83,10 +83,10 @@ fn an_image_of_a_whole_disk_needs_no_layout() {
     assert_eq!(*bench.hands.wiped.lock().unwrap(), ["/dev/sdc"]);
     let ran = bench.ran();
     assert!(ran.contains(&StageName::ImageBurn) && !ran.contains(&StageName::TargetInstaller), "{ran:?}");
-    assert!(bench.steps.written().is_some() && bench.steps.is_whole());
+    assert!(bench.steps.lock_written().is_some() && bench.steps.is_whole());
     // Whatever begins anew is another deploy.
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
-    assert!(bench.steps.written().is_none());
+    assert!(bench.steps.lock_written().is_none());
     bench.ran();
     let error = bench.run("write_image", whole_image()).unwrap_err();
     assert!(error.contains("continue with burn_image"), "{error}");
@@ -94,7 +94,7 @@ fn an_image_of_a_whole_disk_needs_no_layout() {
     bench
         .node
         .insert("properties".into(), json!({"skip_block_devices": [{"rotational": true}, {"rotational": false}]}));
-    bench.steps.leave();
+    bench.steps.release_all();
     assert!(bench.run("write_image", whole_image()).unwrap_err().contains("no disk that may be written"));
 }
 
@@ -102,7 +102,7 @@ fn an_image_of_a_whole_disk_needs_no_layout() {
 #[test]
 fn the_firmware_is_told_what_a_written_image_has() {
     let mut paper = Paper::new(machine("five-sata"));
-    paper.inventory.system.firmware = crate::inventory::Firmware::Uefi;
+    paper.inventory.system.firmware = crate::inventory::FirmwareType::Uefi;
     paper.brings = machine("installed-default").disks[0].table.clone();
     let mut bench = Bench::with(paper);
     bench.node.insert("properties".into(), json!({"root_device": {"name": "/dev/sdc"}}));
@@ -119,7 +119,7 @@ fn the_firmware_is_told_what_a_written_image_has() {
     assert_eq!(bench.ran(), []);
 
     let mut paper = Paper::new(machine("five-sata"));
-    paper.inventory.system.firmware = crate::inventory::Firmware::Uefi;
+    paper.inventory.system.firmware = crate::inventory::FirmwareType::Uefi;
     let mut table = machine("installed-default").disks[0].table.clone().unwrap();
     table.partitions.remove(0);
     paper.brings = Some(table);

@@ -16,7 +16,7 @@ fn allocation(policy: &str, max_volumes: u64, free: &[FreeSpace]) -> GroupAlloca
 }
 
 /// `extended` has the group as a kept one that gets volumes of these sizes in GiB.
-fn extended(allocation: GroupAllocation, sizes: &[u64]) -> Result<Plan, Box<Refusal>> {
+fn extended(allocation: GroupAllocation, sizes: &[u64]) -> Result<Plan, Box<PlanRefusal>> {
     let mut inventory = installed(&[]);
     inventory.groups[0].free_bytes = Some(20 * GIB);
     inventory.groups[0].allocation = Some(allocation);
@@ -24,7 +24,7 @@ fn extended(allocation: GroupAllocation, sizes: &[u64]) -> Result<Plan, Box<Refu
     let volumes: Vec<Value> = volumes
         .map(|(index, gib)| in_group(&format!("v{index}"), index as u8, "Filesystem", "csi", &format!("{gib}Gi")))
         .collect();
-    planned(&layout(), &inventory, Mode::Reinstall, &volumes)
+    planned(&layout(), &inventory, InstallMode::Reinstall, &volumes)
 }
 
 #[test]
@@ -59,17 +59,17 @@ fn a_group_with_room_is_extended_and_the_extension_is_rehearsed() {
     ];
     for (allocation, sizes) in cases {
         let plan = extended(allocation, sizes).unwrap_or_else(|refusal| panic!("{refusal}"));
-        let [Operation::Run(OfRun::Rehearse(rehearsal))] =
+        let [Operation::Run(SessionOp::Rehearse(rehearsal))] =
             super::super::stacks::operations(&plan, StageName::StorageRehearse)
         else {
             panic!("{plan}")
         };
-        let added = rehearsal.operations.iter().filter(|is| matches!(is, Restore::CreateVolume(_)));
+        let added = rehearsal.operations.iter().filter(|is| matches!(is, RestoreOp::CreateVolume(_)));
         assert_eq!(added.count(), sizes.len(), "{plan}");
         assert!(rehearsal.over.contains(&"/dev/sdb".into()), "{plan}");
         // mkfs is tried too, in memory.
         let lock = super::super::stacks::operations(&plan, StageName::StorageLock);
-        let tried = lock.iter().filter(|is| matches!(is, Operation::Device(OnDevice::TryFilesystem(_))));
+        let tried = lock.iter().filter(|is| matches!(is, Operation::Device(DeviceOp::TryFilesystem(_))));
         assert_eq!(tried.count(), sizes.len(), "{plan}");
     }
 }
@@ -79,9 +79,9 @@ fn an_inventory_without_allocations_counts_what_is_free() {
     let mut inventory = installed(&[]);
     inventory.groups[0].free_bytes = Some(GIB);
     let small = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
-    planned(&layout(), &inventory, Mode::Reinstall, &small).unwrap();
+    planned(&layout(), &inventory, InstallMode::Reinstall, &small).unwrap();
     let large = [in_group("web", 3, "Filesystem", "csi", "1025Mi")];
-    assert!(refused(&layout(), &inventory, Mode::Reinstall, &large)[0].contains("which has 1.07 GB free"));
+    assert!(refused(&layout(), &inventory, InstallMode::Reinstall, &large)[0].contains("which has 1.07 GB free"));
 }
 
 /// Extents of 32 MiB: a size that is no multiple is rounded up, by LVM as by the plan.
@@ -91,9 +91,9 @@ fn a_size_is_rounded_up_to_the_extents_of_the_group() {
     (inventory.groups[0].extent_bytes, inventory.groups[0].free_bytes) = (32 * MIB, Some(GIB + 31 * MIB));
     inventory.groups[0].volumes[0].size_bytes = GIB;
     let fits = [in_group("web", 3, "Filesystem", "csi", "1000Mi")];
-    planned(&layout(), &inventory, Mode::Reinstall, &fits).unwrap();
+    planned(&layout(), &inventory, InstallMode::Reinstall, &fits).unwrap();
     let large = [in_group("web", 3, "Filesystem", "csi", "1025Mi")];
-    assert!(refused(&layout(), &inventory, Mode::Reinstall, &large)[0].contains("needs 1.11 GB"));
+    assert!(refused(&layout(), &inventory, InstallMode::Reinstall, &large)[0].contains("needs 1.11 GB"));
 }
 
 #[test]
@@ -103,7 +103,12 @@ fn a_carrier_without_room_for_the_filesystems_of_sparse_volumes_is_refused() {
         let carrier = inventory.filesystems.iter_mut().find(|is| is.device == "/dev/mapper/csi-varlib").unwrap();
         (carrier.size_bytes, carrier.used_bytes) = (1000 * MIB, used_mib * MIB);
         let list = with_class(volumes.to_vec(), json!({"fsType": "xfs"}));
-        crate::plan::make(&layout(), &inventory, request(Mode::Reinstall, list, None), &mut counting_from(3000))
+        crate::plan::make_plan(
+            &layout(),
+            &inventory,
+            request(InstallMode::Reinstall, list, None),
+            &mut counting_from(3000),
+        )
     };
     let one = |number: u8, mode: &str, size: &str| sparse(&format!("s{number}"), number, mode, size);
     let accepted = [
@@ -127,6 +132,11 @@ fn a_carrier_without_room_for_the_filesystems_of_sparse_volumes_is_refused() {
     }
     // A new carrier of 1000 MiB, on which its own journal lies too.
     let list = with_class(vec![one(1, "Filesystem", "4Ti")], json!({"fsType": "xfs"}));
-    let new = crate::plan::make(&layout(), &machine(), request(Mode::Install, list, None), &mut counting_from(3000));
+    let new = crate::plan::make_plan(
+        &layout(),
+        &machine(),
+        request(InstallMode::Install, list, None),
+        &mut counting_from(3000),
+    );
     assert!(reasons(new)[0].contains("/var/lib cannot hold the files of the new volumes s1"));
 }

@@ -2,10 +2,15 @@
 
 use super::second::{asked, blank, ext4, make, records, reinstall};
 use super::*;
-use crate::inventory::LogicalVolume;
+use crate::inventory::LvmLogicalVolume;
 
-fn member() -> Signature {
-    Signature { kind: "linux_raid_member".into(), usage: "raid".into(), uuid: "stale".into(), ..Signature::default() }
+fn member() -> DeviceSignature {
+    DeviceSignature {
+        kind: "linux_raid_member".into(),
+        usage: "raid".into(),
+        uuid: "stale".into(),
+        ..DeviceSignature::default()
+    }
 }
 
 /// The logical volume `csi/NAME` of an installed machine.
@@ -24,7 +29,7 @@ fn deactivate(machine: &mut Inventory, name: &str) {
     let volume = machine.groups[0].volumes.iter_mut().find(|volume| volume.name == name).unwrap();
     let running = volume.running.take().unwrap();
     machine.stacked.retain(|stacked| stacked.name != running);
-    machine.disks[1].uses.retain(|usage| *usage != Use::Holder(running.clone()));
+    machine.disks[1].uses.retain(|usage| *usage != DeviceUse::Holder(running.clone()));
 }
 
 fn remove(machine: &mut Inventory, name: &str) {
@@ -88,15 +93,15 @@ fn a_logical_volume_that_is_gone_is_made_only_if_it_is_new() {
         ["web /dev/csi/web extend sdb"],
         "the marker lists none"
     );
-    let said = reasons(make(&layout(), &machine, asked(Mode::Reinstall, &web)));
+    let said = reasons(make(&layout(), &machine, asked(InstallMode::Reinstall, &web)));
     let expected =
         "it is not recorded whether it was prepared before, and its content may be in logical volume csi/old (linear)";
     assert!(said.len() == 1 && said[0].contains(expected), "{said:?}");
-    let mut request = asked(Mode::Reinstall, &web);
+    let mut request = asked(InstallMode::Reinstall, &web);
     request.assigned.allocation.prepared_volumes = Some(Vec::new());
     assert!(make(&layout(), &machine, request).is_ok(), "the control plane lists none");
     remove_inactive(&mut machine, "old");
-    assert!(make(&layout(), &machine, asked(Mode::Reinstall, &web)).is_ok(), "nothing is unread");
+    assert!(make(&layout(), &machine, asked(InstallMode::Reinstall, &web)).is_ok(), "nothing is unread");
 }
 
 fn remove_inactive(machine: &mut Inventory, name: &str) {
@@ -112,15 +117,19 @@ fn a_block_volume_of_lvm_is_found_by_its_recorded_uuid() {
     let volumes = machine.groups[0].volumes.iter_mut();
     volumes.for_each(|volume| volume.uuid = format!("l-{}", volume.name));
     let mut recorded = records(&block);
-    recorded[0].path = mapping_path("g-g", "l-bare");
+    recorded[0].path = logical_volume_link("g-g", "l-bare");
     assert_eq!(shown(&reinstall(&machine, &block, &recorded).unwrap()), ["bare /dev/csi/bare keep sdb"]);
     rename(&mut machine, "bare", "old");
     let plan = reinstall(&machine, &block, &recorded).unwrap();
     assert_eq!(shown(&plan), ["bare /dev/csi/old keep sdb"]);
     assert_eq!(plan.volumes[0].path.as_deref(), Some(recorded[0].path.as_str()));
     // Another one that has its name by now is not it.
-    let other =
-        LogicalVolume { name: "bare".into(), uuid: "l-other".into(), size_bytes: 2 << 30, ..LogicalVolume::default() };
+    let other = LvmLogicalVolume {
+        name: "bare".into(),
+        uuid: "l-other".into(),
+        size_bytes: 2 << 30,
+        ..LvmLogicalVolume::default()
+    };
     machine.groups[0].volumes.push(other);
     assert_eq!(shown(&reinstall(&machine, &block, &recorded).unwrap()), ["bare /dev/csi/old keep sdb"]);
 }
@@ -133,8 +142,8 @@ fn a_second_signature_hides_no_volume() {
     let said = reasons(reinstall(&machine, &volume, &[]));
     let expected = format!(
         "volumes[data]: volume data has its UUID on /dev/sdc, which has several signatures: {} and {}; remove the stale one in the rescue shell: wipefs --all --types linux_raid_member /dev/sdc, if that is it",
-        display::signature(&machine.disks[2].signatures[0]),
-        display::signature(&member())
+        display::describe_signature(&machine.disks[2].signatures[0]),
+        display::describe_signature(&member())
     );
     assert_eq!(said, [expected]);
     // The other order of the same, on a logical volume that was renamed.
@@ -159,14 +168,14 @@ fn what_an_array_shows_is_no_second_copy() {
     layout.disks.extend(["/dev/sdc", "/dev/sdd"].map(whole));
     layout.raid.push(raid("/dev/md/data", &["/dev/sdc", "/dev/sdd"], RaidLevel::Raid1, 0));
     let volume = [raw("array", 1, "Filesystem", "/dev/md/data")];
-    let plan = super::planned(&layout, &machine(), Mode::Install, &volume).unwrap();
+    let plan = super::planned(&layout, &machine(), InstallMode::Install, &volume).unwrap();
     let mut inventory = after(&plan, machine());
     mark(&mut inventory);
     inventory.disks[2..4].iter_mut().for_each(|disk| disk.signatures.push(ext4(&uid(1))));
-    let again = super::planned(&layout, &inventory, Mode::Reinstall, &volume).unwrap();
+    let again = super::planned(&layout, &inventory, InstallMode::Reinstall, &volume).unwrap();
     assert!(shown(&again)[0].contains(" keep sdc,sdd"), "{again}");
     // It does not run, and no layout names it.
-    inventory.stacked.retain(|stacked| stacked.kind != inventory::StackedKind::Array);
+    inventory.stacked.retain(|stacked| stacked.kind != inventory::StackedDeviceKind::Array);
     inventory.arrays[0].running = None;
     inventory.disks[2..4].iter_mut().for_each(|disk| disk.uses.clear());
     inventory.disks.push(blank("sde", 500));
@@ -177,13 +186,13 @@ fn what_an_array_shows_is_no_second_copy() {
 #[test]
 fn a_copy_that_a_reinstall_wipes_is_refused_unless_it_is_given_up() {
     let mut layout = layout();
-    layout.disks.push(Disk { wipeonreinstall: true, ..whole("/dev/sdc") });
+    layout.disks.push(DiskSpec { wipeonreinstall: true, ..whole("/dev/sdc") });
     let volume = [raw("data", 1, "Filesystem", "/dev/sdd")];
-    let mut machine = after(&super::planned(&layout, &machine(), Mode::Install, &volume).unwrap(), machine());
+    let mut machine = after(&super::planned(&layout, &machine(), InstallMode::Install, &volume).unwrap(), machine());
     mark(&mut machine);
     machine.disks[2].signatures.push(ext4(&uid(1)));
     let again = |give_up: &[&str]| {
-        let mut request = asked(Mode::Reinstall, &volume);
+        let mut request = asked(InstallMode::Reinstall, &volume);
         request.claim.as_mut().unwrap().give_up = give_up.iter().map(|serial| (*serial).to_owned()).collect();
         make(&layout, &machine, request)
     };

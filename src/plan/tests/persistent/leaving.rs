@@ -12,7 +12,10 @@ fn marked(mut volume: Value) -> Value {
 fn writes(plan: &Plan) -> Vec<&Operation> {
     let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
     let is = |operation: &&Operation| {
-        matches!(operation, Operation::Device(_) | Operation::Run(OfRun::UnlockDisk { .. } | OfRun::WritePersistent(_)))
+        matches!(
+            operation,
+            Operation::Device(_) | Operation::Run(SessionOp::UnlockDisk { .. } | SessionOp::WritePersistent(_))
+        )
     };
     operations.filter(is).collect()
 }
@@ -20,7 +23,7 @@ fn writes(plan: &Plan) -> Vec<&Operation> {
 #[test]
 fn what_is_marked_for_deletion_is_not_prepared() {
     let volumes: Vec<Value> = four().into_iter().map(marked).chain([marked(discover("any", 5, json!({})))]).collect();
-    let plan = planned(&layout(), &machine(), Mode::Install, &volumes).unwrap();
+    let plan = planned(&layout(), &machine(), InstallMode::Install, &volumes).unwrap();
     assert_eq!(
         shown(&plan),
         [
@@ -32,27 +35,27 @@ fn what_is_marked_for_deletion_is_not_prepared() {
         ]
     );
     // But for the list it is the plan without them.
-    let bare = planned(&layout(), &machine(), Mode::Install, &[]).unwrap();
+    let bare = planned(&layout(), &machine(), InstallMode::Install, &[]).unwrap();
     assert_eq!((writes(&plan), &plan.disks, &plan.verdicts), (writes(&bare), &bare.disks, &bare.verdicts));
     assert!(plan.to_string().contains("leave    none: marked for deletion"), "{plan}");
     // Nor is a kept group extended, nor a kept filesystem given a file.
     let inventory = installed(&[]);
-    let again = planned(&layout(), &inventory, Mode::Reinstall, &volumes).unwrap();
+    let again = planned(&layout(), &inventory, InstallMode::Reinstall, &volumes).unwrap();
     assert!(shown(&again).iter().all(|line| line.ends_with(" leave ")), "{again}");
-    let bare = planned(&layout(), &inventory, Mode::Reinstall, &[]).unwrap();
+    let bare = planned(&layout(), &inventory, InstallMode::Reinstall, &[]).unwrap();
     assert_eq!(writes(&again), writes(&bare));
     // A disk with something else on it is no reason to refuse: nobody would write to it.
     let mut taken = machine();
     taken.disks[2].blank = false;
-    assert!(planned(&layout(), &taken, Mode::Install, &volumes).is_ok());
+    assert!(planned(&layout(), &taken, InstallMode::Install, &volumes).is_ok());
 }
 
 #[test]
 fn what_is_marked_for_deletion_and_there_stays_as_it_is() {
     let inventory = installed(&four());
-    let plain = planned(&layout(), &inventory, Mode::Reinstall, &four()).unwrap();
+    let plain = planned(&layout(), &inventory, InstallMode::Reinstall, &four()).unwrap();
     let volumes: Vec<Value> = four().into_iter().map(marked).collect();
-    let plan = planned(&layout(), &inventory, Mode::Reinstall, &volumes).unwrap();
+    let plan = planned(&layout(), &inventory, InstallMode::Reinstall, &volumes).unwrap();
     assert_eq!(shown(&plan), shown(&plain));
     assert!(shown(&plan).iter().all(|line| line.contains(" keep ")), "{plan}");
     assert_eq!(prepares(&plan), [""; 0]);
@@ -60,7 +63,7 @@ fn what_is_marked_for_deletion_and_there_stays_as_it_is() {
     assert_sound(&plan, &inventory);
     // The system goes on attaching the file, as long as it is there.
     let written = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(OfRun::WritePersistent(write)) => Some(write),
+        Operation::Run(SessionOp::WritePersistent(write)) => Some(write),
         _ => None,
     });
     let written = written.unwrap();
@@ -69,30 +72,31 @@ fn what_is_marked_for_deletion_and_there_stays_as_it_is() {
     let mut larger = volumes;
     larger[2]["spec"]["lvmLogicalVolume"]["size"] = json!("2Gi");
     larger[3]["spec"]["sparseLoopDevice"]["size"] = json!("20Mi");
-    let plan = planned(&layout(), &inventory, Mode::Reinstall, &larger).unwrap();
-    assert_eq!(shown(&plan), shown(&planned(&layout(), &inventory, Mode::Reinstall, &four()).unwrap()));
+    let plan = planned(&layout(), &inventory, InstallMode::Reinstall, &larger).unwrap();
+    assert_eq!(shown(&plan), shown(&planned(&layout(), &inventory, InstallMode::Reinstall, &four()).unwrap()));
 }
 
 #[test]
 fn what_is_marked_for_deletion_is_not_erased_by_a_reinstall() {
     let mut layout = layout();
-    layout.disks.push(Disk { wipeonreinstall: true, ..whole("/dev/sdc") });
+    layout.disks.push(DiskSpec { wipeonreinstall: true, ..whole("/dev/sdc") });
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc")];
-    let first = planned(&layout, &machine(), Mode::Install, &volumes).unwrap();
+    let first = planned(&layout, &machine(), InstallMode::Install, &volumes).unwrap();
     let inventory = after(&first, machine());
     let [data] = volumes;
     let expected = "volumes[data]: volume data is marked for deletion, and its data are on /dev/sdc, which this reinstall recreates; remove the volume from the list once it is no longer used";
-    assert_eq!(refused(&layout, &inventory, Mode::Reinstall, &[marked(data)]), [expected]);
+    assert_eq!(refused(&layout, &inventory, InstallMode::Reinstall, &[marked(data)]), [expected]);
     // Where it never was, the disk is the layout's alone.
     let other = marked(raw("other", 2, "Filesystem", "/dev/sdc"));
-    let plan = planned(&layout, &inventory, Mode::Reinstall, &[other]).unwrap();
+    let plan = planned(&layout, &inventory, InstallMode::Reinstall, &[other]).unwrap();
     assert_eq!(shown(&plan), ["other /dev/sdc leave "]);
     // The same in a group, with another layout.
     let mut wiped = self::layout();
     wiped.disks[1].wipeonreinstall = true;
     let web = in_group("web", 3, "Block", "csi", "1Gi");
-    let inventory = after(&planned(&wiped, &machine(), Mode::Install, std::slice::from_ref(&web)).unwrap(), machine());
-    let said = refused(&wiped, &inventory, Mode::Reinstall, &[marked(web)]);
+    let inventory =
+        after(&planned(&wiped, &machine(), InstallMode::Install, std::slice::from_ref(&web)).unwrap(), machine());
+    let said = refused(&wiped, &inventory, InstallMode::Reinstall, &[marked(web)]);
     assert!(said[0].contains("its data are on /dev/csi/web, which this reinstall recreates"), "{said:?}");
 }
 
@@ -101,7 +105,7 @@ fn what_is_marked_for_deletion_is_not_erased_by_a_reinstall() {
 fn what_is_marked_for_deletion_is_not_erased_unseen() {
     let mut layout = layout();
     layout.disks[1].wipeonreinstall = true;
-    layout.volumegroups[0].encrypted = Some(Encrypted { key: KeySource::Tpm2 });
+    layout.volumegroups[0].encrypted = Some(EncryptionSpec { key: KeySource::Tpm2 });
     layout.logicalvolumes.push(logical("bare", "csi", 100, LvmType::Linear));
     let volumes = [
         in_group("web", 3, "Filesystem", "csi", "1Gi"),
@@ -110,24 +114,27 @@ fn what_is_marked_for_deletion_is_not_erased_unseen() {
         raw("fs", 5, "Filesystem", "/dev/csi/bare"),
         sparse("small", 4, "Block", "10Mi"),
     ];
-    let mut inventory = after(&planned(&layout, &machine(), Mode::Install, &[]).unwrap(), machine());
+    let mut inventory = after(&planned(&layout, &machine(), InstallMode::Install, &[]).unwrap(), machine());
     mark(&mut inventory);
     inventory.groups.clear();
     inventory.stacked.clear();
     inventory.disks[1].uses.clear();
     for volume in volumes.map(marked) {
-        let said = refused(&layout, &inventory, Mode::Reinstall, std::slice::from_ref(&volume));
+        let said = refused(&layout, &inventory, InstallMode::Reinstall, std::slice::from_ref(&volume));
         let words = "is marked for deletion, and its data may be in vg:csi, which is encrypted";
         assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
-        assert!(planned(&layout, &machine(), Mode::Install, &[volume]).is_ok(), "an installation makes all anew");
+        assert!(
+            planned(&layout, &machine(), InstallMode::Install, &[volume]).is_ok(),
+            "an installation makes all anew"
+        );
     }
-    assert!(planned(&layout, &inventory, Mode::Reinstall, &[]).is_ok());
+    assert!(planned(&layout, &inventory, InstallMode::Reinstall, &[]).is_ok());
     let mut layout = self::layout();
     layout.disks[1].wipeonreinstall = true;
-    layout.filesystems[0].encrypted = Some(Encrypted { key: KeySource::Tpm2 });
-    let mut inventory = after(&planned(&layout, &machine(), Mode::Install, &[]).unwrap(), machine());
+    layout.filesystems[0].encrypted = Some(EncryptionSpec { key: KeySource::Tpm2 });
+    let mut inventory = after(&planned(&layout, &machine(), InstallMode::Install, &[]).unwrap(), machine());
     mark(&mut inventory);
-    let said = refused(&layout, &inventory, Mode::Reinstall, &[marked(sparse("small", 4, "Block", "10Mi"))]);
+    let said = refused(&layout, &inventory, InstallMode::Reinstall, &[marked(sparse("small", 4, "Block", "10Mi"))]);
     assert!(said[0].contains("be in the filesystem at /var/lib, which is encrypted"), "{said:?}");
 }
 
@@ -135,17 +142,17 @@ fn what_is_marked_for_deletion_is_not_erased_unseen() {
 #[test]
 fn what_is_marked_for_deletion_stays_on_devices_of_the_layout() {
     let mut layout = layout();
-    layout.disks.push(Disk { partitions: vec![partition(1, "a", 0, PartitionKind::Linux)], ..whole("/dev/sdc") });
+    layout.disks.push(DiskSpec { partitions: vec![partition(1, "a", 0, PartitionType::Linux)], ..whole("/dev/sdc") });
     layout.logicalvolumes.push(logical("bare", "csi", 100, LvmType::Linear));
     let volumes = [raw("part", 2, "Block", "/dev/sdc1"), raw("lv", 3, "Block", "/dev/csi/bare")];
-    let inventory = after(&planned(&layout, &machine(), Mode::Install, &volumes).unwrap(), machine());
-    let plan = planned(&layout, &inventory, Mode::Reinstall, &volumes.clone().map(marked)).unwrap();
+    let inventory = after(&planned(&layout, &machine(), InstallMode::Install, &volumes).unwrap(), machine());
+    let plan = planned(&layout, &inventory, InstallMode::Reinstall, &volumes.clone().map(marked)).unwrap();
     assert_eq!(shown(&plan)[0], "part /dev/sdc1 keep sdc");
     assert!(shown(&plan)[1].starts_with("lv /dev/csi/bare keep "), "{plan}");
     assert_sound(&plan, &inventory);
     // At an installation the layout makes both, and nobody's UUID is on them.
-    let plan = planned(&layout, &machine(), Mode::Install, &volumes.map(marked)).unwrap();
+    let plan = planned(&layout, &machine(), InstallMode::Install, &volumes.map(marked)).unwrap();
     assert_eq!(shown(&plan), ["part /dev/sdc1 leave ", "lv /dev/csi/bare leave "]);
-    let bare = planned(&layout, &machine(), Mode::Install, &[]).unwrap();
+    let bare = planned(&layout, &machine(), InstallMode::Install, &[]).unwrap();
     assert_eq!(writes(&plan), writes(&bare));
 }

@@ -25,7 +25,7 @@ fn many_at_once_have_a_device_each() {
         volumes.push(in_group(&format!("lv-{number}"), number + 40, "Block", "csi", "100Mi"));
         volumes.push(sparse(&format!("file-{number}"), number + 60, "Filesystem", "10Mi"));
     }
-    let plan = planned(&layout(), &machine, Mode::Install, &volumes).unwrap();
+    let plan = planned(&layout(), &machine, InstallMode::Install, &volumes).unwrap();
     let devices: BTreeSet<&str> = plan.volumes.iter().map(|volume| volume.device.as_str()).collect();
     assert_eq!((devices.len(), plan.volumes.len(), prepares(&plan).len()), (48, 48, 36));
     for volume in &plan.volumes {
@@ -37,16 +37,17 @@ fn many_at_once_have_a_device_each() {
     let files = plan.volumes.iter().filter(|volume| volume.kind.starts_with("sparse"));
     let sparse = files.map(|volume| SparseFile { uid: volume.uid, size_bytes: 10 * MIB }).collect();
     let mut installed = after(&plan, machine.clone());
-    let marker = Some(crate::marker::Marker { disks: Vec::new(), ..super::super::identity::marker(&installed) });
+    let marker =
+        Some(crate::install_marker::InstallMarker { disks: Vec::new(), ..super::super::identity::marker(&installed) });
     installed.filesystems.push(Inside { device: "/dev/mapper/csi-varlib".into(), sparse, ..Inside::default() });
     installed.filesystems.push(Inside { device: "/dev/sda2".into(), marker, ..Inside::default() });
-    let again = planned(&layout(), &installed, Mode::Reinstall, &volumes).unwrap();
+    let again = planned(&layout(), &installed, InstallMode::Reinstall, &volumes).unwrap();
     assert!(shown(&again).iter().all(|line| line.contains(" keep ")), "{again}");
     assert_eq!(prepares(&again), [""; 0]);
     // One more than there are disks: all that is short is told, and nothing is made.
     volumes.push(discover("hdd-12", 90, json!({"rotational": "true"})));
     volumes.push(discover("ssd-12", 91, json!({"rotational": "false"})));
-    let said = refused(&layout(), &machine, Mode::Install, &volumes);
+    let said = refused(&layout(), &machine, InstallMode::Install, &volumes);
     assert_eq!(said.len(), 2, "{said:?}");
     assert!(said.iter().all(|why| why.contains("cannot find a blank disk that matches its hints")), "{said:?}");
 }

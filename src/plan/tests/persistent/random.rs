@@ -27,7 +27,7 @@ prop_compose! {
 }
 
 /// Those that are not refused, as an operator would leave them.
-fn accepted(layout: &Layout, machine: &Inventory, mode: Mode, volumes: Vec<Value>) -> Vec<Value> {
+fn accepted(layout: &Layout, machine: &Inventory, mode: InstallMode, volumes: Vec<Value>) -> Vec<Value> {
     let mut good: Vec<Value> = Vec::new();
     for volume in volumes {
         let more = [&good[..], &[volume]].concat();
@@ -44,16 +44,17 @@ fn of_others(inventory: &Inventory, plan: &Plan) -> Vec<String> {
         .stages
         .iter()
         .flat_map(|stage| &stage.operations)
-        .filter(|operation| matches!(operation, Operation::Device(OnDevice::PreparePersistent(_))))
+        .filter(|operation| matches!(operation, Operation::Device(DeviceOp::PreparePersistent(_))))
         .flat_map(|operation| effect(operation).destroyed)
         .collect();
-    let stays = |disk: &&crate::inventory::Disk| {
+    let stays = |disk: &&crate::inventory::InventoryDisk| {
         let verdict = plan.disks.iter().find(|is| is.name == disk.name).unwrap().verdict;
-        matches!(verdict, Verdict::Keep | Verdict::NotOurs | Verdict::Volumes) && !written.contains(&&disk.device)
+        matches!(verdict, DiskVerdict::Keep | DiskVerdict::NotOurs | DiskVerdict::Volumes)
+            && !written.contains(&&disk.device)
     };
     let disks = inventory.disks.iter().filter(stays);
     // What only ran to look inside is taken down.
-    let without_uses = |disk: &crate::inventory::Disk| {
+    let without_uses = |disk: &crate::inventory::InventoryDisk| {
         let mut table = disk.table.clone();
         table.iter_mut().flat_map(|table| &mut table.partitions).for_each(|part| part.uses.clear());
         format!("{} {:?} {:?}", disk.name, disk.signatures, table)
@@ -75,9 +76,9 @@ fn no_volume_touches_what_another_has() {
         for disk in &mut machine.disks {
             disk.blank = disk.table.is_none() && disk.signatures.is_empty() && disk.uses.is_empty();
         }
-        let Ok(bare) = planned(&layout, &machine, Mode::Install, &[]) else { return Ok(()) };
-        let volumes = accepted(&layout, &machine, Mode::Install, volumes);
-        let first = planned(&layout, &machine, Mode::Install, &volumes).unwrap();
+        let Ok(bare) = planned(&layout, &machine, InstallMode::Install, &[]) else { return Ok(()) };
+        let volumes = accepted(&layout, &machine, InstallMode::Install, volumes);
+        let first = planned(&layout, &machine, InstallMode::Install, &volumes).unwrap();
         judged.note("installations", true);
         judged.note("with volumes", !first.volumes.is_empty());
         judged.note("on disks that the layout does not name", !first.summary.volumes.is_empty());
@@ -87,8 +88,8 @@ fn no_volume_touches_what_another_has() {
         let installed = after(&first, machine.clone());
         prop_assert_eq!(of_others(&machine, &first), of_others(&installed, &first));
         // Sparse ones are refused where the root carries them; groups on wiped disks are made anew.
-        let volumes = accepted(&layout, &installed, Mode::Reinstall, volumes);
-        let Ok(second) = planned(&layout, &installed, Mode::Reinstall, &volumes) else { return Ok(()) };
+        let volumes = accepted(&layout, &installed, InstallMode::Reinstall, volumes);
+        let Ok(second) = planned(&layout, &installed, InstallMode::Reinstall, &volumes) else { return Ok(()) };
         judged.note("reinstalls", true);
         let made = |plan: &Plan| plan.volumes.iter().any(|is| is.verdict != PersistentVerdict::Keep && !is.kind.starts_with("sparse"));
         prop_assert!(!made(&second), "{}", second);
@@ -98,15 +99,15 @@ fn no_volume_touches_what_another_has() {
             volume
         };
         let more = [volumes, more.into_iter().map(rename).collect()].concat();
-        let more = accepted(&layout, &installed, Mode::Reinstall, more);
-        let Ok(third) = planned(&layout, &installed, Mode::Reinstall, &more) else { return Ok(()) };
+        let more = accepted(&layout, &installed, InstallMode::Reinstall, more);
+        let Ok(third) = planned(&layout, &installed, InstallMode::Reinstall, &more) else { return Ok(()) };
         judged.note("reinstalls that add to a kept group", third.volumes.iter().any(|is| is.verdict == PersistentVerdict::Extend && is.kind.starts_with("lvm")));
         assert_sound(&third, &installed);
         let reinstalled = after(&third, installed.clone());
         prop_assert_eq!(of_others(&installed, &third), of_others(&reinstalled, &third));
         for volume in third.volumes.iter().filter(|is| is.verdict == PersistentVerdict::Keep) {
             let signatures = |inventory: &Inventory| {
-                let device = crate::topology::units(inventory).find(|(device, _)| **device == volume.device);
+                let device = crate::storage_graph::all_units(inventory).find(|(device, _)| **device == volume.device);
                 device.map(|(_, unit)| unit.signatures().to_vec())
             };
             prop_assert_eq!(signatures(&installed), signatures(&reinstalled));
@@ -127,24 +128,26 @@ fn disturb(machine: &mut Inventory, kind: usize, at: usize) {
         0 => {
             // A blank disk takes the name of one that is not seen, and of all that lay on that one nothing runs.
             let gone = machine.disks[at % machine.disks.len()].clone();
-            let on_it: Vec<crate::device::KernelName> = crate::topology::Stack::new(machine).topmost_first(&gone.name);
+            let on_it: Vec<crate::device::KernelName> =
+                crate::storage_graph::DeviceStack::new(machine).topmost_first(&gone.name);
             machine.stacked.retain(|stacked| !on_it.contains(&stacked.name));
             let is_gone = |device: &crate::device::DevicePath| on_it.contains(&device.kernel_name());
             machine.arrays.iter_mut().for_each(|array| array.members.retain(|member| !is_gone(&member.device)));
             let physical = machine.groups.iter_mut().flat_map(|group| &mut group.physical);
             physical.for_each(|physical| drop(physical.device.take_if(|device| is_gone(device))));
             machine.arrays.retain(|array| !array.members.is_empty());
-            machine.groups.retain(|group| group.devices().next().is_some());
+            machine.groups.retain(|group| group.present_devices().next().is_some());
             let running =
                 machine.groups.iter_mut().flat_map(|group| &mut group.volumes).map(|volume| &mut volume.running);
             let running = running.chain(machine.arrays.iter_mut().map(|array| &mut array.running));
             running.for_each(|running| drop(running.take_if(|name| on_it.contains(name))));
             for disk in &mut machine.disks {
                 let parts = disk.table.iter_mut().flat_map(|table| &mut table.partitions).map(|part| &mut part.uses);
-                let held = |usage: &Use| matches!(usage, Use::Holder(name) if on_it.contains(name));
+                let held = |usage: &DeviceUse| matches!(usage, DeviceUse::Holder(name) if on_it.contains(name));
                 parts.chain([&mut disk.uses]).for_each(|uses| uses.retain(|usage| !held(usage)));
             }
-            let spare = crate::inventory::Disk { blank: true, serial: "spare".into(), ..disk(&gone.name, 900) };
+            let spare =
+                crate::inventory::InventoryDisk { blank: true, serial: "spare".into(), ..disk(&gone.name, 900) };
             *machine.disks.iter_mut().find(|disk| disk.name == gone.name).unwrap() = spare;
         }
         1 => {
@@ -152,8 +155,13 @@ fn disturb(machine: &mut Inventory, kind: usize, at: usize) {
             volumes.filter(|volume| volume.name.starts_with("kv")).for_each(|volume| volume.name.insert_str(0, "old-"));
         }
         2 => {
-            let stale = || Signature { kind: "linux_raid_member".into(), usage: "raid".into(), ..Signature::default() };
-            let has_uid = |signatures: &[Signature]| signatures.iter().any(|is| is.uuid.starts_with(&uid(0)[..34]));
+            let stale = || DeviceSignature {
+                kind: "linux_raid_member".into(),
+                usage: "raid".into(),
+                ..DeviceSignature::default()
+            };
+            let has_uid =
+                |signatures: &[DeviceSignature]| signatures.iter().any(|is| is.uuid.starts_with(&uid(0)[..34]));
             let disks = machine.disks.iter_mut().map(|disk| &mut disk.signatures);
             let stacked = machine.stacked.iter_mut().map(|stacked| &mut stacked.signatures);
             disks.chain(stacked).filter(|is| has_uid(is)).for_each(|is| is.insert(at % 2, stale()));
@@ -181,25 +189,25 @@ fn no_prepared_volume_is_made_a_second_time() {
         for disk in &mut machine.disks {
             disk.blank = disk.table.is_none() && disk.signatures.is_empty() && disk.uses.is_empty();
         }
-        let volumes = accepted(&layout, &machine, Mode::Install, volumes);
-        let Ok(first) = planned(&layout, &machine, Mode::Install, &volumes) else { return Ok(()) };
+        let volumes = accepted(&layout, &machine, InstallMode::Install, volumes);
+        let Ok(first) = planned(&layout, &machine, InstallMode::Install, &volumes) else { return Ok(()) };
         let installed = after(&first, machine);
-        let volumes = accepted(&layout, &installed, Mode::Reinstall, volumes);
+        let volumes = accepted(&layout, &installed, InstallMode::Reinstall, volumes);
         if volumes.is_empty() {
             return Ok(());
         }
         judged.note("reinstalls", true);
         // Files were not looked into: this inventory is one of a desk.
         let seen = first.volumes.iter().filter(|is| !is.kind.starts_with("sparse"));
-        let prepared = seen.map(|is| crate::marker::RecordedVolume { uid: is.uid.to_string(), ..Default::default() });
+        let prepared = seen.map(|is| crate::install_marker::RecordedVolume { uid: is.uid.to_string(), ..Default::default() });
         let prepared: Vec<_> = prepared.collect();
         for (kind, volume) in (0..4).flat_map(|kind| volumes.iter().map(move |volume| (kind, volume))) {
             // Each alone, so that a refusal of one of them hides no other.
             let mut disturbed = installed.clone();
             disturb(&mut disturbed, kind, at);
-            let mut request = request(Mode::Reinstall, list(std::slice::from_ref(volume)), None);
+            let mut request = request(InstallMode::Reinstall, list(std::slice::from_ref(volume)), None);
             request.assigned.allocation.prepared_volumes = Some(prepared.clone());
-            let plan = super::super::super::make(&layout, &disturbed, request, &mut counting_from(3000));
+            let plan = super::super::super::make_plan(&layout, &disturbed, request, &mut counting_from(3000));
             let is_prepared = |uid: &str| prepared.iter().any(|is| is.uid == uid);
             judged.note("refused", plan.is_err());
             let Ok(plan) = plan else { continue };
@@ -208,7 +216,7 @@ fn no_prepared_volume_is_made_a_second_time() {
                 prop_assert_eq!(is.verdict, PersistentVerdict::Keep, "{}", plan);
             }
             for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
-                if let Operation::Device(OnDevice::PreparePersistent(made)) = operation {
+                if let Operation::Device(DeviceOp::PreparePersistent(made)) = operation {
                     prop_assert!(!is_prepared(&made.uid.to_string()), "{}", plan);
                 }
             }

@@ -1,8 +1,8 @@
 //! A volume of Kubernetes that was prepared is never prepared a second time while its data may exist.
 
 use super::*;
-use crate::inventory::{Failed, Tried};
-use crate::marker::{MarkedDisk, Marker, RecordedVolume};
+use crate::install_marker::{InstallMarker, RecordedDisk, RecordedVolume};
+use crate::inventory::{AttemptTarget, FailedAttempt};
 
 /// Sources of the record that a volume was prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,31 +17,31 @@ enum Recorder {
 
 const RECORDERS: [Recorder; 3] = [Recorder::ControlPlane, Recorder::Remembered, Recorder::Disk];
 
-fn claim() -> Claim {
+fn claim() -> InstallClaim {
     super::super::identity::claim()
 }
 
-pub(super) fn asked(mode: Mode, volumes: &[Value]) -> Request {
+pub(super) fn asked(mode: InstallMode, volumes: &[Value]) -> PlanRequest {
     request(mode, list(volumes), Some(claim()))
 }
 
-pub(super) fn make(layout: &Layout, machine: &Inventory, request: Request) -> Result<Plan, Box<Refusal>> {
-    crate::plan::make(layout, machine, request, &mut counting_from(7000))
+pub(super) fn make(layout: &Layout, machine: &Inventory, request: PlanRequest) -> Result<Plan, Box<PlanRefusal>> {
+    crate::plan::make_plan(layout, machine, request, &mut counting_from(7000))
 }
 
 /// Returns the marker's records of an installation of these volumes.
 pub(super) fn records(volumes: &[Value]) -> Vec<RecordedVolume> {
-    let claim = Claim { order: None, ..claim() };
-    let plan = make(&layout(), &machine(), request(Mode::Install, list(volumes), Some(claim))).unwrap();
+    let claim = InstallClaim { order: None, ..claim() };
+    let plan = make(&layout(), &machine(), request(InstallMode::Install, list(volumes), Some(claim))).unwrap();
     let written = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(OfRun::WriteMarker(marker)) => Some(marker.clone()),
+        Operation::Run(SessionOp::WriteMarker(marker)) => Some(marker.clone()),
         _ => None,
     });
     written.unwrap().volumes.unwrap()
 }
 
 /// Puts the records where that recorder has them.
-fn record(recorder: Recorder, records: &[RecordedVolume], request: &mut Request, machine: &mut Inventory) {
+fn record(recorder: Recorder, records: &[RecordedVolume], request: &mut PlanRequest, machine: &mut Inventory) {
     let records = Some(records.to_vec());
     match recorder {
         Recorder::ControlPlane => {
@@ -55,7 +55,7 @@ fn record(recorder: Recorder, records: &[RecordedVolume], request: &mut Request,
         }
         Recorder::Remembered => {
             let marker = super::super::identity::marker(machine);
-            let remembered = Marker { disks: Vec::new(), volumes: records, ..marker };
+            let remembered = InstallMarker { disks: Vec::new(), volumes: records, ..marker };
             request.claim.as_mut().unwrap().installed = Some(remembered);
         }
         Recorder::Disk => {
@@ -70,18 +70,18 @@ pub(super) fn reinstall(
     machine: &Inventory,
     volumes: &[Value],
     recorded: &[RecordedVolume],
-) -> Result<Plan, Box<Refusal>> {
-    let (mut machine, mut request) = (machine.clone(), asked(Mode::Reinstall, volumes));
+) -> Result<Plan, Box<PlanRefusal>> {
+    let (mut machine, mut request) = (machine.clone(), asked(InstallMode::Reinstall, volumes));
     record(Recorder::Disk, recorded, &mut request, &mut machine);
     make(&layout(), &machine, request)
 }
 
-pub(super) fn blank(name: &str, size: u64) -> crate::inventory::Disk {
-    crate::inventory::Disk { blank: true, serial: format!("spare {name}"), ..disk(name, size) }
+pub(super) fn blank(name: &str, size: u64) -> crate::inventory::InventoryDisk {
+    crate::inventory::InventoryDisk { blank: true, serial: format!("spare {name}"), ..disk(name, size) }
 }
 
-pub(super) fn ext4(uuid: &str) -> Signature {
-    Signature { kind: "ext4".into(), usage: "filesystem".into(), uuid: uuid.into(), ..Signature::default() }
+pub(super) fn ext4(uuid: &str) -> DeviceSignature {
+    DeviceSignature { kind: "ext4".into(), usage: "filesystem".into(), uuid: uuid.into(), ..DeviceSignature::default() }
 }
 
 /// The kernel gives the name of the disk that is not seen to a spare one.
@@ -99,7 +99,7 @@ fn no_spare_disk_is_taken_for_a_volume_whose_disk_is_not_seen() {
         let mut gone = whole.clone();
         gone.disks[2] = blank("sdc", 500);
         let try_on = |machine: &Inventory, recorder: Option<Recorder>, give_up: &[&str]| {
-            let (mut machine, mut request) = (machine.clone(), asked(Mode::Reinstall, list));
+            let (mut machine, mut request) = (machine.clone(), asked(InstallMode::Reinstall, list));
             request.claim.as_mut().unwrap().give_up = give_up.iter().map(|serial| (*serial).to_owned()).collect();
             if let Some(recorder) = recorder {
                 record(recorder, &records(list), &mut request, &mut machine);
@@ -164,13 +164,16 @@ fn a_file_is_made_only_where_it_never_was() {
     unread.filesystems.remove(at);
     let said = reasons(reinstall(&unread, &small, &[]));
     assert!(said[0].contains("/dev/mapper/csi-varlib cannot be mounted: it was not inspected"), "{said:?}");
-    unread.failed.push(Failed { tried: Tried::Filesystem("/dev/mapper/csi-varlib".into()), why: "bad magic".into() });
+    unread.failed.push(FailedAttempt {
+        tried: AttemptTarget::Filesystem("/dev/mapper/csi-varlib".into()),
+        why: "bad magic".into(),
+    });
     let said = reasons(reinstall(&unread, &small, &[]));
     assert!(said.iter().any(|said| said.contains("cannot be mounted: bad magic")), "{said:?}");
     // On a desk, with an inventory that does not tell.
     unread.filesystems.clear();
     unread.failed.clear();
-    let plan = super::planned(&layout(), &unread, Mode::Reinstall, &small).unwrap();
+    let plan = super::planned(&layout(), &unread, InstallMode::Reinstall, &small).unwrap();
     assert!(plan.warnings.iter().any(|said| said.contains("when it mounts /var/lib")), "{plan}");
 }
 
@@ -185,12 +188,12 @@ fn volumes_of_a_replaced_disk_are_made_when_they_are_given_up() {
     assert!(reinstall(&machine, &[], &[]).is_ok());
     assert_eq!(shown(&reinstall(&machine, &web, &[]).unwrap()), ["web /dev/csi/web make sdb"]);
     let recorded = RecordedVolume {
-        disks: vec![MarkedDisk { serial: "serial of sdb".into(), ..records(&web)[0].disks[0].clone() }],
+        disks: vec![RecordedDisk { serial: "serial of sdb".into(), ..records(&web)[0].disks[0].clone() }],
         ..records(&web)[0].clone()
     };
     let said = reasons(reinstall(&machine, &web, std::slice::from_ref(&recorded)));
     assert!(said.len() == 1 && said[0].contains("--give-up serial of sdb"), "{said:?}");
-    let mut request = asked(Mode::Reinstall, &web);
+    let mut request = asked(InstallMode::Reinstall, &web);
     request.claim.as_mut().unwrap().give_up = vec!["serial of sdb".to_owned()];
     record(Recorder::Disk, &[recorded], &mut request, &mut machine);
     assert_eq!(shown(&make(&layout(), &machine, request).unwrap()), ["web /dev/csi/web make sdb"]);
@@ -201,7 +204,7 @@ fn volumes_of_a_replaced_disk_are_made_when_they_are_given_up() {
 fn an_installation_makes_again_what_it_erases() {
     let mut machine = installed(&four());
     let fresh = |machine: &Inventory| {
-        let (mut machine, mut request) = (machine.clone(), asked(Mode::Install, &four()));
+        let (mut machine, mut request) = (machine.clone(), asked(InstallMode::Install, &four()));
         record(Recorder::Disk, &records(&four()), &mut request, &mut machine);
         let claim = request.claim.as_mut().unwrap();
         (claim.allocation, claim.order) = ("a-2".to_owned(), None);
@@ -221,18 +224,18 @@ fn an_installation_makes_again_what_it_erases() {
 #[test]
 fn what_an_attempt_has_begun_is_not_begun_on_another_disk() {
     let volume = [discover("data", 1, json!({}))];
-    let claim = Claim { order: None, ..claim() };
+    let claim = InstallClaim { order: None, ..claim() };
     let mut there = machine();
     there.disks[..2].iter_mut().for_each(|disk| disk.serial = format!("serial of {}", disk.name));
-    let first = make(&layout(), &there, request(Mode::Install, list(&volume), Some(claim.clone()))).unwrap();
-    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] =
+    let first = make(&layout(), &there, request(InstallMode::Install, list(&volume), Some(claim.clone()))).unwrap();
+    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] =
         super::super::stacks::operations(&first, StageName::ReportBegin)
     else {
         panic!("{first}")
     };
     let again = |machine: &Inventory| {
-        let claim = Claim { begun_on: disks.clone(), ..claim.clone() };
-        make(&layout(), machine, request(Mode::Install, list(&volume), Some(claim)))
+        let claim = InstallClaim { begun_on: disks.clone(), ..claim.clone() };
+        make(&layout(), machine, request(InstallMode::Install, list(&volume), Some(claim)))
     };
     assert_eq!(shown(&again(&there).unwrap()), ["data /dev/sdc make sdc"]);
     let mut gone = there;
@@ -252,7 +255,7 @@ fn the_marker_records_what_was_ever_prepared_and_not_erased() {
     let machine = installed(&four());
     let marker = |plan: &Plan| {
         plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-            Operation::Run(OfRun::WriteMarker(marker)) => marker.volumes.clone(),
+            Operation::Run(SessionOp::WriteMarker(marker)) => marker.volumes.clone(),
             _ => None,
         })
     };
@@ -261,8 +264,8 @@ fn the_marker_records_what_was_ever_prepared_and_not_erased() {
     assert_eq!(names, ["data", "block", "web", "small"]);
     // What is erased on purpose is forgotten.
     let mut layout = layout();
-    layout.disks.push(Disk { wipeonreinstall: true, ..whole("/dev/sdc") });
-    let (mut machine, mut request) = (machine, asked(Mode::Reinstall, &four()[1..]));
+    layout.disks.push(DiskSpec { wipeonreinstall: true, ..whole("/dev/sdc") });
+    let (mut machine, mut request) = (machine, asked(InstallMode::Reinstall, &four()[1..]));
     record(Recorder::Disk, &recorded, &mut request, &mut machine);
     request.claim.as_mut().unwrap().change_promise = true;
     let plan = make(&layout, &machine, request).unwrap();

@@ -4,7 +4,7 @@ use super::*;
 
 /// What runs of the group.
 fn mapped(group: &str) -> Vec<String> {
-    let names = Command::new("dmsetup").args(["info", "-c", "--noheadings", "-o", "name"]).run().unwrap().stdout;
+    let names = ToolCommand::new("dmsetup").args(["info", "-c", "--noheadings", "-o", "name"]).run().unwrap().stdout;
     words::<String>(&names).into_iter().filter(|name| name.starts_with(&format!("{group}-"))).collect()
 }
 
@@ -13,10 +13,10 @@ fn mapped(group: &str) -> Vec<String> {
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
     // Ours lie on the first, theirs on the others, where no byte may change.
-    let disks = Disks::take("vda vdb vdc");
+    let disks = TestDisks::take("vda vdb vdc");
     let all = disks.all();
     create_group(&group("vg00", all, "")).unwrap();
-    let make = |line: &str| drop(lvm("lvcreate", all, words::<String>(line)).unwrap());
+    let make = |line: &str| drop(run_lvm("lvcreate", all, words::<String>(line)).unwrap());
     make("--type linear --size 100m --name ours vg00 /dev/vda");
     make("--type linear --size 64m --name both vg00 /dev/vda");
     make("--type raid1 --mirrors 1 --size 100m --name theirs vg00 /dev/vdb /dev/vdc");
@@ -29,27 +29,27 @@ fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
     put("/dev/vg00/origin", 8 << 20, &[8; 4096]);
     // Not begun while the origin is open, but with its next activation.
     let open = File::open("/dev/vg00/origin").unwrap();
-    lvm("lvconvert", all, words::<String>("--merge vg00/back")).unwrap();
+    run_lvm("lvconvert", all, words::<String>("--merge vg00/back")).unwrap();
     drop(open);
-    deactivate("vg00", all).unwrap();
+    deactivate_group("vg00", all).unwrap();
     let before = fingerprints(&all[1..]);
 
-    let mut looked = crate::storage::assemble::assemble(all).unwrap();
-    looked.unlock().unwrap();
-    let found = survey::read(Depth::Deep).unwrap();
+    let mut looked = crate::storage::assembly::assemble_read_only(all).unwrap();
+    looked.unlock_disks().unwrap();
+    let found = probe::read_inventory(ProbeDepth::Deep).unwrap();
     let kept = found.groups.iter().find(|group| group.volumes.iter().any(|volume| volume.name == "ours")).unwrap();
     let mut entangled: Vec<_> = kept.volumes.iter().filter(|volume| volume.entangled.is_some()).collect();
     entangled.sort_by_key(|volume| &volume.name);
     let names: Vec<&str> = entangled.iter().map(|volume| volume.name.as_str()).collect();
     assert_eq!(names, ["both", "origin"], "{kept:?}");
     all.iter().for_each(|disk| release_above(disk).unwrap());
-    activate("vg00", &words("ours"), all).unwrap();
+    activate_volumes("vg00", &words("ours"), all).unwrap();
     assert_eq!(mapped("vg00"), ["vg00-ours"]);
     assert_eq!(get("/dev/vg00/ours", 8 << 20, 4096), [7; 4096]);
     put("/dev/vg00/ours", 16 << 20, &[9; 4096]);
     std::thread::sleep(Duration::from_secs(2));
-    deactivate("vg00", all).unwrap();
-    assert_free(all).unwrap();
+    deactivate_group("vg00", all).unwrap();
+    verify_unused(all).unwrap();
     assert_eq!(fingerprints(&all[1..]), before);
 }
 
@@ -57,17 +57,17 @@ fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_lvm_physical_volumes_that_lvm_does_not_tell_of_are_unknown() {
-    let disks = Disks::take("vda vdb vdc nvme0n1");
+    let disks = TestDisks::take("vda vdb vdc nvme0n1");
     let [first, second, alone, copy] = disks.all() else { unreachable!() };
     create_group(&group("vg00", &[first.clone(), second.clone()], "")).unwrap();
-    lvm("pvcreate", std::slice::from_ref(alone), [alone]).unwrap();
-    let unknown = || survey::read(Depth::Deep).unwrap().unknown;
+    run_lvm("pvcreate", std::slice::from_ref(alone), [alone]).unwrap();
+    let unknown = || probe::read_inventory(ProbeDepth::Deep).unwrap().unknown;
     assert_eq!(unknown(), []);
     // Its own metadata are damaged: those of the other tell of it.
     let good = get(second, 0, 1 << 20);
     put(second, 4096, &[0xaa; 8192]);
     assert_eq!(unknown(), []);
-    assert_eq!(survey::read(Depth::Deep).unwrap().groups[0].physical.len(), 2);
+    assert_eq!(probe::read_inventory(ProbeDepth::Deep).unwrap().groups[0].physical.len(), 2);
     put(second, 0, &good);
     // Of one that is there twice lvm chooses one.
     put(copy, 0, &get(second, 0, 1 << 20));

@@ -2,18 +2,19 @@
 
 use super::*;
 
-fn arriving(server: &Server) -> Incoming {
-    arriving_as(server, Plain::AnyBytes)
+fn arriving(server: &Server) -> IncomingImage {
+    arriving_as(server, PayloadKind::AnyBytes)
 }
 
-fn arriving_as(server: &Server, plain: Plain) -> Incoming {
-    let source = Source { url: server.url("x"), digest: Some(Digest::of(b"another")), ..Source::default() };
-    let reached = reach(&crate::http::client().unwrap(), &source, &pace()).unwrap();
-    Incoming::at_pace(reached, plain, pace()).unwrap()
+fn arriving_as(server: &Server, plain: PayloadKind) -> IncomingImage {
+    let source =
+        ImageSource { url: server.url("x"), digest: Some(Digest::of_bytes(b"another")), ..ImageSource::default() };
+    let reached = resolve_image(&crate::http::new_client().unwrap(), &source, &pace()).unwrap();
+    IncomingImage::start_at_pace(reached, plain, pace()).unwrap()
 }
 
-fn sda(sector_bytes: u32) -> Disk {
-    Disk { name: "/dev/sda".into(), size_bytes: 8 * MIB as u64, sector_bytes }
+fn sda(sector_bytes: u32) -> TargetDisk {
+    TargetDisk { name: "/dev/sda".into(), size_bytes: 8 * MIB as u64, sector_bytes }
 }
 
 #[test]
@@ -27,7 +28,7 @@ fn a_raw_image_is_no_tree_of_files_and_that_is_known_before_anything_is_written(
         (compress("zstd", &crowded_image(4096, 500)), refused),
     ] {
         let server = Server::start(bytes, |_| Act::default());
-        let said = arriving_as(&server, Plain::Tar).require_tree().map_err(|error| error.to_string());
+        let said = arriving_as(&server, PayloadKind::Tar).require_tree().map_err(|error| error.to_string());
         match says {
             None => assert_eq!(said, Ok(())),
             Some(says) => assert!(said.as_ref().is_err_and(|error| error.contains(says)), "{said:?}"),
@@ -45,7 +46,11 @@ fn changed(mut image: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
 fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     let tar = Tar::new().file("etc/hostname", b"server").file("x", &noise(MIB)).end();
     let (large, small) = (crowded_image(4096, 500), crowded_image(512, 4000));
-    let expected = |partitions: &[u32], grow| Expected { partitions: partitions.to_vec(), grow, ..Expected::default() };
+    let expected = |partitions: &[u32], grow| ImageRequirements {
+        partitions: partitions.to_vec(),
+        grow,
+        ..ImageRequirements::default()
+    };
     let cases = [
         (&tar, 512, expected(&[1], None), "the image is a tar archive, but the layout has image: true for /dev/sda"),
         (&b"no compression at all".to_vec(), 512, expected(&[1], None), "begins with neither GPT nor MBR"),
@@ -104,7 +109,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
         assert!(error.contains(says), "{says}: {error}");
     }
     let good = [
-        (noise(MIB), 512, Expected::default()),
+        (noise(MIB), 512, ImageRequirements::default()),
         (small, 512, expected(&[1, 128], Some(128))),
         (large, 4096, expected(&[128], Some(128))),
         (image(3 * MIB), 512, expected(&[1], None)),
@@ -117,7 +122,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     let server = Server::start(compress("zstd", &image(MIB)), |_| Act::default());
     let mut layered = arriving(&server);
     layered.reached.parts.extend(layered.reached.parts.clone());
-    let error = layered.require_disk(&sda(512), &Expected::default()).unwrap_err().to_string();
+    let error = layered.require_disk(&sda(512), &ImageRequirements::default()).unwrap_err().to_string();
     assert!(error.contains("has 2 layers of files and is not a raw disk image"), "{error}");
 }
 
@@ -125,10 +130,10 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
 fn an_image_that_is_on_another_disk_too_is_known_before_anything_is_written() {
     let server = Server::start(compress("zstd", &crowded_image(512, 4000)), |_| Act::default());
     let uuid = |byte: u8| Uuid::from_bytes([byte; 16]).to_string();
-    let taken = |taken: &[(u8, &str)]| Expected {
+    let taken = |taken: &[(u8, &str)]| ImageRequirements {
         partitions: vec![1],
         taken: taken.iter().map(|(byte, device)| (uuid(*byte), (*device).into())).collect(),
-        ..Expected::default()
+        ..ImageRequirements::default()
     };
     let other = taken(&[(0xf7, "/dev/sdb"), (0x22, "/dev/sdc9"), (0x21, "/dev/sdd")]);
     let error = arriving(&server).require_disk(&sda(512), &other).unwrap_err().to_string();
@@ -143,16 +148,21 @@ fn an_image_that_is_on_another_disk_too_is_known_before_anything_is_written() {
 
 #[test]
 fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
-    let signature = |uuid: &str| Signature { uuid: uuid.to_owned(), ..Signature::default() };
-    let partition = |number, uuids: &[&str]| Partition {
+    let signature = |uuid: &str| DeviceSignature { uuid: uuid.to_owned(), ..DeviceSignature::default() };
+    let partition = |number, uuids: &[&str]| DiskPartition {
         number,
         signatures: uuids.iter().map(|uuid| signature(uuid)).collect(),
-        ..Partition::default()
+        ..DiskPartition::default()
     };
     let partitions = vec![partition(1, &["1A2B-3C4D"]), partition(2, &["", "e5-f6"])];
-    let table = Table { partitions, ..Table::default() };
-    let check =
-        |uuid: &str| unique::check(&table, &"/dev/nvme0n1".into(), &[(uuid.to_owned(), "/dev/sdb1".into())].into());
+    let table = DiskTable { partitions, ..DiskTable::default() };
+    let check = |uuid: &str| {
+        duplicate_uuids::check_duplicate_uuids(
+            &table,
+            &"/dev/nvme0n1".into(),
+            &[(uuid.to_owned(), "/dev/sdb1".into())].into(),
+        )
+    };
     for (uuid, device) in [("1a2b-3c4d", "/dev/nvme0n1p1"), ("e5-f6", "/dev/nvme0n1p2")] {
         let error = check(uuid).unwrap_err().to_string();
         assert!(error.contains(&format!("{uuid} of {device} is also used by /dev/sdb1; detach that disk")), "{error}");
@@ -163,7 +173,7 @@ fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
 #[test]
 fn an_image_without_a_gpt_has_no_place_for_another_partition() {
     let added = crate::plan::AddedPartition { name: "config-2".into(), guid: Uuid::nil(), content: vec![0] };
-    let expected = Expected { added: Some(added), ..Expected::default() };
+    let expected = ImageRequirements { added: Some(added), ..ImageRequirements::default() };
     for image in [noise(2 * MIB), image(2 * MIB)] {
         let server = Server::start(compress("zstd", &image), |_| Act::default());
         let error = arriving(&server).require_disk(&sda(512), &expected).unwrap_err().to_string();
@@ -175,12 +185,12 @@ fn an_image_without_a_gpt_has_no_place_for_another_partition() {
 #[test]
 fn a_table_that_is_not_in_the_first_mib_is_left_to_the_burn() {
     let image = crowded_image(512, 4000);
-    let whole = fit::check(&image, 512, 8 * MIB as u64, None, None).unwrap().unwrap();
+    let whole = image_table::check_image_table(&image, 512, 8 * MIB as u64, None, None).unwrap().unwrap();
     assert_eq!(whole.guid, Some(Uuid::from_bytes([0xf7; 16])));
     let partitions: Vec<_> = whole.partitions.iter().map(|is| (is.number, is.guid.unwrap().as_bytes()[0])).collect();
     assert_eq!(partitions, (1..=128).zip(34..).collect::<Vec<(u32, u8)>>());
-    assert_eq!(fit::check(&image[..16 * 1024], 512, 8 * MIB as u64, None, None).unwrap(), None);
-    assert_eq!(fit::check(&image[..600], 512, 8 * MIB as u64, Some(7), None).unwrap(), None);
+    assert_eq!(image_table::check_image_table(&image[..16 * 1024], 512, 8 * MIB as u64, None, None).unwrap(), None);
+    assert_eq!(image_table::check_image_table(&image[..600], 512, 8 * MIB as u64, Some(7), None).unwrap(), None);
 }
 
 #[test]
@@ -195,8 +205,8 @@ fn an_image_that_changes_while_we_look_is_looked_at_again() {
     let mut incoming = arriving(&server);
     incoming.require_disk(&sda(512), &partitioned()).unwrap();
     let disk = file(10 * MIB);
-    let error = incoming.burn_raw(&open(&disk), &partitioned(), &|_| ()).unwrap_err().to_string();
-    assert!(error.contains(&format!("{} came", Digest::of(&new))), "{error}");
+    let error = incoming.burn_to_disk(&open(&disk), &partitioned(), &|_| ()).unwrap_err().to_string();
+    assert!(error.contains(&format!("{} came", Digest::of_bytes(&new))), "{error}");
 
     let body = compress("zstd", &image(3 * MIB));
     let server = Server::start(body.clone(), move |request| match request.method.as_str() {

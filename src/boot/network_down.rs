@@ -1,0 +1,58 @@
+//! Shutdown of network interfaces before kexec, as kexec(8) does it: an active NIC would write to memory that belongs to the new kernel,
+//! and its driver was seen to spin during the kernel's shutdown.
+
+use nix::errno::Errno;
+use nix::libc;
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+
+/// Takes every network interface down. Failures are logged.
+pub fn take_interfaces_down() {
+    let names = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name != "lo");
+    for name in names {
+        if let Err(error) = take_interface_down(&name) {
+            tracing::warn!("{name} stays up: {error}");
+        }
+    }
+}
+
+/// Clears IFF_UP (netdevice(7)).
+fn take_interface_down(name: &str) -> io::Result<()> {
+    // The calls work with a socket of any type.
+    let socket = UnixDatagram::unbound()?;
+    // SAFETY: all-zero bytes are a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // One byte must remain zero: it terminates the name.
+    if name.len() >= request.ifr_name.len() {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    interface_ioctl(&socket, libc::SIOCGIFFLAGS, &mut request)?;
+    // SAFETY: SIOCGIFFLAGS has filled in this member of the union.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    request.ifr_ifru.ifru_flags = flags & !(libc::IFF_UP as libc::c_short);
+    Ok(interface_ioctl(&socket, libc::SIOCSIFFLAGS, &mut request)?)
+}
+
+fn interface_ioctl(socket: &UnixDatagram, call: libc::c_ulong, request: &mut libc::ifreq) -> nix::Result<()> {
+    // SAFETY: the socket is open, and both calls take a pointer to an ifreq, which lives longer than they do.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), call as libc::Ioctl, request) };
+    Errno::result(result).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_that_is_not_there_is_an_error() {
+        let error = |name| take_interface_down(name).unwrap_err().raw_os_error();
+        assert_eq!(error("no-such-card"), Some(libc::ENODEV));
+        assert_eq!(error("a-name-that-is-too-long"), Some(libc::ENAMETOOLONG));
+    }
+}

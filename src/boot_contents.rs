@@ -1,0 +1,78 @@
+//! Bootable contents of an image, as listed in its manifest: enough to refuse an unbootable image before the first write.
+
+use serde::{Deserialize, Serialize};
+
+/// Contents that `drophammer image pack` has found in a tree. Missing ones are omitted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct BootContents {
+    /// Paths of kernels, such as `/boot/vmlinuz-6.12.48+deb13-amd64`.
+    #[serde(default)]
+    pub kernels: Vec<String>,
+    /// Path of the first process, such as `/sbin/init`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<String>,
+    /// Path of the image's own installer, such as `/install.sh`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub installer: Option<String>,
+    /// Directory of GRUB for BIOS, such as `/usr/lib/grub/i386-pc`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grub_bios: Option<String>,
+    /// Paths of programs that process user data, such as `/usr/bin/cloud-init` or `/usr/bin/ignition`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub user_data: Vec<String>,
+    /// Paths of programs that unlock LUKS containers, such as `/usr/sbin/cryptsetup` and systemd's own. `None` if they were not searched
+    /// for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cryptsetup: Option<Vec<String>>,
+}
+
+/// Manifest of an image, with only the fields that are needed here.
+#[derive(Deserialize)]
+struct ContentsManifest {
+    version: u32,
+    digest: String,
+    contents: Option<BootContents>,
+}
+
+/// Returns the contents of the image with this digest from the text of its manifest.
+///
+/// # Errors
+/// Fails if the text is not a manifest, or is for another image.
+pub fn read_manifest_contents(text: &[u8], digest: &str) -> Result<Option<BootContents>, String> {
+    let manifest: ContentsManifest =
+        serde_json::from_slice(text).map_err(|error| format!("not a manifest: {error}"))?;
+    match manifest {
+        ContentsManifest { version, .. } if version != 1 => {
+            Err(format!("version {version} is not supported; only version 1 is"))
+        }
+        ContentsManifest { digest: other, .. } if digest.starts_with("sha256:") && other != digest => {
+            Err(format!("it is for an image with the digest {other}, but this one has {digest}"))
+        }
+        ContentsManifest { contents, .. } => Ok(contents),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_tells_the_contents_of_its_own_image() {
+        let text =
+            br#"{"version": 1, "digest": "sha256:0a", "chunks": [], "contents": {"kernels": ["/boot/vmlinuz-6"]}}"#;
+        let expected = BootContents { kernels: vec!["/boot/vmlinuz-6".to_owned()], ..BootContents::default() };
+        assert_eq!(read_manifest_contents(text, "sha256:0a"), Ok(Some(expected.clone())));
+        // Another kind of digest cannot be compared.
+        assert_eq!(read_manifest_contents(text, "sha512:0b"), Ok(Some(expected)));
+        assert_eq!(read_manifest_contents(br#"{"version": 1, "digest": "sha256:0a"}"#, "sha256:0a"), Ok(None));
+        for (text, says) in [
+            (&text[..], "it is for an image with the digest sha256:0a, but this one has sha256:0b"),
+            (br#"{"version": 2, "digest": "sha256:0b"}"#, "version 2 is not supported; only version 1 is"),
+            (b"<html>", "not a manifest"),
+        ] {
+            let error = read_manifest_contents(text, "sha256:0b").unwrap_err();
+            assert!(error.starts_with(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Digest of everything that a running machine boots for its reinstall: the contents of kernel and ramdisk, and the kernel command line.
+//!
+//! The server computes it for the operator, who passes it to `drophammer reinstall`. That command compares it with the downloaded files, so
+//! that another host on an unprotected network cannot replace the kernel, the ramdisk, or the server address on the command line.
+//! unprotected network cannot replace kernel, ramdisk, or the address of the server on the command line.
+
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::io::{self, Read};
+use std::str::FromStr;
+
+/// Kernel argument whose value differs in each boot.
+const TOKEN: &str = "drophammer.token=";
+
+/// Placeholder for its value in the digest.
+pub const ANY_TOKEN: &str = "*";
+
+/// SHA-256 over the digests of kernel and ramdisk and over the command line, `sha256:HEX`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BootDigest([u8; 32]);
+
+impl BootDigest {
+    /// Computes the digest of complete files.
+    ///
+    /// # Errors
+    /// Fails if a file cannot be read.
+    pub fn compute_from_files(kernel: impl Read, initrd: impl Read, cmdline: &str) -> io::Result<BootDigest> {
+        let (kernel, initrd) = (sha256_hex(kernel)?, sha256_hex(initrd)?);
+        let text = format!("drophammer boot 1\nkernel {kernel}\ninitrd {initrd}\ncmdline {}\n", replace_token(cmdline));
+        Ok(BootDigest(Sha256::digest(text).into()))
+    }
+}
+
+/// Replaces the token with a placeholder. Only a token of hexadecimal digits is replaced, so that nothing else can be hidden in its place.
+fn replace_token(cmdline: &str) -> String {
+    let is_token =
+        |value: &str| (64..=256).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let words = cmdline.split(' ').map(|word| match word.strip_prefix(TOKEN) {
+        Some(value) if is_token(value) => format!("{TOKEN}{ANY_TOKEN}"),
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn sha256_hex(mut from: impl Read) -> io::Result<String> {
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(encode_hex(&hasher.finalize())),
+            Ok(read) => hasher.update(&buffer[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn encode_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl fmt::Display for BootDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", encode_hex(&self.0))
+    }
+}
+
+impl FromStr for BootDigest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<BootDigest, String> {
+        let wrong = || {
+            "digest must have the format that `drophammer machine boot-digest` prints: sha256: and 64 hexadecimal digits"
+                .to_owned()
+        };
+        let digits =
+            text.strip_prefix("sha256:").filter(|digits| digits.len() == 64 && digits.is_ascii()).ok_or_else(wrong)?;
+        let mut bytes = [0; 32];
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            let pair = &digits[2 * index..2 * index + 2];
+            *byte = u8::from_str_radix(pair, 16).ok().filter(|_| !pair.starts_with('+')).ok_or_else(wrong)?;
+        }
+        Ok(BootDigest(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(kernel: &str, initrd: &str, cmdline: &str) -> BootDigest {
+        BootDigest::compute_from_files(kernel.as_bytes(), initrd.as_bytes(), cmdline).unwrap()
+    }
+
+    fn cmdline(token: &str) -> String {
+        format!("drophammer.url=http://10.0.0.1:8080 drophammer.token={token} drophammer.machine=m panic=-1")
+    }
+
+    #[test]
+    fn each_boot_has_another_token_and_the_same_digest() {
+        let known = digest("k", "i", &cmdline(ANY_TOKEN));
+        for token in ["0".repeat(64), "F".repeat(64)] {
+            assert_eq!(digest("k", "i", &cmdline(&token)), known);
+        }
+    }
+
+    #[test]
+    fn everything_else_changes_the_digest() {
+        let (token, known) = ("a".repeat(64), digest("k", "i", &cmdline(ANY_TOKEN)));
+        let line = cmdline(&token);
+        for (what, other) in [
+            ("kernel", digest("K", "i", &line)),
+            ("ramdisk", digest("k", "I", &line)),
+            ("both exchanged", digest("i", "k", &line)),
+            ("server", digest("k", "i", &line.replace("10.0.0.1", "10.0.0.2"))),
+            ("another argument", digest("k", "i", &format!("{line} init=/bin/sh"))),
+            ("two tokens", digest("k", "i", &format!("{line} drophammer.token={token}"))),
+            ("an argument in the token", digest("k", "i", &cmdline(&format!("{token}\tinit=/bin/sh")))),
+            ("a short token", digest("k", "i", &cmdline(&token[1..]))),
+            ("a quoted token", digest("k", "i", &cmdline(&format!("\"{}\"", &token[2..])))),
+            ("blanks", digest("k", "i", &line.replace(' ', "  "))),
+            ("a line", digest("k", "i", &format!("{line}\n"))),
+        ] {
+            assert_ne!(other, known, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_digest_is_read_as_it_is_printed() {
+        let known = digest("k", "i", "");
+        assert_eq!(known.to_string().parse(), Ok(known));
+        for wrong in [
+            "",
+            "sha256:",
+            "sha256:00",
+            &known.to_string()[7..],
+            &format!("sha256:{}", "+f".repeat(32)),
+            &format!("sha256:{}", "é".repeat(32)),
+        ] {
+            assert!(wrong.parse::<BootDigest>().is_err(), "{wrong}");
+        }
+    }
+}

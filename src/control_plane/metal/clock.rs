@@ -1,0 +1,171 @@
+//! Clock of the machine, which must be right before certificates and signatures are verified: set by the time servers of pixie's
+//! configuration (SNTP, RFC 4330), or else by the `Date` of pixie's response.
+
+use super::pixie_config::PixieConfig;
+use std::net::{ToSocketAddrs, UdpSocket};
+use std::time::{Duration, Instant, SystemTime};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc2822;
+
+const PORT: u16 = 123;
+
+/// Timeout of one server. The configuration contains a few.
+const ANSWER: Duration = Duration::from_secs(3);
+const SERVERS: usize = 4;
+
+/// Tolerated offset. `Date` has a resolution of one second.
+const RIGHT: Duration = Duration::from_secs(2);
+
+/// Seconds between 1900, the epoch of NTP, and 1970. If the first bit is not set, the era begins in 2036.
+const TO_1970: u64 = 2_208_988_800;
+const ERA: u64 = 1 << 32;
+
+const PACKET: usize = 48;
+const TRANSMITTED: usize = 40;
+const ORIGINATED: usize = 24;
+
+/// Sets the clock if it is off, and logs the result. A failure is not an error, since the clock may be right.
+pub fn set_clock(config: &PixieConfig, say: &dyn Fn(&str)) {
+    let servers = config.ntp_servers.iter().take(SERVERS);
+    let by_server = servers
+        .map(|server| query_time_server(server, PORT).map(|now| (now, server.clone())))
+        .find_map(|answer| answer.inspect_err(|why| say(&format!("clock: {why}"))).ok());
+    let by_pixie = || Some((parse_date(config.date.as_deref()?)?, "pixie's answer".to_owned()));
+    let Some((now, whose)) = by_server.or_else(by_pixie) else {
+        return say("clock: no time source available; valid certificates may be rejected");
+    };
+    let off = clock_offset(now, SystemTime::now());
+    if off <= RIGHT {
+        return;
+    }
+    let seconds = off.as_secs();
+    match write_clock(now) {
+        Ok(()) => say(&format!("clock: set from {whose}, was off by {seconds} s")),
+        Err(error) => say(&format!("clock: cannot be set: {error}; it is off by {seconds} s according to {whose}")),
+    }
+}
+
+fn clock_offset(now: SystemTime, here: SystemTime) -> Duration {
+    now.duration_since(here).unwrap_or_else(|behind| behind.duration())
+}
+
+fn write_clock(now: SystemTime) -> std::io::Result<()> {
+    let since = now.duration_since(SystemTime::UNIX_EPOCH).map_err(std::io::Error::other)?;
+    let seconds = libc::time_t::try_from(since.as_secs()).map_err(std::io::Error::other)?;
+    let time = libc::timespec { tv_sec: seconds, tv_nsec: i64::from(since.subsec_nanos()) };
+    // SAFETY: the kernel reads the structure, which lives until the call has ended.
+    match unsafe { libc::clock_settime(libc::CLOCK_REALTIME, &raw const time) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Parses a `Date`, such as `Tue, 24 Nov 2026 10:00:00 GMT`. Adds half a second, the mean rounding error.
+fn parse_date(text: &str) -> Option<SystemTime> {
+    let date = OffsetDateTime::parse(text, &Rfc2822).ok()?;
+    Some(SystemTime::from(date) + Duration::from_millis(500))
+}
+
+fn query_time_server(server: &str, port: u16) -> Result<SystemTime, String> {
+    let lost = |error: std::io::Error| format!("no time from {server}: {error}");
+    let addresses = (server, port).to_socket_addrs().map_err(lost)?;
+    let address =
+        addresses.into_iter().next().ok_or_else(|| format!("no time from {server}: it resolves to no address"))?;
+    let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).map_err(lost)?;
+    socket.connect(address).map_err(lost)?;
+    let (began, end) = (Instant::now(), Instant::now() + ANSWER);
+    let secret = fastrand::u64(1..);
+    socket.send(&build_sntp_request(secret)).map_err(lost)?;
+    let mut answer = [0; PACKET];
+    loop {
+        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        socket.set_read_timeout(Some(left)).map_err(lost)?;
+        let length = socket.recv(&mut answer).map_err(lost)?;
+        // Adds half of the round-trip time.
+        if let Some(time) = parse_sntp_response(answer.get(..length).unwrap_or_default(), secret) {
+            return Ok(time + began.elapsed() / 2);
+        }
+        if Instant::now() >= end {
+            return Err(format!("no time from {server}: invalid response"));
+        }
+    }
+}
+
+/// Returns a client request of version 4. Its timestamp is random: the response must repeat it.
+fn build_sntp_request(secret: u64) -> [u8; PACKET] {
+    let mut packet = [0; PACKET];
+    packet[0] = 4 << 3 | 3;
+    packet[TRANSMITTED..].copy_from_slice(&secret.to_be_bytes());
+    packet
+}
+
+/// Returns the time of a response. Returns `None` if it belongs to another request, or the server is not synchronized.
+fn parse_sntp_response(packet: &[u8], secret: u64) -> Option<SystemTime> {
+    let packet: &[u8; PACKET] = packet.try_into().ok()?;
+    let number = |at: usize| Some(u64::from_be_bytes(packet.get(at..at + 8)?.try_into().ok()?));
+    let (leap, mode, stratum) = (packet[0] >> 6, packet[0] & 7, packet[1]);
+    if mode != 4 || leap == 3 || !(1..16).contains(&stratum) || number(ORIGINATED)? != secret {
+        return None;
+    }
+    let time = number(TRANSMITTED)?;
+    let (seconds, fraction) = (time >> 32, time & 0xffff_ffff);
+    let seconds = if seconds >> 31 == 1 { seconds } else { seconds + ERA };
+    let nanoseconds = (fraction * 1_000_000_000) >> 32;
+    let since = Duration::from_secs(seconds.checked_sub(TO_1970)?) + Duration::from_nanos(nanoseconds);
+    Some(SystemTime::UNIX_EPOCH + since)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    fn answer(question: &[u8], first: u8, stratum: u8, seconds: u32) -> [u8; PACKET] {
+        let mut packet = [0; PACKET];
+        (packet[0], packet[1]) = (first, stratum);
+        packet[ORIGINATED..ORIGINATED + 8].copy_from_slice(&question[TRANSMITTED..]);
+        packet[TRANSMITTED..TRANSMITTED + 4].copy_from_slice(&seconds.to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn only_an_answer_to_this_question_is_one() {
+        let at = |seconds: u64| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        let ask = build_sntp_request(7);
+        // 1970; and in the next era, which begins in 2036.
+        assert_eq!(parse_sntp_response(&answer(&ask, 4 << 3 | 4, 1, 2_208_988_800), 7), at(0));
+        assert_eq!(parse_sntp_response(&answer(&ask, 4 << 3 | 4, 15, 5), 7), at(ERA + 5 - TO_1970));
+        for (first, stratum, secret) in [(4 << 3 | 3, 1, 7), (0xc0 | 4, 1, 7), (4, 0, 7), (4, 16, 7), (4, 1, 8)] {
+            assert_eq!(parse_sntp_response(&answer(&ask, first, stratum, 2_208_988_800), secret), None);
+        }
+        assert_eq!(parse_sntp_response(&answer(&ask, 4, 1, 0)[..47], 7), None);
+        let mut half = answer(&ask, 4, 1, 2_208_988_801);
+        half[TRANSMITTED + 4] = 0x80;
+        assert_eq!(parse_sntp_response(&half, 7), Some(SystemTime::UNIX_EPOCH + Duration::from_millis(1500)));
+    }
+
+    #[test]
+    fn a_server_is_asked_and_others_are_not_listened_to() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port();
+        let told = thread::spawn(move || {
+            let mut question = [0; PACKET];
+            let (_, client) = server.recv_from(&mut question).unwrap();
+            for (first, seconds) in [(3, 0), (4, 2_208_988_800 + 1_800_000_000)] {
+                server.send_to(&answer(&question, first, 2, seconds), client).unwrap();
+            }
+        });
+        let now = query_time_server("127.0.0.1", port).unwrap();
+        told.join().unwrap();
+        let expected = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        assert!(clock_offset(now, expected) < Duration::from_secs(60));
+        assert!(query_time_server("no such host", port).unwrap_err().starts_with("no time from no such host"));
+    }
+
+    #[test]
+    fn the_date_of_an_answer_is_read() {
+        let expected = SystemTime::UNIX_EPOCH + Duration::from_millis(784_111_777_500);
+        assert_eq!(parse_date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(expected));
+        assert_eq!(parse_date("yesterday"), None);
+    }
+}

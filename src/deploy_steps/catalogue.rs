@@ -1,0 +1,136 @@
+//! Catalogue of steps, from which refusals, documentation and the list for a conductor are generated.
+//!
+//! It contains only steps that this code can run.
+
+/// Step of the catalogue.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CatalogueStep {
+    /// Full name, such as `deploy.burn_image`: interface and name of the step.
+    pub name: &'static str,
+    /// Description for operators.
+    pub about: &'static str,
+    /// Steps run by descending priority. Priority 0 runs only if a template sets another priority.
+    pub priority: u32,
+    /// Whether the order of this step is fixed. A template can set its arguments, and can disable it.
+    pub core: bool,
+    pub arguments: &'static [StepArgument],
+    pub kinds: &'static [StepKind],
+}
+
+/// Argument of a step.
+#[derive(Debug, PartialEq, Eq)]
+pub struct StepArgument {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// Allowed values. Empty if any value is allowed.
+    pub values: &'static [&'static str],
+}
+
+/// Operation during which a step can run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepKind {
+    Deploy,
+    /// Ironic's preparation of a machine between two deploys.
+    Clean,
+    /// Maintenance of a deployed machine.
+    Service,
+}
+
+const DEPLOY: &[StepKind] = &[StepKind::Deploy];
+
+const ERASE: StepArgument = StepArgument {
+    name: "erase",
+    about: "how thoroughly disks are erased before they are recreated",
+    values: &["quick", "secure", "none"],
+};
+
+const LOGICAL_DISKS: StepArgument = StepArgument {
+    name: "logical_disks",
+    about: "the arrays: size_gb, raid_level, and optionally is_root_volume, volume_name, physical_disks",
+    values: &[],
+};
+
+const DELETE_CONFIGURATION: StepArgument =
+    StepArgument { name: "delete_configuration", about: "erase the disks: must be true", values: &[] };
+
+const RAID_CONFIG: StepArgument =
+    StepArgument { name: "raid_config", about: "the arrays, as logical_disks in an object", values: &[] };
+
+const DELETE_EXISTING: StepArgument =
+    StepArgument { name: "delete_existing", about: DELETE_CONFIGURATION.about, values: &[] };
+
+/// Steps that define the layout before the plan is made. The disks and arrays are created by `deploy.apply_layout`, whatever the priority
+/// of these steps.
+pub const MAKE_THE_LAYOUT: [&str; 2] = ["raid.create_configuration", "raid.apply_configuration"];
+
+pub static CATALOGUE: [CatalogueStep; 8] = [
+    CatalogueStep {
+        name: "deploy.apply_layout",
+        about: "wipes disks as the layout specifies, then creates partitions, arrays, volume groups and filesystems",
+        priority: 90,
+        core: true,
+        arguments: &[ERASE],
+        kinds: DEPLOY,
+    },
+    CatalogueStep {
+        name: "deploy.burn_image",
+        about: "streams the image to the mounted filesystems, or a raw image to its disk",
+        priority: 80,
+        core: true,
+        arguments: &[],
+        kinds: DEPLOY,
+    },
+    CatalogueStep {
+        name: "deploy.write_files",
+        about: "writes install.yaml, user data and disk.json for the image's installer",
+        priority: 70,
+        core: true,
+        arguments: &[],
+        kinds: DEPLOY,
+    },
+    CatalogueStep {
+        name: "deploy.run_installer",
+        about: "runs the image's installer and writes fstab",
+        priority: 65,
+        core: true,
+        arguments: &[],
+        kinds: DEPLOY,
+    },
+    CatalogueStep {
+        name: "deploy.prepare_boot",
+        about: "writes the firmware's boot entries if the agent installs the boot loader, and loads the installed kernel",
+        priority: 60,
+        core: true,
+        arguments: &[],
+        kinds: DEPLOY,
+    },
+    CatalogueStep {
+        name: "deploy.finish",
+        about: "verifies preserved contents, writes the install marker, unmounts and flushes the disks",
+        priority: 45,
+        core: true,
+        arguments: &[],
+        kinds: DEPLOY,
+    },
+    CatalogueStep {
+        name: "raid.create_configuration",
+        about: "defines the layout by these arrays, in the format of Ironic's proposal for deploy templates",
+        priority: 0,
+        core: false,
+        arguments: &[LOGICAL_DISKS, DELETE_CONFIGURATION],
+        kinds: DEPLOY,
+    },
+    CatalogueStep {
+        name: "raid.apply_configuration",
+        about: "the same, in the format of current versions of Ironic",
+        priority: 0,
+        core: false,
+        arguments: &[RAID_CONFIG, DELETE_EXISTING],
+        kinds: DEPLOY,
+    },
+];
+
+/// Returns the names of the core steps, in order.
+pub fn core_steps() -> impl Iterator<Item = &'static str> {
+    CATALOGUE.iter().filter(|entry| entry.core).map(|entry| entry.name)
+}

@@ -1,0 +1,39 @@
+//! Validation of traits: standard ones, and custom ones with the prefix `CUSTOM_`.
+
+/// Standard traits of os-traits 3.9.0, one per line, sorted.
+static STANDARD: &str = include_str!("standard-traits.txt");
+const OWN: &str = "CUSTOM_";
+/// Length limit of placement and Ironic.
+const LONGEST: usize = 255;
+
+/// Returns the reason why a name is not a trait, if any.
+pub fn check_trait(name: &str) -> Option<String> {
+    let is_own = name.strip_prefix(OWN).is_some_and(|rest| {
+        !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+    });
+    if name.len() > LONGEST {
+        return Some(format!("a trait can have at most {LONGEST} characters, found {}", name.len()));
+    }
+    let is_standard = || STANDARD.lines().any(|known| known == name);
+    (!is_own && !is_standard()).then(|| {
+        format!("{name:?} is not a trait: use one of os-traits, or {OWN} followed by capital letters, digits and _")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_traits_and_standard_ones() {
+        for good in ["CUSTOM_A", "CUSTOM_1_B", "CUSTOM__", "HW_CPU_X86_VMX", &format!("CUSTOM_{}", "A".repeat(248))] {
+            assert_eq!(check_trait(good), None, "{good}");
+        }
+        let long = format!("CUSTOM_{}", "A".repeat(249));
+        for bad in
+            ["", "CUSTOM_", "CUSTOM_a", "custom_A", "CUSTOM_A-B", "CUSTOM_A\n", "CUSTOM_Ä", "RAID", "HW_CPU", &long]
+        {
+            assert!(check_trait(bad).is_some(), "{bad}");
+        }
+    }
+}

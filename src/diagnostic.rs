@@ -1,0 +1,43 @@
+//! A finding about an input, with its location. Findings are collected, so that all of them are reported at once.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A finding about an input: an error or a note.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Diagnostic {
+    /// Place in the document, as `disks[0].partitions[1].size`; empty for the document as a whole.
+    pub place: String,
+    /// Line in the file, from 1, if the document was read from a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// Column in the file, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<usize>,
+    /// Problem and remedy, in one sentence.
+    pub message: String,
+}
+
+impl Diagnostic {
+    pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
+        Diagnostic { place: place.into(), line: None, column: None, message: message.into() }
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (Some(line), Some(column)) = (self.line, self.column) {
+            write!(f, "{line}:{column}: ")?;
+        }
+        if !self.place.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Joins problems as lines, for an error message.
+pub fn join_problems(problems: &[Diagnostic]) -> String {
+    problems.iter().map(|problem| problem.to_string()).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,300 @@
+//! Formatting of text and numbers for terminals: aligned columns, sizes, durations, and removal of secrets and hidden
+//! characters.
+
+pub mod limits;
+
+pub mod terminal;
+
+use terminal::{escape_line, is_hidden};
+
+/// Error for a tab that indents a line of YAML.
+pub const TAB: &str = "a tab indents this line; YAML requires spaces";
+
+/// Returns line and column of a tab that indents a line: this one or the next, since the parser reports it at the end
+/// of the line before.
+pub fn find_indenting_tab(text: &str, line: usize) -> Option<(usize, usize)> {
+    let indents = |line: &str| line.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
+    let mut lines = text.lines().enumerate().skip(line.saturating_sub(1)).take(2);
+    lines.find_map(|(number, line)| Some((number + 1, indents(line)? + 1)))
+}
+
+/// Formats rows as aligned columns, separated by two spaces, without spaces at line ends. Line breaks in cells are
+/// escaped.
+pub fn format_columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let rows: Vec<[_; N]> = rows.iter().map(|row| row.each_ref().map(|cell| escape_line(cell))).collect();
+    let mut widths = [0; N];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(self::display_width(cell));
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let line: String = row.iter().zip(widths).map(|(cell, width)| pad_to_width(cell, width) + "  ").collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Pads the text with spaces to a width in columns. A width in a format string must not exceed 65,535, otherwise it
+/// panics.
+pub fn pad_to_width(text: &str, width: usize) -> String {
+    text.to_owned() + &" ".repeat(width.saturating_sub(self::display_width(text)))
+}
+
+/// Width of a console, in columns: most server consoles have as many, and text folded here is broken between words.
+pub const CONSOLE_COLUMNS: usize = 100;
+
+/// Folds lines that are too long and indents the rest by four more columns. A word that is too long is not broken.
+pub fn fold_lines(text: &str, columns: usize) -> String {
+    text.split('\n').map(|line| fold_line(line, columns)).collect::<Vec<_>>().join("\n")
+}
+
+fn fold_line(line: &str, columns: usize) -> String {
+    let indent = " ".repeat(line.len() - line.trim_start_matches(' ').len() + 4);
+    let (mut lines, mut current) = (Vec::new(), String::new());
+    for word in line.split_inclusive(' ') {
+        let begins = current.trim().is_empty();
+        if !begins && display_width(&current) + display_width(word.trim_end()) > columns {
+            lines.push(current.trim_end().to_owned());
+            current = indent.clone();
+        }
+        // Spaces between two words do not begin a line.
+        if lines.is_empty() || !current.trim().is_empty() || word != " " {
+            current += word;
+        }
+    }
+    lines.push(current);
+    lines.join("\n")
+}
+
+/// Returns the width of the text on a terminal, in columns: two for wide East Asian characters and emoji, none for
+/// combining characters.
+pub fn display_width(text: &str) -> usize {
+    text.chars().map(|c| if is_joining(c) { 0 } else { 1 + usize::from(is_wide(c)) }).sum()
+}
+
+/// Returns whether a character is in one of the large wide blocks of Unicode's EastAsianWidth.txt.
+fn is_wide(c: char) -> bool {
+    matches!(c,
+        '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{303e}' | '\u{3041}'..='\u{a4cf}' | '\u{a960}'..='\u{a97f}'
+        | '\u{ac00}'..='\u{d7a3}' | '\u{f900}'..='\u{faff}' | '\u{fe30}'..='\u{fe6f}' | '\u{ff00}'..='\u{ff60}'
+        | '\u{ffe0}'..='\u{ffe6}' | '\u{1f300}'..='\u{1f64f}' | '\u{1f680}'..='\u{1f6ff}' | '\u{1f900}'..='\u{1faff}'
+        | '\u{20000}'..='\u{3fffd}')
+}
+
+fn is_joining(c: char) -> bool {
+    matches!(c, '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{20d0}'..='\u{20ff}' | '\u{fe00}'..='\u{fe0f}')
+}
+
+/// Replaces characters that control a terminal, break a line, are invisible, or change the writing direction (U+202E)
+/// by spaces.
+pub fn replace_hidden(text: &str) -> String {
+    text.chars().map(|c| if is_hidden(c) { ' ' } else { c }).collect::<String>().trim_end().to_owned()
+}
+
+/// Truncates the text to a number of bytes, at a character boundary.
+pub fn truncate_bytes(text: &str, bytes: usize) -> &str {
+    let ends = (0..=bytes.min(text.len())).rev();
+    &text[..ends.into_iter().find(|end| text.is_char_boundary(*end)).unwrap_or_default()]
+}
+
+/// Masks passwords and signatures in URLs: `http://…@host/image?X-Amz-Signature=…`.
+pub fn without_secrets(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        let ends = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()".contains(c);
+        let (url, beyond) = after.split_at(after.find(ends).unwrap_or(after.len()));
+        shown.push_str(before);
+        shown.push_str(&mask_url(url));
+        rest = beyond;
+    }
+    shown + rest
+}
+
+/// Masks secrets in a URL without its scheme.
+fn mask_url(url: &str) -> String {
+    const SECRET: [&str; 8] = ["sig", "token", "credential", "password", "passwd", "secret", "key", "auth"];
+    let (host, path) = url.split_at(url.find(['/', '?', '#']).unwrap_or(url.len()));
+    let host = host.rsplit_once('@').map_or(host.to_owned(), |(_, host)| format!("…@{host}"));
+    let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+    let value = |pair: &str| match pair.split_once('=') {
+        Some((name, _)) if SECRET.iter().any(|secret| name.to_ascii_lowercase().contains(secret)) => {
+            format!("{name}=…")
+        }
+        _ => pair.to_owned(),
+    };
+    let query = query.map(|query| format!("?{}", query.split('&').map(value).collect::<Vec<_>>().join("&")));
+    format!("{host}{path}{}", query.unwrap_or_default())
+}
+
+/// Maximum number of items listed by [`join_few`].
+const WRITTEN_OUT: usize = 32;
+
+/// Joins the first items of a list, followed by the number of the others.
+pub fn join_few(items: &[String], separator: &str) -> String {
+    let more = items.len().saturating_sub(WRITTEN_OUT);
+    let first = items[..items.len() - more].join(separator);
+    if more == 0 { first } else { format!("{first}{separator}{more} more") }
+}
+
+/// Formats a count with its noun: `1 disk`, `2 disks`.
+pub fn format_count(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Formats bytes as disks are sold: decimal units, three digits.
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1000.0;
+    let mut unit = 0;
+    // 999.5 would round to 1000.
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let digits = if value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// Formats a duration: `4.2 s`, `3 min 20 s`, `2 h 5 min`.
+pub fn format_seconds(seconds: f64) -> String {
+    if seconds < 59.95 {
+        return format!("{seconds:.1} s");
+    }
+    let whole = seconds.round() as u64;
+    match whole {
+        ..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+/// Returns a sort key with which 6.9 comes before 6.10: runs of digits compare as numbers, by their length first.
+pub fn natural_sort_key(name: &str) -> Vec<(usize, &[u8])> {
+    let runs = name.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
+    let runs = runs.map(|run| {
+        if !run[0].is_ascii_digit() {
+            return (0, run);
+        }
+        let number = &run[run.iter().take_while(|digit| **digit == b'0').count()..];
+        (1 + number.len(), number)
+    });
+    runs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_long_goes_on_in_the_next_line() {
+        for (text, expected) in [
+            ("", ""),
+            ("short", "short"),
+            ("a line\n", "a line\n"),
+            ("WARNING: one two three", "WARNING: one two\n    three"),
+            ("  sda  one   two", "  sda  one   two"),
+            ("  sda  one   two three", "  sda  one   two\n      three"),
+            ("a  b           c-long-word", "a  b\n    c-long-word"),
+            ("a-word-that-is-longer-than-a-line", "a-word-that-is-longer-than-a-line"),
+            ("\n  one\n  two three four five\n", "\n  one\n  two three four\n      five\n"),
+            ("日本語 日本語 日本語", "日本語 日本語\n    日本語"),
+        ] {
+            assert_eq!(fold_lines(text, 16), expected, "{text:?}");
+            let unbroken = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(unbroken(&fold_lines(text, 16)), unbroken(text));
+        }
+    }
+
+    #[test]
+    fn urls_are_shown_without_their_secrets() {
+        for (text, shown) in [
+            ("http://h/i.tar?a=b", "http://h/i.tar?a=b"),
+            ("http://me:pass@h:80/i", "http://…@h:80/i"),
+            ("ask https://u@x:p@h?sig=1&b=2#f", "ask https://…@h?sig=…&b=2#f"),
+            (
+                "https://s3/i?X-Amz-Credential=AK&X-Amz-Date=1&X-Amz-Signature=ff (url (https://a:b@c/?Token=1))",
+                "https://s3/i?X-Amz-Credential=…&X-Amz-Date=1&X-Amz-Signature=… (url (https://…@c/?Token=…))",
+            ),
+            ("oci://r/os:12@sha256:00, http://h/a@b", "oci://r/os:12@sha256:00, http://h/a@b"),
+            ("no url: a://", "no url: a://"),
+            ("ä://ö:ü@ß?keyé=x", "ä://…@ß?keyé=…"),
+        ] {
+            assert_eq!(without_secrets(text), shown);
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        let cases = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.00 kB"),
+            (999_999, "1.00 MB"),
+            (480_103_981_056, "480 GB"),
+            (3_840_755_982_336, "3.84 TB"),
+            (21_474_836_480, "21.5 GB"),
+            (u64::MAX, "18.4 EB"),
+        ];
+        for (count, expected) in cases {
+            assert_eq!(format_bytes(count), expected);
+        }
+    }
+
+    #[test]
+    fn a_number_and_its_noun_agree() {
+        for (count, expected) in [(0, "0 disks"), (1, "1 disk"), (2, "2 disks")] {
+            assert_eq!(format_count(count, "disk", "disks"), expected);
+        }
+    }
+
+    #[test]
+    fn durations() {
+        for (count, expected) in
+            [(0.04, "0.0 s"), (59.9, "59.9 s"), (59.99, "1 min 0 s"), (200.0, "3 min 20 s"), (7500.0, "2 h 5 min")]
+        {
+            assert_eq!(format_seconds(count), expected);
+        }
+    }
+
+    #[test]
+    fn what_steers_a_terminal_is_no_text() {
+        assert_eq!(replace_hidden("sda\n\u{1b}[2J\u{202e}dc \n"), "sda  [2J dc");
+    }
+
+    #[test]
+    fn a_cell_may_be_longer_than_a_format_string_takes() {
+        let long = "x".repeat(70_000);
+        let text = format_columns(&[[long.clone(), "y".to_owned()], ["z".to_owned(), "y".to_owned()]]);
+        assert_eq!(text.lines().map(str::len).collect::<Vec<_>>(), [70_003, 70_003]);
+    }
+
+    #[test]
+    fn columns_align_where_characters_are_wide() {
+        for (text, columns) in
+            [("sda", 3), ("データ", 6), ("é", 1), ("e\u{301}", 1), ("한글", 4), ("💾", 2), ("−·…", 3)]
+        {
+            assert_eq!(display_width(text), columns, "{text}");
+        }
+        let rows = [["データ", "x"], ["sda", "x"]].map(|row| row.map(str::to_owned));
+        assert_eq!(super::format_columns(&rows), "データ  x\nsda     x\n");
+    }
+
+    #[test]
+    fn columns_align_by_characters() {
+        let rows = [["disk", "now"], ["nvme0n1", "−"], ["sda", ""]].map(|row| row.map(str::to_owned));
+        assert_eq!(format_columns(&rows), "disk     now\nnvme0n1  −\nsda\n");
+    }
+}

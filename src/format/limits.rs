@@ -1,0 +1,126 @@
+//! Length limits for untrusted text: from machines, controllers, registries, control planes, and previous owners of
+//! disks. Each kind of text has a function that truncates it and escapes it for terminals.
+
+use super::{replace_hidden, truncate_bytes};
+
+/// Maximum length of ids, UUIDs, serial numbers, WWNs and MACs, in bytes.
+pub const IDENTIFIER_BYTES: usize = 256;
+/// Maximum length of names of stages, steps, labels and types, in bytes.
+pub const NAME_BYTES: usize = 256;
+/// Maximum length of any other single line, such as a kernel command line, in bytes.
+pub const LINE_BYTES: usize = 4 << 10;
+/// Maximum length of a message of several lines, such as the error message of a tool, in bytes.
+pub const MESSAGE_BYTES: usize = 16 << 10;
+/// Maximum length of plans, certificates and logs, in bytes.
+pub const DOCUMENT_BYTES: usize = 1 << 20;
+
+/// Mark at the end of a truncated text.
+const SHORTENED: &str = "…";
+
+/// Kind of an untrusted text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextKind {
+    Identifier,
+    Name,
+    Line,
+    Message,
+    Document,
+    /// Document that is cut at a line end, since a signature may cover it.
+    Log,
+}
+
+impl TextKind {
+    /// Truncates a text of this kind, and removes characters that are unsafe on a terminal.
+    pub fn sanitize(self, text: &str) -> String {
+        match self {
+            TextKind::Identifier => sanitize_identifier(text),
+            TextKind::Name => sanitize_name(text),
+            TextKind::Line => sanitize_line(text),
+            TextKind::Message => sanitize_message(text),
+            TextKind::Document => sanitize_document(text),
+            TextKind::Log => sanitize_log(text),
+        }
+    }
+}
+
+/// Returns an identifier of at most [`IDENTIFIER_BYTES`].
+pub fn sanitize_identifier(text: &str) -> String {
+    replace_hidden(&truncate_with_mark(text, IDENTIFIER_BYTES))
+}
+
+/// Returns a name of at most [`NAME_BYTES`].
+pub fn sanitize_name(text: &str) -> String {
+    replace_hidden(&truncate_with_mark(text, NAME_BYTES))
+}
+
+/// Returns one line of at most [`LINE_BYTES`].
+pub fn sanitize_line(text: &str) -> String {
+    replace_hidden(&truncate_with_mark(text, LINE_BYTES))
+}
+
+/// Returns lines of at most [`MESSAGE_BYTES`] together.
+pub fn sanitize_message(text: &str) -> String {
+    sanitize_lines(&truncate_with_mark(text, MESSAGE_BYTES))
+}
+
+/// Returns lines of at most [`DOCUMENT_BYTES`] together.
+pub fn sanitize_document(text: &str) -> String {
+    sanitize_lines(&truncate_with_mark(text, DOCUMENT_BYTES))
+}
+
+/// Returns at most [`DOCUMENT_BYTES`] of a log. Its last line may continue in the next part.
+pub fn sanitize_log(text: &str) -> String {
+    let line = |line: &str| replace_hidden(line.trim_end_matches('\n')) + if line.ends_with('\n') { "\n" } else { "" };
+    truncate_bytes(text, DOCUMENT_BYTES).split_inclusive('\n').map(line).collect()
+}
+
+/// Returns the first line of a message, for a log line.
+pub fn first_line(text: &str) -> String {
+    sanitize_line(text.lines().next().unwrap_or_default())
+}
+
+fn sanitize_lines(text: &str) -> String {
+    text.lines().map(replace_hidden).collect::<Vec<_>>().join("\n")
+}
+
+/// Truncates a text to a number of bytes, and marks that at its end.
+pub fn truncate_with_mark(text: &str, bytes: usize) -> String {
+    match text.len() <= bytes {
+        true => text.to_owned(),
+        false => truncate_bytes(text, bytes.saturating_sub(SHORTENED.len())).to_owned() + SHORTENED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_text_has_its_length() {
+        let long = "ä".repeat(DOCUMENT_BYTES);
+        for (kind, bytes) in [
+            (TextKind::Identifier, IDENTIFIER_BYTES),
+            (TextKind::Name, NAME_BYTES),
+            (TextKind::Line, LINE_BYTES),
+            (TextKind::Message, MESSAGE_BYTES),
+            (TextKind::Document, DOCUMENT_BYTES),
+            (TextKind::Log, DOCUMENT_BYTES),
+        ] {
+            let bounded = kind.sanitize(&long);
+            assert!(bounded.len() <= bytes && bounded.len() > bytes - 4, "{kind:?}: {}", bounded.len());
+            assert_eq!(bounded.ends_with(SHORTENED), kind != TextKind::Log, "{kind:?}");
+            assert_eq!(kind.sanitize("as it is"), "as it is");
+            assert!(!kind.sanitize("a\u{1b}[2Jb").contains('\u{1b}'), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn line_ends_are_kept_where_they_belong() {
+        assert_eq!(sanitize_line("a\nb"), "a b");
+        assert_eq!(sanitize_message("a\u{1b}[2J\nb\n"), "a [2J\nb");
+        assert_eq!(sanitize_log("a \u{1b}b \n\nc"), "a  b\n\nc");
+        assert_eq!(first_line("a\nb"), "a");
+        assert_eq!(truncate_with_mark("äää", 5), "ä…");
+        assert_eq!(truncate_with_mark("äää", 6), "äää");
+    }
+}

@@ -1,0 +1,68 @@
+//! Images in local files: in the ramdisk, or on a mounted medium.
+
+use reqwest::Url;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+/// Returns the path of a `file:///…` URL; `None` for any other URL.
+pub fn path_of_url(url: &str) -> Option<PathBuf> {
+    Url::parse(url).ok().filter(|url| url.scheme() == "file")?.to_file_path().ok()
+}
+
+/// Opens the file at `position`, and returns its length.
+///
+/// # Errors
+/// Returns an error if it does not exist, is not a regular file, or cannot be read.
+pub fn open_at(url: &str, position: u64) -> io::Result<(File, u64)> {
+    let path =
+        path_of_url(url).ok_or_else(|| io::Error::other("not an absolute path like file:///mnt/image.tar.zst"))?;
+    // Opening a FIFO without a writer would block.
+    let mut file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    let size = regular_size(&file.metadata()?)?;
+    file.seek(SeekFrom::Start(position))?;
+    Ok((file, size))
+}
+
+fn regular_size(metadata: &Metadata) -> io::Result<u64> {
+    if metadata.is_file() { Ok(metadata.len()) } else { Err(io::Error::other("not a regular file")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn a_file_is_read_from_where_it_is_wanted() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("an image.tar"), "0123456789").unwrap();
+        let url = format!("file://{}/an%20image.tar", dir.path().display());
+        let (mut file, size) = open_at(&url, 7).unwrap();
+        let mut rest = String::new();
+        file.read_to_string(&mut rest).unwrap();
+        assert_eq!((size, rest.as_str()), (10, "789"));
+    }
+
+    #[test]
+    fn a_fifo_is_refused_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        nix::unistd::mkfifo(&dir.path().join("image"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+        let error = open_at(&format!("file://{}/image", dir.path().display()), 0).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        for (url, says) in [
+            ("file:///no/such/image", "No such file"),
+            ("file:///dev/zero", "not a regular file"),
+            ("file:///tmp", "not a regular file"),
+            ("file://server/image", "not an absolute path"),
+        ] {
+            let error = open_at(url, 0).unwrap_err().to_string();
+            assert!(error.contains(says), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Download of images from servers, registries and files: resolving an image and its signature, then fetching its bytes
+//! with retries.
+//!
+//! It uses no other module of `image` but `flow`, which it feeds.
+//!
+//! It provides [`reach`], which resolves an image and writes nothing; [`open_source`], the bytes of one part of a resolved
+//! image; and their parameters: [`ImageSource`], [`SignatureKeys`], [`MinimumVersions`] and [`FetchRetryPolicy`]. [`ImageManifest`] is for creating images.
+
+mod chunk_verifier;
+mod cosign;
+mod head;
+mod key;
+mod local_file;
+mod manifest;
+mod minisign;
+mod oci;
+mod parallel_ranges;
+mod range_reader;
+mod resolve;
+mod resumable;
+mod retry;
+mod sidecar;
+mod signature;
+mod signed_name;
+mod source;
+
+pub use chunk_verifier::open_source;
+pub use key::SignatureKey;
+pub use manifest::ImageManifest;
+#[cfg(test)]
+pub use parallel_ranges::LaneRules;
+pub use range_reader::RangeReader;
+pub use resolve::resolve_image;
+pub use retry::FetchRetryPolicy;
+pub use signature::{DIRECTORY, SignatureKeys, signature_url};
+pub use signed_name::{IN_COMMENT, MINIMUM_FILE, MinimumVersions};
+pub use source::{ImagePart, ImageSource, ResolvedImage, parse_given_digest};

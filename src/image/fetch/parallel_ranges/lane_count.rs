@@ -1,0 +1,261 @@
+//! Number of ranges fetched in parallel, chosen by measurement: one stream first; two if the network is the bottleneck;
+//! four if two were faster; and back if more were not faster.
+
+use std::time::{Duration, Instant};
+
+const MOST_LANES: u64 = 4;
+
+/// Number of measurements, of which the best counts: a moment in which the server was busy must not decide for a whole
+/// image.
+const CHANCES: u32 = 3;
+
+/// Thresholds for trying more lanes, and their memory limit; tests use small values.
+#[derive(Debug, Clone)]
+pub struct LaneRules {
+    /// Duration of a measurement. Half of it passes before the first one, as a warm-up.
+    pub window: Duration,
+    /// Minimum rest of the image, in bytes, for which more lanes are worthwhile.
+    pub least_bytes: u64,
+    /// Memory of all lanes together, in bytes.
+    pub memory_bytes: u64,
+    /// Share of the time spent reading from the network above which the network is the bottleneck. Below it, the later
+    /// stages are, or the digests of the pieces.
+    pub reading: f64,
+    /// Factor by which twice as many lanes must increase the rate to be kept.
+    pub growth: f64,
+}
+
+impl Default for LaneRules {
+    fn default() -> Self {
+        let (least_bytes, memory_bytes) = (64 << 20, 16 << 20);
+        LaneRules { window: Duration::from_secs(1), least_bytes, memory_bytes, reading: 0.75, growth: 1.2 }
+    }
+}
+
+/// Measures the download of one image and chooses the number of lanes.
+pub struct LaneChooser {
+    rules: LaneRules,
+    trial: LaneTrial,
+    meter: RateMeter,
+}
+
+impl LaneChooser {
+    pub fn new(rules: LaneRules) -> LaneChooser {
+        LaneChooser { rules, trial: LaneTrial::default(), meter: RateMeter::begin() }
+    }
+
+    /// Returns the number of lanes to use; 1 means the plain stream.
+    pub fn lanes(&self) -> u64 {
+        self.trial.lanes
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        self.rules.memory_bytes
+    }
+
+    /// Restarts the measurement for another connection or number of lanes.
+    pub fn restart_measurement(&mut self) {
+        self.meter = RateMeter::begin();
+    }
+
+    /// Records received bytes and the time waited for them.
+    pub fn record_received(&mut self, bytes: usize, waited: Duration) {
+        self.meter.bytes += bytes as u64;
+        self.meter.reading += waited;
+    }
+
+    /// Returns whether the number of lanes has to change, given the remaining bytes.
+    pub fn update_choice(&mut self, left_bytes: u64) -> bool {
+        let took = self.meter.began.elapsed();
+        let is_warm = self.meter.is_warm;
+        if took < (if is_warm { self.rules.window } else { self.rules.window / 2 }) {
+            return false;
+        }
+        let network_holds = self.meter.reading.as_secs_f64() >= self.rules.reading * took.as_secs_f64();
+        let bytes_per_second = self.meter.bytes as f64 / took.as_secs_f64();
+        // After a delay by the later stages, a stream first delivers what has queued up meanwhile.
+        self.meter = RateMeter { is_warm: network_holds || self.trial.lanes > 1, ..RateMeter::begin() };
+        if !is_warm {
+            return false;
+        }
+        let may_grow = network_holds && left_bytes >= self.rules.least_bytes;
+        let before = self.trial;
+        self.trial = before.next_trial(&RateMeasurement { bytes_per_second, may_grow }, self.rules.growth);
+        log_decision(&before, &self.trial, bytes_per_second);
+        before.lanes != self.trial.lanes
+    }
+
+    /// Falls back to one stream permanently.
+    pub fn settle_on_one(&mut self) {
+        self.trial = LaneTrial { settled: true, ..LaneTrial::default() };
+    }
+}
+
+fn log_decision(before: &LaneTrial, after: &LaneTrial, bytes_per_second: f64) {
+    let named = |lanes| if lanes == 1 { "one stream".to_owned() } else { format!("{lanes} ranges at once") };
+    let (was, is, rate) = (named(before.lanes), named(after.lanes), bytes_per_second / 1e6);
+    if after.lanes > before.lanes {
+        tracing::info!("image: the network limits {was} to {rate:.1} MB/s; trying {is}");
+    } else if let Some(fewer) = before.fewer_brought.filter(|_| after.settled) {
+        let fewer = fewer / 1e6;
+        let stays = if after.lanes < before.lanes { "going back to" } else { "staying with" };
+        tracing::info!("image: {was}: {rate:.1} MB/s, compared with {fewer:.1} MB/s with half as many; {stays} {is}");
+    }
+}
+
+/// Measurement in progress.
+struct RateMeter {
+    began: Instant,
+    bytes: u64,
+    /// Time spent waiting for the network.
+    reading: Duration,
+    /// Whether the warm-up is over: at first connections speed up, and buffers on the way are empty or full.
+    is_warm: bool,
+}
+
+impl RateMeter {
+    fn begin() -> RateMeter {
+        RateMeter { began: Instant::now(), bytes: 0, reading: Duration::ZERO, is_warm: false }
+    }
+}
+
+/// Result of a measurement with one number of lanes.
+struct RateMeasurement {
+    bytes_per_second: f64,
+    /// Whether the network is the bottleneck and enough of the image is left.
+    may_grow: bool,
+}
+
+/// Decision logic: takes rates and returns the number of lanes.
+#[derive(Debug, Clone, Copy)]
+struct LaneTrial {
+    lanes: u64,
+    /// Rate with half as many lanes, while these are tried.
+    fewer_brought: Option<f64>,
+    /// Number of measurements without a sufficient increase.
+    misses: u32,
+    /// Whether the number of lanes is final.
+    settled: bool,
+}
+
+impl Default for LaneTrial {
+    fn default() -> Self {
+        LaneTrial { lanes: 1, fewer_brought: None, misses: 0, settled: false }
+    }
+}
+
+impl LaneTrial {
+    fn next_trial(self, seen: &RateMeasurement, growth: f64) -> LaneTrial {
+        match self.fewer_brought {
+            _ if self.settled => self,
+            Some(fewer) if seen.bytes_per_second < fewer * growth => match self.misses + 1 {
+                CHANCES => LaneTrial { lanes: self.lanes / 2, settled: true, ..LaneTrial::default() },
+                misses => LaneTrial { misses, ..self },
+            },
+            _ if self.lanes == MOST_LANES => LaneTrial { lanes: self.lanes, settled: true, ..LaneTrial::default() },
+            _ if seen.may_grow => {
+                let fewer_brought = Some(seen.bytes_per_second);
+                LaneTrial { lanes: self.lanes * 2, fewer_brought, ..LaneTrial::default() }
+            }
+            _ => LaneTrial { lanes: self.lanes, ..LaneTrial::default() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_stay_while_each_step_brings_a_fifth_more() {
+        // Rates, and whether the network holds; how many lanes follow each.
+        type Rates<'a> = &'a [(f64, bool)];
+        let cases: [(Rates, &[u64]); 11] = [
+            // The link is full with one.
+            (&[(100.0, true), (101.0, true), (100.0, true), (10.0, true), (10.0, true)], &[2, 2, 2, 1, 1]),
+            (&[(100.0, true), (119.9, true), (119.9, true), (119.9, true), (500.0, true)], &[2, 2, 2, 1, 1]),
+            // A bad moment does not decide, two do not either.
+            (&[(100.0, true), (10.0, true), (190.0, true), (390.0, true)], &[2, 2, 4, 4]),
+            (&[(100.0, true), (10.0, true), (10.0, true), (190.0, true), (10.0, true)], &[2, 2, 2, 4, 4]),
+            // With two, with four, and beyond.
+            (&[(100.0, true), (190.0, true), (195.0, true), (195.0, true), (195.0, true)], &[2, 4, 4, 4, 2]),
+            (&[(100.0, true), (200.0, true), (400.0, true), (1.0, true)], &[2, 4, 4, 4]),
+            (&[(100.0, true), (120.0, true), (144.0, true)], &[2, 4, 4]),
+            // More lanes can make it slower.
+            (&[(100.0, true), (60.0, true), (60.0, true), (60.0, true), (100.0, true)], &[2, 2, 2, 1, 1]),
+            // The stages behind hold it: nothing is tried.
+            (&[(100.0, false), (300.0, false), (5.0, false)], &[1, 1, 1]),
+            // They hold it for a moment.
+            (&[(100.0, false), (100.0, true), (180.0, false), (200.0, true), (390.0, true)], &[1, 2, 2, 4, 4]),
+            // They hold it as soon as there are two, which brought nothing then.
+            (&[(100.0, true), (105.0, false), (99.0, false), (105.0, false), (100.0, true)], &[2, 2, 2, 1, 1]),
+        ];
+        for (seen, lanes) in cases {
+            let mut trial = LaneTrial::default();
+            let follow = seen.iter().map(|&(bytes_per_second, may_grow)| {
+                trial = trial.next_trial(&RateMeasurement { bytes_per_second, may_grow }, LaneRules::default().growth);
+                trial.lanes
+            });
+            assert_eq!(follow.collect::<Vec<_>>(), lanes, "{seen:?}");
+        }
+    }
+
+    fn choice(window: Duration) -> LaneChooser {
+        LaneChooser::new(LaneRules { window, least_bytes: 1000, ..LaneRules::default() })
+    }
+
+    /// As if `bytes` had come in the time since the last change, with so much of it spent in reading.
+    fn pass(choice: &mut LaneChooser, bytes: usize, reading: f64, left_bytes: u64) -> bool {
+        std::thread::sleep(Duration::from_millis(3));
+        let waited = choice.meter.began.elapsed().mul_f64(reading) + Duration::from_secs(u64::from(reading >= 1.0));
+        choice.record_received(bytes, waited);
+        choice.update_choice(left_bytes)
+    }
+
+    #[test]
+    fn a_stream_gets_going_before_it_is_measured() {
+        let mut choice = choice(Duration::from_millis(2));
+        assert!(!pass(&mut choice, 1000, 1.0, 1000) && choice.lanes() == 1);
+        assert!(pass(&mut choice, 1000, 1.0, 1000) && choice.lanes() == 2);
+        choice.restart_measurement();
+        assert!(!pass(&mut choice, 1 << 30, 1.0, 1000));
+        assert!(pass(&mut choice, 1 << 30, 1.0, 1000) && choice.lanes() == 4);
+    }
+
+    #[test]
+    fn a_window_that_is_not_over_says_nothing() {
+        let mut choice = choice(Duration::from_secs(3600));
+        for _ in 0..5 {
+            assert!(!pass(&mut choice, 1000, 1.0, 1000));
+        }
+    }
+
+    #[test]
+    fn the_end_of_an_image_is_not_worth_it() {
+        let mut choice = choice(Duration::from_millis(2));
+        for _ in 0..5 {
+            assert!(!pass(&mut choice, 1000, 1.0, 999));
+        }
+    }
+
+    #[test]
+    fn what_the_stages_behind_have_held_up_is_not_measured_and_neither_is_what_follows_at_once() {
+        let mut choice = choice(Duration::from_millis(2));
+        for _ in 0..5 {
+            assert!(!pass(&mut choice, 1000, 0.5, 1000));
+        }
+        assert!(!pass(&mut choice, 1000, 1.0, 1000));
+        assert!(pass(&mut choice, 1000, 1.0, 1000));
+    }
+
+    #[test]
+    fn who_has_given_up_tries_no_more() {
+        let mut choice = choice(Duration::from_millis(2));
+        pass(&mut choice, 1000, 1.0, 1000);
+        assert!(pass(&mut choice, 1000, 1.0, 1000));
+        choice.settle_on_one();
+        for _ in 0..5 {
+            assert!(!pass(&mut choice, 1000, 1.0, 1000) && choice.lanes() == 1);
+        }
+    }
+}

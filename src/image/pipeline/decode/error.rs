@@ -1,0 +1,41 @@
+//! Errors of the decoder inside a frame.
+
+use super::CompressionFormat;
+use std::io;
+
+#[derive(Debug)]
+pub enum DecodeError {
+    /// Error of the previous stage.
+    Source(io::Error),
+    /// The stream ends at this offset, in the middle of a frame.
+    Cut(u64),
+    Damaged(String),
+}
+
+pub type DecodeResult<T> = std::result::Result<T, DecodeError>;
+
+impl From<io::Error> for DecodeError {
+    fn from(error: io::Error) -> DecodeError {
+        DecodeError::Source(error)
+    }
+}
+
+impl DecodeError {
+    /// Returns the error as a message; `position` is the offset in the compressed stream.
+    pub fn into_io_error(self, format: CompressionFormat, position: u64) -> io::Error {
+        match self {
+            DecodeError::Source(error) => error,
+            DecodeError::Cut(end) => damaged_error(format!(
+                "the {format} stream ends in the middle of a frame, after byte {end}: it is \
+                                 truncated"
+            )),
+            DecodeError::Damaged(text) => {
+                damaged_error(format!("the {format} stream is damaged near byte {position}: {text}"))
+            }
+        }
+    }
+}
+
+pub fn damaged_error(text: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.into())
+}

@@ -1,0 +1,105 @@
+//! Detection of the compression format by the first bytes.
+
+use super::error::damaged_error;
+use std::fmt;
+use std::io;
+
+/// Length of the magic numbers of compression formats; a tar is recognized by its first block.
+pub const MAGIC_BYTES: usize = 6;
+pub const START_BYTES: usize = 512;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompressionFormat {
+    Zstd,
+    Lz4,
+    Gzip,
+    Xz,
+    /// Not compressed.
+    Plain,
+}
+
+/// Expected content of the stream after decompression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PayloadKind {
+    /// A tar, which is recognized by its first header.
+    Tar,
+    /// Any content: a disk image has no magic number.
+    AnyBytes,
+    /// A qcow2, which is converted to a raw disk image.
+    Qcow2,
+    /// The beginning of a qcow2, to list the offsets of its tables.
+    Qcow2Head,
+    /// The beginning of a qcow2 and its tables, to check whether they are in order.
+    Qcow2Tables,
+}
+
+impl PayloadKind {
+    const ALL: [PayloadKind; 5] =
+        [PayloadKind::Tar, PayloadKind::AnyBytes, PayloadKind::Qcow2, PayloadKind::Qcow2Head, PayloadKind::Qcow2Tables];
+
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    pub fn from_number(number: u8) -> Option<PayloadKind> {
+        PayloadKind::ALL.into_iter().find(|plain| plain.number() == number)
+    }
+}
+
+impl CompressionFormat {
+    /// Returns `None` for an unknown format. `PayloadKind` means a tar.
+    pub fn detect(start: &[u8]) -> Option<CompressionFormat> {
+        match start {
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(CompressionFormat::Zstd),
+            [0x04, 0x22, 0x4d, 0x18, ..] => Some(CompressionFormat::Lz4),
+            [0x1f, 0x8b, ..] => Some(CompressionFormat::Gzip),
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(CompressionFormat::Xz),
+            _ => is_tar(start).then_some(CompressionFormat::Plain),
+        }
+    }
+}
+
+impl fmt::Display for CompressionFormat {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            CompressionFormat::Zstd => "zstd",
+            CompressionFormat::Lz4 => "lz4",
+            CompressionFormat::Gzip => "gzip",
+            CompressionFormat::Xz => "xz",
+            CompressionFormat::Plain => "uncompressed",
+        })
+    }
+}
+
+/// Returns whether this is a tar header: it has the magic number of POSIX or GNU, or, in older formats, a correct
+/// checksum.
+fn is_tar(start: &[u8]) -> bool {
+    let Some(header) = start.get(..512) else { return false };
+    header[257..].starts_with(b"ustar")
+        || parse_checksum(&header[148..156]).is_some_and(|sum| sum == sum_header(header))
+}
+
+/// Parses the checksum field: octal digits between spaces and a NUL byte.
+fn parse_checksum(field: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(field).ok()?;
+    u32::from_str_radix(text.trim_matches(['\0', ' ']), 8).ok()
+}
+
+/// Returns the sum of all bytes of a header, with the checksum field itself taken as spaces.
+fn sum_header(header: &[u8]) -> u32 {
+    let sum = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
+    sum(&header[..148]) + 8 * u32::from(b' ') + sum(&header[156..])
+}
+
+pub fn unknown_format(start: &[u8]) -> io::Error {
+    damaged_error(format!(
+        "unknown compression: the image begins with {}; supported: zstd, lz4 (frame format), gzip, xz and plain tar",
+        format_hex(start)
+    ))
+}
+
+/// Returns the first four bytes in hexadecimal.
+pub fn format_hex(bytes: &[u8]) -> String {
+    let bytes: Vec<_> = bytes.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    bytes.join(" ")
+}

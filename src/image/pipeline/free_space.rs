@@ -1,0 +1,25 @@
+//! Check for free space, so that a file that is too large is rejected before the disk is full.
+
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
+use std::fs::File;
+use std::io;
+
+/// Minimum size of a file that is checked, in bytes. For smaller ones the error of the write is sufficient.
+const ASKED_FROM: u64 = 1 << 20;
+
+/// Returns the free bytes of the filesystem of `file` if they are fewer than `bytes`.
+///
+/// # Errors
+/// Returns an error if the filesystem cannot be queried.
+pub fn insufficient_space(file: &File, bytes: u64) -> io::Result<Option<u64>> {
+    if bytes < ASKED_FROM {
+        return Ok(None);
+    }
+    let filesystem = fstatfs(file)?;
+    // Btrfs compresses and only estimates. A tmpfs without a size has no blocks.
+    if filesystem.filesystem_type() == BTRFS_SUPER_MAGIC || filesystem.blocks() == 0 {
+        return Ok(None);
+    }
+    let free = filesystem.blocks_free().saturating_mul(filesystem.block_size().unsigned_abs());
+    Ok((free < bytes).then_some(free))
+}

@@ -1,0 +1,50 @@
+//! The pipeline of one image: from its source through digest and decoder to the consumer, in constant memory. Each
+//! stage is a thread, connected by `ring`. A stream that would replace files is held back in front of the decoder until
+//! its digest is verified (`held`). The decoder and the tar reader run in a sandboxed process (`worker` and `inside`).
+//!
+//! It uses no other module of `image`. `get` provides a [`StreamSource`]; `tree` and `raw` read the output. It has no knowledge
+//! of servers or disks.
+//!
+//! It provides [`Download`], a stream being downloaded, with its digest; [`WorkerStart`], the worker's side of it;
+//! [`PipelineReader`], its output; [`StageClocks`], the time that stages wait for each other; [`ProgressMeter`], the progress; and
+//! [`Digest`].
+
+mod buffer_pipe;
+mod decode;
+mod digest;
+mod download;
+mod free_space;
+mod progress;
+mod reader;
+mod shared_buffer;
+mod shm;
+mod spool;
+mod stage_clock;
+mod worker_client;
+mod worker_main;
+mod worker_protocol;
+
+pub use buffer_pipe::{BufferChunk, BufferPool, WritableBuffer};
+#[cfg(test)]
+pub use buffer_pipe::{PipeSender, create_pipe};
+#[cfg(test)]
+pub use decode::decode;
+pub use decode::{CompressionFormat, PayloadKind};
+pub use digest::{Digest, DigestKind, DigestReader};
+pub use download::{Download, DownloadState, StreamSource};
+pub use free_space::insufficient_space;
+pub use progress::{ProgressMeter, report_progress};
+pub use reader::PipelineReader;
+pub use spool::HoldFile;
+pub use stage_clock::{LoadAverage, StageClock, StageClocks};
+pub use worker_main::{WorkerOutput, WorkerStart, pass_through};
+pub use worker_protocol::{PacketParser, add_text};
+
+/// 16 MiB of compressed stream: a head start while the disks are partitioned, and slack for a decoder that is slow for
+/// a moment. Each buffer wakes a thread of the worker and one here, so few large ones cost less than many small ones.
+const BUFFERS: usize = 16;
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Buffers between the decoder and the last stage: 24 MiB.
+const PLAIN_BUFFERS: usize = 12;
+const PLAIN_BUFFER_BYTES: usize = 2 << 20;

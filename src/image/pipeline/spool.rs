@@ -1,0 +1,94 @@
+//! Verification of a stream before it is unpacked: it is downloaded completely into an unnamed file on the target's
+//! filesystem, and passed on only after its digest matches. Used for a stream that would replace existing files, or
+//! files of a layer that is verified already.
+
+use super::buffer_pipe::{BufferPool, PipeSender};
+use super::digest::Digest;
+use super::download::DigestThread;
+use super::free_space::insufficient_space;
+use super::reader::PipelineReader;
+use super::stage_clock::StageClock;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::thread;
+
+/// File that holds a stream, and the length of the stream if known.
+pub struct HoldFile {
+    pub file: File,
+    pub size_bytes: Option<u64>,
+}
+
+/// Holds a stream back until its digest matches, then sends it on in buffers of `pool`. The returned digest is
+/// verified.
+pub fn hold_until_verified(
+    hold: HoldFile,
+    compressed: PipelineReader,
+    digest: DigestThread,
+    promised: Digest,
+    pool: BufferPool,
+    sender: PipeSender,
+) -> DigestThread {
+    let clock = compressed.clock();
+    DigestThread(thread::spawn(move || match verify_digest(&hold, compressed, digest, &promised) {
+        Ok(()) => {
+            send_file(&hold.file, &clock, &pool, sender);
+            Ok(promised)
+        }
+        Err(error) => {
+            sender.fail(io::Error::new(error.kind(), error.to_string()));
+            Err(error)
+        }
+    }))
+}
+
+fn verify_digest(
+    hold: &HoldFile,
+    mut compressed: PipelineReader,
+    digest: DigestThread,
+    promised: &Digest,
+) -> io::Result<()> {
+    let mut file = &hold.file;
+    if let Some(bytes) = hold.size_bytes
+        && let Some(free) = insufficient_space(file, bytes)?
+    {
+        let text = format!(
+            "the target must hold {bytes} bytes until their digest is verified, but has only {free} \
+                            bytes free"
+        );
+        return Err(io::Error::new(io::ErrorKind::StorageFull, text));
+    }
+    while let Some(chunk) = compressed.take_chunk(usize::MAX)? {
+        let unwritten = |error: io::Error| {
+            io::Error::new(
+                error.kind(),
+                format!(
+                    "write the file that holds the \
+                                                                                 image until it is verified: {error}"
+                ),
+            )
+        };
+        file.write_all(&chunk).map_err(unwritten)?;
+    }
+    let found = digest.join()?;
+    if found != *promised {
+        let text = format!("digest mismatch: expected {promised}, got {found}; nothing was unpacked");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    file.rewind()
+}
+
+fn send_file(mut file: &File, clock: &StageClock, pool: &BufferPool, sender: PipeSender) {
+    loop {
+        let mut filling = pool.take_buffer(clock);
+        let got = match file.read(&mut filling) {
+            Ok(0) => return sender.end(),
+            Ok(got) => got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return sender.fail(error),
+        };
+        // The decoder is gone and reports why.
+        if sender.send(filling.into_chunk(got), clock).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Rejection of members whose name or extent is ambiguous, because tar readers interpret it differently: what one
+//! reader has checked must be what another one unpacks.
+//!
+//! | claims | GNU tar, libarchive, Python and others |
+//! |---|---|
+//! | PAX `size` and the size in the header | take the one or the other; some ignore a `size` of 0 |
+//! | records in a global header | apply them or ignore them |
+//! | a record twice, or without a value | take the first, the last or the header's |
+//! | PAX `path` and a long name of GNU | take the one that comes first, or last, or always the same one |
+//! | a path prefix in a header that is not POSIX's | prepend it or not |
+//! | numbers with signs, blanks or bytes behind them | parse them differently or not at all |
+//! | sparse maps in two notations, with gaps, or on links | follow different ones |
+
+use super::pax::PaxRecords;
+use tar::Header;
+
+/// Maximum size that fits into the octal digits of a header.
+const MAXIMUM_OCTAL_SIZE: u64 = 0o777_7777_7777;
+
+/// Records that change names or extents and may occur only once.
+const SINGLE: [&str; 11] = [
+    "path",
+    "linkpath",
+    "size",
+    "GNU.sparse.name",
+    "GNU.sparse.size",
+    "GNU.sparse.realsize",
+    "GNU.sparse.major",
+    "GNU.sparse.minor",
+    "GNU.sparse.map",
+    "GNU.sparse.numblocks",
+    "hdrcharset",
+];
+
+/// Records of other programs that change names or extents.
+const UNSUPPORTED: [&str; 8] = [
+    "SCHILY.realsize",
+    "SCHILY.offset",
+    "SCHILY.filetype",
+    "SUN.holesdata",
+    "GNU.volume.filename",
+    "GNU.volume.offset",
+    "GNU.volume.size",
+    "GNU.dumpdir",
+];
+
+/// All declarations of one member's name and extent.
+pub struct MemberClaims<'a> {
+    pub header: &'a Header,
+    pub records: &'a PaxRecords,
+    pub long_name: Option<&'a [u8]>,
+    pub long_link: Option<&'a [u8]>,
+    /// Size in the header.
+    pub header_size: u64,
+}
+
+/// Returns why readers disagree about records of a global header, if they do.
+pub fn global_disagreement(records: &PaxRecords) -> Option<String> {
+    let key = records.iter().map(|(key, _)| key).find(|key| {
+        let is = |known: &&str| known.as_bytes() == *key;
+        key.starts_with(b"GNU.sparse.") || SINGLE.iter().any(&is) || UNSUPPORTED.iter().any(is)
+    })?;
+    Some(format!("a global header has {}, which some tar readers ignore", String::from_utf8_lossy(key)))
+}
+
+impl MemberClaims<'_> {
+    /// Returns why readers disagree about this member, if they do.
+    pub fn disagreement(&self) -> Option<String> {
+        format_disagreement(self.header)
+            .or_else(|| self.records_disagreement())
+            .or_else(|| self.names_disagreement())
+            .or_else(|| self.sparse_disagreement())
+            .or_else(|| self.size_disagreement())
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.records.iter().any(|(own, _)| own == key.as_bytes())
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.records.iter().any(|(key, _)| key.starts_with(b"GNU.sparse."))
+    }
+
+    fn records_disagreement(&self) -> Option<String> {
+        if let Some(key) = UNSUPPORTED.iter().find(|key| self.has(key)) {
+            return Some(format!("it has the record {key}, which tar readers handle differently"));
+        }
+        let charset = self.records.get("hdrcharset");
+        if charset.is_some_and(|charset| ![&b"BINARY"[..], b"ISO-IR 10646 2000 UTF-8"].contains(&charset)) {
+            return Some("its hdrcharset is not supported".to_owned());
+        }
+        SINGLE.iter().find_map(|key| {
+            let mut values = self.records.iter().filter(|(own, _)| *own == key.as_bytes()).map(|(_, value)| value);
+            match (values.next(), values.next()) {
+                (Some(_), Some(_)) => Some(format!("it has the record {key} twice")),
+                (Some([]), None) => Some(format!("its record {key} is empty")),
+                _ => None,
+            }
+        })
+    }
+
+    fn names_disagreement(&self) -> Option<String> {
+        let path = self.records.get("path");
+        let link = self.records.get("linkpath");
+        let sparse_name = self.records.get("GNU.sparse.name");
+        let differs = |one: Option<&[u8]>, other: Option<&[u8]>| matches!((one, other), (Some(a), Some(b)) if a != b);
+        if differs(self.long_name, path) || differs(self.long_name, sparse_name) {
+            return Some("it has two different long names".to_owned());
+        }
+        if differs(self.long_link, link) {
+            return Some("it has two different long link targets".to_owned());
+        }
+        let position = |key: &str| self.records.iter().position(|(own, _)| own == key.as_bytes());
+        if let (Some(name), Some(path)) = (position("GNU.sparse.name"), position("path"))
+            && path > name
+        {
+            return Some("it has a path after the name of its sparse file".to_owned());
+        }
+        let header_path = self.header.path_bytes();
+        let name = sparse_name.or(path).or(self.long_name).unwrap_or(&header_path);
+        if matches!(self.header.as_bytes()[156], b'0' | b'7') && name.ends_with(b"/") {
+            return Some("it is a file, but its name is that of a directory".to_owned());
+        }
+        let names = [path, link, sparse_name, self.long_name, self.long_link];
+        let has_nul = names.into_iter().flatten().any(|name| name.contains(&0));
+        has_nul.then(|| "its name has a zero byte".to_owned())
+    }
+
+    fn sparse_disagreement(&self) -> Option<String> {
+        if !self.is_sparse() {
+            return None;
+        }
+        if !matches!(self.header.entry_type().as_byte(), 0 | b'0' | b'7') {
+            return Some("it has records of a sparse file, but is not a regular file".to_owned());
+        }
+        if &self.header.as_bytes()[257..265] != b"ustar\x0000" {
+            return Some(
+                "it has records of a sparse file, but its header is not in POSIX format, for which GNU tar ignores \
+                 them"
+                    .to_owned(),
+            );
+        }
+        // Writers use only version 1; with 0, other readers use no map, or another one.
+        if self.has("GNU.sparse.major") && self.records.get("GNU.sparse.major") != Some(&b"1"[..]) {
+            return Some("the version of its sparse map is not supported".to_owned());
+        }
+        let maps = [
+            self.has("GNU.sparse.offset") || self.has("GNU.sparse.numbytes"),
+            self.has("GNU.sparse.map"),
+            // In front of the data.
+            self.has("GNU.sparse.major"),
+        ];
+        if maps.into_iter().filter(|is_there| *is_there).count() > 1 {
+            return Some("it has two sparse maps".to_owned());
+        }
+        // The number is in front of the data.
+        if self.has("GNU.sparse.major") && self.has("GNU.sparse.numblocks") {
+            return Some("it has its number of pieces twice".to_owned());
+        }
+        let (size, real_size) = (self.records.get("GNU.sparse.size"), self.records.get("GNU.sparse.realsize"));
+        if matches!((size, real_size), (Some(size), Some(real_size)) if size != real_size) {
+            return Some("it has two different lengths of its sparse file".to_owned());
+        }
+        if size.or(real_size).is_none() {
+            return Some("it has records of a sparse file without its length, which is not supported".to_owned());
+        }
+        // Python interprets the length as the extent.
+        let is_small = self.records.parse_number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);
+        is_small.then(|| "it has a record of its size, but is sparse".to_owned())
+    }
+
+    /// The size of a member beyond 8 GiB does not fit into the header, which then has 0 or the largest number.
+    fn size_disagreement(&self) -> Option<String> {
+        let size = self.records.parse_number("size").ok().flatten()?;
+        let is_placeholder = size > MAXIMUM_OCTAL_SIZE && [0, MAXIMUM_OCTAL_SIZE].contains(&self.header_size);
+        if size == self.header_size || is_placeholder {
+            return None;
+        }
+        Some(format!("its size is {} bytes in the header, but {size} bytes in the PAX record", self.header_size))
+    }
+}
+
+/// Checks that the format is that of POSIX, that of GNU, or the oldest one.
+fn format_disagreement(header: &Header) -> Option<String> {
+    let (bytes, kind) = (header.as_bytes(), header.entry_type().as_byte());
+    match &bytes[257..265] {
+        b"ustar\x0000" => None,
+        b"ustar  \0" | [0, 0, 0, 0, 0, 0, 0, 0] if kind == b'S' || bytes[345] == 0 => None,
+        b"ustar  \0" | [0, 0, 0, 0, 0, 0, 0, 0] => {
+            Some("its header has a path prefix, which its format does not support".to_owned())
+        }
+        _ => Some("its header has an unknown format".to_owned()),
+    }
+}
+
+/// Returns whether all readers parse this number of a header alike: octal digits after spaces, then spaces or zero
+/// bytes. Numbers in base 256 are accepted here.
+pub fn is_plain_number(field: &[u8]) -> bool {
+    if field[0] & 0x80 != 0 {
+        return true;
+    }
+    let after_blanks = field.iter().position(|byte| *byte != b' ').unwrap_or(field.len());
+    let digits = &field[after_blanks..];
+    let end = digits.iter().position(|byte| !(b'0'..=b'7').contains(byte)).unwrap_or(digits.len());
+    end > 0 && digits[end..].iter().all(|byte| matches!(byte, b' ' | 0))
+}

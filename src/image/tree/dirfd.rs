@@ -1,0 +1,197 @@
+//! A name in a directory below the root of a burn, and the operations that create, replace or remove the file there.
+//! The name itself is never followed.
+
+use super::acl;
+use super::remove_tree::{DirectoryEntry, TreeRemoval, inode_identity};
+use super::root::{ResolvedDirectory, UnpackRoot, directory_flags, not_a_directory_as_none};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstatat, makedev, mkdirat, mknodat};
+use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
+
+/// A name in a directory; a file may exist there or not.
+pub struct RootEntry<'r> {
+    pub(super) root: &'r UnpackRoot,
+    pub(super) directory: Rc<ResolvedDirectory>,
+    pub name: OsString,
+}
+
+impl RootEntry<'_> {
+    pub fn parent(&self) -> &OwnedFd {
+        &self.directory.fd
+    }
+
+    /// Returns device and inode number of the directory.
+    pub fn parent_identity(&self) -> (u64, u64) {
+        self.directory.identity
+    }
+
+    /// Returns whether it is on a preserved filesystem.
+    pub fn is_merged(&self) -> bool {
+        self.directory.merged
+    }
+
+    /// Returns the root that contains it.
+    pub fn root(&self) -> &UnpackRoot {
+        self.root
+    }
+
+    /// Records that the burn creates this name. An existing directory keeps its owner.
+    ///
+    /// # Errors
+    /// Returns an error if there are too many names.
+    pub fn record_created(&self, as_directory: bool) -> io::Result<()> {
+        match as_directory && self.is_directory().unwrap_or(false) {
+            true => Ok(()),
+            false => self.root.record_created(self.parent_identity(), &self.name),
+        }
+    }
+
+    /// Creates a file, open for writing. The umask and a default ACL of the directory may remove bits of its mode.
+    ///
+    /// # Errors
+    /// Like the other `make_` functions, returns an error if there is no space or permission, or a non-empty directory
+    /// is in the way.
+    pub fn make_file(&self, mode: Mode) -> io::Result<File> {
+        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = self.replace_with(|| openat(self.parent(), self.name.as_os_str(), flags, mode))?;
+        self.remove_inherited_acls()?;
+        Ok(file.into())
+    }
+
+    /// Creates a directory that at least its owner can enter; an existing one is not changed.
+    pub fn make_directory(&self, mode: Mode) -> io::Result<()> {
+        let make = || mkdirat(self.parent(), self.name.as_os_str(), mode | Mode::S_IRWXU);
+        match make() {
+            Err(Errno::EEXIST) if self.is_directory()? => return Ok(()),
+            Err(_) => self.replace_with(make)?,
+            Ok(()) => {}
+        }
+        Ok(self.remove_inherited_acls()?)
+    }
+
+    pub fn make_symlink(&self, target: &[u8]) -> io::Result<()> {
+        self.replace_with(|| symlinkat(OsStr::from_bytes(target), self.parent(), self.name.as_os_str()))
+    }
+
+    /// Creates another name for `source`, even if that is a symlink.
+    pub fn make_hard_link(&self, source: &RootEntry) -> io::Result<()> {
+        let link = || {
+            let (from, to) = (source.name.as_os_str(), self.name.as_os_str());
+            linkat(source.parent(), from, self.parent(), to, AtFlags::empty())
+        };
+        match link() {
+            // Replacing the source by a link to itself would delete it.
+            Err(Errno::EEXIST) if is_same_file(&self.stat()?, &source.stat()?) => Ok(()),
+            _ => self.replace_with(link),
+        }
+    }
+
+    /// Creates a device or FIFO.
+    pub fn make_node(&self, kind: SFlag, major: u32, minor: u32) -> io::Result<()> {
+        let device = makedev(major.into(), minor.into());
+        self.replace_with(|| mknodat(self.parent(), self.name.as_os_str(), kind, Mode::S_IRUSR, device))?;
+        Ok(self.remove_inherited_acls()?)
+    }
+
+    fn remove_inherited_acls(&self) -> Result<(), Errno> {
+        if self.directory.leaves_acls { acl::remove_inherited(self.parent(), &self.name) } else { Ok(()) }
+    }
+
+    /// Opens the directory here; `None` if it does not exist or is something else.
+    pub fn open_directory(&self) -> io::Result<Option<File>> {
+        let flags = directory_flags() | OFlag::O_NOFOLLOW;
+        not_a_directory_as_none(openat(self.parent(), self.name.as_os_str(), flags, Mode::empty()))
+    }
+
+    /// Returns whether a directory of a preserved filesystem is here, which the image must not remove even if it is
+    /// empty.
+    ///
+    /// # Errors
+    /// Returns the error of the filesystem.
+    pub fn is_kept_directory(&self) -> io::Result<bool> {
+        if !self.is_merged() {
+            return Ok(false);
+        }
+        match self.is_directory() {
+            Err(Errno::ENOENT) => Ok(false),
+            other => Ok(other?),
+        }
+    }
+
+    /// Removes another name of this directory with its content, except for what `stays`. Returns how many non-empty
+    /// mount points were not removed.
+    ///
+    /// # Errors
+    /// Returns an error if something cannot be removed.
+    pub fn sweep_sibling(&self, name: &OsStr, stays: &dyn Fn(DirectoryEntry) -> bool) -> io::Result<u64> {
+        self.root.clear_cache();
+        let mut sweep = TreeRemoval { stays, closed: &self.root.merged_identities()?, closed_met: 0, stayed: 0 };
+        sweep.remove_entry(self.parent(), self.parent_identity(), &CString::new(name.as_bytes())?)?;
+        self.root.add_looked_at(sweep.stayed);
+        Ok(sweep.closed_met)
+    }
+
+    /// Removes all names of this directory like [`RootEntry::sweep`].
+    ///
+    /// # Errors
+    /// Returns an error if something cannot be removed.
+    pub fn sweep_all(&self, stays: &dyn Fn(DirectoryEntry) -> bool) -> io::Result<u64> {
+        self.root.clear_cache();
+        let mut sweep = TreeRemoval { stays, closed: &self.root.merged_identities()?, closed_met: 0, stayed: 0 };
+        sweep.empty_directory(&openat(self.parent(), ".", directory_flags(), Mode::empty())?)?;
+        self.root.add_looked_at(sweep.stayed);
+        Ok(sweep.closed_met)
+    }
+
+    /// Returns whether the directory also has this name.
+    ///
+    /// # Errors
+    /// Returns the error of the filesystem.
+    pub fn has_sibling(&self, name: &OsStr) -> io::Result<bool> {
+        match fstatat(self.parent(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Creates a name that must not exist yet, and removes what is there first: a later member replaces an earlier one.
+    fn replace_with<T>(&self, make: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
+        match make() {
+            Err(Errno::EEXIST) => {}
+            other => return Ok(other?),
+        }
+        match unlinkat(self.parent(), self.name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
+            Err(Errno::EISDIR) => match unlinkat(self.parent(), self.name.as_os_str(), UnlinkatFlags::RemoveDir) {
+                Err(Errno::ENOTEMPTY) => {
+                    return Err(io::Error::other("a directory with content exists there"));
+                }
+                Err(Errno::EBUSY) => return Err(io::Error::other("a mount point exists there")),
+                other => other?,
+            },
+            other => other?,
+        }
+        self.root.clear_cache();
+        Ok(make()?)
+    }
+
+    /// Returns the attributes of the file itself, even if it is a symlink.
+    pub fn stat(&self) -> Result<FileStat, Errno> {
+        fstatat(self.parent(), self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
+    }
+
+    pub fn is_directory(&self) -> Result<bool, Errno> {
+        Ok(SFlag::from_bits_truncate(self.stat()?.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR)
+    }
+}
+
+fn is_same_file(one: &FileStat, other: &FileStat) -> bool {
+    inode_identity(one) == inode_identity(other)
+}

@@ -1,0 +1,68 @@
+//! Hard links, and copies in their place if the filesystem does not support them: between filesystems and on FAT.
+
+use super::attributes::{is_fat, set_by_name, set_on_file};
+use super::dirfd::RootEntry;
+use super::member::MemberAttributes;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat, readlinkat};
+use nix::sys::stat::{FileStat, Mode, SFlag};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use xattr::FileExt;
+
+/// Creates a hard link to `source`; returns `false` if the filesystem does not support it.
+///
+/// # Errors
+/// Returns an error if the source is missing or cannot have a second name, or the error of the filesystem.
+pub fn try_hard_link(source: &RootEntry, place: &RootEntry) -> io::Result<bool> {
+    let Err(error) = place.make_hard_link(source) else { return Ok(true) };
+    match error.raw_os_error().map(Errno::from_raw) {
+        // Another filesystem, or more links than one file can have: 65,000 on ext4.
+        Some(Errno::EXDEV | Errno::EMLINK) => Ok(false),
+        // FAT does not support hard links. Elsewhere EPERM concerns the file itself.
+        Some(Errno::EPERM) if is_fat(place.parent())? => Ok(false),
+        _ => Err(error),
+    }
+}
+
+/// Copies `source`, which must be complete. `allowed` is called with the new file and its length before the first byte
+/// is written.
+///
+/// # Errors
+/// Returns an error if the source cannot be copied, the error of `allowed`, or that of the filesystem.
+pub fn copy_source(
+    source: &RootEntry,
+    place: &RootEntry,
+    allowed: impl FnOnce(&File, u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let stat = source.stat()?;
+    match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
+        SFlag::S_IFREG => {
+            let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            let mut from = File::from(openat(source.parent(), source.name.as_os_str(), flags, Mode::empty())?);
+            let mut to = place.make_file(Mode::S_IRUSR | Mode::S_IWUSR)?;
+            allowed(&to, stat.st_size.unsigned_abs())?;
+            io::copy(&mut from, &mut to)?;
+            let xattrs: io::Result<Vec<_>> =
+                from.list_xattr()?.map(|name| Ok((name.clone(), from.get_xattr(name)?.unwrap_or_default()))).collect();
+            set_on_file(&to, &attributes_of(&stat, xattrs?))
+        }
+        SFlag::S_IFLNK => {
+            let target = readlinkat(source.parent(), source.name.as_os_str())?;
+            place.make_symlink(target.as_bytes())?;
+            set_by_name(place, &attributes_of(&stat, Vec::new()), true)
+        }
+        _ => Err(io::Error::other("it cannot be linked and is neither a file nor a symlink that could be copied")),
+    }
+}
+
+fn attributes_of(stat: &FileStat, xattrs: Vec<(std::ffi::OsString, Vec<u8>)>) -> MemberAttributes {
+    MemberAttributes {
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime: (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or_default()),
+        xattrs,
+    }
+}

@@ -1,0 +1,66 @@
+//! Set of names created by a layer, or by a burn among existing files, in bounded memory.
+
+use super::remove_tree::DirectoryEntry;
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+
+/// Maximum number of names, about 1.8 million. The size of the table is a power of two, of which seven eighths can be
+/// used: up to this limit it takes 19 MiB, and 28 MiB while it grows to that. One more name would make it 38 MiB, and
+/// 57 MiB while growing.
+const MOST: usize = (2 << 20) / 8 * 7;
+
+/// Hashes of directory (device and inode number) and name, eight bytes each, since there may be a million. The key is
+/// random, so that collisions cannot be crafted.
+#[derive(Default)]
+pub struct NameSet {
+    hashes: HashSet<u64>,
+    key: RandomState,
+}
+
+impl NameSet {
+    /// Adds a name.
+    ///
+    /// # Errors
+    /// Returns an error if there are too many.
+    pub fn insert(&mut self, entry: DirectoryEntry) -> io::Result<()> {
+        self.insert_hash(self.key.hash_one(entry))
+    }
+
+    pub fn contains(&self, entry: DirectoryEntry) -> bool {
+        self.hashes.contains(&self.key.hash_one(entry))
+    }
+
+    fn insert_hash(&mut self, hash: u64) -> io::Result<()> {
+        if self.hashes.len() < MOST {
+            self.hashes.insert(hash);
+            return Ok(());
+        }
+        // An existing hash must not be inserted again: the table would grow first.
+        if self.hashes.contains(&hash) {
+            return Ok(());
+        }
+        let text = format!("one layer has more than {MOST} names, which would take more than 32 MiB to remember");
+        Err(io::Error::new(io::ErrorKind::InvalidData, format!("{text}; split it into several layers")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_layer_brings_takes_so_much_memory_and_no_more() {
+        let mut names = NameSet::default();
+        for hash in 0..MOST as u64 {
+            names.insert_hash(hash).unwrap();
+        }
+        // The same one again takes no more.
+        names.insert_hash(7).unwrap();
+        let error = names.insert_hash(u64::MAX).unwrap_err().to_string();
+        let text = "one layer has more than 1835008 names, which would take more than 32 MiB to remember; split it into several layers";
+        assert_eq!((error.as_str(), names.hashes.len()), (text, MOST));
+        // Eight bytes, and one of the table's own.
+        assert!(names.hashes.capacity() * 8 / 7 * 9 <= 20 << 20, "{}", names.hashes.capacity());
+    }
+}

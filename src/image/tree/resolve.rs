@@ -1,0 +1,158 @@
+//! Resolution of a member's parent if preserved filesystems are mounted below the root, component by component:
+//! symlinks of the image are followed within the root, those of a preserved filesystem never. They point to where
+//! another owner wanted, and files of the image would be written there.
+
+use super::acl;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat, readlinkat};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+/// Maximum number of symlinks, like MAXSYMLINKS of the kernel.
+const MOST_SYMLINKS: u32 = 40;
+
+/// A directory, and its path below the root without symlinks.
+pub struct WalkedDirectory {
+    pub fd: OwnedFd,
+    pub path: PathBuf,
+}
+
+/// Returns whether this path without symlinks is at or below a merged mount point.
+pub fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
+    merged.iter().any(|mount_point| path.starts_with(mount_point))
+}
+
+/// Opens the directory at `path`. With `make`, missing directories are created with mode 0755, and a non-directory on a
+/// preserved filesystem is replaced by one.
+///
+/// # Errors
+/// Returns an error if a component is missing or not a directory.
+pub fn walk_to_directory(
+    root: &OwnedFd,
+    merged: &[PathBuf],
+    path: &Path,
+    make: bool,
+) -> Result<WalkedDirectory, Errno> {
+    let top = || Ok(WalkedDirectory { fd: openat(root, ".", open_flags(), Mode::empty())?, path: PathBuf::new() });
+    let mut way = vec![top()?];
+    let mut todo: VecDeque<OsString> = path_components(path).collect();
+    let mut symlinks = 0;
+    while let Some(name) = todo.pop_front() {
+        if name == ".." {
+            // The parent of the root is the root.
+            way.truncate(way.len().saturating_sub(1).max(1));
+            continue;
+        }
+        let here = way.last().ok_or(Errno::ENOENT)?;
+        match openat(&here.fd, name.as_os_str(), open_flags(), Mode::empty()) {
+            Ok(fd) => way.push(WalkedDirectory { fd, path: here.path.join(&name) }),
+            Err(Errno::ENOENT) if make => {
+                make_directory(&here.fd, &name)?;
+                if !is_merged(&here.path, merged) {
+                    acl::remove_inherited(&here.fd, &name)?;
+                }
+                todo.push_front(name);
+            }
+            Err(Errno::ENOTDIR | Errno::ELOOP) if is_merged(&here.path, merged) => {
+                if !make {
+                    return Err(Errno::ENOTDIR);
+                }
+                unlinkat(&here.fd, name.as_os_str(), UnlinkatFlags::NoRemoveDir)?;
+                make_directory(&here.fd, &name)?;
+                todo.push_front(name);
+            }
+            Err(Errno::ENOTDIR | Errno::ELOOP) => {
+                let target = readlinkat(&here.fd, name.as_os_str()).map_err(|error| match error {
+                    Errno::EINVAL => Errno::ENOTDIR,
+                    other => other,
+                })?;
+                symlinks += 1;
+                if symlinks > MOST_SYMLINKS {
+                    return Err(Errno::ELOOP);
+                }
+                if Path::new(&target).is_absolute() {
+                    way.truncate(1);
+                }
+                let parts: Vec<OsString> = path_components(Path::new(&target)).collect();
+                parts.into_iter().rev().for_each(|part| todo.push_front(part));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    way.pop().ok_or(Errno::ENOENT)
+}
+
+/// Flags with which opening anything else fails with ENOTDIR, even a symlink (open(2), O_PATH).
+fn open_flags() -> OFlag {
+    OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
+}
+
+fn path_components(path: &Path) -> impl Iterator<Item = OsString> + '_ {
+    path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    })
+}
+
+/// Creates a directory with mode 0755, set separately because mkdir(2) applies the umask.
+pub fn make_directory(parent: impl AsFd, name: &OsStr) -> Result<(), Errno> {
+    mkdirat(&parent, name, Mode::S_IRWXU)?;
+    fchmodat(&parent, name, Mode::from_bits_truncate(0o755), FchmodatFlags::FollowSymlink)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn own_symlinks_are_followed_within_the_root_and_kept_ones_are_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        fs::create_dir_all(root.join("var/lib/real")).unwrap();
+        fs::create_dir_all(directory.path().join("srv")).unwrap();
+        for (target, link) in [
+            ("/var/lib", "abs"),
+            ("../../..", "up"),
+            ("up/abs/real", "three"),
+            ("loop", "loop"),
+            ("/srv", "var/lib/docker"),
+            ("real", "var/lib/near"),
+        ] {
+            symlink(target, root.join(link)).unwrap();
+        }
+        fs::write(root.join("file"), "").unwrap();
+        fs::write(root.join("var/lib/file"), "").unwrap();
+        let fd = OwnedFd::from(fs::File::open(&root).unwrap());
+        let merged = [PathBuf::from("var/lib")];
+        let to = |path: &str, make| walk_to_directory(&fd, &merged, Path::new(path), make).map(|here| here.path);
+        for (path, is) in [("", ""), ("abs/real", "var/lib/real"), ("up/var", "var"), ("three", "var/lib/real")] {
+            assert_eq!(to(path, false), Ok(is.into()), "{path}");
+        }
+        for (path, error) in [
+            ("loop", Errno::ELOOP),
+            ("file/x", Errno::ENOTDIR),
+            ("missing", Errno::ENOENT),
+            ("abs/docker", Errno::ENOTDIR),
+            ("var/lib/near", Errno::ENOTDIR),
+            ("var/lib/file", Errno::ENOTDIR),
+        ] {
+            assert_eq!(to(path, false), Err(error), "{path}");
+        }
+        assert!(root.join("var/lib/docker").is_symlink());
+        assert_eq!(to("file/x", true), Err(Errno::ENOTDIR));
+        for path in ["abs/docker/x", "var/lib/near", "var/lib/file/y", "new/directories"] {
+            let is = path.replace("abs", "var/lib");
+            assert_eq!(to(path, true), Ok(is.clone().into()), "{path}");
+            assert!(root.join(is).symlink_metadata().unwrap().is_dir());
+        }
+        assert_eq!(fs::read_dir(directory.path().join("srv")).unwrap().count(), 0);
+        assert!(!root.join("srv").exists() && fs::read_dir(root.join("var/lib/real")).unwrap().count() == 0);
+    }
+}

@@ -1,0 +1,131 @@
+//! Writer for a stream of independent zstd frames of 4 MiB each, followed by a seek table:
+//! <https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_compression_format.md>. Several
+//! cores compress, and several can decompress.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use zstd::bulk::Compressor;
+
+pub const FRAME_BYTES: usize = 4 << 20;
+
+/// Magic number of a skippable frame.
+const SKIPPABLE: u32 = 0x184d_2a5e;
+const SEEKABLE: u32 = 0x8f92_eab1;
+
+type FrameResult = io::Result<Vec<u8>>;
+
+struct CompressJob {
+    block: Vec<u8>,
+    answer: SyncSender<FrameResult>,
+}
+
+/// Writer that compresses a stream into frames.
+pub struct FrameWriter<W> {
+    out: W,
+    block: Vec<u8>,
+    jobs: Sender<CompressJob>,
+    /// Frames being compressed, in stream order, each with the length of its block.
+    pending: VecDeque<(usize, Receiver<FrameResult>)>,
+    most_pending: usize,
+    table: Vec<u8>,
+    frames: u32,
+    bytes_in: u64,
+}
+
+impl<W: Write> FrameWriter<W> {
+    pub fn new(out: W, level: i32) -> FrameWriter<W> {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let (jobs, queue) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        for _ in 0..cores {
+            let queue = queue.clone();
+            // Ends when the sender is dropped.
+            thread::spawn(move || run_compressor(&queue, level));
+        }
+        let (block, pending, table) = (Vec::with_capacity(FRAME_BYTES), VecDeque::new(), Vec::new());
+        // One block being compressed and one queued for each core: memory is bounded.
+        FrameWriter { out, block, jobs, pending, most_pending: 2 * cores, table, frames: 0, bytes_in: 0 }
+    }
+
+    /// Writes the remaining data and the table; returns the uncompressed length and the output.
+    ///
+    /// # Errors
+    /// Returns an error if compressing or writing fails.
+    pub fn finish(mut self) -> io::Result<(u64, W)> {
+        if !self.block.is_empty() || self.frames == 0 {
+            self.queue_block()?;
+        }
+        while !self.pending.is_empty() {
+            self.write_first_frame()?;
+        }
+        let body = u32::try_from(self.table.len() + 9).map_err(io::Error::other)?;
+        self.out.write_all(&SKIPPABLE.to_le_bytes())?;
+        self.out.write_all(&body.to_le_bytes())?;
+        self.out.write_all(&self.table)?;
+        self.out.write_all(&self.frames.to_le_bytes())?;
+        // No flags: the table has no checksums, since the frames have their own.
+        self.out.write_all(&[0])?;
+        self.out.write_all(&SEEKABLE.to_le_bytes())?;
+        self.out.flush()?;
+        Ok((self.bytes_in, self.out))
+    }
+
+    fn queue_block(&mut self) -> io::Result<()> {
+        if self.pending.len() >= self.most_pending {
+            self.write_first_frame()?;
+        }
+        let block = std::mem::replace(&mut self.block, Vec::with_capacity(FRAME_BYTES));
+        let (answer, receiver) = sync_channel(1);
+        self.pending.push_back((block.len(), receiver));
+        self.frames += 1;
+        self.jobs.send(CompressJob { block, answer }).map_err(|_| thread_panicked())
+    }
+
+    fn write_first_frame(&mut self) -> io::Result<()> {
+        let Some((length, answer)) = self.pending.pop_front() else { return Ok(()) };
+        let frame = answer.recv().map_err(|_| thread_panicked())??;
+        for number in [frame.len(), length] {
+            self.table.extend(u32::try_from(number).map_err(io::Error::other)?.to_le_bytes());
+        }
+        self.out.write_all(&frame)
+    }
+}
+
+impl<W: Write> Write for FrameWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(FRAME_BYTES - self.block.len());
+        self.block.extend_from_slice(&bytes[..taken]);
+        self.bytes_in += taken as u64;
+        if self.block.len() == FRAME_BYTES {
+            self.queue_block()?;
+        }
+        Ok(taken)
+    }
+
+    /// Does not flush an incomplete block: frame boundaries must not depend on how the stream is written.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn run_compressor(queue: &Mutex<Receiver<CompressJob>>, level: i32) {
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+    while let Ok(CompressJob { block, answer }) = next() {
+        // If the receiver is gone, it has failed already and reports that.
+        let _ = answer.send(compress_frame(&block, level));
+    }
+}
+
+fn compress_frame(block: &[u8], level: i32) -> FrameResult {
+    let mut compressor = Compressor::new(level)?;
+    compressor.include_checksum(true)?;
+    compressor.include_contentsize(true)?;
+    compressor.compress(block)
+}
+
+fn thread_panicked() -> io::Error {
+    io::Error::other("a compression thread panicked; see the console for its message")
+}

@@ -1,0 +1,114 @@
+//! Depth of stacked devices, and cycles among them.
+
+use crate::device::KernelName;
+use crate::inventory::{DeviceUse, DiskPartition, DiskTable, Inventory};
+use std::collections::BTreeMap;
+
+/// Devices and those on top of them, by kernel name.
+#[derive(Default)]
+struct StackingLevels {
+    numbers: BTreeMap<KernelName, usize>,
+    names: Vec<KernelName>,
+    above: Vec<Vec<usize>>,
+    /// Number of underlying devices without a level yet, for each device.
+    waits_for: Vec<usize>,
+    disks: Vec<bool>,
+}
+
+impl StackingLevels {
+    fn device_index(&mut self, name: &KernelName) -> usize {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.names.len();
+        self.numbers.insert(name.clone(), number);
+        self.names.push(name.clone());
+        self.above.push(Vec::new());
+        self.waits_for.push(0);
+        self.disks.push(false);
+        number
+    }
+
+    /// Records that `upper` lies on `lower`. A disk never lies on another device.
+    fn add_link(&mut self, lower: usize, upper: usize) {
+        if !self.disks[upper] {
+            self.above[lower].push(upper);
+            self.waits_for[upper] += 1;
+        }
+    }
+
+    fn add_holders(&mut self, lower: usize, uses: &[DeviceUse]) {
+        for usage in uses {
+            if let DeviceUse::Holder(holder) = usage {
+                let upper = self.device_index(holder);
+                self.add_link(lower, upper);
+            }
+        }
+    }
+
+    fn add_partitions(&mut self, whole: usize, table: Option<&DiskTable>) {
+        for DiskPartition { device, uses, .. } in table.into_iter().flat_map(|table| &table.partitions) {
+            let part = self.device_index(&device.kernel_name());
+            self.add_link(whole, part);
+            self.add_holders(part, uses);
+        }
+    }
+}
+
+/// Returns a problem with how devices are stacked: a cycle, or more than `maximum` levels.
+pub fn find_stacking_problem(inventory: &Inventory, maximum: usize) -> Option<String> {
+    let mut levels = StackingLevels::default();
+    for disk in &inventory.disks {
+        let number = levels.device_index(&disk.name);
+        levels.disks[number] = true;
+    }
+    for disk in &inventory.disks {
+        let number = levels.device_index(&disk.name);
+        levels.add_holders(number, &disk.uses);
+        levels.add_partitions(number, disk.table.as_ref());
+    }
+    for stacked in &inventory.stacked {
+        let number = levels.device_index(&stacked.name);
+        for below in &stacked.below {
+            let lower = levels.device_index(below);
+            levels.add_link(lower, number);
+        }
+        levels.add_holders(number, &stacked.uses);
+        levels.add_partitions(number, stacked.table.as_ref());
+    }
+    levels.check_levels(maximum)
+}
+
+impl StackingLevels {
+    /// Assigns each device its level, starting with those that lie on no other. Devices in or above a cycle never get
+    /// one.
+    fn check_levels(mut self, maximum: usize) -> Option<String> {
+        let mut level = vec![1; self.names.len()];
+        let mut open: Vec<usize> = (0..self.names.len()).filter(|number| self.waits_for[*number] == 0).collect();
+        let mut judged = 0;
+        while let Some(lower) = open.pop() {
+            judged += 1;
+            for upper in std::mem::take(&mut self.above[lower]) {
+                level[upper] = level[upper].max(level[lower] + 1);
+                self.waits_for[upper] -= 1;
+                if self.waits_for[upper] == 0 {
+                    open.push(upper);
+                }
+            }
+        }
+        if judged < self.names.len() {
+            let cyclic = (0..self.names.len()).find(|number| self.waits_for[*number] > 0);
+            let name = cyclic.map(|number| self.names[number].as_str()).unwrap_or_default();
+            return Some(format!(
+                "the inventory is inconsistent: {name} lies on itself, or on a device that does; read it again on the machine"
+            ));
+        }
+        let highest = level.into_iter().max().unwrap_or_default();
+        (highest > maximum).then(|| {
+            format!(
+                "the inventory contains {highest} levels of stacked devices, and at most {maximum} are supported: \
+                 stop or remove arrays, volumes and mappings that are not needed"
+            )
+        })
+    }
+}

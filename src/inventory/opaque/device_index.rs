@@ -1,0 +1,180 @@
+//! Index of an inventory's devices by name and path, with their holders and failed attempts.
+
+use crate::device::{DevicePath, KernelName};
+use crate::inventory::{AttemptTarget, DeviceSignature, DeviceUse, FilesystemContents, Inventory, StackedDeviceKind};
+use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
+
+/// Disk, partition or stacked device with its content and users.
+pub struct IndexedDevice<'a> {
+    pub path: &'a DevicePath,
+    pub signatures: &'a [DeviceSignature],
+    pub uses: &'a [DeviceUse],
+}
+
+/// Returns all disks, partitions and stacked devices.
+pub fn all_devices(inventory: &Inventory) -> impl Iterator<Item = IndexedDevice<'_>> {
+    let disks = inventory.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.uses, &disk.table));
+    let stacked = inventory.stacked.iter().map(|it| (&it.device, &it.signatures, &it.uses, &it.table));
+    disks.chain(stacked).flat_map(|(path, signatures, uses, table)| {
+        let partitions = table.iter().flat_map(|table| &table.partitions);
+        let partitions =
+            partitions.map(|part| IndexedDevice { path: &part.device, signatures: &part.signatures, uses: &part.uses });
+        std::iter::once(IndexedDevice { path, signatures, uses }).chain(partitions)
+    })
+}
+
+/// Set of device types, one bit each.
+type DeviceKindSet = u8;
+
+/// Index of an inventory. Of several devices with one path, the first one counts.
+pub struct DeviceIndex<'a> {
+    pub inventory: &'a Inventory,
+    names: BTreeMap<&'a DevicePath, &'a KernelName>,
+    uses: BTreeMap<&'a DevicePath, &'a [DeviceUse]>,
+    filesystems: BTreeMap<&'a DevicePath, &'a FilesystemContents>,
+    failures: BTreeMap<&'a AttemptTarget, &'a str>,
+    arrays: BTreeSet<Uuid>,
+    /// Running devices with a size.
+    sized: BTreeSet<&'a KernelName>,
+    /// Types that a holder of that name counts as. An overlay is transparent: its own holders count instead.
+    counts_as: BTreeMap<&'a KernelName, DeviceKindSet>,
+    /// Types of the devices that list a device of that name below them.
+    held_by: BTreeMap<&'a KernelName, DeviceKindSet>,
+}
+
+impl<'a> DeviceIndex<'a> {
+    pub fn new(inventory: &'a Inventory) -> DeviceIndex<'a> {
+        let mut seen = DeviceIndex {
+            inventory,
+            names: BTreeMap::new(),
+            uses: BTreeMap::new(),
+            filesystems: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            arrays: BTreeSet::new(),
+            sized: BTreeSet::new(),
+            counts_as: BTreeMap::new(),
+            held_by: BTreeMap::new(),
+        };
+        for device in all_devices(inventory) {
+            seen.uses.entry(device.path).or_insert(device.uses);
+        }
+        for filesystem in &inventory.filesystems {
+            seen.filesystems.entry(&filesystem.device).or_insert(filesystem);
+        }
+        // The last of several tries counts.
+        seen.failures.extend(inventory.failed.iter().map(|failed| (&failed.tried, failed.why.as_str())));
+        seen.arrays.extend(inventory.arrays.iter().map(|array| array.uuid));
+        seen.index_stacked_devices();
+        seen
+    }
+
+    fn index_stacked_devices(&mut self) {
+        let stacked = &self.inventory.stacked;
+        let mut on: BTreeMap<&KernelName, DeviceKindSet> = BTreeMap::new();
+        for device in stacked {
+            self.names.entry(&device.device).or_insert(&device.name);
+            let kinds = if device.size_bytes > 0 { kind_bit(device.kind) } else { 0 };
+            if device.size_bytes > 0 {
+                self.sized.insert(&device.name);
+            }
+            device.below.iter().for_each(|below| *on.entry(below).or_default() |= kinds);
+        }
+        for device in stacked {
+            let kinds = match device.is_overlay() {
+                true => on.get(&device.name).copied().unwrap_or_default(),
+                false if device.size_bytes > 0 => kind_bit(device.kind),
+                false => 0,
+            };
+            *self.counts_as.entry(&device.name).or_default() |= kinds;
+            device.below.iter().for_each(|below| *self.held_by.entry(below).or_default() |= kinds);
+        }
+    }
+
+    /// Returns whether a device of this type with a nonzero size lies on the device. Inactive arrays have no size.
+    pub fn is_held_by(&self, device: &DevicePath, kind: StackedDeviceKind) -> bool {
+        let name = self.names.get(device).map_or_else(|| device.kernel_name(), |name| (*name).clone());
+        let listed = self.held_by.get(&name).copied().unwrap_or_default();
+        let uses = self.uses.get(device).copied().unwrap_or_default();
+        let using = uses.iter().map(|usage| match usage {
+            DeviceUse::Holder(holder) => self.counts_as.get(holder).copied().unwrap_or_default(),
+            DeviceUse::Mounted(_) | DeviceUse::Swap => 0,
+        });
+        using.fold(listed, |all, kinds| all | kinds) & kind_bit(kind) != 0
+    }
+
+    /// Returns whether a running device of that name has a nonzero size.
+    pub fn has_size(&self, name: &KernelName) -> bool {
+        self.sized.contains(name)
+    }
+
+    pub fn has_array(&self, uuid: Uuid) -> bool {
+        self.arrays.contains(&uuid)
+    }
+
+    pub fn find_filesystem(&self, device: &DevicePath) -> Option<&'a FilesystemContents> {
+        self.filesystems.get(device).copied()
+    }
+
+    /// Returns the same as [`Inventory::find_failure`].
+    pub fn find_failure(&self, tried: &AttemptTarget) -> Option<&'a str> {
+        self.failures.get(tried).copied()
+    }
+}
+
+fn kind_bit(kind: StackedDeviceKind) -> DeviceKindSet {
+    1 << kind as DeviceKindSet
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::{InventoryDisk, StackedDevice};
+    use proptest::prelude::*;
+
+    /// Searches all devices for the holders of one.
+    fn searched(inventory: &Inventory, device: &DevicePath, kind: StackedDeviceKind) -> bool {
+        let name = inventory.resolve_kernel_name(device);
+        let uses =
+            all_devices(inventory).find(|other| other.path == device).map(|other| other.uses).unwrap_or_default();
+        let holds = |other: &&StackedDevice| {
+            other.below.contains(&name) || uses.iter().any(|usage| *usage == DeviceUse::Holder(other.name.clone()))
+        };
+        let direct = inventory.stacked.iter().filter(holds);
+        let mut all = direct.flat_map(|holder| match holder.is_overlay() {
+            true => inventory.stacked.iter().filter(|other| other.below.contains(&holder.name)).collect::<Vec<_>>(),
+            false => vec![holder],
+        });
+        all.any(|holder| holder.kind == kind && holder.size_bytes > 0)
+    }
+
+    proptest! {
+        #[test]
+        fn holders_are_those_that_a_search_finds(
+            links in proptest::collection::vec((0_usize..6, 0_usize..6, any::<bool>(), 0_u64..2, any::<bool>()), 0..6),
+            used in proptest::collection::vec(0_usize..6, 0..3),
+        ) {
+            let name = |number: usize| KernelName::from(format!("d{number}"));
+            let mut inventory = Inventory::default();
+            let uses = used.iter().map(|number| DeviceUse::Holder(name(*number))).collect();
+            inventory.disks.push(InventoryDisk { name: name(0), device: name(0).device_path(), uses, ..InventoryDisk::default() });
+            for (index, (one, two, is_overlay, size_bytes, is_array)) in links.iter().enumerate() {
+                let prefix = if *is_overlay { crate::inventory::OVERLAY } else { "m" };
+                inventory.stacked.push(StackedDevice {
+                    name: name(index + 1),
+                    device: format!("/dev/mapper/{prefix}{index}").into(),
+                    kind: if *is_array { StackedDeviceKind::Array } else { StackedDeviceKind::Crypt },
+                    below: vec![name(*one), name(*two)],
+                    size_bytes: *size_bytes,
+                    ..StackedDevice::default()
+                });
+            }
+            let seen = DeviceIndex::new(&inventory);
+            for device in all_devices(&inventory) {
+                for kind in [StackedDeviceKind::Array, StackedDeviceKind::Crypt, StackedDeviceKind::Bcache] {
+                    prop_assert_eq!(seen.is_held_by(device.path, kind), searched(&inventory, device.path, kind));
+                }
+            }
+        }
+    }
+}

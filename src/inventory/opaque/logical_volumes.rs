@@ -1,0 +1,91 @@
+//! Inactive volume groups and logical volumes.
+
+use super::device_index::DeviceIndex;
+use super::{OpaqueKind, OpaqueObject};
+use crate::inventory::{AttemptTarget, HAS_SNAPSHOT, LvmLogicalVolume, LvmVolumeGroup, VolumeHealth};
+
+/// Segment types whose content can be shown without writing.
+const SHOWABLE: [&str; 3] = ["linear", "striped", "raid1"];
+
+impl DeviceIndex<'_> {
+    /// Returns the inactive volumes of a group; those of a closed group as one object.
+    pub(super) fn check_volumes(&self, group: &LvmVolumeGroup) -> Vec<OpaqueObject> {
+        let idle = || group.volumes.iter().filter(|volume| volume.running.is_none());
+        match &group.closed {
+            Some(_) if idle().next().is_none() => Vec::new(),
+            Some(why) => vec![self.describe_closed_group(group, why, &idle().collect::<Vec<_>>())],
+            None => idle().map(|volume| self.describe_volume(group, volume)).collect(),
+        }
+    }
+
+    fn describe_closed_group(&self, group: &LvmVolumeGroup, why: &str, idle: &[&LvmLogicalVolume]) -> OpaqueObject {
+        // The text consists of reason and remedy.
+        let (reason, remedy) = why.rsplit_once(": ").unwrap_or((why, "open it in the system that uses it"));
+        let volumes: Vec<&str> = idle.iter().map(|volume| volume.name.as_str()).collect();
+        OpaqueObject {
+            kind: OpaqueKind::VolumeGroup,
+            name: format!("volume group {} ({})", group.name, volumes.join(", ")),
+            devices: group.present_devices().cloned().collect(),
+            reason: reason.to_owned(),
+            remedy: remedy.to_owned(),
+            untried: !self.inventory.explored && idle.iter().all(|volume| is_showable_in_closed_group(volume)),
+        }
+    }
+
+    fn describe_volume(&self, group: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> OpaqueObject {
+        let failure =
+            self.find_failure(&AttemptTarget::Volume(volume.uuid.clone())).filter(|_| !volume.uuid.is_empty());
+        let untried = !self.inventory.explored && failure.is_none() && is_showable(volume);
+        let path = format!("{}/{}", group.name, volume.name);
+        let elsewhere = |what: &str| format!("{what} in the system that uses it");
+        let (reason, remedy) = match (volume.health, volume.kind.as_str(), &volume.entangled) {
+            (VolumeHealth::Lost, "raid1", _) => (
+                "none of its copies is known to be complete and current".to_owned(),
+                elsewhere(&format!("connect the missing disk, or repair it (lvconvert --repair {path})")),
+            ),
+            (VolumeHealth::Lost, ..) => {
+                ("part of its data is on a missing physical volume".to_owned(), "connect the missing disk".to_owned())
+            }
+            _ if untried => ("it was not active when the inventory was read".to_owned(), activation_remedy(&path)),
+            (_, _, Some(how)) => {
+                (format!("it {how}"), elsewhere("remove the snapshot, or complete the merge or move,"))
+            }
+            (_, "snapshot", _) => (
+                "activating a snapshot may write to it".to_owned(),
+                elsewhere(&format!("remove the snapshot (lvremove {path})")),
+            ),
+            (_, "linear" | "striped" | "raid1", _) => {
+                let why = failure.unwrap_or("LVM did not activate it");
+                (why.to_owned(), activation_remedy(&path))
+            }
+            (_, kind, _) => (
+                format!("activating a volume of type {kind} writes to its disks"),
+                elsewhere("save what is needed, and remove the volume,"),
+            ),
+        };
+        OpaqueObject {
+            kind: OpaqueKind::LogicalVolume,
+            name: format!("logical volume {path} ({})", volume.kind),
+            devices: group.present_devices().cloned().collect(),
+            reason,
+            remedy,
+            untried,
+        }
+    }
+}
+
+fn activation_remedy(path: &str) -> String {
+    format!("activate it in the rescue shell (lvchange -ay {path})")
+}
+
+/// Returns whether the volume can be shown without writing.
+fn is_showable(volume: &LvmLogicalVolume) -> bool {
+    let is_free =
+        volume.entangled.is_none() || (volume.kind == "linear" && volume.entangled.as_deref() == Some(HAS_SNAPSHOT));
+    is_free && volume.health != VolumeHealth::Lost && SHOWABLE.contains(&volume.kind.as_str())
+}
+
+/// Returns whether a read-only mapping can show a volume that LVM refuses to activate.
+fn is_showable_in_closed_group(volume: &LvmLogicalVolume) -> bool {
+    is_showable(volume) && volume.kind != "striped"
+}

@@ -1,0 +1,54 @@
+//! Responses of the agent to a conductor.
+
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+/// Accepted command and its status.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CommandResult {
+    pub id: Uuid,
+    /// Name without its extension, such as `execute_deploy_step`.
+    pub command_name: &'static str,
+    pub command_status: CommandStatus,
+    pub command_error: Option<CommandFault>,
+    pub command_result: Option<Value>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum CommandStatus {
+    Running,
+    Succeeded,
+    Failed,
+    /// The agent's version differs from the one that listed its steps. Ironic uses this status for all kinds of steps.
+    CleanVersionMismatch,
+}
+
+/// Error of a command. Only `details` reaches the node's last error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CommandFault {
+    #[serde(rename = "type")]
+    pub kind: FaultKind,
+    pub code: u16,
+    pub message: String,
+    pub details: String,
+}
+
+/// Exception names of Ironic's own agent. `TypeError` would signal another protocol version to a conductor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum FaultKind {
+    CleaningError,
+    DeploymentError,
+    ServicingError,
+    HardwareManagerMethodNotFound,
+    VersionMismatch,
+    CommandExecutionError,
+}
+
+impl CommandFault {
+    pub fn new_execution_fault(details: impl Into<String>) -> CommandFault {
+        let message = "Command execution failed".to_owned();
+        CommandFault { kind: FaultKind::CommandExecutionError, code: 500, message, details: details.into() }
+    }
+}

@@ -1,0 +1,189 @@
+//! Slots for connections. Any machine on the network can connect, so at the limit a connection that has presented no token is closed: the
+//! oldest one of the address with most of them.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// Minimum interval between reports of closed connections.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+
+/// Open connections; cheap to clone.
+#[derive(Clone, Default)]
+pub struct ConnectionSlots(Arc<Mutex<SlotTable>>);
+
+#[derive(Default)]
+struct SlotTable {
+    places: Vec<Arc<OpenSlot>>,
+    /// Number of connections closed since the last report.
+    closed: u64,
+    reported: Option<Instant>,
+    /// Notified when a slot is freed.
+    given_back: Arc<Notify>,
+}
+
+struct OpenSlot {
+    address: IpAddr,
+    has_token: std::sync::atomic::AtomicBool,
+    gives_way: Notify,
+}
+
+/// Slot of one connection, freed on drop.
+pub struct ConnectionSlot {
+    places: ConnectionSlots,
+    place: Arc<OpenSlot>,
+}
+
+/// Result for a new connection.
+pub enum SlotResult {
+    Place(ConnectionSlot),
+    /// The address has too many connections.
+    TooManyOfAddress,
+    /// All slots are in use; one will be freed soon if a connection can be closed.
+    Full,
+}
+
+impl ConnectionSlots {
+    fn lock_table(&self) -> MutexGuard<'_, SlotTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Allocates a slot for a connection of that address. If all are in use, closes a connection without a token.
+    pub fn try_allocate(&self, address: IpAddr, all: usize, of_one_address: usize) -> SlotResult {
+        let mut taken = self.lock_table();
+        if taken.count_of_address(address) >= of_one_address {
+            return SlotResult::TooManyOfAddress;
+        }
+        if taken.places.len() >= all {
+            taken.close_oldest_unauthenticated();
+            return SlotResult::Full;
+        }
+        let has_token = false.into();
+        let place = Arc::new(OpenSlot { address, has_token, gives_way: Notify::new() });
+        taken.places.push(place.clone());
+        SlotResult::Place(ConnectionSlot { places: self.clone(), place })
+    }
+
+    /// Allocates a slot as [`ConnectionSlots::try_allocate`] does, and waits for one if all are in use. Returns `None` if the address has too many
+    /// connections.
+    pub async fn wait_for_slot(&self, address: IpAddr, all: usize, of_one_address: usize) -> Option<ConnectionSlot> {
+        loop {
+            let given_back = self.lock_table().given_back.clone();
+            let given_back = given_back.notified();
+            let mut given_back = std::pin::pin!(given_back);
+            given_back.as_mut().enable();
+            match self.try_allocate(address, all, of_one_address) {
+                SlotResult::Place(place) => return Some(place),
+                SlotResult::TooManyOfAddress => return None,
+                SlotResult::Full => given_back.await,
+            }
+        }
+    }
+
+    /// Returns a report of closed connections, at most once a minute.
+    pub fn report_closed(&self) -> Option<String> {
+        let mut taken = self.lock_table();
+        if taken.closed == 0 || taken.reported.is_some_and(|time| time.elapsed() < REPORT_EVERY) {
+            return None;
+        }
+        taken.reported = Some(Instant::now());
+        let closed = std::mem::take(&mut taken.closed);
+        Some(format!(
+            "{closed} connections without the conductor's token were closed because the limit of connections was reached"
+        ))
+    }
+}
+
+impl SlotTable {
+    fn count_of_address(&self, address: IpAddr) -> usize {
+        self.places.iter().filter(|place| place.address == address).count()
+    }
+
+    /// Closes the oldest connection without a token, of the address with most of them.
+    fn close_oldest_unauthenticated(&mut self) {
+        let without_token = || self.places.iter().filter(|place| !place.has_token());
+        let of = |address| without_token().filter(|place| place.address == address).count();
+        // The first one with the maximum is the oldest.
+        let most = without_token().map(|place| of(place.address)).max().unwrap_or_default();
+        if let Some(place) = without_token().find(|place| of(place.address) == most) {
+            place.gives_way.notify_one();
+            self.closed += 1;
+        }
+    }
+}
+
+impl OpenSlot {
+    fn has_token(&self) -> bool {
+        self.has_token.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+impl ConnectionSlot {
+    /// Records that a request on this connection had the conductor's token.
+    pub fn record_token(&self) {
+        self.place.has_token.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Completes when the connection must be closed.
+    pub async fn wait_until_closed(&self) {
+        self.place.gives_way.notified().await;
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        let mut taken = self.places.lock_table();
+        taken.places.retain(|place| !Arc::ptr_eq(place, &self.place));
+        taken.given_back.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn enter(places: &ConnectionSlots, last: u8) -> Option<ConnectionSlot> {
+        match places.try_allocate([10, 0, 0, last].into(), 4, 2) {
+            SlotResult::Place(place) => Some(place),
+            SlotResult::TooManyOfAddress | SlotResult::Full => None,
+        }
+    }
+
+    fn has_to_give_way(place: &ConnectionSlot) -> bool {
+        let mut asked = std::pin::pin!(place.wait_until_closed());
+        asked.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn the_oldest_connection_of_the_address_with_most_gives_way() {
+        let places = ConnectionSlots::default();
+        let taken: Vec<_> = [1, 2, 2, 3].map(|last| enter(&places, last).unwrap()).into();
+        assert!(matches!(places.try_allocate([10, 0, 0, 2].into(), 4, 2), SlotResult::TooManyOfAddress));
+        assert!(matches!(places.try_allocate([10, 0, 0, 4].into(), 4, 2), SlotResult::Full));
+        assert_eq!(taken.iter().map(has_to_give_way).collect::<Vec<_>>(), [false, true, false, false]);
+        assert_eq!(
+            places.report_closed().as_deref(),
+            Some(
+                "1 connections without the conductor's token were closed because the limit of connections was reached"
+            )
+        );
+        assert!(places.report_closed().is_none());
+        drop(taken);
+        assert!(enter(&places, 4).is_some());
+    }
+
+    #[test]
+    fn a_connection_with_the_token_stays() {
+        let places = ConnectionSlots::default();
+        let taken: Vec<_> = [1, 1, 2, 3].map(|last| enter(&places, last).unwrap()).into();
+        taken[0].record_token();
+        taken[1].record_token();
+        assert!(enter(&places, 4).is_none());
+        assert_eq!(taken.iter().map(has_to_give_way).collect::<Vec<_>>(), [false, false, true, false]);
+        taken[2].record_token();
+        taken[3].record_token();
+        assert!(enter(&places, 4).is_none());
+        assert!(!taken.iter().any(has_to_give_way), "all have the token: the next one waits");
+    }
+}

@@ -1,0 +1,52 @@
+//! PersistentVolumes for prepared volumes, as created by MetalK8s' operator, but without its finalizer, which nothing
+//! would remove.
+
+use super::{K8sVolume, VolumeContent};
+use serde_json::{Map, Value, json};
+
+/// Volume with its backing storage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackedVolume<'a> {
+    pub volume: &'a K8sVolume,
+    /// Persistent path: `/dev/disk/by-uuid/…`.
+    pub path: &'a str,
+    pub size_bytes: u64,
+}
+
+/// Returns input for `kubectl apply -f`: a single list in JSON, which is also valid YAML.
+pub fn format_manifests<'a>(volumes: impl IntoIterator<Item = BackedVolume<'a>>) -> String {
+    let items: Vec<Value> = volumes.into_iter().map(|backed| build_persistent_volume(&backed)).collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    // Texts and numbers always are JSON.
+    format!("# PersistentVolumes of this node, made by drophammer: kubectl apply -f\n{list:#}\n")
+}
+
+/// Builds a PersistentVolume: the template, overridden by the volume's own properties.
+fn build_persistent_volume(BackedVolume { volume, path, size_bytes }: &BackedVolume) -> Value {
+    let part = |name: &str| volume.template.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
+    let (mut metadata, mut spec): (Map<String, Value>, Map<String, Value>) = (part("metadata"), part("spec"));
+    metadata.insert("name".to_owned(), json!(volume.name));
+    let mode = match volume.content {
+        VolumeContent::Filesystem { .. } => "Filesystem",
+        VolumeContent::Block => "Block",
+    };
+    let mut local = json!({"path": path});
+    if let Some(format) = volume.class.fs_type {
+        local["fsType"] = json!(format.name());
+    }
+    let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [volume.node]});
+    let own = [
+        ("accessModes", json!(["ReadWriteOnce"])),
+        ("capacity", json!({"storage": size_bytes.to_string()})),
+        ("volumeMode", json!(mode)),
+        ("persistentVolumeReclaimPolicy", json!("Retain")),
+        ("storageClassName", json!(volume.class.name)),
+        ("local", local),
+        ("nodeAffinity", json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}})),
+    ];
+    spec.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    if !volume.class.mount_options.is_empty() {
+        spec.insert("mountOptions".to_owned(), json!(volume.class.mount_options));
+    }
+    json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec})
+}

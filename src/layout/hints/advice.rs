@@ -1,0 +1,102 @@
+//! Advice about valid hints that cannot match any disk.
+
+use super::expression::{HintCondition, SizeCondition};
+use super::placeholders::{self, exact_values};
+use super::{ComparisonOperator, DiskHints};
+use crate::layout::advice::{is_kernel_disk, suggest_disk};
+
+/// Transports as the inventory names them.
+const TRANSPORTS: [&str; 8] = ["sata", "sas", "nvme", "virtio", "usb", "scsi", "fc", "iscsi"];
+const WWN_STARTS: [&str; 5] = ["0x", "eui.", "nvme.", "t10.", "uuid."];
+/// 100 TiB: larger than any disk so far. Sizes in MiB exceed this.
+const HUGE_GIB: u64 = 100 << 10;
+
+/// Returns advice, each with the name of the hint. Invalid hints are ignored.
+pub fn collect_doubts(hints: &DiskHints) -> Vec<(String, String)> {
+    let doubt = |(hint, text): (&String, &String)| {
+        let message = match HintCondition::parse(hint, text).ok()? {
+            HintCondition::Size(number) => check_size(&number?)?,
+            HintCondition::Text(word) => exact_values(&word).into_iter().find_map(|value| check_text(hint, value))?,
+            HintCondition::Flag(_) => return None,
+        };
+        Some((hint.clone(), message))
+    };
+    hints.iter().filter_map(doubt).collect()
+}
+
+fn check_size(number: &SizeCondition) -> Option<String> {
+    let least = match number {
+        SizeCondition::Compared(
+            ComparisonOperator::Less | ComparisonOperator::AtMost | ComparisonOperator::NotEqual,
+            _,
+        ) => return None,
+        SizeCondition::Compared(_, gib) | SizeCondition::Within { low: gib, .. } => *gib,
+        SizeCondition::OneOf(all) => all.iter().copied().min()?,
+    };
+    (least >= HUGE_GIB).then(|| format!("no disk has {least} GiB: sizes in hints are in GiB"))
+}
+
+fn check_text(hint: &str, value: &str) -> Option<String> {
+    if let Some(placeholder) = placeholders::describe_if_placeholder(hint, value) {
+        return Some(placeholder);
+    }
+    match hint {
+        "name" => {
+            let name = value.strip_prefix("/dev/").unwrap_or(value);
+            let likely = suggest_disk(&format!("/dev/{name}"));
+            let likely = likely.map(|likely| format!("; did you mean {likely}?")).unwrap_or_default();
+            (!is_kernel_disk(name)).then(|| format!("{value} is not a kernel name of a disk{likely}"))
+        }
+        "tran" => (!TRANSPORTS.contains(&value))
+            .then(|| format!("{value} is not a transport; supported: {}", TRANSPORTS.join(", "))),
+        "hctl" => {
+            let numbers = value.split(':').filter(|part| part.parse::<u64>().is_ok()).count();
+            (numbers != 4 || value.split(':').count() != 4)
+                .then(|| format!("{value} is not a SCSI address: write four numbers, such as 0:0:1:0"))
+        }
+        "by_path" => (!value.starts_with("/dev/disk/by-path/"))
+            .then(|| format!("{value} is not a udev link: it must begin with /dev/disk/by-path/")),
+        "wwn" | "wwn_with_extension" => (!WWN_STARTS.iter().any(|start| value.starts_with(start)))
+            .then(|| format!("{value} is not a WWN: it must begin with one of {}", WWN_STARTS.join(", "))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_that_no_disk_can_match_is_doubted() {
+        for (hint, text, words) in [
+            ("name", "/dev/nvmne0n1", "did you mean /dev/nvme0n1?"),
+            ("name", "sda", ""),
+            ("name", "<in> nvm", ""),
+            ("tran", "<or> sata <or> pata", "pata is not a transport"),
+            ("tran", "SATA", ""),
+            ("hctl", "0:0:1", "four numbers"),
+            ("hctl", "0:0:1:0", ""),
+            ("by_path", "pci-0000:00:1f.2-ata-1", "must begin with /dev/disk/by-path/"),
+            ("wwn", "5000c500a1b2c3d7", "must begin with one of"),
+            ("wwn", "0x5000c500a1b2c3d7", ""),
+            ("size", ">= 480000", "sizes in hints are in GiB"),
+            ("size", "< 480000", ""),
+            ("size", "smallest", ""),
+            ("size", "16 GB", ""),
+            ("rotational", "true", ""),
+            ("serial", "anything", ""),
+            ("serial", "0000000000", "is a placeholder"),
+            ("serial", "s== None", "is a placeholder"),
+            ("serial", "<or> S1 <or> To be filled by O.E.M.", "is a placeholder"),
+            ("serial", "1234", ""),
+            ("serial", "<in> 0000", ""),
+            ("wwn", "0x0000000000000000", "is a placeholder"),
+            ("wwn_with_extension", "eui.0000000000000000", "is a placeholder"),
+        ] {
+            let hints = DiskHints::from([(hint.to_owned(), text.to_owned())]);
+            let found = collect_doubts(&hints);
+            assert_eq!(found.len(), usize::from(!words.is_empty()), "{hint} {text}: {found:?}");
+            assert!(found.iter().all(|(of, message)| of == hint && message.contains(words)), "{found:?}");
+        }
+    }
+}

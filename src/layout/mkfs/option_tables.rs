@@ -1,0 +1,230 @@
+//! Options of the mkfs tools, from their manuals and getopt(3) calls: e2fsprogs 1.47, xfsprogs 6.1, btrfs-progs 6.2, dosfstools 4.2,
+//! util-linux 2.38, and additions of later versions.
+
+use crate::layout::FilesystemFormat;
+
+pub struct MkfsTool {
+    pub name: &'static str,
+    pub options: &'static [MkfsOption],
+}
+
+pub struct MkfsOption {
+    pub letter: Option<char>,
+    /// Long name; empty if there is none.
+    pub long: &'static str,
+    pub takes: OptionArity,
+    pub rule: OptionRule,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OptionArity {
+    Nothing,
+    /// After the option or in the next word.
+    Value,
+    /// Only after `=`, or omitted.
+    Perhaps,
+}
+
+#[derive(Clone, Copy)]
+pub enum OptionRule {
+    Free,
+    /// Not allowed, with the reason.
+    Refused(&'static str),
+    /// Allowed only with the value of the layout's format.
+    Format,
+    /// Parts of the value that are not allowed, each with the reason.
+    Parts(&'static [(&'static str, &'static str)]),
+}
+
+use OptionArity::{Nothing, Perhaps, Value};
+use OptionRule::{Free, Parts, Refused};
+
+pub const DEVICE: &str = "it uses a device that is not in the layout";
+const UUID: &str = "the plan generates the UUID";
+const NO_FILESYSTEM: &str = "no filesystem would be created";
+const FILE: &str = "it uses a file of the ramdisk";
+const ELSEWHERE: &str = "the filesystem would not be at the start of the device";
+const JOURNAL_DEVICE: &str = "it would create a journal for another filesystem";
+
+/// Allowed short option without a value.
+const fn flag_option(letter: char) -> MkfsOption {
+    MkfsOption { letter: Some(letter), long: "", takes: Nothing, rule: Free }
+}
+
+/// Allowed short option with a value.
+const fn value_option(letter: char) -> MkfsOption {
+    MkfsOption { letter: Some(letter), long: "", takes: Value, rule: Free }
+}
+
+const fn long_option(letter: char, long: &'static str, takes: OptionArity) -> MkfsOption {
+    MkfsOption { letter: Some(letter), long, takes, rule: Free }
+}
+
+const fn long_only_option(long: &'static str, takes: OptionArity) -> MkfsOption {
+    MkfsOption { letter: None, long, takes, rule: Free }
+}
+
+impl MkfsOption {
+    const fn with_rule(self, rule: OptionRule) -> MkfsOption {
+        MkfsOption { rule, ..self }
+    }
+}
+
+pub fn find_tool(format: FilesystemFormat) -> Option<&'static MkfsTool> {
+    match format {
+        FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => Some(&MKE2FS),
+        FilesystemFormat::Xfs => Some(&XFS),
+        FilesystemFormat::Btrfs => Some(&BTRFS),
+        FilesystemFormat::Vfat => Some(&FAT),
+        FilesystemFormat::Swap => Some(&SWAP),
+        FilesystemFormat::Tmpfs | FilesystemFormat::None => None,
+    }
+}
+
+static MKE2FS: MkfsTool = MkfsTool {
+    name: "mke2fs",
+    options: &[
+        value_option('b'),
+        flag_option('c'),
+        value_option('C'),
+        value_option('d').with_rule(Refused(FILE)),
+        flag_option('D'),
+        value_option('e'),
+        value_option('E').with_rule(Parts(&[("offset", ELSEWHERE)])),
+        flag_option('F'),
+        value_option('g'),
+        value_option('G'),
+        value_option('i'),
+        value_option('I'),
+        flag_option('j'),
+        value_option('J').with_rule(Parts(&[("device", DEVICE)])),
+        flag_option('K'),
+        value_option('l').with_rule(Refused(FILE)),
+        value_option('L'),
+        value_option('m'),
+        value_option('M'),
+        flag_option('n').with_rule(Refused(NO_FILESYSTEM)),
+        value_option('N'),
+        value_option('o'),
+        // `feature_i3` is `journal_dev` by its number.
+        value_option('O').with_rule(Parts(&[("journal_dev", JOURNAL_DEVICE), ("feature_i3", JOURNAL_DEVICE)])),
+        flag_option('q'),
+        value_option('r'),
+        value_option('R').with_rule(Parts(&[("offset", ELSEWHERE)])),
+        value_option('s'),
+        flag_option('S').with_rule(Refused("it writes only superblocks")),
+        value_option('t').with_rule(OptionRule::Format),
+        value_option('T'),
+        value_option('U').with_rule(Refused(UUID)),
+        flag_option('v'),
+        flag_option('V').with_rule(Refused(NO_FILESYSTEM)),
+        value_option('z').with_rule(Refused(FILE)),
+    ],
+};
+
+static XFS: MkfsTool = MkfsTool {
+    name: "mkfs.xfs",
+    options: &[
+        value_option('b'),
+        value_option('c').with_rule(Refused(FILE)),
+        flag_option('C'),
+        value_option('d').with_rule(Parts(&[("name", DEVICE), ("file", FILE)])),
+        flag_option('f'),
+        value_option('i'),
+        flag_option('K'),
+        value_option('l').with_rule(Parts(&[("logdev", DEVICE), ("name", DEVICE), ("file", FILE)])),
+        value_option('L'),
+        value_option('m').with_rule(Parts(&[("uuid", UUID)])),
+        value_option('n'),
+        flag_option('N').with_rule(Refused(NO_FILESYSTEM)),
+        value_option('p').with_rule(Refused(FILE)),
+        flag_option('q'),
+        value_option('r').with_rule(Parts(&[("rtdev", DEVICE), ("name", DEVICE), ("file", FILE)])),
+        value_option('s'),
+        flag_option('V').with_rule(Refused(NO_FILESYSTEM)),
+        long_only_option("unsupported", Nothing),
+    ],
+};
+
+static BTRFS: MkfsTool = MkfsTool {
+    name: "mkfs.btrfs",
+    options: &[
+        value_option('A'),
+        long_option('b', "byte-count", Value),
+        long_only_option("checksum", Value),
+        long_only_option("csum", Value),
+        long_option('d', "data", Value),
+        long_only_option("device-uuid", Value).with_rule(Refused(UUID)),
+        long_option('f', "force", Nothing),
+        long_only_option("help", Nothing).with_rule(Refused(NO_FILESYSTEM)),
+        long_option('K', "nodiscard", Nothing),
+        long_option('l', "leafsize", Value),
+        long_option('L', "label", Value),
+        long_option('m', "metadata", Value),
+        long_option('M', "mixed", Nothing),
+        long_option('n', "nodesize", Value),
+        long_option('O', "features", Value),
+        long_option('q', "quiet", Nothing),
+        long_option('r', "rootdir", Value).with_rule(Refused(FILE)),
+        long_option('R', "runtime-features", Value),
+        long_option('s', "sectorsize", Value),
+        long_only_option("shrink", Nothing),
+        long_option('U', "uuid", Value).with_rule(Refused(UUID)),
+        long_option('v', "verbose", Nothing),
+        long_option('V', "version", Nothing).with_rule(Refused(NO_FILESYSTEM)),
+    ],
+};
+
+static FAT: MkfsTool = MkfsTool {
+    name: "mkfs.vfat",
+    options: &[
+        flag_option('a'),
+        flag_option('A'),
+        value_option('b'),
+        flag_option('c'),
+        flag_option('C').with_rule(Refused(FILE)),
+        value_option('D'),
+        value_option('f'),
+        value_option('F'),
+        value_option('g'),
+        value_option('h'),
+        value_option('i').with_rule(Refused(UUID)),
+        flag_option('I'),
+        value_option('l').with_rule(Refused(FILE)),
+        value_option('m').with_rule(Refused(FILE)),
+        value_option('M'),
+        value_option('n'),
+        value_option('r'),
+        value_option('R'),
+        value_option('s'),
+        value_option('S'),
+        flag_option('v'),
+        long_only_option("codepage", Value),
+        long_only_option("help", Nothing).with_rule(Refused(NO_FILESYSTEM)),
+        long_only_option("invariant", Nothing),
+        long_only_option("mbr", Perhaps),
+        long_only_option("offset", Value).with_rule(Refused(ELSEWHERE)),
+        long_only_option("variant", Value),
+    ],
+};
+
+static SWAP: MkfsTool = MkfsTool {
+    name: "mkswap",
+    options: &[
+        long_option('c', "check", Nothing),
+        long_option('e', "endianness", Value),
+        long_option('f', "force", Nothing),
+        long_option('F', "file", Nothing).with_rule(Refused(FILE)),
+        long_option('h', "help", Nothing).with_rule(Refused(NO_FILESYSTEM)),
+        long_option('L', "label", Value),
+        long_only_option("lock", Perhaps),
+        long_option('o', "offset", Value).with_rule(Refused(ELSEWHERE)),
+        long_option('p', "pagesize", Value),
+        long_option('q', "quiet", Nothing),
+        long_option('s', "size", Value),
+        long_option('U', "uuid", Value).with_rule(Refused(UUID)),
+        long_option('v', "swapversion", Value),
+        long_only_option("verbose", Nothing),
+        long_option('V', "version", Nothing).with_rule(Refused(NO_FILESYSTEM)),
+    ],
+};

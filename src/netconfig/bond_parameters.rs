@@ -1,0 +1,130 @@
+//! Parameters of bonds: valid values, and names in each network manager.
+
+/// Bond parameter, with its name in each network manager.
+pub(super) struct BondParameter {
+    pub netplan: &'static str,
+    /// Name in sysfs, `ip link` and NetworkManager.
+    pub kernel: &'static str,
+    pub networkd: &'static str,
+    pub kind: ParameterType,
+    /// Bond modes that support the parameter; empty if all do.
+    pub modes: &'static [&'static str],
+}
+
+pub(super) enum ParameterType {
+    OneOf(&'static [&'static str]),
+    Milliseconds,
+    Number,
+    /// IPv4 addresses.
+    Targets,
+}
+
+/// Interval of carrier monitoring. NetworkManager defaults to it; without it, the other managers create a bond that does not detect link
+/// failures.
+pub(super) const MII_MILLISECONDS: &str = "100";
+pub(super) const DEFAULT_MODE: &str = "balance-rr";
+
+pub(super) const WITH_PRIMARY: &[&str] = &["active-backup", "balance-tlb", "balance-alb"];
+const LACP: &[&str] = &["802.3ad"];
+
+pub(super) const PARAMETERS: &[BondParameter] = &[
+    BondParameter {
+        netplan: "mode",
+        kernel: "mode",
+        networkd: "Mode",
+        kind: ParameterType::OneOf(&[
+            "balance-rr",
+            "active-backup",
+            "balance-xor",
+            "broadcast",
+            "802.3ad",
+            "balance-tlb",
+            "balance-alb",
+        ]),
+        modes: &[],
+    },
+    BondParameter {
+        netplan: "mii-monitor-interval",
+        kernel: "miimon",
+        networkd: "MIIMonitorSec",
+        kind: ParameterType::Milliseconds,
+        modes: &[],
+    },
+    BondParameter {
+        netplan: "up-delay",
+        kernel: "updelay",
+        networkd: "UpDelaySec",
+        kind: ParameterType::Milliseconds,
+        modes: &[],
+    },
+    BondParameter {
+        netplan: "down-delay",
+        kernel: "downdelay",
+        networkd: "DownDelaySec",
+        kind: ParameterType::Milliseconds,
+        modes: &[],
+    },
+    BondParameter {
+        netplan: "arp-interval",
+        kernel: "arp_interval",
+        networkd: "ARPIntervalSec",
+        kind: ParameterType::Milliseconds,
+        modes: &["balance-rr", "active-backup", "balance-xor", "broadcast"],
+    },
+    BondParameter {
+        netplan: "arp-ip-targets",
+        kernel: "arp_ip_target",
+        networkd: "ARPIPTargets",
+        kind: ParameterType::Targets,
+        modes: &[],
+    },
+    BondParameter {
+        netplan: "lacp-rate",
+        kernel: "lacp_rate",
+        networkd: "LACPTransmitRate",
+        kind: ParameterType::OneOf(&["slow", "fast"]),
+        modes: LACP,
+    },
+    BondParameter {
+        netplan: "min-links",
+        kernel: "min_links",
+        networkd: "MinLinks",
+        kind: ParameterType::Number,
+        modes: &[],
+    },
+    BondParameter {
+        netplan: "ad-select",
+        kernel: "ad_select",
+        networkd: "AdSelect",
+        kind: ParameterType::OneOf(&["stable", "bandwidth", "count"]),
+        modes: LACP,
+    },
+    BondParameter {
+        netplan: "transmit-hash-policy",
+        kernel: "xmit_hash_policy",
+        networkd: "TransmitHashPolicy",
+        kind: ParameterType::OneOf(&["layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4"]),
+        modes: &["balance-xor", "802.3ad", "balance-tlb", "balance-alb"],
+    },
+    BondParameter {
+        netplan: "primary-reselect-policy",
+        kernel: "primary_reselect",
+        networkd: "PrimaryReselectPolicy",
+        kind: ParameterType::OneOf(&["always", "better", "failure"]),
+        modes: WITH_PRIMARY,
+    },
+    BondParameter {
+        netplan: "fail-over-mac-policy",
+        kernel: "fail_over_mac",
+        networkd: "FailOverMACPolicy",
+        kind: ParameterType::OneOf(&["none", "active", "follow"]),
+        modes: &["active-backup"],
+    },
+];
+
+impl super::BondConfig {
+    /// Returns the parameters that are set, in the order of the table.
+    pub(super) fn set_parameters(&self) -> impl Iterator<Item = (&'static BondParameter, &str)> {
+        PARAMETERS.iter().filter_map(|parameter| Some((parameter, self.parameters.get(parameter.netplan)?.as_str())))
+    }
+}

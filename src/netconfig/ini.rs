@@ -1,0 +1,56 @@
+//! INI files: units of systemd-networkd, keyfiles of NetworkManager, and udev's `.link` files.
+
+use super::{NetworkConfig, NicSelector, RenderedFile, WRITTEN_BY};
+use std::fmt::Display;
+
+/// INI file under construction. Sections without keys are omitted.
+#[derive(Default)]
+pub(super) struct IniFile(Vec<(&'static str, Vec<String>)>);
+
+impl IniFile {
+    pub fn section(&mut self, name: &'static str) -> &mut IniFile {
+        self.0.push((name, Vec::new()));
+        self
+    }
+
+    /// Adds a key to the last section.
+    pub fn set(&mut self, key: impl Display, value: impl Display) -> &mut IniFile {
+        if let Some((_, lines)) = self.0.last_mut() {
+            lines.push(format!("{key}={value}"));
+        }
+        self
+    }
+
+    /// Adds a line for each value.
+    pub fn set_each(&mut self, key: &str, values: impl IntoIterator<Item = impl Display>) -> &mut IniFile {
+        for value in values {
+            self.set(key, value);
+        }
+        self
+    }
+
+    pub fn to_text(&self) -> String {
+        let filled = self.0.iter().filter(|(_, lines)| !lines.is_empty());
+        let sections: Vec<String> = filled.map(|(name, lines)| format!("[{name}]\n{}\n", lines.join("\n"))).collect();
+        format!("{WRITTEN_BY}\n{}", sections.join("\n"))
+    }
+
+    pub fn to_file(&self, path: String, mode: u32) -> RenderedFile {
+        RenderedFile { path, mode, content: self.to_text() }
+    }
+}
+
+impl NetworkConfig {
+    /// Renders the `.link` file by which udev names the NIC. It replaces systemd's default `.link` file, so it contains all settings.
+    pub(super) fn render_link_file(&self, id: &str, name: &str) -> Option<RenderedFile> {
+        let ethernet = self.ethernets.get(id)?;
+        let mut ini = IniFile::default();
+        ini.section("Match");
+        match &ethernet.card {
+            NicSelector::Mac(mac) => ini.set("PermanentMACAddress", mac),
+            NicSelector::Name(name) => ini.set("OriginalName", name),
+        };
+        ini.section("Link").set("Name", name).set_each("MTUBytes", ethernet.settings.mtu);
+        Some(ini.to_file(format!("/etc/systemd/network/10-drophammer-{id}.link"), 0o644))
+    }
+}

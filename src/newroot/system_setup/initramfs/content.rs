@@ -1,0 +1,217 @@
+//! Parser of initramfs contents: concatenated cpio archives, of which the last one is compressed
+//! (Documentation/driver-api/early-userspace/buffer-format.rst of Linux).
+
+use std::collections::BTreeSet;
+use std::io::{self, BufRead, BufReader, Read};
+
+/// Maximum unpacked size; the kernel could not unpack a larger one.
+const MOST_BYTES: u64 = 4 << 30;
+const MOST_NAME_BYTES: u64 = 4096;
+const MOST_CONF_BYTES: u64 = 1 << 20;
+
+/// Size of a header, including the magic.
+const HEADER_BYTES: usize = 110;
+const END: &str = "TRAILER!!!";
+
+/// Contents that determine whether the machine can boot with it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct InitramfsContent {
+    /// Names of kernel modules, with underscores.
+    pub modules: BTreeSet<String>,
+    /// Names of files in program directories.
+    pub programs: BTreeSet<String>,
+    pub mdadm_conf: Option<String>,
+    pub is_dracut: bool,
+}
+
+/// Parses an initramfs.
+///
+/// # Errors
+/// It is damaged, or its compression is not supported.
+pub fn read_initramfs(file: impl Read) -> io::Result<InitramfsContent> {
+    let mut content = InitramfsContent::default();
+    read_archives(BufReader::with_capacity(1 << 20, file.take(MOST_BYTES)), true, &mut content)?;
+    Ok(content)
+}
+
+fn read_archives(mut from: impl BufRead, may_be_compressed: bool, content: &mut InitramfsContent) -> io::Result<()> {
+    loop {
+        // Padding between archives.
+        let zeros = from.fill_buf()?.iter().take_while(|byte| **byte == 0).count();
+        if zeros > 0 {
+            from.consume(zeros);
+            continue;
+        }
+        let mut start = [0; 6];
+        if !fill_buffer(&mut from, &mut start)? {
+            return Ok(());
+        }
+        match start {
+            [b'0', b'7', b'0', b'7', b'0', b'1' | b'2'] => read_archive(&mut from, content)?,
+            _ if may_be_compressed => return read_compressed(start, from, content),
+            _ => return Err(unknown_format(&start)),
+        }
+    }
+}
+
+fn read_compressed(start: [u8; 6], from: impl BufRead, content: &mut InitramfsContent) -> io::Result<()> {
+    let whole = (&start[..]).chain(from);
+    let plain: Box<dyn Read + '_> = match start {
+        [0x1f, 0x8b, ..] => Box::new(flate2::bufread::GzDecoder::new(whole)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::stream::read::Decoder::with_buffer(whole)?.single_frame()),
+        [0xfd, b'7', b'z', b'X', b'Z', 0] => Box::new(liblzma::bufread::XzDecoder::new(whole)),
+        _ => return Err(unknown_format(&start)),
+    };
+    read_archives(BufReader::with_capacity(1 << 20, plain.take(MOST_BYTES)), false, content)
+}
+
+fn unknown_format(start: &[u8]) -> io::Error {
+    let hex: Vec<String> = start.iter().map(|byte| format!("{byte:02x}")).collect();
+    io::Error::other(format!("unsupported format, neither cpio nor gzip, zstd or xz: {}", hex.join(" ")))
+}
+
+/// Fills the buffer; returns false at the end.
+fn fill_buffer(from: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
+    let got = from.read(&mut into[..1])?;
+    if got == 0 {
+        return Ok(false);
+    }
+    from.read_exact(&mut into[1..]).map(|()| true)
+}
+
+/// Parses an archive whose first magic was already read.
+fn read_archive(from: &mut impl BufRead, content: &mut InitramfsContent) -> io::Result<()> {
+    let mut magic_is_read = true;
+    loop {
+        let mut header = [b'0'; HEADER_BYTES];
+        let begin = if magic_is_read { 6 } else { 0 };
+        from.read_exact(&mut header[begin..])?;
+        magic_is_read = false;
+        let (size, name_size) = (parse_field(&header, 6)?, parse_field(&header, 11)?);
+        if name_size == 0 || name_size > MOST_NAME_BYTES {
+            return Err(io::Error::other("invalid length of a name"));
+        }
+        let mut name = vec![0; name_size as usize];
+        from.read_exact(&mut name)?;
+        skip_bytes(from, padding_bytes(HEADER_BYTES as u64 + name_size))?;
+        let name = String::from_utf8_lossy(&name);
+        let name = name.trim_end_matches('\0');
+        if name == END {
+            return Ok(());
+        }
+        let mut rest = size + padding_bytes(size);
+        if is_mdadm_conf(name) && size <= MOST_CONF_BYTES {
+            let mut text = Vec::new();
+            rest -= from.by_ref().take(size).read_to_end(&mut text)? as u64;
+            content.mdadm_conf = Some(String::from_utf8_lossy(&text).into_owned());
+        }
+        content.record_path(name);
+        skip_bytes(from, rest)?;
+    }
+}
+
+/// Parses one of the eight-digit fields after the magic.
+fn parse_field(header: &[u8; HEADER_BYTES], number: usize) -> io::Result<u64> {
+    let digits = &header[6 + number * 8..][..8];
+    let value = std::str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    value.ok_or_else(|| io::Error::other("damaged header"))
+}
+
+fn padding_bytes(size: u64) -> u64 {
+    (4 - size % 4) % 4
+}
+
+fn skip_bytes(from: &mut impl BufRead, bytes: u64) -> io::Result<()> {
+    let skipped = io::copy(&mut from.take(bytes), &mut io::sink())?;
+    if skipped == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+fn is_mdadm_conf(name: &str) -> bool {
+    matches!(name.trim_start_matches("./"), "etc/mdadm.conf" | "etc/mdadm/mdadm.conf")
+}
+
+impl InitramfsContent {
+    fn record_path(&mut self, path: &str) {
+        let path = path.trim_start_matches("./");
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        if let Some((module, "" | ".xz" | ".zst" | ".gz")) = name.split_once(".ko") {
+            self.modules.insert(module.replace('-', "_"));
+        } else if dir.ends_with("bin") {
+            self.programs.insert(name.to_owned());
+        }
+        self.is_dracut |= dir.ends_with("lib/dracut");
+    }
+}
+
+#[cfg(test)]
+pub(in super::super) mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// Returns an archive with these files.
+    pub fn cpio(files: &[(&str, &str)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (name, text) in files.iter().chain(&[(END, "")]) {
+            let mut fields = [0; 13];
+            (fields[6], fields[11]) = (text.len(), name.len() + 1);
+            bytes.extend(b"070701");
+            bytes.extend(fields.iter().flat_map(|field| format!("{field:08x}").into_bytes()));
+            bytes.extend(name.bytes().chain([0]));
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes.extend(text.bytes());
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        writer.write_all(bytes).unwrap();
+        writer.finish().unwrap()
+    }
+
+    #[test]
+    fn modules_programs_and_the_arrays_are_found_in_every_compression() {
+        let files = [
+            ("usr/lib/modules/6.1/kernel/fs/ext4/ext4.ko", "x"),
+            ("usr/lib/modules/6.1/kernel/drivers/md/dm-mod.ko.zst", "xx"),
+            ("usr/sbin/mdadm", "xxx"),
+            ("etc/mdadm/mdadm.conf", "ARRAY /dev/md0 UUID=1\n"),
+            ("usr/lib/dracut/hooks", ""),
+        ];
+        let main = cpio(&files);
+        let early = [cpio(&[("kernel/x86/microcode/GenuineIntel.bin", "xxxxx")]), vec![0; 512]].concat();
+        let xz = {
+            let mut writer = liblzma::write::XzEncoder::new(Vec::new(), 1);
+            writer.write_all(&main).unwrap();
+            writer.finish().unwrap()
+        };
+        let zstd = zstd::stream::encode_all(&main[..], 1).unwrap();
+        for (what, main) in [("plain", main.clone()), ("gzip", gzip(&main)), ("zstd", zstd), ("xz", xz)] {
+            let content = read_initramfs(&[&early[..], &main, &[0; 3]].concat()[..]).unwrap();
+            assert_eq!(content.modules.iter().map(String::as_str).collect::<Vec<_>>(), ["dm_mod", "ext4"], "{what}");
+            assert!(content.programs.contains("mdadm") && content.is_dracut, "{what}");
+            assert_eq!(content.mdadm_conf.as_deref(), Some("ARRAY /dev/md0 UUID=1\n"), "{what}");
+        }
+    }
+
+    #[test]
+    fn damaged_ones_are_errors() {
+        let good = cpio(&[("a", "b")]);
+        let mut impossible = good.clone();
+        impossible[6 + 11 * 8..][..8].copy_from_slice(b"ffffffff");
+        let mut no_number = good.clone();
+        no_number[6 + 6 * 8..][..8].copy_from_slice(b"zzzzzzzz");
+        for bytes in [
+            &b"\x02\x21\x4c\x18 lz4"[..],
+            b"070701",
+            &good[..good.len() - 20],
+            &impossible,
+            &no_number,
+            &gzip(b"text that is none"),
+        ] {
+            assert!(read_initramfs(bytes).is_err(), "{bytes:?}");
+        }
+        assert_eq!(read_initramfs(&b""[..]).unwrap(), InitramfsContent::default());
+    }
+}

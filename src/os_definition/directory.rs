@@ -1,0 +1,234 @@
+//! Parser for the directory of an OS definition, by Ganeti's rules.
+
+use super::parameters::variable_name;
+use super::{OsSelector, ParameterChange, SelectedDefinition, is_name};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+pub const VERIFY: &str = "verify";
+const API: &str = "ganeti_api_version";
+const PARAMETERS: &str = "parameters.list";
+const VARIANTS: &str = "variants.list";
+pub const CREATE: &str = "create";
+/// File that lists the programs which `create` calls. This is an extension: on a Ganeti node all of them are installed.
+pub const NEEDS: &str = "needs";
+const UNTRUSTED: &str = "create_untrusted";
+const IMAGE: &str = "image";
+
+/// Programs that a definition with its own `create` must also have.
+const OTHERS: [&str; 3] = ["import", "export", "rename"];
+
+/// Supported versions of the OS interface: those of Ganeti 3.0.
+const VERSIONS: [u32; 3] = [20, 15, 10];
+
+/// First version of the interface with variants.
+const WITH_VARIANTS: u32 = 15;
+/// First version of the interface with parameters and `verify`.
+const WITH_PARAMETERS: u32 = 20;
+
+/// Files by their paths in the directory.
+pub type DefinitionFiles = BTreeMap<String, DefinitionFile>;
+
+/// File of an OS definition.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct DefinitionFile {
+    /// Whether the owner may execute the file.
+    #[serde(default)]
+    pub executable: bool,
+    /// Content of the file.
+    pub text: String,
+}
+
+/// Valid OS definition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OsDefinition {
+    pub name: String,
+    /// Newest version of the interface that both the definition and this program support.
+    pub api: u32,
+    pub source: SystemSource,
+    pub parameters: Vec<OsParameter>,
+    pub variants: Vec<String>,
+    /// Files needed to run the programs of the definition.
+    pub files: DefinitionFiles,
+}
+
+/// Origin of the system's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SystemSource {
+    /// The definition's `create` program.
+    Create,
+    /// Id of an image.
+    Image(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OsParameter {
+    pub name: String,
+    /// Description, in one line.
+    pub about: String,
+}
+
+impl OsDefinition {
+    /// Parses the files of a definition.
+    ///
+    /// # Errors
+    /// Returns all problems found, one line each.
+    pub fn parse(name: &str, mut files: DefinitionFiles) -> Result<OsDefinition, Vec<String>> {
+        let mut wrong = Vec::new();
+        if !is_name(name) {
+            wrong.push(format!("{name:?} is not a valid OS definition name; use letters, digits, - and _"));
+        }
+        let spoken = collect_problems(parse_versions(&files), &mut wrong).unwrap_or_default();
+        // Ganeti decides by the newest version that the definition lists, even if it does not support that version.
+        let newest = spoken.iter().copied().max().unwrap_or_default();
+        let api = VERSIONS.into_iter().find(|version| spoken.contains(version));
+        if api.is_none() && !spoken.is_empty() {
+            let (theirs, ours) = (join_words(&spoken), join_words(&VERSIONS));
+            wrong.push(format!("{API}: unsupported interface version {theirs}; supported: {ours}"));
+        }
+        let source = collect_problems(parse_source(&files), &mut wrong);
+        let mut programs = if source == Some(SystemSource::Create) { OTHERS.to_vec() } else { Vec::new() };
+        if newest >= WITH_PARAMETERS {
+            programs.push(VERIFY);
+        }
+        wrong.extend(programs.into_iter().filter_map(|program| find_program_problem(&files, program)));
+        let has_variants = api.is_some_and(|api| api >= WITH_VARIANTS);
+        let variants = if has_variants { parse_variants(&files) } else { Vec::new() };
+        let parameters =
+            if newest >= WITH_PARAMETERS { collect_problems(parse_parameters(&files), &mut wrong) } else { None };
+        match (api, source) {
+            (Some(api), Some(source)) if wrong.is_empty() => {
+                let parameters = parameters.unwrap_or_default();
+                if newest < WITH_PARAMETERS {
+                    // Without parameters there is nothing to verify.
+                    files.remove(VERIFY);
+                }
+                Ok(OsDefinition { name: name.to_owned(), api, source, parameters, variants, files })
+            }
+            _ => Err(wrong),
+        }
+    }
+
+    /// Returns the named variant, or the first one if none is named.
+    ///
+    /// # Errors
+    /// Returns an error if the variant does not exist.
+    pub fn resolve_variant(&self, os: &OsSelector) -> Result<&str, String> {
+        if os.variant.is_empty() {
+            return Ok(self.variants.first().map_or("", String::as_str));
+        }
+        self.variants.iter().find(|variant| **variant == os.variant).map(String::as_str).ok_or_else(|| {
+            let there =
+                if self.variants.is_empty() { "none are defined".to_owned() } else { list_choices(&self.variants) };
+            format!("{}: unknown variant {:?}; {there}", self.name, os.variant)
+        })
+    }
+
+    /// Returns the parameter that a change sets or removes.
+    ///
+    /// # Errors
+    /// Returns an error that lists the existing parameters if it does not exist.
+    pub fn find_parameter(&self, change: &ParameterChange) -> Result<&OsParameter, String> {
+        let wanted = variable_name(change.key());
+        self.parameters.iter().find(|parameter| variable_name(&parameter.name) == wanted).ok_or_else(|| {
+            let names: Vec<&str> = self.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+            let there = if names.is_empty() { "none are defined".to_owned() } else { list_choices(&names) };
+            format!("{}: unknown parameter {:?}; {there}", self.name, change.key())
+        })
+    }
+
+    /// Combines the definition with a variant and resolved parameters, for an allocation.
+    pub fn select(&self, variant: &str, parameters: BTreeMap<String, String>) -> SelectedDefinition {
+        SelectedDefinition {
+            name: self.name.clone(),
+            variant: variant.to_owned(),
+            api: self.api,
+            parameters,
+            files: self.files.clone(),
+        }
+    }
+}
+
+fn collect_problems<T>(read: Result<T, Vec<String>>, wrong: &mut Vec<String>) -> Option<T> {
+    read.map_err(|why| wrong.extend(why)).ok()
+}
+
+fn parse_versions(files: &DefinitionFiles) -> Result<Vec<u32>, Vec<String>> {
+    let Some(file) = files.get(API) else { return Err(vec![format!("{API} is missing")]) };
+    let read = |(index, line): (usize, &str)| {
+        line.trim().parse().map_err(|_| format!("{API}:{}: {:?} is not a version number", index + 1, line.trim()))
+    };
+    let lines: Vec<Result<u32, String>> = file.text.lines().enumerate().map(read).collect();
+    let wrong: Vec<String> = lines.iter().filter_map(|line| line.clone().err()).collect();
+    match lines.is_empty() {
+        true => Err(vec![format!("{API} is empty")]),
+        false if wrong.is_empty() => Ok(lines.into_iter().flatten().collect()),
+        false => Err(wrong),
+    }
+}
+
+fn parse_source(files: &DefinitionFiles) -> Result<SystemSource, Vec<String>> {
+    let wrong = |why: &str| Err(vec![why.to_owned()]);
+    match (files.get(IMAGE), files.contains_key(CREATE)) {
+        (Some(_), true) => wrong("both image and create exist; keep only one of them"),
+        (None, true) => find_program_problem(files, CREATE).map_or(Ok(SystemSource::Create), |why| Err(vec![why])),
+        (None, false) if files.contains_key(UNTRUSTED) => {
+            wrong("create_untrusted is supported only in virtual machines of Ganeti; provide create or image")
+        }
+        (None, false) => wrong("neither create nor image exists; provide one of them"),
+        (Some(image), false) => match parse_list(&image.text)[..] {
+            [id] => Ok(SystemSource::Image(id.to_owned())),
+            [] => wrong("image is empty; write the id of one image into it"),
+            _ => wrong("image has several lines; write the id of one image into it"),
+        },
+    }
+}
+
+fn find_program_problem(files: &DefinitionFiles, name: &str) -> Option<String> {
+    match files.get(name) {
+        None => Some(format!("{name} is missing")),
+        Some(file) if !file.executable => Some(format!("{name} is not executable")),
+        Some(_) => None,
+    }
+}
+
+/// Returns the lines of a list without blank lines and comments, as Ganeti does.
+pub fn parse_list(text: &str) -> Vec<&str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
+}
+
+fn parse_variants(files: &DefinitionFiles) -> Vec<String> {
+    files.get(VARIANTS).map(|file| parse_list(&file.text).into_iter().map(str::to_owned).collect()).unwrap_or_default()
+}
+
+/// Parses `parameters.list`: one parameter a line, its name, whitespace and its description.
+fn parse_parameters(files: &DefinitionFiles) -> Result<Vec<OsParameter>, Vec<String>> {
+    let Some(file) = files.get(PARAMETERS) else { return Err(vec![format!("{PARAMETERS} is missing")]) };
+    let (mut all, mut wrong) = (Vec::<OsParameter>::new(), Vec::new());
+    for (number, line) in (1..).zip(file.text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        let (name, about) = line.trim().split_once(char::is_whitespace).unwrap_or((line.trim(), ""));
+        let same = all.iter().find(|other| variable_name(&other.name) == variable_name(name));
+        if let Err(why) = super::parameters::check_parameter_name(name) {
+            wrong.push(format!("{PARAMETERS}:{number}: {why}"));
+        } else if let Some(other) = same {
+            let (one, variable) = (&other.name, variable_name(name));
+            wrong.push(format!(
+                "{PARAMETERS}:{number}: {name:?} and {one:?} have the same environment variable, \
+                                {variable}"
+            ));
+        } else {
+            all.push(OsParameter { name: name.to_owned(), about: about.trim().to_owned() });
+        }
+    }
+    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+}
+
+fn list_choices(words: &[impl Display]) -> String {
+    format!("available: {}", join_words(words))
+}
+
+fn join_words(words: &[impl Display]) -> String {
+    words.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

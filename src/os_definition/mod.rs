@@ -1,0 +1,108 @@
+//! OS definitions in Ganeti's format: a directory with parameters, variants, and a `verify` program that rejects
+//! invalid parameters before anything is erased. `directory` parses a definition, `parameters` resolves the values of
+//! its parameters, and `environment` builds the environment of its programs. Reading the files and running the programs
+//! is done elsewhere.
+
+mod directory;
+mod environment;
+mod parameters;
+mod required_programs;
+#[cfg(test)]
+mod tests;
+
+pub use directory::{DefinitionFile, DefinitionFiles, OsDefinition, OsParameter, SystemSource};
+pub use environment::{GanetiDisk, GanetiInstance, GanetiNic};
+pub use parameters::{ParameterChange, ParameterLevels};
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Component, Path};
+
+/// Ganeti's `DEFAULT_PATH` of programs that it starts.
+pub const PATH: &str = "/sbin:/bin:/usr/sbin:/usr/bin";
+
+/// OS definition and variant: `NAME` or `NAME+VARIANT`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OsSelector {
+    pub name: String,
+    /// Empty if no variant is named.
+    pub variant: String,
+}
+
+impl OsSelector {
+    /// Parses `NAME` or `NAME+VARIANT`.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be the name of a definition.
+    pub fn parse(text: &str) -> Result<OsSelector, String> {
+        let (name, variant) = text.split_once('+').map_or((text, None), |(name, variant)| (name, Some(variant)));
+        if !is_name(name) {
+            return Err(format!("{name:?} is not a valid OS definition name; use letters, digits, - and _"));
+        }
+        match variant {
+            Some(variant) if variant.is_empty() || variant.contains(char::is_whitespace) => {
+                Err(format!("{text:?}: the variant name after the + is missing or invalid"))
+            }
+            _ => Ok(OsSelector { name: name.to_owned(), variant: variant.unwrap_or_default().to_owned() }),
+        }
+    }
+}
+
+impl std::fmt::Display for OsSelector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)?;
+        if self.variant.is_empty() { Ok(()) } else { write!(f, "+{}", self.variant) }
+    }
+}
+
+/// Returns whether Ganeti accepts this name for a definition's directory.
+pub fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+}
+
+/// OS definition selected for an allocation, with everything that its programs need. The agent receives it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct SelectedDefinition {
+    /// Name of the definition's directory.
+    pub name: String,
+    /// Variant; empty if the definition has none.
+    #[serde(default)]
+    pub variant: String,
+    /// Version of Ganeti's OS interface: 10, 15 or 20.
+    pub api: u32,
+    /// Values by parameter name. A parameter that is missing here has the definition's default.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, String>,
+    /// Files by path in the definition's directory, including `verify` if the definition has one.
+    #[serde(default)]
+    pub files: DefinitionFiles,
+}
+
+impl SelectedDefinition {
+    pub fn selector(&self) -> OsSelector {
+        OsSelector { name: self.name.clone(), variant: self.variant.clone() }
+    }
+
+    /// Returns why this cannot come from a valid definition, if so.
+    pub fn find_problem(&self) -> Option<String> {
+        let is_inside = |path: &String| {
+            !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+        };
+        let name = OsSelector::parse(&self.selector().to_string()).err();
+        let parameter = self.parameters.iter().find_map(|(name, value)| parameters::check_parameter(name, value).err());
+        let outside = self.files.keys().find(|path| !is_inside(path));
+        let outside = outside.map(|path| format!("{path:?} is not a valid path of a file in a definition"));
+        name.or(parameter).or(outside).or(self.required_programs().err())
+    }
+
+    /// Returns whether the definition has a `create` program. If not, it refers to an image.
+    pub fn has_create(&self) -> bool {
+        self.files.contains_key(directory::CREATE)
+    }
+
+    /// Returns whether the definition has a `verify` program.
+    pub fn has_verify(&self) -> bool {
+        self.files.contains_key(directory::VERIFY)
+    }
+}

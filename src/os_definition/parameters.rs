@@ -1,0 +1,101 @@
+//! Parameters of an OS definition: syntax and precedence.
+
+use super::OsDefinition;
+use std::collections::BTreeMap;
+
+/// Maximum length of a value. Linux limits one environment variable to 128 KiB with its name.
+const MOST_BYTES: usize = 64 << 10;
+
+/// Change of one parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ParameterChange {
+    /// `KEY=VALUE`.
+    Set(String, String),
+    /// `-KEY`: discards the value set at the levels before.
+    TakeAway(String),
+}
+
+impl ParameterChange {
+    /// Parses `KEY=VALUE` or `-KEY`, the syntax of Ganeti's `--os-parameters`. Any text is a valid value.
+    ///
+    /// # Errors
+    /// Returns an error if it is neither.
+    pub fn parse(text: &str) -> Result<ParameterChange, String> {
+        match (text.split_once('='), text.strip_prefix('-')) {
+            (None, Some(key)) => check_parameter_name(key).map(|()| ParameterChange::TakeAway(key.to_owned())),
+            (None, None) => Err(format!("{text:?} is neither KEY=VALUE nor -KEY")),
+            (Some((key, value)), _) => {
+                check_parameter(key, value)?;
+                Ok(ParameterChange::Set(key.to_owned(), value.to_owned()))
+            }
+        }
+    }
+
+    pub fn key(&self) -> &str {
+        match self {
+            ParameterChange::Set(key, _) | ParameterChange::TakeAway(key) => key,
+        }
+    }
+
+    /// Returns whether both changes concern the same parameter.
+    pub fn is_about_the_same(&self, other: &ParameterChange) -> bool {
+        variable_name(self.key()) == variable_name(other.key())
+    }
+}
+
+/// Checks name and value of a parameter.
+///
+/// # Errors
+/// Returns an error if no parameter can have this name or this value.
+pub fn check_parameter(key: &str, value: &str) -> Result<(), String> {
+    check_parameter_name(key)?;
+    if value.contains('\0') || value.len() > MOST_BYTES {
+        let most = MOST_BYTES >> 10;
+        return Err(format!("the value of {key} contains a NUL byte or is longer than {most} KiB"));
+    }
+    Ok(())
+}
+
+/// Checks the name of a parameter.
+///
+/// # Errors
+/// Returns an error if no parameter can have this name.
+pub fn check_parameter_name(name: &str) -> Result<(), String> {
+    let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    if is_word && !name.is_empty() && !name.starts_with('-') {
+        return Ok(());
+    }
+    Err(format!("{name:?} is not a valid parameter name; use letters, digits, _ and -"))
+}
+
+/// Returns the name of the environment variable for a parameter.
+pub fn variable_name(name: &str) -> String {
+    format!("OSP_{}", name.to_uppercase().replace('-', "_"))
+}
+
+/// Changes of parameters by level. Later levels take precedence.
+#[derive(Debug, Clone, Default)]
+pub struct ParameterLevels<'a> {
+    /// Changes for all machines with the definition.
+    pub site: &'a [ParameterChange],
+    /// Changes for all machines with the variant.
+    pub variant: &'a [ParameterChange],
+    pub allocation: &'a [ParameterChange],
+}
+
+impl ParameterLevels<'_> {
+    /// Returns the values to pass to the definition, by parameter name. Parameters that no level sets are left out: the
+    /// definition has defaults for them.
+    pub fn resolve(&self, definition: &OsDefinition) -> BTreeMap<String, String> {
+        let mut settled = BTreeMap::new();
+        for change in [self.site, self.variant, self.allocation].into_iter().flatten() {
+            // Changes of unknown parameters have been rejected before.
+            let Ok(parameter) = definition.find_parameter(change) else { continue };
+            match change {
+                ParameterChange::Set(_, value) => settled.insert(parameter.name.clone(), value.clone()),
+                ParameterChange::TakeAway(_) => settled.remove(&parameter.name),
+            };
+        }
+        settled
+    }
+}

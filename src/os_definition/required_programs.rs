@@ -1,0 +1,36 @@
+//! Programs that the `create` of a definition requires, checked before anything is written.
+
+use super::SelectedDefinition;
+use super::directory::{CREATE, NEEDS, parse_list};
+
+impl SelectedDefinition {
+    /// Returns the required programs: the interpreter of `create` by its path, and the programs that `create` calls by
+    /// name. Empty if the definition has no `create`.
+    ///
+    /// # Errors
+    /// Returns an error if the definition does not declare them.
+    pub fn required_programs(&self) -> Result<Vec<String>, String> {
+        let Some(create) = self.files.get(CREATE) else { return Ok(Vec::new()) };
+        let os = self.selector();
+        let Some(needs) = self.files.get(NEEDS) else {
+            return Err(format!(
+                "{os} has its own create program, but no file {NEEDS}; list the programs that create calls in it, \
+                 one a line, so that they are checked before anything is written"
+            ));
+        };
+        let named = parse_list(&needs.text);
+        if let Some(wrong) = named.iter().find(|name| name.contains(|c: char| c == '/' || c.is_whitespace())) {
+            return Err(format!("{NEEDS} of {os}: {wrong:?} is not the name of a program; write one name a line"));
+        }
+        let first = create.text.lines().next().and_then(|line| line.strip_prefix("#!")).unwrap_or_default();
+        let mut words = first.split_whitespace();
+        let Some(runs) = words.next() else {
+            return Err(format!(
+                "create of {os}: the first line names no interpreter; start it with a line like \
+                                #!/bin/sh"
+            ));
+        };
+        let through_env = words.next().filter(|word| runs.ends_with("/env") && !word.starts_with('-'));
+        Ok([runs].into_iter().chain(through_env).chain(named).map(str::to_owned).collect())
+    }
+}

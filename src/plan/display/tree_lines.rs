@@ -1,0 +1,77 @@
+//! Lines of a tree, bounded in number and depth, so that the tree of a machine with very many devices stays readable and storable.
+
+/// Maximum number of lines of one tree. A disk with 800 logical volumes has as many lines.
+const MAXIMUM_LINES: usize = 2000;
+/// Maximum number of lines of all trees of a machine.
+const MAXIMUM_ALL_LINES: usize = 20_000;
+/// Maximum depth of a tree. It also bounds the recursion of callers.
+const MAXIMUM_DEPTH: usize = 64;
+
+/// Lines of the present tree, and the number of earlier ones.
+#[derive(Debug, Default)]
+pub struct TreeLines {
+    lines: Vec<String>,
+    /// Number of lines of the previous trees.
+    earlier: usize,
+    is_cut: bool,
+}
+
+impl TreeLines {
+    /// Returns whether a line at this depth exceeds a limit, and records that the tree is incomplete.
+    pub fn is_full(&mut self, depth: usize) -> bool {
+        let maximum = MAXIMUM_LINES.min(MAXIMUM_ALL_LINES.saturating_sub(self.earlier));
+        let is_full = depth > MAXIMUM_DEPTH || self.lines.len() >= maximum;
+        self.is_cut |= is_full;
+        is_full
+    }
+
+    /// Adds a line: a name and its details.
+    pub fn push_line(&mut self, depth: usize, what: &str, parts: &[String]) {
+        if !self.is_full(depth) {
+            let rest = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(" · ")) };
+            self.lines.push(format!("{}{what}{rest}", "  ".repeat(depth)));
+        }
+    }
+
+    /// Removes the first line if it is just this name, and moves the lines below it one level up.
+    pub fn lift_first(&mut self, name: &str) {
+        if self.lines.first().is_some_and(|line| line == name) {
+            self.lines.remove(0);
+            self.lines.iter_mut().for_each(|line| drop(line.drain(..2)));
+        }
+    }
+
+    /// Returns the lines of the tree, and starts the next tree.
+    pub fn take_tree(&mut self) -> Vec<String> {
+        self.earlier += self.lines.len();
+        if std::mem::take(&mut self.is_cut) {
+            self.lines.push("… more devices not shown".to_owned());
+        }
+        std::mem::take(&mut self.lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trees_are_bounded_in_depth_and_lines() {
+        let mut lines = TreeLines::default();
+        lines.push_line(0, "sda", &[]);
+        lines.push_line(1, "sda1", &["ext4".to_owned(), "mounted".to_owned()]);
+        lines.lift_first("sda");
+        assert_eq!(lines.take_tree(), ["sda1: ext4 · mounted"]);
+        lines.push_line(MAXIMUM_DEPTH, "deep", &[]);
+        lines.push_line(MAXIMUM_DEPTH + 1, "too deep", &[]);
+        let taken = lines.take_tree();
+        assert!(taken[0].ends_with("  deep") && taken[1].contains("and more devices") && taken.len() == 2);
+        let all: usize = (0..20)
+            .map(|_| {
+                (0..3 * MAXIMUM_LINES).for_each(|_| lines.push_line(0, "x", &[]));
+                lines.take_tree().len()
+            })
+            .sum();
+        assert_eq!(all, MAXIMUM_ALL_LINES - 2 + 20, "one line more for each tree that is cut");
+    }
+}

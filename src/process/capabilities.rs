@@ -1,0 +1,70 @@
+//! Processes restricted to a few capabilities. Started by root, the process changes to an unprivileged user;
+//! otherwise it keeps its user, which must have these capabilities.
+
+use super::unprivileged::{describe_failure, drop_user};
+use nix::errno::Errno;
+use nix::libc;
+use nix::unistd::geteuid;
+use std::io;
+
+/// Capability, numbered as in linux/capability.h.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    NetBindService = 10,
+    NetAdmin = 12,
+    NetRaw = 13,
+}
+
+/// Header of capset(2): version 3 has two 32-bit words.
+const HEADER: [u32; 2] = [0x2008_0522, 0];
+
+/// Returns whether this process has all of these capabilities.
+pub fn has_capabilities(capabilities: &[Capability]) -> bool {
+    read_own_sets()
+        .is_ok_and(|[_, permitted, ..]| permitted & capability_bits(capabilities) == capability_bits(capabilities))
+}
+
+/// Returns the effective, permitted and inheritable sets: the low 32 bits of each, then the high ones.
+fn read_own_sets() -> Result<[u32; 6], Errno> {
+    let mut sets = [0; 6];
+    // SAFETY: both have the layout of linux/capability.h, and live until it returns.
+    let asked = unsafe { libc::syscall(libc::SYS_capget, HEADER.as_ptr(), sets.as_mut_ptr()) };
+    Errno::result(asked).map(|_| sets)
+}
+
+fn capability_bits(capabilities: &[Capability]) -> u32 {
+    capabilities.iter().fold(0, |bits, one| bits | 1 << *one as u32)
+}
+
+/// Drops all other capabilities from this process and the program it executes, which is terminated when the thread
+/// that started it ends.
+///
+/// Called between fork and exec: makes only system calls.
+///
+/// # Errors
+/// The kernel refuses. The program must not be started then.
+pub fn keep_only_capabilities(capabilities: &[Capability]) -> io::Result<()> {
+    let prctl = |what, number: libc::c_ulong, more: libc::c_ulong| {
+        // SAFETY: these take numbers.
+        Errno::result(unsafe { libc::prctl(what, number, more, 0, 0) }).map(drop)
+    };
+    if geteuid().is_root() {
+        prctl(libc::PR_SET_KEEPCAPS, 1, 0).map_err(|error| describe_failure("keep capabilities", error))?;
+        drop_user()?;
+    }
+    let bits = capability_bits(capabilities);
+    let sets = [bits, bits, bits, 0, 0, 0];
+    // A systemd unit that grants exactly these may forbid capset(2).
+    if read_own_sets() != Ok(sets) {
+        // SAFETY: both have the layout of linux/capability.h, and live until it returns.
+        let set = unsafe { libc::syscall(libc::SYS_capset, HEADER.as_ptr(), sets.as_ptr()) };
+        Errno::result(set).map_err(|error| describe_failure("drop other capabilities", error))?;
+    }
+    for one in capabilities {
+        prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong, *one as libc::c_ulong)
+            .map_err(|error| describe_failure("pass on capabilities", error))?;
+    }
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map_err(|error| describe_failure("forbid new privileges", error))?;
+    prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong, 0)
+        .map_err(|error| describe_failure("request termination with the server", error))
+}

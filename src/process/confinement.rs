@@ -1,0 +1,68 @@
+//! Processes confined to another root, with their own mount namespace and without device nodes except those provided.
+//!
+//! They still run as root and may mount filesystems (CAP_SYS_ADMIN), as installers do. A malicious program can
+//! therefore mount a devtmpfs. Confined programs come from images with a verified digest; the confinement protects
+//! other disks from their mistakes.
+
+use nix::libc;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::statvfs::{FsFlags, statvfs};
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// CAP_SYS_PTRACE and CAP_MKNOD of linux/capability.h.
+const TAKEN_AWAY: [libc::c_ulong; 2] = [19, 27];
+
+/// Parameters of [`super::Command::confined`].
+pub struct Confinement {
+    pub root: PathBuf,
+    /// Mount points whose device nodes are unusable.
+    pub no_devices: Vec<PathBuf>,
+    /// Working directory, as seen from the root.
+    pub folder: PathBuf,
+}
+
+impl Confinement {
+    /// Returns the function to run between fork and exec.
+    ///
+    /// # Errors
+    /// A mount point does not exist.
+    pub fn prepare_child_setup(&self) -> io::Result<impl FnMut() -> io::Result<()> + Send + Sync + use<>> {
+        let (root, folder) = (path_string(&self.root)?, path_string(&self.folder)?);
+        let no_devices = self.no_devices.iter().map(|point| {
+            // A remount replaces these flags, but preserves the atime flags if none is passed.
+            let was = statvfs(point)?.flags();
+            let flags = [
+                (FsFlags::ST_RDONLY, MsFlags::MS_RDONLY),
+                (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
+                (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
+            ];
+            let flags = flags.into_iter().filter(|(is, _)| was.contains(*is)).map(|(_, flag)| flag);
+            let no_devices = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_NODEV;
+            Ok((path_string(point)?, flags.fold(no_devices, MsFlags::union)))
+        });
+        let no_devices = no_devices.collect::<io::Result<Vec<(CString, MsFlags)>>>()?;
+        let none = None::<&CStr>;
+        Ok(move || {
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            mount(none, c"/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+            for (point, flags) in &no_devices {
+                mount(none, point.as_c_str(), none, *flags, none)?;
+            }
+            nix::unistd::chroot(root.as_c_str())?;
+            nix::unistd::chdir(folder.as_c_str())?;
+            for capability in TAKEN_AWAY {
+                // SAFETY: PR_CAPBSET_DROP takes a number.
+                nix::errno::Errno::result(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) })?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn path_string(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}

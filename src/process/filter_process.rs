@@ -1,0 +1,55 @@
+//! Filter programs, which transform what is written to their stdin.
+
+use super::STARTING;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::PoisonError;
+
+/// Filter process, killed on drop.
+pub struct FilterProcess {
+    child: Child,
+    name: String,
+}
+
+impl FilterProcess {
+    /// Starts the program and returns it with its stdin and stdout. Its stderr is inherited.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn start(argv: &[&str]) -> io::Result<(FilterProcess, ChildStdin, ChildStdout)> {
+        let (program, args) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // Signals from the terminal are meant for this process only.
+        command.process_group(0);
+        let started = {
+            let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+            command.spawn()
+        };
+        let mut child = started.map_err(|error| io::Error::new(error.kind(), format!("start {program}: {error}")))?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (input, output) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok((FilterProcess { child, name: (*program).to_owned() }, input, output))
+    }
+
+    /// Waits for the process. Both pipes are closed, so it will end.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn finish(mut self) -> io::Result<()> {
+        let status = self.child.wait()?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("{} ended with {status}", self.name))),
+        }
+    }
+}
+
+impl Drop for FilterProcess {
+    fn drop(&mut self) {
+        // A process that has already ended is fine too.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

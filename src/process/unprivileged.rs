@@ -1,0 +1,53 @@
+//! Privilege dropping: a user ID shared with no other process, no capabilities, and no way to regain either.
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use std::io;
+
+/// User and group ID of unprivileged processes. Debian reserves the number, so no system assigns it.
+pub const NOBODY_ELSE: u32 = 65_432;
+
+/// Switches to the unprivileged user and group, which only root can do.
+///
+/// # Errors
+/// The kernel refuses: the process must not continue then.
+pub fn drop_user() -> io::Result<()> {
+    setgroups(&[]).map_err(|error| describe_failure("drop root's supplementary groups", error))?;
+    let (uid, gid) = (Uid::from_raw(NOBODY_ELSE), Gid::from_raw(NOBODY_ELSE));
+    setresgid(gid, gid, gid).map_err(|error| describe_failure("change the group", error))?;
+    setresuid(uid, uid, uid).map_err(|error| describe_failure("change the user", error))
+}
+
+/// Drops all capabilities and prevents regaining any through exec.
+///
+/// # Errors
+/// As for [`drop_user`].
+pub fn drop_all_capabilities() -> io::Result<()> {
+    clear_capability_sets().map_err(|error| describe_failure("drop all capabilities", error))?;
+    // SAFETY: PR_SET_NO_NEW_PRIVS takes a number.
+    let no_more = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    Errno::result(no_more).map_err(|error| describe_failure("forbid new privileges", error)).map(drop)
+}
+
+/// Closes all file descriptors except the standard three, in case the parent leaked some.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn close_inherited_files() -> io::Result<()> {
+    // SAFETY: this process has not opened any file yet except the standard three.
+    Errno::result(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) })?;
+    Ok(())
+}
+
+/// Drops all capabilities. See capset(2): version 3 has two 32-bit words.
+fn clear_capability_sets() -> Result<(), Errno> {
+    let header: [u32; 2] = [0x2008_0522, 0];
+    let none = [0_u32; 6];
+    // SAFETY: both have the layout of linux/capability.h, and live until it returns.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) }).map(drop)
+}
+
+pub fn describe_failure(what: &str, error: Errno) -> io::Error {
+    io::Error::other(format!("{what}: {error}"))
+}

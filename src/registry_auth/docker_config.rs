@@ -1,0 +1,102 @@
+//! Docker's `config.json`, and the similar file of Podman.
+
+use super::{PullSecret, SecretText, canonical_host, registry_of};
+use base64::prelude::{BASE64_STANDARD, Engine};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The registry credentials in `~/.docker/config.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct DockerConfig {
+    #[serde(default)]
+    auths: BTreeMap<String, DockerAuth>,
+    #[serde(default, rename = "credsStore")]
+    store: Option<String>,
+    #[serde(default, rename = "credHelpers")]
+    helpers: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+struct DockerAuth {
+    /// `user:password` in base64.
+    #[serde(default)]
+    auth: SecretText,
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    password: SecretText,
+    #[serde(default)]
+    identitytoken: SecretText,
+    /// Extension; Docker ignores it.
+    #[serde(default)]
+    token_service: String,
+}
+
+impl DockerConfig {
+    /// Parses the file.
+    ///
+    /// # Errors
+    /// Returns an error with only the position if the file is invalid, because it contains passwords.
+    pub fn parse(text: &str) -> Result<DockerConfig, String> {
+        serde_json::from_slice(text.as_bytes())
+            .map_err(|error| format!("{}:{}: not a valid config.json of Docker", error.line(), error.column()))
+    }
+
+    /// Returns the credentials for the registry of an image. If several entries match, the longest is used (entries of
+    /// Podman may contain a repository).
+    ///
+    /// # Errors
+    /// Returns an error if the entry cannot be used.
+    pub fn find_credentials(&self, url: &str) -> Result<Option<PullSecret>, String> {
+        let (Some(registry), Some((_, path))) = (registry_of(url), url.split_once("://")) else { return Ok(None) };
+        let path = path.split_once('/').map_or("", |(_, path)| path);
+        let path = format!("{registry}/{path}");
+        let fits = |key: &&String| {
+            let key = canonical_key(key);
+            // A host ends where the repository begins: its port is part of it.
+            let ends: &[char] = if key.contains('/') { &['/', ':', '@'] } else { &['/'] };
+            path.strip_prefix(&key).is_some_and(|rest| rest.starts_with(ends))
+        };
+        let longest =
+            |keys: Vec<&String>| keys.into_iter().filter(fits).max_by_key(|key| canonical_key(key).len()).cloned();
+        let empty =
+            |auth: &DockerAuth| auth.auth.is_empty() && auth.password.is_empty() && auth.identitytoken.is_empty();
+        let found = longest(self.auths.keys().collect()).and_then(|key| self.auths.get(&key));
+        let Some(auth) = found.filter(|auth| !empty(auth)) else {
+            let helper = longest(self.helpers.keys().collect()).and_then(|key| self.helpers.get(&key));
+            let helper = helper.or(self.store.as_ref().filter(|_| found.is_some()));
+            return helper.map_or(Ok(None), |helper| {
+                Err(format!(
+                    "the credentials for {registry} are stored in the helper docker-credential-{helper}, which is \
+                     not supported; add them to auths"
+                ))
+            });
+        };
+        auth.to_pull_secret(registry).map(Some)
+    }
+}
+
+impl DockerAuth {
+    fn to_pull_secret(&self, registry: String) -> Result<PullSecret, String> {
+        let (mut username, mut password) = (self.username.clone(), self.password.clone());
+        if !self.auth.is_empty() {
+            let wrong = || format!("auth for {registry} is not user:password in base64");
+            let decoded = BASE64_STANDARD.decode(self.auth.reveal().trim()).ok();
+            let decoded = decoded.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(wrong)?;
+            let (user, word) = decoded.split_once(':').ok_or_else(wrong)?;
+            (username, password) = (user.to_owned(), SecretText::new(word.trim_end_matches('\0')));
+        }
+        let (identitytoken, token_service) = (self.identitytoken.clone(), self.token_service.clone());
+        Ok(PullSecret { registry, username, password, identitytoken, token_service })
+    }
+}
+
+/// Returns the canonical form of a key: `https://index.docker.io/v1/` is the registry docker.io.
+fn canonical_key(key: &str) -> String {
+    let key = key.split_once("://").map_or(key, |(_, rest)| rest).trim_end_matches('/');
+    let (host, path) = key.split_once('/').unwrap_or((key, ""));
+    match path {
+        "" | "v1" | "v2" => canonical_host(host),
+        path => format!("{}/{path}", canonical_host(host)),
+    }
+}

@@ -1,0 +1,45 @@
+//! Serialization of `Option` as text in which the empty string means `None`, for `#[serde(with)]`.
+
+use serde::{Deserialize, Deserializer, Serializer};
+
+/// Serializes `None` as an empty string.
+///
+/// # Errors
+/// Returns the error of the serializer.
+pub fn serialize<T: AsRef<str>, S: Serializer>(text: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text.as_ref().map_or("", AsRef::as_ref))
+}
+
+/// Deserializes an empty string as `None`.
+///
+/// # Errors
+/// Returns an error if the value is not a string.
+pub fn deserialize<'de, T: From<String>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    String::deserialize(deserializer).map(|text| non_empty(text).map(T::from))
+}
+
+/// Returns the text, or `None` if it is empty.
+pub fn non_empty(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Document {
+        #[serde(default, with = "crate::serde_empty")]
+        text: Option<String>,
+    }
+
+    #[test]
+    fn an_empty_text_is_none_and_none_an_empty_text() {
+        for (json, text) in [(r#"{"text":""}"#, None), (r#"{"text":"a"}"#, Some("a".to_owned()))] {
+            assert_eq!(serde_json::from_str::<Document>(json).unwrap(), Document { text: text.clone() });
+            assert_eq!(serde_json::to_string(&Document { text }).unwrap(), json);
+        }
+        assert_eq!(serde_json::from_str::<Document>("{}").unwrap(), Document { text: None });
+        assert!(serde_json::from_str::<Document>(r#"{"text":null}"#).is_err());
+    }
+}

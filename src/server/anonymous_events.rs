@@ -1,0 +1,54 @@
+//! Rate limit for events of clients that have not registered: a quota per address and minute, so that they neither displace the history of
+//! a machine nor fill the log.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const EVERY: Duration = Duration::from_secs(60);
+/// Maximum number of events per address and minute. A rack that boots behind one address may exceed it, but losing an event is harmless.
+pub const EVENTS: u32 = 120;
+/// Maximum number of addresses counted per minute. Events of others are dropped.
+const ADDRESSES: usize = 16 << 10;
+
+/// Number of events in the current minute by address.
+pub struct AnonymousEvents(Mutex<(Instant, HashMap<IpAddr, u32>)>);
+
+impl Default for AnonymousEvents {
+    fn default() -> AnonymousEvents {
+        AnonymousEvents(Mutex::new((Instant::now(), HashMap::new())))
+    }
+}
+
+impl AnonymousEvents {
+    /// Counts an event of the address, and returns whether it is within the quota.
+    pub fn count_event(&self, address: IpAddr) -> bool {
+        let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (began, counts) = &mut *minute;
+        if began.elapsed() >= EVERY {
+            (*began, *counts) = (Instant::now(), HashMap::new());
+        }
+        if counts.len() >= ADDRESSES && !counts.contains_key(&address) {
+            return false;
+        }
+        let count = counts.entry(address).or_default();
+        *count = count.saturating_add(1);
+        *count <= EVENTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_address_has_its_own_number_of_events() {
+        let events = AnonymousEvents::default();
+        let [one, other] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
+        assert_eq!((0..1000).filter(|_| events.count_event(one)).count(), EVENTS as usize);
+        assert!(events.count_event(other));
+        let many = (0..50_000u32).map(|number| IpAddr::from(std::net::Ipv4Addr::from(0x0b00_0000 + number)));
+        assert_eq!(many.filter(|address| events.count_event(*address)).count(), ADDRESSES - 2);
+    }
+}

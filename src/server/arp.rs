@@ -1,0 +1,237 @@
+//! MAC addresses of clients on the same segment, from the kernel's neighbour table, which is more reliable than the client's own claim.
+//!
+//! The table is read over rtnetlink (rtnetlink(7)), since `/proc/net/arp` contains only IPv4. Two attributes are used: the address and the
+//! MAC.
+
+use super::ipxe;
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket};
+use nix::sys::time::{TimeVal, TimeValLike};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Lookup of the MACs of the neighbour with an address: none if it is behind a router or unknown; several if two segments use the address.
+pub type MacLookup = Arc<dyn Fn(IpAddr) -> Vec<String> + Send + Sync>;
+
+/// Lengths of `struct nlmsghdr` (length, type, flags, sequence, port) and `struct ndmsg` (family, padding, interface, state, flags, type).
+const HEAD: usize = 16;
+const NEIGHBOUR: usize = 12;
+/// Alignment of messages and attributes, see `nda_header_len`.
+const ALIGNED: usize = 4;
+
+/// Limit of the kernel's messages (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
+const MOST_BYTES: usize = 32 << 10;
+
+/// Timeout of a lookup, during which a request of a machine waits. The kernel responds within a millisecond.
+const PATIENCE_SECONDS: i64 = 2;
+
+/// Looks up MACs in the kernel's table. Without a response in time the MACs are unknown, and a warning is logged. No client is refused for
+/// that: a MAC is only ever checked in addition to the token.
+pub fn look_up_macs(address: IpAddr) -> Vec<String> {
+    query_kernel(address).unwrap_or_else(|error| {
+        tracing::warn!("cannot read the kernel's neighbour table: {error}");
+        Vec::new()
+    })
+}
+
+fn query_kernel(address: IpAddr) -> nix::Result<Vec<String>> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    let socket = open_socket(TimeVal::seconds(PATIENCE_SECONDS))?;
+    send(socket.as_raw_fd(), &build_request(family), MsgFlags::empty())?;
+    receive_macs(&socket, address)
+}
+
+/// Opens a socket with a receive timeout, after which reads fail with `EAGAIN`.
+fn open_socket(patience: TimeVal) -> nix::Result<OwnedFd> {
+    let socket =
+        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, Some(SockProtocol::NetlinkRoute))?;
+    setsockopt(&socket, ReceiveTimeout, &patience)?;
+    Ok(socket)
+}
+
+fn receive_macs(socket: &OwnedFd, address: IpAddr) -> nix::Result<Vec<String>> {
+    let (mut macs, mut bytes) = (Vec::new(), vec![0; MOST_BYTES]);
+    loop {
+        let got = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty())?;
+        let goes_on = parse_messages(&bytes[..got], address, &mut macs);
+        if got == 0 || !goes_on {
+            return Ok(macs);
+        }
+    }
+}
+
+/// Returns a request for all neighbours of that address family.
+fn build_request(family: u8) -> Vec<u8> {
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    let length = (HEAD + NEIGHBOUR) as u32;
+    let head = [&length.to_ne_bytes()[..], &libc::RTM_GETNEIGH.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8]].concat();
+    [&head[..], &[family], &[0; NEIGHBOUR - 1]].concat()
+}
+
+/// Adds the MACs that messages contain for the address. Returns whether more messages follow.
+fn parse_messages(mut bytes: &[u8], address: IpAddr, macs: &mut Vec<String>) -> bool {
+    while let (Some(length), Some(kind)) = (read_integer(bytes, 0, 4), read_integer(bytes, 4, 2)) {
+        let Some(body) = bytes.get(HEAD..length) else { return false };
+        match u16::try_from(kind) {
+            Ok(libc::RTM_NEWNEIGH) => macs.extend(parse_entry(body, address).filter(|mac| !macs.contains(mac))),
+            _ if [libc::NLMSG_DONE as usize, libc::NLMSG_ERROR as usize].contains(&kind) => return false,
+            _ => {}
+        }
+        bytes = bytes.get(length.next_multiple_of(ALIGNED)..).unwrap_or_default();
+    }
+    true
+}
+
+/// Returns the MAC in an entry, if the entry is for the address and contains a resolved MAC.
+fn parse_entry(body: &[u8], address: IpAddr) -> Option<String> {
+    const ANSWERED: u16 =
+        libc::NUD_REACHABLE | libc::NUD_STALE | libc::NUD_DELAY | libc::NUD_PROBE | libc::NUD_PERMANENT;
+    let state = u16::try_from(read_integer(body, 8, 2)?).ok()?;
+    let own = match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let attributes = body.get(NEIGHBOUR..)?;
+    let is_it = state & ANSWERED != 0 && find_attribute(attributes, libc::NDA_DST)? == own;
+    let card: [u8; 6] = find_attribute(attributes, libc::NDA_LLADDR)?.try_into().ok()?;
+    let text = card.map(|byte| format!("{byte:02x}")).join(":");
+    ipxe::parse_mac(&text).ok().filter(|_| is_it && card != [0; 6])
+}
+
+/// Finds an attribute among `struct nlattr`: length including this head, type, content.
+fn find_attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    loop {
+        let (length, kind) = (read_integer(bytes, 0, 2)?, read_integer(bytes, 2, 2)?);
+        let content = bytes.get(4..length)?;
+        if kind == usize::from(wanted) {
+            return Some(content);
+        }
+        bytes = bytes.get(length.next_multiple_of(ALIGNED)..)?;
+    }
+}
+
+/// Reads an integer of two or four bytes, in native byte order.
+fn read_integer(bytes: &[u8], at: usize, length: usize) -> Option<usize> {
+    match *bytes.get(at..at + length)? {
+        [a, b] => Some(u16::from_ne_bytes([a, b]).into()),
+        [a, b, c, d] => usize::try_from(u32::from_ne_bytes([a, b, c, d])).ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARD: [u8; 6] = [0x52, 0x54, 0, 0xab, 0, 7];
+    const MAC: &str = "52:54:00:ab:00:07";
+
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let length = (HEAD + body.len()) as u32;
+        let mut message = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], body].concat();
+        message.resize(message.len().next_multiple_of(ALIGNED), 0);
+        message
+    }
+
+    fn with(kind: u16, content: &[u8]) -> Vec<u8> {
+        let length = (4 + content.len()) as u16;
+        let mut bytes = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), content].concat();
+        bytes.resize(bytes.len().next_multiple_of(ALIGNED), 0);
+        bytes
+    }
+
+    fn entry(address: &str, card: &[u8], state: u16) -> Vec<u8> {
+        let (family, octets) = match address.parse().unwrap() {
+            IpAddr::V4(address) => (libc::AF_INET, address.octets().to_vec()),
+            IpAddr::V6(address) => (libc::AF_INET6, address.octets().to_vec()),
+        };
+        let head = [&[family as u8, 0, 0, 0, 2, 0, 0, 0][..], &state.to_ne_bytes(), &[0, 1]].concat();
+        let attributes = [with(libc::NDA_DST, &octets), with(libc::NDA_LLADDR, card), with(3, &[0; 16])];
+        message(libc::RTM_NEWNEIGH, &[head, attributes.concat()].concat())
+    }
+
+    fn macs(bytes: &[u8], address: &str) -> Vec<String> {
+        let mut macs = Vec::new();
+        parse_messages(bytes, address.parse().unwrap(), &mut macs);
+        macs
+    }
+
+    #[test]
+    fn only_what_has_answered_is_a_neighbour() {
+        let other = [0x52, 0x54, 0, 0xab, 0, 9];
+        let table = [
+            entry("10.0.0.7", &CARD, libc::NUD_REACHABLE),
+            entry("10.0.0.8", &CARD, libc::NUD_INCOMPLETE),
+            entry("10.0.0.9", &CARD, libc::NUD_FAILED),
+            entry("10.0.0.10", &[0; 6], libc::NUD_STALE),
+            // InfiniBand.
+            entry("10.0.0.11", &[1; 20], libc::NUD_STALE),
+            entry("10.0.0.12", &CARD, libc::NUD_NOARP),
+            entry("10.0.0.13", &CARD, libc::NUD_PERMANENT),
+            entry("fe80::7", &CARD, libc::NUD_STALE),
+            // On two segments, and once more on the first.
+            entry("fe80::9", &CARD, libc::NUD_DELAY),
+            entry("fe80::9", &other, libc::NUD_PROBE),
+            entry("fe80::9", &CARD, libc::NUD_STALE),
+        ]
+        .concat();
+        for (address, cards) in [
+            ("10.0.0.7", &[MAC][..]),
+            ("10.0.0.8", &[]),
+            ("10.0.0.9", &[]),
+            ("10.0.0.10", &[]),
+            ("10.0.0.11", &[]),
+            ("10.0.0.12", &[]),
+            ("10.0.0.13", &[MAC]),
+            ("10.0.0.70", &[]),
+            ("fe80::7", &[MAC]),
+            ("fe80::9", &[MAC, "52:54:00:ab:00:09"]),
+            ("::ffff:10.0.0.7", &[]),
+            ("fe80::1", &[]),
+        ] {
+            assert_eq!(macs(&table, address), cards, "{address}");
+        }
+    }
+
+    #[test]
+    fn messages_end_where_they_say_and_what_is_cut_tells_nothing() {
+        let good = entry("fe80::7", &CARD, libc::NUD_STALE);
+        let address = "fe80::7".parse().unwrap();
+        for end in [libc::NLMSG_DONE as u16, libc::NLMSG_ERROR as u16] {
+            let bytes = [message(end, &[0; 4]), good.clone()].concat();
+            let mut macs = Vec::new();
+            assert!(!parse_messages(&bytes, address, &mut macs) && macs.is_empty());
+        }
+        let mut seen = Vec::new();
+        assert!(parse_messages(&[message(libc::NLMSG_NOOP as u16, &[]), good.clone()].concat(), address, &mut seen));
+        assert_eq!(seen, [MAC]);
+        for length in 0..good.len() {
+            let mut cut = good[..length].to_vec();
+            assert!(macs(&cut, "fe80::7").is_empty(), "{length}");
+            // The same, when the message says so.
+            if length >= HEAD {
+                cut[..4].copy_from_slice(&(length as u32).to_ne_bytes());
+                let known = macs(&cut, "fe80::7");
+                assert!(known.is_empty() || known == [MAC], "{length}: {known:?}");
+            }
+        }
+        // Of no length at all.
+        assert!(macs(&[0; 64], "fe80::7").is_empty());
+    }
+
+    /// Nobody has asked it anything. Without the limit the test would not end.
+    #[test]
+    fn a_kernel_that_does_not_answer_is_waited_for_no_longer_than_that() {
+        let socket = open_socket(TimeVal::milliseconds(20)).unwrap();
+        assert_eq!(receive_macs(&socket, "10.0.0.7".parse().unwrap()), Err(nix::errno::Errno::EAGAIN));
+    }
+
+    #[test]
+    fn the_kernel_answers() {
+        // This host is nobody's neighbour.
+        for address in ["127.0.0.1", "::1"] {
+            assert_eq!(query_kernel(address.parse().unwrap()).unwrap(), Vec::<String>::new(), "{address}");
+        }
+    }
+}

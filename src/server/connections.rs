@@ -1,0 +1,205 @@
+//! HTTP connections: limits overall and per address, timeouts, and panics that end one request only.
+
+use super::api_error::ApiError;
+use super::catch_panic::{CatchPanic, RequestPanicked};
+use super::quotas::{ClientQuotas, ConnectionInfo, QuotaShare};
+use super::rate_limited_log::RateLimitedLog;
+use super::request_id::{self, RequestContext};
+use super::status_log::{AnsweredRequest, StatusLog};
+use super::tls::{self, ServerTls};
+use super::write_timeout::{STALLED, WriteTimeoutStream};
+use axum::Router;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Timeout for the head of a request, and for an idle connection.
+const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Listening socket with its router.
+pub struct RoutedListener {
+    pub listener: TcpListener,
+    pub router: Router,
+    pub tls: Option<ServerTls>,
+}
+
+/// Permits that are released at the end of a connection.
+type ConnectionPermits = (Option<OwnedSemaphorePermit>, QuotaShare);
+
+/// Admits connections within the limits.
+pub struct ConnectionLimiter {
+    places: Arc<Semaphore>,
+    peers: ClientQuotas,
+    watch: StatusLog,
+    alarms: RateLimitedLog,
+    is_full: AtomicBool,
+    has_refused: AtomicBool,
+}
+
+impl ConnectionLimiter {
+    pub fn new(places: usize, peers: ClientQuotas, watch: StatusLog, alarms: RateLimitedLog) -> ConnectionLimiter {
+        let (is_full, has_refused) = (AtomicBool::new(false), AtomicBool::new(false));
+        ConnectionLimiter { places: Arc::new(Semaphore::new(places)), peers, watch, alarms, is_full, has_refused }
+    }
+
+    /// Accepts the next connection once a permit is free. Until then, connections wait in the kernel.
+    pub async fn accept_next<'a>(
+        &self,
+        fronts: &[&'a RoutedListener],
+    ) -> (&'a RoutedListener, Option<OwnedSemaphorePermit>, io::Result<(TcpStream, SocketAddr)>) {
+        let place = self.places.clone().try_acquire_owned().ok();
+        if place.is_none() && !self.is_full.swap(true, Ordering::Relaxed) {
+            self.watch.log_problem("the limit of open connections is reached: further connections wait".to_owned());
+        }
+        self.is_full.store(place.is_none(), Ordering::Relaxed);
+        let place = match place {
+            Some(place) => Some(place),
+            None => self.places.clone().acquire_owned().await.ok(),
+        };
+        // Starts with a random listener, so that a flood at one of them does not starve the others.
+        let first = fastrand::usize(..fronts.len());
+        let (front, accepted) = poll_fn(|context| {
+            for front in fronts.iter().cycle().skip(first).take(fronts.len()) {
+                if let Poll::Ready(accepted) = front.listener.poll_accept(context) {
+                    return Poll::Ready((*front, accepted));
+                }
+            }
+            Poll::Pending
+        })
+        .await;
+        (front, place, accepted)
+    }
+
+    /// Serves the connection, unless its address has reached its limit.
+    pub fn admit(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        front: &RoutedListener,
+        running: &GracefulShutdown,
+        place: Option<OwnedSemaphorePermit>,
+    ) {
+        let (address, port) = (address.ip().to_canonical(), address.port());
+        match self.peers.reserve_connection(address) {
+            Some(share) => {
+                let client = ConnectionClient {
+                    address,
+                    port,
+                    router: front.router.clone(),
+                    peers: self.peers.clone(),
+                    watch: self.watch.clone(),
+                    running: running.watcher(),
+                };
+                tokio::spawn(handle_connection(stream, client, front.tls.clone(), self.alarms.clone(), (place, share)));
+            }
+            None if !self.has_refused.swap(true, Ordering::Relaxed) => self.watch.log_problem(format!(
+                "{address} has reached the limit of connections per address: further ones are closed (if it is a proxy, name it with --proxy)"
+            )),
+            None => {}
+        }
+    }
+}
+
+/// Client of a connection, and the router that answers it.
+struct ConnectionClient {
+    address: IpAddr,
+    port: u16,
+    router: Router,
+    peers: ClientQuotas,
+    watch: StatusLog,
+    running: Watcher,
+}
+
+/// Performs the TLS handshake, if any, and serves the connection. A slow handshake occupies only the permits of its own connection.
+async fn handle_connection(
+    stream: TcpStream,
+    client: ConnectionClient,
+    tls: Option<ServerTls>,
+    alarms: RateLimitedLog,
+    places: ConnectionPermits,
+) {
+    // Responses are small and sent at once; a failure to set the option costs a few milliseconds.
+    let _ = stream.set_nodelay(true);
+    let stream = WriteTimeoutStream::new(stream, STALLED);
+    let client_address = client.address;
+    match tls {
+        None => serve_connection(stream, client, false).await,
+        Some(tls) => match tls.accept_tls(stream).await {
+            Ok(stream) => serve_connection(stream, client, true).await,
+            Err(error) => {
+                if let Some(trouble) = tls::describe_tls_error(&error) {
+                    alarms.log_problem_of(client_address, format!("{client_address} {trouble}"));
+                }
+            }
+        },
+    }
+    drop(places);
+}
+
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    client: ConnectionClient,
+    over_tls: bool,
+) {
+    let ConnectionClient { address, port, router, peers, watch, running } = client;
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        let (id, began) = (request_id::request_id(request.headers()), Instant::now());
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let connected = ConnectionInfo { address, port, over_tls };
+        request.extensions_mut().insert(connected);
+        let client = peers.find_origin(connected, request.headers()).address;
+        let (router, watch, turns) = (router.clone(), watch.clone(), peers.turns.clone());
+        let answer = CatchPanic::new(async move { router.call(request).await });
+        let answer = async move {
+            let response = match answer.await {
+                Ok(Ok(response)) => response,
+                Err(RequestPanicked) => {
+                    watch.log_problem(format!(
+                        "{method} {path} from {address} panicked: responded with status 500; other requests are not affected"
+                    ));
+                    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error: this request panicked")
+                        .into_response()
+                }
+            };
+            watch.log_request(AnsweredRequest {
+                from: address,
+                method,
+                path,
+                status: response.status(),
+                took: began.elapsed(),
+            });
+            response
+        };
+        async move {
+            let context = RequestContext::new(id.clone(), client, turns.take_turn(client).await);
+            let mut response: Response = request_id::run_in_context(context, answer).await;
+            request_id::add_id_header(response.headers_mut(), &id);
+            Ok::<Response, Infallible>(response)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE)
+        .serve_connection(TokioIo::new(stream), service);
+    // An error means that the client has disconnected, does not read the response, or does not speak HTTP.
+    drop(running.watch(connection).await);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! Microversions: the version of a request, and the headers that list the supported ones.
+
+use super::ironic_response::{IronicRefusal, TemplateResult};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::Response;
+
+/// Versions of Ironic 39.
+pub const LOWEST: &str = "1.1";
+pub const HIGHEST: &str = "1.115";
+const LOWEST_MINOR: u32 = 1;
+const HIGHEST_MINOR: u32 = 115;
+/// First version with deploy templates.
+pub const WITH_TEMPLATES: u32 = 55;
+
+const HEADER: &str = "x-openstack-ironic-api-version";
+const OF_ALL_SERVICES: &str = "openstack-api-version";
+const SERVICE: &str = "baremetal";
+
+/// Returns the minor version of a request. One that specifies none uses the lowest.
+pub fn requested_version(headers: &HeaderMap) -> TemplateResult<u32> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let of_service = |all: &str| {
+        let mut each = all.split(',').filter_map(|one| one.trim().split_once(' '));
+        each.find(|(service, _)| *service == SERVICE).map(|(_, version)| version.trim().to_owned())
+    };
+    let asked = text(OF_ALL_SERVICES).and_then(of_service).or_else(|| text(HEADER).map(str::to_owned));
+    let asked = asked.unwrap_or_else(|| LOWEST.to_owned());
+    if asked.eq_ignore_ascii_case("latest") {
+        return Ok(HIGHEST_MINOR);
+    }
+    let refused = |why: &str| IronicRefusal::from_router(StatusCode::NOT_ACCEPTABLE, format!("version {asked} {why}"));
+    let number = |text: &str| text.parse::<u32>().ok();
+    let Some((major, minor)) = asked.split_once('.').and_then(|(major, minor)| Some((number(major)?, number(minor)?)))
+    else {
+        return Err(refused("is invalid: use 1.55, or latest"));
+    };
+    match (major, minor) {
+        (1, LOWEST_MINOR..=HIGHEST_MINOR) => Ok(minor),
+        _ => Err(refused(&format!("is not supported: use one from {LOWEST} to {HIGHEST}"))),
+    }
+}
+
+/// Adds the supported versions to a response. Clients read them there, also when theirs was refused.
+pub fn add_version_headers(response: &mut Response, minor: Option<u32>) {
+    let headers = response.headers_mut();
+    headers.insert("x-openstack-ironic-api-minimum-version", HeaderValue::from_static(LOWEST));
+    headers.insert("x-openstack-ironic-api-maximum-version", HeaderValue::from_static(HIGHEST));
+    if let Some(value) = minor.and_then(|minor| HeaderValue::from_str(&format!("1.{minor}")).ok()) {
+        headers.insert(HEADER, value);
+    }
+}

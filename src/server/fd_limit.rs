@@ -1,0 +1,44 @@
+//! Limit of open connections. A client that opens connections without end must not exhaust the file descriptors that the server needs for
+//! its own files.
+
+use super::status_log::StatusLog;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Descriptors reserved for the database, the operator's files and the runtime.
+const RESERVE: u64 = 128;
+/// Descriptors per connection, as it may send a file.
+const BY_CONNECTION: u64 = 2;
+/// Minimum number of connections.
+const AT_LEAST: u64 = 16;
+
+/// Raises the soft limit of open files, usually 1024, to the hard limit, since every waiting machine needs a descriptor. Returns the
+/// maximum number of connections.
+pub fn raise_fd_limit(watch: &StatusLog) -> usize {
+    let raised =
+        getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        watch.log_note(format!("cannot raise the limit of open files: {error}"));
+    }
+    // The minimum required by POSIX.
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(20, |(soft, _)| soft);
+    max_connections(limit)
+}
+
+fn max_connections(limit: u64) -> usize {
+    let places = limit.saturating_sub(RESERVE) / BY_CONNECTION;
+    // Far below the maximum of a semaphore, and above any machine room.
+    usize::try_from(places.clamp(AT_LEAST, 1 << 20)).unwrap_or(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_is_kept_whatever_the_limit_is() {
+        for (limit, expected) in [(20, 16), (1024, 448), (4096, 1984), (u64::MAX, 1 << 20)] {
+            assert_eq!(max_connections(limit), expected);
+        }
+        assert!((1024 - max_connections(1024) * 2) >= 128);
+    }
+}

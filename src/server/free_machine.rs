@@ -1,0 +1,27 @@
+//! Release of a machine that the operator frees: its previous tenant's system must stop.
+
+use super::api_error::ApiError;
+use super::{AppState, power};
+use crate::bmc::PowerAction;
+
+/// Revokes the tokens of earlier boots, and powers the machine off if its system may still run. A machine that cannot be powered off is
+/// reported.
+///
+/// # Errors
+/// The database fails.
+pub async fn end_previous_system(app: &AppState, id: &str) -> Result<(), ApiError> {
+    app.state.free_machine(id).await?;
+    if !app.state.may_run_previous_system(id, None).await? {
+        return Ok(());
+    }
+    let name = app.directory().display_name(id).to_owned();
+    match power::switch_machine(app, id, PowerAction::Off).await {
+        Ok(()) => app.watch.log_note(format!("{name}: powered off, because it was freed")),
+        Err(error) => app.watch.log_problem(format!(
+            "{name}: cannot power off the freed machine: {}; the system of its previous tenant may still be running, and its root user can \
+             register as the machine: power it off before it gets another allocation",
+            error.parts().1
+        )),
+    }
+    Ok(())
+}

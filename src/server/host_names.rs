@@ -1,0 +1,159 @@
+//! Names by which clients may address this server.
+//!
+//! A browser sends the name of its address bar as `Host`. The owner of another site can let the site's name resolve to this server (DNS rebinding): scripts of
+//! that site may then read every answer. Such requests carry the site's own name, and are rejected.
+
+use super::ServerConfig;
+use super::ipxe;
+use super::tls::{ServerTls, strip_port};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Table of host names, hosts(5).
+const HOSTS: &str = "/etc/hosts";
+
+/// Names of this server, in lower case, and those in its certificate.
+pub struct HostNames {
+    names: Vec<String>,
+    certificate: Option<ServerTls>,
+}
+
+impl HostNames {
+    /// Collects `localhost`, the names of this host, and the names in the options and the certificate.
+    pub fn new(options: &ServerConfig, certificate: Option<ServerTls>) -> HostNames {
+        let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+        let table = std::fs::read_to_string(HOSTS).unwrap_or_default();
+        let url = options.url.as_deref().map(extract_host);
+        let names = find_aliases(&table, &own).into_iter().chain(["localhost".to_owned(), own]);
+        let names = names.chain(options.hosts.iter().cloned()).chain(url.map(str::to_owned));
+        let names = names.map(|name| canonicalize_name(&name)).filter(|name| !name.is_empty()).collect();
+        HostNames { names, certificate }
+    }
+
+    /// Returns whether a request may address the server as `host`: `NAME`, `ADDRESS`, `[ADDRESS]`, each with or without a port.
+    ///
+    /// Any IP address is accepted. A browser sends an address only if that address itself was opened, so that no other site can cause it; and the addresses of
+    /// this host change.
+    pub fn accepts_host(&self, host: &str) -> bool {
+        let name = strip_port(host);
+        if is_address(name) {
+            return true;
+        }
+        let name = canonicalize_name(name);
+        self.names.contains(&name)
+            || self.certificate.as_ref().is_some_and(|certificate| certificate.covers_host(&name))
+    }
+}
+
+/// Reads the value of `--host`: a name without scheme, port or path.
+///
+/// # Errors
+/// Describes what is wrong with the value.
+pub fn parse_name(text: &str) -> Result<String, String> {
+    let name = canonicalize_name(text);
+    match ipxe::validate_host(&name) {
+        Ok(()) if !name.contains(':') && !name.is_empty() => Ok(name),
+        _ => Err("a host name is required, without scheme, port and path: install.rack".to_owned()),
+    }
+}
+
+fn is_address(name: &str) -> bool {
+    let bracketed = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    bracketed.map_or_else(|| name.parse::<Ipv4Addr>().is_ok(), |address| address.parse::<Ipv6Addr>().is_ok())
+}
+
+fn extract_host(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    strip_port(rest.split('/').next().unwrap_or_default())
+}
+
+/// Returns the name in lower case, without the dot of the DNS root.
+fn canonicalize_name(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
+/// Returns the names that a line of hosts(5) lists together with `own`, such as the fully qualified one.
+fn find_aliases(table: &str, own: &str) -> Vec<String> {
+    let lines = table.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let names = lines.map(|line| line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>());
+    names.filter(|names| names.iter().any(|name| name.eq_ignore_ascii_case(own))).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> HostNames {
+        HostNames { names: names.iter().map(|name| canonicalize_name(name)).collect(), certificate: None }
+    }
+
+    #[test]
+    fn own_names_and_all_addresses_are_accepted_with_and_without_a_port() {
+        let own = names(&["localhost", "install", "Install.Rack"]);
+        for host in [
+            "localhost:8080",
+            "LOCALHOST",
+            "install",
+            "install.rack:8080",
+            "install.rack.",
+            "INSTALL.rack.:80",
+            "10.0.0.1:8080",
+            "203.0.113.9",
+            "[::1]:8080",
+            "[fe80::1]",
+        ] {
+            assert!(own.accepts_host(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn every_other_name_is_rejected() {
+        let own = names(&["localhost", "install", "install.rack"]);
+        for host in [
+            "",
+            ".",
+            "evil.example",
+            "evil.example:8080",
+            "install.evil.example",
+            "install.rack.evil.example",
+            "rack",
+            "localhost.evil.example",
+            "10.0.0.1.evil.example",
+            "10.0.0.1.nip.io:8080",
+            "10.0.0",
+            "0x0a000001",
+            "167772161",
+            "10.0.0.01",
+            "::1",
+            "[::1",
+            "[evil.example]",
+            "[::1].evil.example",
+            "install.rack..",
+        ] {
+            assert!(!own.accepts_host(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn the_table_of_hosts_has_the_qualified_name() {
+        let table = "127.0.0.1 localhost\n127.0.1.1\tinstall.rack.example  Install # install.evil\n# 1.2.3.4 x install\n10.0.0.9 other.example other\n";
+        assert_eq!(find_aliases(table, "install"), ["install.rack.example", "Install"]);
+        assert!(find_aliases(table, "").is_empty() && find_aliases("10.0.0.1", "install").is_empty());
+    }
+
+    #[test]
+    fn the_option_takes_a_name_alone() {
+        assert_eq!(parse_name("Install.Rack.").unwrap(), "install.rack");
+        for wrong in ["", "install:8080", "http://install", "install/x", "[::1]", "a b", "*.rack"] {
+            assert!(parse_name(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_url_has_a_host() {
+        for (url, host) in
+            [("http://install.rack:8080/base", "install.rack"), ("https://[::1]:8443", "[::1]"), ("https://h", "h")]
+        {
+            assert_eq!(extract_host(url), host);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Digests of the images that this server serves itself: computed in a separate thread, and cached in the state.
+
+use super::state::{FileStamp, ServerState};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Time after which an unreadable file is read again.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// Result of a computation.
+pub struct DigestResult {
+    file: FileStamp,
+    digest: Result<String, String>,
+}
+
+/// Known and pending digests.
+pub struct ImageDigests {
+    state: ServerState,
+    /// `None` while the digest is being computed.
+    known: HashMap<FileStamp, Option<Result<String, String>>>,
+    /// Last time when a file could not be read.
+    failed: Option<Instant>,
+    queue: mpsc::Sender<FileStamp>,
+}
+
+impl ImageDigests {
+    /// Starts the thread. It calls `done` for every file; pass the result to [`ImageDigests::store_result`].
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(state: ServerState, done: impl Fn(DigestResult) + Send + 'static) -> std::io::Result<ImageDigests> {
+        let (queue, files) = mpsc::channel::<FileStamp>();
+        let compute = move || {
+            for file in files {
+                let digest = compute_sha256(Path::new(&file.path)).map_err(|error| error.to_string());
+                done(DigestResult { file, digest });
+            }
+        };
+        std::thread::Builder::new().name("digest".to_owned()).spawn(compute)?;
+        Ok(ImageDigests { state, known: HashMap::new(), failed: None, queue })
+    }
+
+    /// Returns the cached digests, without a thread that computes others.
+    pub fn cached_only(state: ServerState) -> ImageDigests {
+        ImageDigests { state, known: HashMap::new(), failed: None, queue: mpsc::channel().0 }
+    }
+
+    /// Returns the file's digest, or `None` if it is being computed.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn digest_of(&mut self, path: &Path) -> Result<Option<String>, String> {
+        let file = file_stamp(path).map_err(|error| error.to_string())?;
+        if let Some(known) = self.known.get(&file) {
+            return known.clone().transpose();
+        }
+        // Without the cache the digest is computed again, which is only slower.
+        let cached = self.state.find_digest(&file).ok().flatten();
+        if cached.is_none() {
+            let _ = self.queue.send(file.clone());
+        }
+        self.known.insert(file, cached.clone().map(Ok));
+        Ok(cached)
+    }
+
+    /// Stores a result. If the file changed while it was read, its stamp has changed too, and it will be requested again.
+    pub fn store_result(&mut self, done: DigestResult) {
+        let unchanged = file_stamp(Path::new(&done.file.path)).is_ok_and(|now| now == done.file);
+        if let (true, Ok(digest)) = (unchanged, &done.digest) {
+            let _ = self.state.store_digest(&done.file, digest);
+        }
+        if done.digest.is_err() {
+            self.failed = Some(Instant::now());
+        }
+        self.known.insert(done.file, Some(done.digest));
+    }
+
+    /// Discards failures after a while, as they may have been temporary. Returns whether there were any.
+    pub fn discard_failures(&mut self) -> bool {
+        let is_due = self.failed.take_if(|since| since.elapsed() >= TRY_AGAIN_AFTER).is_some();
+        if is_due {
+            self.known.retain(|_, digest| !matches!(digest, Some(Err(_))));
+        }
+        is_due
+    }
+}
+
+/// Returns an identification of the file's content that changes with it.
+///
+/// # Errors
+/// The file does not exist, or is not a regular file.
+pub fn file_stamp(path: &Path) -> std::io::Result<FileStamp> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(std::io::Error::other("not a regular file"));
+    }
+    Ok(FileStamp {
+        path: path.display().to_string(),
+        size: i64::try_from(metadata.len()).unwrap_or(i64::MAX),
+        mtime: format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec()),
+    })
+}
+
+fn compute_sha256(path: &Path) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(format!("sha256:{:x}", hasher.finalize())),
+            read => hasher.update(&buffer[..read]),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `DIR/image-states.yaml`: hidden and blacklisted images, as in Ganeti. A hidden image is not listed but can be installed. A blacklisted
+//! image is not listed and cannot be installed, except on machines that run it. The name of an OS definition applies to all of its
+//! variants. Names need not exist yet.
+
+use super::site_files::{AllocationSpec, format_at, yaml_node};
+use super::state::InstallState;
+use super::watched_file::WatchedFile;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+pub const FILE: &str = "image-states.yaml";
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[derive(schemars::JsonSchema)]
+pub struct ImageStates {
+    #[serde(default)]
+    pub hidden: BTreeSet<String>,
+    #[serde(default)]
+    pub blacklisted: BTreeSet<String>,
+}
+
+impl ImageStates {
+    /// Parses the file.
+    ///
+    /// # Errors
+    /// Describes the problem, with its position.
+    pub fn parse(text: &str) -> Result<ImageStates, String> {
+        if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+            return Ok(ImageStates::default());
+        }
+        yaml_node::deserialize_node(&yaml_node::parse_document(text)?)
+    }
+
+    pub fn is_hidden(&self, image: &str) -> bool {
+        self.hidden.contains(image)
+    }
+
+    /// Returns whether an image, or a definition with or without a variant, is blacklisted.
+    pub fn is_blacklisted(&self, image: &str) -> bool {
+        let os = image.split_once('+').map_or(image, |(os, _)| os);
+        self.blacklisted.contains(image) || self.blacklisted.contains(os)
+    }
+
+    /// Returns the reason why the allocation must not be installed now. Started installations continue.
+    pub fn installation_blocked(&self, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
+        match &standing.order {
+            Some(order) if standing.is_installed() => {
+                let runs = standing.image.as_deref().unwrap_or(&allocation.image);
+                let bars = !order.begun && runs != order.image && self.is_blacklisted(&order.image);
+                bars.then(|| {
+                    format!(
+                        "a reinstall with image {} is ordered, but the image was blacklisted since: the machine waits; cancel the order",
+                        order.image
+                    )
+                })
+            }
+            None if !standing.is_installed() && standing.first.is_none() => {
+                let os = allocation.os.as_ref().filter(|os| self.is_blacklisted(os));
+                let named = os.or(Some(&allocation.image)).filter(|image| self.is_blacklisted(image))?;
+                Some(format_at(named, &format!("{} is blacklisted: it cannot be used for new installations", &**named)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns the file of a server's directory.
+pub fn states_file(dir: &Path) -> WatchedFile<ImageStates> {
+    WatchedFile::new(dir.join(FILE), ImageStates::parse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_a_definition_is_meant_with_its_variants() {
+        let states = ImageStates::parse("# a comment\nhidden: [debian-12]\nblacklisted: [debian-11, deb]\n").unwrap();
+        assert!(states.is_hidden("debian-12") && !states.is_hidden("debian-11"));
+        for (image, is) in
+            [("debian-11", true), ("deb", true), ("deb+v", true), ("debian-12", false), ("debian-11x", false)]
+        {
+            assert_eq!(states.is_blacklisted(image), is, "{image}");
+        }
+        assert_eq!(ImageStates::parse("# nothing\n"), Ok(ImageStates::default()));
+        assert!(
+            ImageStates::parse("hiden: [a]\n")
+                .unwrap_err()
+                .contains("unknown field \"hiden\"; did you mean \"hidden\"?")
+        );
+        assert!(ImageStates::parse("hidden: a\n").unwrap_err().starts_with("1:9: "));
+    }
+}

@@ -1,0 +1,181 @@
+//! Atomic changes of a file on disk. The old content is compared after the file was swapped out atomically, so that a concurrent edit is
+//! detected and put back.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{Error, ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Result of a change.
+#[derive(Debug, PartialEq, Eq)]
+pub enum EditResult {
+    Yes,
+    /// The file was changed concurrently: nothing was done.
+    Changed,
+}
+
+/// Creates a file that does not exist.
+pub fn create_file(path: &Path, text: &str) -> std::io::Result<EditResult> {
+    let new = write_temporary(path, text, Permissions::from_mode(0o644))?;
+    let made = match fs::hard_link(&new, path) {
+        Ok(()) => Ok(EditResult::Yes),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(EditResult::Changed),
+        Err(error) => Err(error),
+    };
+    fs::remove_file(&new)?;
+    sync_folder(path)?;
+    made
+}
+
+/// Replaces the content of a file that contains `old`.
+pub fn replace_content(path: &Path, old: &str, new: &str) -> std::io::Result<EditResult> {
+    let is = fs::symlink_metadata(path)?;
+    if is.is_symlink() {
+        return Err(Error::other("it is a symbolic link: change its target"));
+    }
+    let new = write_temporary(path, new, is.permissions())?;
+    match exchange_files(&new, path) {
+        // Not supported by all filesystems, in particular network filesystems: there, an edit between the comparison and the rename is
+        // lost.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return rename_over(&new, path, old),
+        swapped => swapped.inspect_err(|_| drop(fs::remove_file(&new)))?,
+    }
+    if fs::read(&new)? != old.as_bytes() {
+        exchange_files(&new, path)?;
+        fs::remove_file(&new)?;
+        return Ok(EditResult::Changed);
+    }
+    fs::remove_file(&new)?;
+    sync_folder(path)?;
+    Ok(EditResult::Yes)
+}
+
+fn rename_over(new: &Path, path: &Path, old: &str) -> std::io::Result<EditResult> {
+    if fs::read(path)? != old.as_bytes() {
+        fs::remove_file(new)?;
+        return Ok(EditResult::Changed);
+    }
+    fs::rename(new, path)?;
+    sync_folder(path)?;
+    Ok(EditResult::Yes)
+}
+
+/// Removes a file that contains `old`.
+pub fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditResult> {
+    let aside = hidden_path(path, "gone")?;
+    match fs::rename(path, &aside) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(EditResult::Changed),
+        renamed => renamed?,
+    }
+    let done = match fs::read(&aside)? == old.as_bytes() {
+        true => EditResult::Yes,
+        false => {
+            // If a new file exists at the path, it is the newer edit.
+            match fs::hard_link(&aside, path) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+                _ => EditResult::Changed,
+            }
+        }
+    };
+    fs::remove_file(&aside)?;
+    sync_folder(path)?;
+    Ok(done)
+}
+
+/// Writes a new file next to the path, and syncs it.
+fn write_temporary(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<PathBuf> {
+    let new = hidden_path(path, "new")?;
+    if let Some(folder) = path.parent() {
+        match fs::create_dir(folder) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    let write = || {
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+        file.set_permissions(permissions)?;
+        file.write_all(text.as_bytes())?;
+        // The kernel's timestamps are too coarse to distinguish two versions of the same length.
+        file.set_modified(SystemTime::now())?;
+        file.sync_all()
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&new)))?;
+    Ok(new)
+}
+
+/// Returns a hidden path, which no file of the directory uses.
+fn hidden_path(path: &Path, suffix: &str) -> std::io::Result<PathBuf> {
+    let name = path.file_name().ok_or_else(|| Error::other("not the path of a file"))?;
+    Ok(path.with_file_name(format!(".{}.{suffix}", name.display())))
+}
+
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+/// Exchanges both files atomically.
+fn exchange_files(one: &Path, other: &Path) -> std::io::Result<()> {
+    let text = |path: &Path| std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(Error::other);
+    let (one, other) = (text(one)?, text(other)?);
+    // SAFETY: both are NUL-terminated and outlive the call.
+    let result =
+        unsafe { libc::renameat2(libc::AT_FDCWD, one.as_ptr(), libc::AT_FDCWD, other.as_ptr(), libc::RENAME_EXCHANGE) };
+    match result {
+        0 => Ok(()),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_changed_only_when_it_says_what_was_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("layouts/a.yaml");
+        let says = || fs::read_to_string(&path).unwrap();
+        assert_eq!(create_file(&path, "a").unwrap(), EditResult::Yes);
+        assert_eq!((create_file(&path, "b").unwrap(), says().as_str()), (EditResult::Changed, "a"));
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert_eq!((replace_content(&path, "a", "b").unwrap(), says().as_str()), (EditResult::Yes, "b"));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!((replace_content(&path, "a", "c").unwrap(), says().as_str()), (EditResult::Changed, "b"));
+        assert_eq!((remove_unchanged(&path, "a").unwrap(), says().as_str()), (EditResult::Changed, "b"));
+        assert_eq!(remove_unchanged(&path, "b").unwrap(), EditResult::Yes);
+        assert_eq!(remove_unchanged(&path, "b").unwrap(), EditResult::Changed);
+        assert_eq!(fs::read_dir(dir.path().join("layouts")).unwrap().count(), 0, "nothing is left beside");
+    }
+
+    #[test]
+    fn without_a_swap_the_same_is_compared_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, new) = (dir.path().join("a.yaml"), dir.path().join(".a.yaml.new"));
+        for (old, done, says) in [("other", EditResult::Changed, "a"), ("a", EditResult::Yes, "b")] {
+            fs::write(&path, "a").unwrap();
+            fs::write(&new, "b").unwrap();
+            assert_eq!(
+                (rename_over(&new, &path, old).unwrap(), fs::read_to_string(&path).unwrap().as_str()),
+                (done, says)
+            );
+            assert!(!new.exists());
+        }
+    }
+
+    #[test]
+    fn what_fails_changes_nothing_and_leaves_nothing_beside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.yaml");
+        fs::write(dir.path().join("real"), "a").unwrap();
+        std::os::unix::fs::symlink("real", &path).unwrap();
+        assert!(replace_content(&path, "a", "b").unwrap_err().to_string().contains("change its target"));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(replace_content(&path, "a", "b").unwrap_err().kind(), ErrorKind::NotFound);
+        // A folder in the place of the file.
+        fs::create_dir(&path).unwrap();
+        assert!(remove_unchanged(&path, "a").is_err());
+        assert!(create_file(&path.join("none/deeper.yaml"), "x").is_err());
+    }
+}

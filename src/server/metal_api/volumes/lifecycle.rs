@@ -1,0 +1,316 @@
+//! Lifecycle of a Kubernetes volume in MetalK8s' operator, translated from the diagrams of its proposal. Pure.
+//!
+//! A Salt job there corresponds to an installation of the machine here, so a volume waits for the next one.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Phase in the status of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum VolumeState {
+    /// Its storage is being prepared, or will be.
+    Pending,
+    /// Its storage is prepared and has a PersistentVolume.
+    Available,
+    Failed,
+    /// Its storage is being released, or will be.
+    Terminating,
+}
+
+/// Phases of a PersistentVolume in Kubernetes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PersistentVolumePhase {
+    Pending,
+    Available,
+    Bound,
+    Released,
+    Failed,
+}
+
+/// The PersistentVolume of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PersistentVolumeStatus {
+    pub phase: PersistentVolumePhase,
+    /// Marked for deletion.
+    pub terminating: bool,
+}
+
+/// State of the job that prepares or reclaims the storage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StorageJob {
+    None,
+    InProgress,
+    Failed,
+    NotFound,
+    Succeeded,
+    /// Succeeded, and recorded as such.
+    Done,
+}
+
+/// Observed state of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObservedVolume {
+    pub valid: bool,
+    /// Marked for deletion.
+    pub deleted: bool,
+    /// `None` until the volume is first reconciled.
+    pub state: Option<VolumeState>,
+    pub persistent: Option<PersistentVolumeStatus>,
+    pub job: StorageJob,
+}
+
+/// Next action of the reconciliation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LifecycleStep {
+    /// No action and no reschedule.
+    Rest,
+    /// No action; reconcile again in ten seconds.
+    Wait,
+    Fail,
+    Prepare,
+    Unprepare,
+    /// Unset the job, so that it is started again.
+    Forget,
+    /// Record the job as done.
+    Note,
+    /// Create a PersistentVolume, and make the volume available.
+    Publish,
+    /// Delete the PersistentVolume.
+    Withdraw,
+    /// Remove the finalizers, so that both objects are deleted.
+    Release,
+}
+
+/// Top level of the reconciliation loop. `None`: the volume does not exist.
+pub fn next_step(seen: Option<&ObservedVolume>) -> LifecycleStep {
+    let Some(seen) = seen else { return LifecycleStep::Rest };
+    match (seen.valid, seen.deleted, seen.state, seen.persistent) {
+        (false, ..) => LifecycleStep::Fail,
+        (true, true, ..) => finalize_step(seen),
+        (true, false, Some(VolumeState::Failed), _) => LifecycleStep::Rest,
+        (true, false, _, Some(PersistentVolumeStatus { phase: PersistentVolumePhase::Failed, .. })) => {
+            LifecycleStep::Fail
+        }
+        (true, false, _, Some(_)) => LifecycleStep::Rest,
+        (true, false, _, None) => deploy_step(seen.job),
+    }
+}
+
+fn deploy_step(job: StorageJob) -> LifecycleStep {
+    match job {
+        StorageJob::None => LifecycleStep::Prepare,
+        StorageJob::Done => LifecycleStep::Publish,
+        other => poll_step(other),
+    }
+}
+
+fn finalize_step(seen: &ObservedVolume) -> LifecycleStep {
+    match (seen.state, seen.persistent) {
+        // Wait for the creation to terminate.
+        (Some(VolumeState::Pending), _) => LifecycleStep::Wait,
+        (_, None) => reclaim_step(seen.job),
+        (_, Some(PersistentVolumeStatus { terminating: false, .. })) => LifecycleStep::Withdraw,
+        (_, Some(PersistentVolumeStatus { phase, terminating: true })) => match phase {
+            PersistentVolumePhase::Pending | PersistentVolumePhase::Bound => LifecycleStep::Wait,
+            PersistentVolumePhase::Available | PersistentVolumePhase::Released | PersistentVolumePhase::Failed => {
+                reclaim_step(seen.job)
+            }
+        },
+    }
+}
+
+fn reclaim_step(job: StorageJob) -> LifecycleStep {
+    match job {
+        StorageJob::None => LifecycleStep::Unprepare,
+        StorageJob::Done => LifecycleStep::Release,
+        other => poll_step(other),
+    }
+}
+
+fn poll_step(job: StorageJob) -> LifecycleStep {
+    match job {
+        StorageJob::Failed => LifecycleStep::Fail,
+        StorageJob::NotFound => LifecycleStep::Forget,
+        StorageJob::Succeeded => LifecycleStep::Note,
+        StorageJob::InProgress | StorageJob::None | StorageJob::Done => LifecycleStep::Wait,
+    }
+}
+
+/// Decision tree: returns whether deleting the volume would take effect immediately.
+pub fn can_be_deleted(state: Option<VolumeState>, persistent: Option<PersistentVolumePhase>) -> bool {
+    match (state, persistent) {
+        (None | Some(VolumeState::Pending | VolumeState::Terminating), _) => false,
+        (Some(VolumeState::Failed | VolumeState::Available), None) => true,
+        (Some(VolumeState::Failed | VolumeState::Available), Some(phase)) => match phase {
+            PersistentVolumePhase::Pending | PersistentVolumePhase::Bound => false,
+            PersistentVolumePhase::Available | PersistentVolumePhase::Released | PersistentVolumePhase::Failed => true,
+        },
+    }
+}
+
+/// Performs steps until one must wait for an installation. The longest sequence has five.
+pub fn settle_state(mut seen: ObservedVolume) -> Option<VolumeState> {
+    for _ in 0..8 {
+        match next_step(Some(&seen)) {
+            LifecycleStep::Rest | LifecycleStep::Wait => break,
+            LifecycleStep::Fail if seen.state == Some(VolumeState::Failed) => break,
+            LifecycleStep::Fail => seen.state = Some(VolumeState::Failed),
+            LifecycleStep::Prepare => (seen.state, seen.job) = (Some(VolumeState::Pending), StorageJob::InProgress),
+            LifecycleStep::Unprepare => {
+                (seen.state, seen.job) = (Some(VolumeState::Terminating), StorageJob::InProgress)
+            }
+            LifecycleStep::Forget => seen.job = StorageJob::None,
+            LifecycleStep::Note => seen.job = StorageJob::Done,
+            LifecycleStep::Publish => {
+                seen.persistent =
+                    Some(PersistentVolumeStatus { phase: PersistentVolumePhase::Available, terminating: false });
+                (seen.state, seen.job) = (Some(VolumeState::Available), StorageJob::None);
+            }
+            LifecycleStep::Withdraw => {
+                seen.persistent = seen.persistent.map(|is| PersistentVolumeStatus { terminating: true, ..is });
+            }
+            LifecycleStep::Release => return None,
+        }
+    }
+    seen.state
+}
+
+impl fmt::Display for VolumeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            VolumeState::Pending => "Pending",
+            VolumeState::Available => "Available",
+            VolumeState::Failed => "Failed",
+            VolumeState::Terminating => "Terminating",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StorageJob::{Done, InProgress, NotFound, Succeeded};
+    use super::*;
+
+    const NEW: ObservedVolume =
+        ObservedVolume { valid: true, deleted: false, state: None, persistent: None, job: StorageJob::None };
+
+    fn backed(phase: PersistentVolumePhase, terminating: bool) -> Option<PersistentVolumeStatus> {
+        Some(PersistentVolumeStatus { phase, terminating })
+    }
+
+    /// Each way through the diagrams "Reconciliation loop (top level)", "Volume Deployment" and "Volume Finalization".
+    #[test]
+    fn every_row_of_the_diagrams() {
+        let of = |state: VolumeState| ObservedVolume { state: Some(state), ..NEW };
+        let available = ObservedVolume {
+            persistent: backed(PersistentVolumePhase::Available, false),
+            ..of(VolumeState::Available)
+        };
+        let pending = |job: StorageJob| ObservedVolume { job, ..of(VolumeState::Pending) };
+        let deleted = |seen: ObservedVolume| ObservedVolume { deleted: true, ..seen };
+        let failed = of(VolumeState::Failed);
+        let going =
+            |phase: PersistentVolumePhase| deleted(ObservedVolume { persistent: backed(phase, true), ..available });
+        let reclaimed = |job: StorageJob| deleted(ObservedVolume { job, ..of(VolumeState::Terminating) });
+        let rows = [
+            // Top level.
+            ("does not exist", None, LifecycleStep::Rest),
+            ("not valid", Some(ObservedVolume { valid: false, ..NEW }), LifecycleStep::Fail),
+            (
+                "not valid, and marked for deletion",
+                Some(deleted(ObservedVolume { valid: false, ..available })),
+                LifecycleStep::Fail,
+            ),
+            ("failed", Some(failed), LifecycleStep::Rest),
+            ("backed and healthy", Some(available), LifecycleStep::Rest),
+            (
+                "backed and bound",
+                Some(ObservedVolume { persistent: backed(PersistentVolumePhase::Bound, false), ..available }),
+                LifecycleStep::Rest,
+            ),
+            (
+                "not healthy",
+                Some(ObservedVolume { persistent: backed(PersistentVolumePhase::Failed, false), ..available }),
+                LifecycleStep::Fail,
+            ),
+            // Deployment.
+            ("no job", Some(NEW), LifecycleStep::Prepare),
+            ("job failed", Some(pending(StorageJob::Failed)), LifecycleStep::Fail),
+            ("job not found", Some(pending(NotFound)), LifecycleStep::Forget),
+            ("job succeeded", Some(pending(Succeeded)), LifecycleStep::Note),
+            ("job in progress", Some(pending(InProgress)), LifecycleStep::Wait),
+            ("job done", Some(pending(Done)), LifecycleStep::Publish),
+            // Finalization.
+            ("deleted while pending", Some(deleted(pending(InProgress))), LifecycleStep::Wait),
+            ("deleted, backed", Some(deleted(available)), LifecycleStep::Withdraw),
+            ("deleted, still bound", Some(going(PersistentVolumePhase::Bound)), LifecycleStep::Wait),
+            ("deleted, still pending", Some(going(PersistentVolumePhase::Pending)), LifecycleStep::Wait),
+            ("deleted, unused", Some(going(PersistentVolumePhase::Available)), LifecycleStep::Unprepare),
+            ("deleted, released", Some(going(PersistentVolumePhase::Released)), LifecycleStep::Unprepare),
+            ("deleted, failed", Some(going(PersistentVolumePhase::Failed)), LifecycleStep::Unprepare),
+            ("deleted, not backed", Some(deleted(failed)), LifecycleStep::Unprepare),
+            // Its storage is reclaimed.
+            ("unprepare failed", Some(reclaimed(StorageJob::Failed)), LifecycleStep::Fail),
+            ("unprepare not found", Some(reclaimed(NotFound)), LifecycleStep::Forget),
+            ("unprepare succeeded", Some(reclaimed(Succeeded)), LifecycleStep::Note),
+            ("unprepare in progress", Some(reclaimed(InProgress)), LifecycleStep::Wait),
+            ("unprepare done", Some(reclaimed(Done)), LifecycleStep::Release),
+        ];
+        for (row, seen, expected) in rows {
+            assert_eq!(next_step(seen.as_ref()), expected, "{row}");
+        }
+    }
+
+    #[test]
+    fn every_leaf_of_the_deletion_tree() {
+        use PersistentVolumePhase::{Available, Bound, Failed, Pending, Released};
+        for state in [None, Some(VolumeState::Pending), Some(VolumeState::Terminating)] {
+            for phase in [None, Some(Pending), Some(Available), Some(Bound), Some(Released), Some(Failed)] {
+                assert!(!can_be_deleted(state, phase), "{state:?} {phase:?}");
+            }
+        }
+        for state in [VolumeState::Failed, VolumeState::Available] {
+            for (phase, expected) in [
+                (None, true),
+                (Some(Pending), false),
+                (Some(Available), true),
+                (Some(Bound), false),
+                (Some(Released), true),
+                (Some(Failed), true),
+            ] {
+                assert_eq!(can_be_deleted(Some(state), phase), expected, "{state:?} {phase:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn steps_lead_to_where_something_has_to_happen() {
+        let deleted = ObservedVolume { deleted: true, ..NEW };
+        let available = Some(VolumeState::Available);
+        for (seen, expected) in [
+            (NEW, Some(VolumeState::Pending)),
+            (ObservedVolume { job: InProgress, state: Some(VolumeState::Pending), ..NEW }, Some(VolumeState::Pending)),
+            (ObservedVolume { job: Succeeded, ..NEW }, available),
+            (ObservedVolume { job: StorageJob::Failed, ..NEW }, Some(VolumeState::Failed)),
+            (ObservedVolume { job: NotFound, ..NEW }, Some(VolumeState::Pending)),
+            (ObservedVolume { valid: false, ..NEW }, Some(VolumeState::Failed)),
+            (
+                ObservedVolume {
+                    state: available,
+                    persistent: backed(PersistentVolumePhase::Available, false),
+                    ..deleted
+                },
+                Some(VolumeState::Terminating),
+            ),
+            (
+                ObservedVolume { state: available, persistent: backed(PersistentVolumePhase::Bound, false), ..deleted },
+                available,
+            ),
+            (ObservedVolume { state: Some(VolumeState::Terminating), job: Succeeded, ..deleted }, None),
+        ] {
+            assert_eq!(settle_state(seen), expected, "{seen:?}");
+        }
+    }
+}

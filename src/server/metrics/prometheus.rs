@@ -1,0 +1,64 @@
+//! The text format of Prometheus, version 0.0.4.
+
+use super::{DurationHistogram, Metrics, PHASES};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::Ordering;
+
+/// Formats all metrics. Labels are names defined here, or names of steps that were validated on receipt.
+pub fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, u64>) -> String {
+    let counts = metrics.lock_counts().clone();
+    let mut text = String::new();
+    write_header(&mut text, "info", "gauge", "Version of the server.");
+    write_sample(&mut text, "info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    write_header(&mut text, "machines", "gauge", "Machines with a file, by phase.");
+    for phase in PHASES {
+        write_sample(&mut text, "machines", &[("phase", phase)], phases.get(phase).copied().unwrap_or_default());
+    }
+    write_header(&mut text, "waits", "gauge", "Requests of machines that are waiting for an allocation.");
+    write_sample(&mut text, "waits", &[], metrics.waiting.load(Ordering::Relaxed));
+    write_header(&mut text, "installs_total", "counter", "Installations whose end was reported.");
+    for ((kind, result), count) in &counts.installs {
+        write_sample(&mut text, "installs_total", &[("kind", kind), ("result", result)], *count);
+    }
+    write_header(&mut text, "orders_total", "counter", "Events of orders to reinstall.");
+    for (event, count) in &counts.orders {
+        write_sample(&mut text, "orders_total", &[("event", event)], *count);
+    }
+    write_header(&mut text, "image_bytes_total", "counter", "Bytes of images fetched by reported installations.");
+    write_sample(&mut text, "image_bytes_total", &[], counts.image_bytes);
+    write_header(&mut text, "step_seconds", "histogram", "Durations of the steps of reported installations.");
+    for (step, histogram) in &counts.steps {
+        write_histogram(&mut text, "step_seconds", &[("step", step)], histogram);
+    }
+    write_header(
+        &mut text,
+        "store_seconds",
+        "histogram",
+        "Durations of database jobs, including their time in the queue.",
+    );
+    write_histogram(&mut text, "store_seconds", &[], &counts.store);
+    text
+}
+
+fn write_header(text: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = write!(text, "# HELP drophammer_{name} {help}\n# TYPE drophammer_{name} {kind}\n");
+}
+
+fn write_sample(text: &mut String, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+    let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
+    let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+    let _ = writeln!(text, "drophammer_{name}{labels} {value}");
+}
+
+fn write_histogram(text: &mut String, name: &str, labels: &[(&str, &str)], histogram: &DurationHistogram) {
+    let bounds = histogram.bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+    let mut count = 0;
+    for (bound, within) in bounds.zip(&histogram.within) {
+        count += within;
+        let labels = [labels, &[("le", bound.as_str())]].concat();
+        write_sample(text, &format!("{name}_bucket"), &labels, count);
+    }
+    write_sample(text, &format!("{name}_sum"), labels, histogram.sum);
+    write_sample(text, &format!("{name}_count"), labels, count);
+}

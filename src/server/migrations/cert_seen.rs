@@ -1,0 +1,72 @@
+//! Record of the source machines that have checked the target's certificate. A source receives the certificate in a response, and reports
+//! any problem with it before it calls again. Its next call therefore shows that it has checked the certificate, and is alive. Nothing is
+//! stored on disk, since it calls every few seconds.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time after its last call for which the source counts as alive. It calls every three seconds.
+const RECENT: Duration = Duration::from_secs(30);
+
+/// Last certificate that each source machine received, by machine.
+#[derive(Default)]
+pub struct CertificateChecks(Mutex<HashMap<String, CertificateCheck>>);
+
+struct CertificateCheck {
+    certificate: String,
+    asked_again: bool,
+    at: Instant,
+}
+
+impl CertificateChecks {
+    /// Notes that the source machine has called, and receives this certificate, or none.
+    pub fn record_call(&self, machine: &str, certificate: Option<&str>) {
+        let mut looks = self.lock_checks();
+        let Some(certificate) = certificate else {
+            looks.remove(machine);
+            return;
+        };
+        let asked_again = looks.get(machine).is_some_and(|look| look.certificate == certificate);
+        let look = CertificateCheck { certificate: certificate.to_owned(), asked_again, at: Instant::now() };
+        looks.insert(machine.to_owned(), look);
+    }
+
+    /// Returns whether the machine has checked this certificate, and is alive.
+    pub fn has_checked(&self, machine: &str, certificate: &str) -> bool {
+        let is_it =
+            |look: &CertificateCheck| look.certificate == certificate && look.asked_again && look.at.elapsed() < RECENT;
+        self.lock_checks().get(machine).is_some_and(is_it)
+    }
+
+    fn lock_checks(&self) -> MutexGuard<'_, HashMap<String, CertificateCheck>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_has_looked_when_it_has_asked_again_since_it_was_told() {
+        let looks = CertificateChecks::default();
+        assert!(!looks.has_checked("a", "one"));
+        looks.record_call("a", Some("one"));
+        assert!(!looks.has_checked("a", "one"), "it may be about to say that it does not take it");
+        looks.record_call("a", Some("one"));
+        assert!(looks.has_checked("a", "one") && !looks.has_checked("a", "two") && !looks.has_checked("b", "one"));
+        // The other machine has booted again.
+        looks.record_call("a", Some("two"));
+        assert!(!looks.has_checked("a", "one") && !looks.has_checked("a", "two"));
+        looks.record_call("a", Some("two"));
+        assert!(looks.has_checked("a", "two"));
+        looks.record_call("a", None);
+        looks.record_call("a", Some("two"));
+        assert!(!looks.has_checked("a", "two"));
+        // It is silent since.
+        looks.record_call("a", Some("two"));
+        looks.lock_checks().get_mut("a").unwrap().at = Instant::now().checked_sub(RECENT).unwrap();
+        assert!(!looks.has_checked("a", "two"));
+    }
+}

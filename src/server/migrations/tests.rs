@@ -1,0 +1,319 @@
+//! Each row of the two tables of `docs/move-machine.md`.
+
+use super::*;
+
+const A: &str = "a";
+const B: &str = "b";
+/// Boots: of A, of B, and the next ones.
+const A1: TokenHash = [1; 32];
+const A2: TokenHash = [2; 32];
+const B1: TokenHash = [11; 32];
+const B2: TokenHash = [12; 32];
+
+pub fn ordered() -> Migration {
+    let disk = RecordedDisk {
+        device: "/dev/sda".to_owned(),
+        serial: "N1".to_owned(),
+        size_bytes: 1,
+        ..RecordedDisk::default()
+    };
+    Migration {
+        id: "o1".to_owned(),
+        a: A.to_owned(),
+        b: B.to_owned(),
+        allocation: "a1".to_owned(),
+        state: MigrationState::Ordered,
+        created: String::new(),
+        fencing: None,
+        marker: None,
+        disks: vec![disk],
+        carried: None,
+        sender: None,
+        receiver: None,
+        begun: None,
+        failures: 0,
+        failed: None,
+        words_a: String::new(),
+        words_b: String::new(),
+        files: false,
+        allow_unapproved: true,
+        approved: ApprovedCertificates::default(),
+    }
+}
+
+pub fn carried() -> MigratedMachine {
+    let marker = InstallMarker { machine: A.to_owned(), allocation: "a1".to_owned(), ..InstallMarker::default() };
+    MigratedMachine { marker, ..MigratedMachine::default() }
+}
+
+pub fn end(boot: TokenHash) -> MigrationEndpoint {
+    MigrationEndpoint {
+        certificate: format!("certificate {}", boot[0]),
+        address: String::new(),
+        boot,
+        has_secret: false,
+    }
+}
+
+fn a_stands(boot: TokenHash) -> MigrationEvent {
+    MigrationEvent::Stands(MigrationSide::Send, end(boot), Some(Box::new(carried())))
+}
+
+fn b_stands(boot: TokenHash) -> MigrationEvent {
+    MigrationEvent::Stands(MigrationSide::Receive, end(boot), None)
+}
+
+pub(crate) fn start(boot: TokenHash, disks: &[RecordedDisk]) -> AttemptStart {
+    AttemptStart { by: boot, disks: disks.to_vec(), secret_digest: None }
+}
+
+fn begins(boot: TokenHash) -> MigrationEvent {
+    MigrationEvent::Begins { start: start(boot, &ordered().disks), now: CurrentBoots { a: Some(A1), b: Some(boot) } }
+}
+
+fn succeeds(part: MigrationSide, boot: TokenHash) -> MigrationEvent {
+    succeeds_from(part, boot, Some(A1), Some(A1))
+}
+
+/// B has received all from the first, and A is in the other.
+fn succeeds_from(
+    part: MigrationSide,
+    boot: TokenHash,
+    from: Option<TokenHash>,
+    now: Option<TokenHash>,
+) -> MigrationEvent {
+    let received_from = from.map(|boot| migration::certificate_digest(&end(boot).certificate));
+    MigrationEvent::Succeeds { part, boot, received_from, now: CurrentBoots { a: now, b: Some(boot) } }
+}
+
+fn fails(part: MigrationSide, boot: TokenHash, untouched: bool) -> MigrationEvent {
+    MigrationEvent::Fails { part, boot, untouched, message: "why".to_owned() }
+}
+
+fn after(words: &[MigrationEvent]) -> Migration {
+    words.iter().fold(ordered(), |is, word| is.apply_event(word).unwrap_or_else(|why| panic!("{word:?}: {why}")))
+}
+
+/// How each state is come to.
+fn in_state(state: MigrationState) -> Migration {
+    let copying = [a_stands(A1), b_stands(B1), begins(B1)];
+    let mut words = copying.to_vec();
+    match state {
+        MigrationState::Ordered => words.clear(),
+        MigrationState::Planned => drop(words.pop()),
+        MigrationState::Copying => {}
+        MigrationState::Booting => words.push(succeeds(MigrationSide::Receive, B1)),
+        MigrationState::Done => words.extend([succeeds(MigrationSide::Receive, B1), MigrationEvent::Finish]),
+        MigrationState::Cancelled => words.push(MigrationEvent::Cancel { off: false }),
+        MigrationState::Refused => words[2] = fails(MigrationSide::Receive, B1, true),
+    }
+    let is = after(&words);
+    assert_eq!(is.state, state);
+    is
+}
+
+/// The table of states, row by row: who may run the system, and by what each ends.
+#[test]
+fn the_table_of_states() {
+    use MigrationBoot::{AsEver, Disk, Ramdisk};
+    use MigrationState::*;
+    for (state, of_a, of_b, owner, is_open) in [
+        (Ordered, Ramdisk, Ramdisk, MigrationSide::Send, true),
+        (Planned, Ramdisk, Ramdisk, MigrationSide::Send, true),
+        (Copying, Ramdisk, Ramdisk, MigrationSide::Send, true),
+        (Booting, Ramdisk, Disk, MigrationSide::Receive, true),
+        (Done, AsEver, AsEver, MigrationSide::Receive, false),
+        (Cancelled, AsEver, AsEver, MigrationSide::Send, false),
+        (Refused, AsEver, AsEver, MigrationSide::Send, false),
+    ] {
+        let is = in_state(state);
+        assert_eq!((is.boot_target(A), is.boot_target(B)), (of_a, of_b), "{state}");
+        assert_eq!((state.owner_role(), state.is_open()), (owner, is_open), "{state}");
+    }
+    let ends = |state, word: MigrationEvent| in_state(state).apply_event(&word).map(|is| is.state);
+    for (state, word, to) in [
+        // Both have registered, or the operator cancels.
+        (Ordered, a_stands(A1), Ordered),
+        (Ordered, MigrationEvent::Cancel { off: false }, Cancelled),
+        (Ordered, fails(MigrationSide::Send, A1, true), Refused),
+        // The point of no return, a refusal, or a cancellation.
+        (Planned, begins(B1), Copying),
+        (Planned, fails(MigrationSide::Receive, B1, true), Refused),
+        (Planned, fails(MigrationSide::Send, A1, true), Refused),
+        (Planned, MigrationEvent::Cancel { off: false }, Cancelled),
+        // All is received, or the operator cancels.
+        (Copying, succeeds(MigrationSide::Receive, B1), Booting),
+        (Copying, MigrationEvent::Cancel { off: false }, Cancelled),
+        // It has phoned home, or the operator says that it is bad.
+        (Booting, MigrationEvent::PhonedHome(B1), Done),
+        (Booting, MigrationEvent::Finish, Done),
+        (Booting, MigrationEvent::Cancel { off: true }, Cancelled),
+    ] {
+        assert_eq!(ends(state, word.clone()), Ok(to), "{state} {word:?}");
+    }
+    assert_eq!(after(&[a_stands(A1), b_stands(B1)]).state, Planned);
+}
+
+/// What is told of the allocation, with and without the other machine in its ramdisk.
+#[test]
+fn nothing_is_received_before_the_other_stands() {
+    use MigrationState::*;
+    let both = CurrentBoots { a: Some(A1), b: Some(B1) };
+    let only_b = CurrentBoots { a: Some(A2), b: Some(B1) };
+    let stood = after(&[a_stands(A1)]);
+    assert_eq!(
+        (ordered().role_in(A, both), ordered().role_in(B, both)),
+        (MigrationRole::Sends, MigrationRole::Nothing)
+    );
+    assert_eq!((stood.role_in(B, both), stood.role_in(B, only_b)), (MigrationRole::Receives, MigrationRole::Nothing));
+    for (state, of_a, of_b) in [
+        (Planned, MigrationRole::Sends, MigrationRole::Receives),
+        (Copying, MigrationRole::Sends, MigrationRole::Receives),
+        (Booting, MigrationRole::Nothing, MigrationRole::AsEver),
+        (Done, MigrationRole::AsEver, MigrationRole::AsEver),
+        (Cancelled, MigrationRole::AsEver, MigrationRole::AsEver),
+        (Refused, MigrationRole::AsEver, MigrationRole::AsEver),
+    ] {
+        let is = in_state(state);
+        assert_eq!((is.role_in(A, both), is.role_in(B, both)), (of_a, of_b), "{state}");
+        assert_eq!((is.role_in(A, only_b), is.role_in(B, only_b)), (of_a, of_b), "{state}");
+    }
+    let is = in_state(Copying);
+    assert_eq!(is.present_endpoint(MigrationSide::Send, both).unwrap().certificate, "certificate 1");
+    assert_eq!(
+        (
+            is.present_endpoint(MigrationSide::Send, only_b),
+            is.present_endpoint(MigrationSide::Receive, only_b).is_some()
+        ),
+        (None, true)
+    );
+}
+
+/// The table of cuts, row by row. What a restarted server knows is the same: `state/moves` keeps all of a move in one transaction.
+#[test]
+fn the_table_of_cuts() {
+    use MigrationState::*;
+    let again = |is: &Migration, word: MigrationEvent| is.apply_event(&word).unwrap();
+    // A's power, in `ordered`: another key of another boot.
+    let is = again(&after(&[a_stands(A1)]), a_stands(A2));
+    assert_eq!((is.state, is.sender.as_ref().unwrap().boot), (Ordered, A2));
+    // A's power, in `copying`: the copy is resumed with it.
+    let is = again(&in_state(Copying), a_stands(A2));
+    assert_eq!((is.state, is.sender.as_ref().unwrap().boot, &is.begun), (Copying, A2, &in_state(Copying).begun));
+    // B's power, in `planned`: nothing was written, and it plans anew.
+    let is = again(&in_state(Planned), b_stands(B2));
+    assert_eq!((is.state, is.begun.is_none()), (Planned, true));
+    assert!(is.apply_event(&begins(B1)).is_err(), "the boot that was cut off cannot begin any more");
+    assert_eq!(again(&is, begins(B2)).state, Copying);
+    // B's power, in `copying`: what it has begun stays begun, whatever the next boot says.
+    let is = again(&in_state(Copying), b_stands(B2));
+    assert!(
+        is.apply_event(&succeeds(MigrationSide::Receive, B2)).is_err() && is.boot_target(B) == MigrationBoot::Ramdisk
+    );
+    let is = again(&is, begins(B2));
+    assert!(!is.begun.as_ref().unwrap().only);
+    assert_eq!(again(&is, fails(MigrationSide::Receive, B2, true)).state, Copying, "the first boot has written");
+    // B's power, between its report and its boot, or later: it boots from its disk, and nothing gives A its system back.
+    let is = in_state(Booting);
+    for word in [a_stands(A2), b_stands(B2), MigrationEvent::Cancel { off: false }, succeeds(MigrationSide::Send, A2)] {
+        assert!(is.apply_event(&word).is_err(), "{word:?}");
+    }
+    for word in
+        [fails(MigrationSide::Receive, B1, false), fails(MigrationSide::Send, A1, true), MigrationEvent::PhonedHome(B2)]
+    {
+        assert_eq!(again(&is, word).state, Booting);
+    }
+    // The server, between B's report and its answer: a repeated report is no news.
+    assert_eq!(again(&is, succeeds(MigrationSide::Receive, B1)), is);
+    assert_eq!(again(&in_state(Copying), begins(B1)), in_state(Copying));
+    // A and B at once.
+    let is = after(&[a_stands(A1), b_stands(B1), begins(B1), b_stands(B2), a_stands(A2)]);
+    assert_eq!(is.state, Copying);
+    // A's power, when B has received all of its first boot: whatever it has been since, B receives anew.
+    let again_at = again(&in_state(Copying), a_stands(A2));
+    for (is, from, now, counts) in [
+        (&in_state(Copying), Some(A1), Some(A1), true),
+        (&in_state(Copying), Some(A1), None, true),
+        (&in_state(Copying), Some(A1), Some(A2), false),
+        (&again_at, Some(A1), Some(A2), false),
+        (&again_at, Some(A2), Some(A2), true),
+        // An agent of an earlier version does not say it.
+        (&in_state(Copying), None, Some(A1), true),
+        (&in_state(Copying), None, Some(A2), false),
+    ] {
+        let after = is.apply_event(&succeeds_from(MigrationSide::Receive, B1, from, now));
+        assert_eq!(after.is_ok(), counts, "{from:?} {now:?}");
+        assert!(counts || after.is_err_and(|why| why.contains("machine a has booted again")));
+    }
+    assert_eq!(
+        again(&in_state(Booting), succeeds_from(MigrationSide::Receive, B1, Some(A1), Some(A2))),
+        in_state(Booting)
+    );
+    // A's disk cannot be read: the words are kept, and nothing else changes. They go when that is over.
+    let says = |boot, words: &str| MigrationEvent::Says(MigrationSide::Send, boot, words.to_owned());
+    let is = again(&in_state(Copying), says(A1, "sda2 cannot be read"));
+    assert_eq!(is, Migration { words_a: "sda2 cannot be read".to_owned(), ..in_state(Copying) });
+    assert_eq!(again(&is, says(A2, "another boot")), is);
+    assert_eq!(again(&is, says(A1, "")), in_state(Copying));
+    assert_eq!(again(&is, succeeds(MigrationSide::Receive, B1)).words_a, "");
+    assert_eq!(again(&in_state(Done), says(A1, "late")), in_state(Done));
+    let is = again(&in_state(Copying), fails(MigrationSide::Send, A1, true));
+    assert_eq!((is.state, is.words_a.as_str()), (Copying, "why"));
+}
+
+#[test]
+fn who_does_not_stand_cannot_begin_and_no_other_disk_is_taken() {
+    let is = in_state(MigrationState::Planned);
+    let with = |boot, disks: &[RecordedDisk], now| {
+        is.apply_event(&MigrationEvent::Begins { start: start(boot, disks), now }).map(|is| is.state)
+    };
+    let disks = ordered().disks;
+    let both = CurrentBoots { a: Some(A1), b: Some(B1) };
+    assert_eq!(with(B1, &disks, both), Ok(MigrationState::Copying));
+    assert!(with(B2, &disks, CurrentBoots { b: Some(B2), ..both }).is_err());
+    assert!(with(B1, &disks, CurrentBoots { a: Some(A2), ..both }).is_err());
+    assert!(with(B1, &disks, CurrentBoots { a: None, ..both }).is_err());
+    let other = [RecordedDisk { serial: "N2".to_owned(), ..disks[0].clone() }];
+    assert!(with(B1, &other, both).unwrap_err().contains("put the disk back"));
+    for state in MigrationState::ALL
+        .into_iter()
+        .filter(|state| !matches!(state, MigrationState::Planned | MigrationState::Copying))
+    {
+        assert!(in_state(state).apply_event(&begins(B1)).is_err(), "{state}");
+    }
+}
+
+#[test]
+fn a_machine_with_another_allocations_marker_and_one_that_comes_too_early_do_not_stand() {
+    let other = MigratedMachine {
+        marker: InstallMarker { allocation: "a0".to_owned(), ..InstallMarker::default() },
+        ..carried()
+    };
+    assert!(
+        ordered()
+            .apply_event(&MigrationEvent::Stands(MigrationSide::Send, end(A1), Some(Box::new(other))))
+            .unwrap_err()
+            .contains("\"a0\"")
+    );
+    assert!(ordered().apply_event(&MigrationEvent::Stands(MigrationSide::Send, end(A1), None)).is_err());
+    assert!(ordered().apply_event(&b_stands(B1)).is_err());
+}
+
+#[test]
+fn failures_are_counted_once_a_boot_and_end() {
+    let mut is = in_state(MigrationState::Copying);
+    for number in 1..=ATTEMPTS {
+        let boot = [100 + number as u8; 32];
+        is = is.apply_event(&b_stands(boot)).unwrap();
+        is = is.apply_event(&begins(boot)).unwrap();
+        for _ in 0..2 {
+            is = is.apply_event(&fails(MigrationSide::Receive, boot, false)).unwrap();
+        }
+        assert_eq!((is.failures, is.should_retry()), (number, number < ATTEMPTS));
+    }
+    assert_eq!((is.state, is.words_b.as_str()), (MigrationState::Copying, "why"));
+    // Whoever has written without having asked has begun.
+    let is = in_state(MigrationState::Planned).apply_event(&fails(MigrationSide::Receive, B1, false)).unwrap();
+    assert_eq!((is.state, is.boot_target(B)), (MigrationState::Copying, MigrationBoot::Ramdisk));
+    assert!(is.apply_event(&succeeds(MigrationSide::Receive, B1)).is_err(), "A may run");
+}

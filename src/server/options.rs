@@ -1,0 +1,182 @@
+//! Command line options of `drophammer serve`.
+
+use super::listeners::TlsOptions;
+use super::pxe::{AddressRange, PxeOptions};
+use clap::{Args, Subcommand};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct ServeArgs {
+    #[command(subcommand)]
+    pub command: Option<ServeCommand>,
+    #[command(flatten)]
+    pub options: Option<ServeOptions>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ServeCommand {
+    /// Copy the database to a new file, complete and consistent, while the server runs.
+    Backup(BackupOptions),
+    /// Replace the database with a backup. The server must not run. Unless the directory proves that the backup is complete, every machine
+    /// needs confirmation afterwards.
+    Restore(RestoreOptions),
+}
+
+#[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
+pub struct BackupOptions {
+    /// The server's directory.
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
+    /// The copy, which must not exist yet.
+    #[arg(required = true)]
+    pub file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
+pub struct RestoreOptions {
+    /// The server's directory.
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
+    /// A file created by `drophammer serve backup`.
+    #[arg(required = true)]
+    pub file: PathBuf,
+    /// Restore even if the directory shows that the backup is outdated.
+    #[arg(long)]
+    pub older: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ServeOptions {
+    /// Directory with machines/, layouts/, images/ and boot/.
+    pub dir: PathBuf,
+    /// Print all problems of the directory and these options, without serving. A server may be running.
+    #[arg(long)]
+    pub check: bool,
+    /// Address and port; port 0 selects a free one and prints it.
+    #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+    /// Serve the operator's API here, and not at --listen.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub operator_listen: Option<SocketAddr>,
+    /// Serve over TLS with this certificate chain (PEM). --listen then only serves boot files.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate (PEM, without a passphrase).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Address and port of TLS.
+    #[arg(long, default_value = "0.0.0.0:8443", value_name = "ADDRESS:PORT", requires = "tls_cert")]
+    pub tls_listen: SocketAddr,
+    /// Address of a reverse proxy whose X-Forwarded-For contains the client's address; may be given several times.
+    #[arg(long = "proxy", value_name = "ADDRESS")]
+    pub proxies: Vec<IpAddr>,
+    /// Accept registrations from every source port, if NAT or a proxy hides the ports of machines. Every process that sends requests from a
+    /// machine's address can then register as that machine.
+    #[arg(long)]
+    pub any_source_port: bool,
+    /// Additional name of this server; may be given several times. Requests for other names are rejected (DNS rebinding). Addresses,
+    /// localhost, the host's own names, and those of --url and --tls-cert are always accepted.
+    #[arg(long = "host", value_name = "NAME", value_parser = super::host_names::parse_name)]
+    pub hosts: Vec<String>,
+    /// URL at which machines reach this server [default: that of each request].
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// Boot machines over PXE or HTTP on this NIC, in addition to the existing DHCP server. Requires dnsmasq, and root or three
+    /// capabilities.
+    #[arg(long, value_name = "NIC")]
+    pub pxe: Option<String>,
+    /// Also assign addresses, if there is no other DHCP server.
+    #[arg(long, value_name = "FIRST,LAST", requires = "pxe")]
+    pub range: Option<AddressRange>,
+    /// Directory with iPXE's undionly.kpxe and snponly.efi [default: /usr/lib/ipxe].
+    #[arg(long, value_name = "DIR", requires = "pxe")]
+    pub ipxe: Option<PathBuf>,
+    /// Directory with vmlinuz and initrd [default: DIR/boot].
+    #[arg(long, value_name = "DIR")]
+    pub boot: Option<PathBuf>,
+    /// Additional arguments for the kernel command line of the ramdisk.
+    #[arg(long, value_name = "ARGUMENTS", default_value = "")]
+    pub cmdline: String,
+    /// Install only machines whose plan is approved (`drophammer rack plan --approve`); the others wait.
+    #[arg(long)]
+    pub approved_only: bool,
+    /// Print one JSON object per line instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of the server.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Directory with `machines/`, `layouts/` and `images/`, and the database.
+    pub dir: PathBuf,
+    pub listen: SocketAddr,
+    /// Address of the operator's API, if separate from that for machines.
+    pub operator_listen: Option<SocketAddr>,
+    /// TLS options. If set, requests with a token are only accepted over TLS, and `listen` only serves boot files.
+    pub tls: Option<TlsOptions>,
+    /// Addresses of reverse proxies whose `X-Forwarded-For` contains the client's address.
+    pub proxies: Vec<IpAddr>,
+    /// Accept registrations from every source port.
+    pub any_source_port: bool,
+    /// Additional names of this server.
+    pub hosts: Vec<String>,
+    /// Base URL for machines; by default that of each request (the Host header).
+    pub url: Option<String>,
+    /// DHCP and TFTP options, to boot machines on a NIC.
+    pub pxe: Option<PxeOptions>,
+    /// Directory with `vmlinuz` and `initrd`; by default `DIR/boot`.
+    pub boot: Option<PathBuf>,
+    /// Additional kernel arguments of the ramdisk.
+    pub cmdline: String,
+    /// Only carry out approved plans.
+    pub approved_only: bool,
+    /// Print one JSON object per line instead of text.
+    pub json: bool,
+}
+
+impl From<ServeOptions> for ServerConfig {
+    fn from(serve: ServeOptions) -> Self {
+        let ServeOptions {
+            dir,
+            listen,
+            operator_listen,
+            proxies,
+            any_source_port,
+            hosts,
+            url,
+            range,
+            ipxe,
+            boot,
+            cmdline,
+            json,
+            approved_only,
+            ..
+        } = serve;
+        let pxe = serve.pxe.map(|card| PxeOptions { card, range, ipxe });
+        let tls = serve.tls_cert.zip(serve.tls_key).map(|(certificates, key)| TlsOptions {
+            certificates,
+            key,
+            listen: serve.tls_listen,
+        });
+        ServerConfig {
+            dir,
+            listen,
+            operator_listen,
+            tls,
+            proxies,
+            hosts,
+            any_source_port,
+            url,
+            pxe,
+            boot,
+            cmdline,
+            approved_only,
+            json,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Power control of a machine through the controller in its file.
+
+use super::AppState;
+use super::api::request_body::{EVENT_BYTES, read_operator_document};
+use super::api_error::ApiError;
+use super::operator::OperatorAuth;
+use super::quotas::ClientAddress;
+use super::request_id::yield_turn;
+use crate::bmc::PowerAction;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PowerRequest {
+    pub action: PowerAction,
+}
+
+/// `POST /v1/machine/{id}/power`.
+pub async fn post_power(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> Result<Json<PowerRequest>, ApiError> {
+    let PowerRequest { action } = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    let id = id.to_lowercase();
+    switch_machine(&app, &id, action).await?;
+    app.watch.log_note(format!("{}: {action}, as requested by {peer}", app.directory().display_name(&id)));
+    Ok(Json(PowerRequest { action }))
+}
+
+/// Switches the machine through the controller in its file.
+///
+/// # Errors
+/// The file does not name a controller, or the controller fails.
+pub async fn switch_machine(app: &AppState, id: &str, action: PowerAction) -> Result<(), ApiError> {
+    let directory = app.directory();
+    let machine =
+        directory.find_machine(id).ok_or_else(|| ApiError::not_found(format!("machines/ contains no machine {id}")))?;
+    let none = || {
+        let how = "add `bmc:` with url, username and password to it, or use --bmc";
+        ApiError::new(
+            StatusCode::CONFLICT,
+            format!("the file of machine {id} does not name a management controller: {how}"),
+        )
+    };
+    let bmc = machine.bmc.clone().ok_or_else(none)?;
+    // The controller reports the UUID of the firmware, which differs from an invented id.
+    let uuid = machine.smbios_uuid.map_or_else(|| id.to_owned(), |uuid| uuid.to_string());
+    let done = yield_turn(tokio::task::spawn_blocking(move || bmc.perform(action, Some(&uuid)))).await;
+    let done = done.map_err(|_| {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request to the management controller failed")
+    })?;
+    let warning = done.map_err(|error| ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()))?;
+    warning.into_iter().for_each(|warning| app.log_rate_limited(format!("{}: {warning}", directory.display_name(id))));
+    Ok(())
+}

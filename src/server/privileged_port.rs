@@ -1,0 +1,100 @@
+//! Proof that a privileged process on the machine's host sends a request: the source port. Only such a process can bind a port below
+//! 1024, so that neither an unprivileged user of an installed system nor a server-side request forgery can register as the machine.
+
+use super::api_error::ApiError;
+use super::host_environment::HostEnvironment;
+use super::quotas::{ClientAddress, ClientOrigin};
+use super::{AppState, ServerConfig};
+use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use std::sync::Arc;
+
+/// First port that unprivileged processes may bind, as `ip_unprivileged_port_start` of Linux is by default.
+pub const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
+
+/// Source ports from which machines may register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourcePorts {
+    /// Ports below this one.
+    Below(u16),
+    /// All ports: NAT or a proxy hides those of the machines, and the operator has allowed it.
+    Any,
+}
+
+impl SourcePorts {
+    pub fn new(options: &ServerConfig, around: &HostEnvironment) -> SourcePorts {
+        match options.any_source_port {
+            true => SourcePorts::Any,
+            false => SourcePorts::Below(around.first_unprivileged_port),
+        }
+    }
+}
+
+/// Source port of a request. A proxy may hide it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourcePort(Option<u16>);
+
+impl FromRequestParts<Arc<AppState>> for SourcePort {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<SourcePort, ApiError> {
+        ClientOrigin::from_request(parts, app).map(|origin| SourcePort(origin.port))
+    }
+}
+
+/// Refuses a request that an unprivileged process may have sent. `action` completes "cannot".
+///
+/// # Errors
+/// The source port is not privileged, or a proxy hides it.
+pub fn require_privileged(
+    app: &AppState,
+    source: SourcePort,
+    ClientAddress(address): ClientAddress,
+    id: &str,
+    action: &str,
+) -> Result<(), ApiError> {
+    let Some(reason) = refusal_reason(app.source_ports, source) else { return Ok(()) };
+    let message = format!("machine {id}: cannot {action} from {address}: {reason}");
+    app.log_rate_limited(message.clone());
+    Err(ApiError::new(StatusCode::FORBIDDEN, message))
+}
+
+/// Returns the reason why a request from this port does not prove a privileged process, with remedies.
+fn refusal_reason(ports: SourcePorts, SourcePort(port): SourcePort) -> Option<String> {
+    const ANY: &str = "or start the server with --any-source-port, docs/serve.md";
+    match (ports, port) {
+        (SourcePorts::Any, _) => None,
+        (SourcePorts::Below(first), Some(port)) if port < first => None,
+        (SourcePorts::Below(first), Some(port)) => Some(format!(
+            "source port {port} does not prove a privileged process, which sends from a port below {first}; boot a ramdisk of this version; if \
+             NAT changes the ports of machines, give them a route without it, {ANY}"
+        )),
+        (SourcePorts::Below(_), None) => Some(format!(
+            "the proxy does not forward the source port; configure it to send `X-Forwarded-For: [ADDRESS]:PORT`, {ANY}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ports_that_unprivileged_processes_cannot_bind_prove_privileges() {
+        let below = SourcePorts::Below(FIRST_UNPRIVILEGED_PORT);
+        for (ports, port, refused) in [
+            (below, Some(1), None),
+            (below, Some(1023), None),
+            (below, Some(1024), Some("source port 1024 does not prove")),
+            (below, Some(65535), Some("below 1024")),
+            (below, None, Some("the proxy does not forward the source port")),
+            (SourcePorts::Any, Some(1024), None),
+            (SourcePorts::Any, None, None),
+        ] {
+            let reason = refusal_reason(ports, SourcePort(port));
+            assert_eq!(reason.is_some(), refused.is_some(), "{port:?}");
+            assert!(reason.unwrap_or_default().contains(refused.unwrap_or_default()), "{port:?}");
+        }
+    }
+}

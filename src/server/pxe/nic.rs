@@ -1,0 +1,91 @@
+//! State of the NIC that machines boot from, and whether its ports are free.
+
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use nix::sys::socket::sockopt::BindToDevice;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Maximum time that another program takes to start.
+const STARTING: Duration = Duration::from_secs(2);
+
+/// A NIC with its first IPv4 address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PxeNic {
+    pub name: String,
+    /// Interface index, which changes if the NIC is removed and added again.
+    pub index: u32,
+    pub address: Ipv4Addr,
+    pub netmask: Ipv4Addr,
+}
+
+impl PxeNic {
+    /// Reads the current state of the NIC.
+    ///
+    /// # Errors
+    /// The NIC does not exist, is down, or does not have an address.
+    pub fn read_state(name: &str) -> Result<PxeNic, String> {
+        let all = getifaddrs().map_err(|error| format!("cannot list the NICs: {error}"))?;
+        let all: Vec<_> = all.collect();
+        let own: Vec<_> = all.iter().filter(|one| one.interface_name == name).collect();
+        let Some(first) = own.first() else {
+            let others: BTreeSet<&str> = all.iter().map(|one| one.interface_name.as_str()).collect();
+            let others = others.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(format!("there is no NIC {name:?}; the NICs are {others}"));
+        };
+        if !first.flags.contains(InterfaceFlags::IFF_UP) {
+            return Err(format!("NIC {name} is down: run `ip link set {name} up`"));
+        }
+        if first.flags.contains(InterfaceFlags::IFF_LOOPBACK) {
+            return Err(format!("{name} is the loopback interface, which machines cannot boot from"));
+        }
+        let address =
+            own.iter().find_map(|one| Some((*one.address?.as_sockaddr_in()?, *one.netmask?.as_sockaddr_in()?)));
+        let Some((address, netmask)) = address else {
+            return Err(format!("NIC {name} does not have an IPv4 address, which DHCP requires"));
+        };
+        let index = if_nametoindex(name).map_err(|error| format!("NIC {name}: {error}"))?;
+        Ok(PxeNic { name: name.to_owned(), index, address: address.ip(), netmask: netmask.ip() })
+    }
+
+    pub fn network(&self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.address.to_bits() & self.netmask.to_bits())
+    }
+
+    pub fn broadcast(&self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.address.to_bits() | !self.netmask.to_bits())
+    }
+
+    /// Checks that a UDP port of the NIC is free by listening on it briefly. dnsmasq itself would share the port with another dnsmasq, and
+    /// each of the two would receive half of the packets.
+    ///
+    /// # Errors
+    /// Another process listens on the port.
+    pub fn check_port(&self, port: u16, what: &str) -> Result<(), String> {
+        let open = || {
+            let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+            setsockopt(&socket, BindToDevice, &OsString::from(&self.name))?;
+            bind(socket.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port))
+        };
+        let mut found = open();
+        // A process that is being started inherits all sockets until it executes its program, including the socket of the previous check.
+        let until = Instant::now() + STARTING;
+        while found == Err(Errno::EADDRINUSE) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(20));
+            found = open();
+        }
+        found.map_err(|error| match error {
+            Errno::EADDRINUSE => format!(
+                "UDP port {port} ({what}) of {} is in use by another program on this host: `ss -ulpn 'sport = {port}'` shows which",
+                self.name
+            ),
+            error => format!("cannot listen on UDP port {port} ({what}) of {}: {error}", self.name),
+        })
+    }
+}

@@ -1,0 +1,223 @@
+//! Quotas of client addresses: connections, requests that are handled at the same time, and bytes of request bodies from their first byte
+//! until the response.
+
+use super::AppState;
+use super::api_error::ApiError;
+use super::request_turns::RequestTurns;
+use axum::extract::FromRequestParts;
+use axum::http::HeaderMap;
+use axum::http::request::Parts;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Semaphore;
+
+/// Limits of request bodies in memory, per address and in total. A proxy forwards for many clients.
+const BODIES_OF_ONE: u64 = 8 << 20;
+const BODIES_OF_ALL: u64 = 64 << 20;
+/// Larger bodies are parsed one after the other: the result takes many times their size.
+pub const LARGE_BODY_BYTES: usize = 128 << 10;
+/// Number of large bodies that are parsed and answered at the same time.
+const LARGE_AT_ONCE: usize = 2;
+/// Connections that each address may have in any case.
+const PLACES_AT_LEAST: usize = 64;
+
+/// Remote address of a connection, attached to each of its requests.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionInfo {
+    pub address: IpAddr,
+    pub port: u16,
+    pub over_tls: bool,
+}
+
+/// Client of a request: the remote address of the connection or, behind a proxy that the operator has named, the client that the proxy
+/// declares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientAddress(pub IpAddr);
+
+impl std::fmt::Display for ClientAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromRequestParts<Arc<AppState>> for ClientAddress {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<ClientAddress, ApiError> {
+        ClientOrigin::from_request(parts, app).map(|origin| ClientAddress(origin.address))
+    }
+}
+
+/// Address and source port of the client of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientOrigin {
+    pub address: IpAddr,
+    /// `None` if a proxy hides it.
+    pub port: Option<u16>,
+}
+
+impl ClientOrigin {
+    /// Returns the remote address of the connection or, behind a proxy that the operator has named, the client that the proxy declares.
+    ///
+    /// # Errors
+    /// The request did not arrive over a connection.
+    pub fn from_request(parts: &Parts, app: &AppState) -> Result<ClientOrigin, ApiError> {
+        let unknown = || ApiError::bad_request("the source address of the request is unknown");
+        let connected = *parts.extensions.get::<ConnectionInfo>().ok_or_else(unknown)?;
+        Ok(app.peers.find_origin(connected, &parts.headers))
+    }
+
+    /// Parses `ADDRESS`, `ADDRESS:PORT` and `[ADDRESS]:PORT`.
+    fn parse_forwarded(element: &str) -> Option<ClientOrigin> {
+        let origin = |address: IpAddr, port| ClientOrigin { address: address.to_canonical(), port };
+        if let Ok(address) = element.parse() {
+            return Some(origin(address, None));
+        }
+        if let Ok(socket) = element.parse::<SocketAddr>() {
+            return Some(origin(socket.ip(), Some(socket.port())));
+        }
+        let (address, port) = element.strip_prefix('[')?.split_once("]:")?;
+        Some(origin(address.parse().ok()?, Some(port.parse().ok()?)))
+    }
+}
+
+/// Quotas in use; cheap to clone.
+#[derive(Clone)]
+pub struct ClientQuotas {
+    taken: Arc<Mutex<HashMap<IpAddr, QuotaUse>>>,
+    pub turns: RequestTurns,
+    /// Permits for large bodies.
+    pub large_bodies: Arc<Semaphore>,
+    places: usize,
+    proxies: Arc<[IpAddr]>,
+}
+
+#[derive(Default)]
+struct QuotaUse {
+    connections: usize,
+    body_bytes: u64,
+}
+
+/// Reserved part of a quota, released when it is dropped.
+pub struct QuotaShare {
+    peers: ClientQuotas,
+    address: IpAddr,
+    connections: usize,
+    body_bytes: u64,
+}
+
+impl ClientQuotas {
+    /// Limits an address to a quarter of all connections.
+    pub fn new(all_places: usize, proxies: &[IpAddr]) -> ClientQuotas {
+        let places = (all_places / 4).max(PLACES_AT_LEAST);
+        let proxies = proxies.iter().map(IpAddr::to_canonical).collect();
+        let large_bodies = Arc::new(Semaphore::new(LARGE_AT_ONCE));
+        ClientQuotas { taken: Arc::default(), turns: RequestTurns::default(), large_bodies, places, proxies }
+    }
+
+    /// Returns the client of a request: the remote address of its connection or, behind a proxy of the operator, the client for which it
+    /// forwards.
+    pub fn find_origin(
+        &self,
+        ConnectionInfo { address, port, .. }: ConnectionInfo,
+        headers: &HeaderMap,
+    ) -> ClientOrigin {
+        if !self.is_proxy(address) {
+            return ClientOrigin { address, port: Some(port) };
+        }
+        let mut values = headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
+        // The client itself may have written all elements before the last one.
+        let last = values.next_back().and_then(|value| value.rsplit(',').next());
+        last.and_then(|element| ClientOrigin::parse_forwarded(element.trim()))
+            .unwrap_or(ClientOrigin { address, port: None })
+    }
+
+    fn is_proxy(&self, address: IpAddr) -> bool {
+        self.proxies.contains(&address)
+    }
+
+    fn lock_use(&self) -> MutexGuard<'_, HashMap<IpAddr, QuotaUse>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves a connection, unless the address has reached its limit.
+    pub fn reserve_connection(&self, address: IpAddr) -> Option<QuotaShare> {
+        let mut all = self.lock_use();
+        let taken = all.entry(address).or_default();
+        if taken.connections >= self.places && !self.is_proxy(address) {
+            return None;
+        }
+        taken.connections += 1;
+        Some(QuotaShare { peers: self.clone(), address, connections: 1, body_bytes: 0 })
+    }
+
+    /// Reserves memory for a body, unless the address or the total has reached its limit.
+    pub fn reserve_body(&self, ClientAddress(address): ClientAddress, body_bytes: u64) -> Option<QuotaShare> {
+        let mut all = self.lock_use();
+        let of_all: u64 = all.values().map(|taken| taken.body_bytes).sum();
+        let of_one = all.get(&address).map_or(0, |taken| taken.body_bytes);
+        if of_all + body_bytes > BODIES_OF_ALL || of_one + body_bytes > BODIES_OF_ONE {
+            return None;
+        }
+        all.entry(address).or_default().body_bytes += body_bytes;
+        Some(QuotaShare { peers: self.clone(), address, connections: 0, body_bytes })
+    }
+}
+
+impl Drop for QuotaShare {
+    fn drop(&mut self) {
+        let mut all = self.peers.lock_use();
+        let Some(taken) = all.get_mut(&self.address) else { return };
+        taken.connections -= self.connections;
+        taken.body_bytes -= self.body_bytes;
+        if taken.connections == 0 && taken.body_bytes == 0 {
+            all.remove(&self.address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_declares_an_address_with_or_without_a_port() {
+        for (element, expected) in [
+            ("10.0.0.7", Some(("10.0.0.7", None))),
+            ("::ffff:10.0.0.7", Some(("10.0.0.7", None))),
+            ("10.0.0.7:700", Some(("10.0.0.7", Some(700)))),
+            ("[10.0.0.7]:700", Some(("10.0.0.7", Some(700)))),
+            ("fe80::7", Some(("fe80::7", None))),
+            ("[fe80::7]:700", Some(("fe80::7", Some(700)))),
+            ("", None),
+            ("unknown", None),
+            ("10.0.0.7:70000", None),
+            ("[fe80::7]", None),
+        ] {
+            let expected = expected.map(|(address, port)| ClientOrigin { address: address.parse().unwrap(), port });
+            assert_eq!(ClientOrigin::parse_forwarded(element), expected, "{element}");
+        }
+    }
+
+    #[test]
+    fn one_address_leaves_room_for_others_and_a_proxy_speaks_for_many() {
+        let [one, other, proxy]: [IpAddr; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|text| text.parse().unwrap());
+        let peers = ClientQuotas::new(400, &[proxy]);
+        let taken: Vec<_> = (0..200).map_while(|_| peers.reserve_connection(one)).collect();
+        assert_eq!(taken.len(), 100);
+        assert!(peers.reserve_connection(other).is_some());
+        assert_eq!((0..200).map_while(|_| peers.reserve_connection(proxy)).collect::<Vec<_>>().len(), 200);
+        drop(taken);
+        assert!(peers.reserve_connection(one).is_some());
+
+        let bodies: Vec<_> = (0..10).map_while(|_| peers.reserve_body(ClientAddress(one), 4 << 20)).collect();
+        assert_eq!(bodies.len(), 2);
+        let others = (4..100)
+            .map_while(|last| peers.reserve_body(ClientAddress(format!("10.0.0.{last}").parse().unwrap()), 4 << 20));
+        let others: Vec<_> = others.collect();
+        assert_eq!(others.len(), 14, "64 MiB in all");
+        drop((bodies, others));
+        assert!(peers.lock_use().is_empty());
+    }
+}

@@ -1,0 +1,156 @@
+//! Limit of the requests of each address that are handled at the same time, in the order of their arrival. Further requests of that address
+//! wait for their turn; those of other addresses do not.
+//!
+//! A request that waits for something outside of the server (its own body, an allocation, a controller) releases its turn in the meantime:
+//! see [`RequestTurn::rest_during`].
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Number of requests of one address that are handled at the same time. A browser opens six connections.
+pub const OF_ONE_ADDRESS: usize = 8;
+
+/// Requests that are being handled or are waiting, by address; cheap to clone.
+#[derive(Clone, Default)]
+pub struct RequestTurns(Arc<Mutex<HashMap<IpAddr, AddressQueue>>>);
+
+struct AddressQueue {
+    /// Grants turns in the order of the requests.
+    turns: Arc<Semaphore>,
+    /// Number of requests that are being handled or are waiting.
+    requests: usize,
+}
+
+/// Turn of one request, which ends when this is dropped.
+pub struct RequestTurn {
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
+    place: QueuePlace,
+}
+
+/// Counts a request of an address until it is dropped.
+struct QueuePlace {
+    turns: RequestTurns,
+    address: IpAddr,
+    queue: Arc<Semaphore>,
+}
+
+impl RequestTurns {
+    fn lock_queues(&self) -> MutexGuard<'_, HashMap<IpAddr, AddressQueue>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a turn of that address.
+    pub async fn take_turn(&self, address: IpAddr) -> RequestTurn {
+        let place = self.enter_queue(address);
+        let permit = place.acquire_permit().await;
+        RequestTurn { permit: Mutex::new(permit), place }
+    }
+
+    fn enter_queue(&self, address: IpAddr) -> QueuePlace {
+        let mut queues = self.lock_queues();
+        let queue = queues
+            .entry(address)
+            .or_insert_with(|| AddressQueue { turns: Arc::new(Semaphore::new(OF_ONE_ADDRESS)), requests: 0 });
+        queue.requests += 1;
+        QueuePlace { turns: self.clone(), address, queue: queue.turns.clone() }
+    }
+
+    /// Returns how many requests of the address are being handled or are waiting.
+    #[cfg(test)]
+    pub fn count_requests(&self, address: IpAddr) -> usize {
+        self.lock_queues().get(&address).map_or(0, |queue| queue.requests)
+    }
+}
+
+impl QueuePlace {
+    /// Waits for a permit. The semaphore is never closed.
+    async fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.queue.clone().acquire_owned().await.ok()
+    }
+}
+
+impl Drop for QueuePlace {
+    fn drop(&mut self) {
+        let mut queues = self.turns.lock_queues();
+        if let Some(queue) = queues.get_mut(&self.address) {
+            queue.requests -= 1;
+            if queue.requests == 0 {
+                queues.remove(&self.address);
+            }
+        }
+    }
+}
+
+impl RequestTurn {
+    fn lock_permit(&self) -> MutexGuard<'_, Option<OwnedSemaphorePermit>> {
+        self.permit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Releases the turn until the work is done, and then waits for the next one.
+    pub async fn rest_during<T>(&self, work: impl Future<Output = T>) -> T {
+        drop(self.lock_permit().take());
+        let done = work.await;
+        let permit = self.place.acquire_permit().await;
+        *self.lock_permit() = permit;
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::{Context, Poll, Waker};
+
+    const FLOOD: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 3));
+
+    type Waiting = std::pin::Pin<Box<dyn Future<Output = RequestTurn>>>;
+
+    fn ask(turns: &RequestTurns, address: IpAddr) -> Waiting {
+        let turns = turns.clone();
+        Box::pin(async move { turns.take_turn(address).await })
+    }
+
+    fn poll(waiting: &mut Waiting) -> Option<RequestTurn> {
+        match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(turn) => Some(turn),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn one_address_has_few_turns_and_others_have_theirs_at_once() {
+        let turns = RequestTurns::default();
+        let mut waiting: Vec<_> = (0..800).map(|_| ask(&turns, FLOOD)).collect();
+        let mut taken: Vec<_> = waiting.iter_mut().map(poll).collect();
+        assert_eq!(taken.iter().flatten().count(), OF_ONE_ADDRESS);
+        assert_eq!(turns.count_requests(FLOOD), 800);
+        let other = poll(&mut ask(&turns, OTHER));
+        assert!(other.is_some(), "the queue of another address does not matter");
+        // The next turn goes to the request that has waited longest.
+        taken[0] = None;
+        assert!(poll(&mut waiting[OF_ONE_ADDRESS + 1]).is_none());
+        assert!(poll(&mut waiting[OF_ONE_ADDRESS]).is_some());
+        drop((waiting, taken, other));
+        assert!(turns.lock_queues().is_empty(), "no address is remembered");
+    }
+
+    #[test]
+    fn a_request_that_waits_for_something_else_gives_its_turn_back() {
+        let turns = RequestTurns::default();
+        let taken: Vec<_> = (0..OF_ONE_ADDRESS).map(|_| poll(&mut ask(&turns, FLOOD)).unwrap()).collect();
+        let mut next = ask(&turns, FLOOD);
+        assert!(poll(&mut next).is_none());
+        let (done, wait) = tokio::sync::oneshot::channel();
+        let mut resting = std::pin::pin!(taken[0].rest_during(wait));
+        let context = &mut Context::from_waker(Waker::noop());
+        assert!(resting.as_mut().poll(context).is_pending());
+        let next = poll(&mut next).expect("the turn of the one that rests");
+        done.send(()).unwrap();
+        assert!(resting.as_mut().poll(context).is_pending(), "no turn is free");
+        drop(next);
+        assert!(resting.as_mut().poll(context).is_ready());
+    }
+}

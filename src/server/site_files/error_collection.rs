@@ -1,0 +1,91 @@
+//! Reading of a YAML document with all its errors at once: an erroneous field is reported and removed, and the rest is read again.
+
+use super::yaml_node::format_error;
+use marked_yaml::types::{MarkedMappingNode, MarkedScalarNode};
+use marked_yaml::{Marker, Node, Span, Spanned, from_node};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
+
+/// More errors than an operator reads at once.
+const MOST: usize = 100;
+
+/// Returns the value, with placeholders for missing fields, and all errors with their positions. There is no value if the document as a
+/// whole has the wrong form.
+pub fn deserialize_all<T: DeserializeOwned>(node: &Node) -> (Option<T>, Vec<String>) {
+    let (mut node, mut wrong, mut gone) = (node.clone(), Vec::new(), BTreeSet::new());
+    while wrong.len() < MOST {
+        let error = match from_node::<T>(&node) {
+            Ok(value) => return (Some(value), wrong),
+            Err(error) => error,
+        };
+        let mark = error.start_mark();
+        let message = format_error(error);
+        // `1:1: missing field `image``
+        let missing =
+            message.split_once("missing field `").and_then(|(_, rest)| Some(rest.split_once('`')?.0.to_owned()));
+        let goes_on = match (&missing, mark) {
+            (Some(name), _) => insert_placeholder(&mut node, name),
+            (None, Some(mark)) => remove_at(&mut node, &mark, &mut gone),
+            (None, None) => false,
+        };
+        // A field that was removed has already been reported.
+        if missing.is_none_or(|name| !gone.contains(&name)) {
+            wrong.push(message);
+        }
+        if !goes_on {
+            break;
+        }
+    }
+    (None, wrong)
+}
+
+/// Returns whether the value is from the file, not a placeholder.
+pub fn is_given(value: &Spanned<String>) -> bool {
+    value.span().start().is_some()
+}
+
+/// Inserts a placeholder for a required field into the first mapping that lacks it: the document, or its allocation.
+fn insert_placeholder(node: &mut Node, name: &str) -> bool {
+    let Node::Mapping(mapping) = node else { return false };
+    let is_own = name == "id" && mapping.get_node(name).is_none();
+    let lacking = match is_own {
+        true => Some(mapping),
+        false => {
+            mapping.iter_mut().find(|(key, _)| key.as_str() == "allocation").and_then(|(_, node)| as_mapping(node))
+        }
+    };
+    let Some(lacking) = lacking.filter(|mapping| mapping.get_node(name).is_none()) else { return false };
+    let word = |text: &str| MarkedScalarNode::new(Span::new_blank(), text);
+    lacking.insert(word(name), Node::Scalar(word("missing")));
+    true
+}
+
+fn as_mapping(node: &mut Node) -> Option<&mut MarkedMappingNode> {
+    match node {
+        Node::Mapping(mapping) => Some(mapping),
+        _ => None,
+    }
+}
+
+/// Removes the node at that position: a field, by its name or its value, or an item of a list.
+fn remove_at(node: &mut Node, mark: &Marker, gone: &mut BTreeSet<String>) -> bool {
+    let begins = |span: &Span| span.start() == Some(mark);
+    match node {
+        Node::Mapping(mapping) => {
+            let found = mapping.iter().find(|(key, value)| begins(key.span()) || begins(value.span()));
+            if let Some(key) = found.map(|(key, _)| key.clone()) {
+                gone.insert(key.as_str().to_owned());
+                return mapping.remove(&key).is_some();
+            }
+            mapping.iter_mut().any(|(_, value)| remove_at(value, mark, gone))
+        }
+        Node::Sequence(sequence) => match sequence.iter().position(|item| begins(item.span())) {
+            Some(at) => {
+                sequence.remove(at);
+                true
+            }
+            None => sequence.iter_mut().any(|item| remove_at(item, mark, gone)),
+        },
+        Node::Scalar(_) => false,
+    }
+}

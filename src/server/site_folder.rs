@@ -1,0 +1,287 @@
+//! YAML files in one of the operator's folders. If a file is invalid, or a file or the folder is temporarily unreadable, the last good
+//! version stays in force.
+
+use super::image_digests;
+use super::state::FileStamp;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+/// Reason why the newest version of a file is not available.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileFault {
+    /// The file is invalid. The message has line and column.
+    Wrong(String),
+    /// The file cannot be read. Each scan tries again.
+    Unread(ReadFault),
+}
+
+/// Read error, and when it began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadFault {
+    since: String,
+    why: String,
+}
+
+impl ReadFault {
+    /// Returns a read error that continues an earlier one, even if its reason has changed.
+    fn continue_fault(before: Option<&ReadFault>, why: String) -> ReadFault {
+        let since = before.map(|before| before.since.clone()).unwrap_or_else(|| {
+            let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
+            OffsetDateTime::now_utc().format(format).unwrap_or_default()
+        });
+        ReadFault { since, why }
+    }
+}
+
+impl std::fmt::Display for ReadFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "unreadable since {}: {}", self.since, self.why)
+    }
+}
+
+impl std::fmt::Display for FileFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FileFault::Wrong(why) => f.write_str(why),
+            FileFault::Unread(unread) => unread.fmt(f),
+        }
+    }
+}
+
+/// YAML file with its versions.
+pub struct VersionedFile<T> {
+    stamp: Option<FileStamp>,
+    pub newest: Result<T, FileFault>,
+    /// Newest version that could be used.
+    pub in_force: Option<T>,
+}
+
+/// Folder of YAML files of one type.
+pub struct YamlFolder<T> {
+    path: PathBuf,
+    read: fn(&str) -> Result<T, String>,
+    pub entries: BTreeMap<PathBuf, VersionedFile<T>>,
+    unread: Option<ReadFault>,
+    /// True if the folder may be missing, as long as nothing was read from it.
+    optional: bool,
+}
+
+impl<T: Clone> YamlFolder<T> {
+    pub fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> YamlFolder<T> {
+        YamlFolder { path, read, entries: BTreeMap::new(), unread: None, optional: false }
+    }
+
+    /// Creates a folder that may be missing, since directories of earlier versions do not have it.
+    pub fn optional(path: PathBuf, read: fn(&str) -> Result<T, String>) -> YamlFolder<T> {
+        YamlFolder { optional: true, ..YamlFolder::new(path, read) }
+    }
+
+    /// Reads changed files, and returns whether anything has changed.
+    pub fn rescan(&mut self) -> bool {
+        let found = match list_yaml_files(&self.path) {
+            Ok(found) => found,
+            Err(error) if self.optional && self.entries.is_empty() && error.kind() == ErrorKind::NotFound => {
+                return self.unread.take().is_some();
+            }
+            Err(error) => {
+                let now = Some(ReadFault::continue_fault(self.unread.as_ref(), error.to_string()));
+                let changed = now != self.unread;
+                self.unread = now;
+                return changed;
+            }
+        };
+        let mut changed = self.unread.take().is_some();
+        let before = self.entries.len();
+        self.entries.retain(|path, _| found.contains(path));
+        changed |= self.entries.len() != before;
+        for path in found {
+            changed |= self.rescan_file(path);
+        }
+        changed
+    }
+
+    fn rescan_file(&mut self, path: PathBuf) -> bool {
+        let stamp = image_digests::file_stamp(&path);
+        let known = self.entries.get(&path);
+        if let (Some(VersionedFile { newest: Ok(_) | Err(FileFault::Wrong(_)), stamp: Some(before), .. }), Ok(now)) =
+            (known, &stamp)
+            && before == now
+        {
+            return false;
+        }
+        let before = known.and_then(|entry| match &entry.newest {
+            Err(FileFault::Unread(unread)) => Some(unread.clone()),
+            _ => None,
+        });
+        let newest = match stamp.as_ref().map_err(|error| error.to_string()).and_then(|_| read_text(&path)) {
+            Ok(text) => text.and_then(|text| (self.read)(&text)).map_err(FileFault::Wrong),
+            Err(why) => Err(FileFault::Unread(ReadFault::continue_fault(before.as_ref(), why))),
+        };
+        let is_old_news = matches!((&newest, &before), (Err(FileFault::Unread(now)), Some(before)) if now == before);
+        let in_force = self.entries.remove(&path).and_then(|entry| entry.in_force);
+        self.entries.insert(path, VersionedFile { stamp: stamp.ok(), newest, in_force });
+        !is_old_news
+    }
+
+    /// Reports that the folder cannot be read, if so.
+    pub fn report_unread(&self, problems: &mut Vec<String>) {
+        if let Some(unread) = &self.unread {
+            problems.push(format!("{}/: {unread} (its last good files stay in force)", self.path.display()));
+        }
+    }
+
+    /// Returns the newest usable version of every file, and reports files whose newest version cannot be used.
+    pub fn take_in_force(&mut self, problems: &mut Vec<String>) -> Vec<(PathBuf, T)> {
+        self.report_unread(problems);
+        let mut all = Vec::new();
+        for (path, entry) in &mut self.entries {
+            match &entry.newest {
+                Ok(newest) => entry.in_force = Some(newest.clone()),
+                Err(why) => problems.push(format_problem(path, &why.to_string(), entry.in_force.is_some())),
+            }
+            all.extend(entry.in_force.clone().map(|value| (path.clone(), value)));
+        }
+        all
+    }
+}
+
+/// Lists all YAML files. Fails rather than return a partial list, which would pass for deleted files.
+fn list_yaml_files(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
+    let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
+    let paths: BTreeSet<PathBuf> = paths.collect::<std::io::Result<_>>()?;
+    Ok(paths.into_iter().filter(|path| is_yaml(path)).collect())
+}
+
+/// Returns whether there is a machine file, valid or not. An unreadable folder may contain one.
+pub fn has_machine_files(dir: &Path) -> bool {
+    match list_yaml_files(&dir.join("machines")) {
+        Ok(found) => !found.is_empty(),
+        Err(error) => error.kind() != ErrorKind::NotFound,
+    }
+}
+
+/// Returns files of machines and images that contain secrets and are world-readable.
+pub fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
+    const SECRETS: [&str; 5] = ["user_data:", "console_password:", "vpn:", "pull_secret:", "bmc:"];
+    let has_secrets =
+        |text: &str| text.lines().any(|line| SECRETS.iter().any(|name| line.trim_start().starts_with(name)));
+    let files = list_yaml_files(folder).unwrap_or_default().into_iter().filter(|path| is_world_readable(path));
+    files.filter(|path| matches!(read_text(path), Ok(Ok(text)) if has_secrets(&text))).collect()
+}
+
+/// Returns whether the file is world-readable. Docker's credentials file contains only secrets, so its content is not examined.
+pub fn is_world_readable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|is| is.permissions().mode() & 0o004 != 0)
+}
+
+/// Formats a problem of a file: each line begins with its path.
+pub fn format_problem(path: &Path, why: &str, has_good: bool) -> String {
+    let consequence = if has_good { " (its last good version stays in force)" } else { "" };
+    let lines: Vec<String> = why.lines().map(|line| format!("{}:{}", path.display(), add_space(line))).collect();
+    lines.join("\n") + consequence
+}
+
+/// Separates the message from the path before it: `FILE:LINE:COLUMN: why`, or `FILE: why` without a line.
+fn add_space(line: &str) -> String {
+    if line.starts_with(|c: char| c.is_ascii_digit()) { line.to_owned() } else { format!(" {line}") }
+}
+
+fn is_yaml(path: &Path) -> bool {
+    let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    !hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
+/// Reads a file. The outer error is a read error; the inner one means that the content cannot be valid.
+pub fn read_text(path: &Path) -> Result<Result<String, String>, String> {
+    const LIMIT: i64 = 4 << 20;
+    let size = image_digests::file_stamp(path).map_err(|error| error.to_string())?.size;
+    if size > LIMIT {
+        return Ok(Err(format!("the file has {size} bytes; the limit is {LIMIT}")));
+    }
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Ok(text)),
+        Err(error) if error.kind() == ErrorKind::InvalidData => Ok(Err(error.to_string())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(folder: &mut YamlFolder<String>) -> (Vec<String>, Vec<String>) {
+        folder.rescan();
+        let mut problems = Vec::new();
+        let values = folder.take_in_force(&mut problems).into_iter().map(|(_, value)| value).collect();
+        (values, problems)
+    }
+
+    #[test]
+    fn secrets_that_everybody_may_read_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str, mode: u32| {
+            let path = dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            path
+        };
+        let open = write("a.yaml", "id: a\nallocation:\n  user_data: x\n", 0o644);
+        write("b.yaml", "id: b\nallocation:\n  user_data: x\n", 0o640);
+        write("c.yaml", "id: c\n# no user_data: here\n", 0o644);
+        let password = write("d.yaml", "id: d\nallocation:\n  console_password: x\n", 0o604);
+        let registry = write("e.yaml", "id: e\npull_secret: {username: u, password: p}\n", 0o644);
+        assert_eq!(find_readable_secrets(dir.path()), [open, password, registry]);
+        assert!(find_readable_secrets(&dir.path().join("none")).is_empty());
+    }
+
+    #[test]
+    fn a_folder_of_later_versions_may_be_missing_until_it_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deploy-templates");
+        let mut folder: YamlFolder<String> = YamlFolder::optional(path.clone(), |text| Ok(text.to_owned()));
+        assert!(!folder.rescan());
+        assert_eq!(all(&mut folder), (vec![], vec![]));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("a.yaml"), "a").unwrap();
+        assert_eq!(all(&mut folder), (vec!["a".to_owned()], vec![]));
+        fs::remove_dir_all(&path).unwrap();
+        let (values, problems) = all(&mut folder);
+        assert!(values == ["a"] && problems.len() == 1, "{problems:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_keeps_what_it_said_and_since_when() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, aside) = (dir.path().join("machines"), dir.path().join("aside"));
+        let mut folder: YamlFolder<String> = YamlFolder::new(path.clone(), |text| Ok(text.to_owned()));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("a.yaml"), "a").unwrap();
+        assert_eq!(all(&mut folder), (vec!["a".to_owned()], vec![]));
+
+        fs::rename(&path, &aside).unwrap();
+        assert!(folder.rescan());
+        let (values, problems) = all(&mut folder);
+        assert_eq!(values, ["a"]);
+        assert!(problems[0].contains("machines/: unreadable since 20"), "{problems:?}");
+        assert!(!folder.rescan() && all(&mut folder).1 == problems, "it is said once");
+        fs::rename(&aside, &path).unwrap();
+        assert!(folder.rescan());
+        assert_eq!(all(&mut folder), (vec!["a".to_owned()], vec![]));
+
+        // A file that is there and is none: the same without a stamp that changes.
+        fs::remove_file(path.join("a.yaml")).unwrap();
+        fs::create_dir(path.join("a.yaml")).unwrap();
+        let (values, problems) = all(&mut folder);
+        assert_eq!(values, ["a"]);
+        assert!(problems[0].contains("a.yaml: unreadable since 20"), "{problems:?}");
+        assert!(!folder.rescan());
+        // A file that is really gone is gone.
+        fs::remove_dir(path.join("a.yaml")).unwrap();
+        assert_eq!(all(&mut folder), (vec![], vec![]));
+    }
+}

@@ -1,0 +1,199 @@
+//! Queue of the database's thread: one queue for each client address, served in turn. A client waits for at most one job of each other
+//! address, however many of them are waiting.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Address of the client that causes a job; `None` for the server's own work.
+pub type JobOrigin = Option<IpAddr>;
+
+/// Creates an empty queue.
+pub fn create_queue<T>() -> (JobSender<T>, JobReceiver<T>) {
+    let jobs = Arc::new(JobQueue { waiting: Mutex::new(WaitingJobs::new()), arrived: Condvar::new() });
+    (JobSender(jobs.clone()), JobReceiver(jobs))
+}
+
+/// Sending end of the queue.
+pub struct JobSender<T>(Arc<JobQueue<T>>);
+
+/// Receiving end of the queue.
+pub struct JobReceiver<T>(Arc<JobQueue<T>>);
+
+struct JobQueue<T> {
+    waiting: Mutex<WaitingJobs<T>>,
+    arrived: Condvar,
+}
+
+struct WaitingJobs<T> {
+    queues: HashMap<JobOrigin, VecDeque<T>>,
+    /// Origins with jobs, in the order in which they are served.
+    turns: VecDeque<JobOrigin>,
+    /// Job that comes after all others; no job is accepted after it.
+    last: Option<T>,
+    senders: usize,
+    is_closed: bool,
+    /// Origins of the jobs that were taken, in their order.
+    #[cfg(test)]
+    taken: Vec<JobOrigin>,
+}
+
+impl<T> WaitingJobs<T> {
+    fn new() -> WaitingJobs<T> {
+        WaitingJobs {
+            queues: HashMap::new(),
+            turns: VecDeque::new(),
+            last: None,
+            senders: 1,
+            is_closed: false,
+            #[cfg(test)]
+            taken: Vec::new(),
+        }
+    }
+
+    fn push_job(&mut self, origin: JobOrigin, job: T) {
+        let queue = self.queues.entry(origin).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(origin);
+        }
+        queue.push_back(job);
+    }
+
+    fn pop_job(&mut self) -> Option<T> {
+        let Some(origin) = self.turns.pop_front() else { return self.last.take() };
+        #[cfg(test)]
+        self.taken.push(origin);
+        let queue = self.queues.get_mut(&origin)?;
+        let job = queue.pop_front();
+        match queue.is_empty() {
+            true => drop(self.queues.remove(&origin)),
+            false => self.turns.push_back(origin),
+        }
+        job
+    }
+}
+
+impl<T> JobQueue<T> {
+    fn lock_waiting(&self) -> MutexGuard<'_, WaitingJobs<T>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> JobSender<T> {
+    /// Appends a job to the queue of its origin. A job that is sent after the last one is dropped.
+    pub fn send(&self, origin: JobOrigin, job: T) {
+        let mut waiting = self.0.lock_waiting();
+        if !waiting.is_closed {
+            waiting.push_job(origin, job);
+            self.0.arrived.notify_one();
+        }
+    }
+
+    /// Appends the job that comes after all others.
+    pub fn send_last(&self, job: T) {
+        let mut waiting = self.0.lock_waiting();
+        if !waiting.is_closed {
+            waiting.is_closed = true;
+            waiting.last = Some(job);
+            self.0.arrived.notify_one();
+        }
+    }
+
+    /// Returns the origins of the jobs that were taken, in their order.
+    #[cfg(test)]
+    pub fn taken_origins(&self) -> Vec<JobOrigin> {
+        self.0.lock_waiting().taken.clone()
+    }
+
+    /// Returns how many jobs of that origin are waiting.
+    #[cfg(test)]
+    pub fn count_waiting(&self, origin: JobOrigin) -> usize {
+        self.0.lock_waiting().queues.get(&origin).map_or(0, VecDeque::len)
+    }
+}
+
+impl<T> Clone for JobSender<T> {
+    fn clone(&self) -> JobSender<T> {
+        self.0.lock_waiting().senders += 1;
+        JobSender(self.0.clone())
+    }
+}
+
+impl<T> Drop for JobSender<T> {
+    fn drop(&mut self) {
+        self.0.lock_waiting().senders -= 1;
+        self.0.arrived.notify_one();
+    }
+}
+
+impl<T> JobReceiver<T> {
+    /// Waits for the next job; `None` when all senders are gone and no job is left.
+    pub fn receive(&self) -> Option<T> {
+        let mut waiting = self.0.lock_waiting();
+        loop {
+            if let Some(job) = waiting.pop_job() {
+                return Some(job);
+            }
+            if waiting.senders == 0 {
+                return None;
+            }
+            waiting = self.0.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl<T> Drop for JobReceiver<T> {
+    /// Drops the waiting jobs, so that their callers get an error.
+    fn drop(&mut self) {
+        let mut waiting = self.0.lock_waiting();
+        let left = std::mem::replace(&mut *waiting, WaitingJobs { is_closed: true, ..WaitingJobs::new() });
+        waiting.senders = left.senders;
+        drop(waiting);
+        drop(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> JobOrigin {
+        Some(IpAddr::from([127, 0, 0, last]))
+    }
+
+    #[test]
+    fn each_address_is_served_in_turn() {
+        let (sender, receiver) = create_queue();
+        (0..800).for_each(|number| sender.send(address(2), (2, number)));
+        sender.send(address(3), (3, 0));
+        sender.send(None, (0, 0));
+        sender.send(address(3), (3, 1));
+        let order: Vec<_> = (0..6).map(|_| receiver.receive().unwrap()).collect();
+        assert_eq!(order, [(2, 0), (3, 0), (0, 0), (2, 1), (3, 1), (2, 2)]);
+        assert_eq!((sender.count_waiting(address(2)), sender.taken_origins().len()), (797, 6));
+        drop(sender);
+        assert_eq!(std::iter::from_fn(|| receiver.receive()).count(), 797);
+    }
+
+    #[test]
+    fn the_last_job_comes_after_all_others_and_none_comes_after_it() {
+        let (sender, receiver) = create_queue();
+        sender.send(address(2), 1);
+        sender.send_last(9);
+        sender.send(address(3), 2);
+        let other = sender.clone();
+        assert_eq!((receiver.receive(), receiver.receive()), (Some(1), Some(9)));
+        drop((sender, other));
+        assert_eq!(receiver.receive(), None);
+    }
+
+    #[test]
+    fn jobs_without_a_receiver_are_dropped() {
+        let (sender, receiver) = create_queue();
+        let job = Arc::new(());
+        sender.send(None, job.clone());
+        drop(receiver);
+        sender.send(None, job.clone());
+        assert_eq!(Arc::strong_count(&job), 1);
+    }
+}

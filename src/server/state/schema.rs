@@ -1,0 +1,122 @@
+//! Tables of the database, and columns that databases of earlier versions lack.
+
+use super::epoch;
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+
+const TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS machines (
+        id TEXT PRIMARY KEY, macs TEXT NOT NULL DEFAULT '[]', name TEXT NOT NULL DEFAULT '', registered TEXT,
+        last_seen TEXT, last_event TEXT) STRICT;
+    CREATE INDEX IF NOT EXISTS machines_by_macs ON machines (macs, id);
+    CREATE TABLE IF NOT EXISTS boots (
+        hash BLOB PRIMARY KEY, machine TEXT NOT NULL, created TEXT NOT NULL, asked_by TEXT NOT NULL,
+        while_heard INTEGER NOT NULL, address TEXT, begun INTEGER NOT NULL DEFAULT 0, over INTEGER) STRICT;
+    CREATE INDEX IF NOT EXISTS boots_of_machine ON boots (machine);
+    CREATE TABLE IF NOT EXISTS allocations (
+        machine TEXT NOT NULL, id TEXT NOT NULL, created TEXT NOT NULL, succeeded INTEGER NOT NULL DEFAULT 0,
+        report TEXT, PRIMARY KEY (machine, id)) STRICT;
+    CREATE INDEX IF NOT EXISTS allocations_by_id ON allocations (id);
+    CREATE TABLE IF NOT EXISTS layouts (
+        machine TEXT NOT NULL, allocation TEXT NOT NULL, layout TEXT NOT NULL, PRIMARY KEY (machine, allocation)) STRICT;
+    CREATE TABLE IF NOT EXISTS orders (
+        machine TEXT NOT NULL, allocation TEXT NOT NULL, id TEXT NOT NULL, image TEXT NOT NULL, created TEXT NOT NULL,
+        attempts INTEGER NOT NULL DEFAULT 0, begun INTEGER NOT NULL DEFAULT 0, without_marker INTEGER NOT NULL,
+        given_up INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (machine, allocation)) STRICT;
+    CREATE TABLE IF NOT EXISTS events (
+        id INTEGER PRIMARY KEY, machine TEXT NOT NULL, time TEXT NOT NULL, event TEXT NOT NULL) STRICT;
+    CREATE INDEX IF NOT EXISTS events_of_machine ON events (machine, id);
+    CREATE TABLE IF NOT EXISTS log (
+        id INTEGER PRIMARY KEY, machine TEXT NOT NULL, boot BLOB NOT NULL, start INTEGER NOT NULL, bytes INTEGER NOT NULL,
+        time TEXT NOT NULL, text TEXT NOT NULL, UNIQUE (machine, boot, start)) STRICT;
+    CREATE TABLE IF NOT EXISTS digests (
+        path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS identity (
+        one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, transactions INTEGER NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS former (former TEXT PRIMARY KEY, machine TEXT NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS moves (
+        id TEXT PRIMARY KEY, a TEXT NOT NULL, b TEXT NOT NULL, allocation TEXT NOT NULL, state TEXT NOT NULL,
+        live INTEGER NOT NULL, created TEXT NOT NULL) STRICT;
+    CREATE INDEX IF NOT EXISTS moves_live ON moves (live);
+    CREATE TABLE IF NOT EXISTS barred (
+        machine TEXT NOT NULL, allocation TEXT NOT NULL, move TEXT NOT NULL, PRIMARY KEY (machine, allocation)) STRICT;
+    CREATE TABLE IF NOT EXISTS epoch (
+        one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, sequence INTEGER NOT NULL CHECK (sequence >= 0),
+        restored TEXT) STRICT;
+    CREATE TABLE IF NOT EXISTS confirmed (machine TEXT PRIMARY KEY, by TEXT NOT NULL, time TEXT NOT NULL) STRICT;
+";
+
+/// Columns that were added later. `allocations`: what is installed (image, layout, marker, and Kubernetes volumes), the outcome of the last
+/// reinstall, the disks of a first installation that has started, the adoption by the operator with the marker that was shown, the marker
+/// that waits for confirmation, and the fencing token. `layouts`: the layout and image that were served last, and for which order.
+/// `orders`: the disks of the last attempt that has started, its boot and secret digest, the operator's options, the time of an attempt
+/// that was counted and whose boot has not registered, and the fencing token. `machines`: the absence of a file, the time of the
+/// registration, whether the machine has started to erase since then, the last usable UUID that its firmware reported, and the time at
+/// which the operator freed it. `moves`: the whole record; its absence identifies a database from before there were migrations. `identity`:
+/// the time at which this database replaced a lost one.
+const LATER: [(&str, &str); 25] = [
+    ("allocations", "image"),
+    ("allocations", "layout"),
+    ("allocations", "marker"),
+    ("allocations", "outcome"),
+    ("allocations", "begun"),
+    ("allocations", "adopted"),
+    ("allocations", "waits"),
+    ("allocations", "volumes"),
+    ("allocations", "fencing"),
+    ("layouts", "document"),
+    ("layouts", "image"),
+    ("layouts", "for_order"),
+    ("orders", "disks"),
+    ("orders", "words"),
+    ("orders", "handed"),
+    ("orders", "fencing"),
+    ("machines", "stranger"),
+    ("machines", "registered_at"),
+    ("machines", "begun_since"),
+    ("machines", "smbios_uuid"),
+    ("moves", "document"),
+    ("identity", "lost"),
+    ("machines", "freed"),
+    ("orders", "attempt"),
+    ("allocations", "adopted_marker"),
+];
+
+/// Creates the tables, or adds what a database of an earlier version lacks.
+pub fn upgrade_schema(connection: &mut Connection) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    transaction.execute_batch(TABLES)?;
+    for (table, column) in LATER {
+        let select = "SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2";
+        let there = transaction.query_row(select, [table, column], |_| Ok(())).optional()?;
+        if there.is_none() {
+            transaction.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} TEXT"))?;
+        }
+    }
+    convert_tokens(&transaction)?;
+    epoch::complete_epoch(&transaction)?;
+    transaction.commit()
+}
+
+/// Returns whether [`upgrade_schema`] would add nothing.
+pub fn is_current_schema(connection: &Connection) -> rusqlite::Result<bool> {
+    let mut find = connection.prepare("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?;
+    for (table, column) in LATER {
+        if !find.exists([table, column])? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Converts the tokens of earlier versions, one for each machine, to boots that must register again.
+fn convert_tokens(transaction: &Transaction) -> rusqlite::Result<()> {
+    let select = "SELECT 1 FROM sqlite_master WHERE name = 'tokens'";
+    if transaction.query_row(select, [], |_| Ok(())).optional()?.is_some() {
+        transaction.execute_batch(
+            "INSERT OR IGNORE INTO boots (hash, machine, created, asked_by, while_heard)
+                 SELECT hash, machine, created, '', 0 FROM tokens;
+             DROP TABLE tokens;",
+        )?;
+    }
+    Ok(())
+}

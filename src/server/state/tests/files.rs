@@ -1,0 +1,111 @@
+//! Files of databases: of before, of somebody else, and damaged.
+
+use super::*;
+
+#[test]
+fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = Connection::open(dir.path().join("state.sqlite")).unwrap();
+    old.execute_batch(
+        "PRAGMA journal_mode=WAL;
+         CREATE TABLE machines (
+            id TEXT PRIMARY KEY, macs TEXT NOT NULL DEFAULT '[]', name TEXT NOT NULL DEFAULT '', registered TEXT,
+            last_seen TEXT, last_event TEXT) STRICT;
+         CREATE TABLE tokens (machine TEXT PRIMARY KEY, hash BLOB NOT NULL, created TEXT NOT NULL) STRICT;
+         CREATE TABLE allocations (
+            machine TEXT NOT NULL, id TEXT NOT NULL, created TEXT NOT NULL, succeeded INTEGER NOT NULL DEFAULT 0,
+            reinstalled INTEGER NOT NULL DEFAULT 0, report TEXT, PRIMARY KEY (machine, id)) STRICT;
+         CREATE TABLE layouts (
+            machine TEXT NOT NULL, allocation TEXT NOT NULL, layout TEXT NOT NULL,
+            PRIMARY KEY (machine, allocation)) STRICT;
+         CREATE TABLE events (id INTEGER PRIMARY KEY, machine TEXT NOT NULL, time TEXT NOT NULL, event TEXT NOT NULL) STRICT;
+         CREATE TABLE digests (
+            path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
+         INSERT INTO allocations VALUES ('m', 'a', '2026-01-01T00:00:00Z', 1, 1, '{}');
+         INSERT INTO layouts VALUES ('m', 'a', 'default');",
+    )
+    .unwrap();
+    drop(old);
+    for _ in 0..2 {
+        let state = open(&dir);
+        let now = standing(&state, "m");
+        assert_eq!((now.created.as_str(), now.succeeded), ("2026-01-01T00:00:00Z", true));
+        assert_eq!((now.layout_id.as_deref(), now.layout, now.image), (Some("default"), None, None));
+        assert_eq!(wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next, BootTarget::Disk);
+    }
+    // Its first reinstall is one like any other.
+    let state = open(&dir);
+    let OrderOutcome::Placed(order) = wait(state.place_order("m", "a", "i1", ReinstallOverrides::default())) else {
+        panic!()
+    };
+    assert!(matches!(
+        wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next,
+        BootTarget::Attempt(_)
+    ));
+    let layout = serde_json::json!({"id": "default", "disks": []});
+    wait(state.record_served(
+        "m",
+        "a",
+        ServedInstall { layout_id: "default", layout: &layout, image: "i1", order: "" },
+    ));
+    let refused = wait(state.handle_report("m", "a", BOOT, &report(true, &order.id)));
+    assert_eq!(refused.unproven, Some(UnprovenReason::NotBegun));
+    assert!(matches!(wait(state.start_order("m", "a", &order.id, start())), OrderStart::Yes(..)));
+    wait(state.handle_report("m", "a", BOOT, &report(true, &order.id)));
+    let now = standing(&state, "m");
+    assert_eq!((now.image.as_deref(), now.layout, now.order), (Some("i1"), Some(layout), None));
+    // And a first installation works in it.
+    install(&state, "n");
+    assert!(standing(&state, "n").succeeded);
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.sqlite");
+    fs::write(&path, "not a database, but long enough to be read as one, and then some more of it").unwrap();
+    let error = ServerState::open(&path, Duration::ZERO).err().unwrap().to_string();
+    assert!(error.contains("open the database") && error.contains("not a database"), "{error}");
+}
+
+/// Sectors that come back as zeros or as something else, and files that end too early: the database is refused, or it still knows.
+#[test]
+fn a_damaged_database_never_makes_an_installation_of_what_is_installed() {
+    const SECTOR: usize = 512;
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    install(&state, "m");
+    RUNTIME.with(|runtime| runtime.block_on(state.close()));
+    let whole = fs::read(dir.path().join("state.sqlite")).unwrap();
+    let mut random = fastrand::Rng::with_seed(13);
+    let sectors = whole.len() / SECTOR;
+    let zeroed = (0..sectors).map(|sector| {
+        let mut bytes = whole.clone();
+        bytes[sector * SECTOR..(sector + 1) * SECTOR].fill(0);
+        (format!("sector {sector} is zero"), bytes)
+    });
+    let scrambled = (0..sectors).step_by(3).map(|sector| {
+        let mut bytes = whole.clone();
+        bytes[sector * SECTOR..(sector + 1) * SECTOR].fill_with(|| random.u8(..));
+        (format!("sector {sector} is something else"), bytes)
+    });
+    let cut = (1..sectors)
+        .step_by(5)
+        .map(|sector| (format!("it ends at sector {sector}"), whole[..sector * SECTOR].to_vec()));
+    let (mut refused, mut known) = (0, 0);
+    for (damage, bytes) in zeroed.chain(scrambled).chain(cut) {
+        let other = copy(&dir);
+        fs::write(other.path().join("state.sqlite"), bytes).unwrap();
+        let Ok(state) = ServerState::open(&other.path().join("state.sqlite"), Duration::ZERO) else {
+            refused += 1;
+            continue;
+        };
+        let next = state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()));
+        match RUNTIME.with(|runtime| runtime.block_on(next)) {
+            Ok(handed) => assert_eq!(handed.next, BootTarget::Disk, "{damage}"),
+            Err(_) => refused += 1,
+        }
+        known += 1;
+    }
+    assert!(refused > 20 && known > 20, "{refused} {known}");
+}

@@ -1,0 +1,155 @@
+//! What must be true of an order after each step, kept next to the database by the plainest means.
+
+use super::*;
+
+/// What can happen to a machine that is installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Order,
+    Boot,
+    Begin,
+    Success,
+    Untouched,
+    Failed,
+    /// At the proof that what was to be kept is what it was.
+    Changed,
+    /// A success of the order before the open one, or of one that never was.
+    Stale,
+    StaleFailure,
+    /// A success that names no order.
+    Nameless,
+    Cancel,
+}
+
+pub(super) const STEPS: [Step; 11] = [
+    Step::Order,
+    Step::Boot,
+    Step::Begin,
+    Step::Success,
+    Step::Untouched,
+    Step::Failed,
+    Step::Changed,
+    Step::Stale,
+    Step::StaleFailure,
+    Step::Nameless,
+    Step::Cancel,
+];
+
+/// What must be true, kept beside the database by the plainest means.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Expected {
+    /// Installed image.
+    pub(super) image: String,
+    pub(super) open: Option<OpenOrder>,
+    pub(super) orders: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OpenOrder {
+    pub(super) image: String,
+    pub(super) attempts: u32,
+    pub(super) begun: bool,
+    pub(super) given_up: bool,
+    /// An attempt at this very order has begun.
+    pub(super) seen: bool,
+}
+
+impl Expected {
+    pub(super) fn after(&self, step: Step) -> Expected {
+        let mut next = self.clone();
+        let Some(open) = self.open.clone() else {
+            if step == Step::Order {
+                next.orders += 1;
+                next.open = Some(OpenOrder::new(next.orders, false));
+            }
+            return next;
+        };
+        let OpenOrder { attempts, begun, given_up, seen, .. } = open;
+        next.open = match step {
+            Step::Order if begun && !given_up => self.open.clone(),
+            Step::Order => {
+                next.orders += 1;
+                Some(OpenOrder::new(next.orders, begun))
+            }
+            Step::Boot if attempts < 3 && !given_up => Some(OpenOrder { attempts: attempts + 1, ..open }),
+            Step::Boot if begun => Some(OpenOrder { given_up: true, ..open }),
+            Step::Boot => None,
+            Step::Begin => Some(OpenOrder { begun: true, seen: true, ..open }),
+            Step::Success if seen => {
+                next.image = open.image;
+                None
+            }
+            // No attempt at this order has begun.
+            Step::Success => self.open.clone(),
+            // Whoever was to begin: it is all still there.
+            Step::Untouched => None,
+            Step::Failed => Some(OpenOrder { begun: true, given_up: given_up || attempts >= 3, ..open }),
+            // Whatever is left of the attempts.
+            Step::Changed => Some(OpenOrder { begun: true, given_up: true, ..open }),
+            Step::Cancel if !begun => None,
+            Step::Cancel | Step::Stale | Step::StaleFailure | Step::Nameless => self.open.clone(),
+        };
+        next
+    }
+
+    pub(super) fn of(standing: &InstallState, orders: u32) -> Expected {
+        let open = standing.order.clone().map(|order| OpenOrder {
+            image: order.image,
+            attempts: order.attempts,
+            begun: order.begun,
+            given_up: order.given_up,
+            seen: order.attempt.is_some(),
+        });
+        Expected { image: standing.image.clone().unwrap(), open, orders }
+    }
+}
+
+impl OpenOrder {
+    fn new(number: u32, begun: bool) -> OpenOrder {
+        OpenOrder { image: format!("i{number}"), attempts: 0, begun, given_up: false, seen: false }
+    }
+}
+
+/// A machine and what its agents know.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Actor {
+    pub(super) machine: String,
+    /// Id of the order that the agent has seen last, also when it is closed.
+    pub(super) seen: String,
+    pub(super) stale: String,
+    pub(super) orders: u32,
+}
+
+impl Actor {
+    pub(super) fn act(&mut self, state: &ServerState, step: Step) {
+        let Actor { machine, .. } = self;
+        let told = |order: &str, success, untouched| InstallReport { untouched, ..report(success, order) };
+        let say = |report: InstallReport| drop(wait(state.handle_report(machine, allocation(machine), BOOT, &report)));
+        match step {
+            Step::Order => {
+                let image = format!("i{}", self.orders + 1);
+                if let OrderOutcome::Placed(order) =
+                    wait(state.place_order(machine, allocation(machine), &image, ReinstallOverrides::default()))
+                {
+                    self.orders += 1;
+                    self.stale = std::mem::replace(&mut self.seen, order.id);
+                }
+            }
+            Step::Boot => drop(
+                wait(state.decide_next_boot(machine, FileAllocation::Allocated(allocation(machine).to_owned()))).next,
+            ),
+            Step::Begin => drop(wait(state.start_order(machine, allocation(machine), &self.seen, start()))),
+            Step::Success => say(told(&self.seen, true, false)),
+            Step::Untouched => say(told(&self.seen, false, true)),
+            Step::Failed => say(told(&self.seen, false, false)),
+            Step::Changed => {
+                let step = Some("storage.prove_kept".to_owned());
+                say(InstallReport { step, ..told(&self.seen, false, false) });
+            }
+            Step::Stale => say(told(&format!("{}?", self.stale), true, false)),
+            Step::StaleFailure => say(told(&self.stale, false, true)),
+            Step::Nameless => say(told("", true, false)),
+            Step::Cancel => drop(wait(state.cancel_order(machine, allocation(machine)))),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Machines without a file: any client that calls with a new UUID. Their number is limited, and they are deleted after a day of silence.
+
+use super::boots::{BootActivity, current_boot};
+use super::now;
+use rusqlite::{OptionalExtension, Transaction, params};
+use time::format_description::well_known::Rfc3339;
+use time::{Duration, OffsetDateTime};
+
+/// Maximum number of such machines: more than are put into racks before the first file is written.
+const MOST: u32 = 256;
+/// Time after its last call at which such a machine is deleted.
+const KEPT: Duration = Duration::hours(24);
+
+/// Condition for such machines. A machine with an allocation in the database is not one, whatever became of its file.
+const ALL: &str =
+    "stranger IS NOT NULL AND id NOT IN (SELECT machine FROM allocations UNION SELECT machine FROM barred)";
+
+/// Makes room for the machine. Returns false if that is impossible, because all others are active.
+pub fn admit_machine(transaction: &Transaction, machine: &str, heard: &BootActivity) -> rusqlite::Result<bool> {
+    let there = transaction.query_row("SELECT 1 FROM machines WHERE id = ?1", [machine], |_| Ok(())).optional()?;
+    if there.is_none() && !make_room(transaction, heard)? {
+        return Ok(false);
+    }
+    transaction.execute(
+        "INSERT INTO machines (id, last_seen, stranger) VALUES (?1, ?2, '1')
+         ON CONFLICT (id) DO UPDATE SET last_seen = ?2, stranger = '1'",
+        params![machine, now()],
+    )?;
+    Ok(true)
+}
+
+/// Records that the machine has a file.
+pub fn mark_known(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
+    transaction.execute("UPDATE machines SET stranger = NULL WHERE id = ?1", [machine]).map(drop)
+}
+
+fn make_room(transaction: &Transaction, heard: &BootActivity) -> rusqlite::Result<bool> {
+    let long_ago = (OffsetDateTime::now_utc() - KEPT).format(&Rfc3339).unwrap_or_default();
+    let select = format!("SELECT id, coalesce(last_seen, '') FROM machines WHERE {ALL} ORDER BY last_seen");
+    let mut select = transaction.prepare(&select)?;
+    let all: Vec<(String, String)> =
+        select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<_>>()?;
+    let mut left = all.len();
+    for (id, seen) in all {
+        let is_old = seen < long_ago;
+        if !is_old && left < MOST as usize {
+            break;
+        }
+        if is_old || !current_boot(transaction, &id)?.is_some_and(|boot| heard.is_active(&boot)) {
+            delete_machine(transaction, &id)?;
+            left -= 1;
+        }
+    }
+    Ok(left < MOST as usize)
+}
+
+fn delete_machine(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM machines WHERE id = ?1", [machine])?;
+    for table in ["boots", "events", "log"] {
+        transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [machine])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! A machine with an OS definition: handed out when its verify says yes, and not before.
+
+use super::*;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+fn write(dir: &Path, name: &str, text: &str) {
+    let path = dir.join("os/web").join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn with_definition(parameters: &str) -> TempDir {
+    let dir = directory();
+    write(dir.path(), "ganeti_api_version", "20\n");
+    write(dir.path(), "image", "debian-12\n");
+    write(dir.path(), "parameters.list", "track stable or testing\n");
+    write(dir.path(), "verify", "#!/bin/sh\n[ \"$OSP_TRACK\" != sid ] && exit 0\necho no sid >&2\nexit 1\n");
+    let file = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", "");
+    let file = file.replace("image: debian-12", &format!("os: web\n  os_parameters: [{parameters}]"));
+    fs::write(dir.path().join("machines/one.yaml"), file).unwrap();
+    dir
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_image_and_its_parameters_are_handed_out() {
+    let server = Running::start_in(with_definition("track=testing")).await;
+    let token = server.token(ONE).await;
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!(given.image.id, "debian-12");
+    let definition = given.definition.unwrap();
+    assert_eq!((definition.name.as_str(), definition.api), ("web", 20));
+    assert_eq!(definition.parameters["track"], "testing");
+    assert!(definition.files["verify"].executable);
+
+    // A plan on a desk shows what is asked, and no values.
+    let path = format!("/v1/machine/{ONE}/preview");
+    let preview = server.call(&server.operator(), "GET", &path, &Value::Null).await.json();
+    let shown = &preview["machine"]["allocation"]["definition"];
+    assert_eq!((&shown["name"], &shown["parameters"]["track"]), (&json!("web"), &json!("")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_no_is_heard_at_the_desk_and_the_machine_waits() {
+    let server = Running::start_in(with_definition("track=sid")).await;
+    server.heard("machines/one.yaml:").await;
+    if server.heard.text().contains("was not run here") {
+        assert!(!nix::unistd::geteuid().is_root(), "root can make a sandbox: {}", server.heard.text());
+        return;
+    }
+    server.heard("verify of web refuses these parameters: it exited with 1, saying: ").await;
+    assert!(server.heard.text().contains("no sid"), "{}", server.heard.text());
+    let token = server.token(ONE).await;
+    let wait = format!("/v1/machine/{ONE}/wait?seconds=0");
+    assert_eq!(server.call(&token, "GET", &wait, &Value::Null).await.status, 204);
+    // Another verify says yes.
+    write(server.dir.path(), "verify", "#!/bin/sh\n");
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!(given.definition.unwrap().parameters["track"], "sid");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_installed_boots_whatever_becomes_of_its_definition() {
+    let server = Running::start_in(with_definition("")).await;
+    server.installed().await;
+    fs::remove_dir_all(server.dir.path().join("os")).unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(server.boots_disk().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_makes_its_system_itself_is_handed_out_without_an_image() {
+    let dir = with_definition("track=testing");
+    fs::remove_file(dir.path().join("os/web/image")).unwrap();
+    for program in ["create", "import", "export", "rename"] {
+        write(dir.path(), program, "#!/bin/sh\n");
+    }
+    write(dir.path(), "needs", "sfdisk\n");
+    let server = Running::start_in(dir).await;
+    let token = server.token(ONE).await;
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!((given.image.id.as_str(), given.image.url.as_str()), ("web", ""));
+    assert_eq!(given.definition.unwrap().required_programs().unwrap(), ["/bin/sh", "sfdisk"]);
+
+    // An order names what it makes, and no image.
+    server.installed().await;
+    let order = |image: &str| json!({"id": ONE, "imageid": image});
+    let path = format!("/v1/machine/{ONE}/reinstall");
+    let refused = server.call(&server.operator(), "POST", &path, &order("debian-12")).await;
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.text().contains("web creates the system itself, without image debian-12"), "{}", refused.text());
+    assert_eq!(server.call(&server.operator(), "POST", &path, &order("web")).await.status, 200);
+    let token = server.token(ONE).await;
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert!(given.reinstall && given.image.id == "web" && given.image.url.is_empty());
+    assert!(given.definition.unwrap().has_create());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_waits_for_the_verify_of_its_definition() {
+    let dir = with_definition("track=testing");
+    fs::remove_file(dir.path().join("os/web/image")).unwrap();
+    for program in ["create", "import", "export", "rename"] {
+        write(dir.path(), program, "#!/bin/sh\n");
+    }
+    write(dir.path(), "needs", "sfdisk\n");
+    let server = Running::start_in(dir).await;
+    server.installed().await;
+    write(server.dir.path(), "verify", "#!/bin/sh\nsleep 1\n");
+    let path = format!("/v1/machine/{ONE}/reinstall");
+    for _ in 0..8 {
+        let ordered = server.call(&server.operator(), "POST", &path, &json!({"id": ONE, "imageid": "web"})).await;
+        assert_eq!(ordered.status, 200, "{}", ordered.text());
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    write(server.dir.path(), "verify", "#!/bin/sh\necho no sid >&2\nexit 1\n");
+    server.heard("machines/one.yaml:").await;
+    if server.heard.text().contains("was not run here") {
+        assert!(!nix::unistd::geteuid().is_root(), "root can make a sandbox: {}", server.heard.text());
+        return;
+    }
+    server.heard("verify of web refuses these parameters: ").await;
+    let refused = server.call(&server.operator(), "POST", &path, &json!({"id": ONE, "imageid": "web"})).await;
+    assert!(refused.status == 400 && refused.text().contains("no sid"), "{}", refused.text());
+}

@@ -1,0 +1,69 @@
+//! Single file of the directory that is read again when it changes. Its last good content stays in force while it cannot be used.
+
+use super::state::FileStamp;
+use super::{image_digests, site_folder};
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+/// File with its last good content.
+pub struct WatchedFile<T> {
+    path: PathBuf,
+    read: fn(&str) -> Result<T, String>,
+    /// Stamp of the file at the last scan.
+    stamp: Option<FileStamp>,
+    newest: Result<(), String>,
+    /// Last good content; the default if there is no file.
+    pub in_force: T,
+}
+
+impl<T: Default + Clone + PartialEq> WatchedFile<T> {
+    pub fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> WatchedFile<T> {
+        WatchedFile { path, read, stamp: None, newest: Ok(()), in_force: T::default() }
+    }
+
+    /// Reads the file if it has changed. Returns whether the result has changed.
+    pub fn rescan(&mut self) -> bool {
+        let stamp = image_digests::file_stamp(&self.path).ok();
+        if stamp == self.stamp && (stamp.is_some() || self.newest.is_ok()) {
+            return false;
+        }
+        self.stamp = stamp;
+        let before = (self.newest.clone(), self.in_force.clone());
+        let read = match fs::read_to_string(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+            read => read.map_err(|error| error.to_string()).and_then(|text| (self.read)(&text)),
+        };
+        self.newest = read.map(|read| self.in_force = read);
+        before != (self.newest.clone(), self.in_force.clone())
+    }
+
+    pub fn describe_problem(&self) -> Option<String> {
+        Some(site_folder::format_problem(&self.path, self.newest.as_ref().err()?, true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_used_keeps_what_it_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("number");
+        let mut file =
+            WatchedFile::new(path.clone(), |text| text.trim().parse::<u8>().map_err(|why| format!("1:1: {why}")));
+        assert!(!file.rescan());
+        fs::write(&path, "7\n").unwrap();
+        assert!(file.rescan() && !file.rescan() && file.in_force == 7 && file.describe_problem().is_none());
+        fs::write(&path, "seven\n").unwrap();
+        assert!(file.rescan() && !file.rescan() && file.in_force == 7);
+        assert!(
+            file.describe_problem().unwrap().contains("number:1:1: invalid digit"),
+            "{:?}",
+            file.describe_problem()
+        );
+        fs::remove_file(&path).unwrap();
+        assert!(file.rescan() && file.in_force == 0 && file.describe_problem().is_none());
+    }
+}

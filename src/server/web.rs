@@ -1,0 +1,75 @@
+//! The operator's web page: server-side HTML that works without JavaScript, for clients with the operator's token.
+//!
+//! `session` contains logins, `form` parses submitted forms, `shell` builds the frame of every page. `machines` is the list and `machine` a
+//! single one, with `disks`, `history`, and `outlook` for its plan; `reinstall` orders reinstalls. `lists` shows layouts, images and
+//! orders. `phase` summarizes a machine in one word, `live` sends events, `assets` are style, script and icon.
+
+mod assets;
+mod disks;
+mod form;
+pub mod frame;
+mod history;
+pub mod live_updates;
+mod machine;
+mod machines;
+mod overviews;
+mod phase;
+mod plan_preview;
+mod reinstall;
+pub mod session;
+mod volumes;
+
+use super::AppState;
+use super::base_url::BaseUrls;
+use super::console_log;
+use super::deploy_templates;
+use axum::Router;
+use axum::extract::{RawQuery, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use session::{LoggedIn, LoginSessions};
+use std::sync::Arc;
+
+/// State of the pages.
+#[derive(Default)]
+pub struct PageState {
+    pub sessions: LoginSessions,
+}
+
+pub fn web_routes() -> Router<Arc<AppState>> {
+    Router::new()
+        .route("/", get(get_root))
+        .route("/login", get(session::get_login).post(session::post_login))
+        .route("/logout", post(session::post_logout))
+        .route("/events", get(live_updates::get_events))
+        .route("/machines/{id}", get(machine::get_machine))
+        .route("/machines/{id}/log", get(console_log::show_log))
+        .route("/machines/{id}/row", get(machines::get_row))
+        .route("/machines/{id}/reinstall", get(reinstall::get_reinstall).post(reinstall::post_reinstall))
+        .route("/machines/{id}/cancel", post(reinstall::post_cancel))
+        .route("/layouts", get(overviews::get_layouts))
+        .route("/layouts/{id}/picture.svg", get(overviews::get_diagram))
+        .route("/images", get(overviews::get_images))
+        .route("/orders", get(overviews::get_orders))
+        .route("/page.css", get(assets::get_style))
+        .route("/page.js", get(assets::get_script))
+        .route("/page.svg", get(assets::get_icon))
+}
+
+/// Serves `/`: the page for browsers, and the versions of the API for OpenStack clients.
+async fn get_root(
+    app: State<Arc<AppState>>,
+    base: BaseUrls,
+    person: Result<LoggedIn, Response>,
+    query: RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    if !frame::is_for_browser(&headers) {
+        return deploy_templates::show_root(headers, base).await;
+    }
+    match person {
+        Ok(person) => machines::get_machines(app, person, query).await.into_response(),
+        Err(response) => response,
+    }
+}

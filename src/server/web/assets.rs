@@ -1,0 +1,27 @@
+//! Style sheet, script and icon of the pages. They do not require a login.
+
+use super::frame;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+const SIGN: &str = include_str!("page.svg");
+
+pub async fn get_style() -> Response {
+    serve_asset("text/css; charset=utf-8", STYLE)
+}
+
+pub async fn get_script() -> Response {
+    serve_asset("text/javascript; charset=utf-8", SCRIPT)
+}
+
+pub async fn get_icon() -> Response {
+    serve_asset("image/svg+xml", SIGN)
+}
+
+/// Returns an asset with a short cache lifetime, since a new version of the server may change it.
+fn serve_asset(kind: &'static str, text: &'static str) -> Response {
+    let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "max-age=60")];
+    frame::with_headers((headers, text).into_response())
+}

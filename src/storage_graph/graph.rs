@@ -1,0 +1,75 @@
+//! Graph of named items and the items that lie on them, independent of its source.
+
+pub mod reachability;
+pub mod traversal;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A node of a [`LayerGraph`].
+#[derive(Debug, Clone)]
+pub struct LayerNode<N, T> {
+    /// Name of the item in the source of the graph.
+    pub name: N,
+    pub item: T,
+    /// Nodes below this one, in the order in which they were linked.
+    pub below: Vec<usize>,
+    /// Nodes on this one.
+    pub above: Vec<usize>,
+}
+
+/// A directed graph of items that lie on each other. Every link is stored on both nodes.
+#[derive(Debug, Clone)]
+pub struct LayerGraph<N, T> {
+    pub nodes: Vec<LayerNode<N, T>>,
+    named: BTreeMap<N, usize>,
+    /// Pairs of all linked nodes, lower and upper.
+    links: BTreeSet<(usize, usize)>,
+}
+
+impl<N, T> Default for LayerGraph<N, T> {
+    fn default() -> Self {
+        LayerGraph { nodes: Vec::new(), named: BTreeMap::new(), links: BTreeSet::new() }
+    }
+}
+
+impl<N: Ord + Clone, T> LayerGraph<N, T> {
+    /// Adds a node that cannot be found by name.
+    pub fn add_unnamed(&mut self, name: N, item: T) -> usize {
+        self.nodes.push(LayerNode { name, item, below: Vec::new(), above: Vec::new() });
+        self.nodes.len() - 1
+    }
+
+    /// Adds a node that can be found by name. If a name is used repeatedly, its first node is found.
+    pub fn add_named(&mut self, name: N, item: T) -> usize {
+        let node = self.add_unnamed(name.clone(), item);
+        self.named.entry(name).or_insert(node);
+        node
+    }
+
+    pub fn find(&self, name: &N) -> Option<usize> {
+        self.named.get(name).copied()
+    }
+
+    /// Links `upper` as lying on `lower`.
+    pub fn link(&mut self, lower: usize, upper: usize) {
+        if self.links.insert((lower, upper)) {
+            self.nodes[lower].above.push(upper);
+            self.nodes[upper].below.push(lower);
+        }
+    }
+
+    /// Returns these nodes and all nodes below them.
+    pub fn reach_below(&self, from: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
+        traversal::reach_all(from, |node| self.nodes[*node].below.clone())
+    }
+
+    /// Returns the bottommost nodes below these.
+    pub fn find_bottoms(&self, from: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
+        traversal::find_ends(from, |node| self.nodes[*node].below.clone())
+    }
+
+    /// Returns the nodes without a node below them.
+    pub fn roots(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.nodes.len()).filter(|node| self.nodes[*node].below.is_empty())
+    }
+}

@@ -1,0 +1,86 @@
+//! Walks through a graph. Each terminates, even with cycles, and visits every node once.
+
+use std::collections::BTreeSet;
+
+/// Returns these nodes and all that can be reached from them.
+pub fn reach_all<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl Fn(&N) -> Vec<N>) -> BTreeSet<N> {
+    let (mut seen, mut open) = (BTreeSet::new(), from.into_iter().collect::<Vec<N>>());
+    while let Some(node) = open.pop() {
+        if !seen.contains(&node) {
+            open.extend(next(&node));
+            seen.insert(node);
+        }
+    }
+    seen
+}
+
+/// Returns the nodes of [`reach_all`] from which no other is reached.
+pub fn find_ends<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl Fn(&N) -> Vec<N>) -> BTreeSet<N> {
+    let mut reached = reach_all(from, &next);
+    reached.retain(|node| next(node).is_empty());
+    reached
+}
+
+/// Returns the order in which a stack is taken down: all of [`reach_all`] from `from`, each after everything that is reached from it.
+pub fn order_farthest_first<N: Ord + Clone>(from: N, next: impl Fn(&N) -> Vec<N>) -> Vec<N> {
+    order_farthest_first_except(&BTreeSet::new(), from, next)
+}
+
+/// Like [`order_farthest_first`], without `known` nodes and those that are reached through them.
+pub fn order_farthest_first_except<N: Ord + Clone>(
+    known: &BTreeSet<N>,
+    from: N,
+    next: impl Fn(&N) -> Vec<N>,
+) -> Vec<N> {
+    if known.contains(&from) {
+        return Vec::new();
+    }
+    let (mut seen, mut order) = (BTreeSet::from([from.clone()]), Vec::new());
+    // A node with the rest of its successors in reverse order.
+    let open = |node: N| {
+        let rest: Vec<N> = next(&node).into_iter().rev().collect();
+        (node, rest)
+    };
+    let mut path = vec![open(from)];
+    while let Some((_, rest)) = path.last_mut() {
+        match rest.pop() {
+            Some(node) if !known.contains(&node) && seen.insert(node.clone()) => path.push(open(node)),
+            Some(_) => {}
+            None => order.extend(path.pop().map(|(node, _)| node)),
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1 and 2 carry 3, 2 carries 4, 3 and 4 carry 5, 6 lies on itself.
+    fn above(node: &u32) -> Vec<u32> {
+        match node {
+            1 => vec![3],
+            2 => vec![4, 3],
+            3 | 4 => vec![5],
+            6 => vec![6],
+            _ => vec![],
+        }
+    }
+
+    #[test]
+    fn a_walk_comes_to_everything_once() {
+        assert_eq!(reach_all([1], above), [1, 3, 5].into());
+        assert_eq!(reach_all([1, 2], above), [1, 2, 3, 4, 5].into());
+        assert_eq!(reach_all([6], above), [6].into());
+        assert_eq!(find_ends([1, 2], above), [5].into());
+        assert_eq!(find_ends([7], above), [7].into());
+        assert_eq!(find_ends([6], above), [].into());
+    }
+
+    #[test]
+    fn a_tower_is_taken_down_from_its_top() {
+        assert_eq!(order_farthest_first(2, above), [5, 4, 3, 2]);
+        assert_eq!(order_farthest_first(6, above), [6]);
+        assert_eq!(order_farthest_first(7, above), [7]);
+    }
+}

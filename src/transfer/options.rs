@@ -1,0 +1,161 @@
+//! Command-line options of `drophammer move`.
+
+use super::ganeti::{GanetiCompression, GanetiMagic};
+use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+const EXIT_CODES: &str =
+    "Exit codes: 0 all disks were transferred; 1 the transfer failed; 2 refused before the first write; 64 usage.";
+
+#[derive(Debug, Args)]
+pub struct TransferOptions {
+    #[command(subcommand)]
+    pub command: MoveCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MoveCommand {
+    /// Create a private key for this machine, and its certificate for the peer
+    #[command(after_help = "Example:\n  drophammer move key a.key a.pem --secret cluster-domain-secret")]
+    Key(KeyOptions),
+    /// Send disks, which are opened read-only and must not be in use
+    ///
+    /// Ganeti's import-export receives the whole disk. Another drophammer receives only the used blocks of filesystems, in pieces with
+    /// checksums; it resumes after an interruption and acknowledges the whole transfer.
+    #[command(after_help = format!(
+        "Examples: to another drophammer, and to Ganeti's import-export\n  \
+        drophammer move send b.example:7700 /dev/sda /dev/sdb --key a.key --cert a.pem --peer b.pem\n  \
+        drophammer move send node2:39000 /dev/sda --key a.key --cert a.pem --peer node2.pem --secret domain-secret --magic 0123abcd --compress gzip\n\n\
+        {EXIT_CODES}"
+    ))]
+    Send(SendOptions),
+    /// Receive disks, which replace ALL contents of the disks listed here
+    ///
+    /// Connections with another certificate are rejected, and the command continues to wait.
+    #[command(after_help = format!(
+        "Example:\n  \
+        drophammer move receive 0.0.0.0:7700 /dev/nvme0n1 /dev/nvme1n1 --key b.key --cert b.pem --peer a.pem --overwrite\n\n{EXIT_CODES}"
+    ))]
+    Receive(ReceiveOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct KeyOptions {
+    /// File to which the private key is written
+    pub key: PathBuf,
+    /// File to which the certificate is written
+    pub cert: PathBuf,
+    /// Validity period of the certificate, in hours
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=8760))]
+    pub hours: u32,
+    /// File with the shared secret, with which the certificate is signed as Ganeti does
+    #[arg(long, value_name = "FILE")]
+    pub secret: Option<PathBuf>,
+}
+
+/// Options of both ends.
+#[derive(Debug, Args)]
+pub struct CommonOptions {
+    /// File with the private key of this end
+    #[arg(long, value_name = "FILE")]
+    pub key: PathBuf,
+    /// File with the certificate of this end
+    #[arg(long, value_name = "FILE")]
+    pub cert: PathBuf,
+    /// File with the certificate of the peer, the only one that is accepted
+    #[arg(long, value_name = "FILE")]
+    pub peer: PathBuf,
+    /// File with the shared secret, with which the certificate of the peer must be signed
+    #[arg(long, value_name = "FILE")]
+    pub secret: Option<PathBuf>,
+    /// Word that both ends use to identify the disk
+    #[arg(long, value_name = "WORD")]
+    pub magic: Option<GanetiMagic>,
+    /// Compression to use with Ganeti's import-export. Two drophammers compress if that is faster, regardless of this option
+    #[arg(long, default_value = "gzip")]
+    pub compress: GanetiCompression,
+    /// Time to wait for the peer, in seconds
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    pub wait: u32,
+}
+
+impl CommonOptions {
+    pub fn peer_timeout(&self) -> Duration {
+        Duration::from_secs(u64::from(self.wait))
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct SendOptions {
+    /// HOST:PORT of the receiver
+    pub to: String,
+    /// Disks, or files in place of disks. Both ends match them by NAME, or by position
+    #[arg(required = true, value_name = "[NAME=]DISK")]
+    pub disks: Vec<NamedDisk>,
+    #[command(flatten)]
+    pub common: CommonOptions,
+    /// Send unused blocks too
+    #[arg(long)]
+    pub whole: bool,
+    /// Print statistics as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ReceiveOptions {
+    /// ADDRESS:PORT to listen on; port 0 selects a free port, which is printed
+    pub at: String,
+    /// Disks, or files in place of disks
+    #[arg(required = true, value_name = "[NAME=]DISK")]
+    pub disks: Vec<NamedDisk>,
+    #[command(flatten)]
+    pub common: CommonOptions,
+    /// Exact number of bytes to expect. Ganeti's import-export does not report whether it sent everything
+    #[arg(long, value_name = "BYTES")]
+    pub size: Option<u64>,
+    /// Continue an earlier run: data that is already on the disks is not sent again. Not supported with Ganeti's import-export
+    #[arg(long)]
+    pub resume: bool,
+    /// Confirm that ALL contents of the disks are replaced (required, also with --resume)
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
+/// Disk with the name that both ends use for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedDisk {
+    name: Option<String>,
+    pub path: PathBuf,
+}
+
+impl FromStr for NamedDisk {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<NamedDisk, Self::Err> {
+        Ok(match text.split_once('=') {
+            Some((name, path)) if !name.is_empty() && !name.contains('/') => {
+                NamedDisk { name: Some(name.to_owned()), path: path.into() }
+            }
+            _ => NamedDisk { name: None, path: text.into() },
+        })
+    }
+}
+
+/// Returns each disk with its name, or with its index if it has none.
+///
+/// # Errors
+/// Fails if two disks have the same name.
+pub fn name_disks(disks: &[NamedDisk]) -> Result<Vec<(String, &Path)>, String> {
+    let mut found: Vec<(String, &Path)> = Vec::new();
+    for (number, disk) in disks.iter().enumerate() {
+        let name = disk.name.clone().unwrap_or_else(|| number.to_string());
+        if found.iter().any(|(other, _)| *other == name) {
+            return Err(format!("two disks have the name {name}"));
+        }
+        found.push((name, &disk.path));
+    }
+    Ok(found)
+}

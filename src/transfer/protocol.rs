@@ -1,0 +1,67 @@
+//! Protocol between two drophammers: a disk in pieces, each with its digest, and finally an acknowledgement of all of them.
+//!
+//! The sender describes its disk (`TransferHello`). The receiver answers with the position from which it needs data, or with a refusal (`Answer`).
+//! Then the sender transmits pieces in the order of the disk, without gaps: bytes, zeros, unused ranges, and, if the receiver has some of
+//! the data from before, pieces that it has already. The receiver reports failure or completion (`Verdict`).
+
+mod frames;
+pub mod receive;
+pub mod receive_state;
+pub mod send;
+
+pub use frames::{SenderRun, TransferHello};
+
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Alignment that pieces do not cross: unit of digests, of writes, and of retransmission.
+pub const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Alignment of the start of pieces.
+pub const GRANULE_BYTES: u64 = 64 << 10;
+
+/// Returns the number of worker threads per disk.
+fn worker_count() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).clamp(1, 4)
+}
+
+/// Reason why a connection did not complete the transfer of a disk.
+#[derive(Debug)]
+pub enum ConnectionEnd {
+    /// Interrupted. Verified data is preserved, and the next connection resumes there.
+    Again(io::Error),
+    /// The ends disagree about the disk. Nothing was written.
+    Refused(String),
+    /// Permanent failure: a retry would not help.
+    Failed(String),
+}
+
+impl From<io::Error> for ConnectionEnd {
+    fn from(error: io::Error) -> ConnectionEnd {
+        match error.kind() {
+            // The peer rejects our certificate or sends malformed frames. Data damaged in transit has another error kind.
+            ErrorKind::InvalidData => ConnectionEnd::Failed(error.to_string()),
+            _ => ConnectionEnd::Again(error),
+        }
+    }
+}
+
+/// Accumulated time that threads spent on one activity.
+#[derive(Debug, Default)]
+struct BusyTime(AtomicU64);
+
+impl BusyTime {
+    fn measure_time<T>(&self, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let done = work();
+        self.0.fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        done
+    }
+
+    /// Returns the busy share of `elapsed`, in percent, averaged over the threads.
+    fn busy_percent(&self, elapsed: Duration, threads: usize) -> u8 {
+        let all = elapsed.as_nanos() as f64 * threads as f64;
+        (self.0.load(Ordering::Relaxed) as f64 / all.max(1.0) * 100.0).clamp(0.0, 100.0) as u8
+    }
+}

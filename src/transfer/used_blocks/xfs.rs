@@ -1,0 +1,179 @@
+//! XFS: free space from the by-block B-tree of each allocation group (fs/xfs/libxfs/xfs_format.h), which is up to date only if the log
+//! needs no replay.
+
+mod log;
+
+use super::limits::{MOST_NODES, VisitedBlocks};
+use super::ranges::UsedRanges;
+use super::{DiskView, FilesystemUsage, ReadIntegers};
+use std::ops::Range;
+
+/// Offsets in the superblock. All integers are big-endian.
+const BLOCK_SIZE: usize = 4;
+const BLOCKS: usize = 8;
+const LOG_START: usize = 48;
+const GROUP_BLOCKS: usize = 84;
+const GROUPS: usize = 88;
+const LOG_BLOCKS: usize = 96;
+const VERSION: usize = 100;
+const SECTOR_SIZE: usize = 102;
+const GROUP_LOG: usize = 124;
+const IN_PROGRESS: usize = 126;
+const RO_COMPAT: usize = 212;
+const INCOMPAT: usize = 216;
+
+/// Ftype, sparse inodes, metadata UUID, bigtime, large extent counts, exchange-range, parent pointers. Not needs-repair.
+const KNOWN_INCOMPAT: u32 = 0x1 | 0x2 | 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
+
+/// Free inode B-tree, reverse mapping, reflink, inode B-tree counts. None of them changes the free-space B-tree.
+const KNOWN_RO_COMPAT: u32 = 0xf;
+
+/// Offsets in the AGF header.
+const GROUP_LENGTH: usize = 12;
+const ROOT: usize = 16;
+const LEVELS: usize = 28;
+const FREE: usize = 52;
+
+/// Null sibling pointer.
+const NONE: u32 = u32::MAX;
+
+/// Offsets in a B-tree block.
+const LEFT: usize = 8;
+const RIGHT: usize = 12;
+
+/// Limit of tree levels (XFS_BTREE_MAXLEVELS).
+const MOST_LEVELS: u32 = 9;
+
+/// Minimum number of blocks per group (XFS_MIN_AG_BLOCKS).
+const FEWEST_GROUP_BLOCKS: u64 = 64;
+
+pub fn read_xfs(view: &DiskView) -> FilesystemUsage {
+    let Some(superblock) = view.read_bytes(0, 512).filter(|block| block.starts_with(b"XFSB")) else {
+        return FilesystemUsage::Other;
+    };
+    match XfsSuperblock::parse_superblock(view, &superblock).and_then(|filesystem| filesystem.used_ranges(view)) {
+        Some(ranges) => FilesystemUsage::Used("xfs", ranges),
+        None => FilesystemUsage::Doubtful("xfs"),
+    }
+}
+
+struct XfsSuperblock {
+    block: u64,
+    blocks: u64,
+    sector: u64,
+    groups: u64,
+    group_blocks: u64,
+    /// Whether the filesystem has version 5, whose block headers are longer.
+    is_5: bool,
+}
+
+impl XfsSuperblock {
+    /// Parses a superblock. Returns `None` if the filesystem is not clean or has unsupported features.
+    fn parse_superblock(view: &DiskView, superblock: &[u8]) -> Option<XfsSuperblock> {
+        let version = superblock.be16(VERSION) & 0xf;
+        let filesystem = XfsSuperblock {
+            block: u64::from(superblock.be32(BLOCK_SIZE)),
+            blocks: superblock.be64(BLOCKS),
+            sector: u64::from(superblock.be16(SECTOR_SIZE)),
+            groups: u64::from(superblock.be32(GROUPS)),
+            group_blocks: u64::from(superblock.be32(GROUP_BLOCKS)),
+            is_5: version == 5,
+        };
+        let XfsSuperblock { block, blocks, sector, groups, group_blocks, is_5 } = filesystem;
+        let unknown = [(INCOMPAT, KNOWN_INCOMPAT), (RO_COMPAT, KNOWN_RO_COMPAT)];
+        let is_known =
+            version == 4 || is_5 && unknown.iter().all(|(place, known)| superblock.be32(*place) & !known == 0);
+        let is_sane = is_known
+            && superblock[IN_PROGRESS] == 0
+            && (512..=65536).contains(&block)
+            && (512..=32768).contains(&sector)
+            && group_blocks >= FEWEST_GROUP_BLOCKS
+            && blocks.div_ceil(group_blocks) == groups
+            && blocks.checked_mul(block)? <= view.size;
+        if !is_sane {
+            return None;
+        }
+        let (start, bits) = (superblock.be64(LOG_START), u32::from(superblock[GROUP_LOG]));
+        // An external log, or a malformed superblock.
+        if start == 0 || bits >= 32 {
+            return None;
+        }
+        let start = (start >> bits).checked_mul(group_blocks)?.checked_add(start & ((1 << bits) - 1))?;
+        let length = u64::from(superblock.be32(LOG_BLOCKS)) * block;
+        log::is_clean(view, start.checked_mul(block)?, length).then_some(filesystem)
+    }
+
+    fn used_ranges(&self, view: &DiskView) -> Option<UsedRanges> {
+        let mut used = UsedRanges::default();
+        let visited = VisitedBlocks::new(view.work, MOST_NODES);
+        for group in 0..self.groups {
+            let start = group * self.group_blocks;
+            let blocks = self.group_blocks.min(self.blocks - start);
+            let mut at = 0;
+            self.visit_free(view, start, blocks, &visited, |free| {
+                used.add_range((start + at) * self.block..(start + free.start) * self.block);
+                at = free.end;
+            })?;
+            used.add_range((start + at) * self.block..(start + blocks) * self.block);
+        }
+        used.add_range(self.blocks * self.block..view.size);
+        Some(used)
+    }
+
+    /// Calls `each` with the free ranges of a group, in order. Returns `None` if its B-tree is inconsistent.
+    fn visit_free(
+        &self,
+        view: &DiskView,
+        start: u64,
+        blocks: u64,
+        visited: &VisitedBlocks,
+        mut each: impl FnMut(Range<u64>),
+    ) -> Option<()> {
+        let head =
+            view.read_bytes(start * self.block + self.sector, self.sector).filter(|head| head.starts_with(b"XAGF"))?;
+        if u64::from(head.be32(GROUP_LENGTH)) != blocks {
+            return None;
+        }
+        let (magic, records): (&[u8], usize) = if self.is_5 { (b"AB3B", 56) } else { (b"ABTB", 16) };
+        let read = |number: u32, level: u32| {
+            let place = start + Some(u64::from(number)).filter(|number| *number < blocks)?;
+            visited.visit_block(place)?;
+            let block = view.read_bytes(place * self.block, self.block)?;
+            (block.starts_with(magic) && u32::from(block.be16(4)) == level).then_some(block)
+        };
+        let mut level = head.be32(LEVELS).checked_sub(1).filter(|level| *level < MOST_LEVELS)?;
+        let mut number = head.be32(ROOT);
+        let mut block = read(number, level)?;
+        while level > 0 {
+            // Pointers follow the space reserved for keys.
+            let room = (self.block as usize - records) / 12;
+            level -= 1;
+            number = block.be32(records + room * 8);
+            block = read(number, level)?;
+        }
+        let (mut left, mut end, mut sum) = (NONE, 0, 0_u64);
+        loop {
+            let count = usize::from(block.be16(6));
+            for record in block.get(records..records + count * 8)?.chunks(8) {
+                let from = u64::from(record.be32(0));
+                let range = from..from + u64::from(record.be32(4));
+                if range.is_empty() || range.start < end || range.end > blocks {
+                    return None;
+                }
+                (end, sum) = (range.end, sum + (range.end - range.start));
+                each(range);
+            }
+            if block.be32(LEFT) != left {
+                return None;
+            }
+            let right = block.be32(RIGHT);
+            if right == NONE {
+                break;
+            }
+            left = std::mem::replace(&mut number, right);
+            // Records ascend, each block is visited once, and only a root may be empty.
+            block = read(right, 0).filter(|_| count > 0)?;
+        }
+        (sum == u64::from(head.be32(FREE))).then_some(())
+    }
+}

@@ -1,0 +1,89 @@
+//! Clean-unmount check of an XFS: its log must end with an unmount record (fs/xfs/xfs_log_recover.c, xlog_check_unmount_rec).
+//!
+//! The log is circular. Each of its sectors starts with a cycle number, so the log ends at the sector where the number decreases by one.
+
+use super::{DiskView, ReadIntegers};
+
+const SECTOR: u64 = 512;
+
+/// Magic of a record header.
+const RECORD: u32 = 0xfeed_babe;
+
+/// Offsets in a record's header.
+const ROUND: usize = 4;
+const VERSION: usize = 8;
+const LENGTH: usize = 12;
+const OPERATIONS: usize = 40;
+const BUFFER_BYTES: usize = 320;
+
+/// Number of record bytes per header; longer records have several headers.
+const HEADER_REACH: u32 = 32 << 10;
+
+/// Offset of the flags in the only operation of an unmount record.
+const FLAGS: usize = 9;
+const UNMOUNT: u8 = 0x20;
+
+/// Size limit of a log.
+const MOST_BYTES: u64 = 2 << 30;
+
+/// Bytes per read.
+const STEP: u64 = 1 << 20;
+
+/// Returns whether the log ends with an unmount record.
+pub fn is_clean(view: &DiskView, start: u64, length: u64) -> bool {
+    let Some(log) = XfsLog::read_log(view, start, length) else { return false };
+    log.ends_with_unmount(view, start).unwrap_or(false)
+}
+
+/// Sectors of the log.
+struct XfsLog {
+    rounds: Vec<u32>,
+    /// Sector numbers of record headers.
+    headers: Vec<u32>,
+}
+
+impl XfsLog {
+    fn read_log(view: &DiskView, start: u64, length: u64) -> Option<XfsLog> {
+        if length == 0 || length > MOST_BYTES || !length.is_multiple_of(SECTOR) {
+            return None;
+        }
+        let mut log = XfsLog { rounds: Vec::new(), headers: Vec::new() };
+        let mut at = 0;
+        while at < length {
+            let step = STEP.min(length - at);
+            for sector in view.read_bytes(start + at, step)?.chunks(SECTOR as usize) {
+                let is_header = sector.be32(0) == RECORD;
+                if is_header {
+                    log.headers.push(u32::try_from(log.rounds.len()).ok()?);
+                }
+                log.rounds.push(sector.be32(if is_header { ROUND } else { 0 }));
+            }
+            at += step;
+        }
+        Some(log)
+    }
+
+    /// Returns the number of the sector after the last record.
+    fn find_head(&self) -> Option<usize> {
+        let first = *self.rounds.first()?;
+        let head = self.rounds.iter().position(|round| *round != first).unwrap_or(self.rounds.len());
+        // All sectors after it belong to the previous cycle. Otherwise a write was torn.
+        let before = first.checked_sub(1)?;
+        self.rounds[head..].iter().all(|round| *round == before).then_some(head)
+    }
+
+    fn ends_with_unmount(&self, view: &DiskView, start: u64) -> Option<bool> {
+        let (head, count) = (self.find_head()?, self.rounds.len());
+        let last = self.headers.iter().rev().find(|header| (**header as usize) < head).or(self.headers.last())?;
+        let last = *last as usize;
+        let header = view.read_bytes(start + last as u64 * SECTOR, SECTOR)?;
+        let headers = match header.be32(VERSION) & 2 {
+            0 => 1,
+            _ => header.be32(BUFFER_BYTES).div_ceil(HEADER_REACH).max(1) as usize,
+        };
+        let sectors = header.be32(LENGTH).div_ceil(SECTOR as u32) as usize;
+        let ends_at_head = (last + headers + sectors) % count == head % count;
+        let operation = view.read_bytes(start + ((last + headers) % count) as u64 * SECTOR, SECTOR)?;
+        Some(ends_at_head && header.be32(OPERATIONS) == 1 && operation[FLAGS] & UNMOUNT != 0)
+    }
+}

@@ -1,0 +1,100 @@
+//! Minimal X.509 parser (RFC 5280, 4.1): validity period and public key, which is all that a pinned certificate needs.
+//!
+//! Ganeti creates version 1 certificates, while the verifier of rustls accepts only version 3.
+
+use time::{Date, Month, PrimitiveDateTime, Time};
+
+const SEQUENCE: u8 = 0x30;
+const INTEGER: u8 = 0x02;
+const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+/// Fields of a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateFields {
+    /// Start of the validity period, in seconds since 1970.
+    pub not_before: i64,
+    /// End of the validity period, in seconds since 1970.
+    pub not_after: i64,
+    /// Complete SubjectPublicKeyInfo in DER.
+    pub public_key: Vec<u8>,
+}
+
+/// Parses a certificate of any version. Returns `None` if it is malformed.
+pub fn parse_certificate(certificate: &[u8]) -> Option<CertificateFields> {
+    let (outer, rest) = split_element(certificate, SEQUENCE)?;
+    if !rest.is_empty() {
+        return None;
+    }
+    let (tbs, _) = split_element(outer.content, SEQUENCE)?;
+    let mut rest = tbs.content;
+    // Version 1 certificates omit the version.
+    if rest.first() == Some(&VERSION) {
+        rest = split_element(rest, VERSION)?.1;
+    }
+    rest = split_element(rest, INTEGER)?.1;
+    let algorithm_and_issuer = 2;
+    for _ in 0..algorithm_and_issuer {
+        rest = split_element(rest, SEQUENCE)?.1;
+    }
+    let (validity, rest) = split_element(rest, SEQUENCE)?;
+    let (not_before, after) = parse_time(validity.content)?;
+    let (not_after, _) = parse_time(after)?;
+    let (_subject, rest) = split_element(rest, SEQUENCE)?;
+    let (public_key, _) = split_element(rest, SEQUENCE)?;
+    Some(CertificateFields { not_before, not_after, public_key: public_key.whole.to_vec() })
+}
+
+struct DerElement<'b> {
+    whole: &'b [u8],
+    content: &'b [u8],
+}
+
+/// Splits off the first element, which must have this tag. Returns it and the remaining bytes.
+fn split_element(bytes: &[u8], tag: u8) -> Option<(DerElement<'_>, &[u8])> {
+    let (&found, rest) = bytes.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        // Three bytes of length are enough for every certificate.
+        0x81..=0x83 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            (digits.iter().fold(0, |length, &digit| length << 8 | usize::from(digit)), rest)
+        }
+        _ => return None,
+    };
+    let (content, behind) = rest.split_at_checked(length)?;
+    let whole = &bytes[..bytes.len() - behind.len()];
+    (found == tag).then_some((DerElement { whole, content }, behind))
+}
+
+/// Parses a time. Returns seconds since 1970 and the remaining bytes.
+fn parse_time(bytes: &[u8]) -> Option<(i64, &[u8])> {
+    let tag = *bytes.first()?;
+    let (found, rest) = split_element(bytes, tag)?;
+    let text = std::str::from_utf8(found.content).ok()?.strip_suffix('Z')?;
+    let (year, rest_of_text) = match tag {
+        UTC_TIME => {
+            let (year, rest) = text.split_at_checked(2)?;
+            let year: i32 = parse_digits(year)?;
+            (if year < 50 { 2000 + year } else { 1900 + year }, rest)
+        }
+        GENERALIZED_TIME => {
+            let (year, rest) = text.split_at_checked(4)?;
+            (parse_digits(year)?, rest)
+        }
+        _ => return None,
+    };
+    if rest_of_text.len() != 10 {
+        return None;
+    }
+    let two = |at: usize| parse_digits(rest_of_text.get(at..at + 2)?).and_then(|number| u8::try_from(number).ok());
+    let date = Date::from_calendar_date(year, Month::try_from(two(0)?).ok()?, two(2)?).ok()?;
+    let time = Time::from_hms(two(4)?, two(6)?, two(8)?).ok()?;
+    Some((PrimitiveDateTime::new(date, time).assume_utc().unix_timestamp(), rest))
+}
+
+fn parse_digits(text: &str) -> Option<i32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
