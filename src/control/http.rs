@@ -241,14 +241,14 @@ impl Control for HttpControl {
             secret_digest: notice.secret_digest.map(str::to_owned),
         };
         let path = self.of_machine("/point-of-no-return");
-        self.ask(PATIENT, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(&notice))?;
+        self.ask(PATIENT, "start the reinstall", ANSWER, || self.request(Method::POST, &path).json(&notice))?;
         Ok(())
     }
 
     fn moving(&self, standing: &Standing) -> Result<()> {
         let path = self.of_machine("/moving");
         let request = || self.request(Method::POST, &path).json(standing);
-        self.ask(PATIENT, "take part in the move", ANSWER, request).map(drop)
+        self.ask(PATIENT, "take part in the migration", ANSWER, request).map(drop)
     }
 
     fn report(&self, ended: &Ended) -> Result<Acknowledged> {

@@ -65,13 +65,13 @@ pub fn switch(server: &Server, all: &[Listed], asked: &Switch, json: bool) -> Re
 
 /// Power-cycles the machine into PXE, so that it carries out the order now. The order remains even if this fails.
 pub fn now(server: &Server, machine: &Listed, ordered: &str, json: bool) -> Result<Exit> {
+    let name = if machine.name.is_empty() { &machine.id } else { &machine.name };
     for action in [Action::Pxe, Action::Cycle] {
         match ask(server, machine, action)? {
             Answer::Refused(why) => {
-                let name = if machine.name.is_empty() { &machine.id } else { &machine.name };
                 return Ok(refused(&format!("the {ordered} is ordered, but {name} could not be restarted: {why}")));
             }
-            Answer::Good(Power { action }) if !json => drop(said(&machine.name, action, json)?),
+            Answer::Good(Power { action }) if !json => drop(said(name, action, json)?),
             Answer::Good(_) => {}
         }
     }

@@ -59,7 +59,7 @@ pub fn run(options: &VolumeOptions) -> Result<Exit> {
 
 fn table(all: &[VolumeShown], machines: &[Listed]) -> String {
     let name = |id: &str| {
-        let listed = machines.iter().find(|machine| machine.id == id);
+        let listed = machines.iter().find(|machine| machine.id == id && !machine.name.is_empty());
         clean(listed.map_or(id, |machine| machine.name.as_str()))
     };
     let mut rows = vec![["machine", "volume", "kind", "state", "size", "path", ""].map(str::to_owned)];

@@ -59,7 +59,7 @@ impl<'a> Deciding<'a> {
         }
         if let Some(made) = self.made_by_layout(value) {
             return Some(format!(
-                "its mount option {option} names {made}, which a reinstall makes: name a device that is kept, or remove the option if the filesystem no longer needs it"
+                "its mount option {option} names {made}, which a reinstall recreates: name a device that is kept, or remove the option if the filesystem no longer needs it"
             ));
         }
         if !is_device {

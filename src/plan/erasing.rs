@@ -141,7 +141,7 @@ mod tests {
         let inventory = machine("raid-lvm");
         let one = [inventory.disks[0].name.clone()];
         let refusal = erase(&inventory, Erase::None, &one, Subject::default()).unwrap_err().to_string();
-        assert!(refusal.contains("leave all of its disks alone, or none"), "{refusal}");
+        assert!(refusal.contains("skip all of its disks, or none"), "{refusal}");
     }
 
     #[test]
@@ -157,6 +157,6 @@ mod tests {
             "{refusal}"
         );
         let refusal = erase(&Inventory::default(), Erase::None, &[], Subject::default()).unwrap_err();
-        assert!(refusal.to_string().contains("no disk"), "{refusal}");
+        assert!(refusal.to_string().contains("no erasable disk was found"), "{refusal}");
     }
 }

@@ -83,6 +83,6 @@ mod tests {
         let inventory = machine("raid-lvm");
         let skipped = [inventory.disks[0].name.clone()];
         let refusal = write(&inventory, &inventory.disks[1], &skipped, request(), None).unwrap_err().to_string();
-        assert!(refusal.contains("leave all of its disks alone, or none"), "{refusal}");
+        assert!(refusal.contains("skip all of its disks, or none"), "{refusal}");
     }
 }

@@ -193,9 +193,11 @@ fn what_does_not_open_and_is_needed_is_refused_with_what_to_do() {
     let refusal =
         planned(&layout, &locked(&layout, Some("no key was provided for key: server")), Mode::Reinstall).unwrap_err();
     let [one] = &said(&refusal)[..] else { panic!("{:?}", said(&refusal)) };
-    for words in
-        ["mounts /dev/vault/srv at /srv", "/dev/sdc cannot be opened: no key was provided for key: server", "add nofail"]
-    {
+    for words in [
+        "mounts /dev/vault/srv at /srv",
+        "/dev/sdc cannot be opened: no key was provided for key: server",
+        "add nofail",
+    ] {
         assert!(one.contains(words), "{words}: {one}");
     }
     // Swap cannot be left out silently.

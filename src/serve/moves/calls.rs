@@ -105,7 +105,7 @@ impl PartOfMove {
     /// Describes the role in a few words. `name` is that of the other machine.
     pub fn in_words(&self, name: &str) -> String {
         let way = match self.part {
-            Part::Send => "moves to",
+            Part::Send => "migrates to",
             Part::Receive => "receives",
         };
         format!("{way} {name}, {}", self.state)
@@ -292,7 +292,7 @@ fn has_volumes(machine: &Machine) -> bool {
 }
 
 fn refused(problems: &[String]) -> ApiError {
-    let lines: Vec<String> = problems.iter().map(|problem| format!("not moved: {problem}")).collect();
+    let lines: Vec<String> = problems.iter().map(|problem| format!("not migrated: {problem}")).collect();
     ApiError::new(axum::http::StatusCode::CONFLICT, lines.join("\n"))
 }
 

@@ -115,7 +115,7 @@ mod tests {
         assert_eq!((all.is_metal, all.script.as_ref()), (true, Some(&script)));
         assert!(all.has(task::HOSTNAME) && !all.has(task::NETWORK) && !all.has(task::NTP));
         let said = all.said().unwrap();
-        assert!(said.ends_with("leaves out: write ntp configuration, configure network"), "{said}");
+        assert!(said.ends_with("of the image disables: write ntp configuration, configure network"), "{said}");
 
         let one = of(
             "only:\n- write hostname\n- execute custom executable\n- write hosts\nexcept: [execute custom executable]\n",

@@ -190,7 +190,7 @@ mod tests {
         done.unwrap();
         assert_eq!(root.read(FSTAB).unwrap(), own);
         assert_eq!(lines.len(), 3);
-        assert!(lines.iter().all(|line| line.starts_with("WARNING: /etc/fstab names /dev/")), "{lines:?}");
+        assert!(lines.iter().all(|line| line.starts_with("WARNING: /etc/fstab refers to /dev/")), "{lines:?}");
         let (_dir, root) = tree(&[]);
         in_fstab(&root, &carried(), &|_| {}).unwrap();
         assert!(!root.has(FSTAB));
