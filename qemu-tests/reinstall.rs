@@ -219,7 +219,7 @@ pub fn self_test() {
         ("    kept: ['array *']\n", "does not prove"),
         ("    kept: ['disk /dev/sdb: guid 2']\n", "does not prove"),
         ("    hidden: {/var/lib: 8}\n", "expected 8"),
-        ("    hidden: {/srv: 7}\n", "beneath /srv: None"),
+        ("    hidden: {/srv: 7}\n", "below /srv: None"),
         ("    order: open\n", "is gone, expected open"),
         ("    outcome: already\n", "step image.burn"),
     ] {

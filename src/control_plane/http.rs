@@ -247,7 +247,7 @@ impl ControlPlane for HttpControlPlane {
             secret_digest: notice.secret_digest.map(str::to_owned),
         };
         let path = self.machine_path("/point-of-no-return");
-        self.request_reregistering(PATIENT, "begin the reinstall", ANSWER, || {
+        self.request_reregistering(PATIENT, "start the reinstall", ANSWER, || {
             self.build_request(Method::POST, &path).json(&notice)
         })?;
         Ok(())
@@ -256,7 +256,7 @@ impl ControlPlane for HttpControlPlane {
     fn report_migration_state(&self, standing: &MigrationReport) -> Result<()> {
         let path = self.machine_path("/moving");
         let request = || self.build_request(Method::POST, &path).json(standing);
-        self.request_reregistering(PATIENT, "take part in the move", ANSWER, request).map(drop)
+        self.request_reregistering(PATIENT, "take part in the migration", ANSWER, request).map(drop)
     }
 
     fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {

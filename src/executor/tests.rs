@@ -188,7 +188,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     let failure = bench.run(&cut).unwrap_err();
     assert_eq!(failure.stage, StageName::TargetInstaller);
     assert!(failure.past_point_of_no_return);
-    assert!(failure.error.to_string().contains("the image has no installer"), "{}", failure.error);
+    assert!(failure.error.to_string().contains("the image does not contain an installer"), "{}", failure.error);
     let erased: Vec<&str> = failure.done.erased.iter().map(|erased| erased.device.as_str()).collect();
     assert_eq!(erased, [disk.path().as_str()]);
     assert_eq!(signature(&disk.partition(2)), "");

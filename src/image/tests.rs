@@ -133,7 +133,7 @@ fn a_wrong_digest_says_both() {
     let root = tempfile::tempdir().unwrap();
     let error = burn_from(&server, b"x", root.path()).unwrap_err().to_string();
     assert!(error.contains(&digest(DigestKind::Sha256, b"x").to_string()), "{error}");
-    assert!(error.contains(&format!("{} came", digest(DigestKind::Sha256, &image))), "{error}");
+    assert!(error.contains(&format!("got {}", digest(DigestKind::Sha256, &image))), "{error}");
 }
 
 #[test]

@@ -95,7 +95,7 @@ mod tests {
     fn a_public_key_is_told_from_a_secret_one() {
         let public = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/trust/one.pub"));
         let error = ImageSigner::open_key(public).err().unwrap();
-        assert!(error.is_refusal() && error.to_string().contains("one.pub is a public key: "), "{error}");
+        assert!(error.is_refusal() && error.to_string().contains("one.pub is a public key; "), "{error}");
         for text in ["", "no key", "untrusted comment: x\nno base64\n", "untrusted comment: x\nAAAA\n"] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("some.key");

@@ -186,7 +186,7 @@ mod tests {
         ] {
             let text = describe_migration(std::slice::from_ref(&one), &shown(state));
             assert!(text.starts_with(&format!("Migration of one to 4c-2: {state}; order o1.\n")), "{text}");
-            assert!(text.contains(words) && text.contains("4c-2 reported:  storage.partition: no\n"), "{text}");
+            assert!(text.contains(words) && text.contains("4c-2 reported: storage.partition: no\n"), "{text}");
             assert!(text.contains("  /dev/sda is 1.00 GB of 4c-2, serial N") && !text.contains('\u{1b}'), "{text:?}");
         }
     }

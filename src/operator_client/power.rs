@@ -75,16 +75,16 @@ pub fn power_cycle_now(
     ordered: &str,
     json: bool,
 ) -> Result<CommandOutcome> {
+    let name = if machine.name.is_empty() { &machine.id } else { &machine.name };
     for action in [PowerAction::Pxe, PowerAction::Cycle] {
         match request_power(server, machine, action)? {
             OperatorResponse::Refused(why) => {
-                let name = if machine.name.is_empty() { &machine.id } else { &machine.name };
                 return Ok(print_refusal(&format!(
                     "the {ordered} is ordered, but {name} could not be restarted: {why}"
                 )));
             }
             OperatorResponse::Good(PowerRequest { action }) if !json => {
-                drop(print_action(&machine.name, action, json)?)
+                print_action(name, action, json)?;
             }
             OperatorResponse::Good(_) => {}
         }

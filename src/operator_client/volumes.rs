@@ -60,7 +60,7 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
 
 fn format_volumes(all: &[VolumeResponse], machines: &[MachineSummary]) -> String {
     let name = |id: &str| {
-        let listed = machines.iter().find(|machine| machine.id == id);
+        let listed = machines.iter().find(|machine| machine.id == id && !machine.name.is_empty());
         replace_hidden(listed.map_or(id, |machine| machine.name.as_str()))
     };
     let mut rows = vec![["machine", "volume", "kind", "state", "size", "path", ""].map(str::to_owned)];

@@ -73,7 +73,7 @@ fn all_that_is_wrong_with_a_definition_is_said() {
             "web",
             |files| set(files, "parameters.list", "a-b\n\na.c x\nA_B y\n"),
             &[
-                "parameters.list:3: \"a.c\" is no name",
+                "parameters.list:3: \"a.c\" is not a valid parameter name",
                 "parameters.list:4: \"A_B\" and \"a-b\" have the same environment variable, OSP_A_B",
             ],
         ),

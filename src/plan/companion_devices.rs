@@ -59,7 +59,7 @@ impl<'a> PlanDecider<'a> {
         }
         if let Some(made) = self.find_new_device(value) {
             return Some(format!(
-                "its mount option {option} names {made}, which a reinstall makes: name a device that is kept, or remove the option if the filesystem no longer needs it"
+                "its mount option {option} names {made}, which a reinstall recreates: name a device that is kept, or remove the option if the filesystem no longer needs it"
             ));
         }
         if !is_device {

@@ -147,7 +147,7 @@ mod tests {
         let inventory = machine("raid-lvm");
         let one = [inventory.disks[0].name.clone()];
         let refusal = plan_erasure(&inventory, EraseMode::None, &one, PlanSubject::default()).unwrap_err().to_string();
-        assert!(refusal.contains("leave all of its disks alone, or none"), "{refusal}");
+        assert!(refusal.contains("skip all of its disks, or none"), "{refusal}");
     }
 
     #[test]
@@ -163,6 +163,6 @@ mod tests {
             "{refusal}"
         );
         let refusal = plan_erasure(&Inventory::default(), EraseMode::None, &[], PlanSubject::default()).unwrap_err();
-        assert!(refusal.to_string().contains("no disk"), "{refusal}");
+        assert!(refusal.to_string().contains("no erasable disk was found"), "{refusal}");
     }
 }

@@ -99,7 +99,7 @@ impl<'a> PlanDecider<'a> {
         }
         let said = match device.blank {
             true => "samples of it are blank: the filesystem is created if the whole device is zero",
-            false => "an earlier attempt was interrupted while creating it: the filesystem is created again",
+            false => "an earlier attempt was interrupted while creating it: the filesystem is recreated",
         };
         self.warn(format!("{}, but {said}", describe_wish(filesystem, device)));
         let making = self.record_filling(device, uuid).map(|making| (filesystem.device.clone(), making));

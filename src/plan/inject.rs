@@ -190,7 +190,7 @@ mod tests {
         let skipped = [inventory.disks[1].name.clone()];
         let refusal =
             plan_injection(&inventory, &"/dev/vg00/root".into(), &skipped, vec![file()], PlanSubject::default());
-        assert!(refusal.unwrap_err().to_string().contains("lies on sdb, which is to be left alone"));
+        assert!(refusal.unwrap_err().to_string().contains("lies on sdb, which is skipped"));
     }
 
     #[test]
@@ -201,8 +201,11 @@ mod tests {
                 .unwrap_err()
                 .to_string()
         };
-        assert!(refused(&inventory, "/dev/md1").contains("no array and no logical volume of this machine"));
-        assert!(refused(&inventory, "/dev/sda").contains("/dev/sda has no filesystem"));
+        assert!(
+            refused(&inventory, "/dev/md1")
+                .contains("is not a disk, disk partition, array or logical volume of this machine")
+        );
+        assert!(refused(&inventory, "/dev/sda").contains("/dev/sda does not contain a filesystem"));
         inventory.disks[0].read_only = true;
         assert!(refused(&inventory, "/dev/sda2").contains("write-protected"));
         let inventory = machine("raid-lvm");

@@ -172,10 +172,10 @@ mod tests {
         assert!(
             lift(&inventory, "/dev/mapper/vg00-root")
                 .unwrap_err()
-                .contains("vg00 of /dev/mapper/vg00-root is not whole")
+                .contains("vg00 of /dev/mapper/vg00-root is incomplete")
         );
         inventory.arrays[1].metadata = "imsm".into();
-        assert!(lift(&inventory, "/dev/md127").unwrap_err().contains("array of a firmware"));
+        assert!(lift(&inventory, "/dev/md127").unwrap_err().contains("is a firmware RAID array"));
         inventory.stacked[0].kind = StackedDeviceKind::Crypt;
         assert!(lift(&inventory, "/dev/mapper/vg00-root").unwrap_err().contains("neither an array nor"));
     }

@@ -95,9 +95,9 @@ filesystems:
         );
         let wiped =
             says(&TWO_DISKS.replace("{device: /dev/sdb,", "{device: /dev/sdb, wipeonreinstall: true,")).unwrap();
-        assert!(wiped.contains("promises:  /dev/sda wiped, /dev/sdb kept. Layout default (sha256:"), "{wiped}");
+        assert!(wiped.contains("promises: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:"), "{wiped}");
         assert!(
-            wiped.ends_with("says: /dev/sda wiped, /dev/sdb wiped")
+            wiped.ends_with(" promises: /dev/sda wiped, /dev/sdb wiped")
                 && wiped.contains(installed.layout_digest.as_deref().unwrap())
         );
         let more = TWO_DISKS.replace(

@@ -64,7 +64,7 @@ mod tests {
         let own = "pull_secret: {username: own, password: p}\n";
         assert_eq!(opened(&registries, own).0, ["own@r.example"]);
         let problem = opened(&registries, "mirrors: [oci://h.example/debian:12]\n").1.unwrap();
-        assert!(problem.contains("docker-credential-x, which is not asked"), "{problem}");
+        assert!(problem.contains("docker-credential-x, which is not supported"), "{problem}");
 
         fs::write(directory.path().join("registries.json"), "{\"auths\": hunter2}").unwrap();
         assert!(registries.reload());

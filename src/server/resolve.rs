@@ -309,7 +309,7 @@ mod tests {
         let why = resolve_allocation(&machine, &InstallState::default(), &SiteObjects::default()).unwrap_err();
         let lines: Vec<&str> = why.lines().collect();
         assert_eq!(lines.len(), 2, "{why}");
-        assert!(lines[0].starts_with("5:10: there is no image \"debian-12\" in images/"), "{why}");
-        assert!(lines[1].starts_with("6:21: there is no layout \"default\" in layouts/"), "{why}");
+        assert!(lines[0].starts_with("5:10: image \"debian-12\" not found in images/"), "{why}");
+        assert!(lines[1].starts_with("6:21: layout \"default\" not found in layouts/"), "{why}");
     }
 }

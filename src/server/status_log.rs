@@ -258,7 +258,7 @@ mod tests {
                 "storage-7 10.0.0.7      storage.format     20.0 s",
                 "storage-7 10.0.0.7      total              21.2 s",
                 "storage-7 10.0.0.7      /dev/sda S45N erased in 1.0 s: both ends read back as zero",
-                "storage-7 10.0.0.7      the image: 207 MB in 1.8 s, 115 MB/s: de code 97 % (the bottleneck)",
+                "storage-7 10.0.0.7      image: 207 MB in 1.8 s, 115 MB/s: de code 97 % (the bottleneck)",
                 "storage-7 10.0.0.7  reinstall ordered: image i",
             ]
         );

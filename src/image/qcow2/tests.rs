@@ -282,10 +282,10 @@ fn what_a_header_must_not_say_is_refused_in_words() {
     let long = |number: u64| number.to_be_bytes();
     for (image, says) in [
         (with(0, b"x"), "not a qcow2"),
-        (with(7, &[4]), "of version 4"),
+        (with(7, &[4]), "has version 4; only 2 and 3 are supported"),
         (with(8, &long(200)), "refers to another file"),
         (with(35, &[1]), "is encrypted"),
-        (with(63, &[2]), "has 2 snapshots"),
+        (with(63, &[2]), "contains 2 snapshots"),
         (with(72, &long(1)), "was not closed properly"),
         (with(72, &long(2)), "was not closed properly"),
         (with(72, &long(4)), "refers to another file"),

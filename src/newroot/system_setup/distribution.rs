@@ -197,7 +197,7 @@ mod tests {
             let found = Distribution::detect(&root);
             assert_eq!((found.family.name, found.id.as_str()), ("generic", id));
             let doubt = found.doubt.unwrap();
-            assert!(doubt.starts_with(why) && doubt.ends_with("treated as an unknown Linux"), "{doubt}");
+            assert!(doubt.starts_with(why) && doubt.ends_with("treated as an unknown Linux distribution"), "{doubt}");
         }
         let (dir, root) = tree(&[]);
         std::fs::create_dir(dir.path().join("etc")).unwrap();

@@ -525,7 +525,7 @@ mod tests {
             let (done, lines) = said(|say| finish_tree(&root, finishing, "1", NOW, say));
             let error = done.unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
-            assert!(lines.len() == 1 && lines[0].starts_with("WARNING: neither /etc/os-release"), "{lines:?}");
+            assert!(lines.len() == 1 && lines[0].starts_with("WARNING: cannot read /etc/os-release"), "{lines:?}");
             assert!(!root.path_exists("/etc"));
         }
     }

@@ -119,7 +119,7 @@ mod tests {
                 && !all.is_task_enabled(task::NTP)
         );
         let said = all.describe_disabled_tasks().unwrap();
-        assert!(said.ends_with("leaves out: write ntp configuration, configure network"), "{said}");
+        assert!(said.ends_with("of the image disables: write ntp configuration, configure network"), "{said}");
 
         let one = of(
             "only:\n- write hostname\n- execute custom executable\n- write hosts\nexcept: [execute custom executable]\n",

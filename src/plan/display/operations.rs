@@ -468,8 +468,8 @@ mod tests {
         let esp = |device: &str| Esp { device: device.into(), ..Esp::default() };
         for (order, unless_installer, words) in [
             (BootOrder::Pxe, false, "PXE stays first"),
-            (BootOrder::Disk, false, "they come first"),
-            (BootOrder::Keep, true, "the boot order stays; not where the image has an installer"),
+            (BootOrder::Disk, false, "first in the boot order"),
+            (BootOrder::Keep, true, "boot order unchanged; not if the image has an installer"),
         ] {
             let (label, esps) = ("drophammer: web-1".to_owned(), vec![esp("/dev/sda1"), esp("/dev/sdb1")]);
             let operation =

@@ -65,7 +65,7 @@ mod tests {
         lines.push_line(MAXIMUM_DEPTH, "deep", &[]);
         lines.push_line(MAXIMUM_DEPTH + 1, "too deep", &[]);
         let taken = lines.take_tree();
-        assert!(taken[0].ends_with("  deep") && taken[1].contains("and more devices") && taken.len() == 2);
+        assert!(taken[0].ends_with("  deep") && taken[1].contains("more devices not shown") && taken.len() == 2);
         let all: usize = (0..20)
             .map(|_| {
                 (0..3 * MAXIMUM_LINES).for_each(|_| lines.push_line(0, "x", &[]));

@@ -240,7 +240,7 @@ fn variables_that_cannot_be_read_are_not_absent() {
     let too_many = || Some(FirmwareVariables { omitted: 9, ..FirmwareVariables::default() });
     for (variables, words) in [
         (unreadable(), "not mounted; mount efivarfs"),
-        (too_many(), "there are 9 too many"),
+        (too_many(), "9 variables exceed the limit"),
         (None, "the inventory does not contain them"),
     ] {
         let refused = reasons(reinstall(&clean(), &with(variables)));

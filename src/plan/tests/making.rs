@@ -110,7 +110,7 @@ fn what_is_whole_or_somebody_elses_is_never_made_again() {
     assert_eq!(reinstall(&layout(), &other, next(&first)).map(|plan| made(&plan)).ok().flatten(), None);
     let unknown = left(before.clone(), None, true);
     let reasons_of = |claim: InstallClaim| reasons(reinstall(&layout(), &unknown, claim));
-    let kinds = ["data of no known kind"];
+    let kinds = ["unrecognized data"];
     // Another partition, another filesystem of the same disk, nothing at all.
     let changes: [fn(&mut PendingCreation); 3] =
         [|it| it.on = format!("partition {}", Uuid::nil()), |it| it.on = "disk".to_owned(), |it| it.uuid = None];

@@ -27,7 +27,7 @@ fn unrecognized_data_are_made_again_only_on_the_device_that_was_empty() {
         change(&mut claim, &mut left);
         reinstall(&layout(), &left, claim)
     };
-    assert!(again(|_, _| {}).unwrap().to_string().contains("the filesystem is created again"));
+    assert!(again(|_, _| {}).unwrap().to_string().contains("the filesystem is recreated"));
     let cases: [Case; 4] = [
         ("older record, which does not tell", |claim, _| claim.begun_on[1].making[0].was_empty = false),
         ("copy of the partition on another disk", |_, left| left.disks[1].serial = "clone".to_owned()),
@@ -39,7 +39,7 @@ fn unrecognized_data_are_made_again_only_on_the_device_that_was_empty() {
     ];
     for (name, change) in cases {
         let refused = reasons(again(change));
-        assert!(refused.iter().any(|reason| reason.contains("data of no known kind")), "{name}: {refused:?}");
+        assert!(refused.iter().any(|reason| reason.contains("unrecognized data")), "{name}: {refused:?}");
     }
 }
 
@@ -61,7 +61,7 @@ fn a_partition_table_on_a_kept_array_is_not_an_unfinished_filesystem() {
     reinstall(&layout, &machine, next(&first)).unwrap();
     machine.stacked[index].table = Some(DiskTable { kind: "gpt".to_owned(), ..DiskTable::default() });
     let refused = reasons(reinstall(&layout, &machine, next(&first)));
-    assert!(refused[0].contains("data of no known kind"), "{refused:?}");
+    assert!(refused[0].contains("unrecognized data"), "{refused:?}");
 }
 
 /// sdb was replaced by a blank disk, and the attempt that made it anew was cut off with its filesystem unfinished.

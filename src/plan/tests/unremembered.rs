@@ -64,7 +64,7 @@ fn a_data_disk_that_has_moved_up_is_not_erased() {
     let mut raw = moved_up();
     raw.disks[0].signatures.clear();
     let said = reasons(install(&one_disk(), &raw, forgotten())).join("\n");
-    assert!(said.contains("there is data of no known kind"), "{said}");
+    assert!(said.contains("it contains data of no known kind"), "{said}");
 }
 
 #[test]

@@ -220,7 +220,7 @@ filesystems:
             assert!(wrong.iter().all(|wrong| text.contains(wrong)), "{words:?}: {text}");
             let last = problems.last().unwrap();
             assert!(last.contains("/dev/nvme2n1 (1.00 GB serial C)"), "{last}");
-            assert!(last.ends_with("Say it with: --disk /dev/sda=DISK --disk /dev/sdb=DISK"), "{last}");
+            assert!(last.ends_with("Select them with: --disk /dev/sda=DISK --disk /dev/sdb=DISK"), "{last}");
         }
     }
 }

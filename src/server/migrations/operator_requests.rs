@@ -105,7 +105,7 @@ impl MachineMigration {
     /// Describes the role in a few words. `name` is that of the other machine.
     pub fn describe(&self, name: &str) -> String {
         let way = match self.part {
-            MigrationSide::Send => "moves to",
+            MigrationSide::Send => "migrates to",
             MigrationSide::Receive => "receives",
         };
         format!("{way} {name}, {}", self.state)
@@ -297,7 +297,7 @@ fn has_volumes(machine: &MachineSpec) -> bool {
 }
 
 fn refusal_error(problems: &[String]) -> ApiError {
-    let lines: Vec<String> = problems.iter().map(|problem| format!("not moved: {problem}")).collect();
+    let lines: Vec<String> = problems.iter().map(|problem| format!("not migrated: {problem}")).collect();
     ApiError::new(axum::http::StatusCode::CONFLICT, lines.join("\n"))
 }
 

@@ -108,7 +108,7 @@ mod tests {
         for (text, expected) in [
             ("- a\n", "1:1: Top level must be a mapping"),
             ("web: a=b\n", "1:6: "),
-            ("we b: []\n", "1:1: \"we b\" is no name"),
+            ("we b: []\n", "1:1: \"we b\" is not a valid OS definition name"),
             ("web: [a=1, b]\nold: [c]\n", "1:12: \"b\" is neither KEY=VALUE nor -KEY\n2:7: \"c\" is neither"),
             ("web: []\nweb: []\n", "Duplicate key"),
         ] {

@@ -89,7 +89,7 @@ fn a_bad_machine_is_told_where_and_why() {
         ("id: 03000200-0400-0500-0006-000700080009\n", "choose a new UUID and list macs"),
         (
             &format!("id: {ID}\nsmbios_uuid: FEFEFEFE-FEFE-FEFE-FEFE-FEFEFEFEFEFE\n"),
-            "2:14: FEFEFEFE-FEFE-FEFE-FEFE-FEFEFEFEFEFE is what",
+            "2:14: FEFEFEFE-FEFE-FEFE-FEFE-FEFEFEFEFEFE is a vendor default",
         ),
         (&format!("id: {ID}\nmac: [x]\n"), "2:1: unknown field \"mac\"; did you mean \"macs\"?"),
         (&format!("id: {ID}\nmacs: [52:54:00:aa:00]\n"), "2:8: \"52:54:00:aa:00\" is not a MAC"),

@@ -48,11 +48,7 @@ async fn a_machine_that_has_registered_becomes_a_file_with_its_size() {
     // Somebody's file of that name, about another machine.
     server.write("machines/taken.yaml", &format!("id: {STRANGER}\n"));
     let answer = add(&server, NEW, json!({ "name": "taken" })).await;
-    assert!(
-        answer.status == 409 && answer.text().contains("machines/taken.yaml is there already"),
-        "{}",
-        answer.text()
-    );
+    assert!(answer.status == 409 && answer.text().contains("machines/taken.yaml already exists"), "{}", answer.text());
     let wrong = server.call("wrong", "POST", &format!("/v1/machine/{NEW}/file"), &json!({ "name": "new" })).await;
     assert_eq!(wrong.status, 401);
 
@@ -65,7 +61,7 @@ async fn a_machine_that_has_registered_becomes_a_file_with_its_size() {
     assert!(machine.allocation.is_none() && machine.size.as_deref() == Some("c1"));
     let left = std::fs::read_dir(server.dir.path().join("machines")).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(left.into_iter().all(|name| !name.to_string_lossy().ends_with(".new")));
-    server.heard("machines/new.yaml is machine").await;
+    server.heard("created machines/new.yaml for machine").await;
 
     // It is known at the next look.
     let operator = std::fs::read_to_string(server.dir.path().join("operator.token")).unwrap();

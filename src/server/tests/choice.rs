@@ -108,7 +108,7 @@ async fn why_no_layout_is_chosen_is_said() {
             without_layout("b1", "debian-13"),
             "one.yaml:8:10: could not find a matching filesystemLayout for size:c1 and image:debian-13",
         ),
-        (without_layout("b2", "debian-13"), "a.yaml) takes debian "),
+        (without_layout("b2", "debian-13"), "a.yaml) accepts debian "),
         (
             without_layout("b3", "debian-13").replace("size: c1\n", ""),
             "one.yaml:5:7: the allocation names no filesystemlayout, and the size of the machine",

@@ -295,7 +295,7 @@ async fn what_is_taken_back_gives_one_its_system_again() {
     assert!(server.is_disk(ONE).await && !server.is_disk(TWO).await);
     // Not even with its allocation in the file of the other one.
     server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", MARKED, ""));
-    server.heard("two.yaml:6:7: allocation a1 was moved").await;
+    server.heard("two.yaml:6:7: allocation a1 was migrated").await;
     assert!(!server.is_disk(TWO).await);
     std::fs::remove_file(server.dir.path().join("machines/two.yaml")).unwrap();
     assert!(!server.is_disk(TWO).await);
@@ -432,7 +432,7 @@ async fn another_card_does_not_boot_what_was_moved() {
     server.looks(&one).await;
     assert_eq!(server.begins_to_receive(&two).await.status, 200);
     assert_eq!(by_both(&server).await, ["waits", "waits"], "copying");
-    server.heard("does not boot its disk, and waits").await;
+    server.heard("does not boot its disk and waits").await;
     assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
     assert_eq!(by_both(&server).await, ["waits", "disk"], "booting");
     server.files_say("two", "one").await;

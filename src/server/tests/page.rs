@@ -87,8 +87,8 @@ async fn nobody_sees_a_page_without_the_operators_token() {
     assert_eq!(server.post("/login", &[], &[("token", &token)]).await.status, 401);
     let answer = server.post("/login", &[], &[("token", "wrong")]).await;
     assert_eq!(answer.status, 401);
-    assert!(answer.text().contains("this is not the operator") && !answer.headers.contains_key("set-cookie"));
-    server.heard("has given a wrong token on the page").await;
+    assert!(answer.text().contains("wrong token") && !answer.headers.contains_key("set-cookie"));
+    server.heard("entered a wrong token on the login page").await;
     let elsewhere = [("Sec-Fetch-Site", "cross-site")];
     assert_eq!(server.post("/login", &elsewhere, &[("token", &server.operator())]).await.status, 403);
 

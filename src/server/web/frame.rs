@@ -39,7 +39,7 @@ pub fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: &str, m
 pub fn show_problems(problems: &[String]) -> Markup {
     html! {
         section #problems.problem role="alert" hidden[problems.is_empty()] {
-            h2 { "Problems in the directory; the last valid version stays in effect" }
+            h2 { "Problems in the directory; the last good version stays in force" }
             ul { @for problem in problems { li { (problem) } } }
         }
     }

@@ -142,5 +142,5 @@ fn a_new_document_has_all_fields_whether_or_not_they_have_an_order() {
     let document = json!({"bmc": {"address": "10.0.0.9"}, "name": "web-1", "id": "m1"});
     let text = format_document(&document, &["id", "missing", "name"]);
     assert_eq!(read(&text), document);
-    assert_eq!(text, "id: m1\nname: web-1\nbmc:\n  address: 10.0.0.9\n");
+    assert_eq!(text, "id: m1\nname: web-1\nbmc:\n  address: \"10.0.0.9\"\n");
 }

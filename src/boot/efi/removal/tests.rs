@@ -43,7 +43,7 @@ fn variables_are_removed_and_their_numbers_leave_the_orders() {
     let (result, lines) = run(path, true, variables);
     result.unwrap();
     assert_eq!(lines[0], "EFI variable Boot0001: removed");
-    assert_eq!(lines[4], "EFI variable Boot0077: is not there");
+    assert_eq!(lines[4], "EFI variable Boot0077: does not exist");
     let after = BootVariables::read(path).unwrap();
     assert_eq!((after.order, after.next, after.entries.len()), (vec![2], None, 1));
     assert!(variables::read_variable(path, "DriverOrder").is_none());

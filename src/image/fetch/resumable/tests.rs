@@ -290,7 +290,10 @@ fn from_the_start_too_the_sizes_must_agree() {
     let short = good(&noise(998));
     let outcome = fetch_from(&[&first, &short], 1000, &pace());
     let error = outcome.bytes.unwrap_err().to_string();
-    assert!(error.contains("999 bytes at this server, but 1000") && error.contains("998 bytes there"), "{error}");
+    assert!(
+        error.contains("999 bytes at this server, but 1000") && error.contains("998 bytes at this server"),
+        "{error}"
+    );
     assert_eq!(outcome.start_over, None);
 }
 
@@ -334,5 +337,5 @@ fn files_and_servers_can_stand_in_for_each_other() {
     std::fs::write(&path, &body[..900]).unwrap();
     assert!(fetch(part(&file, vec![server.url("image")])).bytes.unwrap() == body);
     let error = fetch(part(&file, vec!["file:///no/such/image".to_owned()])).bytes.unwrap_err().to_string();
-    assert!(error.contains("900 bytes there") && error.contains("No such file"), "{error}");
+    assert!(error.contains("900 bytes at this server") && error.contains("No such file"), "{error}");
 }

@@ -191,8 +191,8 @@ fn the_line_of_sha256sum_is_the_images() {
         (format!("\n{one}\n"), Ok(&one)),
         (format!("\\{one}  back\\\\slash\n"), Ok(&one)),
         (format!("{two}  other\n{one}  ./img\n"), Ok(&one)),
-        (format!("{two}  other\n{one}  another\n"), Err("has no line for img")),
-        (String::new(), Err("has no line for img")),
+        (format!("{two}  other\n{one}  another\n"), Err("no line for img found")),
+        (String::new(), Err("no line for img found")),
         ("<html> not found".to_owned(), Err("not hexadecimal")),
         (format!("{}  img", "0a".repeat(16)), Err("has 32 digits")),
     ] {

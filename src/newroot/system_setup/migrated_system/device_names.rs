@@ -198,7 +198,7 @@ mod tests {
         done.unwrap();
         assert_eq!(root.read_text(FSTAB).unwrap(), own);
         assert_eq!(lines.len(), 3);
-        assert!(lines.iter().all(|line| line.starts_with("WARNING: /etc/fstab names /dev/")), "{lines:?}");
+        assert!(lines.iter().all(|line| line.starts_with("WARNING: /etc/fstab refers to /dev/")), "{lines:?}");
         let (_dir, root) = tree(&[]);
         replace_in_fstab(&root, &carried(), &|_| {}).unwrap();
         assert!(!root.path_exists(FSTAB));

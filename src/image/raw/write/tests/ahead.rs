@@ -86,7 +86,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             &large,
             4096,
             expected(&[1], Some(127)),
-            "does not fit /dev/sda: partition 127 cannot grow: partition 128 lies behind",
+            "does not fit /dev/sda: partition 127 cannot grow: partition 128 follows it",
         ),
         (&image(3 * MIB), 512, expected(&[1], Some(1)), "partition 1 cannot grow: the image has no GPT"),
         (
@@ -206,7 +206,7 @@ fn an_image_that_changes_while_we_look_is_looked_at_again() {
     incoming.require_disk(&sda(512), &partitioned()).unwrap();
     let disk = file(10 * MIB);
     let error = incoming.burn_to_disk(&open(&disk), &partitioned(), &|_| ()).unwrap_err().to_string();
-    assert!(error.contains(&format!("{} came", Digest::of_bytes(&new))), "{error}");
+    assert!(error.contains(&format!("got {}", Digest::of_bytes(&new))), "{error}");
 
     let body = compress("zstd", &image(3 * MIB));
     let server = Server::start(body.clone(), move |request| match request.method.as_str() {
