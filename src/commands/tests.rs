@@ -89,7 +89,6 @@ fn the_exit_status_says_whether_it_is_good() {
     let seeds = seeds();
     let (seeds, file) = (seeds.to_str().unwrap(), format!("{place}/a.yaml"));
     for (arguments, outcome, words) in [
-<<<<<<< HEAD:src/commands/tests.rs
         (&[place][..], CommandOutcome::Good, "2 layouts, all good"),
         (&[place, "--json"], CommandOutcome::Good, "\"collisions\": []"),
         (&[seeds], CommandOutcome::Refused, "6 collisions"),
@@ -104,33 +103,6 @@ fn the_exit_status_says_whether_it_is_good() {
         (&[place, "--select", "c1", "debian", "--json"], CommandOutcome::Refused, "\"message\": \"invalid format"),
         (&[seeds, "--select", "c1-large-x86", "debian-12"], CommandOutcome::Refused, "2 layouts match"),
         (&[&file, "--fix"], CommandOutcome::Good, "# a, kept by hand\n"),
-||||||| 426e114:src/desk/tests.rs
-        (&[place][..], Exit::Good, "2 layouts, all good"),
-        (&[place, "--json"], Exit::Good, "\"collisions\": []"),
-        (&[seeds], Exit::Refused, "6 collisions"),
-        (&[seeds, "--json"], Exit::Refused, "\"example\": \"ubuntu-20.4.0\""),
-        (&[place, "--select", "c1", "debian-9"], Exit::Good, "b  "),
-        (&[place, "--select", "c1", "debian-9", "--json"], Exit::Good, "\"id\": \"b\""),
-        (&[place, "--select", "c1", "ubuntu-9"], Exit::Refused, "does not accept ubuntu, but debian \"< 10\", suse \"7\""),
-        (&[place, "--select", "c1", "debian", "--json"], Exit::Refused, "\"message\": \"invalid format"),
-        (&[seeds, "--select", "c1-large-x86", "debian-12"], Exit::Refused, "2 layouts match"),
-        (&[&file, "--fix"], Exit::Good, "# a, kept by hand\n"),
-=======
-        (&[place][..], Exit::Good, "2 layouts, all good"),
-        (&[place, "--json"], Exit::Good, "\"collisions\": []"),
-        (&[seeds], Exit::Refused, "6 collisions"),
-        (&[seeds, "--json"], Exit::Refused, "\"example\": \"ubuntu-20.4.0\""),
-        (&[place, "--select", "c1", "debian-9"], Exit::Good, "b  "),
-        (&[place, "--select", "c1", "debian-9", "--json"], Exit::Good, "\"id\": \"b\""),
-        (
-            &[place, "--select", "c1", "ubuntu-9"],
-            Exit::Refused,
-            "does not accept ubuntu, but debian \"< 10\", suse \"7\"",
-        ),
-        (&[place, "--select", "c1", "debian", "--json"], Exit::Refused, "\"message\": \"invalid format"),
-        (&[seeds, "--select", "c1-large-x86", "debian-12"], Exit::Refused, "2 layouts match"),
-        (&[&file, "--fix"], Exit::Good, "# a, kept by hand\n"),
->>>>>>> names:src/desk/tests.rs
     ] {
         let (said, found) = run(arguments).unwrap();
         assert_eq!(found, outcome, "{arguments:?}");
