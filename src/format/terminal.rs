@@ -1,5 +1,5 @@
 //! Safe output of untrusted text on a terminal: control characters, invisible characters and those that change the
-//! writing direction are escaped. Every command and log writes through these functions (`crate::stdout`,
+//! writing direction are escaped. Every command and log writes through these functions (`crate::output`,
 //! `crate::console`), and only its own styles are output as escape sequences.
 
 use std::borrow::Cow;

@@ -25,8 +25,8 @@ pub fn recorded<T>(command: impl FnOnce() -> Result<T>) -> String {
     RECORDED.take().unwrap_or_default()
 }
 
-/// Files that write to a terminal themselves, each through `text::terminal`.
-const WRITERS: [&str; 3] = ["src/stdout.rs", "src/console.rs", "src/serve/watch.rs"];
+/// Files that write to a terminal themselves, each through `format::terminal`.
+const WRITERS: [&str; 3] = ["src/output.rs", "src/console.rs", "src/server/status_log.rs"];
 /// A process in a sandbox, whose standard error its parent reads.
 const WORKER: &str = "src/verify/worker.rs";
 
@@ -42,7 +42,7 @@ fn no_other_file_writes_to_a_terminal() {
     let writers = sources.iter().filter_map(|(file, code)| Some((file, writes(code)?)));
     let is_known = |file: &std::path::Path| WRITERS.iter().chain([&WORKER]).any(|known| file.ends_with(known));
     let others: Vec<_> = writers.clone().filter(|(file, _)| !is_known(file)).collect();
-    assert!(others.is_empty(), "write through crate::stdout or crate::console: {others:?}");
+    assert!(others.is_empty(), "write through crate::output or crate::console: {others:?}");
     assert_eq!(writers.count(), WRITERS.len() + 1, "the search finds those that write");
 }
 

@@ -40,7 +40,7 @@ impl WorkerJob {
     fn arguments(self) -> Vec<&'static str> {
         let test = match self {
             WorkerJob::Image => "image::worker::tests::worker",
-            WorkerJob::UsedBlocks => "moving::used::worker::tests::worker",
+            WorkerJob::UsedBlocks => "transfer::used_blocks::worker::tests::worker",
         };
         vec!["--exact", test, "--ignored", "--test-threads=1", "--nocapture"]
     }

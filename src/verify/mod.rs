@@ -1,5 +1,5 @@
 //! Runs the `verify` program of an OS definition, which rejects invalid parameters before anything is erased. It runs
-//! in a sandbox with the definition alone: no disks, no network, nothing writable (`command::sandbox`).
+//! in a sandbox with the definition alone: no disks, no network, nothing writable (`process::sandbox`).
 
 pub mod worker;
 

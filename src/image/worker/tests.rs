@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// In place of `main`: see `command::powerless`. Nobody else runs a test without any environment.
+/// In place of `main`: see `process::worker`. Nobody else runs a test without any environment.
 #[test]
 #[ignore = "is what other tests start"]
 fn worker() {

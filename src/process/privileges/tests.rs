@@ -122,7 +122,7 @@ fn code_in_a_place_without_power_reaches_nothing() {
     // Somebody listens whom it could reach.
     let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut probe = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "command::power::tests::probe", "--ignored", "--test-threads=1", "--nocapture"])
+        .args(["--exact", "process::privileges::tests::probe", "--ignored", "--test-threads=1", "--nocapture"])
         .env(PROBE, format!("{}\n{disk}", file.display()))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

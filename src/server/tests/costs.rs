@@ -112,7 +112,7 @@ async fn alarms_of_one_address_do_not_suppress_those_of_another() {
 /// Peak memory of a server that receives eight bodies of 4 MB at once. Alone in its process, as its memory is measured.
 #[test]
 fn eight_large_bodies_fit_into_bounded_memory() {
-    let name = "serve::tests::costs::alone_eight_large_bodies";
+    let name = "server::tests::costs::alone_eight_large_bodies";
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"])
         .output()

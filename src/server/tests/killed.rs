@@ -37,7 +37,7 @@ impl Drop for Process {
 impl Process {
     fn start(dir: &Path) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "serve::tests::killed::the_server_that_is_killed", "--ignored", "--nocapture"])
+            .args(["--exact", "server::tests::killed::the_server_that_is_killed", "--ignored", "--nocapture"])
             .env(DIR, dir)
             .stdout(Stdio::piped())
             .spawn()

@@ -1,4 +1,4 @@
-//! Against a server of paper. A real one judges in `control::metal::judge`.
+//! Against a server of paper. A real one judges in `control_plane::metal::judge`.
 
 use super::*;
 use crate::control_plane::ControlPlane;

@@ -10,7 +10,7 @@ use std::thread;
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 64 * MIB;
 
-/// In place of `main`: see `command::powerless`. Nothing else runs a test without any environment.
+/// In place of `main`: see `process::worker`. Nothing else runs a test without any environment.
 #[test]
 #[ignore = "is what other tests start"]
 fn worker() {
