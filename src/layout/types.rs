@@ -43,7 +43,7 @@ pub struct Layout {
 /// Machine sizes and images for which the layout is selected if an allocation does not name a layout.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[schemars(rename = "Constraints")]
+#[cfg_attr(feature = "schema", schemars(rename = "Constraints"))]
 pub struct LayoutConstraints {
     /// Exact ids of machine sizes.
     pub sizes: Vec<String>,
@@ -54,7 +54,7 @@ pub struct LayoutConstraints {
 /// Filesystem, swap area or tmpfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[schemars(rename = "Filesystem")]
+#[cfg_attr(feature = "schema", schemars(rename = "Filesystem"))]
 pub struct FilesystemSpec {
     /// Mount point; a filesystem without one is created but not mounted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,7 +136,7 @@ impl OnReinstall {
 /// Disk of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[schemars(rename = "Disk")]
+#[cfg_attr(feature = "schema", schemars(rename = "Disk"))]
 pub struct DiskSpec {
     /// Kernel name or `/dev/disk/by-*` path; with `hints`, any name, which the rest of the layout uses for the disk.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
@@ -171,7 +171,7 @@ pub const MAX_PARTITION_NUMBER: u32 = 128;
 /// Partition of a GPT.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[schemars(rename = "Partition")]
+#[cfg_attr(feature = "schema", schemars(rename = "Partition"))]
 pub struct PartitionSpec {
     /// Number in the partition table; partitions are placed on the disk in the order of their numbers, which may have gaps.
     pub number: u32,
@@ -189,7 +189,7 @@ pub struct PartitionSpec {
 /// RAID array (mdadm).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[schemars(rename = "Raid")]
+#[cfg_attr(feature = "schema", schemars(rename = "Raid"))]
 pub struct ArraySpec {
     /// Path of the array: `/dev/md0` or `/dev/md/NAME`.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
@@ -208,7 +208,7 @@ pub struct ArraySpec {
 /// LVM volume group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[schemars(rename = "VolumeGroup")]
+#[cfg_attr(feature = "schema", schemars(rename = "VolumeGroup"))]
 pub struct VolumeGroupSpec {
     /// Name of the group; its volumes are `/dev/NAME/…`.
     pub name: String,
@@ -225,7 +225,7 @@ pub struct VolumeGroupSpec {
 /// LVM logical volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[schemars(rename = "LogicalVolume")]
+#[cfg_attr(feature = "schema", schemars(rename = "LogicalVolume"))]
 pub struct LogicalVolumeSpec {
     /// Name of the volume; its path is `/dev/GROUP/NAME`.
     pub name: String,
