@@ -127,7 +127,7 @@ pub fn self_test() {
             "folder Directory 644 0 None None",
         ]
     );
-    assert!(append(vec![], &[path(&"x".repeat(101))]).expect_err("too long").contains("room"));
+    assert!(append(vec![], &[path(&"x".repeat(101))]).expect_err("too long").contains("too long for a tar header"));
     let bad = Member { device: Some("p 1".to_owned()), ..path("p") };
     assert!(append(vec![], &[bad]).expect_err("no device").contains("MAJOR"));
     assert!(members.iter().all(fits) && !fits(&path("nothing")));
