@@ -1,7 +1,7 @@
 //! Software arrays in Ironic's format (`logical_disks`), and the layout that they imply on a machine. No I/O.
 //!
 //! A list is processed in two steps: parsing ([`RaidConfig::parse_config`]), which does not depend on a machine, and selection of disks
-//! ([`RaidConfig::layout`]). With `controller: software` it is a `target_raid_config` as Ironic's agent accepts it, with the same restrictions.
+//! ([`RaidConfig::build_layout`]). With `controller: software` it is a `target_raid_config` as Ironic's agent accepts it, with the same restrictions.
 //! Without, it has the format of the proposal for deploy templates, which does not specify controllers.
 
 mod config;

@@ -18,7 +18,7 @@ pub fn print_text(text: &str) -> Result<()> {
     write_output(&escape_hidden(text))
 }
 
-/// Writes text with the program's own styles, [`terminal::Style`], to a terminal.
+/// Writes text with the program's own styles, [`crate::format::terminal::TextStyle`], to a terminal.
 ///
 /// # Errors
 /// Standard output cannot be written.

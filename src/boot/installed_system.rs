@@ -26,7 +26,7 @@ pub struct InstalledSystem {
     pub boot: BootInfo,
 }
 
-/// Loads the kernel of this allocation's installation on the machine with one of these ids; [`kexec::start`] boots it. The inventory must
+/// Loads the kernel of this allocation's installation on the machine with one of these ids; [`kexec::boot_loaded_kernel`] boots it. The inventory must
 /// be assembled and read.
 ///
 /// # Errors

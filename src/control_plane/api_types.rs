@@ -5,11 +5,11 @@
 //! |---|---|---|
 //! | `POST /v1/machine/register` | [`RegisterRequest`] | 200 |
 //! | `GET /v1/machine/{id}/wait?seconds=N` | | 200 when allocated, 204 when not yet |
-//! | `GET /v1/machine/{id}` | | [`crate::allocation::Machine`] |
-//! | `POST /v1/machine/{id}/event` | [`crate::install_report::Event`] | 200 |
+//! | `GET /v1/machine/{id}` | | [`crate::allocation::AssignedMachine`] |
+//! | `POST /v1/machine/{id}/event` | [`crate::install_report::ProgressEvent`] | 200 |
 //! | `POST /v1/machine/{id}/log` | [`LogPart`] | 200 |
 //! | `POST /v1/machine/{id}/point-of-no-return` | [`PointOfNoReturn`] | 200; 409 when the order is no longer in force |
-//! | `POST /v1/machine/{id}/report` | [`InstallReport`] | 200 [`super::Acknowledged`] |
+//! | `POST /v1/machine/{id}/report` | [`InstallReport`] | 200 [`super::ReportAcknowledgement`] |
 //!
 //! Every request has the header `Authorization: Bearer TOKEN`. Errors are metal-api's `{"statuscode": N, "message": "…"}`. A request may
 //! have an id chosen by the client in [`REQUEST_ID`], which the response repeats. Field names are those of metal-api; fields that

@@ -28,7 +28,7 @@ pub struct BurnResult {
     pub entries: u64,
     /// Number of times that the connection was resumed.
     pub resumed: u32,
-    /// One for each mount point in [`super::Beneath::hidden`].
+    /// One for each mount point in [`super::MountsBelow::hidden`].
     pub hidden: Vec<HiddenFiles>,
     pub conflicts: FileConflicts,
     /// Load of each stage.

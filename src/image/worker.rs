@@ -1,7 +1,7 @@
 //! Sandboxed process that decodes an image and parses its content: it has the bytes of the image and a socket, and no
 //! other privileges.
 //!
-//! It is this program, called with [`WORKER`](crate::process::powerless::WORKER). The agent starts one for each stream.
+//! It is this program, called with [`WORKER`](crate::process::worker::WORKER). The agent starts one for each stream.
 
 use super::pipeline::{PayloadKind, WorkerStart, pass_through};
 use super::{qcow2, raw, tree};

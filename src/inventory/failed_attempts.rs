@@ -17,7 +17,7 @@ pub enum AttemptTarget {
     Array(Uuid),
     /// Logical volume, by LVM's UUID.
     Volume(String),
-    /// Filesystem on this device, as in [`super::Filesystem::device`].
+    /// Filesystem on this device, as in [`super::FilesystemContents::device`].
     Filesystem(DevicePath),
     /// LUKS container on this device, which is not open, or not with the given key.
     Container(DevicePath),

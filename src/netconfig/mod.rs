@@ -1,6 +1,6 @@
 //! Network configuration of the installed system, in version 2 of netplan's format.
 //!
-//! This module does no I/O. It parses and validates a document ([`NetworkConfig::read`]), compares it with the machine's NICs ([`NetworkConfig::nic_check`])
+//! This module does no I/O. It parses and validates a document ([`NetworkConfig::parse`]), compares it with the machine's NICs ([`NetworkConfig::check_nics`])
 //! and renders it for the network manager of the image ([`NetworkConfig::render`]). The finisher writes the files.
 
 mod backend;

@@ -27,7 +27,7 @@ pub trait TargetRunner {
     fn run_program(&self, program: &str, args: &[&str], deadline: Duration) -> Result<ToolOutput, CommandError>;
 }
 
-/// Target with special filesystems mounted, until [`Chroot::finish`].
+/// Target with special filesystems mounted, until [`Chroot::close`].
 pub struct Chroot<'a> {
     root: &'a NewRoot,
     special: MountStack,

@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Lists the images.
 ///
 /// # Errors
-/// As [`super::run`].
+/// As [`super::run_machine_command`].
 pub fn list_images(options: &ListImagesOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     let path = format!("/v1/image?hidden={0}&blacklisted={0}", options.all);
@@ -26,7 +26,7 @@ pub fn list_images(options: &ListImagesOptions) -> Result<CommandOutcome> {
 /// Sets or clears the states of an image.
 ///
 /// # Errors
-/// As [`super::run`].
+/// As [`super::run_machine_command`].
 pub fn modify_image(options: &ModifyImageOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     let mut last = None;

@@ -13,7 +13,7 @@ use reqwest::Method;
 /// Performs the command and prints the result.
 ///
 /// # Errors
-/// As [`super::run_volume_command`], or a file cannot be read.
+/// As [`super::run_machine_command`], or a file cannot be read.
 pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     if let VolumeCommand::List { manifests: true } = options.command {

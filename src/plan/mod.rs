@@ -116,7 +116,7 @@ impl PlanRefusal {
 /// Decides what happens to every disk of the machine. `ids` supplies the UUIDs of new objects, so that the plan contains them before the
 /// objects exist.
 ///
-/// The layout must be valid ([`crate::layout::validate`]).
+/// The layout must be valid ([`crate::layout::validate_layout`]).
 ///
 /// # Errors Returns every reason why the layout does not fit this machine.
 pub fn make_plan(

@@ -29,7 +29,7 @@ pub(super) struct DeviceContents {
     pub uses: Vec<DeviceUse>,
     /// Reason why the contents are not completely known.
     pub unreadable: Option<String>,
-    /// Blank as defined by [`crate::inventory::Disk::blank_detection`], ignoring users of the whole device.
+    /// Blank as defined by [`crate::inventory::InventoryDisk::blank`], ignoring users of the whole device.
     pub blank: bool,
 }
 

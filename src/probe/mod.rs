@@ -72,7 +72,7 @@ pub enum ProbeDepth {
 /// Reads the inventory of this machine.
 ///
 /// Requires root for the SMBIOS UUID and for the contents of disks. An unreadable disk is listed with the reason in
-/// [`crate::inventory::Disk::unreadable`].
+/// [`crate::inventory::InventoryDisk::unreadable`].
 ///
 /// # Errors
 /// sysfs or procfs is not mounted, or the users of a disk are unknown.
@@ -83,7 +83,7 @@ pub fn read_inventory(depth: ProbeDepth) -> Result<Inventory> {
 /// Reads an inventory from these mount points.
 ///
 /// # Errors
-/// As for [`read`].
+/// As for [`read_inventory`].
 pub fn read_inventory_at(roots: &ProbeRoots, depth: ProbeDepth) -> Result<Inventory> {
     let users = device_users::DeviceUsers::read(roots)?;
     let mut inventory = Inventory {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// CAP_SYS_PTRACE and CAP_MKNOD of linux/capability.h.
 const TAKEN_AWAY: [libc::c_ulong; 2] = [19, 27];
 
-/// Parameters of [`super::Command::confined`].
+/// Parameters of [`super::ToolCommand::confined`].
 pub struct Confinement {
     pub root: PathBuf,
     /// Mount points whose device nodes are unusable.

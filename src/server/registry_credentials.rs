@@ -13,7 +13,7 @@ impl RegistryCredentials {
         RegistryCredentials(WatchedFile::new(dir.join("registries.json"), DockerConfig::parse))
     }
 
-    /// As [`WatchedFile::look`].
+    /// As [`WatchedFile::rescan`].
     pub fn reload(&mut self) -> bool {
         self.0.rescan()
     }

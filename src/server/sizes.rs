@@ -71,7 +71,7 @@ impl MachineSize {
     /// Parses and validates a file.
     ///
     /// # Errors
-    /// As [`super::site_files::image`].
+    /// As [`super::site_files::parse_image`].
     pub fn parse_size(text: &str) -> Result<MachineSize, String> {
         let raw: RawSize = deserialize_node(&parse_document(text)?)?;
         if raw.id.trim().is_empty() {

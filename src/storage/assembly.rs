@@ -109,7 +109,7 @@ impl ReadOnlyAssembly {
         unlocked
     }
 
-    /// Like [`ReadOnlyAssembly::look`], for a machine whose disks are only read: the disks stay locked, and disks that
+    /// Like [`ReadOnlyAssembly::inspect_filesystems`], for a machine whose disks are only read: the disks stay locked, and disks that
     /// appeared since are locked too. The caller receives the locks and may release them.
     ///
     /// # Errors

@@ -99,7 +99,7 @@ pub fn open_container(open: &OpenContainer, device: &DevicePath) -> Result<()> {
 /// Opens the container without a TPM.
 ///
 /// # Errors
-/// As for [`open`].
+/// As for [`open_container`].
 pub fn open_container_with_key(
     OpenContainer { container, read_only }: &OpenContainer,
     device: &DevicePath,

@@ -1,5 +1,5 @@
 //! metal-stack: pixie provides the address and the API version of its control plane. The common part of both versions is here; the
-//! differences are behind [`Api`].
+//! differences are behind [`MetalApi`].
 
 mod clock;
 pub mod event_filter;
@@ -68,7 +68,7 @@ pub trait MetalApi: Send + Sync {
     /// Returns the machine as last received.
     ///
     /// # Errors
-    /// Fails as [`Api::register`] does.
+    /// Fails as [`MetalApi::register_machine`] does.
     fn fetch_machine(&self) -> Result<AssignedMachine>;
 
     /// Sends an event.

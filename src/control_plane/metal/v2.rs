@@ -205,7 +205,7 @@ impl MetalApi for MetalApiV2 {
             .map(drop)
     }
 
-    /// Returns whether the machine is allocated. The API has no such call, and [`Api::wait`] stays silent without an allocation. So the
+    /// Returns whether the machine is allocated. The API has no such call, and [`MetalApi::wait_for_allocation`] stays silent without an allocation. So the
     /// absence is proven by a stream that stays open and silent, and a server that then responds to another request; three times if data is
     /// at stake.
     fn is_allocated(&self, at_stake: bool) -> Result<bool> {

@@ -3,7 +3,7 @@
 //!
 //! It uses no other module of `image` but `flow`, which it feeds.
 //!
-//! It provides [`reach`], which resolves an image and writes nothing; [`open_source`], the bytes of one part of a resolved
+//! It provides [`resolve_image`], which resolves an image and writes nothing; [`open_source`], the bytes of one part of a resolved
 //! image; and their parameters: [`ImageSource`], [`SignatureKeys`], [`MinimumVersions`] and [`FetchRetryPolicy`]. [`ImageManifest`] is for creating images.
 
 mod chunk_verifier;

@@ -65,7 +65,7 @@ enum DownloadStream {
 }
 
 impl ResumableDownload {
-    /// Creates a download. `client` must have a read timeout: [`crate::http::streaming_client`].
+    /// Creates a download. `client` must have a read timeout: [`crate::http::new_streaming_client`].
     pub fn new(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> Self {
         ResumableDownload {
             client: client.clone(),

@@ -47,7 +47,7 @@ pub fn read_sidecar(client: &Client, url: &Url, most_bytes: u64, pace: &FetchRet
 /// Returns the document at this URL; `None` if there is none.
 ///
 /// # Errors
-/// Returns the same errors as [`read`].
+/// Returns the same errors as [`read_sidecar`].
 pub fn read_document(client: &Client, url: &str, pace: &FetchRetryPolicy) -> Result<Option<Vec<u8>>> {
     let url = Url::parse(url).context(Phase::Image, || format!("the URL `{url}`"))?;
     match read_sidecar(client, &url, DOCUMENT_BYTES, pace)? {

@@ -14,7 +14,7 @@ const SMOOTHING_SECONDS: f64 = 3.0;
 
 type ProgressWatcher<'a> = &'a (dyn Fn(TransferProgress) + Sync);
 
-/// Runs `work` like [`ProgressMeter::telling`], for a single stream.
+/// Runs `work` like [`ProgressMeter::report_while`], for a single stream.
 pub fn report_progress<T>(
     told: &DownloadState,
     total: Option<u64>,

@@ -138,7 +138,7 @@ impl RootEntry<'_> {
         Ok(sweep.closed_met)
     }
 
-    /// Removes all names of this directory like [`RootEntry::sweep`].
+    /// Removes all names of this directory like [`RootEntry::sweep_sibling`].
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.

@@ -10,7 +10,7 @@
 //!
 //! It uses no other module of `image` but `flow`, whose output it reads.
 //!
-//! It provides [`announce`] for the worker, and for the agent [`check_beginning`], [`MemberReceiver`] and [`untar`] below a [`UnpackRoot`],
+//! It provides [`send_members`] for the worker, and for the agent [`check_beginning`], [`MemberReceiver`] and [`untar`] below a [`UnpackRoot`],
 //! with a [`HiddenFileCounter`] over all parts of an image. [`MountsBelow`] lists what is or will be mounted there, and [`FileConflicts`]
 //! what the image could not create.
 

@@ -2,7 +2,7 @@
 
 use crate::newroot::NewRoot;
 
-/// Directories of programs, in the order of `PATH` in [`crate::newroot::installer`].
+/// Directories of programs, in the order of `PATH` in [`crate::newroot::image_installer`].
 const PROGRAMS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// Returns the files that match this pattern, sorted by name.

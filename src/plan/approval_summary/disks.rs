@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Verdict on a disk. The fields are sorted by name, like those of [`super::Verdicts`].
+/// Verdict on a disk. The fields are sorted by name, like those of [`super::ApprovalSummary`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovedDisk {
@@ -88,7 +88,7 @@ impl ApprovedDisk {
         key(self) == key(&found) && self.device == found.device
     }
 
-    /// Returns the name of the disk for messages and for [`super::Thing::on`].
+    /// Returns the name of the disk for messages and for [`super::ApprovedObject::on`].
     pub fn name(&self) -> String {
         let ApprovedDisk { device, place, serial, wwn, size_bytes, .. } = self;
         if device.is_empty() {

@@ -18,7 +18,7 @@ impl<'a> PlanDecider<'a> {
     /// | the filesystem that contains the file | | |---|---| | is created by this installation | created, with a warning if a reinstall
     /// recreates the filesystem | | is created by this reinstall, next to preserved ones | refused: the file would be lost | | is
     /// preserved, and contains the file | kept | | is preserved, and does not contain it | added, unless it is mounted read-only | | does
-    /// not support a file of that size | refused | | has too little space for what mkfs writes to the file ([`super::sparse_room`]) |
+    /// not support a file of that size | refused | | has too little space for what mkfs writes to the file ([`super::sparse_file_space`]) |
     /// refused |
     pub(super) fn decide_sparse(
         &mut self,
