@@ -36,6 +36,6 @@ pub use parser::{FILESYSTEM_OF_V2, LAYOUT_OF_V2};
 pub use parser::{ParsedLayout, read_all_layouts, read_json, read_yaml, respell_canonically};
 pub use size::RequestedSize;
 pub use types::*;
-pub use validate::validate_layout;
+pub use validate::{MIN_BTRFS_MIB, MIN_XFS_MIB, validate_layout};
 
 use text::find_nearest;

@@ -12,6 +12,8 @@ mod raw_image;
 mod reinstall;
 mod sizes;
 
+pub use sizes::{MIN_BTRFS_MIB, MIN_XFS_MIB};
+
 use super::{Layout, constraints};
 use crate::device::LayoutPath;
 use crate::diagnostic::Diagnostic;

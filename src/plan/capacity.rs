@@ -1,7 +1,9 @@
 //! Capacity of stacked devices before they exist. If a tool chooses the size, it is a lower bound.
 
 use super::sectors::MIB;
-use crate::layout::{ArraySpec, FilesystemFormat, FilesystemSpec, LvmType, RaidLevel, RequestedSize};
+use crate::layout::{
+    ArraySpec, FilesystemFormat, FilesystemSpec, LvmType, MIN_BTRFS_MIB, MIN_XFS_MIB, RaidLevel, RequestedSize,
+};
 use crate::small_sort;
 
 /// Default extent size of LVM, in bytes.
@@ -12,8 +14,6 @@ const LVM_METADATA_BYTES: u64 = MIB;
 const CHUNK_BYTES: u64 = 512 << 10;
 /// Minimum number of clusters of a FAT32. According to the FAT specification, fewer make it a FAT16, whatever its header contains.
 const FAT32_CLUSTERS: u64 = 65525;
-/// Minimum size for mkfs.xfs of xfsprogs 5.19 and later, in MiB.
-pub const XFS_MIB: u64 = 300;
 /// Minimum size of a FAT32 with clusters of 4096 bytes, both tables included, in MiB. Smaller ones did not boot in OVMF.
 const FAT32_4K_MIB: u64 = 260;
 
@@ -169,9 +169,11 @@ fn check_enough(required: u64, existing: u64) -> Result<(), CapacityShortage> {
 /// Returns the minimum size for the filesystem in MiB, and the reason; `None` if there is no minimum.
 pub fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32) -> Option<(u64, &'static str)> {
     match filesystem.format {
-        // xfsprogs 5.19 and later.
-        FilesystemFormat::Xfs => Some((XFS_MIB, "mkfs.xfs refuses smaller devices")),
-        FilesystemFormat::Btrfs => Some((128, "mkfs.btrfs refuses smaller devices")),
+        FilesystemFormat::Xfs => Some((MIN_XFS_MIB, "mkfs.xfs refuses smaller devices")),
+        // Other profiles and mixed block groups need less.
+        FilesystemFormat::Btrfs if filesystem.createoptions.is_empty() => {
+            Some((MIN_BTRFS_MIB, "mkfs.btrfs refuses smaller devices"))
+        }
         FilesystemFormat::Vfat if is_fat32(filesystem) && sector_bytes == 4096 => {
             Some((FAT32_4K_MIB, "with sectors of 4096 bytes, firmware does not boot from a smaller FAT32"))
         }
@@ -319,7 +321,8 @@ mod tests {
     fn filesystems_have_a_least_size() {
         let cases = [
             (FilesystemFormat::Xfs, &[][..], 512, Some(300)),
-            (FilesystemFormat::Btrfs, &[], 512, Some(128)),
+            (FilesystemFormat::Btrfs, &[], 512, Some(109)),
+            (FilesystemFormat::Btrfs, &["--mixed"], 512, None),
             (FilesystemFormat::Ext4, &[], 512, None),
             (FilesystemFormat::Vfat, &[], 4096, None),
             (FilesystemFormat::Vfat, &["-F", "32"], 4096, Some(260)),

@@ -6,8 +6,10 @@ use super::state::database_file;
 use super::state::database_id::{self, DatabaseIdentity};
 use crate::error::{Context, Error, Phase, Result};
 use crate::output;
+use nix::errno::Errno;
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -36,12 +38,18 @@ pub fn lock_directory(dir: &Path) -> Result<Option<DirectoryLock>> {
     let file = opened.context(Phase::Serve, || format!("open {}", path.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(Some(DirectoryLock(file))),
-        Err(TryLockError::Error(_)) => Ok(None),
+        Err(TryLockError::Error(error)) if is_unsupported(&error) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error).context(Phase::Serve, || format!("lock {}", path.display())),
         Err(TryLockError::WouldBlock) => {
             let message = format!("another `drophammer serve` is running in {}: stop it first", dir.display());
             Err(Error::new(Phase::Serve, message))
         }
     }
+}
+
+/// Returns whether the filesystem does not support locks, as some network filesystems (flock(2)).
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOTSUP | Errno::ENOLCK | Errno::ENOSYS))
 }
 
 /// Copies the database of `dir` to a new file that only its owner can read. The server may be running.

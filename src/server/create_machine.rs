@@ -16,9 +16,9 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
@@ -172,10 +172,14 @@ fn render_machine_file(added: &CreatedMachineFile) -> String {
 
 /// Writes the file atomically. Fails if it exists.
 fn write_new_file(folder: &FilePath, name: &str, text: &str) -> std::io::Result<()> {
-    let (new, path) = (folder.join(format!(".{name}.new")), folder.join(name));
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o640).open(&new)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    let put = written.and_then(|()| fs::hard_link(&new, &path));
-    fs::remove_file(&new)?;
-    put.and_then(|()| File::open(folder)?.sync_all())
+    // Each request has a temporary file of its own: with a common name, one could write to a file that another has published.
+    let mut file = tempfile::Builder::new()
+        .prefix(&format!(".{name}."))
+        .suffix(".new")
+        .permissions(Permissions::from_mode(0o640))
+        .tempfile_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(folder.join(name))?;
+    File::open(folder)?.sync_all()
 }

@@ -167,7 +167,7 @@ pub fn has_machine_files(dir: &Path) -> bool {
 
 /// Returns files of machines and images that contain secrets and are world-readable.
 pub fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
-    const SECRETS: [&str; 5] = ["user_data:", "console_password:", "vpn:", "pull_secret:", "bmc:"];
+    const SECRETS: [&str; 6] = ["user_data:", "console_password:", "disk_key:", "vpn:", "pull_secret:", "bmc:"];
     let has_secrets =
         |text: &str| text.lines().any(|line| SECRETS.iter().any(|name| line.trim_start().starts_with(name)));
     let files = list_yaml_files(folder).unwrap_or_default().into_iter().filter(|path| is_world_readable(path));

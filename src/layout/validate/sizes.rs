@@ -12,10 +12,10 @@ const METADATA_MIB: u64 = 1;
 const EXTENT_MIB: u64 = 4;
 /// Headers and key slots of a LUKS container as the plan creates it.
 const LUKS_MIB: u64 = 16;
-/// Minimum sizes: mkfs.xfs refuses a smaller xfs since xfsprogs 5.19; a smaller btrfs with two copies of its metadata has no space for its
-/// first chunks.
-const LEAST_XFS_MIB: u64 = 300;
-const LEAST_BTRFS_MIB: u64 = 109;
+/// Minimum size for mkfs.xfs of xfsprogs 5.19 and later, in MiB.
+pub const MIN_XFS_MIB: u64 = 300;
+/// Minimum size for mkfs.btrfs without options, in MiB: space for the first chunks, with two copies of the metadata.
+pub const MIN_BTRFS_MIB: u64 = 109;
 
 /// Size in MiB by device, for devices whose size does not depend on a disk.
 type FixedSizes = BTreeMap<LayoutPath, u64>;
@@ -104,9 +104,9 @@ fn count_extents(volume: &LogicalVolumeSpec, devices: u64) -> u64 {
 fn check_filesystems(check: &mut LayoutCheck, layout: &Layout, sizes: &FixedSizes) {
     for (index, filesystem) in layout.filesystems.iter().enumerate() {
         let least = match filesystem.format {
-            FilesystemFormat::Xfs => LEAST_XFS_MIB,
+            FilesystemFormat::Xfs => MIN_XFS_MIB,
             // Other profiles and mixed block groups need less.
-            FilesystemFormat::Btrfs if filesystem.createoptions.is_empty() => LEAST_BTRFS_MIB,
+            FilesystemFormat::Btrfs if filesystem.createoptions.is_empty() => MIN_BTRFS_MIB,
             _ => continue,
         };
         if let Some(size) = sizes.get(&filesystem.device).filter(|size| **size < least) {

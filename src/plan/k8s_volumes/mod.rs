@@ -23,13 +23,13 @@ use super::devices::{DeviceFate, DeviceSize, PlannedDevice};
 use super::sectors::MIB;
 use super::{
     DiskVerdict, InstallMode, MakeFilesystem, ManifestVolume, PersistentVerdict, PersistentVolume, PreparePersistent,
-    SparseVolume, TryFilesystem, VolumeFilling, VolumePath, capacity, spanning_partition_bytes,
+    SparseVolume, TryFilesystem, VolumeFilling, VolumePath, spanning_partition_bytes,
 };
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::install_marker::RecordedVolume;
 use crate::inventory::{DeviceSignature, Inventory, InventoryDisk};
 use crate::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
-use crate::layout::FilesystemFormat;
+use crate::layout::{FilesystemFormat, MIN_XFS_MIB};
 use crate::small_sort;
 use std::collections::BTreeSet;
 
@@ -244,7 +244,7 @@ fn describe_on_wiped(device: &DevicePath) -> String {
 
 fn check_min_size(volume: &K8sVolume, decision: &VolumeDecision) -> Option<String> {
     let required = match volume.content {
-        VolumeContent::Filesystem { format: FilesystemFormat::Xfs, .. } => capacity::XFS_MIB * MIB,
+        VolumeContent::Filesystem { format: FilesystemFormat::Xfs, .. } => MIN_XFS_MIB * MIB,
         VolumeContent::Filesystem { .. } | VolumeContent::Block => LEAST_BYTES,
     };
     let existing = match decision.size {

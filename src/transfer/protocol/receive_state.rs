@@ -97,7 +97,7 @@ impl ReceivedDisk {
     /// Opens a destination.
     ///
     /// # Errors
-    /// Fails as [`TransferDest::open_disk`] does.
+    /// Fails as [`TransferDest::open_dest`] does.
     pub fn open_disk(
         name: String,
         (path, opens): (PathBuf, OpenDest),
