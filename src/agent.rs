@@ -1,4 +1,4 @@
-//! Complete installation, top to bottom. Failures are handled in `ending`.
+//! Complete installation, top to bottom. Failures are handled in `failure_handling`.
 //!
 //! A failure before the plan's point of no return leaves every disk unchanged. After a later failure, the executor ensures that a partial
 //! installation is not bootable.
@@ -88,7 +88,7 @@ fn connect_control_plane(
         }
         ControlPlaneSource::MetalStack { pixie } => Ok(Arc::new(MetalControlPlane::new(pixie, machine)?)),
         ControlPlaneSource::Conductor(_) => {
-            Err(Error::new(Phase::Settings, "a conductor is not a control plane that the agent can query"))
+            Err(Error::new(Phase::Settings, "with an Ironic conductor, the agent cannot query a control plane"))
         }
     }
 }

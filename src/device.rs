@@ -91,7 +91,7 @@ kind_of_names! {
 
 kind_of_names! {
     /// Name of a device in a layout: `/dev/sda1`, `/dev/disk/by-path/…`, `/dev/md/root`, `/dev/vg00/root`, or any
-    /// name that the layout gives to a disk selected by hints. `topology` matches it with a device of the machine.
+    /// name that the layout gives to a disk selected by hints. `storage_graph` matches it with a device of the machine.
     LayoutPath
 }
 
@@ -126,7 +126,7 @@ impl KernelName {
 
 impl DevicePath {
     /// Returns the kernel name of a device whose node the kernel created. Not valid for names created by device
-    /// mapper or mdadm, which `topology` resolves.
+    /// mapper or mdadm, which `storage_graph` resolves.
     pub fn kernel_name(&self) -> KernelName {
         KernelName(self.0.strip_prefix("/dev/").unwrap_or(&self.0).replace('/', "!"))
     }
@@ -143,7 +143,7 @@ impl LayoutPath {
         LayoutPath(append_partition_number(&self.0, number))
     }
 
-    /// Returns the path of the same name, which is valid for arrays and volumes. Disks are resolved by `topology`.
+    /// Returns the path of the same name, which is valid for arrays and volumes. Disks are resolved by `storage_graph`.
     pub fn as_device(&self) -> DevicePath {
         DevicePath(self.0.clone())
     }

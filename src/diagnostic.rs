@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnostic {
-    /// Place in the document, as `disks[0].partitions[1].size`; empty for the document as a whole.
+    /// Path in the document, such as `disks[0].partitions[1].size`; empty for the document as a whole.
     pub place: String,
     /// Line in the file, from 1, if the document was read from a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]

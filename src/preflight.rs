@@ -37,7 +37,7 @@ pub fn require_tools() -> Result<()> {
 /// Function that unlocks containers of an inventory. Returns those that it could not unlock.
 pub type UnlockContainers<'a> = dyn FnMut(&Inventory) -> Vec<FailedAttempt> + 'a;
 
-/// Waits until every disk of the layout has appeared and the disks have stopped changing. `still` defines the time limits.
+/// Waits until every disk of the layout has appeared and the disks have stopped changing. `settle` defines the time limits.
 ///
 /// # Errors
 /// Fails if the inventory cannot be read.

@@ -1,7 +1,7 @@
 //! Test of the dependencies between modules: those in the code must match the table in CONTRIBUTING.md.
 //!
-//! The table consists of modules, called rooms: paths below `src/` such as `plan` or `image/get`. Code belongs to the room with the longest
-//! matching path. Test code may use any room and is ignored.
+//! The table consists of modules, called rooms: paths below `src/` such as `plan` or `image/fetch`. Code belongs to the room with the
+//! longest matching path. Test code may use any room and is ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,7 +26,7 @@ type Uses = BTreeMap<(String, String), PathBuf>;
 /// File that is compiled outside of tests.
 struct Source {
     file: PathBuf,
-    /// Path of the module: `["plan", "display", "kept"]`.
+    /// Path of the module: `["plan", "display", "preserved_tree"]`.
     module: Vec<String>,
     code: String,
 }

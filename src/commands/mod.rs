@@ -1,5 +1,5 @@
 //! Commands that run on a workstation, one file each. They are read-only, except `check --fix --write`. `image pack` is in the module
-//! `pack`.
+//! `image_pack`.
 
 pub mod check;
 #[cfg(feature = "serve")]

@@ -24,7 +24,7 @@ use crate::inventory::Inventory;
 use crate::plan::StageExtents;
 use serde::{Deserialize, Serialize};
 
-/// Header with an id of the request, for the logs of both ends.
+/// Header with an id of the request, which client and server write to their logs.
 pub const REQUEST_ID: &str = "x-request-id";
 
 /// metal-api's `v1.MachineRegisterRequest`, with the complete inventory in addition.

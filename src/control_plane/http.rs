@@ -215,7 +215,7 @@ impl ControlPlane for HttpControlPlane {
         let send =
             || self.request_with_retries(ONCE, "event", EVENT, || self.build_request(Method::POST, &path).json(event));
         match send() {
-            // As in `ask`, but with short timeouts. The server thereby learns again that the machine is alive.
+            // As in `request_reregistering`, but with short timeouts. The server thereby learns again that the machine is alive.
             Err(refused) if refused.is_refusal() && self.may_register_by_event() => {
                 self.register_again(refused, ONCE, EVENT)?;
                 send().map(drop)

@@ -1,6 +1,6 @@
 //! Deploy template: a trait, and the steps of machines with it. In YAML or JSON, with the location of each problem.
 //!
-//! The restrictions are those of Ironic. Whether a step exists is checked by the merge, which knows the catalogue.
+//! The restrictions are those of Ironic. Whether a step exists is checked when templates are merged, against the catalogue of steps.
 
 mod check;
 

@@ -26,7 +26,7 @@ const BADGE_HEIGHT: f64 = 18.0;
 const MONO_WIDTH: f64 = 8.5;
 const SANS_WIDTH: f64 = 6.9;
 
-/// Heading, edge and fill of a type of box.
+/// Heading, border color and fill color of a type of box.
 struct BoxStyle {
     heading: &'static str,
     edge: &'static str,

@@ -74,8 +74,8 @@ struct MigrationWatch {
 }
 
 impl MigrationWatch {
-    /// Asks the control plane for the current sender, and whether the migration continues. Without an answer, everything continues as
-    /// before. Only an explicit answer or a lasting silence ends the migration.
+    /// Requests the current sender and the state of the migration from the control plane. Without a response, everything continues as before.
+    /// Only an explicit response, or a long time without any, ends the migration.
     fn update_from_control(
         &mut self,
         control: &dyn ControlPlane,

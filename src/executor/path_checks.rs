@@ -48,7 +48,7 @@ fn paths_for_tools(operation: &DeviceOp) -> Vec<&DevicePath> {
     }
 }
 
-/// Returns devices that the kernel writes from this operation on, by path.
+/// Returns the paths that this operation passes to the kernel or to a program, which then write the devices.
 fn paths_for_kernel(operation: &SessionOp) -> Vec<&DevicePath> {
     match operation {
         SessionOp::Mount(mount) | SessionOp::GrowFilesystem(mount) => mounted_devices(mount),

@@ -11,8 +11,8 @@
 //! Decoding and parsing of the tar run in a sandboxed process (`worker`). This process computes the digest and writes
 //! to files or the disk.
 //!
-//! `flow` has no knowledge of the others: `get` feeds it, `tree` and `raw` read its output, and these three do not use
-//! each other. `incoming` connects them, and this module exports what the rest of the crate uses.
+//! `pipeline` has no knowledge of the others: `fetch` feeds it, `tree` and `raw` read its output, and these three do
+//! not use each other. `ingest` connects them, and this module exports what the rest of the crate uses.
 
 mod fetch;
 #[cfg(test)]

@@ -60,7 +60,7 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Returns whether it is a USB device. Inventories of earlier versions contain only the driver.
+    /// Returns whether the NIC is a USB device. Inventories of earlier versions contain only the driver.
     pub fn is_usb(&self) -> bool {
         self.usb || is_usb_driver(&self.driver)
     }

@@ -1,4 +1,4 @@
-//! Hardware and disk contents of a machine, collected by `survey`. Serialized as the JSON of `drophammer inventory`,
+//! Hardware and disk contents of a machine, collected by `probe`. Serialized as the JSON of `drophammer inventory`,
 //! which `drophammer plan` reads.
 
 mod array;

@@ -16,7 +16,7 @@ const HANDED_OUT: &str = "******";
 
 const VERSION: &str = "X-OpenStack-Ironic-API-Version";
 
-/// Size limit of a response. Nodes with long histories have some hundred thousand bytes.
+/// Size limit of a response. Nodes with long histories have several hundred thousand bytes.
 const ANSWER_BYTES: u64 = 16 << 20;
 
 /// Result of a request.

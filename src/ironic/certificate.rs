@@ -22,7 +22,7 @@ pub struct TlsIdentity {
     pub pem: String,
 }
 
-/// Certificate that is preserved if the agent restarts within a boot: a conductor accepts no other then.
+/// Stored certificate, reused if the agent restarts within a boot: until the next boot, the conductor accepts only this one.
 #[derive(Serialize, Deserialize)]
 struct StoredCertificate {
     address: IpAddr,

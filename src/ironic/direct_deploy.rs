@@ -34,7 +34,7 @@ const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is 
     custom-agent with a layout";
 const SECRETS: &str = "drophammer sends no credentials with write_image";
 
-/// Accepted hash algorithms and their numbers of hexadecimal digits. md5 proves nothing.
+/// Accepted hash algorithms and their numbers of hexadecimal digits. md5 is rejected, because collisions can be created.
 const HASHES: [(&str, usize); 2] = [("sha256", 64), ("sha512", 128)];
 
 /// Supported disk formats, which are detected by content.

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Size limit of a downloaded file.
 const MOST: u64 = 16 << 20;
 
-/// Timeout of a silent server.
+/// Timeout for a server that sends no data.
 const STALL: Duration = Duration::from_secs(30);
 
 /// Fields of a file.
@@ -113,7 +113,7 @@ fn parse_file(
             let text: String = text.split_whitespace().collect();
             Some(STANDARD.decode(text).map_err(|error| format!("content is not base64: {error}"))?)
         }
-        _ => return Err("a file requires content, as base64 or a URL, or deleted: true".to_owned()),
+        _ => return Err("a file requires either content (base64 or a URL) or deleted: true".to_owned()),
     };
     let who = |word: &str| match fields.get(word) {
         None | Some(Value::Null) => Ok(None),

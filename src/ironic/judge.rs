@@ -16,7 +16,7 @@ type Scenario = fn(&mut Ironic) -> String;
 
 const SCENARIOS: [(&str, Scenario); 19] = [
     ("cleaning, and a deploy without a boot between", cleaning),
-    ("cleaning by hand, with a disk that is kept", manual_cleaning),
+    ("manual cleaning, with a disk that is preserved", manual_cleaning),
     ("deploy by a template of two steps", deploy),
     ("deploy.install, everything in one step", everything_in_one_step),
     ("a step fails", failing_step),
@@ -26,7 +26,7 @@ const SCENARIOS: [(&str, Scenario); 19] = [
     ("clients with wrong tokens, and one that speaks only TLS 1.2", wrong_token),
     ("a deploy on arrays, raid.apply_configuration", deploy_on_arrays),
     ("a deploy on arrays, in the words of the proposal", deploy_on_arrays_of_the_proposal),
-    ("arrays by a cleaning by hand", arrays_by_cleaning),
+    ("arrays created by manual cleaning", arrays_by_cleaning),
     ("direct, with a raw image and a config drive", direct),
     ("direct, with the image of a partition", direct_partition),
     ("rescue, and back", rescue),

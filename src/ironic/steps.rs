@@ -226,9 +226,10 @@ impl StepRunner {
                 begun.plan = plan;
                 self.run_part(begun, until)
             }
-            Ok(_) => {
-                self.restore_started(begun, step_refusal("this image requires other disks than apply_layout created"))
-            }
+            Ok(_) => self.restore_started(
+                begun,
+                step_refusal("this image requires disk changes other than those that apply_layout carried out"),
+            ),
             Err(error) => self.restore_started(begun, error),
         }
     }

@@ -1,4 +1,4 @@
-//! Kubernetes volumes prepared on a machine: MetalK8s' `K8sVolume` resources with their storage classes. No I/O.
+//! Kubernetes volumes prepared on a machine: MetalK8s' `Volume` resources with their storage classes. No I/O.
 
 mod parser;
 mod persistent_volume;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 /// Directory of the backing files of sparse volumes in the installed system, each named by its UUID.
 pub const SPARSE: &str = "/var/lib/metalk8s/storage/sparse";
 
-/// `K8sVolume` of a node, combined with its storage class.
+/// `Volume` of a node, combined with its storage class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct K8sVolume {
     pub name: String,

@@ -1,4 +1,4 @@
-//! Parser of the list of resources: `K8sVolume`s and the `StorageClass`es that they refer to. All problems are reported
+//! Parser of the list of resources: `Volume`s and the `StorageClass`es that they refer to. All problems are reported
 //! at once.
 
 use super::{K8sVolume, StorageClass, VolumeContent, VolumeSource, quantity};

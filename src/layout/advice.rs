@@ -10,9 +10,9 @@ use crate::diagnostic::Diagnostic;
 
 /// 64 TiB: larger than any disk so far.
 const HUGE_MIB: u64 = 64 << 20;
-/// Sizes of an ESP from which KiB are assumed: 512 MiB in KiB look like 512 GiB.
+/// Size of an ESP from which the author may have written KiB: 512 MiB in KiB look like 512 GiB.
 const HUGE_ESP_MIB: u64 = 32 << 10;
-/// Sizes of a root filesystem below which GiB are assumed: no image fits on less.
+/// Size of a root filesystem below which the author may have written GiB: no image fits on less.
 const TINY_ROOT_MIB: u64 = 64;
 
 impl Layout {

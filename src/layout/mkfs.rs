@@ -71,8 +71,8 @@ impl MkfsArgument<'_> {
     }
 }
 
-/// Returns the name of a part of a value in lower case. mke2fs parses the number of a feature with strtol(3): `FEATURE_I+03` is
-/// `FEATURE_I3`.
+/// Returns the option name in one item of a comma-separated value, in lower case. mke2fs parses the number of a feature with strtol(3):
+/// `FEATURE_I+03` is `FEATURE_I3`.
 fn normalize_name(part: &str) -> String {
     let name = part.split('=').next().unwrap_or_default().trim_start_matches('+').to_ascii_lowercase();
     let number = name.strip_prefix("feature_i").and_then(|number| number.parse::<u32>().ok());

@@ -27,7 +27,7 @@ pub(super) struct DocumentValues {
     pub names: LocatedValues<(String, String)>,
     pub macs: LocatedValues<String>,
     pub addresses: LocatedValues<IpAddr>,
-    /// Address family (whether IPv4) and metric of a default route.
+    /// Default routes: true for IPv4 and false for IPv6, and the metric.
     pub defaults: LocatedValues<(bool, Option<u32>)>,
     /// Bond and member.
     pub members: LocatedValues<(String, String)>,
@@ -365,7 +365,8 @@ fn check_gateway(route: &StaticRoute, settings: &InterfaceSettings) -> Result<()
 /// Adds the parameters that every bond has.
 fn add_default_parameters(mut parameters: BTreeMap<String, String>) -> BTreeMap<String, String> {
     parameters.entry("mode".to_owned()).or_insert_with(|| DEFAULT_MODE.to_owned());
-    if !parameters.contains_key("arp-interval") {
+    // An interval of 0 disables ARP monitoring.
+    if parameters.get("arp-interval").is_none_or(|interval| interval == "0") {
         parameters.entry("mii-monitor-interval".to_owned()).or_insert_with(|| MII_MILLISECONDS.to_owned());
     }
     parameters

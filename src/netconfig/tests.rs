@@ -373,11 +373,15 @@ fn a_description_is_for_the_cards_that_there_are() {
 #[test]
 fn a_bond_sees_a_lost_link_without_being_told_to() {
     let document = json!({"ethernets": {"a": {}}, "bonds": {"b": {"interfaces": ["a"]}}});
-    let bond = &read(&document).bonds["b"];
-    assert_eq!(
-        (bond.parameters["mode"].as_str(), bond.parameters["mii-monitor-interval"].as_str()),
-        ("balance-rr", "100")
-    );
+    let without_arp =
+        json!({"ethernets": {"a": {}}, "bonds": {"b": {"interfaces": ["a"], "parameters": {"arp-interval": 0}}}});
+    for document in [document, without_arp] {
+        let bond = &read(&document).bonds["b"];
+        assert_eq!(
+            (bond.parameters["mode"].as_str(), bond.parameters["mii-monitor-interval"].as_str()),
+            ("balance-rr", "100")
+        );
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Deadline: the installer installs GRUB and builds an initramfs, which takes minutes under emulation.
 pub const DEADLINE: Duration = Duration::from_secs(15 * 60);
 
-/// Paths in metal-stack's images, in order of preference.
+/// Paths of the installer in metal-stack's images, in order of preference.
 pub const INSTALLERS: [&str; 2] = ["/install-go", "/install.sh"];
 
 /// Returns the path of the image's installer.

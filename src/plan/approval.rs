@@ -91,7 +91,8 @@ fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_beg
     lines
 }
 
-/// Compares objects that lose members. After a started attempt they may have lost them already; otherwise any difference counts.
+/// Compares the objects that lose members with the approved ones. Once an attempt has started, an approved object may be missing, because it
+/// may have lost its members already; otherwise any difference counts.
 fn compare_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
     let more = found.iter().filter(|torn| !approved.contains(torn));
     let more = more.map(|torn| format!("object that loses members: approved none, found {torn}"));

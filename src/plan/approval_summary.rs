@@ -1,6 +1,6 @@
 //! Effect of a plan on the data of a machine, in a canonical form that two programs write identically: the operator approves it, and the
-//! agent compares it. Disks are identified by their printed identifiers and contain their present content; things have the names of the
-//! layout. Random ids of new objects and kernel names are not included.
+//! agent compares it. Disks are identified by their printed identifiers and listed with their current contents; other objects have their
+//! names in the layout. Random ids of new objects and kernel names are not included.
 //!
 //! The format is described by a table in docs/rack.md. A change of the format or of its texts requires another [`VERSION`].
 
@@ -195,7 +195,7 @@ pub fn predict_summary(
     Ok(SummaryInputs { layout, request, disks }.build_summary(fates))
 }
 
-/// Returns the fate of a thing, by its index in the layout and the disks below it; `None` if it lies on no disk.
+/// Returns the fate of an object, by its index in the layout and the disks below it; `None` if there are no disks below it.
 type ObjectFateFn<'a> = &'a dyn Fn(usize, &[&ApprovedDisk]) -> Option<ObjectFate>;
 
 /// Functions that return the fate of each type of object.

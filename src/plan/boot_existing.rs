@@ -22,12 +22,14 @@ use std::collections::BTreeSet;
 
 /// Finds the marker of an installation that must not be repeated.
 ///
-/// | mode | marker of this machine and allocation | reason | |---|---|---| | install | any, and the control plane declares that the
-/// allocation is installed | an accidental boot over PXE | | install | of the started attempt | a power cut between marker and report | |
-/// install, migration | of the started attempt, written by this machine, received from the current boot of the source machine, if it is
-/// running | a power cut between marker and report | | install | any other: ignored here, and refused (`identity`) | a previous owner of
-/// the disk may have written it | | reinstall | of this order, and of the started attempt | a power cut between marker and report | |
-/// reinstall | any other: ignored here; the order is carried out | the previous installation, or a forgery by its root user |
+/// | mode | marker of this machine and allocation | reason |
+/// |---|---|---|
+/// | install | any, and the control plane declares that the allocation is installed | an accidental boot over PXE |
+/// | install | of the started attempt | a power cut between marker and report |
+/// | install, migration | of the started attempt, written by this machine, received from the current boot of the source machine, if it is running | a power cut between marker and report |
+/// | install | any other: ignored here, and refused (`identity`) | a previous owner of the disk may have written it |
+/// | reinstall | of this order, and of the started attempt | a power cut between marker and report |
+/// | reinstall | any other: ignored here; the order is carried out | the previous installation, or a forgery by its root user |
 ///
 /// A marker is of the started attempt if the control plane declares that attempt, its secret, image and new partition tables agree with the
 /// marker, and these tables are on the disks.

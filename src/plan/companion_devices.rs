@@ -1,10 +1,12 @@
 //! Devices that a preserved filesystem needs in addition to its own: logs, journals, realtime devices and other members.
 //!
-//! | a preserved filesystem, if | | |---|---| | a mount option names a device of a wiped disk | refused | | an option for a log, journal,
-//! realtime or further device names a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to it | | such
-//! an option names a device that is not found | refused: it may lie on a wiped disk | | another member of it lies on an unlisted disk |
-//! refused, unless it is mounted with `ro` | | its log or realtime device is neither found nor named, and a wiped disk contains
-//! unrecognized data | refused, unless discarded |
+//! | a preserved filesystem, if | |
+//! |---|---|
+//! | a mount option names a device of a wiped disk | refused |
+//! | an option for a log, journal, realtime or further device names a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to it |
+//! | such an option names a device that is not found | refused: it may lie on a wiped disk |
+//! | another member of it lies on an unlisted disk | refused, unless it is mounted with `ro` |
+//! | its log or realtime device is neither found nor named, and a wiped disk contains unrecognized data | refused, unless discarded |
 
 use super::decide::PlanDecider;
 use super::devices::PlannedDevice;
@@ -163,7 +165,7 @@ impl<'a> PlanDecider<'a> {
             disk.device
         );
         if self.is_discarded(&disk.name) {
-            return self.warn(format!("{said}: the operator discards that data"));
+            return self.warn(format!("{said}: that data will be discarded, as requested by the operator"));
         }
         let remedy = match disk.serial.as_str() {
             "" => format!("erase {nameless} by hand if it is not needed"),

@@ -106,9 +106,9 @@ pub struct PlanDecider<'a> {
     combined: RefCell<Option<CombinedValues>>,
     /// Recorded disks of this installation, and the identifiers that several of them share.
     pub records: OnceCell<Vec<(&'a [RecordedDisk], SharedIdentifiers)>>,
-    /// Matching disk by index in `Layout::disks_below`.
+    /// Matching disk by index in `Layout::disks`.
     pub found: BTreeMap<usize, &'a inventory::InventoryDisk>,
-    /// Absent disk by index in `Layout::disks_below`.
+    /// Absent disk by index in `Layout::disks`.
     pub absent: BTreeMap<usize, MissingDisk>,
     /// Present or future devices by their path in the layout.
     pub devices: DeviceTable<'a>,

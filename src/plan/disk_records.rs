@@ -61,12 +61,14 @@ impl<'a> DiskRecords<'a> {
 impl PlanDecider<'_> {
     /// Compares each listed disk with its record.
     ///
-    /// | the disk that the layout's name or hints match now | result | |---|---| | the recorded one | accepted, whatever its kernel name is
-    /// | | the recorded one, which must be kept, and reads as blank | refused, unless discarded | | not proven to be it, and one of both
-    /// was recorded or is found elsewhere | refused: names or hints no longer match the same disks | | not proven to be it, kept | accepted
-    /// if the rest of the plan accepts its content; a contradiction is a warning | | not proven to be it, blank or with the marker |
-    /// accepted as a replacement; a contradiction is a warning | | not proven to be it, wiped, not blank | refused, unless discarded, or
-    /// accepted as the disk of an interrupted attempt |
+    /// | the disk that the layout's name or hints match now | result |
+    /// |---|---|
+    /// | the recorded one | accepted, whatever its kernel name is |
+    /// | the recorded one, which must be kept, and reads as blank | refused, unless discarded |
+    /// | not proven to be it, and one of both was recorded or is found elsewhere | refused: names or hints no longer match the same disks |
+    /// | not proven to be it, kept | accepted if the rest of the plan accepts its content; a contradiction is a warning |
+    /// | not proven to be it, blank or with the marker | accepted as a replacement; a contradiction is a warning |
+    /// | not proven to be it, wiped, not blank | refused, unless discarded, or accepted as the disk of an interrupted attempt |
     ///
     /// Hints match a disk whatever its name is. If that disk is absent, they may match a different one.
     pub fn compare_disks(&mut self, known: &DiskRecords) {
@@ -139,7 +141,7 @@ impl PlanDecider<'_> {
             describe_match(listed, found)
         );
         if self.is_discarded(&found.name) {
-            return self.warn(format!("{said}: the operator discards its data"));
+            return self.warn(format!("{said}: its data will be discarded, as requested by the operator"));
         }
         let remedy = match self.discard_name(found) {
             None => "if its data are lost, erase the whole disk".to_owned(),
@@ -171,7 +173,7 @@ impl PlanDecider<'_> {
             display::describe_contents(found)
         );
         match is_wanted {
-            true => self.warn(format!("{said}: the operator discards it")),
+            true => self.warn(format!("{said}: its data will be discarded, as requested by the operator")),
             false => self.refuse(place, format!("{said}. {}", self.suggest_remedy(found, "Correct the layout"))),
         }
     }
@@ -246,7 +248,7 @@ impl PlanDecider<'_> {
                 self.warn(other);
             }
         } else if self.is_discarded(&found.name) {
-            self.warn(format!("{other}; the operator discards its data"));
+            self.warn(format!("{other}; its data will be discarded, as requested by the operator"));
         } else if !known.begun_on.is_empty() && known.is_attempt_disk(record, found) {
             self.warn(format!(
                 "{other}; an earlier attempt has started to wipe the disk in its slot, which looked the same"

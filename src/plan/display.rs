@@ -161,7 +161,7 @@ pub fn describe_unrecognized(is_blank: bool) -> &'static str {
     if is_blank { BLANK } else { NO_KNOWN_KIND }
 }
 
-/// Returns whether it is an extended MBR partition, which contains a table that is not a signature.
+/// Returns whether a partition is an extended MBR partition, which contains a partition table instead of a signature.
 pub fn is_extended(partition: &DiskPartition) -> bool {
     ["0x5", "0xf", "0x85"].contains(&partition.kind.as_str())
 }

@@ -1,9 +1,11 @@
 //! Preserved devices whose UUID another device has as well: a disk was copied (`dd`), and the copy is still attached. A lookup by UUID
 //! finds either of them, and writes to it.
 //!
-//! | one is on a preserved disk, the other on | | |---|---| | a preserved disk, or one that is not ours | refused: it is undefined which
-//! one will be used | | a disk that will be wiped | refused, unless the disk is discarded: it is unknown which one was used and has the
-//! current data | | the inside of a volume, as a disk of a virtual machine | allowed: it is not found there |
+//! | one is on a preserved disk, the other on | |
+//! |---|---|
+//! | a preserved disk, or one that is not ours | refused: it is undefined which one will be used |
+//! | a disk that will be wiped | refused, unless the disk is discarded: it is unknown which one was used and has the current data |
+//! | the inside of a volume, as a disk of a virtual machine | allowed: it is not found there |
 
 use super::decide::PlanDecider;
 use super::spanning::{SPANNING, all_signatures};
@@ -78,7 +80,7 @@ impl<'a> PlanDecider<'a> {
         self.refuse(
             "disks",
             format!(
-                "{kept} will be preserved, and {} devices have its UUID {uuid}: they cannot all be compared; disconnect the copies, or give them UUIDs of their own",
+                "{kept} will be preserved, and {} devices have its UUID {uuid}: too many to determine which are copies; disconnect the copies, or give them UUIDs of their own",
                 found.len()
             ),
         );
@@ -109,7 +111,9 @@ impl<'a> PlanDecider<'a> {
         }
         let disks = self.disks_below(copy);
         if disks.iter().all(|disk| self.is_discarded(disk)) {
-            return self.warn(format!("{said}, and {copy} will be wiped: the operator discards its data"));
+            return self.warn(format!(
+                "{said}, and {copy} will be wiped: its data will be discarded, as requested by the operator"
+            ));
         }
         let below = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
         let give_up: Option<Vec<&str>> = below.map(|disk| self.discard_name(disk)).collect();

@@ -1,10 +1,13 @@
 //! Encrypted volume groups: each physical volume is in a LUKS container of its own, created or preserved together with its device.
 //!
-//! | preserved, and `encrypted` in the layout | | |---|---| | containers that open with the key | the group in them is compared and
-//! preserved like any other | | one that does not open, and the new system mounts a volume of the group without `nofail` or `noauto`, or
-//! swaps to it | refused, with the reason | | the same, and the new system does not require the group | all containers stay locked, with a
-//! warning | | the same, and an earlier attempt was recreating one of their disks | recreated, or refused | | any of them, and a device of
-//! the group is missing | refused: the content of that device is unknown | | anything but a container | refused, with both sides |
+//! | preserved, and `encrypted` in the layout | |
+//! |---|---|
+//! | containers that open with the key | the group in them is compared and preserved like any other |
+//! | one that does not open, and the new system mounts a volume of the group without `nofail` or `noauto`, or swaps to it | refused, with the reason |
+//! | the same, and the new system does not require the group | all containers stay locked, with a warning |
+//! | the same, and an earlier attempt was recreating one of their disks | recreated, or refused |
+//! | any of them, and a device of the group is missing | refused: the content of that device is unknown |
+//! | anything but a container | refused, with both sides |
 
 use super::decide::{GroupFate, PlanDecider};
 use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};

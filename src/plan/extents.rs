@@ -1,11 +1,15 @@
 //! Byte ranges of each disk that each stage may write, for a monitor of writes.
 //!
-//! | | may be written | |---|---| | before the first destructive stage, and once the system is complete | nothing | | disks that are wiped
-//! or recreated | whole, from that stage on | | a preserved array that is assembled | its members, from then on | | a preserved group of
-//! which volumes are activated | its physical volumes, from then on | | a preserved LUKS container that is opened for writing | its
-//! underlying devices, from then on | | a preserved filesystem that is mounted for writing, or created on a preserved device | its
-//! underlying devices, from then on | | a Kubernetes volume that is created or added | the blank disk that it takes, or the physical
-//! volumes of its group, from then on | | anything else | nothing |
+//! | | may be written |
+//! |---|---|
+//! | before the first destructive stage, and once the system is complete | nothing |
+//! | disks that are wiped or recreated | whole, from that stage on |
+//! | a preserved array that is assembled | its members, from then on |
+//! | a preserved group of which volumes are activated | its physical volumes, from then on |
+//! | a preserved LUKS container that is opened for writing | its underlying devices, from then on |
+//! | a preserved filesystem that is mounted for writing, or created on a preserved device | its underlying devices, from then on |
+//! | a Kubernetes volume that is created or added | the blank disk that it takes, or the physical volumes of its group, from then on |
+//! | anything else | nothing |
 
 use super::members::AssembledMembers;
 use super::{ByteRange, DeviceOp, DiskVerdict, Operation, Plan, PlanStage, SessionOp, StageName};

@@ -98,7 +98,9 @@ impl<'a> PlanDecider<'a> {
             self.require_zeros_on(device);
         }
         let said = match device.blank {
-            true => "samples of it are blank: the filesystem is created if the whole device is zero",
+            true => {
+                "the samples read from it are blank: the filesystem will be created if the whole device contains only zeros"
+            }
             false => "an earlier attempt was interrupted while creating it: the filesystem is recreated",
         };
         self.warn(format!("{}, but {said}", describe_wish(filesystem, device)));
@@ -110,9 +112,11 @@ impl<'a> PlanDecider<'a> {
 impl PlanDecider<'_> {
     /// Refuses preserved filesystems that cannot be mounted after the installation, while the old system still exists.
     ///
-    /// | preserved, and mounted by the layout | | |---|---| | for writing, or blank and created; on a write-protected disk | refused | |
-    /// the agent could not mount it even read-only | refused | | the same, and the layout's own mount options may help, or an earlier
-    /// attempt has wiped the old system already | warning |
+    /// | preserved, and mounted by the layout | |
+    /// |---|---|
+    /// | for writing, or blank and created; on a write-protected disk | refused |
+    /// | the agent could not mount it even read-only | refused |
+    /// | the same, and the layout's own mount options may help, or an earlier attempt has wiped the old system already | warning |
     fn check_mountable(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice, fill: bool) {
         let path = mount_path(filesystem);
         let disks = self.disks_below(&device.now);

@@ -1,12 +1,16 @@
 //! Boot variables that earlier systems left in the firmware: which of them are foreign, and which are removed.
 //!
-//! | variable | origin | removed by default | with `cleanfirmware`, and when every disk is erased | |---|---|---|---| | starts a partition
-//! that the plan destroys | destroyed | yes | yes | | starts a partition of a disk that the plan preserves | preserved | no | no | |
-//! program of the firmware without arguments, whole device, network by DHCP | firmware | no | no | | URI from which the machine has booted
-//! this time | foreign | no | no | | other URI, fixed network address, unknown program or partition | foreign | no | yes | | `Driver####`,
-//! `SysPrep####` that start no preserved partition | foreign | no | yes | | `BootNext` | foreign | with the entry that it names | yes | |
-//! requests to shim and firmware, settings of systemd-boot | foreign | no | unless a system is preserved | | keys in shim, `OsRecovery####`
-//! | foreign | impossible | impossible |
+//! | variable | origin | removed by default | with `cleanfirmware`, and when every disk is erased |
+//! |---|---|---|---|
+//! | starts a partition that the plan destroys | destroyed | yes | yes |
+//! | starts a partition of a disk that the plan preserves | preserved | no | no |
+//! | program of the firmware without arguments, whole device, network by DHCP | firmware | no | no |
+//! | URI from which the machine has booted this time | foreign | no | no |
+//! | other URI, fixed network address, unknown program or partition | foreign | no | yes |
+//! | `Driver####`, `SysPrep####` that start no preserved partition | foreign | no | yes |
+//! | `BootNext` | foreign | with the entry that it names | yes |
+//! | requests to shim and firmware, settings of systemd-boot | foreign | no | unless a system is preserved |
+//! | keys in shim, `OsRecovery####` | foreign | impossible | impossible |
 
 mod partitions;
 

@@ -1,5 +1,5 @@
 //! Identification of the installation on the disks. A reinstall replaces only an installation that is proven by a marker to be its own. A
-//! first installation is made only if the disks have none. Whether the disks are the recorded ones is decided in `recorded`.
+//! first installation is made only if the disks have none. Whether the disks are the recorded ones is decided in `disk_records`.
 
 use super::decide::PlanDecider;
 use super::disk_records::DiskRecords;
@@ -32,7 +32,7 @@ impl<'a> PlanDecider<'a> {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
         let marked = self.marked_filesystems();
-        // A trusted marker never gets here: `already` boots that installation.
+        // A trusted marker never gets here: `boot_existing` boots that installation.
         if claim.is_installed() {
             self.refuse_installed(claim, &marked);
         }
@@ -54,8 +54,10 @@ impl<'a> PlanDecider<'a> {
 
     /// Checks a reinstall.
     ///
-    /// | found on the disks of `/` | | |---|---| | the marker of this machine and allocation | accepted | | no such marker | refused,
-    /// unless there is a known reason |
+    /// | found on the disks of `/` | |
+    /// |---|---|
+    /// | the marker of this machine and allocation | accepted |
+    /// | no such marker | refused, unless there is a known reason |
     fn check_reinstall(&mut self) {
         let request = self.request;
         let marked = self.marked_filesystems();
@@ -132,8 +134,8 @@ impl<'a> PlanDecider<'a> {
         self.refuse("disks", message);
     }
 
-    /// Warns about a marker that an earlier attempt has copied. According to the control plane, the allocation still belongs to the source
-    /// machine.
+    /// Warns about the source machine's marker, which an earlier migration attempt has copied here. According to the control plane, the
+    /// allocation still belongs to the source machine.
     fn warn_copied(&mut self, found: &MarkedFilesystem) {
         self.warn(format!(
             "{} on {} has the marker of {}, left by an earlier attempt to migrate it to this machine; the migration starts over",
@@ -177,9 +179,11 @@ impl<'a> PlanDecider<'a> {
 
     /// Refuses to wipe or keep the disks of another installation.
     ///
-    /// | the marker is of | on a disk | installation | reinstall | |---|---|---|---| | another machine | that will be wiped | refused |
-    /// refused, unless the disk is discarded | | another machine | that will be kept | | refused | | another allocation of this machine |
-    /// that will be wiped | it has ended: wiped | like that of another machine |
+    /// | the marker is of | on a disk | installation | reinstall |
+    /// |---|---|---|---|
+    /// | another machine | that will be wiped | refused | refused, unless the disk is discarded |
+    /// | another machine | that will be kept |  | refused |
+    /// | another allocation of this machine | that will be wiped | it has ended: wiped | like that of another machine |
     fn refuse_others(&mut self, marked: &[MarkedFilesystem]) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
@@ -209,7 +213,7 @@ impl<'a> PlanDecider<'a> {
             if !wiped.is_empty() {
                 let said = holds(&wiped, "wiped");
                 if request.mode == InstallMode::Reinstall && wiped.iter().all(|disk| self.is_discarded(disk)) {
-                    self.warn(format!("{said}: the operator discards it"));
+                    self.warn(format!("{said}: it will be discarded, as requested by the operator"));
                 } else {
                     let remedy = suggest_remedy(request.mode, claim, found.marker);
                     self.refuse("disks", format!("{said}: {remedy}"));
@@ -271,7 +275,7 @@ impl<'a> PlanDecider<'a> {
 }
 
 /// Returns whether this machine may have the newer installation: its marker is not listed as replaced by the received one, and no attempt
-/// was started. A started attempt is recognized by its tables (`already`), or starts over.
+/// was started. A started attempt is recognized by its tables (`boot_existing`), or starts over.
 fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &MigratedMachine) -> bool {
     let is_replaced = carried.marker.has_superseded(found.marker);
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced

@@ -10,8 +10,10 @@ use crate::storage_graph::{DeviceStack, LayoutMatch};
 
 /// Returns whether the old installation is provably complete.
 ///
-/// | found | | |---|---| | the marker of this installation on the disks of `/`, and every disk that will be wiped starts as the layout
-/// specifies, with the table that the marker names | complete | | anything else, or a disk of unknown state | possibly incomplete |
+/// | found | |
+/// |---|---|
+/// | the marker of this installation on the disks of `/`, and every disk that will be wiped starts as the layout specifies, with the table that the marker names | complete |
+/// | anything else, or a disk of unknown state | possibly incomplete |
 ///
 /// A wipe destroys the start of a disk first, and all disks are wiped before anything new is written to one of them. So if every disk still
 /// starts as expected, no wipe was started. The marker alone proves nothing: a new mirror shows the content of the old one, with its

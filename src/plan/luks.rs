@@ -1,12 +1,15 @@
 //! Encrypted filesystems: a LUKS container between the device and the filesystem, created or preserved together with the device. Encrypted
 //! volume groups are in `encrypted_groups`.
 //!
-//! | preserved, and `encrypted` in the layout | | |---|---| | a container that opens with the key | the filesystem in it is compared and
-//! preserved like any other | | a container that opens with `disk_key` but not with the TPM of the machine | the same, with a warning | | a
-//! container that does not open, and the new system mounts it without `nofail` or `noauto` | refused, with the reason | | the same, and the
-//! new system does not require it | left locked, with a warning | | the same, and an earlier attempt was recreating its disk | recreated,
-//! or refused | | a container that opens, and contains zeros instead of a filesystem | refused | | anything else | refused, with both sides
-//! |
+//! | preserved, and `encrypted` in the layout | |
+//! |---|---|
+//! | a container that opens with the key | the filesystem in it is compared and preserved like any other |
+//! | a container that opens with `disk_key` but not with the TPM of the machine | the same, with a warning |
+//! | a container that does not open, and the new system mounts it without `nofail` or `noauto` | refused, with the reason |
+//! | the same, and the new system does not require it | left locked, with a warning |
+//! | the same, and an earlier attempt was recreating its disk | recreated, or refused |
+//! | a container that opens, and contains zeros instead of a filesystem | refused |
+//! | anything else | refused, with both sides |
 
 use super::decide::{PlanDecider, PlanDecisions};
 use super::devices::{DeviceFate, PlannedDevice};

@@ -1,9 +1,13 @@
 //! Source of a machine migration: the data of an installed machine that are migrated, or the reasons why it cannot be. Nothing is written.
 //!
-//! | on the disks of the layout | | |---|---| | a filesystem that matches the layout | migrated | | swap | recreated, with its UUID | |
-//! `format: none` | migrated as a whole | | a filesystem that is absent or differs, several signatures, anything encrypted | refused | | an
-//! inactive array or group | refused | | a partition, array, group or volume that the layout does not list; data on a device without a
-//! filesystem in the layout | refused: it would not be migrated |
+//! | on the disks of the layout | |
+//! |---|---|
+//! | a filesystem that matches the layout | migrated |
+//! | swap | recreated, with its UUID |
+//! | `format: none` | migrated as a whole |
+//! | a filesystem that is absent or differs, several signatures, anything encrypted | refused |
+//! | an inactive array or group | refused |
+//! | a partition, array, group or volume that the layout does not list; data on a device without a filesystem in the layout | refused: it would not be migrated |
 
 use super::boot_existing::{self, ExistingInstallation};
 use super::{InstallClaim, SourceDevice, arrays, display, identity::describe_owner};

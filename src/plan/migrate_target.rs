@@ -1,11 +1,14 @@
 //! Target of a machine migration: an installation whose image is another machine. The disks are those that the migration specifies, all ids
 //! are those of the source machine, and its filesystems are received instead of created.
 //!
-//! | refused before the first write | | |---|---| | a filesystem of the layout that the source machine does not have, or has with another
-//! format | nothing would fill it | | a device that is smaller than that on the source machine, or has larger sectors | the filesystem does
-//! not fit | | a device with smaller sectors, for `vfat` or unknown content | it may count in sectors | | an id that is also on a disk that
-//! is not wiped | the system would use the wrong one | | a disk of the source machine among those that are wiped, identified by its table
-//! or hardware identifiers | it is the data that would be migrated | | Kubernetes volumes | they are not migrated |
+//! | refused before the first write | |
+//! |---|---|
+//! | a filesystem of the layout that the source machine does not have, or has with another format | nothing would fill it |
+//! | a device that is smaller than that on the source machine, or has larger sectors | the filesystem does not fit |
+//! | a device with smaller sectors, for `vfat` or unknown content | it may count in sectors |
+//! | an id that is also on a disk that is not wiped | the system would use the wrong one |
+//! | a disk of the source machine among those that are wiped, identified by its table or hardware identifiers | it is the data that would be migrated |
+//! | Kubernetes volumes | they are not migrated |
 
 use super::decide::{PlanDecider, PlanDecisions, decide_plan};
 use super::devices::PlannedDevice;

@@ -14,9 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 impl<'a> PlanDecider<'a> {
     /// Refuses to wipe a disk that may contain the missing component of a preserved object.
     ///
-    /// | on disks that are not wiped, kept or not ours | on a disk that a reinstall wipes | | |---|---|---| | no object lacks a component |
-    /// anything | allowed | | an object lacks a component, or could not be inspected and may lack one | an object that could not be
-    /// inspected | refused | | the same | the same, and the operator discards that disk | allowed, with a warning |
+    /// | on disks that are not wiped, kept or not ours | on a disk that a reinstall wipes | |
+    /// |---|---|---|
+    /// | no object lacks a component | anything | allowed |
+    /// | an object lacks a component, or could not be inspected and may lack one | an object that could not be inspected | refused |
+    /// | the same | the same, and the operator discards that disk | allowed, with a warning |
     ///
     /// Unfinished objects of a started attempt belong to this installation.
     pub fn refuse_missing(&mut self) {
@@ -36,7 +38,7 @@ impl<'a> PlanDecider<'a> {
                 join_few(&missing, "; ")
             );
             if self.is_discarded(&disk.name) {
-                self.warn(format!("{said}. The operator discards the content of {device}"));
+                self.warn(format!("{said}. The content of {device} will be discarded, as requested by the operator"));
                 continue;
             }
             let road = match self.discard_name(disk) {
@@ -163,8 +165,11 @@ struct PartGroup {
 
 /// Describes what a part lacks.
 ///
-/// | role of the part | it lacks something | |---|---| | requires another part | if no other part serves it | | one of a known number | if
-/// fewer are present | | one of an unknown number | always assumed, because it cannot be determined |
+/// | role of the part | it lacks something |
+/// |---|---|
+/// | requires another part | if no other part serves it |
+/// | one of a known number | if fewer are present |
+/// | one of an unknown number | always assumed, because it cannot be determined |
 fn describe_missing(part: &SpanningComponent, whole: &PartGroup) -> Option<String> {
     match part.role {
         ComponentRole::Serves => None,

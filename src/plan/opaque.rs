@@ -1,5 +1,5 @@
 //! Objects whose content could not be inspected, and the limits for an installation that wipes them. The limits for a reinstall are in
-//! `missing`.
+//! `missing_members`.
 
 use super::decide::PlanDecider;
 use super::{DiskVerdict, InstallClaim};
@@ -34,10 +34,13 @@ impl PlanDecider<'_> {
     /// Refuses an installation that would wipe an object that could not be inspected: it may contain the marker of an installation that is
     /// missing in the records of the control plane.
     ///
-    /// | an opaque object lies on | a first installation is | |---|---| | disks that are not wiped | allowed: they are never written | | a
-    /// disk that is wiped | refused | | the same, and the operator discards each such disk | allowed, with a warning | | the same, and an
-    /// attempt of this allocation was started on these disks | allowed: the attempt was allowed, and left the object | | the same, and
-    /// opening was not tried yet | allowed, with a warning: the agent tries, and decides again |
+    /// | an opaque object lies on | a first installation is |
+    /// |---|---|
+    /// | disks that are not wiped | allowed: they are never written |
+    /// | a disk that is wiped | refused |
+    /// | the same, and the operator discards each such disk | allowed, with a warning |
+    /// | the same, and an attempt of this allocation was started on these disks | allowed: the attempt was allowed, and left the object |
+    /// | the same, and opening was not tried yet | allowed, with a warning: the agent tries, and decides again |
     pub fn refuse_opaque(&mut self, claim: &InstallClaim) {
         if !claim.begun_on.is_empty() {
             return;
@@ -50,7 +53,7 @@ impl PlanDecider<'_> {
             match (wiped.is_empty(), needed.is_empty(), object.untried) {
                 (true, ..) => {}
                 (false, true, _) => self.warn(format!(
-                    "the content of {object} cannot be inspected ({}), and the operator discards the content of {}; remove give_up from the allocation once it is installed",
+                    "the content of {object} cannot be inspected ({}), and the content of {} will be discarded, as requested by the operator; remove give_up from the allocation once it is installed",
                     object.reason,
                     wiped.join(", ")
                 )),

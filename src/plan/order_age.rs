@@ -1,14 +1,18 @@
 //! Age of an order. The database of the control plane may be older than the disks, for example because it was restored from a backup: then
 //! it may issue an order again that was carried out and replaced by a newer one.
 //!
-//! | token of the order | token of a marker of this allocation | | |---|---|---| | none: the control plane issues none | any | accepted | |
-//! number of database D | smaller number of D | accepted | | number of D | the same or a larger number of D | refused: the installation is
-//! newer | | number of D | number of another database | refused, unless the operator has placed or confirmed the order since the last
-//! restore, or the control plane has a record of that installation | | number of D | none: installed by an older version | as above | |
-//! number of D | impossible number | refused | | impossible number | any | refused |
+//! | token of the order | token of a marker of this allocation | |
+//! |---|---|---|
+//! | none: the control plane issues none | any | accepted |
+//! | number of database D | smaller number of D | accepted |
+//! | number of D | the same or a larger number of D | refused: the installation is newer |
+//! | number of D | number of another database | refused, unless the operator has placed or confirmed the order since the last restore, or the control plane has a record of that installation |
+//! | number of D | none: installed by an older version | as above |
+//! | number of D | impossible number | refused |
+//! | impossible number | any | refused |
 //!
-//! The installation of this very order is recognized before, and booted (`already`). The operator's `--replace-newer` accepts every row but
-//! the last one.
+//! The installation of this very order is recognized before, and booted (`boot_existing`). The operator's `--replace-newer` accepts every
+//! row but the last one.
 
 use super::InstallClaim;
 use super::decide::PlanDecider;
@@ -62,7 +66,7 @@ impl PlanDecider<'_> {
             }
             let message = format!("{}: {}", filesystem.device, describe_age(claim, found, age));
             if claim.replace_newer && age != OrderAge::ImpossibleOrder {
-                self.warn(format!("{message}; the operator replaces it"));
+                self.warn(format!("{message}; it will be replaced, as requested by the operator"));
             } else {
                 self.refuse("disks", format!("{message}; {}", suggest_remedy(age)));
             }

@@ -2,14 +2,15 @@
 //!
 //! No order for this machine exists, and the content of the disks is not specified. So reasons against it are checked first.
 //!
-//! | allocation of the machine | content of the disks | | |---|---|---| | allocated, for a reinstall | anything | nothing is erased here:
-//! the plan of the reinstall decides | | allocated, for an installation | the marker of this allocation | nothing is erased: it is
-//! installed, and is booted | | allocated, and installed according to the control plane | no marker of this allocation | refused: another
-//! agent has installed it, or the disk with the marker is missing | | allocated or not | the marker of another machine | refused: the disk
-//! was inserted from there, or the id of the machine has changed and it is allocated under the old one | | allocated, for an installation |
-//! anything else, and a disk of an earlier boot is absent | refused: it may contain the marker | | allocated, for an installation |
-//! anything else | every disk is erased, and then the installation proceeds | | not allocated | anything else | every disk is erased; an
-//! absent disk of an earlier boot is reported |
+//! | allocation of the machine | content of the disks | |
+//! |---|---|---|
+//! | allocated, for a reinstall | anything | nothing is erased here: the plan of the reinstall decides |
+//! | allocated, for an installation | the marker of this allocation | nothing is erased: it is installed, and is booted |
+//! | allocated, and installed according to the control plane | no marker of this allocation | refused: another agent has installed it, or the disk with the marker is missing |
+//! | allocated or not | the marker of another machine | refused: the disk was inserted from there, or the id of the machine has changed and it is allocated under the old one |
+//! | allocated, for an installation | anything else, and a disk of an earlier boot is absent | refused: it may contain the marker |
+//! | allocated, for an installation | anything else | every disk is erased, and then the installation proceeds |
+//! | not allocated | anything else | every disk is erased; an absent disk of an earlier boot is reported |
 
 use super::pool_disks::KnownDisk;
 use super::{Operation, Plan, PlanRefusal, PlanSubject, SessionOp, erase};

@@ -1,9 +1,11 @@
 //! Second decision after an interrupted attempt: disks that it was recreating are recreated once more.
 //!
-//! | | | |---|---| | a problem concerns only disks that the attempt was recreating, and everything on them was created by it | those disks
-//! are recreated again | | a problem names several disks at once (place `disks`) | the same for all such disks; the second decision counts
-//! only if the problem is gone | | a problem concerns any other disk, or no disk at all | the first decision stands | | such a disk
-//! contains an object that is not in the record | the disk is not recreated |
+//! | |  |
+//! |---|---|
+//! | a problem concerns only disks that the attempt was recreating, and everything on them was created by it | those disks are recreated again |
+//! | a problem names several disks at once (path `disks`) | the same for all such disks; the second decision counts only if the problem is gone |
+//! | a problem concerns any other disk, or no disk at all | the first decision stands |
+//! | such a disk contains an object that is not in the record | the disk is not recreated |
 
 use super::attempt_records::AttemptDevices;
 use super::decide::PlanDecisions;
@@ -60,7 +62,8 @@ pub fn changes_only(
     pairs.all(|(before, after)| before.verdict == after.verdict || is_remade(after))
 }
 
-/// Returns the indices in `Layout::disks` of the disks that a problem is about, by its place. `None` if the place does not show it.
+/// Returns the indices in `Layout::disks` of the disks that a problem concerns, as determined by its path in the layout. `None` if the path
+/// does not determine them.
 fn concerned_disks(graph: &LayoutGraph, request: &PlanRequest, place: &str) -> Option<BTreeSet<usize>> {
     let layout = graph.layout;
     if place == "disks" {

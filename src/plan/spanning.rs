@@ -11,7 +11,7 @@ pub const SPANNING: [&str; 3] = ["btrfs", "zfs_member", "bcachefs"];
 
 /// An object made of devices of the machine.
 struct SpanningObject {
-    /// Name, as `md127`, `raid5 "data"`, `vg:vg00`.
+    /// Name, such as `md127`, `raid5 "data"`, `vg:vg00`.
     name: String,
     whole: String,
     members: Vec<KernelName>,
@@ -20,8 +20,10 @@ struct SpanningObject {
 impl PlanDecider<'_> {
     /// Checks objects that would lose members.
     ///
-    /// | mode | some members on disks that are wiped, the others on | | |---|---|---| | install | disks that are not ours | loses members,
-    /// with a warning | | reinstall | preserved disks, or disks that are not ours | refused |
+    /// | mode | some members on disks that are wiped, the others on | |
+    /// |---|---|---|
+    /// | install | disks that are not ours | loses members, with a warning |
+    /// | reinstall | preserved disks, or disks that are not ours | refused |
     pub fn check_spanning(&mut self) {
         for thing in self.list_spanning() {
             let below = |member: &KernelName| (member.clone(), self.verdicts_below(member));
@@ -93,8 +95,8 @@ impl PlanDecider<'_> {
         arrays.chain(groups).chain(others).chain(self.spanning_filesystems()).chain(self.spanning_parts()).collect()
     }
 
-    /// Returns filesystems on several devices. Absent devices are not checked here but in `missing`, and a signature does not distinguish a
-    /// copy from another device.
+    /// Returns filesystems on several devices. Absent devices are not checked here but in `missing_members`, and a signature does not
+    /// distinguish a copy from another device.
     fn spanning_filesystems(&self) -> impl Iterator<Item = SpanningObject> {
         let mut found: BTreeMap<(&str, &str), (&DeviceSignature, Vec<&DevicePath>)> = BTreeMap::new();
         for (device, signature) in all_signatures(self.inventory) {
@@ -118,7 +120,7 @@ pub fn all_signatures(inventory: &Inventory) -> impl Iterator<Item = (&DevicePat
 }
 
 impl PlanDecider<'_> {
-    /// Returns objects whose parts identify the whole by other means than their UUID.
+    /// Returns objects whose components identify the object in their own metadata, not by a UUID that libblkid reports.
     fn spanning_parts(&self) -> impl Iterator<Item = SpanningObject> {
         let mut found: BTreeMap<(&str, &str), Vec<&SpanningComponent>> = BTreeMap::new();
         // Other formats are recognized by their signatures, which every inventory contains.

@@ -231,7 +231,7 @@ pub enum Holder {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WipeDisk {
     pub device: DevicePath,
-    /// Identity of the disk, compared with the open file descriptor that is written.
+    /// Expected identity of the disk, verified on the open file descriptor before the first write.
     pub identity: DiskIdentity,
     /// Erase methods, tried in order until one succeeds. `zero` is ensured afterwards in any case.
     pub methods: Vec<EraseMethod>,
@@ -290,7 +290,7 @@ pub struct BurnDisk {
     /// Name of the image.
     pub name: String,
     pub device: DevicePath,
-    /// Identity of the disk, compared with the open file descriptor that is written.
+    /// Expected identity of the disk, verified on the open file descriptor before the first write.
     pub identity: DiskIdentity,
     /// Size of the disk. Before the first write, the image is checked against this size and sector size.
     pub size_bytes: u64,
@@ -319,7 +319,7 @@ pub struct AddedPartition {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExpectedFilesystem {
     pub number: u32,
-    /// Device name that the kernel will assign, as `/dev/sda2`.
+    /// Device name that the kernel will assign, such as `/dev/sda2`.
     pub device: DevicePath,
     /// Mount point in the target.
     pub path: String,
@@ -332,7 +332,7 @@ pub struct ExpectedFilesystem {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartitionTable {
     pub device: DevicePath,
-    /// Identity of the disk, compared with the open file descriptor that is written.
+    /// Expected identity of the disk, verified on the open file descriptor before the first write.
     pub identity: DiskIdentity,
     pub guid: Uuid,
     pub sector_bytes: u32,
@@ -343,7 +343,7 @@ pub struct PartitionTable {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NewPartition {
     pub number: u32,
-    /// Device name that the kernel will assign, as `/dev/sda1`.
+    /// Device name that the kernel will assign, such as `/dev/sda1`.
     pub device: DevicePath,
     /// First and last sector, both included, in units of `sector_bytes`.
     pub first_lba: u64,

@@ -1,9 +1,12 @@
 //! Protection of disks that only the machine itself knows: in a fleet without a server, or after the loss of the server's database. Kernel
 //! names change when a disk fails or is added, so a name alone does not permit a wipe.
 //!
-//! | a disk that would be wiped, not proven blank, of a machine without records in a control plane | | |---|---| | its serial number or WWN
-//! is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped | | the marker of this machine records it | decided as usual
-//! (`identity`, `recorded`) | | this very installation was started on it | continues | | the operator discards it | wiped, with a warning |
+//! | a disk that would be wiped, not proven blank, of a machine without records in a control plane | |
+//! |---|---|
+//! | its serial number or WWN is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped |
+//! | the marker of this machine records it | decided as usual (`identity`, `disk_records`) |
+//! | this very installation was started on it | continues |
+//! | the operator discards it | wiped, with a warning |
 //! | none of these | refused |
 
 use super::decide::PlanDecider;
@@ -36,7 +39,7 @@ impl PlanDecider<'_> {
             if !is_lost || is_known {
                 continue;
             }
-            // A disk that contradicts its record was refused by `recorded`.
+            // A disk that contradicts its record was refused by `disk_records`.
             let place = format!("disks[{index}].device");
             if self.decided.problems.iter().any(|problem| problem.place == place) {
                 continue;
@@ -47,7 +50,7 @@ impl PlanDecider<'_> {
                 display::describe_contents(found)
             );
             if self.is_discarded(&found.name) {
-                self.warn(format!("{said}; the operator discards its data"));
+                self.warn(format!("{said}; its data will be discarded, as requested by the operator"));
                 continue;
             }
             let remedy = self.unrecorded_remedy(found);

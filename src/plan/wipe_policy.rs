@@ -28,7 +28,7 @@ impl PlanDecider<'_> {
                 listed.device
             );
             match may_change {
-                true => self.warn(format!("{message}: the operator changes the wipe policy")),
+                true => self.warn(format!("{message}: the wipe policy will be changed, as requested by the operator")),
                 false => self.refuse(
                     format!("disks[{index}].wipeonreinstall"),
                     format!("{message}; correct the layout, or, to accept the change, order the reinstall again with --change-promise"),

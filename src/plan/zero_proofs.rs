@@ -1,10 +1,14 @@
 //! Devices that are assumed to be blank and are read completely before the first write: zero samples are not a proof.
 //!
-//! | assumed to be blank, by samples | | |---|---| | a preserved partition, array or volume on which a filesystem is created | read
-//! completely | | a preserved volume that becomes a Kubernetes volume | read completely | | an unlisted disk that becomes a Kubernetes
-//! volume, in a reinstall | read completely | | a preserved disk that is recreated | read completely, except the ends with the table | |
-//! the same, and the records prove that it is not the disk of the installation | not read: it was replaced | | an earlier attempt has
-//! started to create it, and has read it before | not read: it may be unfinished | | the operator discards its disks | not read |
+//! | assumed to be blank, by samples | |
+//! |---|---|
+//! | a preserved partition, array or volume on which a filesystem is created | read completely |
+//! | a preserved volume that becomes a Kubernetes volume | read completely |
+//! | an unlisted disk that becomes a Kubernetes volume, in a reinstall | read completely |
+//! | a preserved disk that is recreated | read completely, except the ends with the table |
+//! | the same, and the records prove that it is not the disk of the installation | not read: it was replaced |
+//! | an earlier attempt has started to create it, and has read it before | not read: it may be unfinished |
+//! | the operator discards its disks | not read |
 //!
 //! No report of a device counts as a proof that a range is unallocated: neither discarded ranges nor thin provisioning.
 

@@ -33,7 +33,7 @@ pub(super) struct DeviceContents {
     pub blank: bool,
 }
 
-/// Reads table and signatures. Failures are reported in `unreadable`; all else is returned nevertheless.
+/// Reads table and signatures. Failures are reported in `unreadable`; everything that could be read is returned.
 ///
 /// # Errors
 /// sysfs cannot be read.

@@ -43,8 +43,8 @@ impl FakeMachine {
         symlink(target, path).unwrap();
     }
 
-    /// Adds a disk of that size at a path below `sys/devices`, and its device: a sparse file. `device` is the target
-    /// of its `device` link, relative to the disk's directory.
+    /// Adds a disk at a path below `sys/devices`, and a sparse file of that size as its device node. `device` is the target of
+    /// the disk's `device` link, relative to the disk's directory.
     pub(super) fn disk(&self, place: &str, device: &str, size_bytes: u64) {
         let dir = format!("sys/devices/{place}");
         let name = place.rsplit('/').next().unwrap();

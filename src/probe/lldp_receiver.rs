@@ -266,7 +266,7 @@ mod tests {
     }
 
     fn send(socket: &OwnedFd, card: i32, frame: &[u8]) {
-        // SAFETY: as `receive`.
+        // SAFETY: as `receive_frame`.
         unsafe {
             let mut to: libc::sockaddr_ll = std::mem::zeroed();
             (to.sll_family, to.sll_ifindex, to.sll_halen) = (libc::AF_PACKET as u16, card, 6);

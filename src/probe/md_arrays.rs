@@ -194,8 +194,8 @@ fn parse_empty_slots_1(text: &str) -> Vec<u32> {
     (0..).zip(states.chars()).filter(|(_, state)| *state == '.').map(|(place, _)| place).collect()
 }
 
-/// Parses a line of metadata 0.90 about a slot, if it is empty: `   1     1       0        0        1      faulty
-/// removed`.
+/// Parses a slot's line of metadata 0.90. Returns the number of the slot if the slot is empty, as in
+/// `   1     1       0        0        1      faulty removed`.
 fn parse_empty_slot_090(line: &str) -> Option<u32> {
     let mut words = line.split_whitespace();
     words.next()?.parse::<u32>().ok()?;

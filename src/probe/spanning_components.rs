@@ -26,9 +26,9 @@ struct ComponentKind {
 enum ObjectIdSource {
     /// libblkid's UUID.
     Signature,
-    /// Sixteen bytes at this offset, not all zero.
+    /// Binary UUID of 16 bytes at this offset; invalid if all are zero.
     Bytes(u64),
-    /// Characters at this offset, with their number.
+    /// Text at this offset, with its length in bytes.
     Text(u64, usize),
     /// UUID of the filesystem in a record of an xfs log.
     XfsLog,

@@ -2,7 +2,7 @@
 //! call filter. The process sees a few files and the programs of this system, and cannot write, use the network, or
 //! inspect other processes.
 //!
-//! Unlike the workers restricted by `power`, it may start other programs.
+//! Unlike the workers restricted by `privileges`, it may start other programs.
 
 use super::unprivileged::{self, NOBODY_ELSE, describe_failure};
 use crate::small_sort::GatherExt;

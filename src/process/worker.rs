@@ -1,5 +1,5 @@
-//! Sandboxed workers: this program started again as a process without privileges (`power`), which communicates over
-//! one socket.
+//! Sandboxed workers: this program started again as a process without privileges (`privileges`), which communicates
+//! over one socket.
 
 use super::STARTING;
 use std::io::{self, Read};

@@ -1,5 +1,5 @@
-//! The agent's API of [`crate::control_plane::api_types`]. `boot` issues its tokens and `caller` authorizes requests; `told` converts the allocation
-//! of a machine, `secrets` releases its secrets, `bodies` reads requests.
+//! The agent's API of [`crate::control_plane::api_types`]. `netboot` issues its tokens and `auth` authorizes requests; `wire_allocation`
+//! converts the allocation of a machine, `secrets` releases its secrets, `request_body` reads requests.
 
 pub mod request_body;
 pub mod secrets;

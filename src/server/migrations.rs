@@ -1,8 +1,8 @@
 //! Migration of a machine to the hardware of another one: the order, its states, and their transitions. Pure.
 //!
-//! `pairing` selects the disks of the target machine, `calls` handles the operator's requests and `agents` those of the two machines,
-//! `handing` builds the responses to these, and `overlay` and `files` apply the result to the operator's files. `state/moves` stores
-//! migrations.
+//! `disk_mapping` selects the disks of the target machine, `operator_requests` handles the operator's requests and `machine_requests` those
+//! of the two machines, `offer` builds the responses to these, and `owner` and `machine_file_update` apply the result to the operator's
+//! files. `state/migrations` stores migrations.
 
 pub mod cert_seen;
 pub mod certificate_approval;

@@ -1,18 +1,19 @@
 //! `drophammer serve`: the control plane for a bench or a rack.
 //!
-//! * Operator's directory: `folder`, `directory` and `definitions` read it, `keeper` watches it, `one_file` reads a single file, `input`
-//!   parses, `resolve` follows the references of an allocation, `wanted` determines its steps, `templates` the deploy templates, `sizes`
-//!   the sizes, `states` hidden and blacklisted images, `approved` approved plans, `inspect` checks everything.
-//! * State: `state` is the database, `backup` copies it, `restored` handles a restored one, `digest` the digests of images.
-//! * Machines: `boot` and `ipxe` boot them, `boot_token` signs their tokens, `caller` and `proof` authenticate them, `identity` and
-//!   `neighbours` identify them, `api` is their API, `log` their console logs, `files` their downloads, `moves` migrates them, `pxe` runs
-//!   DHCP and TFTP.
-//! * Operators: `operator` is their API, `v1` that of metal-api, `page` the web page, `calls` the table of all endpoints and `openapi` its
-//!   description, `adding` creates machine files, `power` and `freeing` switch machines, `preview` and `boot_digest` serve commands,
-//!   `watch` prints the log.
-//! * Connections: `fronts` binds sockets, `tls` encrypts, `connections` accepts, `host_names` and `request_guard` check requests,
-//!   `requests` gives them ids, `base` determines URLs, `peers`, `turns`, `descriptors`, `alarm` and `anonymous_events` limit clients,
-//!   `tidy` sanitizes texts, `metrics` counts, `notify` reports to systemd.
+//! * Operator's directory: `site_folder`, `site` and `os_definitions` read it, `site_reload` watches it, `watched_file` reads a single
+//!   file, `site_files` parses, `resolve` follows the references of an allocation, `requested_steps` determines its steps,
+//!   `deploy_templates` the deploy templates, `sizes` the sizes, `image_states` hidden and blacklisted images, `approvals` approved plans,
+//!   `check_site` checks everything.
+//! * State: `state` is the database, `backup` copies it, `restore_review` handles a restored one, `image_digests` the digests of images.
+//! * Machines: `netboot` and `ipxe` boot them, `boot_token` signs their tokens, `auth` and `privileged_port` authenticate them,
+//!   `machine_identification` and `arp` identify them, `api` is their API, `console_log` their console logs, `downloads` their downloads,
+//!   `migrations` migrates them, `pxe` runs DHCP and TFTP.
+//! * Operators: `operator` is their API, `metal_api` that of metal-api, `web` the web page, `routes` the table of all endpoints and
+//!   `openapi` its description, `create_machine` creates machine files, `power` and `free_machine` switch machines, `plan_input` and
+//!   `boot_digest` serve commands, `status_log` prints the log.
+//! * Connections: `listeners` binds sockets, `tls` encrypts, `connections` accepts, `host_names` and `request_guard` check requests,
+//!   `request_id` gives them ids, `base_url` determines URLs, `quotas`, `request_turns`, `fd_limit`, `rate_limited_log` and
+//!   `anonymous_events` limit clients, `sanitize` sanitizes texts, `metrics` counts, `systemd_notify` reports to systemd.
 
 mod anonymous_events;
 mod api;

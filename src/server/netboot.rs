@@ -47,7 +47,7 @@ pub async fn boot_script(
         // The system on its disks may be running on another machine.
         if app.state.is_barred_from_disks(&asking.id, asking.files).await? {
             app.log_rate_limited(format!(
-                "{why}. The machine takes part in a migration, so it does not boot its disk and waits"
+                "{why}. The machine takes part in a migration, so it waits instead of booting from its disk"
             ));
             return Ok(ipxe::hold_script(&base.files, &asking.id));
         }

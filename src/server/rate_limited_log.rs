@@ -18,7 +18,7 @@ const OF_ONE: u32 = 16;
 const OF_SERVER: u32 = 256;
 /// Maximum number of lines of all addresses per minute.
 const OF_ALL: u32 = 1024;
-/// Lines that each address may still cause when [`OF_ALL`] is exhausted.
+/// Number of lines per minute that each address is granted even if [`OF_ALL`] is exhausted.
 const AT_LEAST: u32 = 2;
 /// Maximum number of addresses counted per minute; lines of others are dropped.
 const ADDRESSES: usize = 4096;

@@ -6,7 +6,7 @@ use crate::format::{replace_hidden, truncate_bytes};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// Limit of the values in a document: objects, lists, and their contents. The largest inventory has some hundred thousand.
+/// Limit of the values in a document: objects, lists, and their contents. The largest inventory has several hundred thousand.
 const MOST_VALUES: usize = 400_000;
 /// Limit of a text in an operator's document.
 const OPERATOR_TEXT_BYTES: usize = 64 << 10;

@@ -1,12 +1,13 @@
-//! State of the server in a SQLite database. One thread owns the connection; all others send it jobs, which `jobs` queues fairly.
+//! State of the server in a SQLite database. One thread owns the connection; all others send it jobs, which `job_queue` queues fairly.
 //!
-//! This file contains machines, digests, and what the other modules share. `store` opens the database file, `identity` distinguishes it
-//! from others, and `schema` defines its tables. `history` and `log` store events and logs of machines, `standing` the state of an
-//! allocation, `boots` the boots that may act for a machine, `registered` its hardware, `machine_identities` its UUID and MACs, and `next`
-//! what it boots. `strangers` are machines without a file, `renamed` those with a new id, `moves` migrations, and `freed` machines of a
-//! previous tenant. `first` handles the start of a first installation, `orders` reinstalls, `proof` decides which success of either is
-//! valid, and `adopted` stores installations that the operator reports. `epoch` issues fencing tokens, and `confirmed` withholds work of a
-//! restored database until it is confirmed.
+//! This file contains machines, digests, and what the other modules share. `database_file` opens the database file, `database_id`
+//! distinguishes it from others, and `schema` defines its tables. `history` and `console_log` store events and logs of machines,
+//! `install_state` the state of an allocation, `boots` the boots that may act for a machine, `registrations` its hardware,
+//! `machine_identities` its UUID and MACs, and `next_boot` what it boots. `unknown_machines` are machines without a file, `machine_rename`
+//! those with a new id, `migrations` migrations, and `freed_machines` machines of a previous tenant. `first_install` handles the start of a
+//! first installation, `orders` reinstalls, `success_proof` decides which success of either is valid, and `adoption` stores installations
+//! that the operator reports. `epoch` issues fencing tokens, and `confirmation` withholds work of a restored database until it is
+//! confirmed.
 
 mod adoption;
 pub mod boots;

@@ -1,8 +1,8 @@
 //! The operator's web page: server-side HTML that works without JavaScript, for clients with the operator's token.
 //!
-//! `session` contains logins, `form` parses submitted forms, `shell` builds the frame of every page. `machines` is the list and `machine` a
-//! single one, with `disks`, `history`, and `outlook` for its plan; `reinstall` orders reinstalls. `lists` shows layouts, images and
-//! orders. `phase` summarizes a machine in one word, `live` sends events, `assets` are style, script and icon.
+//! `session` contains logins, `form` parses submitted forms, `frame` builds the frame of every page. `machines` is the list and `machine` a
+//! single one, with `disks`, `history`, and `plan_preview` for its plan; `reinstall` orders reinstalls. `overviews` shows layouts, images
+//! and orders. `phase` summarizes a machine in one word, `live_updates` sends events, `assets` are style, script and icon.
 
 mod assets;
 mod disks;

@@ -1,7 +1,7 @@
 //! Read-only assembly of the objects on disks, so that the inventory can inspect their contents. Not a byte of a disk
 //! changes: the disks reject writes by programs, arrays are started read-only, and only those logical volumes are
 //! activated whose activation writes nothing; others are shown through read-only mappings if LVM's metadata describe
-//! their content (`groups`).
+//! their content (`volume_groups`).
 //!
 //! Every array is started over snapshots of its members, whose changes are kept in memory, because the kernel writes
 //! to arrays that are started read-only: `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the

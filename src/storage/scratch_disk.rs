@@ -49,7 +49,7 @@ impl ScratchDisk {
         self.mounts.root().join("mnt")
     }
 
-    /// Returns whether its memory is used up.
+    /// Returns whether the memory reserved for the scratch disk is nearly exhausted.
     pub fn is_full(&self) -> bool {
         let left = statvfs(self.mounts.root()).map(|is| is.blocks_available().saturating_mul(is.fragment_size()));
         left.is_ok_and(|left| left < FULL_BYTES)

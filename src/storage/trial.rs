@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
-/// Maximum memory for a trial. An empty filesystem is mostly a hole; its metadata takes some hundred MiB for 8 TB,
+/// Maximum memory for a trial. An empty filesystem is mostly a hole; its metadata takes several hundred MiB for 8 TB,
 /// most of it the zeroed log of an xfs.
 const MOST_MEMORY_BYTES: u64 = 256 << 20;
 

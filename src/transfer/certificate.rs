@@ -1,5 +1,5 @@
-//! Certificates of the two ends of a transfer, and Ganeti's signature over them. The signature proves that the creator of a certificate
-//! knows the secret that both clusters share, which a man in the middle does not.
+//! Certificates of sender and receiver, and Ganeti's signature over them. The signature proves that the creator of a certificate knows the
+//! secret that both clusters share, which a man in the middle does not know.
 
 use super::x509::{self, CertificateFields};
 use crate::pem;

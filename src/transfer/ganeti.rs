@@ -58,7 +58,7 @@ impl GanetiMagic {
     }
 }
 
-/// Parameters on which both ends must agree.
+/// Parameters on which sender and receiver must agree.
 #[derive(Debug, Clone)]
 pub struct GanetiTerms {
     pub magic: Option<GanetiMagic>,

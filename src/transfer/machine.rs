@@ -153,7 +153,7 @@ impl OwnIdentity {
 
 /// Local device of the layout.
 pub struct TransferDevice {
-    /// Name that both ends use.
+    /// Name that sender and receiver use.
     pub name: String,
     pub path: DevicePath,
 }

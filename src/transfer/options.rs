@@ -55,13 +55,13 @@ pub struct KeyOptions {
     pub secret: Option<PathBuf>,
 }
 
-/// Options of both ends.
+/// Options of sender and receiver.
 #[derive(Debug, Args)]
 pub struct CommonOptions {
-    /// File with the private key of this end
+    /// File with the local private key
     #[arg(long, value_name = "FILE")]
     pub key: PathBuf,
-    /// File with the certificate of this end
+    /// File with the local certificate
     #[arg(long, value_name = "FILE")]
     pub cert: PathBuf,
     /// File with the certificate of the peer, the only one that is accepted
@@ -70,7 +70,7 @@ pub struct CommonOptions {
     /// File with the shared secret, with which the certificate of the peer must be signed
     #[arg(long, value_name = "FILE")]
     pub secret: Option<PathBuf>,
-    /// Word that both ends use to identify the disk
+    /// Word that identifies the disk; the same for sender and receiver
     #[arg(long, value_name = "WORD")]
     pub magic: Option<GanetiMagic>,
     /// Compression to use with Ganeti's import-export. Two drophammers compress if that is faster, regardless of this option
@@ -91,7 +91,7 @@ impl CommonOptions {
 pub struct SendOptions {
     /// HOST:PORT of the receiver
     pub to: String,
-    /// Disks, or files in place of disks. Both ends match them by NAME, or by position
+    /// Disks, or files in place of disks. Sender and receiver match them by NAME, or by position
     #[arg(required = true, value_name = "[NAME=]DISK")]
     pub disks: Vec<NamedDisk>,
     #[command(flatten)]
@@ -124,7 +124,7 @@ pub struct ReceiveOptions {
     pub overwrite: bool,
 }
 
-/// Disk with the name that both ends use for it.
+/// Disk with the name that sender and receiver use for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedDisk {
     name: Option<String>,

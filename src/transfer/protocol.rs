@@ -1,8 +1,8 @@
 //! Protocol between two drophammers: a disk in pieces, each with its digest, and finally an acknowledgement of all of them.
 //!
-//! The sender describes its disk (`TransferHello`). The receiver answers with the position from which it needs data, or with a refusal (`Answer`).
-//! Then the sender transmits pieces in the order of the disk, without gaps: bytes, zeros, unused ranges, and, if the receiver has some of
-//! the data from before, pieces that it has already. The receiver reports failure or completion (`Verdict`).
+//! The sender describes its disk (`TransferHello`). The receiver answers with the position from which it needs data, or with a refusal
+//! (`HelloAnswer`). Then the sender transmits pieces in the order of the disk, without gaps: bytes, zeros, unused ranges, and, if the
+//! receiver has some of the data from before, pieces that it has already. The receiver reports failure or completion (`ReceiverVerdict`).
 
 mod frames;
 pub mod receive;

@@ -45,7 +45,7 @@ pub struct UsedBlocks {
 enum FilesystemUsage {
     /// Not this filesystem.
     Other,
-    /// This filesystem, but unclean or unsupported, so that everything counts as used.
+    /// This filesystem, but unclean or with unsupported features: all of its blocks count as used.
     Doubtful(&'static str),
     /// This filesystem, with its used ranges.
     Used(&'static str, UsedRanges),

@@ -19,7 +19,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Limit of buffered lines. An installation has some hundred.
+/// Limit of buffered lines. An installation prints a few hundred.
 const LINES: usize = 2000;
 /// Size limit of the buffer, in bytes.
 const BYTES: usize = 512 << 10;

@@ -160,8 +160,8 @@ impl MetalApiV1 {
         Ok(machine)
     }
 
-    /// Listens to the `Wait` stream for at most `patience`. Returns whether the server ended it regularly, which means that the machine is
-    /// allocated.
+    /// Listens to the `Wait` stream for at most `patience`. Returns whether the server ended it without an error, which means that the
+    /// machine is allocated.
     fn listen_for_allocation(&self, patience: Duration) -> Result<bool, GrpcFailure> {
         let mut stream = lock_mutex(&self.stream);
         let end = Instant::now() + patience;

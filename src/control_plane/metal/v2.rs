@@ -40,9 +40,9 @@ pub struct V2Timeouts {
     pub stream: Duration,
     /// Pause after a stream that the server closed or that failed.
     pub pause: Duration,
-    /// Silence that proves that there is no allocation: an existing one is sent immediately.
+    /// Duration without a message that proves that there is no allocation: an existing one is sent immediately.
     pub silence: Duration,
-    /// The same if a mistake would erase data. Proxies may cut a stream after ten seconds.
+    /// The same, used if a mistake would erase data. Proxies may cut a stream after ten seconds.
     pub long_silence: Duration,
     /// Timeout of the confirmation that an allocation still exists.
     pub confirm: Duration,

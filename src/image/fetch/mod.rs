@@ -1,7 +1,7 @@
 //! Download of images from servers, registries and files: resolving an image and its signature, then fetching its bytes
 //! with retries.
 //!
-//! It uses no other module of `image` but `flow`, which it feeds.
+//! It uses no other module of `image` but `pipeline`, which it feeds.
 //!
 //! It provides [`resolve_image`], which resolves an image and writes nothing; [`open_source`], the bytes of one part of a resolved
 //! image; and their parameters: [`ImageSource`], [`SignatureKeys`], [`MinimumVersions`] and [`FetchRetryPolicy`]. [`ImageManifest`] is for creating images.

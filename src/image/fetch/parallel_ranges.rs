@@ -7,10 +7,10 @@
 //! lane 1: piece 1, piece 3, piece 5 … ─┘
 //! ```
 //!
-//! This only accelerates a download: `fetch` starts it if `choice` decides so, and continues with one stream wherever
-//! it ends. A lane accepts nothing but exactly the range that it requested, and a piece is read only when it is
-//! complete. There is no deadlock: a lane waits only for the reader, and the reader only for the lane whose turn it is,
-//! up to the stall timeout.
+//! This only accelerates a download: `resumable` starts it if `lane_count` decides so, and continues with one stream
+//! wherever it ends. A lane accepts nothing but exactly the range that it requested, and a piece is read only when it
+//! is complete. There is no deadlock: a lane waits only for the reader, and the reader only for the lane whose turn it
+//! is, up to the stall timeout.
 
 mod lane_count;
 

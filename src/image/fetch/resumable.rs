@@ -3,8 +3,8 @@
 //! reports that the burn has to start over.
 //!
 //! Data from another mirror must have the same total length. The digest at the end, or the chunk manifest at once
-//! (`verify`), proves that it is the same image. If one stream is slower than the link, `lanes` replace it as long as
-//! nothing goes wrong.
+//! (`chunk_verifier`), proves that it is the same image. If one stream is slower than the link, `parallel_ranges`
+//! replace it as long as nothing goes wrong.
 
 mod mirrors;
 mod parallel;
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// server that drops the connection after each byte would be retried forever.
 const PROGRESS_BYTES: u64 = 64 * 1024;
 
-const NO_STRONG_ETAG: &str = "the server sends no strong ETag to resume by";
+const NO_STRONG_ETAG: &str = "the transfer cannot be resumed: the server sends no strong ETag";
 
 /// Body of one image.
 pub struct ResumableDownload {

@@ -73,7 +73,7 @@ impl MinimumVersions {
 /// Checks the signed name of an image against `wanted`, the id of the allocation, and the minimum.
 ///
 /// # Errors
-/// Returns why it is not the image to install.
+/// Returns the reason why the signature does not name the image to install.
 pub fn check_signed_name(named: Option<&str>, wanted: Option<&str>, minimum: &MinimumVersions) -> Result<(), String> {
     let Some(named) = named else {
         return match minimum.0.is_empty() {

@@ -3,7 +3,7 @@
 //! A [`BufferPool`] has a fixed number of buffers. A stage takes one, fills it and sends it as a [`BufferChunk`], parts of which
 //! several stages can hold without a copy. When the last of them is dropped, the buffer is free again.
 //!
-//! The buffers are in private memory, or in memory shared with another process (`shared`).
+//! The buffers are in private memory, or in memory shared with another process (`shm`).
 
 use super::shm::SharedSpan;
 use super::stage_clock::StageClock;

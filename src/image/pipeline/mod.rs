@@ -1,8 +1,8 @@
 //! The pipeline of one image: from its source through digest and decoder to the consumer, in constant memory. Each
-//! stage is a thread, connected by `ring`. A stream that would replace files is held back in front of the decoder until
-//! its digest is verified (`held`). The decoder and the tar reader run in a sandboxed process (`worker` and `inside`).
+//! stage is a thread, connected by `buffer_pipe`. A stream that would replace files is held back in front of the decoder until
+//! its digest is verified (`spool`). The decoder and the tar reader run in a sandboxed process (`worker_client` and `worker_main`).
 //!
-//! It uses no other module of `image`. `get` provides a [`StreamSource`]; `tree` and `raw` read the output. It has no knowledge
+//! It uses no other module of `image`. `fetch` provides a [`StreamSource`]; `tree` and `raw` read the output. It has no knowledge
 //! of servers or disks.
 //!
 //! It provides [`Download`], a stream being downloaded, with its digest; [`WorkerStart`], the worker's side of it;

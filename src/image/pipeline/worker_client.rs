@@ -1,5 +1,5 @@
-//! The agent's side of the worker: a sandboxed process decodes the image and parses its content (`inside`), and this
-//! module receives the result.
+//! The agent's side of the worker: a sandboxed process decodes the image and parses its content (`worker_main`), and
+//! this module receives the result.
 //!
 //! ```text
 //! fetch ─┬─> digest                                            agent

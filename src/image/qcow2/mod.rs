@@ -4,7 +4,7 @@
 //! Whether a qcow2 can be converted as a stream is checked before anything is written: [`list_tables`] returns the offsets of
 //! its tables, and [`check_tables`] goes through them like [`convert`] later, without the clusters.
 //!
-//! It uses no other module of `image` but `flow`.
+//! It uses no other module of `image` but `pipeline`.
 
 mod convert;
 mod file;

@@ -59,10 +59,10 @@ pub(super) fn is_disk_image(head: &[u8]) -> bool {
             || parse_mbr(head).is_some())
 }
 
-/// Rejects an image that does not fit this disk, by as much of its first MiB as there is.
+/// Rejects an image that does not fit this disk. `head` is the first MiB of the image, or less if the image is shorter.
 ///
 /// # Errors
-/// Returns why it does not fit.
+/// Returns the reason why the image does not fit.
 pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
     let name = &disk.name;
     // The sender should have converted it to a raw disk.

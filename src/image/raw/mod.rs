@@ -4,7 +4,7 @@
 //! digest have succeeded, and so is the disk's last sector, which has the header of a backup GPT. Until then both are
 //! zero, so that neither an incomplete image nor the old content can boot.
 //!
-//! It uses no other module of `image` but `flow`, whose output it reads.
+//! It uses no other module of `image` but `pipeline`, whose output it reads.
 //!
 //! It provides [`write_image()`] to a [`RawTarget`], and the checks before it: [`check_disk_image`] and [`require_tree`], by the beginning
 //! of an image.

@@ -155,18 +155,19 @@ impl MemberClaims<'_> {
         }
         // The number is in front of the data.
         if self.has("GNU.sparse.major") && self.has("GNU.sparse.numblocks") {
-            return Some("it has its number of pieces twice".to_owned());
+            return Some("it declares the number of segments of its sparse map twice".to_owned());
         }
         let (size, real_size) = (self.records.get("GNU.sparse.size"), self.records.get("GNU.sparse.realsize"));
         if matches!((size, real_size), (Some(size), Some(real_size)) if size != real_size) {
-            return Some("it has two different lengths of its sparse file".to_owned());
+            return Some("its records contain two different lengths of the sparse file".to_owned());
         }
         if size.or(real_size).is_none() {
-            return Some("it has records of a sparse file without its length, which is not supported".to_owned());
+            return Some("it is a sparse file without a record of its length, which is not supported".to_owned());
         }
         // Python interprets the length as the extent.
         let is_small = self.records.parse_number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);
-        is_small.then(|| "it has a record of its size, but is sparse".to_owned())
+        is_small
+            .then(|| "it is a sparse file with a record of its size, which readers interpret differently".to_owned())
     }
 
     /// The size of a member beyond 8 GiB does not fit into the header, which then has 0 or the largest number.

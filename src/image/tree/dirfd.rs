@@ -32,7 +32,7 @@ impl RootEntry<'_> {
         self.directory.identity
     }
 
-    /// Returns whether it is on a preserved filesystem.
+    /// Returns whether the directory is on a preserved filesystem.
     pub fn is_merged(&self) -> bool {
         self.directory.merged
     }

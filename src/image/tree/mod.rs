@@ -8,7 +8,7 @@
 //! The tar is parsed in a sandboxed process, which sends its members to this one. `untar` trusts them no more than
 //! members of a tar.
 //!
-//! It uses no other module of `image` but `flow`, whose output it reads.
+//! It uses no other module of `image` but `pipeline`, whose output it reads.
 //!
 //! It provides [`send_members`] for the worker, and for the agent [`check_beginning`], [`MemberReceiver`] and [`untar`] below a [`UnpackRoot`],
 //! with a [`HiddenFileCounter`] over all parts of an image. [`MountsBelow`] lists what is or will be mounted there, and [`FileConflicts`]

@@ -42,7 +42,7 @@ impl TreeRemoval<'_> {
         Ok(empty)
     }
 
-    /// Removes one name of a directory. Returns whether it is gone.
+    /// Removes one entry of a directory. Returns whether the entry no longer exists.
     ///
     /// # Errors
     /// Returns the same errors as [`TreeRemoval::empty_directory`].

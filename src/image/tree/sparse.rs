@@ -27,8 +27,8 @@ impl SparseMap {
         let (mut end, mut sum) = (0, 0_u64);
         for &(offset, length) in &segments {
             let next = offset.checked_add(length).filter(|next| offset >= end && *next <= file_size);
-            end = next.ok_or_else(|| invalid_map("its pieces overlap or are outside the file"))?;
-            // This cannot overflow: the pieces are disjoint.
+            end = next.ok_or_else(|| invalid_map("its segments overlap or are outside the file"))?;
+            // This cannot overflow: the segments are disjoint.
             sum += length;
         }
         if sum != data_size {
@@ -41,10 +41,10 @@ impl SparseMap {
         if end != file_size {
             return Err(invalid_map("its map ends before the file"));
         }
-        // GNU tar reads each piece from its own block, other readers read all pieces as one.
+        // GNU tar reads each segment from its own block, other readers read all segments as one.
         let with_data = || segments.iter().filter(|(_, length)| *length > 0);
         if with_data().rev().skip(1).any(|(_, length)| length % BLOCK != 0) {
-            return Err(invalid_map("a piece of its map ends within a block, but is not the last one"));
+            return Err(invalid_map("a segment of its map ends within a block, but is not the last one"));
         }
         Ok(SparseMap { segments, file_size })
     }
@@ -71,7 +71,7 @@ impl SparseMap {
         };
         let count = records.parse_number("GNU.sparse.numblocks")?;
         if !numbers.len().is_multiple_of(2) || count.is_some_and(|count| count != numbers.len() as u64 / 2) {
-            return Err(invalid_map("its map does not have the declared number of pieces"));
+            return Err(invalid_map("its map does not have the declared number of segments"));
         }
         SparseMap::new(pair_segments(&numbers)?, file_size, data_size)
     }
@@ -84,7 +84,7 @@ impl SparseMap {
         let mut lines =
             DecimalLines { stream, block: [0; BLOCK as usize], at: BLOCK as usize, read: 0, limit: data_size };
         let count = usize::try_from(lines.next_number()?).ok().filter(|count| *count <= MOST_SEGMENTS);
-        let count = count.ok_or_else(|| invalid_map("its map has too many pieces"))?;
+        let count = count.ok_or_else(|| invalid_map("its map has too many segments"))?;
         // The vector grows with the data received, not with the declared count.
         let mut segments = Vec::new();
         for _ in 0..count {
@@ -113,7 +113,7 @@ pub fn add_segments(segments: &mut Vec<(u64, u64)>, pieces: &[GnuSparseHeader], 
         }
         segments.push((piece.offset()?, piece.length()?));
     }
-    if segments.len() > MOST_SEGMENTS { Err(invalid_map("its map has too many pieces")) } else { Ok(()) }
+    if segments.len() > MOST_SEGMENTS { Err(invalid_map("its map has too many segments")) } else { Ok(()) }
 }
 
 struct DecimalLines<'a, R> {
@@ -148,7 +148,7 @@ impl<R: Read> DecimalLines<'_, R> {
 
 fn pair_segments(numbers: &[u64]) -> io::Result<Vec<(u64, u64)>> {
     if numbers.len() / 2 > MOST_SEGMENTS {
-        return Err(invalid_map("its map has too many pieces"));
+        return Err(invalid_map("its map has too many segments"));
     }
     Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
 }
@@ -204,7 +204,7 @@ mod tests {
             ("x\n", "instead of a number"),
             ("\n", "instead of a number"),
             ("-1\n", "instead of a number"),
-            ("999999999\n", "too many pieces"),
+            ("999999999\n", "too many segments"),
             ("3\n0\n10\n", "too long"),
             ("111111111111111111111111\n", "too long"),
         ] {

@@ -87,7 +87,7 @@ proptest! {
     fn any_tree_arrives_as_it_was(names in names()) {
         let (tree, out, root) = (tempfile::tempdir()?, tempfile::tempdir()?, tempfile::tempdir()?);
         make(tree.path(), &names);
-        // An empty one is refused: `pack` takes it for a wrong path.
+        // An empty one is refused: `pack_image` takes it for a wrong path.
         prop_assume!(fs::read_dir(tree.path())?.next().is_some());
         pack_image(&with_key(options(tree.path(), &out.path().join("image.tar.zst")), "one.key")).unwrap();
         burn(&serve(out.path()), "one.pub", root.path()).unwrap();

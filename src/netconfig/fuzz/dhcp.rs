@@ -37,7 +37,7 @@ impl Client {
         std::fs::write(folder.path().join("dhcp-event"), instrumented(&path)).unwrap();
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path().join("dhcp-event"), executable).unwrap();
-        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/network/fuzz/dhcp_offers.py");
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/netconfig/fuzz/dhcp_offers.py");
         let mut child = Command::new("unshare")
             .args(["--map-root-user", "--net", "/usr/bin/python3", program, &path, "dhcp-event"])
             .stdin(Stdio::piped())

@@ -18,7 +18,7 @@ use crate::newroot::NewRoot;
 use crate::newroot::chroot::{Chroot, TargetRunner};
 use crate::plan::FinishInputs;
 
-/// List that restricts LVM to these devices (lvmdevices(8)).
+/// LVM's devices file: LVM uses only the devices listed in it (lvmdevices(8)).
 const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
 
 /// Boot configuration of a migrated system.

@@ -28,7 +28,7 @@ pub fn disable_entries(root: &NewRoot, say: LogSink) -> Result<()> {
     root.rewrite_file(CRYPTTAB, 0o600, lines.as_bytes())?;
     let names = names.join(", ");
     say(&format!(
-        "{CRYPTTAB} of the image lists {names}, which the layout does not create: its lines were commented out"
+        "{CRYPTTAB} of the image lists {names}, which the layout does not create: all entries of the file were commented out"
     ));
     Ok(())
 }
@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "/etc/crypttab of the image lists root, swap, which the layout does not create: its lines were commented out"
+                "/etc/crypttab of the image lists root, swap, which the layout does not create: all entries of the file were commented out"
             ]
         );
         let expected = "# <target> <source>\n\n# drophammer: root UUID=1 none luks\n# drophammer:   swap /dev/sda3 /dev/urandom swap\n";

@@ -323,7 +323,7 @@ impl<'a> PlanDecider<'a> {
         if !wiped.is_empty() {
             let on = wiped.join(", ");
             self.warn(format!(
-                "volume {} lies on {on}, which a reinstall wipes: as long as it is in the list, a reinstall is refused",
+                "volume {} lies on {on}, which a reinstall wipes: as long as the volume is listed, reinstalls are refused",
                 volume.name
             ));
         }

@@ -13,9 +13,12 @@ use crate::small_sort::GatherExt;
 impl PlanDecider<'_> {
     /// Decides on a volume that is marked for deletion.
     ///
-    /// | the volume, on this machine | | |---|---| | is on a device that is not wiped | kept | | is on a device that this reinstall
-    /// recreates | refused, like an unmarked one: it may still be in use | | may be in an encrypted group or filesystem that this reinstall
-    /// recreates without having opened it | refused | | does not exist | left: nothing is written for it |
+    /// | the volume, on this machine | |
+    /// |---|---|
+    /// | is on a device that is not wiped | kept |
+    /// | is on a device that this reinstall recreates | refused, like an unmarked one: it may still be in use |
+    /// | may be in an encrypted group or filesystem that this reinstall recreates without having opened it | refused |
+    /// | does not exist | left: nothing is written for it |
     pub(super) fn decide_deleted(&mut self, volume: &K8sVolume) -> Result<VolumeDecision, VolumeRefusal> {
         let decision = match &volume.source {
             VolumeSource::Raw(path) => self.leave_raw(volume, Some(path)),

@@ -1,10 +1,12 @@
 //! Refuses to prepare a Kubernetes volume a second time while its data may exist.
 //!
-//! | the volume is not found on a device that is not wiped, and | this plan prepares it | |---|---| | a file or a device with its UUID is
-//! elsewhere in the machine, on a disk that is not wiped | refused | | the control plane or an install marker records that it was prepared
-//! | refused, unless the plan erases the recorded data, or the operator discards the recorded disks | | an attempt was preparing it on a
-//! disk that is absent | refused | | neither control plane nor marker records volumes, and an object that could not be inspected may
-//! contain it | refused | | otherwise | yes |
+//! | the volume is not found on a device that is not wiped, and | this plan prepares it |
+//! |---|---|
+//! | a file or a device with its UUID is elsewhere in the machine, on a disk that is not wiped | refused |
+//! | the control plane or an install marker records that it was prepared | refused, unless the plan erases the recorded data, or the operator discards the recorded disks |
+//! | an attempt was preparing it on a disk that is absent | refused |
+//! | neither control plane nor marker records volumes, and an object that could not be inspected may contain it | refused |
+//! | otherwise | yes |
 
 use super::super::decide::PlanDecider;
 use super::super::describe::describe_record;
@@ -81,7 +83,7 @@ impl<'a> PlanDecider<'a> {
         let was = describe_preparation(record);
         if self.are_discarded(&record.disks) {
             self.warn(format!(
-                "volume {} {was}: the operator discards those data, and it is prepared again",
+                "volume {} {was}: those data will be discarded, as requested by the operator, and the volume is prepared again",
                 volume.name
             ));
             return Ok(());

@@ -1,8 +1,12 @@
 //! Check whether LVM can add a volume to a preserved group, as far as the inventory shows. The rehearsal covers the rest.
 //!
-//! | the group | a new volume | |---|---| | has read-only metadata | refused | | has as many volumes as its limit | refused | | has less
-//! free space on allocatable physical volumes than the volume needs | refused | | allocates contiguously, and has no free area of that size
-//! | refused | | anything else | tried in the rehearsal, on snapshots |
+//! | the group | a new volume |
+//! |---|---|
+//! | has read-only metadata | refused |
+//! | has as many volumes as its limit | refused |
+//! | has less free space on allocatable physical volumes than the volume needs | refused |
+//! | allocates contiguously, and has no free area of that size | refused |
+//! | anything else | tried in the rehearsal, on snapshots |
 
 use crate::format;
 use crate::inventory::{GroupAllocation, LvmVolumeGroup};

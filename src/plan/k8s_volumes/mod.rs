@@ -2,11 +2,15 @@
 //!
 //! An implementation of the table in docs/plan.md.
 //!
-//! | | | |---|---| | its UUID is on a device that is not wiped | kept, wherever that is | | a blank disk that the layout does not list |
-//! created: the volume names that disk, and nothing else is written to it | | a device that this plan creates | created; refused on a disk
-//! that this reinstall wipes | | free space of a preserved group, a new file in a preserved filesystem | added | | it was prepared before,
-//! and its data are not found | refused: they may be on a disk that is absent or unreadable ([`earlier_preparation`]) | | it is marked for deletion |
-//! kept if it exists, otherwise left | | anything else | refused, by the name of the volume |
+//! | |  |
+//! |---|---|
+//! | its UUID is on a device that is not wiped | kept, wherever that is |
+//! | a blank disk that the layout does not list | created: the volume names that disk, and nothing else is written to it |
+//! | a device that this plan creates | created; refused on a disk that this reinstall wipes |
+//! | free space of a preserved group, a new file in a preserved filesystem | added |
+//! | it was prepared before, and its data are not found | refused: they may be on a disk that is absent or unreadable ([`earlier_preparation`]) |
+//! | it is marked for deletion | kept if it exists, otherwise left |
+//! | anything else | refused, by the name of the volume |
 
 mod block_devices;
 mod deleted_volumes;

@@ -4,9 +4,19 @@
 //! Allocated by mkfs.ext4 (e2fsprogs 1.47.0) and mkfs.xfs (xfsprogs 6.1.0) without options in a sparse file on ext4; on xfs and btrfs it is
 //! the same within 1 %, on ext3 less. KiB:
 //!
-//! | file | ext4 | xfs | |---|---|---| | 64 MiB | 4,480 | refused by mkfs.xfs | | 300 MiB | 8,624 | 65,868 | | 1 GiB | 33,428 | 65,868 | |
-//! 10 GiB | 69,868 | 65,868 | | 64 GiB | 529,100 | 65,868 | | 100 GiB | 529,544 | 65,868 | | 128 GiB | 1,054,088 | 65,868 | | 500 GiB |
-//! 1,058,420 | 256,332 | | 1 TiB | 1,064,668 | 524,620 | | 4 TiB | 1,106,176 | 2,087,244 | | 15 TiB | 1,272,140 | 2,087,508 |
+//! | file | ext4 | xfs |
+//! |---|---|---|
+//! | 64 MiB | 4,480 | refused by mkfs.xfs |
+//! | 300 MiB | 8,624 | 65,868 |
+//! | 1 GiB | 33,428 | 65,868 |
+//! | 10 GiB | 69,868 | 65,868 |
+//! | 64 GiB | 529,100 | 65,868 |
+//! | 100 GiB | 529,544 | 65,868 |
+//! | 128 GiB | 1,054,088 | 65,868 |
+//! | 500 GiB | 1,058,420 | 256,332 |
+//! | 1 TiB | 1,064,668 | 524,620 |
+//! | 4 TiB | 1,106,176 | 2,087,244 |
+//! | 15 TiB | 1,272,140 | 2,087,508 |
 //!
 //! The formulas below exceed all of these: the journal or log that the tool chooses for the size, and metadata. With options that change
 //! the amount written (`-E nodiscard,lazy_itable_init=0` takes 2.2 GB for 100 GiB), all inode tables count as written. A block volume gets

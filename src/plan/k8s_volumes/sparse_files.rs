@@ -15,11 +15,14 @@ use crate::layout::{FilesystemFormat, FilesystemSpec};
 impl<'a> PlanDecider<'a> {
     /// Decides on a volume in a file.
     ///
-    /// | the filesystem that contains the file | | |---|---| | is created by this installation | created, with a warning if a reinstall
-    /// recreates the filesystem | | is created by this reinstall, next to preserved ones | refused: the file would be lost | | is
-    /// preserved, and contains the file | kept | | is preserved, and does not contain it | added, unless it is mounted read-only | | does
-    /// not support a file of that size | refused | | has too little space for what mkfs writes to the file ([`super::sparse_file_space`]) |
-    /// refused |
+    /// | the filesystem that contains the file | |
+    /// |---|---|
+    /// | is created by this installation | created, with a warning if a reinstall recreates the filesystem |
+    /// | is created by this reinstall, next to preserved ones | refused: the file would be lost |
+    /// | is preserved, and contains the file | kept |
+    /// | is preserved, and does not contain it | added, unless it is mounted read-only |
+    /// | does not support a file of that size | refused |
+    /// | has too little space for what mkfs writes to the file ([`super::sparse_file_space`]) | refused |
     pub(super) fn decide_sparse(
         &mut self,
         volume: &K8sVolume,
@@ -39,7 +42,10 @@ impl<'a> PlanDecider<'a> {
             }
             FilesystemFate::Tmpfs => return Err(Some(format!("is a file below {path}, which is a tmpfs"))),
             FilesystemFate::Kept { .. } if self.is_unopened(wanted) => {
-                self.warn(format!("volume {}: the machine checks for its file when it opens {path}", volume.name));
+                self.warn(format!(
+                    "volume {}: the machine will check for its backing file once {path} is unlocked",
+                    volume.name
+                ));
                 PersistentVerdict::Extend
             }
             FilesystemFate::Kept { .. } => self.keep_sparse(volume, size_bytes, path)?,
@@ -141,7 +147,10 @@ impl<'a> PlanDecider<'a> {
         let is_preview = self.request.claim.is_none() && self.inventory.filesystems.is_empty();
         match failure {
             None if is_preview => {
-                self.warn(format!("volume {}: the machine checks for its file when it mounts {path}", volume.name));
+                self.warn(format!(
+                    "volume {}: the machine will check for its backing file once {path} is mounted",
+                    volume.name
+                ));
                 Ok(PersistentVerdict::Extend)
             }
             why => Err(Some(format!(

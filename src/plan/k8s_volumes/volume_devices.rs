@@ -16,7 +16,7 @@ const MAXIMUM_COMPARED: usize = 32;
 pub(super) struct VolumeDevice<'a> {
     pub device: &'a DevicePath,
     pub unit: StackUnit<'a>,
-    /// Whether the UUID is at the place for the mode of the volume, and the device has no second signature.
+    /// Whether the UUID is in the location that the mode of the volume requires, and the device has no second signature.
     pub is_plain: bool,
 }
 
@@ -107,7 +107,7 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns whether it is a partition with that GUID, or a signature on it has that UUID.
+/// Returns whether the device is a partition with that GUID, or has a signature with that UUID.
 pub(super) fn has_uuid(unit: StackUnit, uid: Uuid) -> bool {
     has_guid(unit, uid) || has_signature(unit, uid)
 }

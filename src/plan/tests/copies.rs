@@ -44,7 +44,7 @@ fn a_copy_on_a_disk_to_be_wiped_is_refused_until_that_disk_is_given_up() {
     let given = |serial: &str| InstallClaim { give_up: vec![serial.to_owned()], ..claim() };
     reinstall(&layout(), &inventory, given("B0")).unwrap_err();
     let plan = reinstall(&layout(), &inventory, given("A0")).unwrap();
-    let warned = format!("{said}: the operator discards its data");
+    let warned = format!("{said}: its data will be discarded, as requested by the operator");
     assert!(plan.warnings.contains(&warned), "{:?}", plan.warnings);
     // Where nothing names the disk.
     inventory.disks[0].serial.clear();

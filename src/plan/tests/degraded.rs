@@ -131,7 +131,7 @@ fn a_blank_kept_partition_gets_its_filesystem() {
     srv.blank = true;
     let plan = make(&super::layout(), &inventory, InstallMode::Reinstall).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Keep);
-    let said = "/dev/sdb1 must be kept with ext4 \"srv\", but samples of it are blank: the filesystem is created if the whole device is zero";
+    let said = "/dev/sdb1 must be kept with ext4 \"srv\", but the samples read from it are blank: the filesystem will be created if the whole device contains only zeros";
     assert_eq!(plan.warnings[0], said);
     let kept = operations(&plan, StageName::StorageMountKept);
     assert!(

@@ -128,7 +128,7 @@ fn data_that_the_operator_gives_up_are_wiped() {
     let plan =
         reinstall(&layout_with_scratch(), &inventory, InstallClaim { give_up: vec!["s1".to_owned()], ..claim() })
             .unwrap();
-    assert!(plan.to_string().contains("; the operator discards its data\n"), "{plan}");
+    assert!(plan.to_string().contains("; its data will be discarded, as requested by the operator\n"), "{plan}");
     let other = InstallClaim { give_up: vec!["s0".to_owned(), String::new()], ..claim() };
     assert!(reinstall(&layout_with_scratch(), &inventory, other.clone()).is_err());
     // Nothing names a disk without serial number.

@@ -98,7 +98,9 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
         let plan = reinstall(&layout(), &inventory, given).unwrap();
         assert!(
-            plan.warnings.iter().any(|said| said.ends_with("The operator discards the content of /dev/sda")),
+            plan.warnings
+                .iter()
+                .any(|said| said.ends_with("The content of /dev/sda will be discarded, as requested by the operator")),
             "{plan}"
         );
         let another = InstallClaim { give_up: vec!["B0".to_owned(), String::new()], ..claim() };

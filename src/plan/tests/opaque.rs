@@ -109,7 +109,10 @@ fn an_installation_over_what_was_not_seen_is_refused_by_name() {
 
         let given = InstallClaim { give_up: vec!["A0".to_owned()], ..another() };
         let plan = install(&layout(), &inventory, given).unwrap();
-        let warned = plan.warnings.iter().any(|said| said.contains("the operator discards the content of sda"));
+        let warned = plan
+            .warnings
+            .iter()
+            .any(|said| said.contains("the content of sda will be discarded, as requested by the operator"));
         assert!(warned && plan.opaque.len() == 1, "{name}: {plan}");
         for other in [vec!["B0".to_owned()], vec![String::new()]] {
             install(&layout(), &inventory, InstallClaim { give_up: other, ..another() }).unwrap_err();

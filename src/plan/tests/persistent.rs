@@ -266,7 +266,10 @@ fn files_of_an_encrypted_filesystem_stay_with_it() {
     closed.stacked.retain(|stacked| stacked.kind != inventory::StackedDeviceKind::Crypt);
     closed.stacked.iter_mut().for_each(|stacked| stacked.uses.clear());
     let plan = planned(&layout, &closed, InstallMode::Reinstall, std::slice::from_ref(&volume)).unwrap();
-    assert!(plan.warnings.iter().any(|said| said.contains("volume small: the machine checks for its file")), "{plan}");
+    assert!(
+        plan.warnings.iter().any(|said| said.contains("volume small: the machine will check for its backing file")),
+        "{plan}"
+    );
     let mut deleted = volume.clone();
     deleted["metadata"]["deletionTimestamp"] = json!("2026-11-24T12:00:00Z");
     for volume in [volume, deleted] {

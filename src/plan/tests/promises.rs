@@ -71,7 +71,7 @@ fn an_operator_changes_a_promise_by_saying_so() {
     let claim = InstallClaim { change_promise: true, ..claim() };
     let plan = reinstall(&edited(), &installed_now(), claim).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Wipe);
-    assert!(plan.to_string().contains(": the operator changes the wipe policy\n"), "{plan}");
+    assert!(plan.to_string().contains(": the wipe policy will be changed, as requested by the operator\n"), "{plan}");
     let [Operation::Run(SessionOp::WriteMarker(marker))] = super::stacks::operations(&plan, StageName::TargetMarker)
     else {
         panic!("{plan}")
@@ -149,7 +149,7 @@ fn the_recorded_kept_disk_that_reads_blank_is_refused() {
     let given = InstallClaim { give_up: vec!["B0".to_owned()], ..claim() };
     let plan = reinstall(&layout(), &blanked("B0"), given).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Make);
-    assert!(plan.to_string().contains("the operator discards its data"), "{plan}");
+    assert!(plan.to_string().contains("its data will be discarded, as requested by the operator"), "{plan}");
     // One that was replaced is made anew, also by the attempt after the one that has begun with it.
     let inventory = blanked("Z9");
     let plan = reinstall(&layout(), &inventory, claim()).unwrap();

@@ -102,8 +102,11 @@ fn what_is_blank_identified_or_given_up_is_erased() {
         let claim = InstallClaim { give_up: vec![given.to_owned()], ..forgotten() };
         let plan = install(&one_disk(), &inventory, claim);
         assert_eq!(plan.is_ok(), is_erased, "{given}");
-        let warns =
-            |plan: &Plan| plan.warnings.iter().any(|warning| warning.ends_with("the operator discards its data"));
+        let warns = |plan: &Plan| {
+            plan.warnings
+                .iter()
+                .any(|warning| warning.ends_with("its data will be discarded, as requested by the operator"))
+        };
         assert!(plan.is_ok_and(|plan| warns(&plan)) == is_erased, "{given}");
     }
 }

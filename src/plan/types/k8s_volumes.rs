@@ -13,7 +13,7 @@ use uuid::Uuid;
 pub struct PersistentVolume {
     pub name: String,
     pub uid: Uuid,
-    /// Type and filesystem, as `rawBlockDevice ext4`.
+    /// Type and filesystem, such as `rawBlockDevice ext4`.
     pub kind: String,
     /// Device name during the installation. For a sparse volume, its file in the installed system.
     pub device: DevicePath,

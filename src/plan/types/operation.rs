@@ -1,7 +1,7 @@
 //! Operations, which the executor carries out one after the other. Each operation contains all of its inputs, so that the executor needs no
 //! lookups.
 //!
-//! Matches on operations have no catch-all arm: a new operation does not compile until every place handles it.
+//! Matches on operations have no catch-all arm: a new operation does not compile until every match handles it.
 
 use super::{
     BootEntries, BurnDisk, ByteRange, CreateArray, CreateGroup, CreateSystem, CreateVolume, CrypttabEntry,

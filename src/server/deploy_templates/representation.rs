@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TemplateForm {
     Ironic,
-    /// Format of the proposal: without links and times, and lists contain complete templates.
+    /// Format of Ironic's design document for deploy templates: without links and times; lists contain complete templates.
     Proposed,
 }
 

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
-/// The operator's turn, without a document. No other request changes anything until it is dropped.
+/// Exclusive right of one of the operator's requests to make changes, until this is dropped; for a request without a document.
 pub struct EditTurn {
     pub app: Arc<AppState>,
     pub peer: ClientAddress,
@@ -23,7 +23,8 @@ pub struct EditTurn {
     _turn: OwnedMutexGuard<()>,
 }
 
-/// The operator's turn with a document of at most `BYTES` bytes. The document is read first, so that a slow sender does not block others.
+/// The same right, for a request with a document of at most `BYTES` bytes. The document is read first, so that a slow sender does not block
+/// others.
 pub struct EditRequest<T, const BYTES: usize> {
     pub asked: T,
     pub turn: EditTurn,

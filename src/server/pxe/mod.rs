@@ -1,7 +1,8 @@
 //! `--pxe NIC`: machines on that NIC's network boot from this server. dnsmasq serves DHCP and TFTP, and is started, supervised and stopped
 //! here.
 //!
-//! `card` inspects the NIC, `conf` generates the configuration of dnsmasq, `home` manages its directory, `keeper` supervises it.
+//! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages its directory, `supervisor`
+//! supervises it.
 
 mod dnsmasq_config;
 mod dnsmasq_directory;

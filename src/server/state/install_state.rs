@@ -63,7 +63,7 @@ pub struct InstallState {
 }
 
 impl InstallState {
-    /// Returns whether it is installed, as reported by the machine or the operator.
+    /// Returns whether the machine is installed, as reported by the machine or the operator.
     pub fn is_installed(&self) -> bool {
         self.succeeded || self.adopted
     }

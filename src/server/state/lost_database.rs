@@ -11,7 +11,7 @@ pub fn record_loss(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE identity SET lost = ?1", [now()]).map(drop)
 }
 
-/// Returns whether an installation on the machine may have been forgotten with a lost database.
+/// Returns whether the record of an installation on the machine may have been lost with an earlier database.
 pub fn is_unremembered(connection: &Connection, machine: &str) -> rusqlite::Result<bool> {
     connection.query_row(MACHINE, [machine], |row| row.get(0))
 }

@@ -1,4 +1,4 @@
-//! Orders for reinstalls: placed, started, reported and cancelled here. `next` serves and abandons them.
+//! Orders for reinstalls: placed, started, reported and cancelled here. `next_boot` serves and abandons them.
 //!
 //! Each of these is one durable transaction: a crash leaves the order as before or as after it. A repeated request finds that it was done.
 

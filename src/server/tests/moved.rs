@@ -432,7 +432,7 @@ async fn another_card_does_not_boot_what_was_moved() {
     server.looks(&one).await;
     assert_eq!(server.begins_to_receive(&two).await.status, 200);
     assert_eq!(by_both(&server).await, ["waits", "waits"], "copying");
-    server.heard("does not boot its disk and waits").await;
+    server.heard("waits instead of booting from its disk").await;
     assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
     assert_eq!(by_both(&server).await, ["waits", "disk"], "booting");
     server.files_say("two", "one").await;

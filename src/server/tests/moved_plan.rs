@@ -14,7 +14,7 @@ use crate::plan_request;
 use crate::server::plan_input::PlanInput;
 use uuid::Uuid;
 
-/// As `plan::carry` has it of the layout.
+/// As `plan::check_migration` has it of the layout.
 fn carried() -> Value {
     json!({
         "marker": marker(ONE),

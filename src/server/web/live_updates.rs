@@ -77,7 +77,7 @@ impl LiveUpdates {
         self.set_state(machine, Some(event.clone()));
     }
 
-    /// Records a change other than an event, such as a report or an order.
+    /// Records a change that is not a progress event: for example an order, or a report of the result.
     pub fn record_change(&self, machine: &str) {
         self.set_state(machine, None);
     }

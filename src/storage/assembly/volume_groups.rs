@@ -5,7 +5,7 @@ use crate::probe::{self, DeviceRange, LVM_COPY, LVM_LOOKS, VolumeMapping};
 use crate::process::ToolCommand;
 use crate::storage::block_device;
 
-/// Types of logical volumes that only map. Others write on activation: dm-raid its superblocks, mirrors their log,
+/// Types of logical volumes whose activation writes nothing. Activation of other types writes: dm-raid its superblocks, mirrors their log,
 /// thin pools their transaction. The lock on the disk does not prevent that, because it applies to programs and not
 /// to the kernel (bio_check_ro in block/blk-core.c since 4.18).
 const HARMLESS: [&str; 2] = ["linear", "striped"];
@@ -15,8 +15,8 @@ const HARMLESS: [&str; 2] = ["linear", "striped"];
 /// letter where a lock would make it a capital).
 const PLAIN: &str = "lv_attr=~^-.[a-z]";
 
-/// Activates the volumes that only map, and maps those whose content is described by LVM's metadata. Returns the
-/// volumes that failed; the caller checks which of them are shown nevertheless.
+/// Makes the group's volumes readable: activates those whose activation writes nothing, and creates read-only mappings for
+/// others, as LVM's metadata describes them. Returns the volumes that failed; the caller checks which of these are readable nevertheless.
 pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
     let mut failed = Vec::new();
     if let Err(why) = require_lvm_name("volume group", &group.name) {

@@ -153,7 +153,7 @@ fn fit_crowded(file: &NamedTempFile, sector: u64) -> io::Result<()> {
     fit_on_disk(&disk, sector, file.as_file().metadata()?.len(), None, None)
 }
 
-/// `fit_table` itself reads both tables again.
+/// `fit_on_disk` itself reads both tables again.
 #[test]
 fn the_old_backup_goes_but_not_where_the_new_one_lies() {
     for sector in [512, 4096] {

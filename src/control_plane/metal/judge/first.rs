@@ -377,14 +377,14 @@ fn judge_first_reinstalls() {
         let log = first.rack.log();
         assert_eq!((&log["aborted"], &log["allocation"]["reinstall"]), (&json!(true), &json!(true)));
     }
-    // A person has mended what was wrong.
+    // An operator has corrected the cause.
     let (control, _, order) = boots();
     assert_eq!((order.attempt, order.begun, order.disks.len()), (4, true, 1));
     begin(&control).unwrap();
     control.report_result(&InstallResult { allocation: ONE.into(), order: Some("1".into()), ..ended() }).unwrap();
     assert_eq!(first.rack.log()["allocation"]["reinstall"], json!(false));
     first.rack.steer("allocate", &reinstall());
-    assert_eq!(boots().2.attempt, 1, "what is over is forgotten");
+    assert_eq!(boots().2.attempt, 1, "a completed reinstall does not count as an attempt");
     // Preserved contents have changed, so no other attempt follows.
     let (control, ..) = boots();
     begin(&control).unwrap();

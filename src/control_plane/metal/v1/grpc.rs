@@ -24,7 +24,7 @@ use tokio_rustls::TlsConnector;
 /// Timeout of the TLS connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Size limit of a message. The server's have some hundred bytes.
+/// Size limit of a message. The server's messages have a few hundred bytes.
 const MESSAGE_BYTES: u32 = 1 << 20;
 const HEADER_BYTES: u32 = 64 << 10;
 

@@ -16,7 +16,7 @@ use time::format_description::well_known::Rfc3339;
 
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Size limit of a response. The largest layouts have some ten thousand bytes, and user data has 32 KiB.
+/// Size limit of a response. The largest layouts have tens of thousands of bytes, and user data has 32 KiB.
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
 /// Length of a salt.

@@ -152,7 +152,11 @@ impl ConnectClient {
     }
 
     fn parse_end(&self, method: &str, text: &[u8]) -> Result<FirstEvent, ConnectFailure> {
-        let end: Value = serde_json::from_slice(text).unwrap_or_default();
+        // A message that cannot be parsed may be an error of the server; an empty one is a regular end.
+        let end: Value = match text {
+            [] => Value::Null,
+            text => serde_json::from_slice(text).map_err(|error| self.parse_failure(method, &error.to_string()))?,
+        };
         match end.get("error") {
             None => Ok(FirstEvent::End),
             Some(error) => Err(self.classify_error(method, error, None)),

@@ -124,6 +124,22 @@ fn a_stream_that_ends_is_waited_for_again() {
     assert_eq!(control.fetch_machine().unwrap().allocation.unwrap().console_password, allocation.console_password);
 }
 
+#[test]
+fn the_end_of_a_stream_that_cannot_be_parsed_is_reported() {
+    let closed = "the server closed the stream";
+    let unparsable = "cannot parse the response";
+    for (text, reason) in
+        [("", closed), ("{}", closed), ("{\"error\": {\"code\": \"unau", unparsable), ("<html>", unparsable)]
+    {
+        let (control, _server) = control(QUICK, move |_, _| {
+            let head = [&[2][..], &(text.len() as u32).to_be_bytes()].concat();
+            Act { body: Some([&head[..], text.as_bytes()].concat()), ..Act::default() }
+        });
+        let error = control.machine_pool().unwrap().is_allocated(false).unwrap_err().to_string();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+}
+
 /// Nothing is erased because an answer did not arrive.
 #[test]
 fn nobody_has_a_machine_only_where_a_living_server_is_silent() {

@@ -69,7 +69,7 @@ pub fn resolve_reference(
     Ok(ResolvedImage { url: reference.url.clone(), digest, parts, layered: true, signed_by, signed_as })
 }
 
-/// Parses a digest of a registry. It proves the image, so md5 is rejected.
+/// Parses a digest of a registry. The image is authenticated by it, so md5 is rejected.
 fn parse_strong_digest(text: &str) -> std::result::Result<Digest, String> {
     let digest: Digest = text.parse()?;
     match digest.kind {

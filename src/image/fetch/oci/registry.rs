@@ -64,7 +64,7 @@ impl<'a> RegistryRepository<'a> {
     /// Fetches the manifest with this tag; `None` if there is none.
     ///
     /// # Errors
-    /// Returns an error if the registry does not answer the question.
+    /// Returns an error if the registry sends neither a manifest nor a 404.
     pub fn fetch_tagged(&mut self, tag: &str) -> Result<Option<Vec<u8>>> {
         let url = format!("{}/manifests/{tag}", self.reference.base);
         match self.fetch_document(&url, MANIFEST_BYTES)? {

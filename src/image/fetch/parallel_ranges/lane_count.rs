@@ -14,7 +14,7 @@ const CHANCES: u32 = 3;
 pub struct LaneRules {
     /// Duration of a measurement. Half of it passes before the first one, as a warm-up.
     pub window: Duration,
-    /// Minimum rest of the image, in bytes, for which more lanes are worthwhile.
+    /// Minimum number of remaining bytes for which more lanes are worthwhile.
     pub least_bytes: u64,
     /// Memory of all lanes together, in bytes.
     pub memory_bytes: u64,

@@ -29,7 +29,7 @@ pub enum PayloadKind {
     Qcow2,
     /// The beginning of a qcow2, to list the offsets of its tables.
     Qcow2Head,
-    /// The beginning of a qcow2 and its tables, to check whether they are in order.
+    /// The beginning of a qcow2 and its tables, to check whether the image can be converted as a stream.
     Qcow2Tables,
 }
 
@@ -47,7 +47,7 @@ impl PayloadKind {
 }
 
 impl CompressionFormat {
-    /// Returns `None` for an unknown format. `PayloadKind` means a tar.
+    /// Returns `None` for an unknown format. `Plain` means a tar.
     pub fn detect(start: &[u8]) -> Option<CompressionFormat> {
         match start {
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(CompressionFormat::Zstd),

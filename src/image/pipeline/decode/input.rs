@@ -41,7 +41,7 @@ impl CompressedInput {
         self.barren.clone()
     }
 
-    /// Sets the clock that waits are counted on from now on.
+    /// Sets the clock that records waiting times from this call on.
     pub fn count_on(&mut self, clock: Arc<StageClock>) {
         self.source.count_on(clock);
     }

@@ -114,8 +114,7 @@ fn what_a_reinstall_makes_anew_carries_no_volume() {
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc")];
     let first = planned(&layout, &machine(), InstallMode::Install, &volumes).unwrap();
     assert_eq!(shown(&first), ["data /dev/sdc make sdc"]);
-    let said =
-        "volume data lies on /dev/sdc, which a reinstall wipes: as long as it is in the list, a reinstall is refused";
+    let said = "volume data lies on /dev/sdc, which a reinstall wipes: as long as the volume is listed, reinstalls are refused";
     assert!(first.warnings.contains(&said.to_owned()), "{first}");
     let inventory = after(&first, machine());
     let said = refused(&layout, &inventory, InstallMode::Reinstall, &volumes);

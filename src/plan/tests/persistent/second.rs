@@ -133,7 +133,12 @@ fn no_spare_disk_is_taken_for_a_volume_whose_disk_is_not_seen() {
             assert!(try_on(&gone, Some(recorder), &["spare sdc"]).is_err(), "that is another disk");
             let plan = try_on(&gone, Some(recorder), &["serial of sdc"]).unwrap();
             assert_eq!(shown(&plan), ["data /dev/sdc make sdc"]);
-            assert!(plan.warnings.iter().any(|said| said.contains("the operator discards those data")), "{plan}");
+            assert!(
+                plan.warnings
+                    .iter()
+                    .any(|said| said.contains("those data will be discarded, as requested by the operator")),
+                "{plan}"
+            );
         }
     }
 }
@@ -174,7 +179,7 @@ fn a_file_is_made_only_where_it_never_was() {
     unread.filesystems.clear();
     unread.failed.clear();
     let plan = super::planned(&layout(), &unread, InstallMode::Reinstall, &small).unwrap();
-    assert!(plan.warnings.iter().any(|said| said.contains("when it mounts /var/lib")), "{plan}");
+    assert!(plan.warnings.iter().any(|said| said.contains("once /var/lib is mounted")), "{plan}");
 }
 
 /// A kept disk that was replaced is made anew. Its volumes are not, before the operator says so.

@@ -275,7 +275,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
             }
             MigrationAnswer::Done => prop_assert!(is.state == MigrationState::Done && self.received, "{is:?}"),
             MigrationAnswer::Over => prop_assert!(!is.state.is_open(), "its end is reported too early: {is:?}"),
-            MigrationAnswer::Nothing => prop_assert!(false, "nothing is reported about {is:?}"),
+            MigrationAnswer::Nothing => prop_assert!(false, "the response does not mention the migration {is:?}"),
         }
         // A server of an earlier version gives no reason to assume an end, whatever its files contain.
         let old = heard(order, moving, None);
@@ -314,12 +314,13 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                 prop_assert!(allocation == NEW, "B is given {allocation} to install as if it were new");
                 Ok(())
             }
-            // A system that is sent or received must never be installed from an image: `agents` serves nothing then.
+            // A system that is sent or received must never be installed from an image: `machine_requests` serves nothing then.
             _ => Ok(()),
         }
     }
 
-    /// Returns the role of the machine as `moves/agents` serves it: if A's file can be read, and has the migrated allocation.
+    /// Returns the role of the machine as `migrations/machine_requests` serves it: if A's file can be read, and has the migrated
+    /// allocation.
     fn moving(&self, part: MigrationSide) -> Option<MigrationOffer> {
         let now = read_current_boots(&self.database, A, B).unwrap();
         let is = find_live(&self.database, id(part)).unwrap()?;
