@@ -54,7 +54,7 @@ fn nothing_is_rehearsed_where_nothing_comes_back() {
     let srv = &mut before.disks[1].table.as_mut().unwrap().partitions[0];
     (srv.signatures, srv.blank) = (Vec::new(), true);
     let plan = make(&layout(), &before, InstallMode::Reinstall).unwrap();
-    assert!(plan.to_string().contains("the filesystem is created"), "{plan}");
+    assert!(plan.to_string().contains("the filesystem will be created"), "{plan}");
     assert_eq!(operations(&plan, StageName::StorageRehearse), []);
 }
 
