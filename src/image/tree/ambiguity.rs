@@ -17,6 +17,9 @@ use tar::Header;
 /// Maximum size that fits into the octal digits of a header.
 const MAXIMUM_OCTAL_SIZE: u64 = 0o777_7777_7777;
 
+/// Maximum size of the placeholder that GNU tar writes as the path of a sparse file: that of a name in a header.
+const PLACEHOLDER_SIZE: usize = 100;
+
 /// Records that change names or extents and may occur only once.
 const SINGLE: [&str; 11] = [
     "path",
@@ -110,10 +113,7 @@ impl MemberClaims<'_> {
         if differs(self.long_link, link) {
             return Some("it has two different long link targets".to_owned());
         }
-        let position = |key: &str| self.records.iter().position(|(own, _)| own == key.as_bytes());
-        if let (Some(name), Some(path)) = (position("GNU.sparse.name"), position("path"))
-            && path > name
-        {
+        if self.has_ambiguous_sparse_path() {
             return Some("it has a path after the name of its sparse file".to_owned());
         }
         let header_path = self.header.path_bytes();
@@ -124,6 +124,16 @@ impl MemberClaims<'_> {
         let names = [path, link, sparse_name, self.long_name, self.long_link];
         let has_nul = names.into_iter().flatten().any(|name| name.contains(&0));
         has_nul.then(|| "its name has a zero byte".to_owned())
+    }
+
+    /// Python takes the last of `GNU.sparse.name` and `path`, the others always the former. GNU tar itself writes a
+    /// `path` after the name if it is not ASCII or too long for the header: a placeholder that no reader confuses with
+    /// another member.
+    fn has_ambiguous_sparse_path(&self) -> bool {
+        let position = |key: &str| self.records.iter().position(|(own, _)| own == key.as_bytes());
+        let (Some(name), Some(path)) = (position("GNU.sparse.name"), position("path")) else { return false };
+        let value = |key: &str| self.records.get(key).unwrap_or_default();
+        path > name && !is_sparse_placeholder(value("path"), value("GNU.sparse.name"))
     }
 
     fn sparse_disagreement(&self) -> Option<String> {
@@ -179,6 +189,22 @@ impl MemberClaims<'_> {
         }
         Some(format!("its size is {} bytes in the header, but {size} bytes in the PAX record", self.header_size))
     }
+}
+
+/// Returns whether a path is the placeholder that GNU tar writes for a sparse file: `%d/GNUSparseFile.%p/%f`, with the
+/// directory and the file name of the name, and the process ID, cut off after [`PLACEHOLDER_SIZE`] bytes.
+fn is_sparse_placeholder(path: &[u8], name: &[u8]) -> bool {
+    let (directory, file_name) = match name.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&name[..slash], &name[slash + 1..]),
+        None => (&b"."[..], name),
+    };
+    let before = [directory, b"/GNUSparseFile."].concat();
+    let Some(process_and_file) = path.strip_prefix(&before[..]) else {
+        return path.len() == PLACEHOLDER_SIZE && before.starts_with(path);
+    };
+    let digits = process_and_file.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let expected = [&before, &process_and_file[..digits], b"/", file_name].concat();
+    digits > 0 && (path == expected || path.len() == PLACEHOLDER_SIZE && expected.starts_with(path))
 }
 
 /// Checks that the format is that of POSIX, that of GNU, or the oldest one.

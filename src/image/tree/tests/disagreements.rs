@@ -127,6 +127,18 @@ fn contradictions() -> Vec<(&'static str, Tar)> {
         ("a size with an underscore", with_size(*b"0000_001000\0")),
         ("a size in decimal", with_size(*b"00000000999\0")),
         ("a path after the name of a sparse file", sparse_1(&[b"GNU.sparse.name=n", b"path=p"])),
+        (
+            "a placeholder of another directory after the name of a sparse file",
+            sparse_1(&[b"GNU.sparse.name=./n", b"path=./a/GNUSparseFile.7/n"]),
+        ),
+        (
+            "a placeholder of another file after the name of a sparse file",
+            sparse_1(&[b"GNU.sparse.name=./n", b"path=./GNUSparseFile.7/p"]),
+        ),
+        (
+            "a placeholder without a process after the name of a sparse file",
+            sparse_1(&[b"GNU.sparse.name=./n", b"path=./GNUSparseFile./n"]),
+        ),
         ("a sparse file with a size", sparse_1(&[b"size=1028"])),
         ("a sparse map without a length", Tar::new().pax(b'x', &[b"GNU.sparse.map=0,1"]).file("a", b"x")),
         ("two sparse lengths", sparse_1(&[b"GNU.sparse.size=8192"])),
@@ -247,6 +259,34 @@ fn what_all_readers_read_alike_is_accepted() {
         let tar = tar.end();
         let ours = read_ours(&tar).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_agreement(&mut judges, &tar, &ours, what);
+    }
+}
+
+/// GNU tar writes a placeholder as `path` after the name of a sparse file if it does not fit into the header. Python
+/// takes the placeholder for the name.
+#[test]
+fn sparse_files_whose_names_do_not_fit_into_a_header_are_accepted() {
+    use std::os::unix::ffi::OsStrExt;
+    let (long, both, longer) = ("l".repeat(120), "\u{f6}".repeat(60), "d".repeat(90));
+    for name in [&b"plain"[..], "gr\u{f6}\u{df}e=1".as_bytes(), b"latin\xff", long.as_bytes(), both.as_bytes()] {
+        for directory in ["", "a", &format!("{longer}/{longer}/{longer}")] {
+            let source = tempfile::tempdir().unwrap();
+            let directory = Path::new(directory);
+            std::fs::create_dir_all(source.path().join(directory)).unwrap();
+            let path = directory.join(std::ffi::OsStr::from_bytes(name));
+            std::fs::File::create(source.path().join(&path)).unwrap().set_len(1 << 19).unwrap();
+            let producer = ["tar", "--format=posix", "--sparse", "--sparse-version=1.0"];
+            let tar = super::trees::pack(source.path(), &producer);
+            let ours = read_ours(&tar).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            let file = ours.members.last().unwrap();
+            assert_eq!((file.1, file.2), ('-', 1 << 19), "{path:?}");
+            if let Some(plain) = path.to_str().filter(|path| path.is_ascii()) {
+                assert_eq!(file.0, plain);
+                for (judge, verdict) in &Judges::start().read(&tar)[..2] {
+                    assert_eq!(verdict.as_ref().unwrap().members, ours.members, "{judge}: {path:?}");
+                }
+            }
+        }
     }
 }
 
