@@ -18,8 +18,8 @@ use crate::crash_plan::{BOOT, Bounds, Look, REINSTALL, Seen};
 use crate::crash_record::{Phase, Record};
 use crate::crash_states::{Disk, Ranges, copy_part};
 use crate::host::{Context, Result};
-use drophammer::inventory::Inventory;
-use drophammer::layout::Layout;
+use model::inventory::Inventory;
+use model::layout::Layout;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -340,7 +340,7 @@ pub fn test_record(folder: &Path, said: &str) -> (Record, Vec<Disk>) {
     use serde_json::json;
     let disks =
         ["vda", "vdb"].map(|name| crate::crash_states::test_disk(folder, name, &crate::crash_states::TEST_HEADS));
-    let known = |name: &str| drophammer::inventory::InventoryDisk {
+    let known = |name: &str| model::inventory::InventoryDisk {
         name: name.into(),
         device: format!("/dev/{name}").into(),
         size_bytes: 65536,

@@ -8,16 +8,16 @@
 use crate::crash_record::Record;
 use crate::crash_states::{Disk, Ranges};
 use crate::host::{Context, Result, bounded, write};
-use drophammer::allocation::{Allocation, AssignedMachine, OrderedReinstall};
-use drophammer::device::DevicePath;
-use drophammer::install_marker::InstallMarker;
-use drophammer::inventory::{
+use linux::probe::{self, ProbeDepth, ProbeRoots};
+use model::allocation::{Allocation, AssignedMachine, OrderedReinstall};
+use model::device::DevicePath;
+use model::install_marker::InstallMarker;
+use model::inventory::{
     self, AttemptTarget, DeviceUse, DiskPartition, FailedAttempt, FilesystemContents, Inventory, MemberRole,
 };
-use drophammer::layout::Layout;
-use drophammer::plan::{self, DeviceOp, DiskVerdict, InstallMode, Operation, Plan, PlanRequest, SessionOp};
-use drophammer::plan_request;
-use drophammer::probe::{self, ProbeDepth, ProbeRoots};
+use model::layout::Layout;
+use plan::plan_request;
+use plan::{DeviceOp, DiskVerdict, InstallMode, Operation, Plan, PlanRequest, SessionOp};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -162,7 +162,7 @@ fn debugfs(disk: &Disk, part: &DiskPartition, request: &str) -> Result<(Vec<u8>,
 
 /// Returns the filesystem, or the reason why it cannot be mounted.
 fn filesystem(disk: &Disk, part: &DiskPartition) -> Result<std::result::Result<FilesystemContents, String>> {
-    let (marker, words) = debugfs(disk, part, &format!("cat {}", drophammer::install_marker::PATH))?;
+    let (marker, words) = debugfs(disk, part, &format!("cat {}", model::install_marker::PATH))?;
     if words.contains("Filesystem not open") {
         return Ok(Err(words));
     }
@@ -406,11 +406,11 @@ fn disks_are_probed() {
 }
 
 fn plans_are_judged() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata");
     let text = fs::read_to_string(folder.join("inventories/installed-default.json")).expect("an inventory");
     let found: Inventory = serde_json::from_str(&text).expect("an inventory");
     let layout = fs::read_to_string(folder.join("layouts/default.yaml")).expect("a layout");
-    let layout = drophammer::layout::read_yaml(&layout).expect("a layout").layout;
+    let layout = model::layout::read_yaml(&layout).expect("a layout").layout;
     let bounds =
         |wiped: &[&str]| Bounds { wiped: wiped.iter().map(|name| (*name).to_owned()).collect(), open: BTreeMap::new() };
     let order = OrderedReinstall {

@@ -41,7 +41,7 @@ impl Files {
         let path = state.join("fleet.json");
         write(&path, machine(port, state, id)?.to_string())?;
         let read = |path: &Path| std::fs::read(path).context(path.display());
-        let key = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/trust/one.key");
+        let key = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/trust/one.key");
         let (file, key) = (path.display().to_string(), key.display().to_string());
         tool(&["minisign", "-S", "-s", &key, "-m", &file], Stdio::null())?;
         let signature = read(&path.with_extension("json.minisig"))?;

@@ -102,7 +102,7 @@ fn tar(files: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
 /// Returns a secret key of minisign without a password.
 fn key(signer: Signer, folder: &Path) -> Result<PathBuf> {
     if signer == Signer::One {
-        return Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/trust/one.key"));
+        return Ok(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/trust/one.key"));
     }
     let key = folder.join("stranger.key");
     let (secret, public) = (key.display().to_string(), folder.join("stranger.pub").display().to_string());

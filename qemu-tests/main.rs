@@ -157,7 +157,7 @@ fn is_set(variable: &str) -> bool {
 }
 
 fn own_scenarios() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("qemu-tests/scenarios")
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("qemu-tests/scenarios")
 }
 
 fn all_can_be_read(folder: &Path) -> Result<(), Failed> {
@@ -224,7 +224,7 @@ fn timed(
 /// Returns the folder in which the scripts put ramdisk and images.
 fn artifacts() -> PathBuf {
     let folder = std::env::var_os("DROPHAMMER_ARTIFACTS").map(PathBuf::from);
-    folder.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target"))
+    folder.unwrap_or_else(|| Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("target"))
 }
 
 fn work() -> PathBuf {

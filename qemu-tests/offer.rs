@@ -61,7 +61,7 @@ impl Stage<'_> {
         match (&self.run.layout, &self.run.layout_file) {
             (Some(text), _) => Ok(text.clone()),
             (None, Some(file)) => {
-                let path = self.find(file, Path::new(env!("CARGO_MANIFEST_DIR")));
+                let path = self.find(file, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")));
                 fs::read_to_string(&path).context(path.display())
             }
             (None, None) => Ok(String::new()),

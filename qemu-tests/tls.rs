@@ -33,7 +33,7 @@ pub struct Ends {
 
 /// Returns the path of a file in `testdata/tls`.
 pub fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tls").join(name)
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/tls").join(name)
 }
 
 impl Ends {

@@ -66,21 +66,21 @@ cargo_target_dir() {
 	cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'
 }
 
-# test_program KIND: prints the path of the test program from cargo's messages: of the library (lib), or of others (test).
-test_program() {
-	local program
-	program=$(sed -n 's/.*"kind":\["'"$1"'"\].*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
-	[ -n "$program" ] || die "cargo built no test program ($1)"
-	echo "$program"
+# test_programs KIND: prints the paths of the test programs from cargo's messages: of the libraries (lib), or of others (test).
+test_programs() {
+	local programs
+	programs=$(sed -n 's/.*"kind":\["'"$1"'"\].*"executable":"\([^"]*\)".*/\1/p' | sort -u)
+	[ -n "$programs" ] || die "cargo built no test program ($1)"
+	echo "$programs"
 }
 
-# library_tests: builds the library's tests, unless scripts/test has done so, and prints the path of their program.
+# library_tests [CRATE]: builds the tests of the libraries, or of one, unless scripts/test has done so, and prints the paths of their programs.
 library_tests() {
 	if [ -n "${DROPHAMMER_LIBRARY_TESTS:-}" ]; then
-		echo "$DROPHAMMER_LIBRARY_TESTS"
+		grep "/${1:-[a-z]*}-[0-9a-f]*$" <<<"$DROPHAMMER_LIBRARY_TESTS"
 		return
 	fi
-	cargo test --locked --lib --no-run --message-format=json-render-diagnostics | test_program lib
+	cargo test --locked ${1:+--package "$1"} --lib --no-run --message-format=json-render-diagnostics | test_programs lib
 }
 
 # wait_for TEXT FILE SECONDS PID: waits until the file contains the text; fails after the timeout, or if the process has ended.

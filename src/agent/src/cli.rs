@@ -1,0 +1,114 @@
+//! Commands of the agent, which the programs `drophammer-agent` and `drophammer` share, and the frame of both programs.
+
+use clap::{Parser, Subcommand};
+use common::error::{Context, Phase, Result};
+use common::exit_code::CommandOutcome;
+use common::format::terminal::escape_hidden;
+use std::process::ExitCode;
+
+/// Exit codes, for the help of commands.
+pub const EXIT_CODES: &str = "\
+Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 wrong usage,
+75 (agent only) failed, and the machine must reboot at once.";
+
+#[derive(Debug, Subcommand)]
+pub enum AgentCommand {
+    /// Install this machine as its control plane requests (runs in the ramdisk).
+    ///
+    /// Reads the kernel command line: drophammer.url= and drophammer.token=, or drophammer.file=; drophammer.machine=, drophammer.key=, console=.
+    #[command(after_help = "Example: the kernel command line of the ramdisk\n  \
+        drophammer.url=http://10.0.0.1:8080 drophammer.token=SECRET console=ttyS0,115200n8")]
+    Agent,
+    /// Carry out the reinstall that is ordered for this running machine: start the agent by kexec, bypassing the firmware.
+    ///
+    /// Does not ask for confirmation. If kexec is not possible, the machine reboots over PXE.
+    #[command(after_help = format!(
+        "Example: after `drophammer machine reinstall ID --image IMAGE`, on the machine\n  \
+        drophammer reinstall --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
+    ))]
+    Reinstall(crate::reinstall::ReinstallOptions),
+    /// Send disks to another machine, or receive them, over mutually authenticated TLS. Compatible with Ganeti's `import-export`.
+    Move(transfer::options::TransferOptions),
+    /// Print the inventory of this machine as JSON, and on standard error the objects that cannot be read. Read-only.
+    #[command(after_help = "Example:\n  drophammer inventory > storage-7.json")]
+    Inventory(crate::inventory_command::InventoryOptions),
+    /// Print the commands that configure the ramdisk's network from drophammer.network= on the kernel command line.
+    #[command(hide = true)]
+    Uplink,
+    /// Decode an image on behalf of the parent process.
+    #[command(name = linux::process::worker::WORKER, hide = true)]
+    ImageWorker,
+    /// Read which blocks the filesystems of a disk use, on behalf of the parent process.
+    #[command(name = linux::process::worker::USED_BLOCKS_WORKER, hide = true)]
+    UsedBlocksWorker,
+    /// Run the `verify` program of an OS definition in a sandbox, on behalf of the parent process.
+    #[command(name = linux::verify::WORKER, hide = true)]
+    VerifyWorker,
+}
+
+/// Runs a command of the agent.
+///
+/// # Errors
+/// Fails as the command does.
+pub fn run_agent_command(command: &AgentCommand) -> Result<CommandOutcome> {
+    let context = || "work for another drophammer".to_owned();
+    match command {
+        AgentCommand::Agent => crate::run_agent().map(|next| match next {
+            crate::IronicNextAction::BootAgain => CommandOutcome::BootAgain,
+            crate::IronicNextAction::Rescue => CommandOutcome::Rescue,
+        }),
+        AgentCommand::Reinstall(options) => crate::reinstall::run_reinstall(options),
+        AgentCommand::Move(options) => transfer::run_move(options),
+        AgentCommand::Inventory(options) => crate::inventory_command::run_inventory(options),
+        AgentCommand::Uplink => crate::ramdisk_network::run_uplink(),
+        AgentCommand::ImageWorker => {
+            image::worker::run_image_worker().map(|()| CommandOutcome::Good).context(Phase::Image, context)
+        }
+        AgentCommand::UsedBlocksWorker => {
+            transfer::run_used_blocks_worker().map(|()| CommandOutcome::Good).context(Phase::Move, context)
+        }
+        AgentCommand::VerifyWorker => linux::verify::worker::run_verify_worker(),
+    }
+}
+
+/// Parses the command line, starts the log, runs the command, and returns the exit code of the program.
+pub fn run_program<C: Parser>(run: impl Fn(C) -> Result<CommandOutcome>) -> ExitCode {
+    let cli = match C::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let wrong = error.use_stderr();
+            print_usage(&error);
+            return if wrong { ExitCode::from(64) } else { ExitCode::SUCCESS };
+        }
+    };
+    tracing_subscriber::fmt()
+        .without_time()
+        .with_target(false)
+        .with_ansi(false)
+        .with_writer(|| linux::console::SanitizedStderr)
+        .init();
+    match run(cli) {
+        Ok(CommandOutcome::Good) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::Refused) => ExitCode::from(2),
+        Ok(CommandOutcome::Erases) => ExitCode::from(3),
+        // EX_TEMPFAIL of sysexits.h.
+        Ok(CommandOutcome::BootAgain) => ExitCode::from(75),
+        Ok(CommandOutcome::Rescue) => ExitCode::from(76),
+        Err(error) => {
+            common::output::print_error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints help or a usage error. A wrong command line may contain foreign file names, expanded from the shell's patterns, so control
+/// characters are escaped.
+fn print_usage(error: &clap::Error) {
+    let text = error.render().to_string();
+    if escape_hidden(&text) == text {
+        // A closed pipe is not an error.
+        let _ = error.print();
+    } else {
+        common::output::print_preformatted(&text);
+    }
+}

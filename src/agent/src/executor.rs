@@ -1,0 +1,304 @@
+//! Executor of plans. A session owns the state of a run and lives as long as the agent, so it can run several plans one after another.
+//!
+//! Only operations of the printed plan are executed, with one exception: the results of an installation that fails are made unbootable
+//! (`undo`).
+
+use crate::report::ProgressReporter;
+use common::error::{Error, Phase, Result};
+use control::{AttemptNotice, ControlPlane};
+use device_ops::run_device_op;
+use image::MountsBelow;
+use linux::storage::disk_identity::HeldDisks;
+use linux::storage::luks;
+use linux::storage::mount::MountStack;
+use linux::storage::write_lock::WriteLocks;
+use model::allocation::{ReleasedSecrets, SecretPurpose};
+use model::install_marker::InstallMarker;
+use model::install_report::{BootEntryRequest, BootInfo, DiskChanges};
+use newroot::{NewRoot, crypttab, fstab};
+use nix::sys::resource::{UsageWho, getrusage};
+use plan::{DeviceOp, FailureState, Operation, Plan, PlanStage, SeedFilesystem, SessionOp, StageName};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use transfer::machine::IncomingMigration;
+use undo::UndoOperation;
+
+mod completion;
+mod create_program;
+mod device_ops;
+mod image_tree;
+mod migration_adapt;
+mod migration_receive;
+mod path_checks;
+mod raw_image;
+mod undo;
+
+/// Time to deliver pending events before kexec.
+pub const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// Mount point of the target.
+pub const TARGET: &str = "/run/drophammer/target";
+
+/// State shared between stages, with the operations to undo.
+pub struct PlanExecutor {
+    reporter: Arc<ProgressReporter>,
+    control: Arc<dyn ControlPlane>,
+    trust: ImageTrust,
+    /// Printed form of the running plan.
+    printed: String,
+    /// Disks of the plan.
+    held: HeldDisks,
+    locks: WriteLocks,
+    mounts: MountStack,
+    image: Option<image::IncomingImage>,
+    /// Secrets of the installed system that the control plane has released separately.
+    secrets: ReleasedSecrets,
+    /// Receiving end of a migration.
+    incoming: Option<IncomingMigration>,
+    /// Digest that identifies the sender and its boot after everything was received.
+    received_from: Option<String>,
+    /// UUID of the filesystem with `/` of a raw image.
+    brought_root_uuid: Option<String>,
+    /// Partition for cloud-init's seed of a raw image.
+    brought_seed: Option<SeedFilesystem>,
+    /// Boot entries that the boot loader requires. Empty if the image's installer created it, which writes them itself.
+    entries_wanted: Vec<BootEntryRequest>,
+    facts: RunFacts,
+    /// Operations to undo, oldest first.
+    undo: Vec<UndoOperation>,
+}
+
+/// Requirements for an image.
+#[derive(Debug, Clone, Default)]
+pub struct ImageTrust {
+    /// Keys of trusted signers.
+    pub keys: image::SignatureKeys,
+    /// Oldest acceptable version of each operating system.
+    pub minimum: image::MinimumVersions,
+}
+
+/// Results of a session so far.
+#[derive(Debug, Clone, Default)]
+pub struct RunFacts {
+    /// Kernel that is loaded for kexec.
+    pub boot: Option<BootInfo>,
+    /// Install marker as written.
+    pub marker: Option<InstallMarker>,
+    pub done: DiskChanges,
+}
+
+/// Failure of a stage.
+#[derive(Debug)]
+pub struct StageFailure {
+    pub stage: StageName,
+    pub leaves: FailureState,
+    pub past_point_of_no_return: bool,
+    pub error: Error,
+    /// Changes to the disks before the failure.
+    pub done: Box<DiskChanges>,
+}
+
+impl PlanExecutor {
+    pub fn new(reporter: Arc<ProgressReporter>, control: Arc<dyn ControlPlane>, trust: ImageTrust) -> PlanExecutor {
+        PlanExecutor {
+            reporter,
+            control,
+            trust,
+            printed: String::new(),
+            held: HeldDisks::default(),
+            locks: WriteLocks::default(),
+            mounts: MountStack::new(TARGET),
+            image: None,
+            secrets: ReleasedSecrets::default(),
+            incoming: None,
+            received_from: None,
+            brought_root_uuid: None,
+            brought_seed: None,
+            entries_wanted: Vec::new(),
+            facts: RunFacts::default(),
+            undo: Vec::new(),
+        }
+    }
+
+    /// Runs the stages in order until the first error. A plan that ends with `boot.kexec` does not return on success.
+    ///
+    /// # Errors
+    /// Fails at the first operation that fails. The session has been left then: everything is unmounted and unlocked as far as possible,
+    /// and the results are unbootable unless complete.
+    pub fn run_plan(&mut self, plan: &Plan) -> Result<RunFacts, StageFailure> {
+        self.printed = plan.to_string();
+        let reporter = self.reporter.clone();
+        for (index, stage) in plan.stages.iter().enumerate() {
+            if let Err(error) = reporter.run_stage(stage.name.as_str(), || self.run_stage(stage)) {
+                let leaves = plan.state_after_failure(index);
+                self.leave_session(leaves);
+                let past_point_of_no_return = index >= plan.point_of_no_return;
+                let done = Box::new(self.facts.done.clone());
+                return Err(StageFailure { stage: stage.name, leaves, past_point_of_no_return, error, done });
+            }
+        }
+        Ok(self.facts.clone())
+    }
+
+    fn run_stage(&mut self, stage: &PlanStage) -> Result<()> {
+        if stage.name.runs_concurrently() {
+            self.run_concurrently(&stage.operations)?;
+        } else {
+            stage.operations.iter().try_for_each(|operation| self.run_operation(operation))?;
+        }
+        undo::mark_wipes_complete(&mut self.undo);
+        Ok(())
+    }
+
+    /// Runs operations on separate devices concurrently, so that the slowest disk determines the duration.
+    fn run_concurrently(&mut self, operations: &[Operation]) -> Result<()> {
+        let mut on_devices = Vec::new();
+        for operation in operations {
+            match operation {
+                Operation::Device(on) => {
+                    self.verify_paths(operation)?;
+                    on_devices.push(on);
+                }
+                Operation::Run(of) => self.run_session_op(of)?,
+            }
+        }
+        on_devices.iter().for_each(|operation| self.record_undo(operation));
+        let reporter = &*self.reporter;
+        let results: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> =
+                on_devices.iter().map(|operation| scope.spawn(|| run_device_op(operation, reporter))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panic_error()))).collect()
+        });
+        let mut failures = Vec::new();
+        for result in results {
+            match result {
+                Ok(erased) => self.facts.done.erased.extend(erased),
+                Err(error) => failures.push(error),
+            }
+        }
+        if failures.len() < 2 {
+            return failures.pop().map_or(Ok(()), Err);
+        }
+        let texts: Vec<String> = failures.iter().map(Error::to_string).collect();
+        Err(Error::new(failures[0].phase, texts.join("; ")))
+    }
+
+    fn run_operation(&mut self, operation: &Operation) -> Result<()> {
+        self.verify_paths(operation)?;
+        match operation {
+            Operation::Device(operation) => {
+                self.record_undo(operation);
+                self.facts.done.erased.extend(run_device_op(operation, &self.reporter)?);
+                Ok(())
+            }
+            Operation::Run(operation) => self.run_session_op(operation),
+        }
+    }
+
+    /// Records how to undo an operation. Called before the operation, since a partial operation must be undone too.
+    fn record_undo(&mut self, operation: &DeviceOp) {
+        match UndoOperation::for_operation(operation) {
+            Some(undo) => self.undo.push(undo),
+            None => self.undo.retain(|undo| !matches!(undo, UndoOperation::TakeDown(down) if down == operation)),
+        }
+    }
+
+    fn run_session_op(&mut self, operation: &SessionOp) -> Result<()> {
+        match operation {
+            SessionOp::VerifyDefinition { os, chosen, .. } => self.verify_definition(os, chosen),
+            SessionOp::FindPrograms { os, programs } => self.find_programs(os, programs),
+            SessionOp::IdentifyDisk(identity) => self.held.hold_disk(identity),
+            SessionOp::CheckContainers(containers) => luks::check_requirements(containers),
+            SessionOp::ReachImage { name, image, onto, needs, .. } => {
+                self.open_image(name, image, onto.as_ref(), needs.as_ref())
+            }
+            SessionOp::LockDisk { device, untouched } => {
+                self.undo.push(UndoOperation::Unlock);
+                self.locks.lock_disk(device)?;
+                self.locks.record_digests(device, untouched);
+                Ok(())
+            }
+            SessionOp::UnlockDisk { device, others } => self.locks.unlock_disk(device, others),
+            SessionOp::Rehearse(rehearsal) => self.run_rehearsal(rehearsal),
+            SessionOp::TellPointOfNoReturn { allocation, order, disks, extents, approved, secret_digest } => {
+                let (order, approved, secret_digest) =
+                    (order.as_deref(), approved.as_deref(), secret_digest.as_deref());
+                let notice = AttemptNotice { allocation, order, disks, extents, approved, secret_digest };
+                self.control.announce_point_of_no_return(&notice)?;
+                // Fetched before the first write: a later failure would leave the machine without a system.
+                self.secrets = self.control.fetch_secrets(SecretPurpose::System)?.unwrap_or_default();
+                Ok(())
+            }
+            SessionOp::MoveStands { order } => self.check_migration_stands(order),
+            SessionOp::Mount(filesystem) => {
+                self.undo.push(UndoOperation::Unmount);
+                self.mounts.mount_filesystem(filesystem)
+            }
+            SessionOp::MountReadOnly(filesystem) => {
+                self.undo.push(UndoOperation::Unmount);
+                self.mounts.mount_read_only(filesystem)
+            }
+            SessionOp::BurnImage { name, hidden, merged, fresh, memory_bytes } => {
+                self.write_image(name, &MountsBelow { hidden, merged, fresh }, *memory_bytes)
+            }
+            SessionOp::BurnDisk(burn) => {
+                // Erases partition tables too, since it is unknown what else is bootable.
+                self.undo.push(UndoOperation::Made(burn.device.clone()));
+                self.write_raw_image(burn)
+            }
+            SessionOp::CreateSystem(create) => self.run_create_program(create),
+            SessionOp::Receive(receive) => self.receive_system(receive),
+            SessionOp::AdaptMoved(finishing) => self.adapt_migrated(finishing),
+            SessionOp::GrowFilesystem(mount) => self.grow_filesystem(mount),
+            SessionOp::WriteMachineFiles { files } => self.write_machine_files(files),
+            SessionOp::InjectFiles(files) => newroot::injected_files::inject_files(&self.open_root()?, files),
+            SessionOp::Finish(finishing) => self.finish_tree(finishing),
+            SessionOp::AdaptImage(finishing) => self.adapt_image(finishing),
+            SessionOp::WritePersistent(write) => {
+                self.facts.done.volumes =
+                    newroot::k8s_volumes::write_volumes(&self.open_root()?, write, &|line| self.print_line(line))?;
+                Ok(())
+            }
+            SessionOp::ExtendFstab(entries) => fstab::extend_fstab(&self.open_root()?, entries),
+            SessionOp::WriteFstab(entries) => fstab::write_fstab(&self.open_root()?, entries),
+            SessionOp::WriteCrypttab(entries) => {
+                crypttab::extend_crypttab(&self.open_root()?, entries, &|line| self.print_line(line))
+            }
+            SessionOp::FindLoader => self.find_loader(),
+            SessionOp::RemoveVariables(removal) => self.remove_variables(removal),
+            SessionOp::WriteBootEntries(entries) => {
+                self.write_boot_entries(entries);
+                Ok(())
+            }
+            SessionOp::LoadKernel => self.load_kernel(),
+            SessionOp::ProveKept(kept) => self.verify_preserved(kept),
+            SessionOp::WriteMarker(marker) => self.write_marker(marker),
+            SessionOp::Unmount => self.unmount_target(),
+            SessionOp::FlushDisks { disks } => self.flush_disks(disks),
+            SessionOp::Report(closing) => self.report_success(closing),
+            SessionOp::Kexec => self.start_kernel(),
+        }
+    }
+
+    fn print_line(&self, line: &str) {
+        self.reporter.print_line(line);
+    }
+
+    fn open_root(&self) -> Result<NewRoot> {
+        NewRoot::open(self.mounts.root())
+    }
+}
+
+fn panic_error() -> Error {
+    Error::new(Phase::Storage, "a thread of drophammer panicked; see the console")
+}
+
+/// Returns the peak resident memory of this process.
+pub fn peak_rss_bytes() -> Option<u64> {
+    // Linux counts in KiB (getrusage(2)).
+    u64::try_from(getrusage(UsageWho::RUSAGE_SELF).ok()?.max_rss()).ok().map(|kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! Verification, report, and end of a run.
+
+use super::undo::UndoOperation;
+use super::{LAST_WORDS, PlanExecutor, RunFacts, peak_rss_bytes};
+use common::error::{Error, Phase, Result};
+use linux::console::print_line;
+use linux::probe::{self, ProbeDepth};
+use linux::storage::mount;
+use linux::storage::rehearsal::{self, RehearsalResult};
+use linux::storage::wipe;
+use model::device::DevicePath;
+use model::install_report::{EventName, InstallOutcome, InstallResult, StageTime};
+use newroot::boot::kexec;
+use plan::{FailureState, FinalReport, PreservedObject, Rehearsal};
+use std::time::Instant;
+
+impl PlanExecutor {
+    pub(super) fn run_rehearsal(&self, rehearsal: &Rehearsal) -> Result<()> {
+        let began = Instant::now();
+        let RehearsalResult { filesystems, memory_bytes } = rehearsal::run_rehearsal(rehearsal)?;
+        let (seconds, memory) = (began.elapsed().as_secs_f64(), common::format::format_bytes(memory_bytes));
+        self.print_line(&format!(
+            "rehearsal: {filesystems} preserved filesystems were assembled and mounted; {seconds:.1} s, {memory} of memory"
+        ));
+        Ok(())
+    }
+
+    pub(super) fn verify_preserved(&mut self, kept: &[PreservedObject]) -> Result<()> {
+        self.facts.done.kept = plan::preserved::compare_preserved(kept, &probe::read_inventory(ProbeDepth::Deep)?);
+        let mut changed = plan::preserved::describe_differences(&self.facts.done.kept);
+        changed.extend(self.locks.find_changed_ranges());
+        if changed.is_empty() {
+            self.print_line(&format!("{} preserved objects are unchanged", self.facts.done.kept.len()));
+            return Ok(());
+        }
+        Err(Error::new(Phase::Storage, format!("preserved contents HAVE CHANGED: {}", changed.join("; "))))
+    }
+
+    pub(super) fn unmount_target(&mut self) -> Result<()> {
+        self.mounts.unmount_all()?;
+        self.undo.retain(|undo| !matches!(undo, UndoOperation::Unmount | UndoOperation::EndProcesses));
+        Ok(())
+    }
+
+    pub(super) fn flush_disks(&mut self, disks: &[DevicePath]) -> Result<()> {
+        disks.iter().try_for_each(mount::flush_disk)?;
+        self.locks.unlock_all()?;
+        self.undo.retain(|undo| *undo != UndoOperation::Unlock);
+        Ok(())
+    }
+
+    pub(super) fn report_success(&self, closing: &FinalReport) -> Result<()> {
+        let RunFacts { boot, marker, done } = self.facts.clone();
+        let boot = boot.ok_or_else(|| Error::new(Phase::Boot, "cannot report success: no kernel is loaded"))?;
+        let FinalReport { allocation, order, message, already, taken_back } = closing.clone();
+        let reported = self.control.report_result(&InstallResult {
+            outcome: InstallOutcome::Succeeded { boot, marker: marker.or(already) },
+            message,
+            allocation,
+            order,
+            plan: self.printed.clone(),
+            timings: self.reporter.stage_times(),
+            peak_rss_bytes: peak_rss_bytes(),
+            done,
+        });
+        reported
+            .map(drop)
+            .map_err(|error| if error.is_denial() { self.wipe_rejected(&taken_back, error) } else { error })
+    }
+
+    /// Wipes disks after the control plane rejected the success. Their arrays and volume groups are already stopped.
+    fn wipe_rejected(&self, disks: &[DevicePath], denied: Error) -> Error {
+        let wipe =
+            |disk: &DevicePath| match self.held.verify_underlying_disks(disk).and_then(|()| wipe::wipe_ends(disk)) {
+                Ok(()) => format!("{disk} was wiped at both ends, so that it does not boot"),
+                Err(error) => format!("{disk} MAY STILL BE BOOTABLE: {error}"),
+            };
+        let said: Vec<String> = disks.iter().map(wipe).collect();
+        if said.is_empty() { denied } else { Error::with_source(Phase::Move, said.join("; "), denied) }
+    }
+
+    pub(super) fn start_kernel(&mut self) -> Result<()> {
+        print_line(&format!("\n{}", StageTime::format_table(&self.reporter.stage_times())));
+        self.reporter.start_phase(EventName::BootingNewKernel, "leaving the ramdisk");
+        self.reporter.wait_until_sent(LAST_WORDS);
+        // The loaded kernel must stay loaded.
+        self.undo.retain(|undo| *undo != UndoOperation::UnloadKernel);
+        self.leave_session(FailureState::Complete);
+        self.undo.push(UndoOperation::UnloadKernel);
+        match kexec::boot_loaded_kernel()? {}
+    }
+}

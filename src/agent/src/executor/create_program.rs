@@ -1,0 +1,39 @@
+//! System that the definition's `create` program installs.
+
+use super::PlanExecutor;
+use super::undo::UndoOperation;
+use common::error::{Error, Phase, Result};
+use model::os_definition;
+use newroot::create_script;
+use plan::CreateSystem;
+use std::path::Path;
+
+impl PlanExecutor {
+    /// Checks that the programs exist before anything is written.
+    pub(super) fn find_programs(&self, os: &str, programs: &[String]) -> Result<()> {
+        let refused = |why: String| Err(Error::refusal(Phase::Image, why));
+        if !self.trust.keys.0.is_empty() {
+            return refused(format!(
+                "this ramdisk only installs images signed with its keys, but the output of the create program of {os} cannot be signed"
+            ));
+        }
+        let is_there =
+            |program: &&String| os_definition::PATH.split(':').any(|folder| Path::new(folder).join(program).is_file());
+        let missing: Vec<&str> = programs.iter().filter(|program| !is_there(program)).map(String::as_str).collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => refused(format!(
+                "create of {os} requires programs that are not in this ramdisk: {}",
+                missing.join(", ")
+            )),
+        }
+    }
+
+    pub(super) fn run_create_program(&mut self, create: &CreateSystem) -> Result<()> {
+        // Erases partition tables too, since it is unknown what is bootable.
+        self.undo.extend(create.disks.iter().cloned().map(UndoOperation::Made));
+        let reporter = &*self.reporter;
+        create_script::run_create(create, create_script::DEADLINE, &|line| reporter.print_line(line))?;
+        self.adapt_written_disk(&create.onto)
+    }
+}

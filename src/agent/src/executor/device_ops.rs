@@ -1,0 +1,44 @@
+//! Operations on a single device.
+
+use crate::report::ProgressReporter;
+use common::error::Result;
+use linux::storage::{erase, k8s_volumes, luks, lvm, mdadm, mkfs, partition_table, teardown, trial, zero_verification};
+use model::install_report::ErasedDisk;
+use plan::{ActivateGroup, AssembleArray, DeviceOp};
+
+/// Executes an operation. Returns its report.
+pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -> Result<Option<ErasedDisk>> {
+    match operation {
+        DeviceOp::Release(holder) => teardown::release_holder(holder)?,
+        DeviceOp::AssertFree { disks } => teardown::verify_unused(disks)?,
+        DeviceOp::ProveZeros(proofs) => zero_verification::verify_all_zero(proofs, &|line| reporter.print_line(line))?,
+        DeviceOp::WipeDisk(disk) => {
+            let erased = erase::wipe_disk(disk)?;
+            reporter.print_line(&format!("{}: {}", erased.device, erased.proof));
+            return Ok(Some(erased));
+        }
+        DeviceOp::WriteTable(table) => partition_table::write_partition_table(table)?,
+        DeviceOp::CreateArray(array) => mdadm::create_array(array)?,
+        DeviceOp::CreateGroup(group) => lvm::create_group(group)?,
+        DeviceOp::CreateVolume(volume) => lvm::create_volume(volume)?,
+        DeviceOp::CreateContainer(container) => luks::create_container(container)?,
+        DeviceOp::OpenContainer(open) => luks::open_container(open, &open.container.device)?,
+        DeviceOp::CloseContainer { mapping } => luks::close_mapping(mapping)?,
+        DeviceOp::TakeDown { devices } => devices.iter().try_for_each(teardown::release_above)?,
+        DeviceOp::AssembleArray(AssembleArray { device, uuid, members }) => {
+            mdadm::assemble_array(device, *uuid, members)?
+        }
+        DeviceOp::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
+            lvm::activate_volumes(name, volumes, devices)?
+        }
+        DeviceOp::TryArray(array) => trial::try_array(array)?.iter().for_each(|note| reporter.print_line(note)),
+        DeviceOp::TryFilesystem(filesystem) => {
+            trial::try_filesystem(filesystem)?.iter().for_each(|note| reporter.print_line(note));
+        }
+        DeviceOp::MakeFilesystem(make) => mkfs::make_filesystem(make)?,
+        DeviceOp::PreparePersistent(volume) => k8s_volumes::prepare_volume(volume)?,
+        DeviceOp::DeactivateGroup { name, devices } => lvm::deactivate_group(name, devices)?,
+        DeviceOp::StopArray { device } => mdadm::stop_array(device)?,
+    }
+    Ok(None)
+}

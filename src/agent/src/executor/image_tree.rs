@@ -1,0 +1,230 @@
+//! Image, and operations on the tree that it contains.
+
+use super::{PlanExecutor, panic_error, raw_image};
+use crate::executor::undo::UndoOperation;
+use common::diagnostic;
+use common::error::{Error, Phase, Result};
+use image::{FileConflicts, MountsBelow};
+use linux::storage::writeback;
+use linux::verify::{VerifyVerdict, run_verify};
+use model::allocation::{self, SecretPurpose};
+use model::install_marker::InstallMarker;
+use model::install_report::{BootEntryRequest, HiddenFiles};
+use model::os_definition::SelectedDefinition;
+use newroot::NewRoot;
+use newroot::boot::boot_info::{read_boot_info, write_boot_info};
+use newroot::boot::{boot_discovery, efi, kexec};
+use newroot::system_setup::{self, BootRecord};
+use plan::{BootEntries, BurnDisk, FinishInputs, ImageNeeds, MachineFiles, RemoveVariables};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+use time::OffsetDateTime;
+
+/// Timeout of `verify`, sufficient for an emulated machine.
+const VERIFY_DEADLINE: Duration = Duration::from_secs(60);
+
+impl PlanExecutor {
+    pub(super) fn open_image(
+        &mut self,
+        name: &str,
+        image: &allocation::AllocatedImage,
+        onto: Option<&BurnDisk>,
+        needs: Option<&ImageNeeds>,
+    ) -> Result<()> {
+        let super::ImageTrust { keys, minimum } = self.trust.clone();
+        let allocation::AllocatedImage { id, url, mirrors, digest, mut pull_secrets, .. } = image.clone();
+        let released = self.control.fetch_secrets(SecretPurpose::Image)?;
+        pull_secrets.extend(released.into_iter().flat_map(|released| released.pull_secrets));
+        let digest = image::parse_given_digest(digest.as_deref(), &url)?;
+        let source = image::ImageSource { url, id: Some(id), mirrors, digest, pull_secrets, keys, minimum };
+        let reached = image::resolve_image(&source)?;
+        let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
+        let signed = match (&reached.signed_by, &reached.signed_as) {
+            (Some(key), Some(id)) => format!(", signed by {key} as {id}"),
+            (Some(key), None) => {
+                format!(", signed by {key} without a name, which does not rule out another image signed with that key")
+            }
+            (None, _) => String::new(),
+        };
+        self.print_line(&format!("{name}: {size}, {}{signed}", reached.digest));
+        if let (Some(needs), Some(contents)) = (needs, reached.contents()) {
+            let judgement = needs.judge_contents(contents);
+            if !judgement.refused.is_empty() {
+                return Err(Error::refusal(Phase::Image, diagnostic::join_problems(&judgement.refused)));
+            }
+            // If the control plane knew the contents, the plan has printed the warnings.
+            if image.contents.is_none() {
+                judgement.warnings.iter().for_each(|warning| self.print_line(&format!("WARNING: {warning}")));
+            }
+        }
+        self.image = Some(match onto {
+            Some(burn) => raw_image::start_raw_image(reached, burn)?,
+            None => {
+                let mut incoming = image::IncomingImage::start(reached, image::PayloadKind::Tar)?;
+                incoming.require_tree()?;
+                incoming
+            }
+        });
+        Ok(())
+    }
+
+    /// Runs `verify` in the ramdisk too, since the server may have been unable to.
+    pub(super) fn verify_definition(&self, os: &str, chosen: &SelectedDefinition) -> Result<()> {
+        let refused = |why: String| Err(Error::refusal(Phase::Image, why));
+        match run_verify(chosen, VERIFY_DEADLINE) {
+            VerifyVerdict::Good => Ok(()),
+            VerifyVerdict::Refused(why) => refused(format!("verify of {os} refuses its parameters: {why}")),
+            VerifyVerdict::NotRun(why) => refused(format!("cannot run verify of {os} in this ramdisk: {why}")),
+        }
+    }
+
+    /// Returns the image that an earlier stage has opened.
+    pub(super) fn take_image(&mut self, name: &str) -> Result<image::IncomingImage> {
+        let not_reached =
+            || Error::new(Phase::Image, format!("the plan writes {name} without an earlier stage that opens it"));
+        self.image.take().ok_or_else(not_reached)
+    }
+
+    pub(super) fn write_image(&mut self, name: &str, beneath: &MountsBelow, memory_bytes: u64) -> Result<()> {
+        let incoming = self.take_image(name)?;
+        let reporter = &*self.reporter;
+        writeback::limit_dirty_memory(memory_bytes);
+        let began = Instant::now();
+        let burned =
+            incoming.burn_to_root(self.mounts.root(), beneath, &|progress| reporter.report_progress(progress))?;
+        let figures = burned.to_figures(began.elapsed());
+        self.print_line(&format!("{name}: {figures}"));
+        self.facts.done.burn = Some(figures);
+        let (bytes, entries, resumed) = (burned.bytes, burned.entries, burned.resumed);
+        self.print_line(&format!("{name}: {entries} files from {bytes} bytes, connection resumed {resumed} times"));
+        for HiddenFiles { path, files } in &burned.hidden {
+            self.print_line(&format!(
+                "{path}: {files} files of the image will be hidden by the mount of the preserved filesystem"
+            ));
+        }
+        let FileConflicts { files, first } = burned.conflicts;
+        if files > 0 {
+            let places = first.join(", ");
+            self.print_line(&format!(
+                "{files} files of the image were skipped because preserved directories have the same names: {places}"
+            ));
+        }
+        self.facts.done.hidden = burned.hidden;
+        newroot::marker_file::remove_marker(&self.open_root()?)
+    }
+
+    pub(super) fn write_machine_files(&self, files: &MachineFiles) -> Result<()> {
+        let root = self.open_root()?;
+        let files = &self.add_secrets(files);
+        let allocation = &files.assigned.allocation;
+        // If the image lacks its required installer, a later operation fails and reports it.
+        let is_read = system_setup::Finisher::choose(&root, allocation.finisher())
+            .is_ok_and(system_setup::Finisher::reads_password);
+        let password = if is_read { allocation.console_password.as_str() } else { "" };
+        newroot::metal_files::write_metal_files(
+            &root,
+            files,
+            self.root_uuid(files),
+            password,
+            OffsetDateTime::now_utc(),
+        )
+    }
+
+    /// Adds the secrets that the control plane has released separately to the files.
+    fn add_secrets(&self, files: &MachineFiles) -> MachineFiles {
+        let mut files = files.clone();
+        files.assigned.allocation = self.secrets.fill_secrets(files.assigned.allocation);
+        files
+    }
+
+    /// Adds the secrets to the files of an operation.
+    pub(super) fn finishing_with_secrets(&self, finishing: &FinishInputs) -> FinishInputs {
+        FinishInputs { files: Box::new(self.add_secrets(&finishing.files)), ..finishing.clone() }
+    }
+
+    pub(super) fn finish_tree(&mut self, finishing: &FinishInputs) -> Result<()> {
+        let finishing = &self.finishing_with_secrets(finishing);
+        self.undo.push(UndoOperation::EndProcesses);
+        let (root, reporter) = (self.open_root()?, &*self.reporter);
+        let root_uuid = self.root_uuid(&finishing.files);
+        let now = OffsetDateTime::now_utc();
+        // Programs of the image use one CPU, and the image's dirty pages must be written anyway.
+        let mounts = &self.mounts;
+        let boots = thread::scope(|scope| {
+            let early = scope.spawn(|| mounts.write_back_early());
+            let made = system_setup::finish_tree(&root, finishing, root_uuid, now, &|line| reporter.print_line(line));
+            let early = early.join().unwrap_or_else(|_| Err(panic_error()));
+            made.and_then(|boots| early.map(|()| boots))
+        })?;
+        match boots {
+            BootRecord::Written => Ok(()),
+            BootRecord::Made(booting) => {
+                write_boot_info(&booting.info, &root)?;
+                self.entries_wanted = booting.entries;
+                Ok(())
+            }
+            BootRecord::Unsaid => self.describe_boot(&root),
+        }
+    }
+
+    pub(super) fn describe_boot(&self, root: &NewRoot) -> Result<()> {
+        if let Some(from) = boot_discovery::write_missing_boot_info(root)? {
+            self.print_line(&format!("boots what {from} specifies"));
+        }
+        Ok(())
+    }
+
+    /// Returns the UUID of the root filesystem. A raw image brings its own.
+    pub(super) fn root_uuid<'a>(&'a self, files: &'a MachineFiles) -> &'a str {
+        self.brought_root_uuid.as_ref().unwrap_or(&files.root_uuid)
+    }
+
+    /// Finds the boot loader that the image contains.
+    pub(super) fn find_loader(&mut self) -> Result<()> {
+        let loader = efi::loader::find_loader(&self.open_root()?)?;
+        self.print_line(&format!("boots {loader} of the image"));
+        self.entries_wanted = vec![BootEntryRequest { esp: 0, loader, arguments: String::new() }];
+        Ok(())
+    }
+
+    /// Writes boot entries, unless the image's installer does.
+    pub(super) fn write_boot_entries(&self, planned: &BootEntries) {
+        if self.entries_wanted.is_empty() {
+            return self.print_line("boot entries: written by the image's installer");
+        }
+        efi::write_boot_entries(Path::new(efi::VARIABLES), planned, &self.entries_wanted, &|line| {
+            self.print_line(line)
+        });
+    }
+
+    pub(super) fn remove_variables(&self, removal: &RemoveVariables) -> Result<()> {
+        efi::remove_variables(Path::new(efi::VARIABLES), removal, &|line| self.print_line(line))
+    }
+
+    pub(super) fn load_kernel(&mut self) -> Result<()> {
+        let root = self.open_root()?;
+        let boot = read_boot_info(&root)?;
+        self.print_line(&format!("{} {}", boot.kernel, boot.cmdline));
+        self.undo.push(UndoOperation::UnloadKernel);
+        kexec::load_from_root(&root, &boot)?;
+        self.facts.boot = Some(boot);
+        Ok(())
+    }
+
+    /// Writes the install marker, after everything else is on the disks: a system with the marker is complete even after a power failure,
+    /// and boots without journal replay.
+    pub(super) fn write_marker(&mut self, marker: &InstallMarker) -> Result<()> {
+        self.mounts.write_back()?;
+        let mut marker = InstallMarker { received_from: self.received_from.clone(), ..marker.clone() };
+        // LVM assigns the UUIDs of new volumes at their creation.
+        for recorded in marker.volumes.iter_mut().flatten() {
+            if let Some(done) = self.facts.done.volumes.iter().find(|done| done.uid == recorded.uid) {
+                recorded.path.clone_from(&done.path);
+            }
+        }
+        self.facts.marker =
+            Some(newroot::marker_file::write_marker(&self.open_root()?, &marker, OffsetDateTime::now_utc())?);
+        self.mounts.write_back()
+    }
+}

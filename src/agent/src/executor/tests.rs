@@ -1,0 +1,454 @@
+//! Plans run on loop devices, and what a failure leaves behind.
+
+use super::*;
+use control::testing::FakeControl;
+use linux::storage::loopdev::TestLoopDevice;
+use linux::storage::{device_users, disk_identity, wipe};
+use model::allocation::{self, Allocation, FinisherChoice};
+use model::boot_contents::BootContents;
+use model::deploy_steps::StepList;
+use model::device::DevicePath;
+use model::install_marker::RecordedDisk;
+use model::install_report::{HiddenFiles, InstallOutcome, PreservationProof};
+use model::inventory::Inventory;
+use model::layout::{FilesystemFormat, Layout};
+use plan::{
+    AddedPartition, AssembleArray, BurnDisk, ByteRange, DiskIdentity, ExpectedFilesystem, FinalReport, FinishInputs,
+    FstabEntry, ImageNeeds, InstallMode, MachineFiles, MakeFilesystem, MountFilesystem, ObjectLocator, PlanAssignment,
+    PlanRequest, PlanSubject, PreservedObject, Rehearsal, RestoreOp, StageExtents, WipeDisk,
+};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+mod raw;
+mod told;
+
+use raw::{installed, root_on};
+
+struct Bench {
+    control: Arc<FakeControl>,
+    reporter: Arc<ProgressReporter>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let control = Arc::new(FakeControl::default());
+        Bench { reporter: Arc::new(ProgressReporter::new(control.clone())), control }
+    }
+
+    fn session(&self) -> PlanExecutor {
+        PlanExecutor::new(self.reporter.clone(), self.control.clone(), ImageTrust::default())
+    }
+
+    fn run(&self, plan: &Plan) -> Result<RunFacts, StageFailure> {
+        self.session().run_plan(plan)
+    }
+}
+
+fn plan(stages: Vec<(StageName, Vec<Operation>)>) -> Plan {
+    let stages: Vec<PlanStage> = stages.into_iter().map(|(name, operations)| PlanStage { name, operations }).collect();
+    let destructive = |stage: &PlanStage| stage.name.failure_state().is_half_made();
+    Plan {
+        mode: InstallMode::Install,
+        subject: PlanSubject::default(),
+        layout: "test".into(),
+        disks: vec![],
+        point_of_no_return: stages.iter().position(destructive).unwrap_or(stages.len()),
+        stages,
+        fstab: vec![entry()],
+        root_uuid: UUID.into(),
+        already: None,
+        warnings: vec![],
+        torn: vec![],
+        opaque: vec![],
+        summary: Default::default(),
+        sizes: Default::default(),
+        extents: vec![],
+        volumes: vec![],
+        firmware: None,
+        verdicts: None,
+    }
+}
+
+fn entry() -> FstabEntry {
+    FstabEntry {
+        source: format!("UUID={UUID}"),
+        path: "/".into(),
+        format: FilesystemFormat::Ext4,
+        options: vec![],
+        pass: 1,
+    }
+}
+
+const UUID: &str = "5a1d7c0e-93b2-4f57-8f0c-6e1a2b3c4d5e";
+
+/// As the plan would have it of a disk that is there.
+fn identity(device: &DevicePath) -> DiskIdentity {
+    fs::File::open(device).map(|disk| disk_identity::read_identity(&disk, device).unwrap()).unwrap_or_default()
+}
+
+fn identify_operation(disk: &TestLoopDevice) -> Operation {
+    Operation::Run(SessionOp::IdentifyDisk(disk.identity()))
+}
+
+fn wipe_operation(device: DevicePath, zero: Vec<ByteRange>) -> Operation {
+    let identity = identity(&device);
+    Operation::Device(DeviceOp::WipeDisk(WipeDisk {
+        device,
+        identity,
+        methods: vec![],
+        strict: false,
+        budget_seconds: 60,
+        first: zero.get(..1).unwrap_or_default().to_vec(),
+        zero,
+    }))
+}
+
+fn machine_files() -> SessionOp {
+    let allocation = Allocation { id: "a-1".into(), hostname: "web-1".into(), ..Allocation::default() };
+    let assigned = PlanAssignment { allocation, consoles: vec![] };
+    SessionOp::WriteMachineFiles { files: Box::new(MachineFiles { assigned, ..MachineFiles::default() }) }
+}
+
+/// Everything up to the mounted target.
+fn prepare(disk: &TestLoopDevice, kept: &TestLoopDevice) -> Vec<(StageName, Vec<Operation>)> {
+    let device = disk.path().to_owned();
+    let zero = vec![ByteRange { start: 0, length: 1 << 20 }];
+    let format = FilesystemFormat::Ext4;
+    let (partition, uuid, label) = (disk.partition(2), UUID.to_owned(), Some("root".to_owned()));
+    let make = MakeFilesystem { device: partition.clone(), format, label, uuid, createoptions: vec![] };
+    let mount = MountFilesystem { device: partition, path: "/".into(), format, options: vec![], others: vec![] };
+    vec![
+        (StageName::StorageIdentify, vec![identify_operation(disk), identify_operation(kept)]),
+        (
+            StageName::StorageLock,
+            vec![Operation::Run(SessionOp::LockDisk { device: kept.path().clone(), untouched: vec![] })],
+        ),
+        (StageName::StorageWipe, vec![wipe_operation(device, zero)]),
+        (
+            StageName::StoragePartition,
+            vec![Operation::Device(DeviceOp::WriteTable(disk.table(512, &[(2, 2048, 65535)])))],
+        ),
+        (StageName::StorageFormat, vec![Operation::Device(DeviceOp::MakeFilesystem(make))]),
+        (StageName::StorageMount, vec![Operation::Run(SessionOp::Mount(mount))]),
+        (StageName::TargetFiles, vec![Operation::Run(machine_files())]),
+    ]
+}
+
+fn signature(device: &DevicePath) -> String {
+    let blkid = linux::process::ToolCommand::new("blkid").args(["-p", "-o", "value", "-s", "TYPE", device.as_str()]);
+    blkid.run().map(|output| output.stdout.trim().to_owned()).unwrap_or_default()
+}
+
+// One test, since there is one target directory.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
+    let (disk, kept) = (TestLoopDevice::new(64 << 20, 512), TestLoopDevice::new(16 << 20, 512));
+    let bench = Bench::new();
+    let mut stages = prepare(&disk, &kept);
+    stages.push((StageName::TargetFstab, vec![Operation::Run(SessionOp::WriteFstab(vec![entry()]))]));
+    let marker = InstallMarker { machine: "m-1".into(), allocation: "a-1".into(), ..InstallMarker::default() };
+    stages.push((StageName::TargetMarker, vec![Operation::Run(SessionOp::WriteMarker(marker.clone()))]));
+    stages.push((
+        StageName::StorageUnmount,
+        vec![
+            Operation::Run(SessionOp::Unmount),
+            Operation::Run(SessionOp::FlushDisks { disks: vec![disk.path().clone()] }),
+        ],
+    ));
+    let whole = plan(stages);
+    bench.run(&whole).map_err(|failure| failure.error).unwrap();
+    assert_eq!(signature(&disk.partition(2)), "ext4");
+    assert!(device_users::list_mounts_below(Path::new(TARGET)).is_empty());
+    wipe::wipe_ends(kept.path()).unwrap();
+    let mut mounts = MountStack::new(TARGET);
+    let Operation::Run(SessionOp::Mount(root)) = &whole.stages[5].operations[0] else { unreachable!() };
+    mounts.mount_filesystem(root).unwrap();
+    let fstab = fs::read_to_string(mounts.root().join("etc/fstab")).unwrap();
+    assert!(fstab.contains(&format!("UUID={UUID}")), "{fstab}");
+    assert!(fs::read_to_string(mounts.root().join("etc/metal/install.yaml")).unwrap().contains("web-1"));
+    let text = fs::read_to_string(mounts.root().join(&model::install_marker::PATH[1..])).unwrap();
+    let found: InstallMarker = serde_json::from_str(&text).unwrap();
+    assert!(found.time.ends_with('Z'), "{found:?}");
+    assert_eq!(found, InstallMarker { time: found.time.clone(), ..marker });
+    mounts.unmount_all().unwrap();
+    let timed: Vec<String> = bench.reporter.stage_times().into_iter().map(|timing| timing.stage).collect();
+    assert_eq!(timed, whole.stages.iter().map(|stage| stage.name.to_string()).collect::<Vec<_>>());
+
+    // There is no image in the target, so there is no installer.
+    let by_the_image = FinishInputs { way: FinisherChoice::Image, ..FinishInputs::default() };
+    let mut stages = prepare(&disk, &kept);
+    stages.push((StageName::TargetInstaller, vec![Operation::Run(SessionOp::Finish(Box::new(by_the_image)))]));
+    stages.push((StageName::ReportFinal, vec![Operation::Run(SessionOp::Report(FinalReport::default()))]));
+    let cut = plan(stages);
+    let failure = bench.run(&cut).unwrap_err();
+    assert_eq!(failure.stage, StageName::TargetInstaller);
+    assert!(failure.past_point_of_no_return);
+    assert!(failure.error.to_string().contains("the image does not contain an installer"), "{}", failure.error);
+    let erased: Vec<&str> = failure.done.erased.iter().map(|erased| erased.device.as_str()).collect();
+    assert_eq!(erased, [disk.path().as_str()]);
+    assert_eq!(signature(&disk.partition(2)), "");
+    assert!(device_users::list_mounts_below(Path::new(TARGET)).is_empty());
+    wipe::wipe_ends(kept.path()).unwrap();
+    assert!(bench.control.ended.lock().unwrap().is_empty());
+
+    // In two parts, as a conductor orders them; then it goes away.
+    let whole = plan(prepare(&disk, &kept));
+    let mut session = bench.session();
+    for steps in [&["deploy.apply_layout"][..], &["deploy.burn_image", "deploy.write_files"]] {
+        session.run_plan(&whole.select_steps(steps)).map_err(|failure| failure.error).unwrap();
+        assert_eq!(signature(&disk.partition(2)), "ext4");
+    }
+    assert!(Path::new(TARGET).join("etc/metal/install.yaml").exists());
+    session.leave_session(FailureState::HalfMade);
+    assert_eq!(signature(&disk.partition(2)), "");
+    assert!(device_users::list_mounts_below(Path::new(TARGET)).is_empty());
+    wipe::wipe_ends(kept.path()).unwrap();
+    fs::remove_file(Path::new("/dev/disk/by-uuid").join(UUID)).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_complete_system_survives_a_report_that_is_not_acknowledged() {
+    let disk = TestLoopDevice::new(16 << 20, 512);
+    linux::process::ToolCommand::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
+    let bench = Bench::new();
+    for (leaves, left) in [
+        (FailureState::Complete, "ext4"),
+        (FailureState::Unreported, "ext4"),
+        (FailureState::Untouched, "ext4"),
+        (FailureState::Announced, "ext4"),
+        (FailureState::HalfMade, ""),
+    ] {
+        let mut session = bench.session();
+        session.run_operation(&identify_operation(&disk)).unwrap();
+        session.undo.push(UndoOperation::Made(disk.path().clone()));
+        session.leave_session(leaves);
+        assert_eq!(signature(disk.path()), left, "{leaves:?}");
+    }
+}
+
+/// The other machine may run the system again. Where nobody has answered, it may be this one that has to.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_what_was_received_does_not_boot_once_the_control_plane_says_no() {
+    let disk = TestLoopDevice::new(16 << 20, 512);
+    let bench = Bench::new();
+    let boot = Some(BootInfo {
+        kernel: "/vmlinuz".into(),
+        initrd: "/initrd".into(),
+        cmdline: "ro".into(),
+        bootloader_id: "metal-debian".into(),
+    });
+    let received = FinalReport { taken_back: vec![disk.path().clone()], ..FinalReport::default() };
+    for (denies, refuses, closing, left) in [
+        (false, false, &received, "gpt"),
+        (false, true, &received, "gpt"),
+        (true, false, &FinalReport::default(), "gpt"),
+        (true, false, &received, ""),
+    ] {
+        linux::process::ToolCommand::new("sgdisk").args(["-o", disk.path().as_str()]).run().unwrap();
+        bench.control.denies.store(denies, Ordering::Relaxed);
+        bench.control.refuses.store(refuses, Ordering::Relaxed);
+        let mut session = bench.session();
+        session.facts.boot = boot.clone();
+        session.run_operation(&identify_operation(&disk)).unwrap();
+        let reported = session.report_success(closing);
+        assert_eq!(reported.is_ok(), !denies && !refuses);
+        let blkid = linux::process::ToolCommand::new("blkid");
+        let table = blkid.args(["-p", "-o", "value", "-s", "PTTYPE", disk.path().as_str()]).run();
+        let table = table.map(|output| output.stdout.trim().to_owned()).unwrap_or_default();
+        assert_eq!(table, left, "{reported:?}");
+        if left.is_empty() {
+            let text = reported.unwrap_err().to_string();
+            assert!(text.contains("wiped at both ends") && text.contains("the move is cancelled"), "{text}");
+        }
+    }
+    // Nobody has proved that this is the disk of the plan.
+    let mut session = bench.session();
+    session.facts.boot = boot;
+    let text = session.report_success(&received).unwrap_err().to_string();
+    assert!(text.contains("MAY STILL BE BOOTABLE"), "{text}");
+}
+
+/// The next attempt is not to take it for one that was never touched: its boot code would be gone.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_disk_that_was_to_be_wiped_loses_its_beginning_also_when_that_fails() {
+    let disk = TestLoopDevice::new(16 << 20, 512);
+    linux::process::ToolCommand::new("mkfs.vfat").args([disk.path()]).run().unwrap();
+    let bench = Bench::new();
+    let beyond = vec![ByteRange { start: 32 << 20, length: 1 << 20 }];
+    let plan = plan(vec![
+        (StageName::StorageIdentify, vec![identify_operation(&disk)]),
+        (StageName::StorageWipe, vec![wipe_operation(disk.path().clone(), beyond)]),
+    ]);
+    let failure = bench.run(&plan).unwrap_err();
+    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::StorageWipe, true));
+    assert!(fs::read(disk.image()).unwrap()[..1 << 20].iter().all(|byte| *byte == 0));
+}
+
+/// Between identify and wipe lie minutes: a disk is pulled, and another one takes its name.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_another_disk_that_has_taken_the_name_is_neither_written_nor_cleaned_up() {
+    let (identity, disk) = TestLoopDevice::exchanged(16 << 20);
+    linux::process::ToolCommand::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
+    let (bench, device) = (Bench::new(), disk.path().to_owned());
+    let zero = vec![ByteRange { start: 0, length: 1 << 20 }];
+    let wipe = WipeDisk { device, identity, methods: vec![], strict: false, budget_seconds: 60, first: vec![], zero };
+    let make = MakeFilesystem {
+        device: disk.path().clone(),
+        format: FilesystemFormat::Ext4,
+        label: None,
+        uuid: UUID.into(),
+        createoptions: vec![],
+    };
+    let before = fs::read(disk.image()).unwrap();
+    for (stage, operation, why) in [
+        (
+            StageName::StorageWipe,
+            Operation::Device(DeviceOp::WipeDisk(wipe)),
+            "is not the disk that the plan was made for",
+        ),
+        (
+            StageName::StorageFormat,
+            Operation::Device(DeviceOp::MakeFilesystem(make)),
+            "which is not a disk of the plan",
+        ),
+        (
+            StageName::StorageMount,
+            Operation::Run(SessionOp::Mount(root_on(&disk, &[]))),
+            "which is not a disk of the plan",
+        ),
+    ] {
+        let plan = plan(vec![(stage, vec![operation])]);
+        let failure = bench.run(&plan).unwrap_err();
+        assert_eq!(failure.stage, stage);
+        assert!(failure.error.to_string().contains(why), "{}", failure.error);
+        assert!(before == fs::read(disk.image()).unwrap(), "{stage}: the disk has changed");
+    }
+}
+
+/// The kernel has the other devices of a btrfs in a list of paths: one of them may be another disk by now.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_the_other_devices_of_a_btrfs_are_compared_right_before_it_is_mounted() {
+    let (disk, (identity, other)) = (installed(&[]), TestLoopDevice::exchanged(16 << 20));
+    let bench = Bench::new();
+    let mount = MountFilesystem { others: vec![other.path().clone()], ..root_on(&disk, &[]) };
+    let over = vec![disk.path().to_owned(), other.path().to_owned()];
+    let rehearsal = Rehearsal { over, operations: vec![RestoreOp::Mount(mount.clone())] };
+    let mounted = Operation::Run(SessionOp::Mount(mount));
+    let identified = |identity: DiskIdentity| Operation::Run(SessionOp::IdentifyDisk(identity));
+    for (stage, operation) in [
+        (StageName::StorageRehearse, Operation::Run(SessionOp::Rehearse(rehearsal))),
+        (StageName::StorageMountKept, mounted.clone()),
+    ] {
+        let plan = plan(vec![(StageName::StorageIdentify, vec![identify_operation(&disk)]), (stage, vec![operation])]);
+        let failure = bench.run(&plan).unwrap_err();
+        let name = other.path().kernel_name();
+        let expected = format!("{} lies on {name}, which is not a disk of the plan; it was not changed", other.path());
+        assert_eq!((failure.stage, failure.error.to_string().as_str()), (stage, expected.as_str()));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut session = PlanExecutor { mounts: MountStack::new(dir.path()), ..bench.session() };
+    session.run_operation(&identify_operation(&disk)).unwrap();
+    let error = session.run_operation(&identified(identity)).unwrap_err().to_string();
+    assert!(error.contains("the kernel's disk number "), "{error}");
+    session.run_operation(&identified(other.identity())).unwrap();
+    session.run_operation(&mounted).unwrap();
+    session.leave_session(FailureState::Untouched);
+}
+
+#[test]
+fn a_failure_before_the_first_write_says_so() {
+    let bench = Bench::new();
+    let lock = Operation::Run(SessionOp::LockDisk { device: "/dev/no-such-disk".into(), untouched: vec![] });
+    let plan = plan(vec![
+        (StageName::StorageLock, vec![lock]),
+        (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
+    ]);
+    let failure = bench.run(&plan).unwrap_err();
+    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::StorageLock, false));
+    assert_eq!(bench.reporter.stage_times().len(), 1);
+}
+
+#[test]
+fn a_tree_that_could_not_boot_is_refused_by_its_manifest_before_the_first_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, path) = ([0; 1024], dir.path().join("tree.tar"));
+    fs::write(&path, tree).unwrap();
+    let manifest = image::ImageManifest::compute(&tree[..], 1024).unwrap();
+    let digest = Some(manifest.digest.to_string());
+    let contents = Some(BootContents { init: Some("/sbin/init".to_owned()), ..BootContents::default() });
+    let manifest = image::ImageManifest { contents, ..manifest };
+    fs::write(dir.path().join("tree.tar.manifest"), serde_json::to_vec(&manifest).unwrap()).unwrap();
+
+    let allocation = Allocation { finish: Some(FinisherChoice::Builtin), ..Allocation::default() };
+    let (steps, assigned) = (StepList::default(), PlanAssignment { allocation, consoles: vec![] });
+    let request =
+        PlanRequest { mode: InstallMode::Install, steps, subject: PlanSubject::default(), assigned, claim: None };
+    let needs = ImageNeeds::for_request(&Layout::default(), &Inventory::default(), &request);
+    let url = format!("file://{}", path.display());
+    let image =
+        Box::new(allocation::AllocatedImage { id: "os-1".into(), url: url.clone(), digest, ..Default::default() });
+    let reach = SessionOp::ReachImage { name: "os-1".into(), url, image, onto: None, needs };
+    let plan = plan(vec![
+        (StageName::ImageReach, vec![Operation::Run(reach)]),
+        (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
+    ]);
+    let failure = Bench::new().run(&plan).unwrap_err();
+    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::ImageReach, false));
+    let text = failure.error.to_string();
+    assert!(text.contains("according to its manifest, the image has no kernel in /boot"), "{text}");
+    assert!(text.contains("no GRUB for BIOS") && !text.contains("no init"), "{text}");
+}
+
+#[test]
+fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
+    let bench = Bench::new();
+    let disks = vec![RecordedDisk { device: "os".into(), serial: "A0".into(), ..RecordedDisk::default() }];
+    let extents = vec![StageExtents { stages: vec![StageName::StorageWipe], disks: vec![] }];
+    let (allocation, order) = ("a-1".to_owned(), Some("o-1".to_owned()));
+    let announce = SessionOp::TellPointOfNoReturn {
+        allocation,
+        order,
+        disks: disks.clone(),
+        extents: extents.clone(),
+        approved: None,
+        secret_digest: None,
+    };
+    let plan = plan(vec![
+        (StageName::ReportBegin, vec![Operation::Run(announce)]),
+        (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
+    ]);
+    for (refuses, failed) in [(true, StageName::ReportBegin), (false, StageName::StorageWipe)] {
+        bench.control.refuses.store(refuses, Ordering::Relaxed);
+        let failure = bench.run(&plan).unwrap_err();
+        assert_eq!((failure.stage, failure.past_point_of_no_return), (failed, !refuses));
+    }
+    let expected = ("a-1".to_owned(), Some("o-1".to_owned()), disks, extents);
+    assert_eq!(*bench.control.begun.lock().unwrap(), [expected.clone(), expected]);
+}
+
+#[test]
+fn what_is_not_as_it_was_fails_the_install_with_both_sides() {
+    let identity = BTreeMap::from([("guid".to_owned(), "c0ffee".to_owned())]);
+    let gone = PreservedObject { object: ObjectLocator::Disk("no-such-disk".into()), identity };
+    let marker = Operation::Run(SessionOp::WriteMarker(InstallMarker::default()));
+    let plan = plan(vec![
+        (StageName::StorageWipe, vec![]),
+        (StageName::StorageProveKept, vec![Operation::Run(SessionOp::ProveKept(vec![gone]))]),
+        (StageName::TargetMarker, vec![marker]),
+    ]);
+    let bench = Bench::new();
+    let failure = bench.run(&plan).unwrap_err();
+    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::StorageProveKept, true));
+    let text = failure.error.to_string();
+    assert!(text.contains("HAVE CHANGED: ") && text.contains("no-such-disk"), "{text}");
+}

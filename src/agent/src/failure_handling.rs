@@ -1,0 +1,391 @@
+//! Ends of a failed installation. Every failure is reported. Then:
+//!
+//! | failure | reinstall | installation |
+//! |---|---|---|
+//! | before the point of no return | boots the unchanged installed system; reboots over PXE if the control plane wants another attempt |
+//! waits at its console |
+//! | the same, but no system is known to be installed (a pool whose control plane does not record it) | waits at its console | waits |
+//! | after the point of no return | reboots immediately if the control plane wants another attempt, else waits at its console | waits |
+//! | while waiting for an allocation, because the token has expired after a day | reboots immediately, for a new token | the same |
+//! | the control plane does not accept the reported success | waits | waits |
+//! | at kexec | reboots immediately: the new system is complete, and the control plane has the report | the same |
+//!
+//! In a migration, the sender reboots unless the receiver has begun, since its disks are intact. The receiver reboots if the control plane
+//! wants it to. Otherwise they wait at their consoles.
+//!
+//! Once an attempt has passed the point of no return, all later attempts count as past it from the start, since the old system is gone. The
+//! exception is an attempt that finds the old system intact: see `clear_begun_if_intact` in `plan_request`.
+
+use super::{InstallAgent, RebootRequested};
+use crate::executor::{self, LAST_WORDS};
+use crate::preflight;
+use common::error::{Error, Result};
+use control::ReportAcknowledgement;
+use linux::console::print_line;
+use model::allocation::Allocation;
+use model::install_marker::InstallMarker;
+use model::install_report::{DiskChanges, EventName, FailureSummary, InstallOutcome, InstallResult, StageTime};
+use model::inventory::Inventory;
+use model::migration::MigrationSide;
+use newroot::boot::{installed_system, kexec};
+use plan::{FailureState, StageName};
+use std::convert::Infallible;
+use std::time::Duration;
+
+/// Time to deliver pending messages before a machine waits at its console.
+const NO_HURRY: Duration = Duration::from_secs(20);
+
+/// Failure of an installation.
+#[derive(Debug)]
+pub struct InstallFailure {
+    pub step: String,
+    pub error: Error,
+    pub leaves: FailureState,
+    pub past_point_of_no_return: bool,
+    /// Whether the token expired while the machine waited for an allocation.
+    pub token_has_ended: bool,
+    /// Allocation; empty if none is known.
+    pub allocation: Allocation,
+    /// Printed plan; empty if there is none.
+    pub plan: String,
+    /// Marker of this very allocation that was found on a disk but not trusted. The report contains it for the operator.
+    pub marker: Option<InstallMarker>,
+    /// Whether neither the disks nor the control plane contain a record of the installation.
+    pub unmarked: bool,
+    /// Whether the control plane rejected the reported success, so that the system must not be booted.
+    pub is_success_refused: bool,
+    /// Changes to the disks before the failure.
+    pub done: DiskChanges,
+}
+
+/// Next action of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextAction {
+    /// Boots the installed system.
+    Back,
+    /// Reboots over PXE, for another attempt.
+    Again,
+    /// Reboots over PXE, for a new token. No allocation has arrived yet.
+    Renew,
+    /// Reboots into the complete new system, from its disk.
+    Complete,
+    /// Waits at the console until an operator intervenes or the ramdisk reboots (`drophammer.hold=`).
+    Hold,
+}
+
+impl InstallFailure {
+    pub fn new_before_plan(step: &str, error: Error) -> InstallFailure {
+        InstallFailure {
+            step: step.to_owned(),
+            error,
+            leaves: FailureState::Untouched,
+            past_point_of_no_return: false,
+            token_has_ended: false,
+            allocation: Allocation::default(),
+            plan: String::new(),
+            marker: None,
+            unmarked: false,
+            is_success_refused: false,
+            done: DiskChanges::default(),
+        }
+    }
+
+    pub fn new_expired_token(error: Error) -> InstallFailure {
+        InstallFailure { token_has_ended: true, ..InstallFailure::new_before_plan("control.token", error) }
+    }
+
+    pub fn from_plan_failure(failure: executor::StageFailure, allocation: Allocation, plan: String) -> InstallFailure {
+        let executor::StageFailure { stage, leaves, past_point_of_no_return, error, done } = failure;
+        let is_success_refused = stage == StageName::ReportFinal && error.is_denial();
+        let error = match past_point_of_no_return {
+            true => error,
+            false if has_earlier_attempt_begun(&allocation) => Error::new(
+                error.phase,
+                format!("{error} (this attempt has written nothing, but an earlier one had started to write)"),
+            ),
+            false => {
+                Error::new(error.phase, format!("{error} (before the point of no return: every disk is unchanged)"))
+            }
+        };
+        let at_stage = InstallFailure::new_before_plan(stage.as_str(), error);
+        InstallFailure {
+            leaves,
+            past_point_of_no_return,
+            allocation,
+            plan,
+            is_success_refused,
+            done: *done,
+            ..at_stage
+        }
+    }
+
+    /// Returns whether this run and all earlier attempts have left every disk unchanged.
+    fn is_untouched(&self) -> bool {
+        !self.past_point_of_no_return && !has_earlier_attempt_begun(&self.allocation)
+    }
+
+    fn report_outcome(&self) -> InstallOutcome {
+        let (stage, announced) = (self.step.clone(), self.leaves == FailureState::Announced);
+        let failed = FailureSummary { stage, announced, unbelieved: self.marker.clone(), unmarked: self.unmarked };
+        if self.is_untouched() { InstallOutcome::FailedUntouched(failed) } else { InstallOutcome::FailedBegun(failed) }
+    }
+
+    pub fn choose_next_action(&self, answer: &ReportAcknowledgement) -> NextAction {
+        // The final report has already been acknowledged.
+        if self.leaves == FailureState::Complete {
+            return NextAction::Complete;
+        }
+        if self.token_has_ended {
+            return NextAction::Renew;
+        }
+        match self.allocation.moving.as_ref().map(|moving| (moving.part, moving.begun)) {
+            // Its disks are intact, and the control plane decides what it boots.
+            Some((MigrationSide::Send, false)) => return NextAction::Again,
+            Some((MigrationSide::Receive, _)) if answer.retry => return NextAction::Again,
+            Some(_) => return NextAction::Hold,
+            None => {}
+        }
+        // Another attempt would only be rejected again.
+        if self.is_success_refused {
+            return NextAction::Hold;
+        }
+        match self.allocation.reinstall {
+            // Even if nothing was written, if the control plane wants another attempt.
+            true if answer.retry => NextAction::Again,
+            // If this allocation replaced another one, the installed system belongs to the other.
+            true if self.is_untouched() && !self.allocation.keeps && !self.unmarked => NextAction::Back,
+            _ => NextAction::Hold,
+        }
+    }
+}
+
+fn has_earlier_attempt_begun(allocation: &Allocation) -> bool {
+    allocation.order.as_ref().is_some_and(|order| order.begun) || !allocation.begun_on.is_empty()
+}
+
+impl InstallAgent {
+    /// Reports the failure and takes the next action.
+    ///
+    /// # Errors
+    /// Returns the error of the installation if the machine must wait at its console.
+    pub fn report_and_act(&self, failure: InstallFailure) -> Result<RebootRequested> {
+        let unmarked = self.is_unmarked(&failure);
+        let failure = InstallFailure { unmarked, ..failure };
+        let answer = self.report_failure(&failure);
+        match failure.choose_next_action(&answer) {
+            NextAction::Hold => {
+                // With metal-stack, this event is the only report of the failure.
+                self.reporter.wait_until_sent(NO_HURRY);
+                return Err(failure.error);
+            }
+            NextAction::Again => self.announce_reboot("over PXE, since the control plane wants another attempt"),
+            NextAction::Renew => {
+                self.announce_reboot("over PXE, for a new token: the old one expired while the machine waited")
+            }
+            NextAction::Complete => self.announce_reboot("from disk, into the complete new system"),
+            NextAction::Back => {
+                let Err(error) = self.boot_old_system(&failure.allocation);
+                self.announce_reboot(&format!(
+                    "the installed system cannot be booted by kexec: {error}; no disk was written, so the firmware will boot it"
+                ));
+            }
+        }
+        Ok(RebootRequested)
+    }
+
+    /// Returns whether no system is known to be installed. If a pool's control plane does not record installations, only the disks can
+    /// prove one.
+    fn is_unmarked(&self, failure: &InstallFailure) -> bool {
+        let asks_the_disks =
+            self.control.machine_pool().is_some() && failure.allocation.reinstall && failure.is_untouched();
+        let is_there = |inventory: Inventory| plan::is_installed(&inventory, &self.machine, &failure.allocation.id);
+        asks_the_disks && !preflight::read_assembled_inventory().is_ok_and(is_there)
+    }
+
+    pub(super) fn announce_reboot(&self, why: &str) {
+        self.reporter.start_phase(EventName::PlannedReboot, why);
+        self.reporter.wait_until_sent(LAST_WORDS);
+    }
+
+    /// Reports the failure. If the report is not delivered, no other attempt is made.
+    fn report_failure(&self, failure: &InstallFailure) -> ReportAcknowledgement {
+        let message = format!("{}: {}", failure.step, failure.error);
+        let timings = self.reporter.stage_times();
+        print_line(&format!("\n{}", StageTime::format_table(&timings)));
+        self.reporter.start_phase(EventName::Crashed, &message);
+        let ended = InstallResult {
+            outcome: failure.report_outcome(),
+            message,
+            allocation: failure.allocation.id.clone(),
+            order: failure.allocation.order_id().map(str::to_owned),
+            plan: failure.plan.clone(),
+            timings,
+            peak_rss_bytes: executor::peak_rss_bytes(),
+            done: failure.done.clone(),
+        };
+        self.control.report_result(&ended).unwrap_or_else(|error| {
+            print_line(&format!("cannot report the failure: {error}"));
+            ReportAcknowledgement::default()
+        })
+    }
+
+    /// Boots the installed system by kexec, as it is on the disks.
+    fn boot_old_system(&self, allocation: &Allocation) -> Result<Infallible> {
+        print_line(
+            "\nThe reinstall ended before its first write. Every disk is unchanged, and the installed system will be booted.",
+        );
+        let mut machines = vec![self.machine.clone()];
+        machines.extend(allocation.former_machines.iter().cloned());
+        let installed = installed_system::load_installed_kernel(
+            &preflight::read_assembled_inventory()?,
+            &machines,
+            &allocation.id,
+        )?;
+        let installed_system::InstalledSystem { device, marker, boot } = installed;
+        print_line(&format!("{} of {} on {device}: {} {}", marker.image, marker.time, boot.kernel, boot.cmdline));
+        self.announce_reboot(&format!("back into the installed system, {}", marker.image));
+        kexec::boot_loaded_kernel()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::ProgressReporter;
+    use common::error::Phase;
+    use control::testing::FakeControl;
+    use model::allocation::OrderedReinstall;
+    use model::cmdline::{AgentSettings, ControlPlaneSource};
+    use model::install_report::{PreservationProof, ProgressEvent};
+    use std::sync::Arc;
+
+    /// A failure of a reinstall.
+    fn failure(past_point_of_no_return: bool, begun: bool) -> InstallFailure {
+        let order = Some(OrderedReinstall { id: "o-1".into(), begun, ..OrderedReinstall::default() });
+        let allocation = Allocation { reinstall: true, order, ..Allocation::default() };
+        let error = Error::new(Phase::Image, "no answer");
+        let leaves = if past_point_of_no_return { FailureState::HalfMade } else { FailureState::Untouched };
+        let (stage, done) = (StageName::ImageReach, Box::default());
+        let failure = executor::StageFailure { stage, leaves, past_point_of_no_return, error, done };
+        InstallFailure::from_plan_failure(failure, allocation, "the plan".into())
+    }
+
+    #[test]
+    fn a_reinstall_goes_back_only_while_nothing_was_written_by_any_attempt() {
+        let (retry, enough) = (ReportAcknowledgement { retry: true }, ReportAcknowledgement::default());
+        for (past, begun, answer, way, words) in [
+            (false, false, &enough, NextAction::Back, "every disk is unchanged"),
+            (false, false, &retry, NextAction::Again, "every disk is unchanged"),
+            (false, true, &retry, NextAction::Again, "an earlier one had started to write"),
+            (false, true, &enough, NextAction::Hold, "an earlier one had started to write"),
+            (true, false, &retry, NextAction::Again, "no answer"),
+            (true, false, &enough, NextAction::Hold, "no answer"),
+        ] {
+            let failure = failure(past, begun);
+            assert_eq!(failure.choose_next_action(answer), way, "{failure:?}");
+            assert_eq!(failure.is_untouched(), !past && !begun, "{failure:?}");
+            assert!(failure.error.to_string().contains(words), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_goes_back_to_what_no_disk_tells_of() {
+        let failure = InstallFailure { unmarked: true, ..failure(false, false) };
+        assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), NextAction::Hold);
+        let InstallOutcome::FailedUntouched(failed) = failure.report_outcome() else { panic!("{failure:?}") };
+        assert!(failed.unmarked);
+    }
+
+    fn agent(control: &Arc<FakeControl>) -> InstallAgent {
+        let server = ControlPlaneSource::Server { url: "http://127.0.0.1:9".into(), token: "t".into() };
+        let settings =
+            AgentSettings { control: server, machine: None, keys: vec![], minimum: vec![], consoles: vec![] };
+        let reporter = ProgressReporter::new(control.clone()).into();
+        InstallAgent { settings, machine: "m".into(), reporter, control: control.clone(), leaves: vec![], erased: None }
+    }
+
+    /// Some control planes hear of a failure by the event alone.
+    #[test]
+    fn a_machine_that_waits_for_a_person_has_told_why() {
+        let control = Arc::new(FakeControl { delay: Duration::from_millis(300), ..FakeControl::default() });
+        let failure = InstallFailure::new_before_plan("control.register", Error::new(Phase::Control, "no"));
+        assert!(agent(&control).report_and_act(failure).is_err());
+        let heard = control.heard.lock().unwrap();
+        let [ProgressEvent { event: EventName::Crashed, message, .. }] = &heard[..] else { panic!("{heard:?}") };
+        assert!(message.starts_with("control.register: "), "{message}");
+    }
+
+    #[test]
+    fn the_report_of_a_failure_has_its_figures() {
+        let control = Arc::new(FakeControl::default());
+        let agent = agent(&control);
+        let done = DiskChanges { kept: vec![PreservationProof::default()], ..DiskChanges::default() };
+        let failed = executor::StageFailure {
+            stage: StageName::ImageBurn,
+            leaves: FailureState::HalfMade,
+            past_point_of_no_return: true,
+            error: Error::new(Phase::Image, "no answer"),
+            done: Box::new(done.clone()),
+        };
+        agent.report_failure(&InstallFailure::from_plan_failure(failed, Allocation::default(), String::new()));
+        agent.report_failure(&InstallFailure::new_before_plan("tools", Error::new(Phase::Settings, "none")));
+        let reports = control.ended.lock().unwrap();
+        let figures: Vec<_> =
+            reports.iter().map(|ended| (&ended.done, ended.peak_rss_bytes.unwrap() > 1 << 20)).collect();
+        assert_eq!(figures, [(&done, true), (&DiskChanges::default(), true)]);
+    }
+
+    #[test]
+    fn what_is_complete_is_booted_from_its_disk() {
+        for mut failure in [failure(true, false), failure(false, true), failure(false, false)] {
+            failure.leaves = FailureState::Complete;
+            assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), NextAction::Complete);
+        }
+    }
+
+    #[test]
+    fn a_machine_that_has_waited_until_its_token_ended_boots_again() {
+        let error = || Error::refusal(Phase::Control, "401");
+        let waiting = InstallFailure::new_before_plan("control.wait", error());
+        for (failure, way) in
+            [(InstallFailure::new_expired_token(error()), NextAction::Renew), (waiting, NextAction::Hold)]
+        {
+            assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), way);
+        }
+    }
+
+    /// Neither the old nor the new system is booted, and no attempt follows, whatever else the control plane answers.
+    #[test]
+    fn a_machine_whose_success_is_refused_waits() {
+        for (past, error, way) in [
+            (true, Error::denial(Phase::Control, "409"), NextAction::Hold),
+            (false, Error::denial(Phase::Control, "409"), NextAction::Hold),
+            (false, Error::new(Phase::Control, "500"), NextAction::Again),
+        ] {
+            let (stage, leaves) = (StageName::ReportFinal, FailureState::Unreported);
+            let failed =
+                executor::StageFailure { stage, leaves, past_point_of_no_return: past, error, done: Box::default() };
+            let allocation = failure(past, true).allocation;
+            let failed = InstallFailure::from_plan_failure(failed, allocation, String::new());
+            assert_eq!(failed.choose_next_action(&ReportAcknowledgement { retry: true }), way, "{failed:?}");
+        }
+    }
+
+    #[test]
+    fn an_install_waits_for_a_person() {
+        let error = || Error::new(Phase::Control, "401");
+        let unknown = InstallFailure::new_before_plan("control.register", error());
+        assert_eq!(
+            (unknown.choose_next_action(&ReportAcknowledgement::default()), unknown.is_untouched()),
+            (NextAction::Hold, true)
+        );
+        let (stage, leaves) = (StageName::ImageBurn, FailureState::HalfMade);
+        let done = Box::default();
+        let failed = executor::StageFailure { stage, leaves, past_point_of_no_return: true, error: error(), done };
+        let failed = InstallFailure::from_plan_failure(failed, Allocation::default(), String::new());
+        assert_eq!(
+            (failed.choose_next_action(&ReportAcknowledgement::default()), failed.is_untouched()),
+            (NextAction::Hold, false)
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! `drophammer inventory`: the inventory of this machine as JSON.
+
+use common::error::Result;
+use common::exit_code::CommandOutcome;
+use common::output::{print_note, print_text, to_json};
+use linux::probe::{self, ProbeDepth};
+use model::inventory::{Inventory, OpaqueObject};
+use serde::Serialize;
+
+/// Inventory with derived fields, which are recomputed when it is read back.
+#[derive(Serialize)]
+struct InventoryListing<'a> {
+    #[serde(flatten)]
+    inventory: &'a Inventory,
+    /// Objects whose content could not be read.
+    opaque: Vec<OpaqueObject>,
+}
+
+/// Options of `drophammer inventory`.
+#[derive(Debug, clap::Args)]
+pub struct InventoryOptions {
+    /// Print only the JSON, without notes on standard error. Unreadable objects are listed in it as `opaque`.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints the inventory of this machine as JSON, and on standard error the objects that could not be read.
+///
+/// # Errors
+/// sysfs cannot be read.
+pub fn run_inventory(options: &InventoryOptions) -> Result<CommandOutcome> {
+    let inventory = probe::read_inventory(ProbeDepth::Deep)?;
+    let opaque = inventory.find_opaque_objects();
+    for object in opaque.iter().filter(|_| !options.json) {
+        print_note(&format!("not inspected: {object}: {}; {}", object.reason, object.remedy));
+    }
+    print_text(&(to_json(&InventoryListing { inventory: &inventory, opaque })? + "\n"))?;
+    Ok(CommandOutcome::Good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_is_read_back_as_the_inventory() {
+        let text =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/inventories/orphans.json"))
+                .unwrap();
+        let inventory: Inventory = serde_json::from_str(&text).unwrap();
+        let opaque = inventory.find_opaque_objects();
+        assert!(!opaque.is_empty());
+        let text = to_json(&InventoryListing { inventory: &inventory, opaque }).unwrap();
+        assert_eq!(serde_json::from_str::<Inventory>(&text).unwrap(), inventory);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let [first, ..] = &value["opaque"].as_array().unwrap()[..] else { panic!("{text}") };
+        for field in ["kind", "name", "devices", "reason", "remedy"] {
+            assert!(!first[field].is_null(), "{field}: {first}");
+        }
+    }
+}

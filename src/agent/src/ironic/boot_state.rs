@@ -1,0 +1,78 @@
+//! State of this boot that conductor and agent share. It survives a restart of the agent, but not a reboot.
+
+use common::error::{Context, Phase, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Directory in memory.
+pub const DIRECTORY: &str = "/run/drophammer";
+
+const TOKEN: &str = "ironic-token.json";
+
+/// Token for requests to the agent, which a conductor issues once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredToken {
+    pub node: String,
+    pub token: String,
+}
+
+/// Returns the token for this node, if an earlier agent of this boot stored it.
+pub fn read_token(directory: &Path, node: &str) -> Option<String> {
+    read_value::<StoredToken>(directory, TOKEN).filter(|kept| kept.node == node).map(|kept| kept.token)
+}
+
+/// Stores the token.
+///
+/// # Errors
+/// Fails if it cannot be written.
+pub fn write_token(directory: &Path, token: &StoredToken) -> Result<()> {
+    write_value(directory, TOKEN, token)
+}
+
+/// Reads a value. Returns `None` if the file is missing or damaged.
+pub fn read_value<T: DeserializeOwned>(directory: &Path, name: &str) -> Option<T> {
+    serde_json::from_slice(&fs::read(directory.join(name)).ok()?).ok()
+}
+
+/// Writes a value, readable only by root.
+///
+/// # Errors
+/// Fails if it cannot be written.
+pub fn write_value(directory: &Path, name: &str, value: &impl Serialize) -> Result<()> {
+    let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
+    let write = || {
+        fs::create_dir_all(directory)?;
+        // A process that opened an existing file could read the new contents.
+        let _ = fs::remove_file(&new);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(&serde_json::to_vec(value)?)?;
+        fs::rename(&new, &path)
+    };
+    write().context(Phase::Control, || format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_token_is_kept_for_its_node_and_for_root_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("run");
+        assert_eq!(read_token(&directory, "n"), None);
+        for text in ["a", "b"] {
+            write_token(&directory, &StoredToken { node: "n".into(), token: text.into() }).unwrap();
+            assert_eq!(read_token(&directory, "n").as_deref(), Some(text));
+        }
+        assert_eq!(read_token(&directory, "other"), None);
+        let path = directory.join(TOKEN);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(path, "damaged").unwrap();
+        assert_eq!(read_token(&directory, "n"), None);
+    }
+}

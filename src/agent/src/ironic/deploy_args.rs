@@ -1,0 +1,360 @@
+//! Conversion of a deploy step's arguments and node to a layout and an allocation.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use common::diagnostic::{self, Diagnostic};
+use common::error::{Error, Phase, Result};
+use model::allocation::{AllocatedImage, Allocation, BootOrder, OrderedReinstall};
+use model::deploy_steps::EraseMode;
+use model::ironic_raid::{self, RaidConfig};
+use model::layout::{self, Layout};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+/// Fields of the object `image`.
+const IMAGE_WORDS: [&str; 6] = ["url", "id", "digest", "mirrors", "finish", "pull_secrets"];
+
+/// Placeholder for values that a conductor masks.
+const MASKED: &str = "******";
+
+/// Node, as sent with each step.
+pub struct IronicNode<'a>(pub &'a Map<String, Value>);
+
+/// Requested operation, in addition to the layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestedMode {
+    Install,
+    Reinstall {
+        without_marker: bool,
+    },
+    /// Not specified: it depends on the contents of the disks.
+    Unsaid,
+}
+
+impl IronicNode<'_> {
+    pub fn uuid(&self) -> &str {
+        self.0.get("uuid").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    pub fn name(&self) -> &str {
+        self.0.get("name").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Returns the arrays that `raid.create_configuration` of a cleaning creates: the conductor's filtered configuration, if there is one.
+    ///
+    /// # Errors
+    /// Refuses if the node has no configuration.
+    pub fn target_raid_config(&self) -> Result<&Value> {
+        let chosen = self.0.get("driver_internal_info").and_then(|internal| internal.get("target_raid_config"));
+        let is_there = |config: &&Value| config.as_object().is_some_and(|config| !config.is_empty());
+        let found = chosen.filter(is_there).or(self.0.get("target_raid_config").filter(is_there));
+        found.ok_or_else(|| plan_refusal("the node lacks a target_raid_config"))
+    }
+
+    /// Returns the hints for the root disk. Those of the instance have precedence over those of the machine.
+    pub fn root_device(&self) -> Option<&Map<String, Value>> {
+        let of_machine = || self.0.get("properties")?.get("root_device");
+        self.instance_info("root_device").or_else(of_machine)?.as_object().filter(|hints| !hints.is_empty())
+    }
+
+    fn instance_info(&self, word: &str) -> Option<&Value> {
+        self.0.get("instance_info")?.get(word).filter(|value| !value.is_null())
+    }
+}
+
+/// Parses the argument `layout`.
+///
+/// # Errors
+/// Refuses with a list of all problems.
+pub fn parse_layout(args: &Map<String, Value>) -> Result<Layout> {
+    let Some(document) = args.get("layout") else {
+        return Err(Error::refusal(Phase::Layout, "the step requires the argument layout; nothing was written"));
+    };
+    layout::read_json(document).map(|parsed| parsed.layout).map_err(|problems| {
+        let lines = diagnostic::join_problems(&problems);
+        Error::refusal(Phase::Layout, format!("invalid layout; nothing was written:\n{lines}"))
+    })
+}
+
+/// Parses the arrays in the arguments of a step.
+///
+/// # Errors
+/// Refuses with a list of all problems.
+pub fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<RaidConfig> {
+    ironic_raid::read_step_arrays(step, args).map_err(|problems| {
+        let lines = diagnostic::join_problems(&problems);
+        Error::refusal(Phase::Plan, format!("invalid arrays; nothing was written:\n{lines}"))
+    })
+}
+
+/// Parses the arguments `mode` and `without_marker`.
+///
+/// # Errors
+/// Refuses if they are invalid or contradict each other.
+pub fn parse_mode(args: &Map<String, Value>) -> Result<RequestedMode> {
+    let without_marker = parse_flag(args, "without_marker")?;
+    match args.get("mode").map(|mode| mode.as_str()) {
+        None if !without_marker => Ok(RequestedMode::Unsaid),
+        Some(Some("install")) if !without_marker => Ok(RequestedMode::Install),
+        Some(Some("reinstall")) => Ok(RequestedMode::Reinstall { without_marker }),
+        None | Some(Some("install")) => Err(plan_refusal("without_marker requires mode reinstall")),
+        Some(_) => Err(plan_refusal("mode must be install or reinstall")),
+    }
+}
+
+/// Parses an optional boolean argument.
+///
+/// # Errors
+/// Refuses a value that is not a boolean.
+pub fn parse_flag(args: &Map<String, Value>, name: &str) -> Result<bool> {
+    match args.get(name) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(value)) => Ok(*value),
+        Some(_) => Err(plan_refusal(&format!("{name} must be true or false"))),
+    }
+}
+
+/// Creates the allocation from the node and the arguments. Its image is empty if neither specifies one.
+///
+/// # Errors
+/// Refuses with a list of all problems.
+pub fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> Result<Allocation> {
+    let mut problems = Vec::new();
+    let mut note = |problem: Diagnostic| problems.push(problem);
+    let image = choose_image(node, args).unwrap_or_else(|problem| {
+        note(problem);
+        None
+    });
+    let erase = args.get("erase").map_or(Ok(EraseMode::default()), |erase| serde_json::from_value(erase.clone()));
+    let erase = erase.unwrap_or_else(|_| {
+        note(Diagnostic::new("erase", "must be quick, secure or none"));
+        EraseMode::default()
+    });
+    let drive = read_config_drive(node).unwrap_or_else(|problem| {
+        note(problem);
+        Value::Null
+    });
+    let hostname = drive["meta_data"]["hostname"].as_str().or(drive["meta_data"]["name"].as_str());
+    let display = node.instance_info("display_name").and_then(Value::as_str);
+    let hostname = hostname.or(display).filter(|name| !name.is_empty()).unwrap_or(node.name());
+    let links = &drive["network_data"]["links"];
+    if links.as_array().is_some_and(|links| !links.is_empty()) {
+        note(Diagnostic::new(
+            "configdrive.network_data",
+            "this format is not supported; remove it, and configure the network of the image by user_data or DHCP",
+        ));
+    }
+    if !problems.is_empty() {
+        let lines = diagnostic::join_problems(&problems);
+        return Err(Error::refusal(Phase::Plan, format!("the step cannot be planned; nothing was written:\n{lines}")));
+    }
+    Ok(Allocation {
+        id: Uuid::new_v4().to_string(),
+        hostname: hostname.to_owned(),
+        role: "machine".to_owned(),
+        image: image.unwrap_or_default(),
+        filesystemlayout: args.get("layout").cloned().unwrap_or_default(),
+        ssh_pub_keys: read_public_keys(&drive["meta_data"]["public_keys"]),
+        user_data: encode_user_data(&drive["user_data"]),
+        erase,
+        // As in Ironic's own agent: the conductor sets the boot device before it switches the power on, so the firmware's boot order does
+        // not start with the network.
+        boot_order: BootOrder::Disk,
+        ..Allocation::default()
+    })
+}
+
+/// Turns the allocation into a reinstall of the installation whose marker is on the disks.
+pub fn make_reinstall(allocation: &mut Allocation, marked: String, without_marker: bool) {
+    let id = std::mem::replace(&mut allocation.id, marked);
+    let (attempt, attempts) = (1, 1);
+    allocation.reinstall = true;
+    allocation.order = Some(OrderedReinstall { id, attempt, attempts, without_marker, ..OrderedReinstall::default() });
+}
+
+/// Returns the image of the arguments, or else that of the node.
+///
+/// # Errors
+/// Fails if it is invalid.
+pub fn choose_image(node: &IronicNode, args: &Map<String, Value>) -> Result<Option<AllocatedImage>, Diagnostic> {
+    let bad = |why: String| Diagnostic::new("image", why);
+    let words = match args.get("image") {
+        Some(Value::String(url)) => json!({ "url": url }),
+        Some(Value::Object(words)) => {
+            // A misspelled digest must not be ignored.
+            if let Some(other) = words.keys().find(|word| !IMAGE_WORDS.contains(&word.as_str())) {
+                return Err(bad(format!("unknown field {other}; supported are {}", IMAGE_WORDS.join(", "))));
+            }
+            Value::Object(words.clone())
+        }
+        Some(Value::Null) | None => match image_of_node(node) {
+            Some(words) => words,
+            None => return Ok(None),
+        },
+        Some(_) => return Err(bad("must be a URL, or an object with a URL".to_owned())),
+    };
+    let Some(url) = words["url"].as_str().filter(|url| url.contains("://")) else {
+        return Err(bad(format!("url must be http://, https://, oci:// or file:///PATH, found {}", words["url"])));
+    };
+    let mut words = words.clone();
+    if words["id"].as_str().is_none_or(str::is_empty) {
+        words["id"] = json!(image_name(url));
+    }
+    serde_json::from_value(words).map(Some).map_err(|error| bad(error.to_string()))
+}
+
+fn image_of_node(node: &IronicNode) -> Option<Value> {
+    let url = node.instance_info("image_source")?;
+    let text = |word: &str| {
+        node.instance_info(word).and_then(Value::as_str).filter(|text| !text.is_empty() && *text != MASKED)
+    };
+    let digest = text("image_os_hash_algo").zip(text("image_os_hash_value"));
+    let digest = digest.map(|(algorithm, value)| format!("{algorithm}:{value}"));
+    Some(json!({ "url": url, "digest": digest }))
+}
+
+/// Returns the name of an image, such as `debian-12.0.20261101` for `http://h/debian-12.0.20261101.tar.zst?x`.
+pub fn image_name(url: &str) -> String {
+    let path = url.split(['?', '#']).next().unwrap_or(url);
+    let mut name = path.rsplit('/').next().unwrap_or(path);
+    for ending in [".zst", ".lz4", ".xz", ".gz", ".tar", ".tgz", ".raw", ".img", ".qcow2"] {
+        name = name.strip_suffix(ending).unwrap_or(name);
+    }
+    name.to_owned()
+}
+
+/// Returns the config drive of the node.
+///
+/// # Errors
+/// Fails if the config drive is an image, which would require a partition of its own.
+fn read_config_drive(node: &IronicNode) -> Result<Value, Diagnostic> {
+    match node.instance_info("configdrive") {
+        None => Ok(Value::Null),
+        Some(drive @ Value::Object(_)) => Ok(drive.clone()),
+        Some(_) => {
+            let why = "only a config drive in JSON (meta_data, user_data) is supported; for an image, no partition is created";
+            Err(Diagnostic::new("configdrive", why))
+        }
+    }
+}
+
+/// Returns the keys of a list, or the values of an object.
+fn read_public_keys(keys: &Value) -> Vec<String> {
+    let all: Vec<&Value> = match keys {
+        Value::Array(keys) => keys.iter().collect(),
+        Value::Object(keys) => keys.values().collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+    };
+    let text = |key: &Value| Some(key.as_str()?.trim().to_owned()).filter(|key| !key.is_empty());
+    all.into_iter().filter_map(text).collect()
+}
+
+/// Encodes user data in base64. Data that is not a string is JSON.
+fn encode_user_data(data: &Value) -> String {
+    match data {
+        Value::Null => String::new(),
+        Value::String(text) => STANDARD.encode(text),
+        other => STANDARD.encode(other.to_string()),
+    }
+}
+
+pub fn plan_refusal(why: &str) -> Error {
+    Error::refusal(Phase::Plan, format!("the step cannot be planned: {why}; nothing was written"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    /// As `custom-agent` passes it (execute_deploy_step).
+    fn node() -> Map<String, Value> {
+        map(json!({"uuid": "bc495481", "name": "n2", "properties": {}, "instance_info": {
+            "image_source": "http://127.0.0.1:8300/debian-12.0.20261101.tar.zst",
+            "image_os_hash_algo": "sha256", "image_os_hash_value": "bf063e", "image_url": "******",
+            "configdrive": {"meta_data": {"hostname": "m1", "public_keys": {"mine": "ssh-ed25519 AAAA me\n"}},
+                "user_data": "#cloud-config\n", "network_data": {"links": []}}}}))
+    }
+
+    #[test]
+    fn the_node_tells_image_name_keys_and_user_data() {
+        let node = node();
+        let allocation = build_allocation(&IronicNode(&node), &map(json!({"erase": "secure"}))).unwrap();
+        assert_eq!((allocation.hostname.as_str(), allocation.erase), ("m1", EraseMode::Secure));
+        assert_eq!(allocation.image.id, "debian-12.0.20261101");
+        assert_eq!(allocation.image.digest.as_deref(), Some("sha256:bf063e"));
+        assert_eq!(allocation.ssh_pub_keys, ["ssh-ed25519 AAAA me"]);
+        assert_eq!(STANDARD.decode(allocation.user_data).unwrap(), b"#cloud-config\n");
+        assert!(!allocation.reinstall && Uuid::parse_str(&allocation.id).is_ok());
+    }
+
+    #[test]
+    fn the_arguments_go_before_the_node() {
+        let node = node();
+        let of = |image: Value| super::choose_image(&IronicNode(&node), &map(json!({ "image": image })));
+        let given = of(json!("http://h/x.raw.zst")).unwrap().unwrap();
+        assert_eq!((given.id.as_str(), given.url.as_str(), given.digest), ("x", "http://h/x.raw.zst", None));
+        let given =
+            of(json!({"url": "oci://r/x:1", "id": "x-1", "digest": "sha256:7", "finish": "none"})).unwrap().unwrap();
+        assert_eq!((given.id.as_str(), given.digest.as_deref()), ("x-1", Some("sha256:7")));
+        for (image, why) in [
+            (json!(7), "must be a URL"),
+            (json!({"url": "5f0c-glance"}), "url must be"),
+            (json!({"url": "http://h/x", "digset": "sha256:7"}), "unknown field digset"),
+            (json!({"url": "http://h/x", "mirrors": 7}), "invalid type"),
+        ] {
+            let problem = of(image.clone()).unwrap_err().to_string();
+            assert!(problem.contains(why), "{image}: {problem}");
+        }
+        assert_eq!(super::choose_image(&IronicNode(&Map::new()), &Map::new()).unwrap(), None);
+    }
+
+    #[test]
+    fn what_would_be_lost_is_refused_and_all_of_it_is_told() {
+        let node = map(json!({"uuid": "u", "instance_info": {"configdrive": "H4sIA", "image_source": "glance"}}));
+        let error = build_allocation(&IronicNode(&node), &map(json!({"erase": 3}))).unwrap_err();
+        let text = error.to_string();
+        for word in ["image: url", "erase: ", "configdrive: ", "nothing was written"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        assert!(error.is_refusal());
+        let node = map(json!({"instance_info": {"configdrive": {"network_data": {"links": [{"id": "a"}]}}}}));
+        assert!(build_allocation(&IronicNode(&node), &Map::new()).unwrap_err().to_string().contains("network_data"));
+    }
+
+    #[test]
+    fn what_is_to_be_done_with_kept_disks_is_said_or_not() {
+        for (args, expected) in [
+            (json!({}), RequestedMode::Unsaid),
+            (json!({"mode": "install"}), RequestedMode::Install),
+            (json!({"mode": "reinstall"}), RequestedMode::Reinstall { without_marker: false }),
+            (json!({"mode": "reinstall", "without_marker": true}), RequestedMode::Reinstall { without_marker: true }),
+        ] {
+            assert_eq!(parse_mode(&map(args)).unwrap(), expected);
+        }
+        for args in [
+            json!({"mode": "keep"}),
+            json!({"mode": 1}),
+            json!({"without_marker": true}),
+            json!({"without_marker": "yes"}),
+        ] {
+            assert!(parse_mode(&map(args.clone())).is_err(), "{args}");
+        }
+    }
+
+    #[test]
+    fn a_layout_of_a_template_is_read_in_any_spelling() {
+        let layout = super::parse_layout(&map(json!({"layout": {
+            "id": "default",
+            "disks": [{"device": "/dev/sda", "wipe": true, "partitions": [{"number": 1, "size": "500", "gpttype": "ef00"}]}],
+            "filesystems": [{"path": "/", "device": "/dev/sda1", "format": "ext4"}],
+        }})));
+        assert_eq!(layout.unwrap().disks.len(), 1);
+        let error = super::parse_layout(&map(json!({"layout": {"id": "x", "disks": []}}))).unwrap_err().to_string();
+        assert!(error.contains("nothing was written"), "{error}");
+        assert!(super::parse_layout(&Map::new()).unwrap_err().is_refusal());
+    }
+}

@@ -1,0 +1,262 @@
+//! Arguments of the deploy interface `direct`: a whole-disk image and a config drive.
+
+use super::deploy_args::{self, IronicNode, plan_refusal};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use common::error::Result;
+use common::small_sort::GatherExt;
+use flate2::read::MultiGzDecoder;
+use model::allocation::{AllocatedImage, Allocation, BootOrder, FinisherChoice};
+use model::device::KernelName;
+use model::inventory::{Inventory, InventoryDisk};
+use model::layout::hints;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::io::Read;
+use uuid::Uuid;
+
+/// Size limit of a config drive, as in Ironic's own agent.
+const DRIVE_BYTES: u64 = 64 << 20;
+
+/// Minimum size of a root disk without hints, as in Ironic's own agent.
+const LEAST_BYTES: u64 = 4 << 30;
+
+/// Fields of `image_info` for unsupported features. An image that requires them must not be installed without.
+const REFUSED: [(&str, &str); 4] = [
+    ("image_server_user", SECRETS),
+    ("image_request_authorization", SECRETS),
+    ("proxies", "drophammer does not support a proxy"),
+    ("oci_pull_secret", SECRETS),
+];
+/// Fields that a conductor sends only with a partition image, with or without a value.
+const OF_PARTITIONS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
+const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is a partition image; use a whole-disk image, or \
+    custom-agent with a layout";
+const SECRETS: &str = "drophammer sends no credentials with write_image";
+
+/// Accepted hash algorithms and their numbers of hexadecimal digits. md5 is rejected, because collisions can be created.
+const HASHES: [(&str, usize); 2] = [("sha256", 64), ("sha512", 128)];
+
+/// Supported disk formats, which are detected by content.
+const FORMATS: [&str; 2] = ["raw", "qcow2"];
+
+/// Parses the image of `image_info`.
+///
+/// # Errors
+/// Refuses an image that cannot be written.
+pub fn parse_image_info(args: &Map<String, Value>) -> Result<AllocatedImage> {
+    let Some(info) = args.get("image_info").and_then(Value::as_object) else {
+        return Err(plan_refusal("write_image requires image_info"));
+    };
+    if let Some(word) = OF_PARTITIONS.iter().find(|word| info.contains_key(**word)) {
+        return Err(plan_refusal(&format!("image_info.{word}: {PARTITION_IMAGE}")));
+    }
+    let given = |word: &str| info.get(word).filter(|value| !value.is_null());
+    if let Some((word, why)) = REFUSED.iter().find(|(word, _)| given(word).is_some()) {
+        return Err(plan_refusal(&format!("image_info.{word}: {why}")));
+    }
+    let text = |word: &str| given(word).and_then(Value::as_str).filter(|text| !text.is_empty());
+    if let Some(other) = text("disk_format").filter(|format| !FORMATS.contains(format)) {
+        return Err(plan_refusal(&format!(
+            "image_info.disk_format: {other} is not supported; use {}",
+            FORMATS.join(" or ")
+        )));
+    }
+    let mut urls = given("urls").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let Some(url) = urls.next().filter(|url| url.starts_with("http://") || url.starts_with("https://")) else {
+        return Err(plan_refusal("image_info.urls: the first must be http:// or https://"));
+    };
+    let told = text("os_hash_algo").zip(text("os_hash_value"));
+    let told = told.filter(|(algorithm, _)| HASHES.iter().any(|(name, _)| name == algorithm));
+    let digest = told.map(|(algorithm, value)| format!("{algorithm}:{value}"));
+    let Some(digest) = digest.or_else(|| text("checksum").and_then(parse_checksum)) else {
+        return Err(plan_refusal(
+            "image_info has neither sha256 nor sha512; set image_os_hash_algo and image_os_hash_value of the node",
+        ));
+    };
+    Ok(AllocatedImage {
+        id: text("id").map_or_else(|| deploy_args::image_name(url), deploy_args::image_name),
+        url: url.to_owned(),
+        mirrors: urls.map(str::to_owned).collect(),
+        digest: Some(digest),
+        finish: Some(FinisherChoice::None),
+        ..AllocatedImage::default()
+    })
+}
+
+/// Detects the algorithm of a checksum by its number of digits.
+fn parse_checksum(text: &str) -> Option<String> {
+    let (name, _) = HASHES.iter().find(|(_, digits)| *digits == text.len())?;
+    text.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| format!("{name}:{text}"))
+}
+
+/// Creates an allocation that contains only the image.
+pub fn image_allocation(image: AllocatedImage) -> Allocation {
+    let id = Uuid::new_v4().to_string();
+    Allocation { id, image, role: "machine".to_owned(), boot_order: BootOrder::Disk, ..Allocation::default() }
+}
+
+/// Decodes the config drive, which a conductor sends as gzip in base64.
+///
+/// # Errors
+/// Refuses a drive in another format or over the size limit.
+pub fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Vec<u8>>> {
+    let refuse = |why: &str| Err(plan_refusal(&format!("configdrive: {why}")));
+    let within = args.get("image_info").and_then(|info| info.get("configdrive"));
+    let text = match args.get("configdrive").filter(|drive| !drive.is_null()).or(within) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(text)) => text,
+        Some(_) => return refuse("it must be gzip in base64"),
+    };
+    if text.starts_with("http://") || text.starts_with("https://") {
+        return refuse("drophammer does not fetch it from a URL; set [deploy] configdrive_use_object_store = false");
+    }
+    let packed: String = text.split_whitespace().collect();
+    let Ok(packed) = STANDARD.decode(packed) else { return refuse("it is not base64") };
+    let mut content = Vec::new();
+    match MultiGzDecoder::new(packed.as_slice()).take(DRIVE_BYTES + 1).read_to_end(&mut content) {
+        Err(error) => refuse(&format!("it is not gzip: {error}")),
+        Ok(_) if content.len() as u64 > DRIVE_BYTES => refuse("it is larger than 64 MiB"),
+        Ok(_) => Ok(Some(content)),
+    }
+}
+
+/// Returns the disk that the node's `root_device` hints select, or without hints the smallest one of at least 4 GiB.
+///
+/// # Errors
+/// Refuses if no disk matches.
+pub fn find_root_disk<'a>(
+    node: &IronicNode,
+    inventory: &'a Inventory,
+    skipped: &[KernelName],
+) -> Result<&'a InventoryDisk> {
+    let hints = node.root_device();
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let hints: BTreeMap<String, String> =
+        hints.into_iter().flatten().map(|(hint, value)| (hint.clone(), text(value))).gather();
+    if let Some((hint, why)) = hints::check_hints(&hints).into_iter().next() {
+        return Err(plan_refusal(&format!("root_device: {hint}: {why}")));
+    }
+    if let Some(placeholder) = hints::find_placeholder(&hints) {
+        return Err(plan_refusal(&format!("root_device: {}: {placeholder}", placeholder.hint)));
+    }
+    let mut found = hints::find_candidates(&hints, &inventory.disks);
+    found.retain(|disk| !skipped.contains(&disk.name));
+    let first = if hints.is_empty() {
+        let fit = found.into_iter().filter(|disk| disk.size_bytes >= LEAST_BYTES);
+        fit.min_by_key(|disk| (disk.size_bytes, disk.name.clone()))
+    } else {
+        found.into_iter().next()
+    };
+    let words: Vec<String> = hints.iter().map(|(hint, value)| format!("{hint}: {value}")).collect();
+    let wanted =
+        if words.is_empty() { "has 4 GiB".to_owned() } else { format!("matches root_device {}", words.join(", ")) };
+    first.ok_or_else(|| plan_refusal(&format!("no disk that may be written {wanted}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use serde_json::json;
+    use std::io::Write;
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    /// As Ironic 39 sends it.
+    fn info() -> Value {
+        json!({"id": "disk.raw", "urls": ["http://h/disk.raw"], "disk_format": "raw", "container_format": "bare",
+            "stream_raw_images": true, "os_hash_algo": "sha512", "os_hash_value": "ab", "node_uuid": "n"})
+    }
+
+    #[test]
+    fn an_image_of_a_whole_disk_is_read_and_others_are_refused() {
+        let image = |change: fn(&mut Value)| {
+            let mut info = info();
+            change(&mut info);
+            super::parse_image_info(&map(json!({"image_info": info}))).map_err(|error| error.to_string())
+        };
+        let read = image(|_| ()).unwrap();
+        assert_eq!((read.id.as_str(), read.url.as_str()), ("disk", "http://h/disk.raw"));
+        assert_eq!((read.digest.as_deref(), read.finish), (Some("sha512:ab"), Some(FinisherChoice::None)));
+        let read = image(|info| {
+            info["os_hash_value"] = json!(null);
+            info["checksum"] = json!("0".repeat(64));
+        });
+        assert_eq!(read.unwrap().digest.unwrap()[..8], *"sha256:0");
+        for (change, why) in [
+            (
+                (|info| info["root_mb"] = json!(100)) as fn(&mut Value),
+                "image_info.root_mb: drophammer writes whole-disk",
+            ),
+            (|info| info["root_gb"] = json!(null), "image_info.root_gb: drophammer writes whole-disk"),
+            (|info| info["image_type"] = json!("partition"), "this is a partition image"),
+            (|info| info["image_request_authorization"] = json!("YQ=="), "no credentials"),
+            (|info| info["disk_format"] = json!("vmdk"), "vmdk is not supported; use raw or qcow2"),
+            (|info| info["urls"] = json!(["file:///etc/passwd"]), "image_info.urls"),
+            (|info| info["os_hash_algo"] = json!(null), "neither sha256 nor sha512"),
+            (|info| info["os_hash_algo"] = json!("md5"), "neither sha256 nor sha512"),
+        ] {
+            let error = image(change).unwrap_err();
+            assert!(error.contains(why) && error.contains("nothing was written"), "{error}");
+        }
+        assert!(super::parse_image_info(&Map::new()).is_err());
+    }
+
+    #[test]
+    fn a_config_drive_is_unpacked_within_bounds() {
+        let pack = |content: &[u8]| {
+            let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+            gzip.write_all(content).unwrap();
+            STANDARD.encode(gzip.finish().unwrap())
+        };
+        let drive = |given: Value| {
+            super::decode_config_drive(&map(json!({"configdrive": given}))).map_err(|error| error.to_string())
+        };
+        assert_eq!(drive(json!(null)).unwrap(), None);
+        assert_eq!(drive(json!(pack(b"an ISO"))).unwrap().unwrap(), b"an ISO");
+        assert_eq!(
+            super::decode_config_drive(&map(json!({"image_info": {"configdrive": pack(b"x")}}))).unwrap().unwrap(),
+            b"x"
+        );
+        for (given, why) in [
+            (json!({"meta_data": {}}), "must be gzip"),
+            (json!("http://swift/x"), "configdrive_use_object_store"),
+            (json!("*"), "not base64"),
+            (json!("aGVsbG8="), "not gzip"),
+            (json!(pack(&vec![0; 65 << 20])), "larger than 64 MiB"),
+        ] {
+            assert!(drive(given).unwrap_err().contains(why), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_root_disk_is_hinted_or_the_smallest_that_is_large_enough() {
+        let disk = |name: &str, gib: u64| InventoryDisk {
+            name: name.into(),
+            device: format!("/dev/{name}").into(),
+            size_bytes: gib << 30,
+            ..InventoryDisk::default()
+        };
+        let disks = vec![disk("sdc", 8), disk("sdb", 8), disk("sda", 100), disk("sdd", 2)];
+        let inventory = Inventory { disks, ..Inventory::default() };
+        let root = |node: Value, skipped: &[&str]| {
+            let (node, skipped) = (map(node), skipped.iter().map(|name| (*name).into()).collect::<Vec<KernelName>>());
+            find_root_disk(&IronicNode(&node), &inventory, &skipped)
+                .map(|disk| disk.name.to_string())
+                .map_err(|e| e.to_string())
+        };
+        assert_eq!(root(json!({}), &[]).unwrap(), "sdb");
+        assert_eq!(root(json!({}), &["sdb", "sdc"]).unwrap(), "sda");
+        let hinted = json!({"properties": {"root_device": {"size": 100}}});
+        assert_eq!(root(hinted.clone(), &[]).unwrap(), "sda");
+        assert!(root(hinted, &["sda"]).unwrap_err().contains("matches root_device size: 100"));
+        let both = json!({"properties": {"root_device": {"size": 100}}, "instance_info": {"root_device": {"name": "/dev/sdc"}}});
+        assert_eq!(root(both, &[]).unwrap(), "sdc");
+        assert!(root(json!({"properties": {"root_device": {"colour": "red"}}}), &[]).unwrap_err().contains("colour"));
+        assert!(root(json!({}), &["sda", "sdb", "sdc"]).unwrap_err().contains("has 4 GiB"));
+    }
+}

@@ -1,0 +1,151 @@
+//! Actions of steps on the machine. Tests use a simulation, which touches nothing.
+
+use super::{inject_files, logs, rescue};
+use crate::executor::{ImageTrust, PlanExecutor};
+use crate::preflight::{self, luks};
+use crate::report::ProgressReporter;
+use common::error::Result;
+use control::{AttemptNotice, ControlPlane, ReportAcknowledgement};
+use image::{MinimumVersions, SignatureKeys};
+use model::allocation::Allocation;
+use model::cmdline::AgentSettings;
+use model::install_report::{DiskChanges, InstallResult};
+use model::inventory::Inventory;
+use model::layout::Layout;
+use plan::{FailureState, Plan};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Executor of steps.
+pub trait StepExecutor: Send + Sync {
+    /// Releases everything that an earlier step holds, and takes the inventory. Waits for the disks of the layout and unlocks what a
+    /// reinstall preserves; the allocation receives the ramdisk's own key.
+    ///
+    /// # Errors
+    /// Fails if a tool is missing or the inventory cannot be taken.
+    fn begin_step(&self, wanted: Option<(&Layout, &mut Allocation)>) -> Result<Inventory>;
+
+    /// Runs the stages of a part of a plan, after those of previous parts.
+    ///
+    /// # Errors
+    /// Fails at the first stage that fails. Everything has been released then, and a partial installation is not bootable.
+    fn run_part(&self, part: &Plan) -> Result<DiskChanges>;
+
+    /// Releases everything. An installation that is not `whole` is made unbootable.
+    fn release_all(&self, whole: bool);
+
+    /// Flushes all filesystems.
+    fn sync_filesystems(&self);
+
+    /// Enables logins with the password of this hash.
+    ///
+    /// # Errors
+    /// Fails if logins cannot be enabled.
+    fn enable_rescue(&self, hash: &str) -> Result<()>;
+
+    /// Downloads a file.
+    ///
+    /// # Errors
+    /// Fails if it cannot be downloaded completely.
+    fn fetch_file(&self, url: &str) -> Result<Vec<u8>>;
+
+    /// Returns the logs, by file name.
+    fn collect_logs(&self) -> Vec<(&'static str, Vec<u8>)>;
+}
+
+/// Executor on the real machine.
+pub struct MachineExecutor {
+    settings: AgentSettings,
+    control: Arc<dyn ControlPlane>,
+    reporter: Arc<ProgressReporter>,
+    session: Mutex<PlanExecutor>,
+}
+
+impl MachineExecutor {
+    pub fn new(settings: &AgentSettings) -> MachineExecutor {
+        let control: Arc<dyn ControlPlane> = Arc::new(NoControlPlane);
+        let reporter = Arc::new(ProgressReporter::new(control.clone()));
+        let session = Mutex::new(PlanExecutor::new(reporter.clone(), control.clone(), ImageTrust::default()));
+        MachineExecutor { settings: settings.clone(), control, reporter, session }
+    }
+
+    fn lock_session(&self) -> MutexGuard<'_, PlanExecutor> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_trust(&self) -> Result<ImageTrust> {
+        let keys = SignatureKeys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY))?;
+        let minimum = MinimumVersions::read(&self.settings.minimum, Path::new(image::MINIMUM_FILE), &keys)?;
+        Ok(ImageTrust { keys, minimum })
+    }
+}
+
+impl StepExecutor for MachineExecutor {
+    fn begin_step(&self, wanted: Option<(&Layout, &mut Allocation)>) -> Result<Inventory> {
+        self.release_all(false);
+        let trust = self.read_trust()?;
+        preflight::require_tools()?;
+        if let Some((layout, _)) = &wanted {
+            preflight::wait_for_layout_disks(layout)?;
+        }
+        *self.lock_session() = PlanExecutor::new(self.reporter.clone(), self.control.clone(), trust);
+        let Some((layout, allocation)) = wanted.filter(|(layout, _)| luks::has_encryption(layout)) else {
+            return preflight::read_assembled_inventory();
+        };
+        luks::read_ramdisk_key(layout, allocation)?;
+        // The console of a machine that Ironic controls is unattended.
+        let mut nobody = |_: &str, _| Ok(None);
+        let mut open = |inventory: &Inventory| luks::unlock_preserved(layout, inventory, allocation, &mut nobody);
+        preflight::read_assembled_with(Some(&mut open))
+    }
+
+    fn run_part(&self, part: &Plan) -> Result<DiskChanges> {
+        self.lock_session().run_plan(part).map(|facts| facts.done).map_err(|failure| failure.error)
+    }
+
+    fn release_all(&self, whole: bool) {
+        self.lock_session().leave_session(if whole { FailureState::Complete } else { FailureState::HalfMade });
+    }
+
+    fn sync_filesystems(&self) {
+        nix::unistd::sync();
+    }
+
+    fn enable_rescue(&self, hash: &str) -> Result<()> {
+        rescue::enable_login(Path::new("/"), hash)
+    }
+
+    fn fetch_file(&self, url: &str) -> Result<Vec<u8>> {
+        inject_files::download_file(url)
+    }
+
+    fn collect_logs(&self) -> Vec<(&'static str, Vec<u8>)> {
+        vec![("kernel.log", logs::read_kernel_log())]
+    }
+}
+
+/// Control plane that ignores all events: the conductor ordered the step, and reads its result.
+struct NoControlPlane;
+
+impl ControlPlane for NoControlPlane {
+    fn register_machine(&self, _: &Inventory) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait_for_allocation(&self, _: Duration) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn fetch_machine(&self) -> Result<model::allocation::AssignedMachine> {
+        Ok(Default::default())
+    }
+
+    fn announce_point_of_no_return(&self, _: &AttemptNotice) -> Result<()> {
+        Ok(())
+    }
+
+    fn report_result(&self, _: &InstallResult) -> Result<ReportAcknowledgement> {
+        Ok(ReportAcknowledgement::default())
+    }
+}

@@ -1,0 +1,278 @@
+//! Files of `inject_files`: those of the step and those of the node's properties.
+
+use super::deploy_args::{IronicNode, plan_refusal};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use common::error::{Context, Error, Phase, Result};
+use linux::http;
+use model::device::DevicePath;
+use model::install_marker::{InstallMarker, lineage};
+use model::inventory::Inventory;
+use plan::InjectedFile;
+use serde_json::{Map, Value};
+use std::io::Read;
+use std::time::Duration;
+
+/// Size limit of a downloaded file.
+const MOST: u64 = 16 << 20;
+
+/// Timeout for a server that sends no data.
+const STALL: Duration = Duration::from_secs(30);
+
+/// Fields of a file.
+const WORDS: [&str; 8] = ["path", "partition", "content", "deleted", "mode", "dirmode", "owner", "group"];
+
+/// Mode of created directories, which cannot be changed.
+const DIRECTORY_MODE: u32 = 0o755;
+
+/// Destination of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileDestination {
+    Device(DevicePath),
+    /// Partition number on the root disk.
+    Number(u32),
+    /// Filesystem that contains the install marker.
+    Installed,
+}
+
+/// Downloads a file.
+///
+/// # Errors
+/// Fails if it cannot be downloaded completely.
+pub fn download_file(url: &str) -> Result<Vec<u8>> {
+    let wrong = |why: &str| Error::new(Phase::Control, format!("{url}: {why}"));
+    let answer =
+        http::new_streaming_client(STALL)?.get(url).send().context(Phase::Control, || format!("fetch {url}"))?;
+    if !answer.status().is_success() {
+        return Err(wrong(answer.status().as_str()));
+    }
+    let mut content = Vec::new();
+    answer.take(MOST + 1).read_to_end(&mut content).context(Phase::Control, || format!("fetch {url}"))?;
+    if content.len() as u64 > MOST {
+        return Err(wrong("it is larger than 16 MiB"));
+    }
+    Ok(content)
+}
+
+/// Returns all files with their destinations. `fetch` downloads content.
+///
+/// # Errors
+/// Refuses with a list of all invalid files.
+pub fn read_files(
+    node: &IronicNode,
+    args: &Map<String, Value>,
+    fetch: &dyn Fn(&str) -> Result<Vec<u8>>,
+) -> Result<Vec<(FileDestination, InjectedFile)>> {
+    let of_node = node.0.get("properties").and_then(|properties| properties.get("inject_files"));
+    let (mut files, mut wrong) = (Vec::new(), Vec::new());
+    for (whose, listed) in [("the node's inject_files", of_node), ("files", args.get("files"))] {
+        match listed {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(listed)) => {
+                for (index, one) in listed.iter().enumerate() {
+                    match parse_file(one, fetch) {
+                        Ok(file) => files.push(file),
+                        Err(why) => wrong.push(format!("{whose}[{index}]: {why}")),
+                    }
+                }
+            }
+            Some(_) => wrong.push(format!("{whose}: must be a list")),
+        }
+    }
+    if files.is_empty() && wrong.is_empty() {
+        wrong.push("neither the step nor the node's inject_files lists a file".to_owned());
+    }
+    if wrong.is_empty() { Ok(files) } else { Err(plan_refusal(&wrong.join("; "))) }
+}
+
+fn parse_file(
+    value: &Value,
+    fetch: &dyn Fn(&str) -> Result<Vec<u8>>,
+) -> Result<(FileDestination, InjectedFile), String> {
+    let fields = value.as_object().ok_or("a file must be an object")?;
+    if let Some(other) = fields.keys().find(|name| !WORDS.contains(&name.as_str())) {
+        return Err(format!("unknown field {other}; supported are {}", WORDS.join(", ")));
+    }
+    let path = fields.get("path").and_then(Value::as_str).unwrap_or_default();
+    let is_whole = path.starts_with('/') && !path.ends_with('/') && path.split('/').all(|part| part != "..");
+    if !is_whole {
+        return Err(format!("path must be an absolute path of a file without .., found {path:?}"));
+    }
+    if parse_mode(fields.get("dirmode"), DIRECTORY_MODE)? != DIRECTORY_MODE {
+        return Err("dirmode: only 0755 is supported".to_owned());
+    }
+    let content = match (fields.get("content"), fields.get("deleted")) {
+        (None | Some(Value::Null), Some(Value::Bool(true))) => None,
+        (Some(Value::String(url)), None | Some(Value::Bool(false))) if url.contains("://") => {
+            if !url.starts_with("http://") && !url.starts_with("https://") {
+                return Err(format!("content: only http:// and https:// are supported, found {url}"));
+            }
+            Some(fetch(url).map_err(|error| format!("content: {error}"))?)
+        }
+        (Some(Value::String(text)), None | Some(Value::Bool(false))) => {
+            let text: String = text.split_whitespace().collect();
+            Some(STANDARD.decode(text).map_err(|error| format!("content is not base64: {error}"))?)
+        }
+        _ => return Err("a file requires either content (base64 or a URL) or deleted: true".to_owned()),
+    };
+    let who = |word: &str| match fields.get(word) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Number(number)) => Ok(Some(number.to_string())),
+        Some(Value::String(name)) if !name.is_empty() => Ok(Some(name.clone())),
+        Some(_) => Err(format!("{word} must be a name or a number")),
+    };
+    let (owner, group, mode) = (who("owner")?, who("group")?, parse_mode(fields.get("mode"), 0o644)?);
+    Ok((
+        parse_destination(fields.get("partition"))?,
+        InjectedFile { path: path.to_owned(), content, mode, owner, group },
+    ))
+}
+
+/// Parses a mode: a string is octal, a number is used as it is.
+fn parse_mode(value: Option<&Value>, otherwise: u32) -> Result<u32, String> {
+    let mode = match value {
+        None | Some(Value::Null) => Some(otherwise),
+        Some(Value::String(text)) => u32::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8).ok(),
+        Some(Value::Number(number)) => number.as_u64().and_then(|number| number.try_into().ok()),
+        Some(_) => None,
+    };
+    mode.filter(|mode| *mode <= 0o7777).ok_or_else(|| "a mode must be a string such as 0644".to_owned())
+}
+
+fn parse_destination(value: Option<&Value>) -> Result<FileDestination, String> {
+    match value {
+        None | Some(Value::Null) => Ok(FileDestination::Installed),
+        Some(Value::String(device)) if device.starts_with("/dev/") => {
+            Ok(FileDestination::Device(device.as_str().into()))
+        }
+        Some(other) => {
+            let number =
+                other.as_u64().or_else(|| other.as_str()?.parse().ok()).and_then(|number| number.try_into().ok());
+            number.map(FileDestination::Number).ok_or_else(|| "partition must be a number or a device".to_owned())
+        }
+    }
+}
+
+/// Returns the filesystem of the newest installation of this node.
+///
+/// # Errors
+/// Refuses if there is none, or the newest one cannot be determined.
+pub fn find_installation(node: &IronicNode, inventory: &Inventory) -> Result<DevicePath> {
+    let with_marker = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
+    let ours = with_marker.filter(|(_, marker)| marker.machine == node.uuid());
+    let (devices, markers): (Vec<&DevicePath>, Vec<&InstallMarker>) = ours.unzip();
+    let newest = lineage::find_newest(&markers).map(|newest| devices[newest].clone());
+    newest.ok_or_else(|| match devices.is_empty() {
+        true => plan_refusal("no disk contains an installation of this node by drophammer, so a file must specify its partition: a number or a \
+            device"),
+        false => plan_refusal("the disks contain several installations of this node, and none lists the others as replaced, so a file must specify \
+            its partition: a number or a device"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::inventory::FilesystemContents;
+    use serde_json::json;
+    use testing::http::{Act, Server};
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn files_of_the_node_and_of_the_step_are_read() {
+        let node = map(json!({"properties": {"inject_files": [{"path": "/etc/a", "content": "YQ=="}]}}));
+        let told = map(json!({"files": [
+            {"path": "/etc/b", "partition": 2, "content": "Yg==\n", "mode": "0600", "owner": "web", "group": 7},
+            {"path": "/c", "partition": "/dev/sdb1", "deleted": true, "mode": 384},
+            {"path": "/d", "content": "http://h/d"},
+        ]}));
+        let files = read_files(&IronicNode(&node), &told, &|url| Ok(url.as_bytes().to_vec())).unwrap();
+        let of = |index: usize| (&files[index].0, files[index].1.content.as_deref(), files[index].1.mode);
+        assert_eq!(of(0), (&FileDestination::Installed, Some(&b"a"[..]), 0o644));
+        assert_eq!(of(1), (&FileDestination::Number(2), Some(&b"b"[..]), 0o600));
+        assert_eq!((files[1].1.owner.as_deref(), files[1].1.group.as_deref()), (Some("web"), Some("7")));
+        assert_eq!(of(2), (&FileDestination::Device("/dev/sdb1".into()), None, 0o600));
+        assert_eq!(of(3), (&FileDestination::Installed, Some(&b"http://h/d"[..]), 0o644));
+    }
+
+    #[test]
+    fn every_file_that_cannot_be_put_anywhere_is_named() {
+        let away = |_: &str| Err(Error::new(Phase::Control, "nobody answers"));
+        let read = |files: Value| {
+            super::read_files(&IronicNode(&Map::new()), &map(json!({"files": files})), &away).unwrap_err().to_string()
+        };
+        for (file, why) in [
+            (json!(7), "a file must be an object"),
+            (json!({"path": "etc/a", "content": ""}), "path must be an absolute path"),
+            (json!({"path": "/a/../b", "content": ""}), "without .."),
+            (json!({"path": "/a", "content": "", "colour": 1}), "unknown field colour"),
+            (json!({"path": "/a"}), "or deleted: true"),
+            (json!({"path": "/a", "content": "", "deleted": true}), "or deleted: true"),
+            (json!({"path": "/a", "content": "http://h/a"}), "nobody answers"),
+            (json!({"path": "/a", "content": "ftp://h/a"}), "only http:// and https:// are supported, found ftp"),
+            (json!({"path": "/a", "content": "*"}), "not base64"),
+            (json!({"path": "/a", "content": "", "mode": "rw"}), "a mode must be a string"),
+            (json!({"path": "/a", "content": "", "dirmode": "0700"}), "only 0755"),
+            (json!({"path": "/a", "content": "", "partition": "x"}), "partition must be a number"),
+            (json!({"path": "/a", "content": "", "owner": []}), "owner must be a name"),
+        ] {
+            let error = read(json!([{"path": "/good", "content": ""}, file]));
+            assert!(
+                error.contains(why) && error.contains("files[1]") && error.contains("nothing was written"),
+                "{error}"
+            );
+        }
+        assert!(read(json!([])).contains("lists a file"));
+        assert!(read(json!({})).contains("must be a list"));
+        let inventory = Inventory::default();
+        assert!(
+            find_installation(&IronicNode(&Map::new()), &inventory)
+                .unwrap_err()
+                .to_string()
+                .contains("must specify its partition")
+        );
+    }
+
+    #[test]
+    fn files_go_into_the_installation_that_replaced_the_other_one() {
+        let node = map(json!({"uuid": "n-1"}));
+        let marker = |image: &str, time: &str, supersedes: Vec<String>| InstallMarker {
+            machine: "n-1".into(),
+            image: image.into(),
+            time: time.into(),
+            supersedes,
+            ..InstallMarker::default()
+        };
+        let old = marker("old", "2099-01-01T00:00:00Z", vec![]);
+        for (supersedes, expected) in [(vec![old.digest()], Some("/dev/sdb2")), (vec![], None)] {
+            let new = marker("new", "1970-01-01T00:00:00Z", supersedes);
+            let filesystems = [("/dev/sda2", old.clone()), ("/dev/sdb2", new)].map(|(device, marker)| {
+                FilesystemContents { device: device.into(), marker: Some(marker), ..FilesystemContents::default() }
+            });
+            let inventory = Inventory { filesystems: filesystems.into(), ..Inventory::default() };
+            let found = find_installation(&IronicNode(&node), &inventory).map_err(|error| error.to_string());
+            match expected {
+                Some(expected) => assert_eq!(found.unwrap().as_str(), expected),
+                None => assert!(found.unwrap_err().contains("must specify its partition")),
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_had_whole_is_not_taken() {
+        let server = Server::start(b"hello".to_vec(), |request| match request.path.as_str() {
+            "/long" => Act::body(vec![0; MOST as usize + 1]),
+            "/gone" => Act::status(404),
+            "/cut" => Act::cut_after(2),
+            _ => Act::default(),
+        });
+        assert_eq!(download_file(&server.url("whole")).unwrap(), b"hello");
+        for (path, why) in [("long", "larger than 16 MiB"), ("gone", "404"), ("cut", "/cut")] {
+            let error = download_file(&server.url(path)).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

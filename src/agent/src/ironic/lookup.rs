@@ -1,0 +1,145 @@
+//! Lookup of the node of this machine, with the retries of Ironic's own agent.
+
+use super::api::{FoundIronicNode, IronicResult};
+use common::error::{Error, Phase, Result};
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Delays while the node is locked, which takes seconds after its power was switched on.
+const LOCKED: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(30)];
+
+/// Retry state of a lookup.
+pub struct LookupRetries {
+    /// Time limit, or `None` for unlimited retries.
+    limit: Option<Duration>,
+    pause: Duration,
+    locked: usize,
+    said: String,
+}
+
+impl LookupRetries {
+    pub fn new(limit: Option<Duration>) -> LookupRetries {
+        LookupRetries { limit, pause: FIRST, locked: 0, said: String::new() }
+    }
+
+    /// Returns the delay before the next attempt. Calls `say` with the reason if it has changed. `chance` is a random number between 0 and
+    /// 1.
+    ///
+    /// # Errors
+    /// Fails if the time limit is exceeded.
+    pub fn next_delay<T>(
+        &mut self,
+        told: &IronicResult<T>,
+        elapsed: Duration,
+        chance: f64,
+        say: &dyn Fn(&str),
+    ) -> Result<Duration> {
+        let why = match told {
+            IronicResult::Yes(_) => String::new(),
+            IronicResult::Unknown => "Ironic found no node with these MACs that expects an agent now (404)".to_owned(),
+            IronicResult::Locked => "the node is locked (409)".to_owned(),
+            IronicResult::Refused(error) | IronicResult::Away(error) => error.to_string(),
+        };
+        if why != self.said {
+            say(&why);
+            self.said = why;
+        }
+        let pause = if matches!(told, IronicResult::Locked) {
+            self.locked += 1;
+            LOCKED[(self.locked - 1).min(LOCKED.len() - 1)]
+        } else {
+            let pause = self.pause.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
+            self.pause = (self.pause * 2).min(LONGEST);
+            pause
+        };
+        match self.limit {
+            Some(limit) if elapsed + pause > limit => {
+                let message = format!("Ironic did not accept this machine within {} s: {}", limit.as_secs(), self.said);
+                Err(Error::new(Phase::Control, message))
+            }
+            _ => Ok(pause),
+        }
+    }
+}
+
+/// Returns the token of the node: the one just issued, or else the stored one of this boot.
+///
+/// # Errors
+/// Refuses if the token was issued to another client.
+pub fn choose_token(node: &FoundIronicNode, kept: Option<String>) -> Result<String> {
+    node.token.clone().or(kept).ok_or_else(|| {
+        let message = format!(
+            "Ironic has issued the token of node {} already, and it is not stored here: an agent was started twice in this boot, or \
+             another client has looked up the node. Abort the operation of the node and start it again; each power cycle has a new \
+             token",
+            node.uuid
+        );
+        Error::refusal(Phase::Control, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    fn run(told: &[IronicResult<()>], limit: u64) -> (Vec<f64>, Option<String>, Vec<String>) {
+        let (mut patience, mut elapsed) = (LookupRetries::new(Some(Duration::from_secs(limit))), Duration::ZERO);
+        let (mut pauses, said) = (Vec::new(), RefCell::new(Vec::new()));
+        for told in told.iter().cycle().take(100) {
+            match patience.next_delay(told, elapsed, 1.0, &|why| said.borrow_mut().push(why.to_owned())) {
+                Ok(pause) => {
+                    elapsed += pause;
+                    pauses.push(pause.as_secs_f64());
+                }
+                Err(error) => return (pauses, Some(error.to_string()), said.into_inner()),
+            }
+        }
+        (pauses, None, said.into_inner())
+    }
+
+    #[test]
+    fn pauses_grow_and_end_with_the_patience() {
+        let (pauses, error, said) = run(&[IronicResult::Unknown], 600);
+        assert_eq!(pauses[..7], [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]);
+        assert!(pauses.iter().sum::<f64>() <= 600.0 && pauses.len() > 20, "{pauses:?}");
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(error.unwrap().contains("within 600 s: Ironic found no node"));
+    }
+
+    #[test]
+    fn a_lock_is_waited_for_by_its_own_pauses() {
+        let (pauses, error, said) = run(&[IronicResult::Locked], 100);
+        assert_eq!(pauses, [5.0, 10.0, 30.0, 30.0]);
+        assert!(error.unwrap().contains("locked"));
+        assert_eq!(said.len(), 1);
+        // What changes is said again.
+        let (pauses, _, said) = run(&[IronicResult::Locked, IronicResult::Unknown], 60);
+        assert_eq!((pauses, said.len()), (vec![5.0, 1.0, 10.0, 2.0, 30.0, 4.0], 7));
+    }
+
+    #[test]
+    fn jitter_takes_away_half_at_most() {
+        let mut patience = LookupRetries::new(None);
+        for (chance, expected) in [(0.0, 0.5), (0.5, 1.5), (1.0, 4.0)] {
+            let pause =
+                patience.next_delay(&IronicResult::<()>::Unknown, Duration::from_secs(9999), chance, &|_| ()).unwrap();
+            assert_eq!(pause.as_secs_f64(), expected);
+        }
+    }
+
+    #[test]
+    fn a_token_of_this_boot_goes_on_and_none_is_the_end() {
+        let node = |token: Option<&str>| FoundIronicNode {
+            uuid: "n-1".into(),
+            token: token.map(str::to_owned),
+            heartbeat: Duration::from_secs(300),
+        };
+        assert_eq!(choose_token(&node(Some("new")), Some("old".into())).unwrap(), "new");
+        assert_eq!(choose_token(&node(None), Some("old".into())).unwrap(), "old");
+        let error = choose_token(&node(None), None).unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("n-1 already"), "{error}");
+    }
+}

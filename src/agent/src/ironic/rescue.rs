@@ -1,0 +1,91 @@
+//! Login during a rescue: one user, with the password that the operator set.
+
+use super::messages::CommandFault;
+use common::error::{Context, Phase, Result};
+use serde_json::{Map, Value};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// User name, as in Ironic's own agent. The user has uid 0, as a rescue requires.
+const USER: &str = "rescue";
+
+/// Hash algorithms that the ramdisk's login supports, as prefixes of crypt(5).
+const KINDS: [&str; 2] = ["$5$", "$6$"];
+
+/// Length limit of a hash.
+const LONGEST: usize = 255;
+
+/// Returns the password hash of `finalize_rescue`.
+///
+/// # Errors
+/// Rejects anything else. A plaintext password is rejected because it was sent over the network and would be logged.
+pub fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, CommandFault> {
+    let refuse = |why: &str| Err(CommandFault::new_execution_fault(format!("{why}; logins stay disabled")));
+    if params.get("hashed") != Some(&Value::Bool(true)) {
+        return refuse("the rescue password is not hashed");
+    }
+    let hash = params.get("rescue_password").and_then(Value::as_str).unwrap_or_default();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"./$=".contains(&byte);
+    let is_known = KINDS.iter().any(|kind| hash.starts_with(kind)) && hash.matches('$').count() >= 3;
+    if is_known && hash.len() <= LONGEST && hash.bytes().all(is_plain) {
+        return Ok(hash);
+    }
+    refuse("the rescue password must be a SHA-256 or SHA-512 hash of crypt(5)")
+}
+
+/// Enables logins of this user, and of no other: root gets a locked password.
+///
+/// There is no shadow(5): the ramdisk's login uses root's line in passwd for all users with its uid.
+///
+/// # Errors
+/// Fails if the file cannot be written.
+pub fn enable_login(root: &Path, hash: &str) -> Result<()> {
+    let (path, new) = (root.join("etc/passwd"), root.join("etc/passwd.new"));
+    let passwd = format!("root:*:0:0:root:/root:/bin/sh\n{USER}:{hash}:0:0:{USER}:/root:/bin/sh\n");
+    let write = || -> std::io::Result<()> {
+        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(passwd.as_bytes())?;
+        fs::rename(&new, &path)
+    };
+    write().context(Phase::Control, || "enable logins of the rescue user")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::os::unix::fs::MetadataExt;
+
+    /// As Ironic 39 sends it.
+    const HASH: &str = "$5$Xl0MbZMLvyuVXNZb$lc3L5j9I3lUnHJzjdbg.hY9rBq6kZNJlv61oVjhnFE6";
+
+    #[test]
+    fn only_a_hash_lets_somebody_in() {
+        let given = |password: Value, hashed: Value| {
+            let params = json!({"rescue_password": password, "hashed": hashed});
+            parse_password_hash(params.as_object().unwrap()).map(str::to_owned).map_err(|fault| fault.details)
+        };
+        assert_eq!(given(json!(HASH), json!(true)).unwrap(), HASH);
+        assert!(given(json!(HASH), json!(false)).unwrap_err().contains("not hashed"));
+        for wrong in
+            [json!("secret"), json!(""), json!(7), json!("$5$a:b$c"), json!("$5$a$b\nroot::0"), json!("$1$a$b")]
+        {
+            assert!(given(wrong.clone(), json!(true)).unwrap_err().contains("logins stay disabled"), "{wrong}");
+        }
+        assert!(parse_password_hash(&Map::new()).is_err());
+    }
+
+    #[test]
+    fn root_without_a_password_is_no_way_in_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("etc")).unwrap();
+        fs::write(dir.path().join("etc/passwd"), "root::0:0:root:/root:/bin/sh\n").unwrap();
+        enable_login(dir.path(), HASH).unwrap();
+        let passwd = fs::read_to_string(dir.path().join("etc/passwd")).unwrap();
+        let expected = format!("root:*:0:0:root:/root:/bin/sh\nrescue:{HASH}:0:0:rescue:/root:/bin/sh\n");
+        assert_eq!(passwd, expected);
+        assert_eq!(fs::metadata(dir.path().join("etc/passwd")).unwrap().mode() & 0o777, 0o600);
+    }
+}

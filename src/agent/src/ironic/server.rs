@@ -1,0 +1,196 @@
+//! HTTPS server for commands of a conductor, with limits on connections, bytes and time.
+
+mod connection_slots;
+
+use super::certificate::TlsIdentity;
+use super::routes::{AcceptedRequest, AgentResponse, RequestHandler};
+use common::error::{Context, Phase, Result};
+use common::output;
+use connection_slots::{ConnectionSlot, ConnectionSlots};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+/// Limits of the server.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerLimits {
+    /// Number of concurrent connections. At the limit, a new connection replaces one without the conductor's token.
+    pub connections: usize,
+    /// Number of connections per address, so that one client cannot occupy all of them.
+    pub of_an_address: usize,
+    pub head_bytes: usize,
+    /// Size of a body, which contains layouts, nodes and config drives.
+    pub body_bytes: usize,
+    pub handshake: Duration,
+    /// Timeout of the head of a request, and of the next request on a connection.
+    pub head: Duration,
+    pub body: Duration,
+    /// Timeout of a connection, including the execution of commands.
+    pub connection: Duration,
+}
+
+/// Default limits.
+pub const BOUNDS: ServerLimits = ServerLimits {
+    connections: 16,
+    of_an_address: 8,
+    head_bytes: 64 << 10,
+    body_bytes: 16 << 20,
+    handshake: Duration::from_secs(10),
+    head: Duration::from_secs(15),
+    body: Duration::from_secs(60),
+    connection: Duration::from_secs(600),
+};
+
+/// Listens on a port of all addresses; port 0 selects a free one.
+///
+/// # Errors
+/// Fails if the port is in use.
+pub fn listen_on_port(port: u16) -> Result<TcpListener> {
+    let all = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    // The kernel lacks IPv6.
+    let listener = all.or_else(|_| TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))));
+    listener.context(Phase::Control, || format!("listen on port {port} for the conductor"))
+}
+
+/// Serves on a separate thread until the process ends.
+///
+/// # Errors
+/// Fails if the kernel lacks resources.
+pub fn start_server(
+    listener: TcpListener,
+    identity: &TlsIdentity,
+    routes: Arc<RequestHandler>,
+    bounds: ServerLimits,
+) -> Result<()> {
+    let why = || "serve the conductor";
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(bounds.connections)
+        .build()
+        .context(Phase::Control, why)?;
+    listener.set_nonblocking(true).context(Phase::Control, why)?;
+    let tls = TlsAcceptor::from(identity.config.clone());
+    let listener = {
+        let _entered = runtime.enter();
+        tokio::net::TcpListener::from_std(listener).context(Phase::Control, why)?
+    };
+    thread::spawn(move || runtime.block_on(accept_connections(listener, tls, routes, bounds)));
+    Ok(())
+}
+
+async fn accept_connections(
+    listener: tokio::net::TcpListener,
+    tls: TlsAcceptor,
+    routes: Arc<RequestHandler>,
+    bounds: ServerLimits,
+) {
+    let places = ConnectionSlots::default();
+    loop {
+        let Ok((stream, address)) = listener.accept().await else {
+            // For example, no descriptor is left; others will be closed.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let entered = places.wait_for_slot(address.ip().to_canonical(), bounds.connections, bounds.of_an_address).await;
+        places.report_closed().iter().for_each(|line| output::print_line(line));
+        let Some(place) = entered.map(Arc::new) else { continue };
+        let (tls, routes) = (tls.clone(), routes.clone());
+        tokio::spawn(async move {
+            let served =
+                tokio::time::timeout(bounds.connection, serve_stream(stream, tls, routes, place.clone(), bounds));
+            tokio::select! {
+                // Ends a connection after its timeout.
+                _ = served => {}
+                () = place.wait_until_closed() => {}
+            }
+        });
+    }
+}
+
+async fn serve_stream(
+    stream: TcpStream,
+    tls: TlsAcceptor,
+    routes: Arc<RequestHandler>,
+    place: Arc<ConnectionSlot>,
+    bounds: ServerLimits,
+) {
+    // Responses are small and written at once; a failure costs only a few milliseconds.
+    let _ = stream.set_nodelay(true);
+    let Ok(Ok(stream)) = tokio::time::timeout(bounds.handshake, tls.accept(stream)).await else { return };
+    let service = service_fn(move |request| {
+        let (routes, place) = (routes.clone(), place.clone());
+        async move { Ok::<_, Infallible>(http_response(handle_request(request, routes, &place, bounds).await)) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(bounds.head)
+        .max_buf_size(bounds.head_bytes)
+        .serve_connection(TokioIo::new(stream), service);
+    // Errors mean that the client disconnected, does not read, or does not speak HTTP.
+    let _ = connection.await;
+}
+
+/// Handles a request. Also returns whether the connection may be reused.
+async fn handle_request(
+    request: Request<Incoming>,
+    routes: Arc<RequestHandler>,
+    place: &ConnectionSlot,
+    bounds: ServerLimits,
+) -> (AgentResponse, bool) {
+    let (method, uri) = (request.method().as_str(), request.uri());
+    if routes.has_token(uri.query().unwrap_or_default()) {
+        place.record_token();
+    }
+    let wait = match routes.check_head(method, uri.path(), uri.query().unwrap_or_default()) {
+        // The body was not read.
+        Err(refused) => return (refused, false),
+        Ok(AcceptedRequest::Now(page)) => return (routes.read_resource(&page), true),
+        Ok(AcceptedRequest::Order { wait }) => wait,
+    };
+    let body = Limited::new(request.into_body(), bounds.body_bytes).collect();
+    let body = match tokio::time::timeout(bounds.body, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) => {
+            return (AgentResponse::new_fault(413, format!("413 Request Entity Too Large: {error}")), false);
+        }
+        Err(_) => {
+            return (AgentResponse::new_fault(408, "408 Request Timeout: the body was not received in time."), false);
+        }
+    };
+    let answered = tokio::task::spawn_blocking(move || routes.accept_command(wait, &body)).await;
+    (
+        answered.unwrap_or_else(|_| {
+            AgentResponse::new_fault(500, "500 Internal Server Error: the request handler panicked.")
+        }),
+        true,
+    )
+}
+
+fn http_response((answer, stays): (AgentResponse, bool)) -> Response<Full<Bytes>> {
+    let body = Full::new(Bytes::from(answer.body.to_string()));
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(location) = answer.location {
+        headers.insert(LOCATION, HeaderValue::from_static(location));
+    }
+    if !stays {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! What a conductor, and whoever is none, gets over the wire.
+
+use super::super::certificate;
+use super::super::commands::tests::held;
+use super::super::commands::{CommandExecutor, CommandList, IronicCommand};
+use super::super::messages::CommandFault;
+use super::*;
+use reqwest::blocking::Client;
+use serde_json::{Map, Value, json};
+use std::io::{Read, Write};
+
+struct Nothing;
+
+impl CommandExecutor for Nothing {
+    fn execute_command(&self, _: IronicCommand, _: &Map<String, Value>) -> Result<Option<Value>, CommandFault> {
+        Ok(None)
+    }
+
+    fn result_available(&self, _: IronicCommand, _: bool) {}
+}
+
+fn client() -> Client {
+    // A certificate that is its own CA is none for rustls. The conductor's library takes it (`judge`).
+    linux::http::client_builder(Some(Duration::from_secs(60))).danger_accept_invalid_certs(true).build().unwrap()
+}
+
+fn serve_with(work: Arc<dyn CommandExecutor>, bounds: ServerLimits) -> String {
+    let listener = listen_on_port(0).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let routes = Arc::new(RequestHandler::new(CommandList::new(work)));
+    routes.set_token("secret");
+    let identity =
+        certificate::load_or_create(tempfile::tempdir().unwrap().path(), Ipv4Addr::LOCALHOST.into()).unwrap();
+    start_server(listener, &identity, routes, bounds).unwrap();
+    format!("127.0.0.1:{port}")
+}
+
+#[test]
+fn a_conductor_is_served_and_others_are_not() {
+    let (host, client) = (serve_with(Arc::new(Nothing), BOUNDS), client());
+    let url = |query: &str| format!("https://{host}/v1/commands/?{query}");
+    let order = json!({"name": "standby.sync", "params": {}});
+    let answer = client.post(url("wait=true&agent_token=secret")).json(&order).send().unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.json::<Value>().unwrap()["command_status"], "SUCCEEDED");
+    let list: Value = client.get(url("agent_token=secret")).send().unwrap().json().unwrap();
+    assert_eq!(list["commands"][0]["command_name"], "sync");
+    assert_eq!(list["commands"].as_array().unwrap().len(), 1);
+
+    let answer = client.post(url("agent_token=other")).json(&order).send().unwrap();
+    assert_eq!((answer.status().as_u16(), answer.headers()["connection"].to_str().unwrap()), (401, "close"));
+    let words = "401 Unauthorized: Token invalid.";
+    assert_eq!(answer.json::<Value>().unwrap(), json!({"faultcode": "Client", "faultstring": words}));
+}
+
+/// A server with short bounds lets go of a client that is slow because the host is busy: it asks again.
+fn patiently<T>(ask: impl Fn() -> reqwest::Result<T>) -> T {
+    let began = std::time::Instant::now();
+    loop {
+        match ask() {
+            Err(_) if began.elapsed() < Duration::from_secs(60) => {}
+            answer => return answer.unwrap(),
+        }
+    }
+}
+
+#[test]
+fn one_that_sends_too_much_or_too_slowly_is_let_go() {
+    let short = Duration::from_millis(300);
+    let bounds =
+        ServerLimits { body_bytes: 1000, body: short, head: short, handshake: short, connections: 2, ..BOUNDS };
+    let (host, client) = (serve_with(Arc::new(Nothing), bounds), client());
+    let url = format!("https://{host}/v1/commands/?agent_token=secret");
+    let answer = patiently(|| client.post(&url).body("x".repeat(2000)).send());
+    assert_eq!(answer.status(), 413);
+    // Two who connect and say nothing hold both places, and not for long.
+    let silent: Vec<_> = (0..2).map(|_| std::net::TcpStream::connect(&host).unwrap()).collect();
+    assert_eq!(patiently(|| client.get(&url).send()).status(), 200);
+    for mut stream in silent {
+        // One that was let go of may have been reset.
+        assert_eq!(stream.read(&mut [0; 16]).unwrap_or_default(), 0);
+    }
+}
+
+/// As many connections as one address may have are open, and say nothing.
+#[test]
+fn who_holds_all_that_one_address_may_have_keeps_nobody_else_out() {
+    let host = serve_with(Arc::new(Nothing), ServerLimits { of_an_address: 2, ..BOUNDS });
+    let silent: Vec<_> = (0..2).map(|_| std::net::TcpStream::connect(&host).unwrap()).collect();
+    let mut third = std::net::TcpStream::connect(&host).unwrap();
+    assert_eq!(third.read(&mut [0; 16]).unwrap_or_default(), 0);
+    let other = linux::http::client_builder(Some(Duration::from_secs(60)))
+        .danger_accept_invalid_certs(true)
+        .local_address(std::net::IpAddr::from([127, 0, 0, 2]));
+    assert_eq!(other.build().unwrap().get(format!("https://{host}/")).send().unwrap().status(), 200);
+    drop(silent);
+}
+
+/// Returns a client whose connections come from that loopback address.
+fn client_at(last: u8) -> Client {
+    let other = linux::http::client_builder(Some(Duration::from_secs(20)))
+        .danger_accept_invalid_certs(true)
+        .local_address(std::net::IpAddr::from([127, 0, 0, last]));
+    other.build().unwrap()
+}
+
+/// Opens a connection from that loopback address, on which nothing is sent.
+fn silent_from(host: &str, last: u8) -> std::net::TcpStream {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
+    use std::os::fd::AsRawFd;
+    let stream = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None).unwrap();
+    bind(stream.as_raw_fd(), &SockaddrIn::new(127, 0, 0, last, 0)).unwrap();
+    let port = host.rsplit_once(':').unwrap().1.parse().unwrap();
+    connect(stream.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port)).unwrap();
+    stream.into()
+}
+
+#[test]
+fn silent_connections_of_several_addresses_do_not_keep_the_conductor_out() {
+    let host = serve_with(Arc::new(Nothing), BOUNDS);
+    let silent: Vec<_> = (10..15).flat_map(|last| (0..8).map(move |_| last)).collect();
+    let silent: Vec<_> = silent.into_iter().map(|last| silent_from(&host, last)).collect();
+    // Sooner than the handshakes of the silent ones end.
+    let began = std::time::Instant::now();
+    let answer = client_at(2).get(format!("https://{host}/")).timeout(Duration::from_secs(8)).send();
+    assert_eq!(answer.unwrap().status(), 200, "after {:?}", began.elapsed());
+    drop(silent);
+}
+
+/// The memory that this process has, in KiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Alone in its process, as its memory is measured: see `scripts/ironic`.
+#[test]
+#[ignore = "measures the memory of the process, so it runs alone"]
+fn alone_ten_thousand_wrong_tokens_cost_no_memory() {
+    let (host, client) = (serve_with(Arc::new(Nothing), BOUNDS), client());
+    let ask = || {
+        let body = json!({"name": "standby.sync", "params": {"x": "y".repeat(1000)}});
+        let url = format!("https://{host}/v1/commands/?agent_token=wrong");
+        assert_eq!(client.post(url).json(&body).send().unwrap().status(), 401);
+    };
+    (0..500).for_each(|_| ask());
+    let before = resident();
+    (0..10_000).for_each(|_| ask());
+    let after = resident();
+    assert!(after < before + 4096, "{before} KiB before, {after} KiB after");
+}
+
+#[test]
+fn what_speaks_an_older_tls_or_none_is_not_answered() {
+    let host = serve_with(Arc::new(Nothing), BOUNDS);
+    let old = linux::http::client_builder(Some(Duration::from_secs(60)))
+        .danger_accept_invalid_certs(true)
+        .tls_version_max(reqwest::tls::Version::TLS_1_2);
+    assert!(old.build().unwrap().get(format!("https://{host}/")).send().is_err());
+    let mut plain = std::net::TcpStream::connect(&host).unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+}
+
+/// The command runs, and its conductor asks for the list meanwhile.
+#[test]
+fn a_command_that_runs_keeps_nobody_from_asking() {
+    let (work, gate) = held();
+    let (host, client) = (serve_with(work, BOUNDS), client());
+    let url = |query: &str| format!("https://{host}/v1/commands/?agent_token=secret&{query}");
+    let order = json!({"name": "clean.execute_clean_step", "params": {}});
+    let running: Value = client.post(url("wait=false")).json(&order).send().unwrap().json().unwrap();
+    assert_eq!(running["command_status"], "RUNNING");
+    let busy = client.post(url("wait=true")).json(&order).send().unwrap();
+    assert_eq!(busy.status(), 409);
+    let list: Value = client.get(url("")).send().unwrap().json().unwrap();
+    assert_eq!(list["commands"][0], running);
+    gate.send(Ok(Some(json!({"clean_result": null})))).unwrap();
+}
+
+/// Takes whatever certificate there is.
+#[derive(Debug)]
+struct Anybody(Arc<rustls::crypto::CryptoProvider>);
+
+mod anybody {
+    use super::Anybody;
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    use rustls::{DigitallySignedStruct as Signature, Error, SignatureScheme};
+
+    type Valid = Result<HandshakeSignatureValid, Error>;
+
+    impl ServerCertVerifier for Anybody {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, Error> {
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(&self, _: &[u8], _: &CertificateDer<'_>, _: &Signature) -> Valid {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn verify_tls13_signature(&self, _: &[u8], _: &CertificateDer<'_>, _: &Signature) -> Valid {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.0.signature_verification_algorithms.supported_schemes()
+        }
+    }
+}
+
+/// A request with one thing wrong in it, or several.
+fn damaged(random: &mut fastrand::Rng) -> Vec<u8> {
+    let body = json!({"name": "standby.sync", "params": {}}).to_string();
+    let head = format!(
+        "POST /v1/commands/?wait=true&agent_token=secret HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut bytes = (head + &body).into_bytes();
+    for _ in 0..random.usize(1..6) {
+        let at = random.usize(..bytes.len());
+        match random.u8(..6) {
+            0 => bytes[at] = random.u8(..),
+            1 => bytes.truncate(at.max(1)),
+            2 => drop(bytes.splice(at..at, std::iter::repeat_n(random.u8(..), random.usize(..5000)))),
+            3 => bytes.extend_from_within(at..),
+            4 => drop(bytes.splice(at..at, *b"Content-Length: 99999999999999999999\r\n")),
+            _ => drop(bytes.splice(at..at, *b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n")),
+        }
+    }
+    bytes
+}
+
+/// The bytes are the same in every run.
+#[test]
+fn whatever_is_sent_the_next_one_is_served() {
+    let short = Duration::from_millis(200);
+    let host = serve_with(Arc::new(Nothing), ServerLimits { body: short, head: short, ..BOUNDS });
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
+    let verifier = Arc::new(Anybody(provider));
+    let config = config.unwrap().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+    let (config, mut random) = (Arc::new(config), fastrand::Rng::with_seed(17));
+    for _ in 0..150 {
+        let name = "127.0.0.1".try_into().unwrap();
+        let connection = rustls::ClientConnection::new(config.clone(), name).unwrap();
+        let mut stream = rustls::StreamOwned::new(connection, std::net::TcpStream::connect(&host).unwrap());
+        // The server may hang up in the middle of it.
+        let _ = stream.write_all(&damaged(&mut random)).and_then(|()| stream.flush());
+        stream.conn.send_close_notify();
+        let _ = stream.flush();
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let (client, url) = (client(), format!("https://{host}/v1/commands/?agent_token=secret"));
+    let list: Value = patiently(|| client.get(&url).send()?.json());
+    let names = list["commands"].as_array().unwrap().iter().map(|one| one["command_name"].as_str().unwrap());
+    assert!(names.clone().all(|name| name == "sync"), "{:?}", names.collect::<Vec<_>>());
+}

@@ -1,0 +1,395 @@
+//! Execution of steps. Each step is planned when it is ordered, prints its plan, and refuses with all reasons before its first write. The
+//! steps of a deploy are parts of one plan, which is recreated with the arguments of each step.
+
+use super::commands::IronicStepKind;
+use super::deploy_args::{self, IronicNode, RequestedMode};
+use super::executor::StepExecutor;
+use super::logs::StepLog;
+use super::skipped_disks;
+use common::diagnostic;
+use common::error::{Error, Phase, Result};
+use common::format::{CONSOLE_COLUMNS, fold_lines};
+use common::output;
+use common::small_sort::GatherExt;
+use install_mode::decide_install_mode;
+use model::allocation::{Allocation, AssignedMachine};
+use model::deploy_steps::{self, EraseMode, OfferedStep, StepKind};
+use model::device::KernelName;
+use model::install_report::DiskChanges;
+use model::inventory::Inventory;
+use model::ironic_raid::RaidConfig;
+use model::layout::Layout;
+use plan::plan_request;
+use plan::{DiskPlan, DiskVerdict, Plan, PlanSubject};
+use serde_json::{Map, Value, json};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uuid::Uuid;
+
+mod install_mode;
+mod standalone;
+
+/// Placeholder for an image that a later step specifies.
+const LATER: &str = "the image of burn_image";
+
+pub struct StepRunner {
+    hands: Arc<dyn StepExecutor>,
+    journal: Arc<StepLog>,
+    consoles: Vec<String>,
+    begun: Mutex<Option<StartedDeploy>>,
+    written: Mutex<Option<WrittenImage>>,
+}
+
+/// Input of a deploy's plan.
+struct DeployInput {
+    layout: Layout,
+    inventory: Inventory,
+    /// Disks that must not be touched.
+    skipped: Vec<KernelName>,
+    allocation: Allocation,
+    node_name: String,
+    machine: String,
+    /// Generated ids, in order. Reusing them recreates the same plan.
+    ids: Vec<Uuid>,
+}
+
+/// Whole-disk image that was written.
+#[derive(Clone)]
+struct WrittenImage {
+    disk: KernelName,
+    subject: PlanSubject,
+}
+
+/// Deploy of which some steps are complete.
+struct StartedDeploy {
+    deploy: DeployInput,
+    plan: Plan,
+    /// Number of completed core steps.
+    done: usize,
+}
+
+impl StepRunner {
+    pub fn new(hands: Arc<dyn StepExecutor>, journal: Arc<StepLog>, consoles: &[String]) -> StepRunner {
+        StepRunner { hands, journal, consoles: consoles.to_vec(), begun: Mutex::default(), written: Mutex::default() }
+    }
+
+    /// Executes a step. Returns its result.
+    ///
+    /// # Errors
+    /// Refuses the plan without writing anything, or fails if a stage fails.
+    pub fn run_step(&self, offer: &OfferedStep, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
+        match (offer.interface, offer.step) {
+            ("raid", step) => self.run_raid_step(step, node, args),
+            (_, step) => self.run_deploy_step(step, node, args),
+        }
+    }
+
+    fn run_deploy_step(&self, step: &str, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
+        match step {
+            "install" => self.begin_deploy(node, args, core_step_count()),
+            "apply_layout" => self.begin_deploy(node, args, 1),
+            "create_configuration" => {
+                self.create_arrays(node, &deploy_args::parse_arrays("raid.create_configuration", args)?)?;
+                Ok(json!({ "logical_disks": args.get("logical_disks") }))
+            }
+            "burn_image" => {
+                let alone = deploy_args::parse_flag(args, "alone")?;
+                self.burn_image(node, args, if alone { 2 } else { core_step_count() })
+            }
+            "write_image" => self.write_image(node, args),
+            "write_files" => self.continue_deploy(2, 3),
+            "run_installer" => self.continue_deploy(3, 4),
+            "prepare_boot" => self.continue_deploy(4, 5),
+            "finish" => self.continue_deploy(5, 6),
+            "inject_files" => self.inject_files(node, args),
+            "erase_devices_metadata" => self.erase_disks(node, EraseMode::None, |_, _| true),
+            "erase_devices" => self.erase_disks(node, EraseMode::Secure, |_, _| true),
+            other => Err(unimplemented_step(other)),
+        }
+    }
+
+    /// Executes a step that manages arrays. Its result is what a conductor stores, in Ironic's format.
+    fn run_raid_step(&self, step: &str, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
+        match step {
+            "apply_configuration" => {
+                self.create_arrays(node, &deploy_args::parse_arrays("raid.apply_configuration", args)?)?;
+                Ok(args.get("raid_config").cloned().unwrap_or_default())
+            }
+            "create_configuration" => {
+                let target = node.target_raid_config()?;
+                let config = json!({ "raid_config": target });
+                self.create_arrays(
+                    node,
+                    &deploy_args::parse_arrays("raid.apply_configuration", config.as_object().unwrap_or(args))?,
+                )?;
+                // No deploy continues from here.
+                self.hands.release_all(true);
+                *self.lock_started() = None;
+                Ok(target.clone())
+            }
+            "delete_configuration" => self.erase_disks(node, EraseMode::None, skipped_disks::is_below_an_array),
+            other => Err(unimplemented_step(other)),
+        }
+    }
+
+    /// Drops the state of previous steps.
+    fn drop_state(&self) {
+        *self.lock_started() = None;
+        *self.lock_written() = None;
+    }
+
+    /// Returns the UUIDs of the filesystems mounted at `/` and `/boot/efi`.
+    pub fn root_and_esp_uuids(&self) -> Option<(String, Option<String>)> {
+        let begun = self.lock_started();
+        let plan = &begun.as_ref()?.plan;
+        let esp = plan.fstab.iter().find(|entry| entry.path == "/boot/efi");
+        let esp = esp.and_then(|entry| entry.source.strip_prefix("UUID=")).map(str::to_owned);
+        Some((plan.root_uuid.clone(), esp))
+    }
+
+    /// Returns whether the installation is complete, or none was started.
+    pub fn is_whole(&self) -> bool {
+        self.lock_started().as_ref().is_none_or(|begun| begun.done == core_step_count())
+    }
+
+    /// Releases everything before the power is switched off.
+    pub fn release_all(&self) {
+        self.hands.release_all(self.is_whole());
+        self.drop_state();
+    }
+
+    /// Plans a deploy and runs its core steps before `until`.
+    fn begin_deploy(&self, node: &IronicNode, args: &Map<String, Value>, until: usize) -> Result<Value> {
+        self.drop_state();
+        let layout = deploy_args::parse_layout(args)?;
+        let wish = deploy_args::parse_mode(args)?;
+        let mut allocation = deploy_args::build_allocation(node, args)?;
+        if until > 1 && allocation.image.url.is_empty() {
+            return Err(step_refusal(NO_IMAGE));
+        }
+        if allocation.image.url.is_empty() {
+            allocation.image.id = LATER.to_owned();
+        }
+        // Preserved volumes are unlocked before the installation to reinstall is known.
+        allocation.reinstall = matches!(wish, RequestedMode::Reinstall { .. });
+        let inventory = self.hands.begin_step(Some((&layout, &mut allocation)))?;
+        self.plan_and_run(node, layout, wish, inventory, allocation, until)
+    }
+
+    /// Creates arrays by the same steps as the layout that they imply.
+    fn create_arrays(&self, node: &IronicNode, config: &RaidConfig) -> Result<Value> {
+        self.drop_state();
+        let mut allocation = deploy_args::build_allocation(node, &Map::new())?;
+        if allocation.image.url.is_empty() {
+            allocation.image.id = LATER.to_owned();
+        }
+        let inventory = self.hands.begin_step(None)?;
+        let skipped = skipped_disks::find_skipped_disks(node, &inventory)?;
+        let mut free = inventory.clone();
+        free.disks.retain(|disk| !skipped.contains(&disk.name));
+        let layout = config.build_layout("the arrays of the node", &free).map_err(|problems| {
+            let lines = diagnostic::join_problems(&problems);
+            self.log_refusal(&format!(
+                "the arrays cannot be created on the disks of this machine; nothing was written:\n{lines}"
+            ))
+        })?;
+        self.plan_and_run(node, layout, RequestedMode::Install, inventory, allocation, 1)
+    }
+
+    fn plan_and_run(
+        &self,
+        node: &IronicNode,
+        mut layout: Layout,
+        wish: RequestedMode,
+        inventory: Inventory,
+        mut allocation: Allocation,
+        until: usize,
+    ) -> Result<Value> {
+        let skipped = skipped_disks::find_skipped_disks(node, &inventory)?;
+        skipped_disks::preserve_skipped_disks(&mut layout, &inventory, &skipped);
+        decide_install_mode(node.uuid(), wish, &layout, &inventory, &mut allocation)?;
+        let (node_name, machine) = (node.name().to_owned(), node.uuid().to_owned());
+        let mut deploy = DeployInput { layout, inventory, skipped, allocation, node_name, machine, ids: Vec::new() };
+        let plan = self.make_plan(&mut deploy)?;
+        self.run_part(StartedDeploy { deploy, plan, done: 0 }, until)
+    }
+
+    fn burn_image(&self, node: &IronicNode, args: &Map<String, Value>, until: usize) -> Result<Value> {
+        let image = deploy_args::choose_image(node, args).map_err(|problem| step_refusal(&problem.to_string()))?;
+        let mut begun = self.take_started(1)?;
+        let Some(image) = image else { return self.restore_started(begun, step_refusal(NO_IMAGE)) };
+        begun.deploy.allocation.image = image;
+        match self.make_plan(&mut begun.deploy) {
+            Ok(plan)
+                if plan.select_steps(&core_step_names(0..1)).stages
+                    == begun.plan.select_steps(&core_step_names(0..1)).stages =>
+            {
+                begun.plan = plan;
+                self.run_part(begun, until)
+            }
+            Ok(_) => self.restore_started(
+                begun,
+                step_refusal("this image requires disk changes other than those that apply_layout carried out"),
+            ),
+            Err(error) => self.restore_started(begun, error),
+        }
+    }
+
+    fn continue_deploy(&self, from: usize, until: usize) -> Result<Value> {
+        let begun = self.take_started(from)?;
+        self.run_part(begun, until)
+    }
+
+    /// Runs all incomplete steps before `until`, as one part of the plan.
+    fn run_part(&self, mut begun: StartedDeploy, until: usize) -> Result<Value> {
+        let part = begun.plan.select_steps(&core_step_names(begun.done..until));
+        self.log_text(&part.to_string());
+        let done = match self.hands.run_part(&part) {
+            Ok(done) => done,
+            Err(error) => {
+                // Everything was released: the deploy must restart from the beginning.
+                self.log_text(&error.to_string());
+                return Err(error);
+            }
+        };
+        begun.done = until;
+        let result = step_result(&begun, &done);
+        if begun.done == core_step_count() {
+            self.hands.release_all(true);
+        }
+        *self.lock_started() = Some(begun);
+        Ok(result)
+    }
+
+    /// Takes the started deploy if exactly `done` steps are complete.
+    fn take_started(&self, done: usize) -> Result<StartedDeploy> {
+        let mut slot = self.lock_started();
+        match slot.take() {
+            Some(begun) if begun.done == done => Ok(begun),
+            other => {
+                let before = core_step_names(done - 1..done)[0];
+                let last = other.as_ref().map_or("nothing", |begun| core_step_names(begun.done - 1..begun.done)[0]);
+                let message =
+                    format!("this step must follow {before}, but the last completed step of this boot is {last}");
+                *slot = other;
+                Err(step_refusal(&message))
+            }
+        }
+    }
+
+    /// Restores the deploy after a step was refused without a change, so that it can be ordered again.
+    fn restore_started(&self, begun: StartedDeploy, why: Error) -> Result<Value> {
+        *self.lock_started() = Some(begun);
+        Err(why)
+    }
+
+    fn make_plan(&self, deploy: &mut DeployInput) -> Result<Plan> {
+        let machine = AssignedMachine { name: deploy.node_name.clone(), ..AssignedMachine::default() };
+        let request = plan_request::build_request(&machine, &deploy.machine, &deploy.allocation, &self.consoles);
+        let mut given = deploy.ids.clone().into_iter();
+        let mut ids = Vec::new();
+        let made = plan::make_plan(&deploy.layout, &deploy.inventory, request, &mut || {
+            let id = given.next().unwrap_or_else(Uuid::new_v4);
+            ids.push(id);
+            id
+        });
+        deploy.ids = ids;
+        let plan = made.map_err(|refusal| self.log_refusal(&refusal.to_string()))?;
+        let changes = |disk: &&DiskPlan| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make);
+        let lost = plan.disks.iter().filter(changes).filter(|disk| deploy.skipped.contains(&disk.name));
+        let lost: Vec<&str> = lost.map(|disk| disk.device.as_str()).collect();
+        if !lost.is_empty() {
+            let message = format!(
+                "the node's skip_block_devices lists {}, which this step would recreate; remove it from the layout, or use mode: \
+                 reinstall, which preserves it",
+                lost.join(", ")
+            );
+            return Err(step_refusal(&message));
+        }
+        Ok(plan)
+    }
+
+    /// Logs a refusal and returns it as an error.
+    fn log_refusal(&self, refusal: &str) -> Error {
+        self.log_text(refusal);
+        Error::refusal(Phase::Plan, refusal)
+    }
+
+    fn log_text(&self, text: &str) {
+        output::print_line(&format!("\n{}", fold_lines(text, CONSOLE_COLUMNS)));
+        self.journal.append_text(text);
+    }
+
+    fn lock_started(&self) -> MutexGuard<'_, Option<StartedDeploy>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_written(&self) -> MutexGuard<'_, Option<WrittenImage>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const NO_IMAGE: &str = "neither the argument image nor the node's image_source specifies an image";
+
+fn unimplemented_step(step: &str) -> Error {
+    Error::refusal(Phase::Plan, format!("{step} is listed but not implemented"))
+}
+
+fn step_refusal(why: &str) -> Error {
+    Error::refusal(Phase::Plan, format!("{why}; nothing was written"))
+}
+
+/// Returns a range of core steps of the catalogue.
+fn core_step_names(range: std::ops::Range<usize>) -> Vec<&'static str> {
+    deploy_steps::core_steps().skip(range.start).take(range.len()).collect()
+}
+
+/// Returns the number of core steps.
+fn core_step_count() -> usize {
+    deploy_steps::core_steps().count()
+}
+
+fn step_result(begun: &StartedDeploy, done: &DiskChanges) -> Value {
+    json!({
+        "steps": core_step_names(0..begun.done),
+        "image": begun.deploy.allocation.image.id,
+        "root_uuid": begun.plan.root_uuid,
+        "erased": done.erased,
+        "kept": done.kept,
+        "burned": done.burn,
+    })
+}
+
+/// Returns the list of steps for the conductor.
+pub fn list_steps(of: IronicStepKind) -> Value {
+    let kind = step_kind(of);
+    let steps = deploy_steps::steps_for_kind(kind).map(|offer| {
+        let argsinfo: Map<String, Value> = offer
+            .arguments
+            .iter()
+            .map(|taken| (taken.name.to_owned(), json!({ "description": taken.about, "required": taken.required })))
+            .gather();
+        let mut step = json!({
+            "interface": offer.interface,
+            "step": offer.step,
+            "priority": if kind == StepKind::Clean { offer.clean_priority } else { 0 },
+            "reboot_requested": false,
+            "argsinfo": argsinfo,
+        });
+        if kind == StepKind::Clean {
+            step["abortable"] = json!(offer.abortable);
+        }
+        step
+    });
+    Value::Array(steps.collect())
+}
+
+pub fn step_kind(of: IronicStepKind) -> StepKind {
+    match of {
+        IronicStepKind::Clean => StepKind::Clean,
+        IronicStepKind::Deploy => StepKind::Deploy,
+        IronicStepKind::Service => StepKind::Service,
+    }
+}
+
+#[cfg(test)]
+pub mod tests;

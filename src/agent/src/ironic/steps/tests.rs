@@ -1,0 +1,421 @@
+//! Steps planned over inventories, by hands that touch nothing.
+
+mod more;
+
+use super::*;
+use model::cmdline::AgentSettings;
+use model::device::DevicePath;
+use model::install_marker::{InstallMarker, lineage};
+use model::install_report::ErasedDisk;
+use model::inventory::{DiskTable, EraseMethod, FilesystemContents};
+use plan::{DeviceOp, Operation, SessionOp, StageName};
+use proptest::prelude::*;
+use proptest::{collection, sample};
+
+/// A machine on paper: an inventory, and the names of the stages that were to run. Nothing in here can open a device.
+pub struct Paper {
+    pub inventory: Inventory,
+    pub ran: Mutex<Vec<StageName>>,
+    /// A stage that fails.
+    pub fails_at: Mutex<Option<StageName>>,
+    /// Was it left whole?
+    pub left: Mutex<Vec<bool>>,
+    /// Paths of disks, in the order in which they were to be wiped.
+    pub wiped: Mutex<Vec<String>>,
+    pub pause: std::time::Duration,
+    pub burned: Mutex<Vec<DevicePath>>,
+    /// What a disk has when an image was burned onto it.
+    pub brings: Option<DiskTable>,
+    /// By this hash.
+    pub let_in: Mutex<Option<String>>,
+    /// Of each layout that was begun: is what it keeps opened?
+    pub opens: Mutex<Vec<bool>>,
+}
+
+impl Paper {
+    pub fn new(inventory: Inventory) -> Paper {
+        Paper {
+            inventory,
+            ran: Mutex::default(),
+            fails_at: Mutex::default(),
+            left: Mutex::default(),
+            wiped: Mutex::default(),
+            pause: std::time::Duration::ZERO,
+            burned: Mutex::default(),
+            brings: None,
+            let_in: Mutex::default(),
+            opens: Mutex::default(),
+        }
+    }
+}
+
+impl StepExecutor for Paper {
+    fn begin_step(&self, wanted: Option<(&Layout, &mut Allocation)>) -> Result<Inventory> {
+        self.opens.lock().unwrap().extend(wanted.map(|(_, allocation)| allocation.reinstall));
+        let mut inventory = self.inventory.clone();
+        let burned = self.burned.lock().unwrap();
+        for disk in inventory.disks.iter_mut().filter(|disk| burned.contains(&disk.device)) {
+            disk.table.clone_from(&self.brings);
+        }
+        Ok(inventory)
+    }
+
+    fn run_part(&self, part: &Plan) -> Result<DiskChanges> {
+        std::thread::sleep(self.pause);
+        let mut done = DiskChanges::default();
+        for stage in &part.stages {
+            if *self.fails_at.lock().unwrap() == Some(stage.name) {
+                return Err(Error::new(Phase::Storage, format!("{} fails on paper", stage.name)));
+            }
+            self.ran.lock().unwrap().push(stage.name);
+            for operation in &stage.operations {
+                if let Operation::Run(SessionOp::BurnDisk(burn)) = operation {
+                    self.burned.lock().unwrap().push(burn.device.clone());
+                }
+                if let Operation::Device(DeviceOp::WipeDisk(wipe)) = operation {
+                    let (device, serial) = (wipe.device.to_string(), String::new());
+                    self.wiped.lock().unwrap().push(device.clone());
+                    let (method, proof) = (EraseMethod::WriteZeroes, "on paper".to_owned());
+                    done.erased.push(ErasedDisk { device, serial, method, proof, seconds: 0.0 });
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    fn release_all(&self, whole: bool) {
+        self.left.lock().unwrap().push(whole);
+    }
+
+    fn sync_filesystems(&self) {}
+
+    fn enable_rescue(&self, hash: &str) -> Result<()> {
+        *self.let_in.lock().unwrap() = Some(hash.to_owned());
+        Ok(())
+    }
+
+    fn fetch_file(&self, url: &str) -> Result<Vec<u8>> {
+        Ok(url.as_bytes().to_vec())
+    }
+
+    fn collect_logs(&self) -> Vec<(&'static str, Vec<u8>)> {
+        vec![("kernel.log", b"on paper".to_vec())]
+    }
+}
+
+pub fn machine(name: &str) -> Inventory {
+    let path = format!("{}/testdata/inventories/{name}.json", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The system on one disk.
+pub fn one_disk() -> Value {
+    json!({
+        "id": "one",
+        "disks": [
+            {"device": "/dev/sda", "wipeonreinstall": true, "partitions": [
+                {"number": 1, "label": "efi", "size": 500, "gpttype": "ef00"},
+                {"number": 2, "label": "root", "size": 0, "gpttype": "8300"}]},
+        ],
+        "filesystems": [
+            {"path": "/boot/efi", "device": "/dev/sda1", "format": "vfat", "label": "efi"},
+            {"path": "/", "device": "/dev/sda2", "format": "ext4", "label": "root"},
+        ],
+    })
+}
+
+/// The same for a disk that the machine does not have.
+pub fn elsewhere() -> Value {
+    serde_json::from_str(&one_disk().to_string().replace("/dev/sda", "/dev/sdy")).unwrap()
+}
+
+fn map(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+struct Bench {
+    hands: Arc<Paper>,
+    steps: StepRunner,
+    node: Map<String, Value>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::with(Paper::new(machine("sata-1")))
+    }
+
+    fn with(paper: Paper) -> Bench {
+        let hands = Arc::new(paper);
+        let steps = StepRunner::new(hands.clone(), Arc::default(), &["ttyS0".to_owned()]);
+        Bench { hands, steps, node: map(json!({"uuid": "n-1", "name": "node-1", "instance_info": {}})) }
+    }
+
+    /// `step` of deploy, or `interface.step`.
+    fn run(&self, step: &str, args: Value) -> Result<Value, String> {
+        let (interface, step) = step.split_once('.').unwrap_or(("deploy", step));
+        let offer =
+            deploy_steps::OFFERED.iter().find(|offer| (offer.interface, offer.step) == (interface, step)).unwrap();
+        self.steps.run_step(offer, &IronicNode(&self.node), &map(args)).map_err(|error| error.to_string())
+    }
+
+    fn ran(&self) -> Vec<StageName> {
+        std::mem::take(&mut self.hands.ran.lock().unwrap())
+    }
+}
+
+const IMAGE: &str = "http://h/debian-12.0.20261101.tar.zst";
+
+#[test]
+fn install_is_everything_but_what_kexec_needs() {
+    let bench = Bench::new();
+    let result = bench.run("install", json!({"layout": one_disk(), "image": IMAGE})).unwrap();
+    assert_eq!(result["image"], "debian-12.0.20261101");
+    assert_eq!(result["steps"].as_array().unwrap().len(), core_step_count());
+    let ran = bench.ran();
+    for stage in [StageName::StorageWipe, StageName::ImageBurn, StageName::TargetMarker, StageName::StorageUnmount] {
+        assert!(ran.contains(&stage), "{stage}: {ran:?}");
+    }
+    for stage in [StageName::BootLoad, StageName::ReportFinal, StageName::BootKexec] {
+        assert!(!ran.contains(&stage), "{stage}: {ran:?}");
+    }
+    assert!(bench.steps.is_whole());
+    let (root, esp) = bench.steps.root_and_esp_uuids().unwrap();
+    assert!(root.len() == 36 && esp.is_some_and(|esp| esp.len() == 9), "{root}");
+}
+
+#[test]
+fn the_steps_of_a_deploy_are_the_parts_of_one_plan() {
+    let whole = Bench::new();
+    whole.run("install", json!({"layout": one_disk(), "image": IMAGE})).unwrap();
+    let mut expected = whole.ran();
+    expected.sort();
+
+    let bench = Bench::new();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    assert!(!bench.steps.is_whole() && bench.hands.left.lock().unwrap().is_empty());
+    bench.run("burn_image", json!({"image": IMAGE})).unwrap();
+    let mut ran = bench.ran();
+    assert_eq!(
+        ran.iter().position(|stage| *stage == StageName::ImageReach),
+        Some(ran.iter().position(|stage| *stage == StageName::StorageFormat).unwrap() + 1)
+    );
+    ran.sort();
+    assert_eq!(ran, expected);
+    assert!(bench.steps.is_whole());
+
+    let bench = Bench::new();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    bench.run("burn_image", json!({"image": IMAGE, "alone": true})).unwrap();
+    for step in ["write_files", "run_installer", "prepare_boot"] {
+        bench.run(step, json!({})).unwrap();
+        assert!(!bench.steps.is_whole(), "{step}");
+    }
+    bench.run("finish", json!({})).unwrap();
+    let mut ran = bench.ran();
+    ran.sort();
+    assert_eq!(ran, expected);
+    assert_eq!(*bench.hands.left.lock().unwrap(), [true]);
+}
+
+#[test]
+fn a_step_that_is_out_of_turn_is_refused() {
+    let bench = Bench::new();
+    for step in ["burn_image", "write_files", "finish"] {
+        let error = bench.run(step, json!({"image": IMAGE})).unwrap_err();
+        assert!(error.contains("the last completed step of this boot is nothing"), "{step}: {error}");
+    }
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    let error = bench.run("finish", json!({})).unwrap_err();
+    assert!(error.contains("must follow deploy.prepare_boot") && error.contains("is deploy.apply_layout"), "{error}");
+    // A refusal loses nothing.
+    assert!(bench.run("burn_image", json!({"image": 7})).is_err());
+    bench.ran();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    assert!(bench.run("burn_image", json!({})).unwrap_err().contains("specifies an image"));
+    bench.run("burn_image", json!({"image": IMAGE})).unwrap();
+}
+
+#[test]
+fn a_layout_that_does_not_fit_is_refused_with_every_reason_and_nothing_runs() {
+    let bench = Bench::new();
+    let error = bench.run("install", json!({"layout": elsewhere(), "image": IMAGE})).unwrap_err();
+    assert!(error.contains("/dev/sdy") && error.contains("Nothing was written"), "{error}");
+    let error = bench.run("install", json!({"layout": one_disk()})).unwrap_err();
+    assert!(error.contains("specifies an image"), "{error}");
+    assert_eq!(bench.ran(), []);
+}
+
+#[test]
+fn a_stage_that_fails_ends_the_deploy() {
+    let bench = Bench::new();
+    *bench.hands.fails_at.lock().unwrap() = Some(StageName::ImageBurn);
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    let error = bench.run("burn_image", json!({"image": IMAGE})).unwrap_err();
+    assert_eq!(error, "image.burn fails on paper");
+    *bench.hands.fails_at.lock().unwrap() = None;
+    assert!(bench.run("burn_image", json!({"image": IMAGE})).unwrap_err().contains("is nothing"));
+}
+
+#[test]
+fn the_power_that_goes_after_half_a_deploy_leaves_nothing_that_boots() {
+    let bench = Bench::new();
+    bench.steps.release_all();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    bench.steps.release_all();
+    assert_eq!(*bench.hands.left.lock().unwrap(), [true, false]);
+}
+
+#[test]
+fn every_disk_is_erased_with_a_proof() {
+    let bench = Bench::with(Paper::new(machine("five-sata")));
+    for step in ["erase_devices_metadata", "erase_devices"] {
+        let result = bench.run(step, json!({})).unwrap();
+        assert_eq!(result["erased"].as_array().unwrap().len(), 5);
+        assert_eq!(bench.ran().last(), Some(&StageName::StorageWipe));
+    }
+    let mut bench = Bench::with(Paper::new(machine("five-sata")));
+    bench.node.insert("properties".into(), json!({"skip_block_devices": [{"name": "/dev/sda"}]}));
+    let result = bench.run("erase_devices", json!({})).unwrap();
+    assert_eq!((result["erased"].as_array().unwrap().len(), &result["left_alone"]), (4, &json!(["sda"])));
+    bench.ran();
+    let error = bench.run("apply_layout", json!({"layout": one_disk()})).unwrap_err();
+    assert!(error.contains("skip_block_devices lists /dev/sda, which this step would recreate"), "{error}");
+    assert_eq!(bench.ran(), []);
+}
+
+/// An installation of this node, and a layout that keeps a disk: the order must say what it means.
+#[test]
+fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
+    let mut inventory = machine("installed-default");
+    let marker = InstallMarker { machine: "n-1".into(), allocation: "a-1".into(), ..InstallMarker::default() };
+    inventory.filesystems =
+        vec![FilesystemContents { device: "/dev/sda2".into(), marker: Some(marker), ..FilesystemContents::default() }];
+    let mut layout = model::layout::read_json(&one_disk()).unwrap().layout;
+    let mut allocation = Allocation { id: "new".into(), ..Allocation::default() };
+    assert!(decide_install_mode("n-1", RequestedMode::Unsaid, &layout, &inventory, &mut allocation).is_ok());
+    let kept = model::layout::DiskSpec { device: "/dev/sdb".into(), wipeonreinstall: false, ..layout.disks[0].clone() };
+    layout.disks.push(kept);
+    let error = decide_install_mode("n-1", RequestedMode::Unsaid, &layout, &inventory, &mut allocation)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("use mode: reinstall") && error.contains("nothing was written"), "{error}");
+    assert!(decide_install_mode("n-1", RequestedMode::Install, &layout, &inventory, &mut allocation).is_ok());
+    assert!(!allocation.reinstall);
+    decide_install_mode(
+        "n-1",
+        RequestedMode::Reinstall { without_marker: false },
+        &layout,
+        &inventory,
+        &mut allocation,
+    )
+    .unwrap();
+    assert_eq!((allocation.reinstall, allocation.id.as_str()), (true, "a-1"));
+    assert_eq!(allocation.order_id(), Some("new"));
+    // Those of other nodes say nothing here: the plan has its own rule for them.
+    assert!(decide_install_mode("n-2", RequestedMode::Unsaid, &layout, &inventory, &mut Allocation::default()).is_ok());
+}
+
+/// The clock of one of them may be wrong: a reinstall must not mean the wrong one.
+#[test]
+fn a_reinstall_means_the_installation_that_replaced_the_other_one() {
+    let mut inventory = machine("installed-default");
+    let layout = model::layout::read_json(&one_disk()).unwrap().layout;
+    let marker = |allocation: &str, time: &str| InstallMarker {
+        machine: "n-1".into(),
+        allocation: allocation.into(),
+        time: time.into(),
+        ..InstallMarker::default()
+    };
+    let (old, new) = (marker("a-1", "2099-01-01T00:00:00Z"), marker("a-2", "1970-01-01T00:00:00Z"));
+    let proven = InstallMarker { supersedes: lineage::collect_superseded(std::iter::once(&old)), ..new.clone() };
+    let wish = RequestedMode::Reinstall { without_marker: false };
+    for (new, expected) in [(proven, Some("a-2")), (new, None)] {
+        let filesystem = |device: &str, marker: InstallMarker| FilesystemContents {
+            device: device.into(),
+            marker: Some(marker),
+            ..FilesystemContents::default()
+        };
+        inventory.filesystems = vec![filesystem("/dev/sda2", old.clone()), filesystem("/dev/sdb1", new)];
+        let mut allocation = Allocation { id: "new".into(), ..Allocation::default() };
+        let decided =
+            decide_install_mode("n-1", wish, &layout, &inventory, &mut allocation).map_err(|error| error.to_string());
+        match expected {
+            Some(expected) => assert_eq!((decided, allocation.id.as_str()), (Ok(()), expected)),
+            None => assert!(decided.unwrap_err().contains("several installations of this node")),
+        }
+    }
+}
+
+#[test]
+fn settings_make_hands() {
+    // Only that they can be made: what they do is the session's, and is tested there.
+    let settings = AgentSettings::from_cmdline("ipa-api-url=http://h").unwrap();
+    drop(super::super::executor::MachineExecutor::new(&settings));
+}
+
+/// Anything that JSON can say, with the words of arguments in it.
+fn anything() -> impl Strategy<Value = Value> {
+    let texts =
+        vec!["/dev/sda", "install", "reinstall", "secure", "MAX", "1", "software", "http://h/i.tar.zst", "raw", "YQ=="];
+    let keys = vec![
+        "layout",
+        "image",
+        "erase",
+        "mode",
+        "without_marker",
+        "alone",
+        "raid_config",
+        "logical_disks",
+        "size_gb",
+        "raid_level",
+        "image_info",
+        "urls",
+        "os_hash_algo",
+        "os_hash_value",
+        "configdrive",
+        "files",
+        "path",
+        "content",
+        "deleted",
+        "partition",
+        "url",
+        "id",
+        "disks",
+        "device",
+        "partitions",
+        "filesystems",
+        "properties",
+        "skip_block_devices",
+        "root_device",
+        "target_raid_config",
+        "instance_info",
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "\\PC{0,12}".prop_map(Value::from),
+        sample::select(texts).prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 40, 5, move |inner| {
+        let fields = collection::btree_map(sample::select(keys.clone()), inner.clone(), 0..6);
+        let object = fields.prop_map(|fields| fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect());
+        prop_oneof![collection::vec(inner, 0..4).prop_map(Value::Array), object.prop_map(Value::Object)]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever a step is told: what is refused has written nothing, and nothing panics.
+    #[test]
+    fn a_step_that_is_told_nonsense_writes_nothing(args in anything(), node in anything()) {
+        for offer in &deploy_steps::OFFERED {
+            let mut bench = Bench::new();
+            bench.node = node.as_object().cloned().unwrap_or_default();
+            let args = args.as_object().cloned().unwrap_or_default();
+            let refused = bench.steps.run_step(offer, &IronicNode(&bench.node), &args).is_err();
+            prop_assert!(!refused || bench.ran().is_empty(), "{}", offer.step);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Complete installation, top to bottom. Failures are handled in `failure_handling`.
+//!
+//! A failure before the plan's point of no return leaves every disk unchanged. After a later failure, the executor ensures that a partial
+//! installation is not bootable.
+
+pub mod burn;
+pub mod cli;
+mod executor;
+mod failure_handling;
+pub mod inventory_command;
+pub mod ironic;
+#[cfg(test)]
+mod metal_judge;
+mod migration;
+mod migration_approval;
+mod pool;
+pub mod preflight;
+pub mod ramdisk_network;
+pub mod reinstall;
+pub mod report;
+
+use crate::executor::{ImageTrust, PlanExecutor};
+pub use crate::ironic::IronicNextAction;
+use crate::preflight::{file_order, keep_flag, local_state, luks, passphrase};
+use crate::report::ProgressReporter;
+use common::diagnostic;
+use common::error::{Context, Error, Phase, Result};
+use common::format::{CONSOLE_COLUMNS, fold_lines};
+use control::{ControlPlane, FileControl, HttpControlPlane, MetalControlPlane, SignatureVerifier};
+use failure_handling::InstallFailure;
+use image::{MinimumVersions, SignatureKeys};
+use linux::console::{self, print_line};
+use linux::probe::{self, ProbeDepth};
+use model::allocation::{Allocation, AssignedMachine, OrderedReinstall, SecretPurpose};
+use model::cmdline::{AgentSettings, ControlPlaneSource};
+use model::install_report::EventName;
+use model::inventory::Inventory;
+use model::inventory::lldp::NicNeighbours;
+use model::migration::MigrationSide;
+use plan::plan_request::{build_request, clear_begun_if_intact, find_untrusted_marker};
+use plan::pool_disks::ConnectedDisk;
+use plan::{Plan, RecordSource, StageName};
+pub(crate) use pool::add_lldp_neighbours;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use transfer::machine::IncomingMigration;
+use uuid::Uuid;
+
+/// Length of a long poll for the allocation. Proxies cut connections that are silent for longer.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// Waiting time after which a refusal may mean that the token has expired.
+const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
+
+/// Outcome of a failure after which the machine reboots immediately.
+#[derive(Debug)]
+pub struct RebootRequested;
+
+/// Installs this machine as its control plane specifies, and boots the result. Does not return on success, or if a failed reinstall boots
+/// the installed system.
+///
+/// # Errors
+/// Fails if the installation failed and the machine must wait at its console. The failure was reported if the control plane was reachable.
+pub fn run_agent() -> Result<IronicNextAction> {
+    console::load_ramdisk_log();
+    let settings = AgentSettings::from_cmdline(
+        &std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?,
+    )?;
+    let inventory = probe::read_inventory(ProbeDepth::Deep)?;
+    if let ControlPlaneSource::Conductor(conductor) = &settings.control {
+        return ironic::run_ironic_agent(conductor, &settings, &inventory);
+    }
+    let machine = determine_machine_id(&settings, &inventory)?;
+    let control = connect_control_plane(&settings, &machine, &inventory)?;
+    let reporter = Arc::new(ProgressReporter::new(control.clone()));
+    let mut agent = InstallAgent { settings, machine, reporter, control, leaves: Vec::new(), erased: None };
+    agent.reporter.start_phase(EventName::Preparing, concat!("drophammer ", env!("CARGO_PKG_VERSION")));
+
+    let failure = match agent.prepare_install(inventory) {
+        Ok(Some(ready)) => agent.run_install(ready),
+        Ok(None) => return Ok(IronicNextAction::BootAgain),
+        Err(failure) => *failure,
+    };
+    agent.report_and_act(failure).map(|RebootRequested| IronicNextAction::BootAgain)
+}
+
+/// Returns the configured control plane.
+fn connect_control_plane(
+    settings: &AgentSettings,
+    machine: &str,
+    inventory: &Inventory,
+) -> Result<Arc<dyn ControlPlane>> {
+    match &settings.control {
+        ControlPlaneSource::Server { url, token } => Ok(Arc::new(HttpControlPlane::new(url, token, machine)?)),
+        ControlPlaneSource::File { file, report } => {
+            let keys = SignatureKeys::read(&settings.keys, Path::new(image::KEY_DIRECTORY))?;
+            let verifier = (!keys.0.is_empty()).then(|| -> SignatureVerifier {
+                Box::new(move |name, text, signature| keys.verify_signature(name, text, signature).map(drop))
+            });
+            Ok(Arc::new(FileControl::new(file, report.as_deref(), verifier, machine, inventory)?))
+        }
+        ControlPlaneSource::MetalStack { pixie } => Ok(Arc::new(MetalControlPlane::new(pixie, machine)?)),
+        ControlPlaneSource::Conductor(_) => {
+            Err(Error::new(Phase::Settings, "with an Ironic conductor, the agent cannot query a control plane"))
+        }
+    }
+}
+
+fn determine_machine_id(settings: &AgentSettings, inventory: &Inventory) -> Result<String> {
+    settings.machine.as_ref().or(inventory.system.uuid.as_ref()).cloned().ok_or_else(|| {
+        let message = "this machine has no unique SMBIOS UUID: it reports none, or a default of its vendor; set drophammer.machine= on the \
+             kernel command line";
+        Error::new(Phase::Settings, message)
+    })
+}
+
+struct InstallAgent {
+    settings: AgentSettings,
+    machine: String,
+    control: Arc<dyn ControlPlane>,
+    reporter: Arc<ProgressReporter>,
+    /// LLDP neighbours of the network interfaces, if the control plane requires them.
+    leaves: Vec<NicNeighbours>,
+    /// Disks that this boot has erased, for the next owner of a pool machine.
+    erased: Option<Vec<ConnectedDisk>>,
+}
+
+/// Result of the preparation, before the first stage.
+struct PreparedInstall {
+    allocation: Allocation,
+    plan: Plan,
+    text: String,
+    trust: ImageTrust,
+    /// Receiving end of a migration.
+    incoming: Option<IncomingMigration>,
+}
+
+impl InstallAgent {
+    /// Registers, waits for the allocation, fetches it and makes the plan. Writes no disk, except that it erases those of an unallocated
+    /// pool machine. Returns `None` after the machine has sent its disks in a migration.
+    fn prepare_install(&mut self, inventory: Inventory) -> Result<Option<PreparedInstall>, Box<InstallFailure>> {
+        let at = |step: &'static str| move |error| Box::new(InstallFailure::new_before_plan(step, error));
+        let (control, began) = (self.control.clone(), Instant::now());
+        let (mut inventory, mut missing) = (inventory, Vec::new());
+        if let Some(pool) = control.machine_pool() {
+            self.leaves = self.detect_lldp_neighbours(&inventory).map_err(at("control.register"))?;
+            (inventory, missing) = self.await_known_disks(pool, began).map_err(at("plan"))?;
+        }
+        self.reporter.start_phase(EventName::Registering, &self.machine);
+        self.control.register_machine(&add_lldp_neighbours(inventory, &self.leaves)).map_err(at("control.register"))?;
+        if let Some(pool) = control.machine_pool() {
+            self.erase_for_next_owner(pool, &missing)?;
+        }
+        self.reporter.start_phase(EventName::Waiting, &pool::describe_wait(&missing));
+        let waiting = Instant::now();
+        let (machine, mut allocation) = self.await_allocation().map_err(|error| {
+            let has_ended = error.is_refusal() && waiting.elapsed() > TOKEN_IS_OLD;
+            if has_ended { Box::new(InstallFailure::new_expired_token(error)) } else { at("control.wait")(error) }
+        })?;
+        if let Some(moving) = allocation.moving.clone().filter(|moving| moving.part == MigrationSide::Send) {
+            let given = self.send_migration(&machine, &allocation, &moving);
+            return given.map(|()| None).map_err(|failure| Box::new(InstallFailure { allocation, ..*failure }));
+        }
+        self.reporter.start_phase(EventName::Installing, &describe_purpose(&allocation));
+        match self.check_and_plan(&machine, &mut allocation) {
+            Ok((trust, incoming, plan)) => {
+                let text = plan.to_string();
+                print_line(&format!("\n{}", fold_lines(&text, CONSOLE_COLUMNS)));
+                Ok(Some(PreparedInstall { allocation, plan, text, trust, incoming }))
+            }
+            Err(failure) => Err(Box::new(InstallFailure { allocation, ..*failure })),
+        }
+    }
+
+    /// Checks the ramdisk, then makes the plan. These checks are not done earlier since the report of a failure must contain the order.
+    fn check_and_plan(
+        &self,
+        machine: &AssignedMachine,
+        allocation: &mut Allocation,
+    ) -> Result<(ImageTrust, Option<IncomingMigration>, Plan), Box<InstallFailure>> {
+        let at = |step: &'static str| move |error| Box::new(InstallFailure::new_before_plan(step, error));
+        let keys = SignatureKeys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY)).map_err(at("keys"))?;
+        let minimum = MinimumVersions::read(&self.settings.minimum, Path::new(image::MINIMUM_FILE), &keys);
+        let minimum = minimum.map_err(at("keys"))?;
+        preflight::require_tools().map_err(at("tools"))?;
+        let incoming = self.announce_receiver(allocation).map_err(at("control.move"))?;
+        let plan = self.make_plan(machine, allocation)?;
+        Ok((ImageTrust { keys, minimum }, incoming, plan))
+    }
+
+    fn await_allocation(&self) -> Result<(AssignedMachine, Allocation)> {
+        loop {
+            if !self.control.wait_for_allocation(WAIT)? {
+                continue;
+            }
+            let machine = self.control.fetch_machine()?;
+            if let Some(allocation) = machine.allocation.clone() {
+                return Ok((machine, allocation));
+            }
+        }
+    }
+
+    fn make_plan(&self, machine: &AssignedMachine, allocation: &mut Allocation) -> Result<Plan, Box<InstallFailure>> {
+        let failure = |error| Box::new(InstallFailure::new_before_plan("plan", error));
+        let parsed = allocation.parse_layout().map_err(|problems| {
+            let message = format!("invalid layout; nothing was written:\n{}", diagnostic::join_problems(&problems));
+            failure(Error::new(Phase::Layout, message))
+        })?;
+        for note in &parsed.notes {
+            tracing::info!("layout: {note}");
+        }
+        preflight::wait_for_layout_disks(&parsed.layout).map_err(failure)?;
+        self.erase_newcomers(allocation)?;
+        luks::read_ramdisk_key(&parsed.layout, allocation).map_err(failure)?;
+        self.fetch_disk_key(luks::needs_disk_key(&parsed.layout), allocation).map_err(failure)?;
+        let mut ask = |question: &str, until| self.ask_at_console(question, until);
+        let mut open = |inventory: &Inventory| luks::unlock_preserved(&parsed.layout, inventory, allocation, &mut ask);
+        let open: Option<&mut preflight::UnlockContainers> =
+            if luks::has_encryption(&parsed.layout) { Some(&mut open) } else { None };
+        let mut inventory = add_lldp_neighbours(preflight::read_assembled_with(open).map_err(failure)?, &self.leaves);
+        let adopted = keep_flag::adopt_as_reinstall(&self.machine, allocation, &mut inventory).map_err(failure)?;
+        adopted.iter().for_each(|said| print_line(said));
+        if !self.control.records_installations() {
+            self.complete_allocation_from_disks(allocation, &inventory).map_err(failure)?;
+        }
+        allocation.unremembered |= self.control.install_memory() == RecordSource::DisksOnly;
+        if clear_begun_if_intact(&self.machine, allocation, &parsed.layout, &inventory) {
+            print_line("an earlier attempt was announced but has written nothing; the installed system is intact");
+        }
+        let asked_for =
+            |allocation: &Allocation| build_request(machine, &self.machine, allocation, &self.settings.consoles);
+        let request = asked_for(allocation);
+        if !self.control.records_installations() {
+            local_state::refuse_orphaning(&parsed.layout, &inventory, &request).map_err(failure)?;
+        }
+        let unbelieved = find_untrusted_marker(&request, &inventory).cloned();
+        let make = |request| {
+            plan::make_plan(&parsed.layout, &inventory, request, &mut Uuid::new_v4).map_err(|refusal| {
+                let failure = failure(Error::new(Phase::Plan, refusal.to_string()));
+                Box::new(InstallFailure { marker: unbelieved.clone(), ..*failure })
+            })
+        };
+        let plan = make(request)?;
+        if !plan::luks::needs_passphrase(&plan) {
+            return Ok(plan);
+        }
+        let typed =
+            passphrase::ask_new_passphrase(&passphrase::list_encrypted(&parsed.layout), &mut |question, until| {
+                self.ask_at_console(question, until)
+            });
+        allocation.prompt_key = typed.map_err(failure)?;
+        make(asked_for(allocation))
+    }
+
+    /// Fetches the key of encrypted filesystems if the control plane releases it separately.
+    fn fetch_disk_key(&self, is_needed: bool, allocation: &mut Allocation) -> Result<()> {
+        let released = if is_needed { self.control.fetch_secrets(SecretPurpose::DiskKey)? } else { None };
+        if let Some(released) = released {
+            allocation.disk_key = released.disk_key;
+        }
+        Ok(())
+    }
+
+    /// Completes the allocation from the disks, if the control plane does not record installations.
+    fn complete_allocation_from_disks(&self, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
+        let is_ordered_by_file = allocation.reinstall && self.control.install_memory() == RecordSource::DisksOnly;
+        if !is_ordered_by_file {
+            return local_state::complete_from_markers(&self.machine, allocation, inventory);
+        }
+        let said = file_order::compare_order(&self.machine, allocation, inventory)?;
+        said.iter().for_each(|said| print_line(said));
+        Ok(())
+    }
+
+    /// Asks at the console, and reports to the control plane that someone must go there.
+    fn ask_at_console(&self, question: &str, until: Instant) -> Result<Option<String>> {
+        self.reporter.start_phase(EventName::Installing, "waiting for a passphrase at the console");
+        let line = console::hidden_input::read_hidden_line(Path::new(console::hidden_input::CONSOLE), question, until);
+        line.context(Phase::Settings, || format!("ask at {}", console::hidden_input::CONSOLE))
+    }
+
+    fn run_install(&self, ready: PreparedInstall) -> InstallFailure {
+        let PreparedInstall { allocation, plan, text, trust, incoming } = ready;
+        if let Some(incoming) = &incoming
+            && let Err(failure) = self.await_approval(&allocation, incoming)
+        {
+            return InstallFailure { allocation, plan: text, ..*failure };
+        }
+        let mut session = PlanExecutor::new(self.reporter.clone(), self.control.clone(), trust);
+        incoming.into_iter().for_each(|incoming| session.set_incoming(incoming));
+        let failure = match session.run_plan(&plan) {
+            Err(failure) => failure,
+            Ok(facts) => executor::StageFailure {
+                stage: StageName::BootKexec,
+                leaves: StageName::BootKexec.failure_state(),
+                past_point_of_no_return: true,
+                error: Error::new(Phase::Boot, "the plan has ended, but the ramdisk is still running"),
+                done: Box::new(facts.done),
+            },
+        };
+        InstallFailure::from_plan_failure(failure, allocation, text)
+    }
+}
+
+/// Describes the requested operation for operators.
+fn describe_purpose(allocation: &Allocation) -> String {
+    let install = format!("{} as {}", allocation.image.id, allocation.hostname);
+    if allocation.moving.is_some() {
+        return format!("{}, migrated from another machine", allocation.hostname);
+    }
+    match &allocation.order {
+        Some(OrderedReinstall { attempt, attempts, .. }) if allocation.reinstall => {
+            format!("{install}: reinstall, attempt {attempt} of {attempts}")
+        }
+        _ if allocation.reinstall => format!("{install}: reinstall"),
+        _ => install,
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker, linux::verify::WORKER => || -> std::io::Result<()> { linux::verify::worker::run_verify_worker() });

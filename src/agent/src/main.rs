@@ -1,0 +1,36 @@
+//! The program in the ramdisk: the install agent, without the server and the commands of a workstation.
+
+use agent::burn::BurnOptions;
+use agent::cli::{AgentCommand, EXIT_CODES};
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Install agent for bare-metal servers.
+#[derive(Debug, Parser)]
+#[command(name = "drophammer-agent", version, after_help = EXIT_CODES)]
+struct AgentCli {
+    #[command(subcommand)]
+    command: ProgramCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ProgramCommand {
+    #[command(flatten)]
+    Agent(AgentCommand),
+    /// Burn an image outside of an installation.
+    #[command(subcommand)]
+    Image(ImageCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum ImageCommand {
+    /// Stream an image into a directory or to a disk exactly as an installation does.
+    Burn(BurnOptions),
+}
+
+fn main() -> ExitCode {
+    agent::cli::run_program(|cli: AgentCli| match cli.command {
+        ProgramCommand::Agent(command) => agent::cli::run_agent_command(&command),
+        ProgramCommand::Image(ImageCommand::Burn(options)) => agent::burn::run(&options),
+    })
+}

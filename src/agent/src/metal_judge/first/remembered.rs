@@ -1,0 +1,66 @@
+//! State that metal-api preserves about an installation and disks, and state that calls overwrite.
+
+use super::*;
+use model::install_marker::InstallMarker;
+use plan::pool_disks::KnownDisk;
+
+/// An installation by metal-hammer survives an accidental PXE boot and an attempt to reinstall it.
+#[test]
+#[ignore = "scripts/metal"]
+fn judge_first_installed_by_another_agent() {
+    let first = First::start();
+    first.rack.steer("allocate", &installed());
+    let (control, _) = first.boots();
+    assert!(control.machine_pool().unwrap().is_allocated(true).unwrap());
+    let found = control.fetch_machine().unwrap().allocation.unwrap();
+    let owner = PoolAllocation::Somebody { allocation: &found.id, reinstall: false, installed: found.succeeded };
+    let subject = PlanSubject { machine: MACHINE.into(), image: "nothing".into(), ..PlanSubject::default() };
+    let refusal = plan::plan_emptying(&machine(), owner, &[], subject).unwrap_err().to_string();
+    println!("{refusal}");
+    assert!(refusal.contains("another agent has installed it"), "{refusal}");
+    let marker = InstallMarker { machine: MACHINE.into(), allocation: ONE.into(), ..InstallMarker::default() };
+    let filesystem = model::inventory::FilesystemContents { marker: Some(marker), ..Default::default() };
+    let ours = Inventory { filesystems: vec![filesystem], ..machine() };
+    assert_eq!(erasure(&ours, Some(&found)), None);
+    // An accidental boot of what is installed: another report would replace the console password.
+    control.report_result(&InstallResult { allocation: ONE.into(), ..ended() }).unwrap();
+    assert!(!first.calls().contains(&"Report".to_owned()));
+    // Its reinstall is called off for want of a marker, and it counts as installed with its old image, as before.
+    first.rack.steer("reinstall", &json!({"image": {"id": "debian-12.0.20261101"}}));
+    let (control, _) = first.boots();
+    assert!(control.wait_for_allocation(PATIENCE).unwrap());
+    let asked = control.fetch_machine().unwrap().allocation.unwrap();
+    assert_eq!((asked.reinstall, asked.succeeded, erasure(&machine(), Some(&asked))), (true, true, None));
+    let unmarked = FailureSummary { unmarked: true, ..FailureSummary::default() };
+    let failed =
+        InstallResult { outcome: InstallOutcome::FailedUntouched(unmarked), allocation: ONE.into(), ..ended() };
+    assert!(!control.report_result(&failed).unwrap().retry);
+    let allocation = first.rack.log()["allocation"].clone();
+    assert_eq!((&allocation["reinstall"], &allocation["image"]["id"]), (&json!(false), &json!("debian-11.0.20251101")));
+    let (control, _) = first.boots();
+    assert!(control.machine_pool().unwrap().is_allocated(true).unwrap());
+    assert!(control.fetch_machine().unwrap().allocation.unwrap().succeeded);
+}
+
+/// A registration overwrites what the control plane knows of the disks: the machine remembers them itself.
+#[test]
+#[ignore = "scripts/metal"]
+fn judge_first_disks_of_earlier_boots() {
+    let first = First::start();
+    let (control, _) = first.boots();
+    assert!(control.machine_pool().unwrap().known_disks().unwrap().is_empty(), "a machine that has never registered");
+    control.register_machine(&machine()).unwrap();
+    let sizes = |known: Vec<KnownDisk>| known.iter().map(|disk| disk.size_bytes).collect::<Vec<_>>();
+    let (control, _) = first.boots();
+    assert_eq!(
+        sizes(control.machine_pool().unwrap().known_disks().unwrap()),
+        [6 << 30],
+        "as registered by another agent"
+    );
+    let both = [6 << 30, 9 << 30].map(|size_bytes| KnownDisk { size_bytes, ..KnownDisk::default() });
+    control.machine_pool().unwrap().remember_disks(&both).unwrap();
+    control.register_machine(&machine()).unwrap();
+    let (control, _) = first.boots();
+    assert_eq!(control.machine_pool().unwrap().known_disks().unwrap(), both);
+    first.calls();
+}

@@ -1,0 +1,392 @@
+//! Sender of a migration (see [`model::migration`]). Its disks are made read-only before they are assembled, and no stage of a plan runs
+//! here.
+//!
+//! | response of the control plane | action |
+//! |---|---|
+//! | the receiver has not begun | checks its certificate and waits; refuses a certificate that is not trusted |
+//! | the receiver has begun, with this address and certificate | sends everything, once per boot of the receiver |
+//! | `booting`: the receiver has everything | waits |
+//! | `done` | waits: this machine is free, and reboots for another allocation |
+//! | `cancelled`, `refused`, or another migration | reboots: its disks are intact, and the control plane decides what it boots |
+//! | the migration continues, but has no instructions for this machine | waits: its file cannot be read |
+//! | no information about the migration | waits, as limited by [`ControlSilence`], then reboots to ask again, which ends nothing |
+
+use super::InstallAgent;
+use super::failure_handling::InstallFailure;
+use super::migration_approval::describe_approval_wait;
+use crate::preflight;
+use common::error::{Error, Phase, Result};
+use common::{diagnostic, format};
+use linux::console::print_line;
+use model::allocation::{Allocation, AssignedMachine};
+use model::device::KernelName;
+use model::install_report::EventName;
+use model::inventory::Inventory;
+use model::migration::{
+    MigratedMachine, MigrationAnswer, MigrationOffer, MigrationPeer, MigrationReport, MigrationSide,
+};
+use model::storage_graph::DeviceStack;
+use plan::SourceDevice;
+use plan::plan_request::build_request;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+use transfer::machine::{
+    self, ControlSilence, IncomingMigration, OwnIdentity, SECRET_FILE, SilenceState, TransferDevice,
+};
+
+/// Polling interval of the control plane.
+pub(super) const PAUSE: Duration = Duration::from_secs(3);
+
+/// Delay before a failed transfer is retried.
+const AGAIN: Duration = Duration::from_secs(15);
+
+impl InstallAgent {
+    /// Sends the disks as long as the control plane requests it. Then the machine reboots.
+    pub(super) fn send_migration(
+        &self,
+        machine: &AssignedMachine,
+        allocation: &Allocation,
+        moving: &MigrationOffer,
+    ) -> Result<(), Box<InstallFailure>> {
+        let at = |step: &'static str| move |error| Box::new(InstallFailure::new_before_plan(step, error));
+        preflight::require_tools().map_err(at("tools"))?;
+        let refuse = |problems: &[_]| Error::refusal(Phase::Plan, diagnostic::join_problems(problems));
+        let layout = allocation.parse_layout().map_err(|problems| at("move.carry")(refuse(&problems)))?.layout;
+        preflight::wait_for_layout_disks(&layout).map_err(at("move.carry"))?;
+        // The locks are never released: the disks stay read-only until the machine reboots.
+        let (inventory, _locks) = preflight::read_locked_inventory().map_err(at("move.carry"))?;
+
+        let claim = build_request(machine, &self.machine, allocation, &[]).claim.unwrap_or_default();
+        let carried = plan::check_migration(&layout, &inventory, &claim);
+        let (carried, from) = carried.map_err(|problems| at("move.carry")(refuse(&problems)))?;
+        let own = OwnIdentity::generate_identity(Path::new(SECRET_FILE)).map_err(at("move.carry"))?;
+        print_line(&format!(
+            "\nThe disks of this machine will be sent to another one. They are only read.\n{}\n{}\n",
+            own.describe_trust(),
+            describe_devices(&from, &carried)
+        ));
+        let standing = MigrationReport {
+            order: moving.order.clone(),
+            certificate: own.certificate().to_owned(),
+            port: None,
+            carried: Some(carried),
+            words: None,
+            has_secret: own.has_secret(),
+        };
+        self.control.report_migration_state(&standing).map_err(at("control.move"))?;
+        self.reporter.start_phase(EventName::Waiting, "for the receiving machine of the migration");
+        self.send_until_over(&own, &standing, &group_by_shared_disks(&inventory, &from)).map_err(at("move.peer"))
+    }
+
+    /// Sends the devices until the migration ends.
+    ///
+    /// # Errors
+    /// Refuses a receiver, which has not erased anything yet, if its certificate is not trusted.
+    fn send_until_over(
+        &self,
+        own: &OwnIdentity,
+        standing: &MigrationReport,
+        groups: &[Vec<SourceDevice>],
+    ) -> Result<()> {
+        let (order, told) = (standing.order.as_str(), Mutex::new(String::new()));
+        // Reports to the control plane, which shows it to operators. Repeated messages are not sent.
+        let tell = |words: &str| {
+            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            if *told != words {
+                words.clone_into(&mut told);
+                let standing = MigrationReport { words: Some(words.to_owned()), ..standing.clone() };
+                if let Err(error) = self.control.report_migration_state(&standing) {
+                    self.reporter.print_line(&format!("{error}"));
+                }
+            }
+        };
+        let (mut sent_to, mut waits_for, mut silence) = (String::new(), String::new(), ControlSilence::default());
+        let mut wait = |what: &str| {
+            if waits_for != what {
+                what.clone_into(&mut waits_for);
+                self.reporter.start_phase(EventName::Waiting, what);
+            }
+        };
+        loop {
+            thread::sleep(PAUSE);
+            let machine = match self.control.fetch_machine() {
+                Ok(machine) => machine,
+                // A token expires after a day.
+                Err(error) if error.is_refusal() => {
+                    self.announce_reboot(&format!("for a new token: {error}"));
+                    return Ok(());
+                }
+                Err(error) => {
+                    silence.is_broken();
+                    self.reporter.print_line(&format!("{error}"));
+                    continue;
+                }
+            };
+            let moving = match choose_sender_action(&machine, order, &mut silence) {
+                SenderAction::Sends(moving) => moving,
+                SenderAction::Waits(what) => {
+                    wait(&what);
+                    continue;
+                }
+                SenderAction::BootsAgain(why) => {
+                    self.announce_reboot(why);
+                    return Ok(());
+                }
+            };
+            let Some(peer) = find_trusted_receiver(own, &moving, &sent_to)? else {
+                if moving.awaits_approval {
+                    wait(&describe_approval_wait(own));
+                }
+                continue;
+            };
+            self.reporter.print_line(&format!("to {}", peer.address));
+            let groups: Vec<Vec<TransferDevice>> =
+                groups.iter().map(|group| group.iter().map(to_transfer_device).collect()).collect();
+            let (say, fails) = (|line: &str| self.reporter.print_line(line), |error: &Error| tell(&error.to_string()));
+            match machine::send_devices(own, peer, order, &groups, &say, &fails) {
+                Ok(()) => {
+                    sent_to.clone_from(&peer.certificate);
+                    tell("");
+                    wait("for the receiving machine: everything was sent and acknowledged");
+                }
+                Err(error) => {
+                    // May repeat an error that was reported for a group.
+                    fails(&error);
+                    self.reporter.print_line(&format!("{error}; the transfer will be resumed"));
+                    thread::sleep(AGAIN);
+                }
+            }
+        }
+    }
+
+    /// Opens the receiving end of a migration, and reports it to the control plane.
+    pub(super) fn announce_receiver(&self, allocation: &Allocation) -> Result<Option<IncomingMigration>> {
+        let Some(moving) = allocation.moving.as_ref().filter(|moving| moving.part == MigrationSide::Receive) else {
+            return Ok(None);
+        };
+        let incoming = IncomingMigration::open_port(
+            OwnIdentity::generate_identity(Path::new(SECRET_FILE))?,
+            moving.carried.clone(),
+        )?;
+        print_line(&format!(
+            "\nThis machine replaces another one, whose disks it receives over TLS: {}",
+            incoming.own().describe_trust()
+        ));
+        if let Some(peer) = &moving.peer {
+            incoming.set_peer(peer)?;
+        }
+        let certificate = incoming.own().certificate().to_owned();
+        let (order, has_secret) = (moving.order.clone(), incoming.own().has_secret());
+        let standing =
+            MigrationReport { order, certificate, port: incoming.port(), carried: None, words: None, has_secret };
+        self.control.report_migration_state(&standing)?;
+        Ok(Some(incoming))
+    }
+}
+
+/// Returns the receiver to which everything must be sent now. Before it has erased its disks, only its certificate is checked. Nothing is
+/// sent to a machine whose certificate is neither approved nor signed with the secret, regardless of the control plane.
+fn find_trusted_receiver<'m>(
+    own: &OwnIdentity,
+    moving: &'m MigrationOffer,
+    sent_to: &str,
+) -> Result<Option<&'m MigrationPeer>> {
+    let Some(peer) = moving.peer.as_ref().filter(|peer| own.may_trust(peer)) else { return Ok(None) };
+    if !moving.begun {
+        own.check_peer(peer)?;
+    }
+    Ok(Some(peer).filter(|peer| moving.begun && peer.certificate != sent_to))
+}
+
+/// Next action of the sender.
+#[derive(Debug, PartialEq, Eq)]
+enum SenderAction {
+    Sends(Box<MigrationOffer>),
+    Waits(String),
+    BootsAgain(&'static str),
+}
+
+fn choose_sender_action(machine: &AssignedMachine, order: &str, silence: &mut ControlSilence) -> SenderAction {
+    let said = machine.migration_status(order);
+    if said != MigrationAnswer::Nothing {
+        silence.is_broken();
+    }
+    let waits = |what: &str| SenderAction::Waits(what.to_owned());
+    match said {
+        MigrationAnswer::Part(moving) => SenderAction::Sends(Box::new(moving.clone())),
+        MigrationAnswer::Waits("booting") => {
+            waits("for the receiving machine, which has everything; whether it runs the system is not confirmed yet")
+        }
+        MigrationAnswer::Waits(state) => waits(&format!(
+            "for the control plane: the migration is {state}, without instructions for this machine; its file may not be readable"
+        )),
+        MigrationAnswer::Done if machine.allocation.is_some() => {
+            SenderAction::BootsAgain("for another allocation of this machine")
+        }
+        MigrationAnswer::Done => waits("the migration is complete, and this machine is free"),
+        MigrationAnswer::Over => {
+            SenderAction::BootsAgain("the migration has ended, and the disks of this machine are unchanged")
+        }
+        MigrationAnswer::Nothing => match silence.note_silence() {
+            SilenceState::Ends => SenderAction::BootsAgain("the control plane no longer reports the migration"),
+            _ => waits("for the control plane, which does not report the migration, for at most ten minutes"),
+        },
+    }
+}
+
+fn to_transfer_device(from: &SourceDevice) -> TransferDevice {
+    TransferDevice { name: from.name.to_string(), path: from.device.clone() }
+}
+
+/// Groups devices so that devices of different groups have no disk in common.
+fn group_by_shared_disks(inventory: &Inventory, from: &[SourceDevice]) -> Vec<Vec<SourceDevice>> {
+    let stack = DeviceStack::new(inventory);
+    let mut groups: Vec<(BTreeSet<KernelName>, Vec<SourceDevice>)> = Vec::new();
+    for device in from {
+        let disks = stack.disks_below(&stack.kernel_name(&device.device));
+        let (same, others) = groups.into_iter().partition(|(below, _)| !below.is_disjoint(&disks));
+        groups = others;
+        let mut group = (disks, Vec::new());
+        for (below, devices) in same as Vec<(BTreeSet<KernelName>, Vec<SourceDevice>)> {
+            group.0.extend(below);
+            group.1.extend(devices);
+        }
+        group.1.push(device.clone());
+        groups.push(group);
+    }
+    groups.into_iter().map(|(_, devices)| devices).collect()
+}
+
+fn describe_devices(from: &[SourceDevice], carried: &MigratedMachine) -> String {
+    let size = |from: &SourceDevice| {
+        let found = carried.filesystems.iter().find(|filesystem| filesystem.device == from.name);
+        found.map_or_else(String::new, |filesystem| format::format_bytes(filesystem.size_bytes))
+    };
+    let line =
+        |from: &SourceDevice| format!("  {:<24} {:<6} {:>10}  {}", from.name, from.format, size(from), from.device);
+    from.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::inventory::InventoryDisk;
+    use model::layout::FilesystemFormat;
+    use model::migration::MigrationStatus;
+
+    fn answer(newest: Option<(&str, &str)>, allocation: Option<Allocation>) -> AssignedMachine {
+        let newest = newest.map(|(order, state)| MigrationStatus { order: order.to_owned(), state: state.to_owned() });
+        AssignedMachine { newest_move: newest, allocation, ..AssignedMachine::default() }
+    }
+
+    /// A file that is not readable for a moment, or an earlier control plane, takes no system from anybody.
+    #[test]
+    fn a_missing_answer_is_waited_for_and_an_end_is_said() {
+        let moving = MigrationOffer {
+            order: "o1".to_owned(),
+            part: MigrationSide::Send,
+            begun: true,
+            awaits_approval: false,
+            peer: None,
+            carried: None,
+            disks: Vec::new(),
+        };
+        let sends = Allocation { moving: Some(moving.clone()), ..Allocation::default() };
+        let other = Allocation { id: "a9".to_owned(), ..Allocation::default() };
+        let mut silence = ControlSilence::default();
+        let mut after = |newest, allocation| choose_sender_action(&answer(newest, allocation), "o1", &mut silence);
+        assert_eq!(after(Some(("o1", "copying")), Some(sends.clone())), SenderAction::Sends(Box::new(moving.clone())));
+        assert_eq!(
+            after(None, Some(sends)),
+            SenderAction::Sends(Box::new(moving)),
+            "a control plane of an earlier version"
+        );
+        for (newest, words) in [
+            (Some(("o1", "copying")), "the migration is copying"),
+            (Some(("o1", "booting")), "not confirmed yet"),
+            (Some(("o1", "done")), "this machine is free"),
+            (None, "does not report the migration"),
+        ] {
+            let SenderAction::Waits(what) = after(newest, None) else { panic!("{newest:?}") };
+            assert!(what.contains(words), "{what}");
+        }
+        for (newest, allocation) in [
+            (Some(("o1", "cancelled")), None),
+            (Some(("o1", "refused")), Some(other.clone())),
+            (Some(("o2", "ordered")), None),
+            (Some(("o1", "done")), Some(other.clone())),
+        ] {
+            assert!(matches!(after(newest, allocation), SenderAction::BootsAgain(_)), "{newest:?}");
+        }
+        // Of an earlier version, when it is over: that is waited for too.
+        assert!(matches!(after(None, Some(other)), SenderAction::Waits(_)));
+    }
+
+    /// The attack: a machine that impersonates the receiver asks for the disks. The control plane may have been deceived, or be deceiving.
+    #[test]
+    fn nothing_is_sent_to_a_machine_that_nobody_vouches_for() {
+        let own = OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap();
+        let certificate =
+            OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap().certificate().to_owned();
+        for (approved, begun, is_sent_to) in
+            [(false, true, false), (false, false, false), (true, false, false), (true, true, true)]
+        {
+            let peer = Some(MigrationPeer { certificate: certificate.clone(), address: String::new(), approved });
+            let (order, part) = ("o1".to_owned(), MigrationSide::Send);
+            let moving =
+                MigrationOffer { order, part, begun, awaits_approval: false, peer, carried: None, disks: Vec::new() };
+            assert_eq!(find_trusted_receiver(&own, &moving, "").unwrap().is_some(), is_sent_to, "{approved} {begun}");
+        }
+        // The signature with the secret takes the place of the approval.
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(secret.path(), "the secret of both ramdisks\n").unwrap();
+        let (own, other) = (
+            OwnIdentity::generate_identity(secret.path()).unwrap(),
+            OwnIdentity::generate_identity(secret.path()).unwrap(),
+        );
+        for (certificate, is_good) in [(other.certificate(), true), (certificate.as_str(), false)] {
+            let peer = MigrationPeer { certificate: certificate.to_owned(), address: String::new(), approved: false };
+            assert_eq!(own.check_peer(&peer).is_ok(), is_good);
+        }
+    }
+
+    /// Once the other machine has erased its disks, a refusal ends nothing any more.
+    #[test]
+    fn a_certificate_is_looked_at_before_the_other_machine_has_begun() {
+        let own = OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap();
+        let good = OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap().certificate().to_owned();
+        let of = |certificate: &str, begun| {
+            let peer =
+                Some(MigrationPeer { certificate: certificate.to_owned(), address: String::new(), approved: true });
+            let (order, part) = ("o1".to_owned(), MigrationSide::Send);
+            let moving =
+                MigrationOffer { order, part, begun, awaits_approval: false, peer, carried: None, disks: Vec::new() };
+            find_trusted_receiver(&own, &moving, "sent").map(|peer| peer.map(|peer| peer.certificate.clone()))
+        };
+        assert_eq!(of(&good, false).unwrap(), None);
+        assert_eq!(of(&good, true).unwrap(), Some(good.clone()));
+        assert_eq!(of("sent", true).unwrap(), None);
+        assert_eq!(of("none", true).unwrap(), Some("none".to_owned()), "that fails with words, and is tried again");
+        let refused = of("none", false).unwrap_err();
+        assert!(refused.is_refusal() && refused.to_string().contains("certificate of the other machine"), "{refused}");
+    }
+
+    #[test]
+    fn what_shares_a_disk_is_read_one_after_the_other() {
+        let disk = |name: &str| InventoryDisk {
+            name: name.into(),
+            device: format!("/dev/{name}").as_str().into(),
+            ..InventoryDisk::default()
+        };
+        let inventory = Inventory { disks: vec![disk("sda"), disk("sdb")], ..Inventory::default() };
+        let from =
+            |device: &str| SourceDevice { name: device.into(), device: device.into(), format: FilesystemFormat::Ext4 };
+        let groups = group_by_shared_disks(&inventory, &[from("/dev/sda"), from("/dev/sdb"), from("/dev/sda")]);
+        let names: Vec<Vec<&str>> =
+            groups.iter().map(|group| group.iter().map(|from| from.device.as_str()).collect()).collect();
+        assert_eq!(names, [vec!["/dev/sdb"], vec!["/dev/sda", "/dev/sda"]]);
+    }
+}

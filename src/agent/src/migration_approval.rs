@@ -1,0 +1,161 @@
+//! Wait of the receiving machine of a migration for the operator's approval, between its plan and its point of no return.
+
+use super::InstallAgent;
+use super::failure_handling::InstallFailure;
+use super::migration::PAUSE;
+use common::error::{Error, Phase, Result};
+use model::allocation::Allocation;
+use model::install_report::EventName;
+use model::migration::{MigrationAnswer, MigrationOffer};
+use std::thread;
+use transfer::machine::{ControlSilence, IncomingMigration, OwnIdentity, SilenceState};
+
+/// Returns the message of the wait, for both machines.
+pub fn describe_approval_wait(own: &OwnIdentity) -> String {
+    format!("for the operator's approval of the certificates of both machines; this one's is {}", own.fingerprint())
+}
+
+/// State of the approval after a response of the control plane.
+#[derive(Debug, PartialEq, Eq)]
+enum ApprovalStatus {
+    Given,
+    /// Outstanding, for this reason. Nothing has been written.
+    Awaited(String),
+    Over(&'static str),
+}
+
+impl InstallAgent {
+    /// Waits until both certificates are approved, or verified by a secret, and the sender is known. Nothing is written before.
+    ///
+    /// # Errors
+    /// Fails if the migration has ended or the token of this boot has expired.
+    pub(super) fn await_approval(
+        &self,
+        allocation: &Allocation,
+        incoming: &IncomingMigration,
+    ) -> Result<(), Box<InstallFailure>> {
+        let Some(moving) = &allocation.moving else { return Ok(()) };
+        let (mut silence, mut shown) = (ControlSilence::default(), String::new());
+        loop {
+            let machine = match self.control.fetch_machine() {
+                Ok(machine) => machine,
+                Err(error) if error.is_refusal() => return Err(Box::new(InstallFailure::new_expired_token(error))),
+                Err(error) => {
+                    silence.is_broken();
+                    self.reporter.print_line(&format!("{error}"));
+                    thread::sleep(PAUSE);
+                    continue;
+                }
+            };
+            let failed = |error| Box::new(InstallFailure::new_before_plan("move.approve", error));
+            match evaluate_approval(machine.migration_status(&moving.order), incoming, &mut silence).map_err(failed)? {
+                ApprovalStatus::Given => return Ok(()),
+                ApprovalStatus::Over(why) => return Err(failed(Error::denial(Phase::Move, why))),
+                ApprovalStatus::Awaited(what) if what == shown => {}
+                ApprovalStatus::Awaited(what) => {
+                    self.reporter.start_phase(EventName::Waiting, &what);
+                    shown = what;
+                }
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Evaluates a response of the control plane.
+///
+/// # Errors
+/// Refuses a sender whose certificate is not valid, or not signed with the secret.
+fn evaluate_approval(
+    said: MigrationAnswer,
+    incoming: &IncomingMigration,
+    silence: &mut ControlSilence,
+) -> Result<ApprovalStatus> {
+    if said != MigrationAnswer::Nothing {
+        silence.is_broken();
+    }
+    Ok(match said {
+        MigrationAnswer::Part(MigrationOffer { peer, awaits_approval, .. }) => {
+            peer.iter().try_for_each(|peer| incoming.set_peer(peer))?;
+            match (awaits_approval, incoming.knows_sender()) {
+                (false, true) => ApprovalStatus::Given,
+                (true, _) => ApprovalStatus::Awaited(describe_approval_wait(incoming.own())),
+                (false, false) => ApprovalStatus::Awaited("for the sending machine".to_owned()),
+            }
+        }
+        MigrationAnswer::Waits(state) => ApprovalStatus::Awaited(format!(
+            "for the control plane: the migration is {state}, without instructions for this machine"
+        )),
+        MigrationAnswer::Done | MigrationAnswer::Over => {
+            ApprovalStatus::Over("the migration has ended; nothing was written")
+        }
+        MigrationAnswer::Nothing => match silence.note_silence() {
+            SilenceState::Ends => ApprovalStatus::Over("the control plane no longer reports the migration"),
+            SilenceState::Begins | SilenceState::Lasts => {
+                ApprovalStatus::Awaited("for the control plane, which does not report the migration".to_owned())
+            }
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::migration::{MigrationPeer, MigrationSide};
+    use std::path::Path;
+
+    fn own() -> OwnIdentity {
+        OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap()
+    }
+
+    fn part(approved: bool, awaits_approval: bool) -> MigrationOffer {
+        let peer = MigrationPeer { certificate: own().certificate().to_owned(), address: String::new(), approved };
+        let (order, part) = ("o1".to_owned(), MigrationSide::Receive);
+        MigrationOffer {
+            order,
+            part,
+            begun: false,
+            awaits_approval,
+            peer: Some(peer),
+            carried: None,
+            disks: Vec::new(),
+        }
+    }
+
+    /// A machine that impersonates the sender is told of, and is not let in.
+    #[test]
+    fn nothing_begins_before_both_certificates_are_approved() {
+        for (approved, awaits_approval, is_given) in
+            [(false, true, false), (true, true, false), (false, false, false), (true, false, true)]
+        {
+            let incoming = IncomingMigration::open_port(own(), None).unwrap();
+            let moving = part(approved, awaits_approval);
+            let state =
+                evaluate_approval(MigrationAnswer::Part(&moving), &incoming, &mut ControlSilence::default()).unwrap();
+            assert_eq!(state == ApprovalStatus::Given, is_given, "{approved} {awaits_approval}: {state:?}");
+            assert_eq!(incoming.knows_sender(), approved);
+        }
+    }
+
+    #[test]
+    fn an_end_of_the_migration_ends_the_wait_and_a_missing_answer_does_not() {
+        let incoming = IncomingMigration::open_port(own(), None).unwrap();
+        let state = |said| evaluate_approval(said, &incoming, &mut ControlSilence::default()).unwrap();
+        for said in [MigrationAnswer::Done, MigrationAnswer::Over] {
+            assert!(matches!(state(said), ApprovalStatus::Over(_)), "{said:?}");
+        }
+        for said in [MigrationAnswer::Nothing, MigrationAnswer::Waits("planned")] {
+            assert!(matches!(state(said), ApprovalStatus::Awaited(_)), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_good_is_refused_while_nothing_is_written() {
+        let incoming = IncomingMigration::open_port(own(), None).unwrap();
+        let mut moving = part(true, false);
+        moving.peer.as_mut().unwrap().certificate = "none".to_owned();
+        let refused =
+            evaluate_approval(MigrationAnswer::Part(&moving), &incoming, &mut ControlSilence::default()).unwrap_err();
+        assert!(refused.is_refusal(), "{refused}");
+    }
+}

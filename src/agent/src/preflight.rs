@@ -1,0 +1,129 @@
+//! Preparation of a plan: tools exist, disks have appeared, and everything on them is assembled and read.
+
+pub mod file_order;
+pub mod keep_flag;
+pub mod local_state;
+pub mod luks;
+mod opaque_objects;
+pub mod passphrase;
+mod settle;
+
+use common::error::{Error, Phase, Result};
+use linux::probe::{self, ProbeDepth};
+use linux::process;
+use linux::storage::write_lock::WriteLocks;
+use linux::storage::{self, assembly};
+use model::device::DevicePath;
+use model::inventory::{FailedAttempt, Inventory};
+use model::layout::Layout;
+use model::storage_graph;
+use plan::pool_disks::{self, KnownDisk};
+use settle::{DiskSettling, DiskWaitLimits};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Checks that all tools exist, rather than failing in the middle of an installation.
+///
+/// # Errors
+/// Fails if the ramdisk lacks a tool.
+pub fn require_tools() -> Result<()> {
+    let missing = process::find_missing_tools(&storage::required_tools());
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let message = format!("the ramdisk lacks {}; rebuild it with initramfs/build", missing.join(", "));
+    Err(Error::new(Phase::Settings, message))
+}
+
+/// Function that unlocks containers of an inventory. Returns those that it could not unlock.
+pub type UnlockContainers<'a> = dyn FnMut(&Inventory) -> Vec<FailedAttempt> + 'a;
+
+/// Waits until every disk of the layout has appeared and the disks have stopped changing. `settle` defines the time limits.
+///
+/// # Errors
+/// Fails if the inventory cannot be read.
+pub fn wait_for_layout_disks(layout: &Layout) -> Result<()> {
+    let are_there = |inventory: &Inventory| {
+        layout.disks.iter().all(|disk| storage_graph::lookup::find_disk(disk, inventory).is_ok())
+    };
+    wait_for_disks(DiskWaitLimits::LAYOUT, Instant::now(), &are_there)
+}
+
+/// Waits until all disks of earlier boots of a pool machine have appeared and the disks have stopped changing. The time since `began`
+/// counts.
+///
+/// # Errors
+/// Fails if the inventory cannot be read.
+pub fn wait_for_known_disks(known: &[KnownDisk], began: Instant) -> Result<()> {
+    let patience = if known.is_empty() { DiskWaitLimits::FIRST_BOOT } else { DiskWaitLimits::POOL };
+    let are_there = |inventory: &Inventory| {
+        let missing = pool_disks::find_missing(known, &inventory.disks);
+        !known.is_empty() && missing.iter().all(|disk| disk.written_off)
+    };
+    wait_for_disks(patience, began, &are_there)
+}
+
+fn wait_for_disks(patience: DiskWaitLimits, began: Instant, are_there: &dyn Fn(&Inventory) -> bool) -> Result<()> {
+    let mut still = DiskSettling::with_patience(patience);
+    loop {
+        let inventory = probe::read_inventory(ProbeDepth::Shallow)?;
+        if still.is_over(&inventory.disks, are_there(&inventory), began.elapsed()) {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Assembles everything on the disks and reads the inventory. The contents of an array are visible only while it runs.
+///
+/// # Errors
+/// Fails if the disks cannot be assembled or read.
+pub fn read_assembled_inventory() -> Result<Inventory> {
+    read_assembled_with(None)
+}
+
+/// Like [`read_assembled_inventory`], for a machine whose disks must not be written: they are read-only before they are first read, until the
+/// returned locks are released.
+///
+/// # Errors
+/// Fails if the disks cannot be assembled, read or locked.
+pub fn read_locked_inventory() -> Result<(Inventory, WriteLocks)> {
+    let assembled = assembly::assemble_read_only(&list_disks()?)?;
+    let mut inventory = probe::read_inventory(ProbeDepth::Deep)?;
+    assembled.mark_inventory(&mut inventory);
+    let locks = assembled.inspect_and_keep_locks(&mut inventory)?;
+    Ok((inventory, locks))
+}
+
+fn list_disks() -> Result<Vec<DevicePath>> {
+    Ok(probe::read_inventory(ProbeDepth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect())
+}
+
+/// Like [`read_assembled_inventory`], after `open` has unlocked containers.
+///
+/// # Errors
+/// Fails if the disks cannot be assembled or read.
+pub fn read_assembled_with(open: Option<&mut UnlockContainers>) -> Result<Inventory> {
+    let mut assembled = assembly::assemble_read_only(&list_disks()?)?;
+    let failed = open.map(|open| unlock_assembled(&mut assembled, open)).transpose()?;
+    // Unlock before the inventory is read, which would otherwise report disks locked by this program as write-protected.
+    assembled.unlock_disks()?;
+    let mut inventory = probe::read_inventory(ProbeDepth::Deep)?;
+    assembled.mark_inventory(&mut inventory);
+    inventory.failed.extend(failed.into_iter().flatten());
+    luks::note_untried(&mut inventory);
+    assembled.inspect_filesystems(&mut inventory)?;
+    Ok(inventory)
+}
+
+/// Unlocks containers while the disks are read-only.
+fn unlock_assembled(
+    assembled: &mut assembly::ReadOnlyAssembly,
+    open: &mut UnlockContainers,
+) -> Result<Vec<FailedAttempt>> {
+    let opened = probe::read_inventory(ProbeDepth::Deep).map(|inventory| open(&inventory));
+    opened.and_then(|failed| assembled.assemble_again().map(|()| failed)).inspect_err(|_| {
+        // The first error is more informative than an error of the unlocking.
+        let _ = assembled.unlock_disks();
+    })
+}

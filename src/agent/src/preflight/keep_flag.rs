@@ -1,0 +1,227 @@
+//! Reinstalls for a control plane without them. metal-stack's API v2 supports only installations. The operator marks disks to preserve in
+//! the layout or the allocation (`drophammer.keep`), and the install marker on the disks identifies their owner.
+//!
+//! | marked | the disks contain | action |
+//! |---|---|---|
+//! | no | anything | installation, of an empty machine |
+//! | yes | the marker of this machine and the same project, of another allocation | reinstall, which preserves the listed disks |
+//! | yes | the marker of this machine and another project | installation, of an empty machine: the data belongs to another owner |
+//! | yes | no marker, but data on the listed disks | refused: an attempt was interrupted, or the disk with the marker was replaced |
+//! | yes | no marker, and no data | installation, of an empty machine |
+//! | yes | several markers of this machine and project, none of which lists the others as replaced | refused: it is unknown which one is the newest |
+//!
+//! The marker of this very allocation means that it is installed, as everywhere.
+
+use super::local_state::has_contents;
+use common::error::{Error, Phase, Result};
+use model::allocation::{Allocation, OrderNumber, OrderedReinstall};
+use model::device::DevicePath;
+use model::install_marker::{InstallMarker, lineage};
+use model::inventory::Inventory;
+use model::storage_graph;
+
+/// Returns whether this installation preserves disks.
+pub fn preserves_disks(machine: &str, allocation: &Allocation, inventory: &Inventory) -> bool {
+    allocation.keeps && !find_owner_installations(machine, allocation, inventory).is_empty()
+}
+
+/// Converts an installation to a reinstall, and assigns the newest marker to this allocation. Returns a message for the operator.
+///
+/// # Errors
+/// Refuses if it is unknown which of several markers is the newest.
+pub fn adopt_as_reinstall(
+    machine: &str,
+    allocation: &mut Allocation,
+    inventory: &mut Inventory,
+) -> Result<Option<String>> {
+    if !allocation.keeps {
+        return Ok(None);
+    }
+    let Some(marker) = find_newest_installation(machine, allocation, inventory)?.cloned() else { return Ok(None) };
+    let last = marker.order.as_deref().and_then(OrderNumber::parse);
+    let id = last.map_or(OrderNumber::FIRST, OrderNumber::successor).to_string();
+    allocation.reinstall = true;
+    allocation.order = Some(OrderedReinstall { id, attempt: 1, attempts: 1, ..OrderedReinstall::default() });
+    for filesystem in &mut inventory.filesystems {
+        if let Some(found) = filesystem.marker.as_mut().filter(|found| **found == marker) {
+            found.allocation.clone_from(&allocation.id);
+        }
+    }
+    Ok(Some(format!(
+        "drophammer.keep: the disks contain the marker of allocation {} of this machine and project; the listed disks are preserved",
+        marker.allocation
+    )))
+}
+
+/// Returns the newest installation of the same owner, or `None` if this allocation itself is installed.
+///
+/// # Errors
+/// Refuses if it is unknown which one is the newest.
+fn find_newest_installation<'a>(
+    machine: &str,
+    allocation: &Allocation,
+    inventory: &'a Inventory,
+) -> Result<Option<&'a InstallMarker>> {
+    let markers = find_owner_installations(machine, allocation, inventory);
+    if markers.is_empty() {
+        return Ok(None);
+    }
+    let newest = lineage::find_newest(&markers).map(|newest| markers[newest]);
+    newest.map(Some).ok_or_else(|| {
+        let found = markers.iter().map(|marker| format!("allocation {} of {}", marker.allocation, marker.time));
+        let found: Vec<String> = found.collect();
+        let message = format!(
+            "drophammer.keep: the disks contain several installations of this machine and project, and none lists the others as replaced: \
+             {}. Their times prove nothing, so nothing was erased. Erase the root filesystem of the older one with wipefs -a in the \
+             rescue shell",
+            found.join("; ")
+        );
+        Error::refusal(Phase::Plan, message)
+    })
+}
+
+/// Returns the installations of the same owner on this machine. Empty if this allocation itself is installed.
+fn find_owner_installations<'a>(
+    machine: &str,
+    allocation: &Allocation,
+    inventory: &'a Inventory,
+) -> Vec<&'a InstallMarker> {
+    let own = || machine_markers(machine, inventory);
+    if own().any(|marker| marker.allocation == allocation.id) {
+        return Vec::new();
+    }
+    own().filter(|marker| !marker.project.is_empty() && marker.project == allocation.project).collect()
+}
+
+fn machine_markers<'a>(machine: &str, inventory: &'a Inventory) -> impl Iterator<Item = &'a InstallMarker> {
+    let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    markers.filter(move |marker| marker.machine.eq_ignore_ascii_case(machine))
+}
+
+/// Refuses an installation that could erase disks to be preserved.
+///
+/// # Errors
+/// Refuses if such disks may contain data, and no marker proves to whom it belongs, or which of several installations is the newest.
+pub fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory: &Inventory) -> Result<()> {
+    if !allocation.keeps {
+        return Ok(());
+    }
+    if machine_markers(machine, inventory).next().is_some() {
+        return find_newest_installation(machine, allocation, inventory).map(drop);
+    }
+    let unread =
+        |_| Error::refusal(Phase::Layout, "drophammer.keep lists disks of an invalid layout; nothing was erased");
+    let parsed = allocation.parse_layout().map_err(unread)?;
+    let named = parsed.layout.disks.iter().filter(|disk| !disk.wipeonreinstall);
+    let found = named.filter_map(|disk| storage_graph::lookup::find_disk(disk, inventory).ok());
+    let held: Vec<DevicePath> = found.filter(|disk| has_contents(disk)).map(|disk| disk.device.clone()).collect();
+    if held.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "{} must be preserved (drophammer.keep) and contains data, but no disk has the marker of an installation of this machine: an \
+         attempt may have been interrupted, or the disk with the marker replaced. Nothing was erased. If the data is not needed, use \
+         wipefs -a in the rescue shell",
+        held.join(", ")
+    );
+    Err(Error::refusal(Phase::Plan, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::inventory::{DiskTable, FilesystemContents, InventoryDisk};
+    use serde_json::json;
+
+    const LAYOUT: &str = "id: l
+disks:
+  - {device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 0}]}
+  - {device: /dev/sdb, partitions: [{number: 1, size: 0}]}
+filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /dev/sdb1, format: ext4}]
+";
+
+    fn allocation(keeps: bool) -> Allocation {
+        let layout = model::layout::read_yaml(LAYOUT).unwrap().layout;
+        let filesystemlayout = json!(layout);
+        Allocation { id: "new".into(), project: "p".into(), keeps, filesystemlayout, ..Allocation::default() }
+    }
+
+    fn inventory(markers: &[(&str, &str, &str)], sdb_holds: bool) -> Inventory {
+        let marker = |(machine, allocation, project): &(&str, &str, &str)| FilesystemContents {
+            marker: Some(InstallMarker {
+                machine: (*machine).into(),
+                allocation: (*allocation).into(),
+                project: (*project).into(),
+                order: Some("4".into()),
+                ..InstallMarker::default()
+            }),
+            ..FilesystemContents::default()
+        };
+        let disk = |name: &str| InventoryDisk {
+            name: name.into(),
+            device: format!("/dev/{name}").as_str().into(),
+            ..InventoryDisk::default()
+        };
+        let sdb = InventoryDisk { table: sdb_holds.then(DiskTable::default), ..disk("sdb") };
+        let disks = vec![disk("sda"), sdb];
+        Inventory { disks, filesystems: markers.iter().map(marker).collect(), ..Inventory::default() }
+    }
+
+    #[test]
+    fn the_table_holds() {
+        for (keeps_disks, markers, sdb_holds, reinstall, refused) in [
+            (false, vec![("m", "old", "p")], true, false, false),
+            (true, vec![("m", "old", "p")], true, true, false),
+            (true, vec![("M", "old", "p")], true, true, false),
+            (true, vec![("m", "old", "q")], true, false, false),
+            (true, vec![("m", "old", "")], true, false, false),
+            (true, vec![("m", "old", "p"), ("m", "new", "p")], true, false, false),
+            (true, vec![("other", "old", "p")], true, false, true),
+            (true, vec![], true, false, true),
+            (true, vec![], false, false, false),
+            (false, vec![], true, false, false),
+        ] {
+            let (mut asked, mut there) = (allocation(keeps_disks), inventory(&markers, sdb_holds));
+            assert_eq!(preserves_disks("m", &asked, &there), reinstall, "{markers:?}");
+            let lost = refuse_data_loss("m", &asked, &there);
+            assert_eq!(lost.is_err(), refused, "{markers:?}");
+            let said = adopt_as_reinstall("m", &mut asked, &mut there).unwrap();
+            assert_eq!((said.is_some(), asked.reinstall), (reinstall, reinstall), "{markers:?}");
+            if reinstall {
+                assert_eq!(asked.order_id(), Some("5"));
+                assert_eq!(there.filesystems[0].marker.as_ref().unwrap().allocation, "new");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_erased_for_a_layout_that_cannot_be_read() {
+        let asked = Allocation { filesystemlayout: json!({"id": 7}), ..allocation(true) };
+        assert!(refuse_data_loss("m", &asked, &inventory(&[], true)).unwrap_err().is_refusal());
+    }
+
+    /// Two installations of one owner: the clock of either may be wrong.
+    #[test]
+    fn the_newest_of_two_installations_is_the_one_that_replaced_the_other() {
+        for [old_time, new_time] in [["2099-01-01", "1970-01-01"], ["1970-01-01", "2099-01-01"]] {
+            let mut there = inventory(&[("m", "first", "p"), ("m", "second", "p")], true);
+            let [old, new] = &mut there.filesystems[..] else { panic!("{there:?}") };
+            let (old, new) = (old.marker.as_mut().unwrap(), new.marker.as_mut().unwrap());
+            (old.time, new.time) = (old_time.into(), new_time.into());
+            new.supersedes = lineage::collect_superseded(std::iter::once(&*old));
+            let mut unproven = there.clone();
+            let said = adopt_as_reinstall("m", &mut allocation(true), &mut there).unwrap().unwrap();
+            assert!(said.contains("the marker of allocation second"), "{said}");
+            unproven.filesystems[1].marker.as_mut().unwrap().supersedes.clear();
+            for refused in [
+                adopt_as_reinstall("m", &mut allocation(true), &mut unproven.clone()).map(drop),
+                refuse_data_loss("m", &allocation(true), &unproven),
+            ] {
+                let refused = refused.unwrap_err().to_string();
+                assert!(refused.contains("first") && refused.contains("second"), "{refused}");
+            }
+            assert!(preserves_disks("m", &allocation(true), &unproven), "it must not count as an empty machine");
+            assert_eq!(adopt_as_reinstall("m", &mut allocation(false), &mut unproven).unwrap(), None);
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Installations of machines whose control plane does not record them. The install marker on the disks specifies what was installed; orders
+//! of a file are compared in `file_order`.
+//!
+//! | the disks contain | the file requests | action |
+//! |---|---|---|
+//! | no marker of this allocation | an installation | carried out, if all objects that could contain a marker were read, or the operator gives up their disks |
+//! | no marker of this machine, but data on disks that the layout preserves | an installation | refused: the disk with the marker may have been replaced |
+//! | a marker of this allocation | an installation | the installed system is booted |
+//! | anything | a reinstall, and the marker is of its begun attempt | the installed system is booted (`plan`) |
+//! | anything | a reinstall | carried out, or refused (`plan`), while attempts are left |
+
+use super::opaque_objects::refuse_opaque;
+use common::error::{Error, Phase, Result};
+use model::allocation::{Allocation, OrderNumber};
+use model::device::DevicePath;
+use model::install_marker::InstallMarker;
+use model::inventory::{Inventory, InventoryDisk};
+use model::layout::Layout;
+use plan::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, PlanRequest, RecordSource};
+use uuid::Uuid;
+
+/// Completes the allocation from the markers on the disks. An order without an id gets the next number, since its control plane does not
+/// number reinstalls.
+///
+/// # Errors
+/// Refuses if no attempt of the order is left, or an installation could erase a marker that could not be read.
+pub fn complete_from_markers(machine: &str, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
+    let (machine, former_machines) = (machine.to_owned(), allocation.former_machines.clone());
+    let claim = InstallClaim { machine, former_machines, allocation: allocation.id.clone(), ..InstallClaim::default() };
+    let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    let own: Vec<&InstallMarker> = markers.filter(|marker| claim.is_ours(marker)).collect();
+    if allocation.reinstall {
+        let last = own.iter().filter_map(|marker| OrderNumber::parse(marker.order.as_deref()?)).max();
+        let next = last.map_or(OrderNumber::FIRST, OrderNumber::successor);
+        if let Some(order) = allocation.order.as_mut().filter(|order| order.id.is_empty()) {
+            order.id = next.to_string();
+        }
+        return require_attempts_left(allocation, inventory, claim, &own);
+    }
+    if own.is_empty() {
+        return refuse_opaque(inventory, &allocation.give_up);
+    }
+    allocation.succeeded = true;
+    Ok(())
+}
+
+/// Refuses a reinstall without attempts left, unless the last attempt has completed it and only its report was lost. A control plane that
+/// does not count attempts requests the reinstall at every boot.
+fn require_attempts_left(
+    allocation: &Allocation,
+    inventory: &Inventory,
+    claim: InstallClaim,
+    own: &[&InstallMarker],
+) -> Result<()> {
+    let Some(order) = allocation.order.as_ref().filter(|order| order.attempt > order.attempts) else { return Ok(()) };
+    let (begun_on, attempt) = (order.disks.clone(), order.attempt_record.clone().filter(|_| order.begun));
+    let claim = InstallClaim { order: Some(order.id.clone()), begun_on, attempt, ..claim };
+    if own.iter().any(|marker| plan::is_carried_out(inventory, &claim, marker)) {
+        return Ok(());
+    }
+    let message = format!(
+        "all {} attempts of this reinstall have failed; inspect the machine, and order the reinstall again",
+        order.attempts
+    );
+    Err(Error::refusal(Phase::Plan, message))
+}
+
+/// Refuses if an object of the machine was not read, since it may contain the marker.
+///
+/// # Errors
+/// Lists each such object with reason and remedy.
+pub fn require_all_read(inventory: &Inventory) -> Result<()> {
+    refuse_opaque(inventory, &[])
+}
+
+/// Refuses an installation if the disk with the marker may have been replaced. Contents that the layout preserves would then be on the
+/// other disks, and the installation would erase them. They need not be complete or match the layout: a volume group may lack a member, or
+/// a label may differ.
+///
+/// A layout that does not support reinstalls preserves nothing.
+///
+/// # Errors
+/// Refuses if no disk has a marker of this machine, and a reinstall would preserve disks, or would be refused because of their contents.
+pub fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Result<()> {
+    let installs = request.claim.clone().filter(|claim| request.mode == InstallMode::Install && !claim.is_installed());
+    let keeps = layout.disks.iter().any(|disk| disk.wipeonreinstall);
+    let Some(claim) = installs.filter(|_| keeps) else { return Ok(()) };
+    let mut markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    if markers.any(|marker| claim.is_of_this_machine(marker)) {
+        return Ok(());
+    }
+    let claim =
+        Some(InstallClaim { waiver: Some(MarkerWaiver::Operator), memory: RecordSource::ControlPlane, ..claim });
+    let reinstall = PlanRequest { mode: InstallMode::Reinstall, claim, ..request.clone() };
+    let (disks, why_not) = match plan::make_plan(layout, inventory, reinstall, &mut Uuid::new_v4) {
+        Ok(plan) => (plan.disks, None),
+        Err(refusal) => (refusal.disks, refusal.problems.into_iter().next()),
+    };
+    let holds = |disk: &DiskPlan| inventory.disks.iter().any(|is| is.name == disk.name && has_contents(is));
+    let kept = disks.into_iter().filter(|disk| disk.verdict == DiskVerdict::Keep && holds(disk));
+    let kept: Vec<DevicePath> = kept.map(|disk| disk.device).collect();
+    if kept.is_empty() {
+        return Ok(());
+    }
+    let (is, holds) = if kept.len() == 1 { ("is", "holds") } else { ("are", "hold") };
+    let holds = match why_not {
+        None => format!("already {holds} the expected contents"),
+        Some(problem) => format!("{holds} data (a reinstall would be refused: {problem})"),
+    };
+    let message = format!(
+        "{} {is} preserved by this layout, and {holds}, but no disk has the marker of an installation: the disk with the marker may have \
+         been replaced. To preserve the data, order a reinstall with \"without_marker\": true; if it is not needed, erase it with \
+         wipefs -a in the rescue shell",
+        kept.join(", ")
+    );
+    Err(Error::refusal(Phase::Plan, message))
+}
+
+/// Returns whether the disk contains anything recognizable. Unrecognizable contents count as nothing: `wipefs -a` leaves a disk like that.
+pub(super) fn has_contents(disk: &InventoryDisk) -> bool {
+    disk.table.is_some() || !disk.signatures.is_empty() || !disk.uses.is_empty() || disk.unreadable.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::allocation::{AssignedMachine, OrderedReinstall};
+    use model::install_marker::{AttemptRecord, AttemptSecret};
+    use model::inventory::{DeviceSignature, FilesystemContents, LvmPhysicalVolume, LvmVolumeGroup};
+
+    fn marker(machine: &str, allocation: &str, order: &str) -> Inventory {
+        let (machine, allocation, order) =
+            (machine.to_owned(), allocation.to_owned(), common::serde_empty::non_empty(order.to_owned()));
+        let marker = Some(InstallMarker { machine, allocation, order, ..InstallMarker::default() });
+        let filesystems =
+            vec![FilesystemContents { device: "/dev/sda".into(), marker, ..FilesystemContents::default() }];
+        Inventory { filesystems, ..Inventory::default() }
+    }
+
+    fn asked(order: Option<&str>) -> Allocation {
+        let order = order.map(|id| OrderedReinstall { id: id.to_owned(), ..OrderedReinstall::default() });
+        Allocation { id: "a".into(), reinstall: order.is_some(), order, ..Allocation::default() }
+    }
+
+    #[test]
+    fn a_marker_of_this_allocation_means_that_it_is_installed() {
+        for (disks, is_installed) in [
+            (Inventory::default(), false),
+            (marker("m", "other", ""), false),
+            (marker("other", "a", ""), false),
+            (marker("m", "a", ""), true),
+            (marker("m", "a", "3"), true),
+        ] {
+            let mut allocation = asked(None);
+            complete_from_markers("m", &mut allocation, &disks).unwrap();
+            assert_eq!((allocation.succeeded, allocation.reinstall), (is_installed, false), "{disks:?}");
+        }
+    }
+
+    /// The flag of metal-api says "reinstall", and no more.
+    #[test]
+    fn an_order_without_an_id_is_the_next_one_as_long_as_there_are_attempts() {
+        for (disks, attempt, id) in [
+            (marker("m", "a", ""), 1, Some("1")),
+            (marker("m", "a", "3"), 3, Some("4")),
+            (marker("m", "b", "3"), 3, Some("1")),
+            (marker("m", "a", "18446744073709551615"), 1, Some("1")),
+            (marker("m", "a", "9007199254740991"), 1, Some("1")),
+            (marker("m", "a", "3"), 4, None),
+        ] {
+            let order = OrderedReinstall { attempt, attempts: 3, ..OrderedReinstall::default() };
+            let mut allocation = Allocation { order: Some(order), ..asked(Some("")) };
+            let result = complete_from_markers("m", &mut allocation, &disks);
+            assert!(allocation.reinstall && !allocation.succeeded);
+            match result {
+                Ok(()) => assert_eq!(allocation.order_id(), id),
+                Err(error) => assert!(id.is_none() && error.is_refusal(), "{error}"),
+            }
+        }
+    }
+
+    /// A number in the marker proves nothing; secret and image of the attempt that has begun do.
+    #[test]
+    fn only_the_marker_of_the_begun_attempt_replaces_attempts_that_are_used_up() {
+        let secret = AttemptSecret::generate(&mut Uuid::new_v4);
+        let record = AttemptRecord { secret_digest: secret.digest().unwrap(), image: Some("i".into()) };
+        let own = InstallMarker { secret: Some(secret), image: "i".into(), ..first(&marker("m", "a", "3")) };
+        for (found, record, begun, is_proven) in [
+            (own.clone(), Some(record.clone()), true, true),
+            (own.clone(), Some(record.clone()), false, false),
+            (own.clone(), None, true, false),
+            (InstallMarker { secret: None, ..own.clone() }, Some(record.clone()), true, false),
+            (InstallMarker { image: "j".into(), ..own.clone() }, Some(record.clone()), true, false),
+            (InstallMarker { order: Some("4".into()), ..own.clone() }, Some(record), true, false),
+        ] {
+            let order = OrderedReinstall {
+                id: "3".into(),
+                attempt: 4,
+                attempts: 3,
+                begun,
+                attempt_record: record,
+                ..OrderedReinstall::default()
+            };
+            let mut allocation = Allocation { order: Some(order), ..asked(Some("")) };
+            let disks = Inventory {
+                filesystems: vec![FilesystemContents { marker: Some(found.clone()), ..FilesystemContents::default() }],
+                ..Inventory::default()
+            };
+            assert_eq!(complete_from_markers("m", &mut allocation, &disks).is_ok(), is_proven, "{found:?}");
+            assert!(allocation.reinstall && !allocation.succeeded, "the plan decides");
+        }
+    }
+
+    fn first(inventory: &Inventory) -> InstallMarker {
+        inventory.filesystems[0].marker.clone().unwrap()
+    }
+
+    /// System on sda, data on sdb, which a reinstall keeps.
+    const LAYOUT: &str = "
+id: data
+disks:
+  - device: /dev/sda
+    wipeonreinstall: true
+    partitions:
+      - {number: 1, label: root, size: 0, gpttype: '8300'}
+  - device: /dev/sdb
+    partitions: []
+filesystems:
+  - {device: /dev/sda1, path: /, format: ext4, label: root}
+  - {device: /dev/sdb, path: /srv, format: ext4, label: srv}
+";
+
+    /// A replaced sda, and that on sdb.
+    fn machine(label: &str) -> Inventory {
+        let disk = |device: &str, serial: &str| InventoryDisk {
+            name: device.trim_start_matches("/dev/").into(),
+            device: device.into(),
+            serial: serial.into(),
+            size_bytes: 20 << 30,
+            sector_bytes: 512,
+            ..InventoryDisk::default()
+        };
+        let found = DeviceSignature {
+            kind: "ext4".into(),
+            usage: "filesystem".into(),
+            label: label.into(),
+            uuid: "5a1d7c0e-93b2-4f57-8f0c-6e1a2b3c4d5e".into(),
+        };
+        let data = InventoryDisk { signatures: vec![found], ..disk("/dev/sdb", "B") };
+        Inventory { disks: vec![disk("/dev/sda", "A"), data], ..Inventory::default() }
+    }
+
+    /// The same, with a group on sdb and sdc.
+    const GROUP: &str = "
+id: group
+disks:
+  - device: /dev/sda
+    wipeonreinstall: true
+    partitions:
+      - {number: 1, label: root, size: 0, gpttype: '8300'}
+  - {device: /dev/sdb, partitions: []}
+  - {device: /dev/sdc, partitions: []}
+volumegroups:
+  - {name: data, devices: [/dev/sdb, /dev/sdc]}
+logicalvolumes:
+  - {name: srv, volumegroup: data, size: 0, lvmtype: linear}
+filesystems:
+  - {device: /dev/sda1, path: /, format: ext4, label: root}
+  - {device: /dev/data/srv, path: /srv, format: ext4, label: srv}
+";
+
+    /// A replaced sda, one half of the group on sdb, and that in the place of sdc.
+    fn half_a_group(sdc: InventoryDisk) -> Inventory {
+        let mut inventory = machine("srv");
+        inventory.disks[1].signatures = vec![DeviceSignature {
+            kind: "LVM2_member".into(),
+            usage: "raid".into(),
+            uuid: "p-1".into(),
+            ..DeviceSignature::default()
+        }];
+        let physical = [(Some("/dev/sdb".into()), "p-1"), (None, "p-2")].map(|(device, uuid)| LvmPhysicalVolume {
+            device,
+            uuid: uuid.into(),
+            size_bytes: 20 << 30,
+        });
+        let (name, uuid, physical) = ("data".into(), "g-1".into(), physical.into());
+        inventory.groups.push(LvmVolumeGroup {
+            name,
+            uuid,
+            physical,
+            extent_bytes: 4 << 20,
+            ..LvmVolumeGroup::default()
+        });
+        inventory.disks.push(InventoryDisk {
+            name: "sdc".into(),
+            device: "/dev/sdc".into(),
+            serial: "C".into(),
+            ..sdc
+        });
+        inventory
+    }
+
+    #[test]
+    fn what_the_layout_keeps_is_not_erased_because_the_disk_with_the_marker_is_gone() {
+        let with = |change: &dyn Fn(&mut InventoryDisk)| {
+            let mut machine = machine("srv");
+            machine.disks[1].signatures.clear();
+            change(&mut machine.disks[1]);
+            machine
+        };
+        let blank = with(&|disk| disk.blank = true);
+        let blank_sdc = || InventoryDisk { blank: true, ..with(&|_| ()).disks[1].clone() };
+        let other_life = Inventory { filesystems: marker("m", "other", "").filesystems, ..machine("srv") };
+        let (matches, differs) = (
+            "/dev/sdb is preserved by this layout, and already holds the expected contents",
+            "/dev/sdb is preserved by this layout, and holds data (a reinstall would be refused: ",
+        );
+        let reserved = LAYOUT.replace("  - {device: /dev/sdb, path: /srv, format: ext4, label: srv}\n", "");
+        let for_ever = LAYOUT.replace("wipeonreinstall: true", "wipeonreinstall: false");
+        for (layout, inventory, order, refused) in [
+            (LAYOUT, &machine("srv"), None, Some(matches)),
+            (LAYOUT, &machine("else"), None, Some(differs)),
+            (LAYOUT, &with(&|disk| disk.unreadable = Some("EIO".into())), None, Some(differs)),
+            // The other half went with the disk that had the marker, or is something else now.
+            (GROUP, &half_a_group(blank_sdc()), None, Some(differs)),
+            (GROUP, &half_a_group(machine("x").disks[1].clone()), None, Some("/dev/sdb, /dev/sdc are preserved")),
+            // What wipefs leaves, and a disk that is new.
+            (LAYOUT, &with(&|_| ()), None, None),
+            (LAYOUT, &blank, None, None),
+            (reserved.as_str(), &blank, None, None),
+            (for_ever.as_str(), &machine("srv"), None, None),
+            (LAYOUT, &other_life, None, None),
+            (LAYOUT, &machine("srv"), Some("1"), None),
+            (GROUP, &half_a_group(blank_sdc()), Some("1"), None),
+        ] {
+            let layout = model::layout::read_yaml(layout).unwrap().layout;
+            let request = plan::plan_request::build_request(&AssignedMachine::default(), "m", &asked(order), &[]);
+            let judged = refuse_orphaning(&layout, inventory, &request).map_err(|error| error.to_string());
+            assert_eq!(judged.is_err(), refused.is_some(), "{judged:?} {inventory:?}");
+            refused.iter().for_each(|words| {
+                let error = judged.as_ref().unwrap_err();
+                assert!(error.contains(words) && error.contains("without_marker"), "{words}: {error}");
+            });
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Encrypted filesystems and volume groups that a reinstall preserves: their keys, and their containers, unlocked read-only so that the
+//! plan can inspect them.
+
+use crate::preflight::passphrase::{self, AskPassphrase};
+use common::error::{Context, Phase, Result};
+use linux::process;
+use linux::storage;
+use model::allocation::Allocation;
+use model::device::DevicePath;
+use model::inventory::{AttemptTarget, FailedAttempt, Inventory, StackedDeviceKind};
+use model::layout::{KeySource, Layout};
+use model::registry_auth::SecretText;
+use plan::{LuksContainer, OpenContainer, luks};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Key in the ramdisk for `key: file`. The whole file is the key, as for cryptsetup.
+const KEY_FILE: &str = "/etc/drophammer/disk.key";
+
+/// Reads the ramdisk's key into the allocation if the layout requires it.
+///
+/// # Errors
+/// Fails if the file exists but cannot be read as text.
+pub fn read_ramdisk_key(layout: &Layout, allocation: &mut Allocation) -> Result<()> {
+    if !layout.encryption_specs().any(|encrypted| encrypted.key == KeySource::File) {
+        return Ok(());
+    }
+    allocation.file_key = match fs::read_to_string(KEY_FILE) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        key => SecretText::new(key.context(Phase::Settings, || format!("read {KEY_FILE}"))?),
+    };
+    Ok(())
+}
+
+/// Returns whether a key of the layout comes from the control plane.
+pub fn needs_disk_key(layout: &Layout) -> bool {
+    layout.encryption_specs().any(|encrypted| matches!(encrypted.key, KeySource::Server | KeySource::Tpm2))
+}
+
+/// Returns whether the layout has encrypted filesystems or volume groups.
+pub fn has_encryption(layout: &Layout) -> bool {
+    layout.encryption_specs().next().is_some()
+}
+
+/// Unlocks preserved containers read-only. Returns those that could not be unlocked. A passphrase that is typed is stored in the
+/// allocation.
+pub fn unlock_preserved(
+    layout: &Layout,
+    inventory: &Inventory,
+    allocation: &mut Allocation,
+    ask: &mut AskPassphrase,
+) -> Vec<FailedAttempt> {
+    let kept = luks::containers_to_open(layout, inventory, allocation).concat();
+    if let Some(first) = kept.iter().find(|is| is.source == KeySource::Prompt && is_able()) {
+        let mut opens =
+            |typed: &SecretText| unlock_container(LuksContainer { key: typed.clone(), ..first.clone() }).is_ok();
+        match passphrase::ask_preserved_passphrase(&passphrase::list_encrypted(layout), ask, &mut opens) {
+            Ok(typed) => allocation.prompt_key = typed,
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+    luks::containers_to_open(layout, inventory, allocation).into_iter().flat_map(unlock_group).collect()
+}
+
+/// Records each locked container without a recorded failure as untried, so that no plan assumes that it can be unlocked.
+pub fn note_untried(inventory: &mut Inventory) {
+    let containers = inventory.all_signatures().filter(|(_, found)| found.iter().any(|is| is.kind == luks::KIND));
+    let is_open = |device: &DevicePath| {
+        let name = inventory.resolve_kernel_name(device);
+        inventory.stacked.iter().any(|is| is.kind == StackedDeviceKind::Crypt && is.below.contains(&name))
+    };
+    let ways = |device: &DevicePath| [AttemptTarget::Container(device.clone()), AttemptTarget::Sealed(device.clone())];
+    let is_told = |device: &DevicePath| ways(device).iter().any(|tried| inventory.find_failure(tried).is_some());
+    let untried = containers.map(|(device, _)| device).filter(|device| !is_open(device) && !is_told(device));
+    let why = "no key was tried";
+    let untried =
+        untried.map(|device| FailedAttempt { tried: AttemptTarget::Container(device.clone()), why: why.to_owned() });
+    let untried: Vec<FailedAttempt> = untried.collect();
+    inventory.failed.extend(untried);
+}
+
+fn is_able() -> bool {
+    process::find_missing_tools(&[storage::luks::TOOL]).is_empty()
+}
+
+/// Unlocks all containers or none, since a volume group with a missing physical volume would be incomplete.
+fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
+    let all: Vec<(DevicePath, DevicePath)> =
+        containers.iter().map(|is| (is.device.clone(), is.mapping.clone())).collect();
+    let mut told: Vec<FailedAttempt> =
+        containers.into_iter().filter_map(|container| unlock_container(container).err()).collect();
+    let locked = told.iter().find(|failed| matches!(failed.tried, AttemptTarget::Container(_)));
+    let Some(why) = locked.map(|failed| format!("the volume group can only be unlocked completely: {}", failed.why))
+    else {
+        return told;
+    };
+    for (device, mapping) in all {
+        if let Err(error) = storage::luks::close_mapping(&mapping) {
+            tracing::warn!("{error}");
+        }
+        let tried = AttemptTarget::Container(device);
+        if !told.iter().any(|failed| failed.tried == tried) {
+            told.push(FailedAttempt { tried, why: why.clone() });
+        }
+    }
+    told
+}
+
+/// Unlocks a container. One that only the second key unlocks stays unlocked, but is also reported, for the plan.
+fn unlock_container(container: LuksContainer) -> Result<(), FailedAttempt> {
+    let device = container.device.clone();
+    let locked = |why: String| FailedAttempt { tried: AttemptTarget::Container(device.clone()), why };
+    close_stale_mapping(&container).map_err(locked)?;
+    if let Some(why) = reason_not_to_try(&container) {
+        return Err(locked(why));
+    }
+    let open = OpenContainer { container, read_only: true };
+    if open.container.source != KeySource::Tpm2 {
+        return storage::luks::open_container_with_key(&open, &device).map_err(|error| locked(error.to_string()));
+    }
+    let Err(error) = storage::luks::tpm::open_with_tpm(&open, &device) else { return Ok(()) };
+    if open.container.key.is_empty() {
+        return Err(locked(error.to_string()));
+    }
+    Err(match storage::luks::open_container_with_key(&open, &device) {
+        Ok(()) => FailedAttempt { tried: AttemptTarget::Sealed(device), why: error.to_string() },
+        Err(by_key) => locked(format!("{error}; nor with disk_key: {by_key}")),
+    })
+}
+
+/// Closes a container that was unlocked earlier in this ramdisk, since the key may have changed.
+fn close_stale_mapping(container: &LuksContainer) -> Result<(), String> {
+    let LuksContainer { device, mapping, .. } = container;
+    if !Path::new(mapping).exists() {
+        return Ok(());
+    }
+    match storage::luks::is_mapping_on_device(container) {
+        Ok(true) => storage::teardown::release_above(device).map_err(|error| error.to_string()),
+        Ok(false) => Err(format!("another device has a container with the same UUID, which is open as {mapping}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Returns the reason why a container cannot be unlocked without trying, if any.
+fn reason_not_to_try(container: &LuksContainer) -> Option<String> {
+    if !is_able() {
+        return Some("the ramdisk lacks cryptsetup; build it with the component `luks`".to_owned());
+    }
+    match container.source {
+        KeySource::Tpm2 => None,
+        _ if !container.key.is_empty() => None,
+        KeySource::Prompt => Some("no matching passphrase was typed".to_owned()),
+        source => Some(format!("no key was provided for key: {source}")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

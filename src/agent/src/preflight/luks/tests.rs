@@ -1,0 +1,230 @@
+use super::*;
+use crate::preflight::read_assembled_with;
+use linux::storage::vmdisks::{TestDisks, fingerprints};
+use linux::storage::{lvm, mkfs, rehearsal};
+use model::inventory;
+use model::layout::{FilesystemFormat, LvmType, read_yaml};
+use plan::{ActivateGroup, CreateGroup, CreateVolume, MakeFilesystem, MountFilesystem, Rehearsal, RestoreOp};
+use uuid::Uuid;
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+const UUID: &str = "11111111-2222-4333-8444-555555555555";
+
+fn layout() -> Layout {
+    let text = "{id: x, constraints: {sizes: [], images: {}}, \
+         disks: [{device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 0}]}, {device: /dev/vda}, {device: /dev/vdb}], \
+         volumegroups: [{name: vault, devices: [/dev/vda, /dev/vdb], encrypted: {key: server}}], \
+         logicalvolumes: [{name: srv, volumegroup: vault, size: 1200, lvmtype: linear}], \
+         filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /dev/vault/srv, format: ext4}]}";
+    read_yaml(text).unwrap().layout
+}
+
+fn container(device: &str, number: u128) -> LuksContainer {
+    LuksContainer::new(device.into(), Uuid::from_u128(number), 512, KeySource::Server, SecretText::new(KEY))
+}
+
+/// What the agent does before a plan.
+fn look(key: &str) -> Inventory {
+    let mut allocation = Allocation { reinstall: true, disk_key: SecretText::new(key), ..Allocation::default() };
+    let layout = layout();
+    let mut nobody = |question: &str, _| panic!("{question}");
+    let mut opens = |inventory: &Inventory| unlock_preserved(&layout, inventory, &mut allocation, &mut nobody);
+    read_assembled_with(Some(&mut opens)).unwrap()
+}
+
+/// Where nothing is opened, or not all.
+#[test]
+fn what_nobody_has_tried_is_told() {
+    let signature = |kind: &str| vec![inventory::DeviceSignature { kind: kind.to_owned(), ..Default::default() }];
+    let disk = |name: &str, kind: &str| inventory::InventoryDisk {
+        name: name.into(),
+        device: format!("/dev/{name}").into(),
+        signatures: signature(kind),
+        ..Default::default()
+    };
+    let open = inventory::StackedDevice {
+        name: "dm-0".into(),
+        device: "/dev/mapper/luks-1".into(),
+        kind: StackedDeviceKind::Crypt,
+        below: vec!["sdb".into()],
+        signatures: signature("ext4"),
+        ..Default::default()
+    };
+    let disks = ["sda", "sdb", "sdc", "sdd"].map(|name| disk(name, "crypto_LUKS")).into_iter();
+    let mut inventory =
+        Inventory { disks: disks.chain([disk("sde", "xfs")]).collect(), stacked: vec![open], ..Inventory::default() };
+    let failed = |tried, why: &str| FailedAttempt { tried, why: why.to_owned() };
+    let told = [
+        failed(AttemptTarget::Container("/dev/sdc".into()), "no key"),
+        failed(AttemptTarget::Sealed("/dev/sdd".into()), "another TPM"),
+    ];
+    inventory.failed.extend(told.clone());
+    note_untried(&mut inventory);
+    let untried = failed(AttemptTarget::Container("/dev/sda".into()), "no key was tried");
+    assert_eq!(inventory.failed, [told.as_slice(), &[untried]].concat());
+}
+
+/// The group of two containers is made, closed, opened for reading with its volume, kept in rehearsal, and nothing of that writes.
+#[test]
+#[ignore = "needs disks and the device mapper: scripts/vm-tests"]
+fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_write() {
+    let disks = TestDisks::take("vda vdb");
+    let containers = [container("/dev/vda", 1), container("/dev/vdb", 2)];
+    let devices: Vec<DevicePath> = containers.iter().map(|container| container.mapping.clone()).collect();
+    containers.iter().for_each(|container| storage::luks::create_container(container).unwrap());
+    let name = "vault".to_owned();
+    lvm::create_group(&CreateGroup { name: name.clone(), devices: devices.clone(), tags: vec![] }).unwrap();
+    // More than one of them has, so that it lies on both.
+    let (device, physical) = (DevicePath::from("/dev/vault/srv"), devices.clone());
+    let volume = CreateVolume {
+        name: "srv".to_owned(),
+        group: name.clone(),
+        device: device.clone(),
+        physical,
+        size: 1200_u64.into(),
+        kind: LvmType::Linear,
+    };
+    lvm::create_volume(&volume).unwrap();
+    let format = FilesystemFormat::Ext4;
+    let make =
+        MakeFilesystem { device: device.clone(), format, label: None, uuid: UUID.to_owned(), createoptions: vec![] };
+    mkfs::make_filesystem(&make).unwrap();
+    let close = || {
+        lvm::deactivate_group(&name, &devices).unwrap();
+        devices.iter().for_each(|mapping| storage::luks::close_mapping(mapping).unwrap());
+    };
+    close();
+    assert!(!devices.iter().any(|mapping| Path::new(mapping).exists()));
+    let before = fingerprints(disks.all());
+
+    let inventory = look(KEY);
+    assert_eq!(inventory.failed, []);
+    let [group] = &inventory.groups[..] else { panic!("{:?}", inventory.groups) };
+    let physical: Vec<&DevicePath> = group.present_devices().collect();
+    assert!(physical.len() == 2 && devices.iter().all(|device| physical.contains(&device)), "{physical:?}");
+    let running = group.volumes[0].running.as_ref().expect("its content is seen");
+    let shown = inventory.stacked.iter().find(|stacked| stacked.name == *running).unwrap();
+    assert_eq!(shown.signatures.iter().map(|is| is.uuid.as_str()).collect::<Vec<_>>(), [UUID]);
+    assert!(fs::write(&shown.device, b"x").is_err(), "it is for reading");
+    let inside =
+        inventory.stacked.iter().filter(|stacked| stacked.kind == StackedDeviceKind::Crypt && stacked.assembled);
+    assert_eq!(inside.count(), 2);
+    assert_eq!(fingerprints(disks.all()), before, "to look changes not a byte");
+
+    // The same by a second look, which takes down what the first has left, and nothing of it with another key.
+    let again = look(KEY);
+    assert!(again.groups.len() == 1 && again.groups[0].volumes[0].running.is_some(), "{:?}", again.groups);
+    let locked = look("quite another key, which nobody gives");
+    assert!(locked.failed.len() == 2 && locked.groups.is_empty(), "{:?} {:?}", locked.failed, locked.groups);
+    assert_eq!(fingerprints(disks.all()), before, "nor does a second look");
+
+    let opens = containers.iter().map(|is| OpenContainer { container: is.clone(), read_only: false });
+    let volumes = vec!["srv".to_owned()];
+    let activate = ActivateGroup { name: name.clone(), devices: devices.clone(), volumes: volumes.clone() };
+    let (path, options, others) = ("/srv".to_owned(), vec![], vec![]);
+    let mount = MountFilesystem { device: device.clone(), path, format, options, others };
+    let operations = opens.clone().map(RestoreOp::OpenContainer);
+    let operations = operations.chain([RestoreOp::ActivateGroup(activate), RestoreOp::Mount(mount)]).collect();
+    let over = disks.all().to_vec();
+    let rehearsed = rehearsal::run_rehearsal(&Rehearsal { over, operations }).unwrap();
+    assert_eq!(rehearsed.filesystems, 1);
+    assert_eq!(fingerprints(disks.all()), before, "to rehearse changes not a byte");
+
+    // And then for real.
+    opens.for_each(|open| storage::luks::open_container(&open, &open.container.device).unwrap());
+    lvm::activate_volumes(&name, &volumes, &devices).unwrap();
+    mkfs::verify_uuid(&make).unwrap();
+    close();
+}
+
+/// What an earlier look has opened is looked at again: by then the key may be another one, or none.
+#[test]
+#[ignore = "needs disks and the device mapper: scripts/vm-tests"]
+fn vm_luks_a_second_look_asks_for_the_key_again() {
+    let disks = TestDisks::take("vda vdb");
+    let containers = [container("/dev/vda", 6), container("/dev/vdb", 7)];
+    for container in &containers {
+        storage::luks::create_container(container).unwrap();
+        storage::luks::close_mapping(&container.mapping).unwrap();
+    }
+    let before = fingerprints(disks.all());
+    assert_eq!(look(KEY).failed, []);
+    assert_eq!(look(KEY).failed, []);
+    for (key, why) in
+        [("another key", "No key available with this passphrase"), ("", "no key was provided for key: server")]
+    {
+        let failed = look(key).failed;
+        let tried: Vec<&AttemptTarget> = failed.iter().map(|failed| &failed.tried).collect();
+        assert_eq!(tried, [&AttemptTarget::Container("/dev/vda".into()), &AttemptTarget::Container("/dev/vdb".into())]);
+        assert!(failed.iter().all(|failed| failed.why.contains(why)), "{failed:?}");
+    }
+    assert_eq!(fingerprints(disks.all()), before);
+    assert!(
+        !containers.iter().any(|container| Path::new(&container.mapping).exists()),
+        "what it does not open is closed"
+    );
+}
+
+/// One of the two has another key: the other is not left open, and nothing of the group is seen.
+#[test]
+#[ignore = "needs disks and the device mapper: scripts/vm-tests"]
+fn vm_luks_a_group_is_opened_whole_or_not_at_all() {
+    let disks = TestDisks::take("vda vdb");
+    let (one, mut other) = (container("/dev/vda", 3), container("/dev/vdb", 4));
+    other.key = SecretText::new("quite another key, which nobody gives");
+    for container in [&one, &other] {
+        storage::luks::create_container(container).unwrap();
+        storage::luks::close_mapping(&container.mapping).unwrap();
+    }
+    let before = fingerprints(disks.all());
+    let inventory = look(KEY);
+    let [failed, with_it] = &inventory.failed[..] else { panic!("{:?}", inventory.failed) };
+    assert_eq!(failed.tried, AttemptTarget::Container("/dev/vdb".into()));
+    assert_eq!(with_it.tried, AttemptTarget::Container("/dev/vda".into()));
+    for failed in [failed, with_it] {
+        assert!(failed.why.contains("No key available with this passphrase"), "{}", failed.why);
+    }
+    assert!(!inventory.stacked.iter().any(|stacked| stacked.kind == StackedDeviceKind::Crypt));
+    assert!(!Path::new(&one.mapping).exists());
+    assert_eq!(fingerprints(disks.all()), before);
+}
+
+/// The container of a filesystem may lie on a logical volume.
+#[test]
+#[ignore = "needs disks and the device mapper: scripts/vm-tests"]
+fn vm_luks_a_container_on_a_volume_is_seen_without_a_write() {
+    let disks = TestDisks::take("vda");
+    let (name, devices) = ("vg00".to_owned(), disks.all().to_vec());
+    lvm::create_group(&CreateGroup { name: name.clone(), devices: devices.clone(), tags: vec![] }).unwrap();
+    let volume = CreateVolume {
+        name: "srv".to_owned(),
+        group: name.clone(),
+        device: "/dev/vg00/srv".into(),
+        physical: devices.clone(),
+        size: 200_u64.into(),
+        kind: LvmType::Linear,
+    };
+    lvm::create_volume(&volume).unwrap();
+    let inner = container("/dev/vg00/srv", 5);
+    storage::luks::create_container(&inner).unwrap();
+    let (device, format, uuid) = (inner.mapping.clone(), FilesystemFormat::Ext4, UUID.to_owned());
+    mkfs::make_filesystem(&MakeFilesystem { device, format, label: None, uuid, createoptions: vec![] }).unwrap();
+    storage::luks::close_mapping(&inner.mapping).unwrap();
+    lvm::deactivate_group(&name, &devices).unwrap();
+    let before = fingerprints(disks.all());
+    let text = "{id: x, constraints: {sizes: [], images: {}}, \
+         disks: [{device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 0}]}, {device: /dev/vda}], \
+         volumegroups: [{name: vg00, devices: [/dev/vda]}], \
+         logicalvolumes: [{name: srv, volumegroup: vg00, size: 200, lvmtype: linear}], \
+         filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /dev/vg00/srv, format: ext4, encrypted: {key: server}}]}";
+    let layout = read_yaml(text).unwrap().layout;
+    let mut allocation = Allocation { reinstall: true, disk_key: SecretText::new(KEY), ..Allocation::default() };
+    let mut nobody = |question: &str, _| panic!("{question}");
+    let mut opens = |inventory: &Inventory| unlock_preserved(&layout, inventory, &mut allocation, &mut nobody);
+    let inventory = read_assembled_with(Some(&mut opens)).unwrap();
+    assert_eq!(inventory.failed, []);
+    let inside = inventory.stacked.iter().find(|stacked| stacked.device == inner.mapping).unwrap();
+    assert_eq!(inside.signatures.iter().map(|is| is.uuid.as_str()).collect::<Vec<_>>(), [UUID]);
+    assert_eq!(fingerprints(disks.all()), before);
+}

@@ -1,0 +1,155 @@
+//! Passphrases of `key: prompt`: one for all such containers is typed at the machine's console before anything is written.
+
+use common::error::{Error, Phase, Result};
+use model::layout::{KeySource, Layout};
+use model::registry_auth::SecretText;
+use std::time::{Duration, Instant};
+
+const TRIES: usize = 3;
+
+/// Timeout for all attempts together.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Minimum length of a new passphrase, since a shorter one is probably an accident.
+const LEAST_CHARACTERS: usize = 8;
+
+/// Function that asks a question and reads a hidden line until a deadline. Returns `None` if no line was typed.
+pub type AskPassphrase<'a> = dyn FnMut(&str, Instant) -> Result<Option<String>> + 'a;
+
+/// Lists the filesystems and volume groups for which a passphrase is required.
+pub fn list_encrypted(layout: &Layout) -> String {
+    let is_asked_for = |key: KeySource| key == KeySource::Prompt;
+    let filesystems = layout.filesystems.iter().filter(|is| is.encrypted.is_some_and(|is| is_asked_for(is.key)));
+    let filesystems = filesystems.map(|is| is.path.clone().unwrap_or_else(|| is.device.to_string()));
+    let groups = layout.volumegroups.iter().filter(|is| is.encrypted.is_some_and(|is| is_asked_for(is.key)));
+    let groups = groups.map(|group| format!("vg:{}", group.name));
+    filesystems.chain(groups).collect::<Vec<_>>().join(", ")
+}
+
+/// Asks for a new passphrase, which must be typed twice.
+///
+/// # Errors
+/// Refuses if none was typed, or not the same one twice.
+pub fn ask_new_passphrase(purpose: &str, ask: &mut AskPassphrase) -> Result<SecretText> {
+    let until = Instant::now() + PATIENCE;
+    let mut why = String::new();
+    for _ in 0..TRIES {
+        let question = format!(
+            "{why}type a passphrase for {purpose}, of at least {LEAST_CHARACTERS} characters, and Enter. It is not shown, unlocks all of \
+             them, and is required at every boot of this machine"
+        );
+        let Some(first) = ask(&question, until)? else { return Err(timeout_refusal(purpose)) };
+        if first.chars().count() < LEAST_CHARACTERS {
+            why = "too short: ".to_owned();
+            continue;
+        }
+        let Some(second) = ask("type the same passphrase again, and Enter", until)? else {
+            return Err(timeout_refusal(purpose));
+        };
+        if first == second {
+            return Ok(SecretText::new(&first));
+        }
+        why = "the two passphrases differ: ".to_owned();
+    }
+    let message = format!("no valid passphrase for {purpose} was typed in {TRIES} attempts ({why}nothing was written)");
+    Err(Error::refusal(Phase::Storage, message))
+}
+
+fn timeout_refusal(purpose: &str) -> Error {
+    let message = format!(
+        "no passphrase for {purpose} was typed at the console within {} minutes; nothing was written",
+        PATIENCE.as_secs() / 60
+    );
+    Error::refusal(Phase::Storage, message)
+}
+
+/// Asks for the passphrase of preserved containers, which `opens` tries. Returns an empty one if none was typed or none matches.
+///
+/// # Errors
+/// Fails if the console cannot be read.
+pub fn ask_preserved_passphrase(
+    purpose: &str,
+    ask: &mut AskPassphrase,
+    opens: &mut dyn FnMut(&SecretText) -> bool,
+) -> Result<SecretText> {
+    let until = Instant::now() + PATIENCE;
+    let mut why = "";
+    for _ in 0..TRIES {
+        let question = format!(
+            "{why}type the passphrase of the preserved {purpose}, and Enter. It is not shown; an empty line leaves it locked"
+        );
+        let typed = ask(&question, until)?.map(SecretText::new).unwrap_or_default();
+        if typed.is_empty() || opens(&typed) {
+            return Ok(typed);
+        }
+        why = "wrong passphrase: ";
+    }
+    Ok(SecretText::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Types these lines, and then nothing.
+    fn typing<'a>(
+        lines: &[&'a str],
+        asked: &'a mut Vec<String>,
+    ) -> impl FnMut(&str, Instant) -> Result<Option<String>> + 'a {
+        let mut lines: VecDeque<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        move |question, _| {
+            asked.push(question.to_owned());
+            Ok(lines.pop_front())
+        }
+    }
+
+    fn typed(lines: &[&str]) -> (Result<SecretText>, Vec<String>) {
+        let mut asked = Vec::new();
+        let got = ask_new_passphrase("/srv", &mut typing(lines, &mut asked));
+        (got, asked)
+    }
+
+    #[test]
+    fn a_new_passphrase_is_typed_twice_and_three_times_at_most() {
+        let (got, asked) = typed(&["correct horse", "correct horse"]);
+        assert_eq!(got.unwrap().reveal(), "correct horse");
+        assert!(
+            asked.len() == 2 && asked[0].contains("for /srv") && asked[1].contains("the same passphrase again"),
+            "{asked:?}"
+        );
+        let (got, asked) = typed(&["short", "correct horse", "correct house", "correct horse", "correct horse"]);
+        assert_eq!(got.unwrap().reveal(), "correct horse");
+        assert!(asked[1].starts_with("too short: ") && asked[3].starts_with("the two passphrases differ: "));
+        for lines in [&["", "", ""][..], &["correct horse", "x", "correct horse", "y", "correct horse", "z"]] {
+            let refused = typed(lines).0.unwrap_err();
+            assert!(refused.is_refusal() && refused.to_string().contains("in 3 attempts"), "{refused}");
+            assert!(!refused.to_string().contains("horse"), "{refused}");
+        }
+        for lines in [&[][..], &["correct horse"]] {
+            let refused = typed(lines).0.unwrap_err();
+            assert!(
+                refused.is_refusal() && refused.to_string().contains("no passphrase for /srv was typed"),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_kept_opens_within_three_tries_or_stays_locked() {
+        let right = "correct horse";
+        let cases: [(&[&str], &str, usize); 5] = [
+            (&[right], right, 1),
+            (&["wrong", "wrong too", right], right, 3),
+            (&["wrong", "wrong too", "wrong again", right], "", 3),
+            (&[""], "", 1),
+            (&[], "", 1),
+        ];
+        for (lines, expected, questions) in cases {
+            let mut asked = Vec::new();
+            let mut opens = |typed: &SecretText| typed.reveal() == right;
+            let got = ask_preserved_passphrase("/srv", &mut typing(lines, &mut asked), &mut opens).unwrap();
+            assert_eq!((got.reveal(), asked.len()), (expected, questions), "{lines:?}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Detection that all disks have appeared. Controllers present them one after the other, and an early disk may match hints that are meant
+//! for a later one.
+
+use model::inventory::InventoryDisk;
+use plan::pool_disks::ConnectedDisk;
+use std::time::Duration;
+
+/// Time during which the disks must not change.
+const STILL: Duration = Duration::from_secs(5);
+
+/// Time limits for waiting for disks.
+#[derive(Debug, Clone, Copy)]
+pub struct DiskWaitLimits {
+    /// Limit for an expected disk to appear. Disks behind slow controllers spin up late.
+    pub late: Duration,
+    /// Limit after which disks that come and go no longer delay the machine: the plan uses the current disks.
+    pub restless: Duration,
+}
+
+impl DiskWaitLimits {
+    /// Limits for the disks of a layout.
+    pub const LAYOUT: DiskWaitLimits =
+        DiskWaitLimits { late: Duration::from_secs(30), restless: Duration::from_secs(60) };
+    /// Limits for the known disks of a pool machine. A full enclosure spins up for minutes, and a pool machine can wait.
+    pub const POOL: DiskWaitLimits =
+        DiskWaitLimits { late: Duration::from_secs(180), restless: Duration::from_secs(240) };
+    /// Limits for a pool machine without a recorded boot: any disk may be late.
+    pub const FIRST_BOOT: DiskWaitLimits =
+        DiskWaitLimits { late: Duration::from_secs(60), restless: Duration::from_secs(240) };
+}
+
+/// Last state of the disks, and the time since when it is unchanged.
+#[derive(Debug)]
+pub struct DiskSettling {
+    picture: Option<Vec<ConnectedDisk>>,
+    since: Duration,
+    patience: DiskWaitLimits,
+}
+
+impl DiskSettling {
+    pub fn with_patience(patience: DiskWaitLimits) -> DiskSettling {
+        DiskSettling { picture: None, since: Duration::ZERO, patience }
+    }
+
+    /// Returns whether the wait is over. `complete`: all expected disks are present. `elapsed`: duration of the wait.
+    pub fn is_over(&mut self, disks: &[InventoryDisk], complete: bool, elapsed: Duration) -> bool {
+        let picture: Vec<ConnectedDisk> = disks.iter().map(ConnectedDisk::from).collect();
+        if self.picture.as_ref() != Some(&picture) {
+            (self.picture, self.since) = (Some(picture), elapsed);
+        }
+        let is_still = elapsed.saturating_sub(self.since) >= STILL;
+        elapsed >= self.patience.restless || (is_still && (complete || elapsed >= self.patience.late))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disks(names: &str) -> Vec<InventoryDisk> {
+        let names = names.chars();
+        names
+            .map(|name| InventoryDisk { name: format!("sd{name}").into(), size_bytes: 9, ..InventoryDisk::default() })
+            .collect()
+    }
+
+    /// Second, disks that are there, whether all disks of the layout are found, and whether the waiting is over.
+    type Looks = &'static [(u64, &'static str, bool, bool)];
+
+    #[test]
+    fn the_first_picture_in_which_all_is_found_is_not_the_last() {
+        let cases: [(&str, Looks); 5] = [
+            ("all there from the beginning", &[(0, "ab", true, false), (4, "ab", true, false), (5, "ab", true, true)]),
+            (
+                "a smaller one comes late",
+                &[
+                    (0, "a", true, false),
+                    (3, "a", true, false),
+                    (4, "ab", true, false),
+                    (8, "ab", true, false),
+                    (9, "ab", true, true),
+                ],
+            ),
+            (
+                "one never comes",
+                &[(0, "a", false, false), (10, "a", false, false), (29, "a", false, false), (30, "a", false, true)],
+            ),
+            (
+                "one comes at the last moment",
+                &[(0, "a", false, false), (29, "ab", true, false), (33, "ab", true, false), (34, "ab", true, true)],
+            ),
+            (
+                "one comes and goes",
+                &[
+                    (0, "a", true, false),
+                    (3, "ab", true, false),
+                    (31, "a", true, false),
+                    (58, "ab", true, false),
+                    (60, "a", true, true),
+                ],
+            ),
+        ];
+        for (name, looks) in cases {
+            let mut still = DiskSettling::with_patience(DiskWaitLimits::LAYOUT);
+            for (second, there, complete, over) in looks {
+                let is_over = still.is_over(&disks(there), *complete, Duration::from_secs(*second));
+                assert_eq!(is_over, *over, "{name}, second {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_disk_of_the_same_name_is_another_picture() {
+        let (mut one, mut still) = (disks("a"), DiskSettling::with_patience(DiskWaitLimits::LAYOUT));
+        assert!(!still.is_over(&one, true, Duration::ZERO));
+        one[0].diskseq = 7;
+        assert!(!still.is_over(&one, true, Duration::from_secs(5)));
+        assert!(still.is_over(&one, true, Duration::from_secs(10)));
+    }
+
+    /// A pool machine has no layout: everything it finds would be complete.
+    #[test]
+    fn a_pool_machine_waits_for_its_late_disks() {
+        let cases: [(&str, DiskWaitLimits, Looks); 4] = [
+            ("all known disks are there", DiskWaitLimits::POOL, &[(0, "ab", true, false), (5, "ab", true, true)]),
+            (
+                "a known disk is behind a slow controller",
+                DiskWaitLimits::POOL,
+                &[(0, "a", false, false), (60, "a", false, false), (150, "ab", true, false), (155, "ab", true, true)],
+            ),
+            (
+                "a known disk is gone",
+                DiskWaitLimits::POOL,
+                &[(0, "a", false, false), (179, "a", false, false), (180, "a", false, true)],
+            ),
+            (
+                "no earlier boot is known",
+                DiskWaitLimits::FIRST_BOOT,
+                &[(0, "a", false, false), (45, "ab", false, false), (59, "ab", false, false), (60, "ab", false, true)],
+            ),
+        ];
+        for (name, patience, looks) in cases {
+            let mut still = DiskSettling::with_patience(patience);
+            for (second, there, complete, over) in looks {
+                let is_over = still.is_over(&disks(there), *complete, Duration::from_secs(*second));
+                assert_eq!(is_over, *over, "{name}, second {second}");
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Clean stop of the running system, by systemd or, without systemd, directly. Data not yet written to disk when the next kernel starts is
+//! lost.
+
+use common::error::{Context, Phase, Result};
+use common::output;
+use common::small_sort::{self, GatherExt};
+use linux::probe::proc_mounts::{parse_mounts, parse_swaps};
+use linux::process::ToolCommand;
+use newroot::boot::kexec;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time for processes to exit after SIGTERM.
+const TERM_PATIENCE: Duration = Duration::from_secs(15);
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Time for an emergency remount, whose completion the kernel does not report.
+const EMERGENCY_PAUSE: Duration = Duration::from_secs(3);
+
+/// Filesystems of the kernel that have nothing to write back. Some are needed to the end.
+const VIRTUAL: [&str; 21] = [
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "pstore",
+    "ramfs",
+    "securityfs",
+    "sysfs",
+    "tmpfs",
+    "tracefs",
+];
+
+/// What runs after this system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextKernel {
+    /// The loaded kernel.
+    Loaded,
+    Firmware,
+}
+
+/// Mechanism that stops the system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopMethod {
+    Systemd,
+    ByHand,
+}
+
+impl StopMethod {
+    /// Returns the mechanism for this system, as by sd_booted(3).
+    pub fn detect() -> StopMethod {
+        if Path::new("/run/systemd/system").is_dir() { StopMethod::Systemd } else { StopMethod::ByHand }
+    }
+
+    pub fn describe(&self, next: NextKernel) -> String {
+        match (self, next) {
+            (StopMethod::Systemd, next) => format!("`systemctl {}` stops this system", systemctl_verb(next)),
+            (StopMethod::ByHand, NextKernel::Loaded) => format!("{BY_HAND}, then the loaded kernel starts"),
+            (StopMethod::ByHand, NextKernel::Firmware) => format!("{BY_HAND}, then the machine reboots"),
+        }
+    }
+
+    /// Stops the system. With systemd, returns as soon as the stop has started; otherwise does not return.
+    ///
+    /// # Errors
+    /// systemd or the kernel refuses.
+    pub fn stop(&self, next: NextKernel) -> Result<()> {
+        match self {
+            StopMethod::Systemd => {
+                let stop = ToolCommand::new("systemctl").arg(systemctl_verb(next)).run();
+                stop.map(drop).context(Phase::Boot, || "stop by systemd")
+            }
+            StopMethod::ByHand => stop_directly(next),
+        }
+    }
+}
+
+const BY_HAND: &str = "all processes are terminated, all filesystems are unmounted or made read-only";
+
+fn systemctl_verb(next: NextKernel) -> &'static str {
+    match next {
+        // Uses the loaded kernel (load_kexec_kernel in systemd's systemctl).
+        NextKernel::Loaded => "kexec",
+        NextKernel::Firmware => "reboot",
+    }
+}
+
+fn stop_directly(next: NextKernel) -> Result<()> {
+    // The reader of our output and the terminal are terminated as well.
+    for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGPIPE] {
+        // SAFETY: no signal handler is installed.
+        let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
+    }
+    terminate_processes();
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    for area in parse_swaps(&read("/proc/swaps")) {
+        let off = CString::new(area.as_str()).map_err(io::Error::other).and_then(|path| {
+            // SAFETY: the path is NUL-terminated.
+            let off = unsafe { nix::libc::swapoff(path.as_ptr()) };
+            Ok(nix::errno::Errno::result(off).map(drop)?)
+        });
+        print_failure("swapoff", &area, off);
+    }
+    nix::unistd::sync();
+    let mut busy = false;
+    for path in unmount_order(&read("/proc/self/mountinfo")) {
+        // Unmounting another filesystem may have released this one, so each is tried in its turn.
+        if path == "/" || umount2(path.as_str(), MntFlags::UMOUNT_NOFOLLOW).is_err() {
+            let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+            let remounted = mount(None::<&str>, path.as_str(), None::<&str>, flags, None::<&str>);
+            busy |= remounted.is_err();
+            print_failure("make read-only", &path, remounted);
+        }
+    }
+    if busy {
+        // proc(5), /proc/sysrq-trigger: remounts every filesystem read-only, even with open files.
+        print_failure("make read-only", "remaining filesystems", fs::write("/proc/sysrq-trigger", "u"));
+        thread::sleep(EMERGENCY_PAUSE);
+    }
+    match next {
+        NextKernel::Loaded => match kexec::boot_loaded_kernel()? {},
+        NextKernel::Firmware => {
+            nix::unistd::sync();
+            match reboot(RebootMode::RB_AUTOBOOT).context(Phase::Boot, || "reboot")? {}
+        }
+    }
+}
+
+/// Terminates all processes except init and this one. Kernel threads ignore signals.
+fn terminate_processes() {
+    for (with, patience) in [(Signal::SIGTERM, TERM_PATIENCE), (Signal::SIGKILL, KILL_PATIENCE)] {
+        // Linux excludes the caller and init from -1 (kill(2)).
+        if kill(Pid::from_raw(-1), with).is_err() {
+            return;
+        }
+        let end = Instant::now() + patience;
+        while other_processes_run() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Returns whether other processes run. Kernel threads and zombies have no executable.
+fn other_processes_run() -> bool {
+    let own = std::process::id();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.filter(|id| *id != 1 && *id != own).any(|id| fs::read_link(format!("/proc/{id}/exe")).is_ok())
+}
+
+/// Prints a failure. Never panics, even if standard error is closed.
+fn print_failure<E: std::fmt::Display>(what: &str, on: &str, result: std::result::Result<(), E>) {
+    if let Err(error) = result {
+        output::print_error(&format!("{what} {on}: {error}"));
+    }
+}
+
+/// Returns the mount points in the order of unmounting: the deepest first, and of these the last mounted first. The root comes last.
+fn unmount_order(mountinfo: &str) -> Vec<String> {
+    let mounts = parse_mounts(mountinfo);
+    let parents: BTreeMap<u64, u64> = mounts.iter().map(|mount| (mount.id, mount.parent)).gather();
+    let depth = |id: u64| {
+        let up = |id: &u64| parents.get(id).copied().filter(|parent| parent != id);
+        // A chain longer than the number of mounts is a cycle.
+        std::iter::successors(Some(id), up).take(parents.len()).count()
+    };
+    let real = mounts.iter().rev().filter(|mount| !VIRTUAL.contains(&mount.format.as_str()));
+    let mut real: Vec<_> =
+        real.map(|mount| (mount.path == "/", std::cmp::Reverse(depth(mount.id)), &mount.path)).collect();
+    // Stable sort: among equally deep mounts, the last mounted stays first.
+    small_sort::sort_by_key(&mut real, |(is_root, depth, _)| (*is_root, *depth));
+    let mut order: Vec<String> = real.into_iter().map(|(.., path)| path.clone()).collect();
+    order.dedup_by(|one, other| one == "/" && other == "/");
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deepest_and_youngest_mounts_go_first_and_the_root_last() {
+        // As mounted: `/data` was moved below `/srv`, which is younger, and `/mnt` is stacked twice.
+        let mountinfo = "\
+21 1 0:2 / / rw - rootfs rootfs rw
+22 21 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw
+23 22 0:21 / /proc rw shared:2 - proc proc rw
+24 22 0:25 / /run rw - tmpfs tmpfs rw
+25 40 9:127 / /srv/data rw - xfs /dev/md127 rw
+30 22 8:1 / /boot rw - ext4 /dev/sda1 rw
+31 30 8:3 / /boot/efi rw master:3 - vfat /dev/sda3 rw
+32 22 253:0 / /mnt rw - ext4 /dev/dm-0 rw
+33 32 253:1 / /mnt rw - ext4 /dev/dm-1 rw
+34 24 0:50 / /run/user/0 rw - tmpfs tmpfs rw
+35 22 0:51 / /with\\040space ro - nfs4 10.0.0.1:/x rw
+40 22 253:2 / /srv rw - xfs /dev/dm-2 rw
+broken line
+41 22
+";
+        let expected = ["/mnt", "/boot/efi", "/srv/data", "/srv", "/with space", "/mnt", "/boot", "/"];
+        assert_eq!(unmount_order(mountinfo), expected);
+        assert!(unmount_order("").is_empty());
+        // A circle ends.
+        assert_eq!(unmount_order("1 2 8:1 / /a rw - ext4 a rw\n2 1 8:1 / /b rw - ext4 b rw\n"), ["/b", "/a"]);
+    }
+
+    #[test]
+    fn each_manner_says_what_it_does() {
+        assert_eq!(StopMethod::Systemd.describe(NextKernel::Loaded), "`systemctl kexec` stops this system");
+        assert_eq!(StopMethod::Systemd.describe(NextKernel::Firmware), "`systemctl reboot` stops this system");
+        assert!(StopMethod::ByHand.describe(NextKernel::Firmware).ends_with("then the machine reboots"));
+    }
+
+    #[test]
+    fn processes_with_a_program_are_seen() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(other_processes_run());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

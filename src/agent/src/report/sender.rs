@@ -1,0 +1,217 @@
+//! Thread that sends events to the control plane, from a queue that drops excess events, and the console log in between.
+
+use control::ControlPlane;
+use linux::console::ConsoleLog;
+use model::install_report::{EventName, ProgressEvent};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Capacity of the event queue. If it is full, the control plane is unreachable, and further events are worthless.
+const QUEUE: usize = 256;
+
+/// Interval of keepalives. metal-stack considers a machine dead that is silent for longer.
+const ALIVE: Duration = Duration::from_secs(60);
+
+/// Minimum interval between parts of the log.
+const LOG_PAUSE: Duration = Duration::from_secs(2);
+/// Delay after a part that could not be sent.
+const LOG_AGAIN: Duration = Duration::from_secs(10);
+
+/// Size of a part of the log, in bytes.
+const LOG_PART: usize = 16 << 10;
+/// Number of parts that cover the whole log buffer.
+const LOG_PARTS: usize = 32;
+
+/// Item of the queue.
+enum SenderItem {
+    Event(ProgressEvent),
+    /// Request to send the whole log.
+    Log,
+}
+
+/// Sender of events and the log.
+pub struct EventSender {
+    queue: SyncSender<SenderItem>,
+    /// Number of items that are queued or being sent.
+    waiting: Arc<AtomicUsize>,
+}
+
+impl EventSender {
+    pub fn new(control: Arc<dyn ControlPlane>, said: &'static ConsoleLog) -> EventSender {
+        let (queue, loads) = sync_channel(QUEUE);
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let left = waiting.clone();
+        thread::spawn(move || send_loop(&*control, &loads, &left, LogUpload::new(said)));
+        EventSender { queue, waiting }
+    }
+
+    /// Queues an event, or drops it if the queue is full.
+    pub fn queue_event(&self, event: ProgressEvent) {
+        self.queue_item(SenderItem::Event(event));
+    }
+
+    fn queue_item(&self, load: SenderItem) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        if self.queue.try_send(load).is_err() {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits until all queued events and the log are sent, or for at most `patience`.
+    pub fn wait_until_sent(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        self.queue_item(SenderItem::Log);
+        while self.waiting.load(Ordering::SeqCst) > 0 && Instant::now() < end {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn send_loop(control: &dyn ControlPlane, loads: &Receiver<SenderItem>, waiting: &AtomicUsize, mut log: LogUpload) {
+    let mut heard = Instant::now();
+    loop {
+        match loads.recv_timeout(LOG_PAUSE) {
+            Ok(load) => {
+                match load {
+                    SenderItem::Event(event) => deliver_event(control, &event),
+                    SenderItem::Log => log.send_all(control),
+                }
+                waiting.fetch_sub(1, Ordering::SeqCst);
+                heard = Instant::now();
+            }
+            Err(RecvTimeoutError::Timeout) if heard.elapsed() >= ALIVE => {
+                deliver_event(control, &keepalive_event());
+                heard = Instant::now();
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        log.send_if_due(control);
+    }
+}
+
+fn deliver_event(control: &dyn ControlPlane, event: &ProgressEvent) {
+    if let Err(error) = control.send_event(event) {
+        tracing::debug!(%error, "event lost");
+    }
+}
+
+fn keepalive_event() -> ProgressEvent {
+    let message = "still here".to_owned();
+    ProgressEvent { event: EventName::Alive, message, stage: None, seconds: None, progress: None }
+}
+
+/// Upload state of the log.
+struct LogUpload {
+    said: &'static ConsoleLog,
+    carried: u64,
+    /// Earliest time for sending the next part.
+    due: Instant,
+    /// Whether the control plane does not store logs.
+    is_over: bool,
+}
+
+impl LogUpload {
+    fn new(said: &'static ConsoleLog) -> LogUpload {
+        LogUpload { said, carried: 0, due: Instant::now() + LOG_PAUSE, is_over: false }
+    }
+
+    /// Sends the next part if it is due.
+    fn send_if_due(&mut self, control: &dyn ControlPlane) {
+        if Instant::now() >= self.due {
+            self.send_part(control);
+        }
+    }
+
+    fn send_all(&mut self, control: &dyn ControlPlane) {
+        for _ in 0..LOG_PARTS {
+            if !self.send_part(control) {
+                return;
+            }
+        }
+    }
+
+    /// Sends the next part. Returns whether there was one and it was delivered.
+    fn send_part(&mut self, control: &dyn ControlPlane) -> bool {
+        let (start, text) = self.said.read_since(self.carried, LOG_PART);
+        if self.is_over || text.is_empty() {
+            return false;
+        }
+        let sent = control.upload_log(start, &text);
+        let pause = if sent.is_ok() { LOG_PAUSE } else { LOG_AGAIN };
+        self.due = Instant::now() + pause;
+        match sent {
+            Ok(true) => {
+                self.carried = start + text.len() as u64;
+                true
+            }
+            Ok(false) => {
+                self.is_over = true;
+                false
+            }
+            Err(error) => {
+                tracing::debug!(%error, "log part lost");
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::testing::FakeControl;
+
+    fn said() -> &'static ConsoleLog {
+        Box::leak(Box::new(ConsoleLog::new()))
+    }
+
+    #[test]
+    fn the_log_arrives_whole_in_parts_and_once() {
+        let (control, said) = (Arc::new(FakeControl { keeps_log: true, ..FakeControl::default() }), said());
+        let line = "x".repeat(99);
+        (0..500).for_each(|_| said.append(&line));
+        let sender = EventSender::new(control.clone(), said);
+        sender.wait_until_sent(Duration::from_secs(10));
+        said.append("the last one");
+        sender.wait_until_sent(Duration::from_secs(10));
+        sender.wait_until_sent(Duration::from_secs(10));
+        let parts = control.log.lock().unwrap();
+        assert!(parts.iter().all(|(_, text)| text.len() <= LOG_PART && text.ends_with('\n')));
+        let mut at = 0;
+        for (start, text) in parts.iter() {
+            assert_eq!(*start, at);
+            at += text.len() as u64;
+        }
+        assert_eq!(at, 500 * 100 + 13);
+    }
+
+    #[test]
+    fn a_part_that_does_not_arrive_comes_again_with_the_next_flush() {
+        let (control, said) = (FakeControl { keeps_log: true, ..FakeControl::default() }, said());
+        said.append("one");
+        let mut log = LogUpload::new(said);
+        control.refuses.store(true, Ordering::Relaxed);
+        log.send_all(&control);
+        assert!(log.due > Instant::now() + LOG_PAUSE, "a server that is away is left alone");
+        control.refuses.store(false, Ordering::Relaxed);
+        log.send_if_due(&control);
+        assert!(control.log.lock().unwrap().is_empty());
+        said.append("two");
+        log.send_all(&control);
+        assert_eq!(*control.log.lock().unwrap(), [(0, "one\ntwo\n".to_owned())]);
+    }
+
+    #[test]
+    fn who_keeps_no_log_is_asked_once() {
+        let (control, said) = (FakeControl::default(), said());
+        said.append("one");
+        let mut log = LogUpload::new(said);
+        log.send_all(&control);
+        log.send_all(&control);
+        assert_eq!(control.log.lock().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,169 @@
+//! What the agent makes of an allocation.
+
+use super::failure_handling::NextAction;
+use super::*;
+use control::ReportAcknowledgement;
+use control::testing::FakeControl;
+use model::install_marker::{InstallMarker, RecordedDisk};
+use model::inventory::{DeviceSignature, DiskPartition, DiskTable, FilesystemContents, InventoryDisk};
+use plan::MarkerWaiver;
+use plan::plan_request::marker_waiver;
+
+const LAYOUT: &str = "id: alone
+disks: [{device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 0}]}]
+filesystems: [{path: /, device: /dev/sda1, format: ext4}]
+";
+
+fn inventory(marker: Option<InstallMarker>) -> Inventory {
+    let part = DiskPartition { number: 1, device: "/dev/sda1".into(), ..DiskPartition::default() };
+    let guid = Some(uuid::Uuid::from_u128(7));
+    let table = Some(DiskTable { kind: "gpt".into(), guid, partitions: vec![part] });
+    let disk = InventoryDisk { name: "sda".into(), device: "/dev/sda".into(), table, ..InventoryDisk::default() };
+    let filesystem = FilesystemContents { device: "/dev/sda1".into(), marker, ..FilesystemContents::default() };
+    Inventory { disks: vec![disk], filesystems: vec![filesystem], ..Inventory::default() }
+}
+
+/// The server has noted that the first attempt begins, and its answer was lost.
+#[test]
+fn an_attempt_that_never_heard_the_answer_did_not_begin() {
+    let layout = model::layout::read_yaml(LAYOUT).unwrap().layout;
+    let guid = uuid::Uuid::from_u128(7).to_string();
+    let disks = vec![RecordedDisk { device: "/dev/sda".into(), guid: Some(guid), ..RecordedDisk::default() }];
+    let marker = InstallMarker {
+        machine: "m".into(),
+        allocation: "a".into(),
+        order: Some("o-1".into()),
+        disks,
+        ..InstallMarker::default()
+    };
+    for (there, begun) in [
+        (Some(marker.clone()), false),
+        (None, true),
+        (Some(InstallMarker { disks: vec![], ..marker.clone() }), true),
+        (Some(InstallMarker { order: Some("o-2".into()), ..marker }), true),
+    ] {
+        let order = Some(OrderedReinstall { id: "o-2".into(), begun: true, ..OrderedReinstall::default() });
+        let mut allocation = Allocation { id: "a".into(), order, reinstall: true, ..Allocation::default() };
+        assert_eq!(clear_begun_if_intact("m", &mut allocation, &layout, &inventory(there.clone())), !begun);
+        let order = allocation.order.as_ref().unwrap();
+        assert_eq!((order.begun, marker_waiver(order)), (begun, begun.then_some(MarkerWaiver::Begun)), "{there:?}");
+    }
+}
+
+#[test]
+fn a_file_that_lies_there_for_ever_is_carried_out_once() {
+    let layout = model::layout::read_yaml(LAYOUT).unwrap().layout;
+    let marker = |order: &str| {
+        let order = common::serde_empty::non_empty(order.to_owned());
+        Some(InstallMarker { machine: "m".into(), allocation: "a".into(), order, ..InstallMarker::default() })
+    };
+    for (there, order, is_done) in [
+        (None, None, false),
+        (marker(""), None, true),
+        (marker(""), Some("1"), false),
+        (marker("1"), Some("1"), true),
+        (marker("9007199254740992"), Some("1"), false),
+        (marker("2"), None, true),
+    ] {
+        let mut inventory = inventory(there);
+        let table = inventory.disks[0].table.as_mut().unwrap();
+        table.partitions[0].signatures = vec![DeviceSignature { kind: "ext4".into(), ..DeviceSignature::default() }];
+        let order =
+            order.map(|id| OrderedReinstall { id: id.into(), attempt: 1, attempts: 1, ..OrderedReinstall::default() });
+        let mut allocation = Allocation { id: "a".into(), reinstall: order.is_some(), order, ..Allocation::default() };
+        match allocation.reinstall {
+            true => drop(file_order::compare_order("m", &mut allocation, &inventory).unwrap()),
+            false => local_state::complete_from_markers("m", &mut allocation, &inventory).unwrap(),
+        }
+        let request = build_request(&AssignedMachine::default(), "m", &allocation, &[]);
+        let plan = plan::make_plan(&layout, &inventory, request, &mut Uuid::new_v4);
+        let already = plan.is_ok_and(|plan| plan.already.is_some());
+        assert_eq!(already, is_done, "{allocation:?} {inventory:?}");
+    }
+}
+
+/// The failure is one of this order, so that it ends the order, and the installed system is booted.
+#[test]
+fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_write() {
+    let order = Some(OrderedReinstall { id: "o-1".into(), attempt: 1, attempts: 3, ..OrderedReinstall::default() });
+    let allocation = Some(Allocation { id: "a".into(), reinstall: true, order, ..Allocation::default() });
+    let control: Arc<dyn ControlPlane> = Arc::new(FakeControl { allocation, ..FakeControl::default() });
+    let server = ControlPlaneSource::Server { url: "http://127.0.0.1:9".into(), token: "t".into() };
+    let settings = AgentSettings {
+        control: server,
+        machine: None,
+        keys: vec!["no key".into()],
+        minimum: vec![],
+        consoles: vec![],
+    };
+    let (reporter, leaves) = (ProgressReporter::new(control.clone()).into(), vec![]);
+    let mut agent = InstallAgent { settings, machine: "m".into(), reporter, control, leaves, erased: None };
+    let failure = agent.prepare_install(Inventory::default()).err().expect("a key that is none was taken");
+    assert!(failure.error.to_string().contains("drophammer.key=no key"), "{failure:?}");
+    assert_eq!((failure.step.as_str(), failure.allocation.order_id()), ("keys", Some("o-1")));
+    assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), NextAction::Back);
+}
+
+/// What a machine of a pool goes through, without a look at this host.
+#[test]
+fn a_machine_of_a_pool_is_erased_unless_what_is_there_may_be_its_owners() {
+    let control = Arc::new(FakeControl::default());
+    let settings = AgentSettings {
+        control: ControlPlaneSource::MetalStack { pixie: "http://127.0.0.1:9".into() },
+        machine: None,
+        keys: vec![],
+        minimum: vec![],
+        consoles: vec![],
+    };
+    let reporter = ProgressReporter::new(control.clone()).into();
+    let agent = InstallAgent { settings, machine: "m".into(), reporter, control, leaves: vec![], erased: None };
+    let marked = |allocation: &str, project: &str| {
+        let (machine, allocation, project) = ("m".to_owned(), allocation.to_owned(), project.to_owned());
+        inventory(Some(InstallMarker { machine, allocation, project, ..InstallMarker::default() }))
+    };
+    let mut unseen = inventory(None);
+    unseen.disks[0].signatures = vec![DeviceSignature { kind: "ext4".into(), ..DeviceSignature::default() }];
+    unseen.filesystems.clear();
+    let layout = || serde_json::json!(model::layout::read_yaml(LAYOUT).unwrap().layout);
+    let is = |id: &str| Allocation {
+        id: id.into(),
+        project: "p".into(),
+        filesystemlayout: layout(),
+        ..Allocation::default()
+    };
+    for (name, there, allocation, erases) in [
+        ("nobody has it", marked("a", "p"), None, Ok(true)),
+        ("nobody has it, and nobody can look into it", unseen.clone(), None, Ok(true)),
+        ("it is installed", marked("a", "p"), Some(is("a")), Ok(false)),
+        ("another one was", marked("b", "p"), Some(is("a")), Ok(true)),
+        (
+            "another one was, and data are kept",
+            marked("b", "p"),
+            Some(Allocation { keeps: true, ..is("a") }),
+            Ok(false),
+        ),
+        ("somebody else's data", marked("b", "q"), Some(Allocation { keeps: true, ..is("a") }), Ok(true)),
+        (
+            "another agent has installed it",
+            inventory(None),
+            Some(Allocation { succeeded: true, ..is("a") }),
+            Err("another agent"),
+        ),
+        ("it is installed, and known", marked("a", "p"), Some(Allocation { succeeded: true, ..is("a") }), Ok(false)),
+        (
+            "another agent has installed it, and is asked to do so again",
+            inventory(None),
+            Some(Allocation { succeeded: true, reinstall: true, ..is("a") }),
+            Ok(false),
+        ),
+        ("a reinstall", inventory(None), Some(Allocation { reinstall: true, ..is("a") }), Ok(false)),
+        ("it may be installed", unseen.clone(), Some(is("a")), Err("the contents of ext4 on /dev/sda (")),
+    ] {
+        let found = agent.plan_erasure(&there, allocation.as_ref(), &[]).map(|plan| plan.is_some());
+        match (found, erases) {
+            (Ok(found), Ok(erases)) => assert_eq!(found, erases, "{name}"),
+            (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{name}: {error}"),
+            (found, _) => panic!("{name}: {found:?}"),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Output of commands. No other code writes to standard output or standard error, except the agent's console and the server's log: text
+//! from a disk, an image, a network or a file must not control the operator's terminal. `tests` search the sources for other writers.
+
+#[cfg(test)]
+mod tests;
+
+use crate::error::{Context, Error, Phase, Result};
+use crate::format::terminal::{self, escape_hidden, escape_json, render_styles};
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+/// Writes text to standard output, with hidden characters escaped. A reader that closes the pipe early (`| head`) is not an error.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print_text(text: &str) -> Result<()> {
+    write_output(&escape_hidden(text))
+}
+
+/// Writes text with the program's own styles, [`crate::format::terminal::TextStyle`], to a terminal.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print_styled(text: &str) -> Result<()> {
+    write_output(&render_styles(text))
+}
+
+fn write_output(text: &str) -> Result<()> {
+    #[cfg(any(test, feature = "testing"))]
+    if crate::testing::record(text) {
+        return Ok(());
+    }
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context(Phase::Settings, || "write to standard output".to_owned()),
+    }
+}
+
+/// Writes a line to standard output. Errors are ignored.
+pub fn print_line(line: &str) {
+    let _ = write_output(&(escape_hidden(line).into_owned() + "\n"));
+}
+
+/// Writes a message to standard error, after the program's name.
+pub fn print_error(message: &dyn Display) {
+    print_note(&format!("drophammer: {message}"));
+}
+
+/// Writes a message to standard error. Errors are ignored.
+pub fn print_note(message: &str) {
+    write_error(&(terminal::escape_message(message) + "\n"));
+}
+
+/// Writes preformatted text to standard error.
+pub fn print_preformatted(text: &str) {
+    write_error(&escape_hidden(text));
+}
+
+fn write_error(text: &str) {
+    #[cfg(any(test, feature = "testing"))]
+    if crate::testing::record(text) {
+        return;
+    }
+    // The command continues even if its messages cannot be written.
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Redraws a progress line, if standard error is a terminal.
+pub fn redraw_progress(line: &dyn Display) {
+    if io::stderr().is_terminal() {
+        let _ = write!(io::stderr(), "\r\u{1b}[K{}\r", terminal::escape_line(&line.to_string()));
+    }
+}
+
+/// Returns the value as JSON, indented. Hidden characters in its strings are escaped as JSON does, so that the value stays exact.
+///
+/// # Errors
+/// The value cannot be represented in JSON.
+pub fn to_json(value: &impl Serialize) -> Result<String> {
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|error| Error::with_source(Phase::Settings, "print as JSON", error))?;
+    Ok(escape_json(&text).into_owned())
+}

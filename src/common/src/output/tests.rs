@@ -1,0 +1,20 @@
+//! Every command writes through this module, whatever names it has read.
+
+use super::*;
+use crate::testing::{HOSTILE, first_hidden, recorded};
+
+#[test]
+fn json_is_exact() {
+    let text = to_json(&serde_json::json!({ "name": HOSTILE })).unwrap();
+    assert_eq!(first_hidden(&text), None);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["name"], HOSTILE);
+}
+
+#[test]
+fn an_error_stays_one_message() {
+    let said = recorded(|| Err::<(), _>(Error::new(Phase::Image, format!("unpack {HOSTILE}"))));
+    assert_eq!(first_hidden(&said), None);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].starts_with("drophammer: unpack n\\u{1b}[2J"), "{said}");
+    assert!(lines[1..].iter().all(|line| line.starts_with("    ")), "{said}");
+}

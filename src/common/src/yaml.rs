@@ -1,0 +1,152 @@
+//! Reading untrusted YAML within limits: files of the server's directory, and `boot-info.yaml` of an image. Layouts
+//! have their own reader, which keeps the line of each value.
+//!
+//! The loader of marked-yaml is recursive: a few kilobytes of `- - - -` would overflow the stack and abort the program.
+
+pub mod edit;
+#[cfg(test)]
+mod fuzz;
+
+use crate::format::{TAB, find_indenting_tab};
+use marked_yaml::{LoaderOptions, Node, parse_yaml_with_options};
+use serde_json::Value;
+use std::fmt::Write;
+use yaml_rust2::Event;
+use yaml_rust2::parser::Parser;
+
+/// Maximum length of a document, in bytes.
+const MAX_BYTES: usize = 4 << 20;
+const MAX_DEPTH: usize = 64;
+
+/// Reads the first document of `text`.
+///
+/// # Errors
+/// Returns an error, with its position if known, if it is invalid, too long, or nested too deep.
+pub fn read_document(text: &str, options: LoaderOptions) -> Result<Node, String> {
+    if text.len() > MAX_BYTES {
+        return Err(format!("it has {} bytes; at most {} MiB are supported", text.len(), MAX_BYTES >> 20));
+    }
+    reject_deep_nesting(text)?;
+    parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())
+}
+
+/// Rejects documents that are nested too deep, with the parser itself, which is not recursive. Syntax errors are left
+/// to the loader, whose messages are better.
+fn reject_deep_nesting(text: &str) -> Result<(), String> {
+    let mut parser = Parser::new(text.chars());
+    let mut depth = 0_usize;
+    loop {
+        let (event, marker) = match parser.next_token() {
+            Ok(next) => next,
+            Err(error) => match find_indenting_tab(text, error.marker().line()) {
+                Some((line, column)) => return Err(format!("{line}:{column}: {TAB}")),
+                None => break,
+            },
+        };
+        match event {
+            Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
+            Event::SequenceEnd | Event::MappingEnd => depth = depth.saturating_sub(1),
+            Event::StreamEnd => break,
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            let (line, column) = (marker.line(), marker.col() + 1);
+            return Err(format!("{line}:{column}: nested more than {MAX_DEPTH} levels deep"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether the value is empty or null: `name:` or `name: null`.
+pub fn is_null(node: &Node) -> bool {
+    node.as_scalar().is_some_and(|scalar| scalar.may_coerce() && ["", "~", "null"].contains(&scalar.as_str()))
+}
+
+/// Converts the value to JSON. The loader must be set to prevent coercion, so that quoted values can be distinguished.
+pub fn to_json(node: &Node) -> Value {
+    match node {
+        Node::Mapping(mapping) => {
+            mapping.iter().map(|(key, value)| (key.as_str().to_owned(), to_json(value))).collect()
+        }
+        Node::Sequence(sequence) => sequence.iter().map(to_json).collect(),
+        Node::Scalar(scalar) if is_null(node) || !scalar.may_coerce() => {
+            if is_null(node) {
+                Value::Null
+            } else {
+                Value::from(scalar.as_str())
+            }
+        }
+        Node::Scalar(scalar) => match scalar.as_str() {
+            "true" => Value::Bool(true),
+            "false" => Value::Bool(false),
+            // Only what JSON would format the same way is a number: 007 and 1_000 are strings.
+            text => serde_json::from_slice(text.as_bytes())
+                .ok()
+                .filter(Value::is_number)
+                .unwrap_or_else(|| Value::from(text)),
+        },
+    }
+}
+
+/// Formats a string, without quotes if every YAML reader, including 1.1, takes it for a string at any position.
+pub fn format_scalar(text: &str) -> String {
+    // Words that YAML 1.1 or 1.2, or a lenient reader, takes for something else.
+    const OTHERS: [&str; 11] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n", "inf", "nan"];
+    let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
+    let plain = text.bytes().all(|c| c.is_ascii_alphanumeric() || b"/._-+=".contains(&c));
+    if starts && plain && !OTHERS.contains(&text.to_ascii_lowercase().as_str()) {
+        text.to_owned()
+    } else {
+        quote_string(text)
+    }
+}
+
+/// Formats a string in double quotes, and escapes everything that is special to YAML or a terminal.
+pub fn quote_string(text: &str) -> String {
+    let mut yaml = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => yaml.extend(['\\', c]),
+            ' '..='~' => yaml.push(c),
+            // Letters of all languages are printable in YAML.
+            c if c.is_alphanumeric() => yaml.push(c),
+            c => {
+                let _ = write!(yaml, "\\U{:08x}", u32::from(c));
+            }
+        }
+    }
+    yaml + "\""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nested_too_deep_or_too_long_is_an_error_and_no_overflow() {
+        let blocks = "- ".repeat(200_000);
+        let flow = "[".repeat(200_000);
+        let mapping: String = (0..2000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
+        let long = format!("a: {}", "x".repeat(MAX_BYTES));
+        for (text, words) in [
+            (&blocks, "1:129: nested more than"),
+            (&flow, ""),
+            (&mapping, "nested more than"),
+            (&long, "at most 4 MiB"),
+        ] {
+            let said = read_document(text, LoaderOptions::default()).unwrap_err();
+            assert!(said.contains(words), "{said}");
+        }
+        let deep = format!("a: {}{}", "[".repeat(MAX_DEPTH - 1), "]".repeat(MAX_DEPTH - 1));
+        assert_eq!(read_document(&deep, LoaderOptions::default()).map(|_| ()), Ok(()));
+        assert!(read_document("a: [1\n", LoaderOptions::default()).is_err());
+    }
+
+    #[test]
+    fn a_tab_is_told_where_it_is() {
+        for (text, place) in [("id: a\n\tname: x\n", "2:1"), ("a:\n  b: 1\n  \tc: 2\n", "3:3")] {
+            assert_eq!(read_document(text, LoaderOptions::default()).unwrap_err(), format!("{place}: {TAB}"));
+        }
+        assert!(read_document("a: \tb\n", LoaderOptions::default()).is_ok());
+    }
+}

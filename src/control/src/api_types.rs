@@ -1,0 +1,262 @@
+//! Messages between agent and `drophammer serve` over HTTP: those of metal-api and additional ones. Only the implementations of that HTTP
+//! API use these types; all other code uses [`model::install_report`].
+//!
+//! | call | body | answer |
+//! |---|---|---|
+//! | `POST /v1/machine/register` | [`RegisterRequest`] | 200 |
+//! | `GET /v1/machine/{id}/wait?seconds=N` | | 200 when allocated, 204 when not yet |
+//! | `GET /v1/machine/{id}` | | [`model::allocation::AssignedMachine`] |
+//! | `POST /v1/machine/{id}/event` | [`model::install_report::ProgressEvent`] | 200 |
+//! | `POST /v1/machine/{id}/log` | [`LogPart`] | 200 |
+//! | `POST /v1/machine/{id}/point-of-no-return` | [`PointOfNoReturn`] | 200; 409 when the order is no longer in force |
+//! | `POST /v1/machine/{id}/report` | [`InstallReport`] | 200 [`super::ReportAcknowledgement`] |
+//!
+//! Every request has the header `Authorization: Bearer TOKEN`. Errors are metal-api's `{"statuscode": N, "message": "…"}`. A request may
+//! have an id chosen by the client in [`REQUEST_ID`], which the response repeats. Field names are those of metal-api; fields that
+//! drophammer adds are optional for the reader.
+
+use model::install_marker::{InstallMarker, RecordedDisk};
+use model::install_report::{
+    BootInfo, DiskChanges, ErasedDisk, FailureSummary, HiddenFiles, ImageTransferFigures, InstallOutcome,
+    InstallResult, PreparedVolume, PreservationProof, StageTime,
+};
+use model::inventory::Inventory;
+use plan::StageExtents;
+use serde::{Deserialize, Serialize};
+
+/// Header with an id of the request, which client and server write to their logs.
+pub const REQUEST_ID: &str = "x-request-id";
+
+/// metal-api's `v1.MachineRegisterRequest`, with the complete inventory in addition.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RegisterRequest {
+    pub uuid: String,
+    pub hardware: RegisteredHardware,
+    pub bios: RegisteredBios,
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// Complete inventory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
+    pub inventory: Option<Inventory>,
+    /// Name and version of the agent, such as `drophammer 0.1.0`.
+    #[serde(default)]
+    pub agent: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RegisteredHardware {
+    pub memory: u64,
+    pub cpu_cores: u32,
+    pub disks: Vec<HardwareDisk>,
+    pub nics: Vec<HardwareNic>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HardwareDisk {
+    /// Device path, such as `/dev/sda`.
+    pub name: String,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HardwareNic {
+    pub mac: String,
+    pub name: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RegisteredBios {
+    pub vendor: String,
+    pub version: String,
+    pub date: String,
+}
+
+impl RegisterRequest {
+    /// Creates the registration of a machine from its id and inventory.
+    pub fn new(uuid: String, inventory: Inventory) -> RegisterRequest {
+        let disks = inventory.disks.iter();
+        let nics = inventory.nics.iter();
+        RegisterRequest {
+            uuid,
+            hardware: RegisteredHardware {
+                memory: inventory.memory_bytes,
+                cpu_cores: inventory.cpus.iter().map(|cpu| cpu.cores).sum(),
+                disks: disks
+                    .map(|disk| HardwareDisk { name: disk.device.to_string(), size: disk.size_bytes })
+                    .collect(),
+                nics: nics.map(|nic| HardwareNic { mac: nic.mac.clone(), name: nic.name.clone() }).collect(),
+            },
+            bios: RegisteredBios {
+                vendor: inventory.system.bios_vendor.clone(),
+                version: inventory.system.bios_version.clone(),
+                date: inventory.system.bios_date.clone(),
+            },
+            tags: Vec::new(),
+            inventory: Some(inventory),
+            agent: concat!("drophammer ", env!("CARGO_PKG_VERSION")).to_owned(),
+        }
+    }
+}
+
+/// Limit of disks, and of NICs, in [`RegisteredHardware`].
+const HARDWARE: usize = 4096;
+const TAGS: usize = 256;
+
+impl RegisterRequest {
+    /// Returns the first limit that the registration exceeds.
+    pub fn exceeded_limit(&self) -> Option<String> {
+        let RegisteredHardware { disks, nics, .. } = &self.hardware;
+        let counts =
+            [("disks", disks.len(), HARDWARE), ("NICs", nics.len(), HARDWARE), ("tags", self.tags.len(), TAGS)];
+        let over = counts.into_iter().find(|(_, count, maximum)| count > maximum);
+        let over = over.map(|(what, count, maximum)| {
+            format!("the registration has {count} {what}, but at most {maximum} are supported")
+        });
+        over.or_else(|| self.inventory.as_ref()?.find_exceeded_limit())
+    }
+}
+
+/// Result of an installation. Must be acknowledged before the machine leaves the ramdisk.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct InstallReport {
+    pub success: bool,
+    /// Result in one sentence; for a failure including the error message of the tool.
+    pub message: String,
+    #[serde(default)]
+    pub allocationuuid: String,
+    /// Step that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    #[serde(default)]
+    pub kernel: String,
+    #[serde(default)]
+    pub initrd: String,
+    #[serde(default)]
+    pub cmdline: String,
+    #[serde(default)]
+    pub bootloaderid: String,
+    #[serde(default)]
+    pub timings: Vec<StageTime>,
+    /// Plan as printed.
+    #[serde(default)]
+    pub plan: String,
+    /// Peak resident memory of the agent, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_rss_bytes: Option<u64>,
+    /// Erase method of each disk, with its proof.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erased: Vec<ErasedDisk>,
+    /// Id of the order that a reinstall carried out; empty for an installation.
+    #[serde(default, with = "common::serde_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub order: Option<String>,
+    /// For a failure: every disk is unchanged, and the machine boots its old system.
+    #[serde(default)]
+    pub untouched: bool,
+    /// For a success: install marker on the disk. For a failure: install marker of this very allocation that was found on a disk but not
+    /// trusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marker: Option<InstallMarker>,
+    /// Proofs that preserved contents are the same before and after a reinstall. Otherwise the installation fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<PreservationProof>,
+    /// Files of the image that are hidden by mounts of preserved filesystems.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<HiddenFiles>,
+    /// Statistics of the image transfer, if an image was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burn: Option<ImageTransferFigures>,
+    /// Kubernetes volumes on the disks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<PreparedVolume>,
+}
+
+impl From<&InstallResult> for InstallReport {
+    fn from(ended: &InstallResult) -> InstallReport {
+        let InstallResult { outcome, message, allocation, order, plan, timings, peak_rss_bytes, done } = ended.clone();
+        let DiskChanges { erased, kept, hidden, burn, volumes } = done;
+        let (allocationuuid, common) = (allocation, InstallReport::default());
+        let common = InstallReport { message, allocationuuid, order, plan, timings, peak_rss_bytes, erased, ..common };
+        let common = InstallReport { kept, hidden, burn, volumes, ..common };
+        match outcome {
+            InstallOutcome::Succeeded { boot, marker } => {
+                let BootInfo { kernel, initrd, cmdline, bootloader_id: bootloaderid } = boot;
+                InstallReport { success: true, kernel, initrd, cmdline, bootloaderid, marker, ..common }
+            }
+            InstallOutcome::FailedUntouched(failed) => InstallReport { untouched: true, ..common.with_failure(failed) },
+            InstallOutcome::FailedBegun(failed) => common.with_failure(failed),
+        }
+    }
+}
+
+impl InstallReport {
+    fn with_failure(self, failed: FailureSummary) -> InstallReport {
+        InstallReport { step: Some(failed.stage), marker: failed.unbelieved, ..self }
+    }
+}
+
+/// Part of the console log of this boot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LogPart {
+    /// Number of bytes before this part.
+    pub start: u64,
+    pub log: String,
+}
+
+/// Announcement that a reinstall is about to destroy data, to be acknowledged first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PointOfNoReturn {
+    pub allocationuuid: String,
+    #[serde(with = "common::serde_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub order: Option<String>,
+    /// Disks that the layout currently selects. The next attempt must select the same ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<RecordedDisk>,
+    /// Extents that each stage may write, for a control plane that records them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<serde_json::Value>"))]
+    pub extents: Vec<StageExtents>,
+    /// Hash of the approval that the plan was compared with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<String>,
+    /// `sha256:HEX` of the secret that the install marker of this attempt will contain. An attempt without it can be reported as successful
+    /// only by the boot that announced it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_digest: Option<String>,
+}
+
+/// Boot files for a reinstall from a running system, without its firmware: the response to `GET /boot.json?uuid=UUID&mac=MAC`, or 409 if
+/// nothing is ordered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NextBoot {
+    /// URL of the kernel.
+    pub kernel: String,
+    /// URL of the initrd.
+    pub initrd: String,
+    pub cmdline: String,
+}
+
+/// Error body of metal-api.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    pub statuscode: u16,
+    pub message: String,
+    /// Stable code of the refusal, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+}
+
+#[cfg(test)]
+mod tests;

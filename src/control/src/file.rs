@@ -1,0 +1,296 @@
+//! Control plane without a server: the allocation of this machine is in a file of its own, on any web server or in the ramdisk. Progress is
+//! reported only on the console, and to the URL of `drophammer.report=`. The only persistent state is the install marker on the disks.
+//!
+//! The file has the format of `GET /v1/machine/{id}`. It must be served over HTTPS or signed with a known key.
+
+use super::api_types::InstallReport;
+use super::retry::{AttemptResult, BRIEF, PATIENT, RetryPolicy};
+use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
+use common::error::{Context, Error, Phase, Result};
+use common::output;
+use linux::http;
+use location::FileLocation;
+use model::allocation::{AssignedMachine, OrderNumber};
+use model::install_report::{InstallOutcome, InstallResult};
+use model::inventory::Inventory;
+use plan::RecordSource;
+use reqwest::StatusCode;
+use reqwest::blocking::{Client, Response};
+use reqwest::header::{ETAG, HeaderValue, IF_NONE_MATCH};
+use std::io::{self, Read};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+mod location;
+
+/// Timeout of a request.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Size limit of a document. The largest layouts have some ten thousand bytes.
+const DOCUMENT_BYTES: u64 = 4 << 20;
+
+/// Verifies the signature of a document, by the keys that the agent trusts. Takes name and content of the document, and
+/// the signature.
+pub type SignatureVerifier = Box<dyn Fn(&str, &[u8], &[u8]) -> Result<()> + Send + Sync>;
+
+/// Control plane that reads a file.
+pub struct FileControl {
+    client: Client,
+    machine: String,
+    /// Possible locations of the machine's file, in the order of attempts: one per network interface if the pattern contains `{mac}`.
+    places: Vec<FileLocation>,
+    /// Destination of the report.
+    report: Option<FileLocation>,
+    /// `None` without trusted keys.
+    verifier: Option<SignatureVerifier>,
+    /// Retries for an unreachable web server.
+    patient: RetryPolicy,
+    /// Retries for a signature mismatch: the file and its signature are not uploaded at the same time.
+    brief: RetryPolicy,
+    seen: Mutex<Option<TrustedFile>>,
+}
+
+/// File that was read and is trusted.
+#[derive(Clone)]
+struct TrustedFile {
+    place: FileLocation,
+    etag: Option<HeaderValue>,
+    machine: AssignedMachine,
+}
+
+/// Result of a request.
+enum FetchResult {
+    Nothing,
+    /// Not modified.
+    Same,
+    Document(Vec<u8>, Option<HeaderValue>),
+}
+
+impl FileControl {
+    /// Resolves the locations.
+    ///
+    /// # Errors
+    /// Fails if the machine lacks a property that the pattern contains, or TLS cannot be set up.
+    pub fn new(
+        file: &str,
+        report: Option<&str>,
+        verifier: Option<SignatureVerifier>,
+        machine: &str,
+        inventory: &Inventory,
+    ) -> Result<FileControl> {
+        let places = location::expand_pattern(file, machine, inventory)?;
+        let report = report.map(|report| location::expand_pattern(report, machine, inventory)).transpose()?;
+        Ok(FileControl {
+            client: http::new_client()?,
+            machine: machine.to_owned(),
+            places,
+            report: report.and_then(|places| places.into_iter().next()),
+            verifier,
+            patient: PATIENT,
+            brief: BRIEF,
+            seen: Mutex::default(),
+        })
+    }
+
+    /// Reads the machine's current file. Returns `None` if there is none.
+    fn read_current_machine(&self) -> Result<Option<AssignedMachine>> {
+        for place in &self.places {
+            let before = self.lock_last_read().clone().filter(|seen| seen.place == *place);
+            // A mismatch may resolve itself once both the file and its signature are uploaded.
+            let found = self.brief.run_attempts(|| match self.read_trusted(place, before.as_ref()) {
+                Ok(found) => AttemptResult::Done(found),
+                Err(error) if error.is_refusal() => AttemptResult::Again(error),
+                Err(error) => AttemptResult::Never(error),
+            });
+            // Callers interpret a refusal as a rejected token, which does not exist here.
+            let found = found.map_err(|error| Error::new(error.phase, error.to_string()))?;
+            if let Some(seen) = found {
+                *self.lock_last_read() = Some(seen.clone());
+                return Ok(Some(seen.machine));
+            }
+        }
+        *self.lock_last_read() = None;
+        Ok(None)
+    }
+
+    fn lock_last_read(&self) -> MutexGuard<'_, Option<TrustedFile>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads a file and verifies its signature. Refuses a file that is not trusted or belongs to another machine.
+    fn read_trusted(&self, place: &FileLocation, before: Option<&TrustedFile>) -> Result<Option<TrustedFile>> {
+        let (text, etag) = match self.fetch_location(place, before.and_then(|seen| seen.etag.as_ref()))? {
+            FetchResult::Nothing => return Ok(None),
+            FetchResult::Same => return Ok(before.cloned()),
+            FetchResult::Document(text, etag) => (text, etag),
+        };
+        if !place.is_over_tls() {
+            self.require_signature(place, &text)?;
+        }
+        let machine = self.parse_machine(place, &text)?;
+        Ok(Some(TrustedFile { place: place.clone(), etag, machine }))
+    }
+
+    fn require_signature(&self, place: &FileLocation, text: &[u8]) -> Result<()> {
+        let unsigned = |why: String| Err(Error::refusal(Phase::Control, format!("{place} is not trusted: {why}")));
+        let Some(verifier) = &self.verifier else {
+            return unsigned(
+                "it is not served over https, and a signature cannot be verified without drophammer.key=".to_owned(),
+            );
+        };
+        let signature = place.signature_location();
+        match self.fetch_location(&signature, None)? {
+            FetchResult::Document(signature, _) => verifier(place.as_str(), text, &signature),
+            FetchResult::Nothing | FetchResult::Same => unsigned(format!(
+                "it is not served over https, and a signature is missing at {signature}; sign it with minisign -S -m FILE"
+            )),
+        }
+    }
+
+    fn parse_machine(&self, place: &FileLocation, text: &[u8]) -> Result<AssignedMachine> {
+        let refused = |why: &str| Err(Error::refusal(Phase::Control, format!("{place} {why}")));
+        let machine: AssignedMachine =
+            serde_json::from_slice(text).context(Phase::Control, || format!("{place} cannot be parsed"))?;
+        // Serving the validly signed file of another machine would otherwise have this one erased.
+        if !machine.id.eq_ignore_ascii_case(&self.machine) {
+            return refused(&format!("is for machine {}, but this is machine {}", machine.id, self.machine));
+        }
+        let Some(allocation) = &machine.allocation else { return Ok(machine) };
+        if allocation.id.is_empty() {
+            return refused("lacks an allocationuuid, which the install marker requires");
+        }
+        if allocation.reinstall && allocation.order_id().and_then(OrderNumber::parse).is_none() {
+            return refused(&format!(
+                "has reinstall: true, which requires an order whose id is a number from 1 to {}, so that it is carried out only once: \
+                 \"1\" for the first, and a larger one for each later reinstall",
+                OrderNumber::LARGEST
+            ));
+        }
+        Ok(machine)
+    }
+
+    /// Reads a location, with retries.
+    fn fetch_location(&self, place: &FileLocation, etag: Option<&HeaderValue>) -> Result<FetchResult> {
+        if !place.is_url() {
+            return read_local_file(place);
+        }
+        self.patient.run_attempts(|| {
+            let request = self.client.get(place.as_str()).timeout(ANSWER);
+            let request = etag.into_iter().fold(request, |request, etag| request.header(IF_NONE_MATCH, etag));
+            match request.send() {
+                Ok(response) => evaluate_response(place, response),
+                Err(error) => connection_failure(place, error),
+            }
+        })
+    }
+
+    fn put_report(&self, place: &FileLocation, report: &InstallReport) -> Result<()> {
+        self.brief.run_attempts(|| match self.client.put(place.as_str()).timeout(ANSWER).json(report).send() {
+            Ok(response) if response.status().is_success() => AttemptResult::Done(()),
+            Ok(response) => status_failure(place, response.status()),
+            Err(error) => connection_failure(place, error),
+        })
+    }
+}
+
+fn evaluate_response(place: &FileLocation, response: Response) -> AttemptResult<FetchResult> {
+    match response.status() {
+        StatusCode::NOT_FOUND | StatusCode::GONE => AttemptResult::Done(FetchResult::Nothing),
+        StatusCode::NOT_MODIFIED => AttemptResult::Done(FetchResult::Same),
+        StatusCode::OK => {
+            let etag = response.headers().get(ETAG).cloned();
+            match read_bounded(response) {
+                Ok(Some(text)) => AttemptResult::Done(FetchResult::Document(text, etag)),
+                Ok(None) => AttemptResult::Never(size_limit_error(place)),
+                Err(error) => AttemptResult::Again(Error::with_source(Phase::Control, format!("read {place}"), error)),
+            }
+        }
+        status => status_failure(place, status),
+    }
+}
+
+fn status_failure<T>(place: &FileLocation, status: StatusCode) -> AttemptResult<T> {
+    let error = Error::new(Phase::Control, format!("{place}: the server answered {status}"));
+    if http::is_retryable(status) { AttemptResult::Again(error) } else { AttemptResult::Never(error) }
+}
+
+fn connection_failure<T>(place: &FileLocation, error: reqwest::Error) -> AttemptResult<T> {
+    let never = http::is_untrusted_certificate(&error);
+    let error = Error::with_source(Phase::Control, format!("{place}: no answer"), error.without_url());
+    if never { AttemptResult::Never(error) } else { AttemptResult::Again(error) }
+}
+
+fn read_local_file(place: &FileLocation) -> Result<FetchResult> {
+    let text = match std::fs::File::open(place.as_str()).and_then(read_bounded) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FetchResult::Nothing),
+        text => text.context(Phase::Control, || format!("read {place}"))?,
+    };
+    text.map(|text| FetchResult::Document(text, None)).ok_or_else(|| size_limit_error(place))
+}
+
+/// Reads a document. Returns `None` if it exceeds the size limit.
+fn read_bounded(from: impl Read) -> io::Result<Option<Vec<u8>>> {
+    let mut text = Vec::new();
+    from.take(DOCUMENT_BYTES + 1).read_to_end(&mut text)?;
+    Ok(Some(text).filter(|text| text.len() as u64 <= DOCUMENT_BYTES))
+}
+
+fn size_limit_error(place: &FileLocation) -> Error {
+    let most = common::format::format_bytes(DOCUMENT_BYTES);
+    Error::new(Phase::Control, format!("{place} is larger than {most}, the limit for the file of a machine"))
+}
+
+impl ControlPlane for FileControl {
+    fn register_machine(&self, _: &Inventory) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
+        let is_allocated = self.read_current_machine()?.is_some_and(|machine| machine.allocation.is_some());
+        if !is_allocated {
+            thread::sleep(http::add_jitter(patience));
+        }
+        Ok(is_allocated)
+    }
+
+    fn fetch_machine(&self) -> Result<AssignedMachine> {
+        let seen = self.lock_last_read().as_ref().map(|seen| seen.machine.clone());
+        Ok(seen.unwrap_or_default())
+    }
+
+    /// Checks that the file has not changed. Until now, an operator can cancel by removing or changing the file.
+    fn announce_point_of_no_return(&self, _: &AttemptNotice) -> Result<()> {
+        let before = self.fetch_machine()?;
+        if self.read_current_machine()?.as_ref() == Some(&before) {
+            return Ok(());
+        }
+        let message =
+            "the file of this machine was changed or removed since it was read; reboot to use its current contents";
+        Err(Error::refusal(Phase::Control, message))
+    }
+
+    /// Sends the report, best effort: all that the next boot needs is in the install marker.
+    fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {
+        if let InstallOutcome::Succeeded { .. } = ended.outcome {
+            output::print_line(&ended.message);
+        }
+        if let Some(place) = &self.report
+            && let Err(error) = self.put_report(place, &InstallReport::from(ended))
+        {
+            output::print_line(&format!("the report could not be delivered: {error}"));
+        }
+        Ok(ReportAcknowledgement::default())
+    }
+
+    fn records_installations(&self) -> bool {
+        false
+    }
+
+    fn install_memory(&self) -> RecordSource {
+        RecordSource::DisksOnly
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! Location of a machine's file: a URL or a path, with placeholders for properties of the machine.
+
+use common::error::{Error, Phase, Result};
+use model::inventory::{Inventory, Nic};
+use model::machine_identity::{is_controller_driver, usable_mac, usable_serial, usable_uuid};
+use std::fmt;
+
+/// URL or path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileLocation(String);
+
+impl FileLocation {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn is_url(&self) -> bool {
+        self.0.contains("://")
+    }
+
+    pub fn is_over_tls(&self) -> bool {
+        self.0.starts_with("https://")
+    }
+
+    /// Returns the location of its signature.
+    pub fn signature_location(&self) -> FileLocation {
+        FileLocation(linux::http::append_to_path(&self.0, ".minisig"))
+    }
+}
+
+impl fmt::Display for FileLocation {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Expands a pattern for this machine: to one location per network interface if it contains `{mac}`.
+///
+/// # Errors
+/// Fails if the machine lacks a property that the pattern contains.
+pub fn expand_pattern(pattern: &str, machine: &str, inventory: &Inventory) -> Result<Vec<FileLocation>> {
+    let fill = |text: &str, name: &str, value: &str| -> Result<String> {
+        if !text.contains(name) {
+            return Ok(text.to_owned());
+        }
+        let value = percent_encode(usable_value(name, value))
+            .ok_or_else(|| pattern_error(pattern, &format!("this machine lacks a usable value for {name}")))?;
+        Ok(text.replace(name, &value))
+    };
+    let filled = fill(&fill(pattern, "{uuid}", machine)?, "{serial}", &inventory.system.serial)?;
+    let of_machine = |nic: &&Nic| usable_mac(&nic.mac).is_some() && !is_controller_driver(&nic.driver);
+    let macs: Vec<&str> = inventory.nics.iter().filter(of_machine).map(|nic| nic.mac.as_str()).collect();
+    let macs = if macs.is_empty() || !filled.contains("{mac}") { vec![""] } else { macs };
+    let places = macs.into_iter().map(|mac| {
+        let place = fill(&filled, "{mac}", mac)?;
+        match place.contains(['{', '}']) {
+            true => Err(pattern_error(pattern, "only {uuid}, {mac} and {serial} are supported")),
+            false => Ok(FileLocation(place)),
+        }
+    });
+    places.collect()
+}
+
+/// Returns the value, or an empty string for values that several machines have, which would share one file.
+fn usable_value<'a>(name: &str, value: &'a str) -> &'a str {
+    let is_shared = match name {
+        // The operator may use any word as the id of a machine.
+        "{uuid}" => uuid::Uuid::try_parse(value).is_ok_and(|uuid| usable_uuid(uuid).is_none()),
+        "{serial}" => usable_serial(value).is_none(),
+        _ => usable_mac(value).is_none(),
+    };
+    if is_shared { "" } else { value }
+}
+
+/// Percent-encodes a value for URLs and file names, since a serial number may contain any character. Returns `None` if the value is empty
+/// or only dots.
+fn percent_encode(value: &str) -> Option<String> {
+    let value = value.trim();
+    // A value of dots would lead to another directory.
+    if value.bytes().all(|byte| byte == b'.') {
+        return None;
+    }
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
+    let escaped = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    Some(value.bytes().map(escaped).collect())
+}
+
+fn pattern_error(pattern: &str, why: &str) -> Error {
+    Error::new(Phase::Settings, format!("kernel command line: {pattern}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::inventory::SystemInfo;
+
+    fn inventory(serial: &str, macs: &[&str]) -> Inventory {
+        let nics = macs.iter().map(|mac| Nic { mac: (*mac).to_owned(), ..Nic::default() }).collect();
+        let system = SystemInfo { serial: serial.to_owned(), ..SystemInfo::default() };
+        Inventory { system, nics, ..Inventory::default() }
+    }
+
+    #[test]
+    fn what_tells_a_machine_from_others_is_filled_in() {
+        let inventory = inventory("S/N 7\u{e9}", &["52:54:00:00:00:01", "52:54:00:00:00:02"]);
+        for (pattern, expected) in [
+            ("https://h/m/{uuid}.json", vec!["https://h/m/4c4c-1.json"]),
+            ("https://h/{serial}/{uuid}?a={serial}", vec!["https://h/S%2FN%207%C3%A9/4c4c-1?a=S%2FN%207%C3%A9"]),
+            ("/media/{mac}.json", vec!["/media/52:54:00:00:00:01.json", "/media/52:54:00:00:00:02.json"]),
+            ("http://h/one", vec!["http://h/one"]),
+        ] {
+            let places = expand_pattern(pattern, "4c4c-1", &inventory).unwrap();
+            assert_eq!(places.iter().map(FileLocation::as_str).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_machine_does_not_have_names_no_file() {
+        for (pattern, serial, why) in [
+            ("http://h/{serial}", " ", "lacks a usable value for {serial}"),
+            ("http://h/{serial}/x", "..", "lacks a usable value for {serial}"),
+            ("http://h/{mac}", "7", "lacks a usable value for {mac}"),
+            ("http://h/{hostname}", "7", "only {uuid}, {mac} and {serial}"),
+        ] {
+            let error = expand_pattern(pattern, "4c4c-1", &inventory(serial, &[])).unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains(pattern), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_placeholder_names_no_file() {
+        for serial in
+            ["To be filled by O.E.M.", "Default string", "1234567890", "System Serial Number", "0000000", "None"]
+        {
+            let error = expand_pattern("http://h/{serial}", "4c4c-1", &inventory(serial, &[])).unwrap_err().to_string();
+            assert!(error.contains("lacks a usable value for {serial}"), "{serial}: {error}");
+        }
+        let shared = "03000200-0400-0500-0006-000700080009";
+        let error = expand_pattern("http://h/{uuid}", shared, &inventory("7", &[])).unwrap_err().to_string();
+        assert!(error.contains("lacks a usable value for {uuid}"), "{error}");
+        assert!(expand_pattern("http://h/{serial}", "4c4c-1", &inventory("CZ12345678", &[])).is_ok());
+    }
+
+    #[test]
+    fn the_signature_lies_beside_it() {
+        for (place, signature) in [("/m/a.json", "/m/a.json.minisig"), ("http://h/a?b=c", "http://h/a.minisig?b=c")] {
+            assert_eq!(FileLocation(place.to_owned()).signature_location().as_str(), signature);
+        }
+    }
+}

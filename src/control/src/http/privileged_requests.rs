@@ -1,0 +1,100 @@
+//! Registration, which proves to the server that a privileged process registers, and the secrets released afterwards.
+
+use super::HttpControlPlane;
+use crate::api_types::{REQUEST_ID, RegisterRequest};
+use crate::retry::{AttemptResult, PATIENT, RetryPolicy};
+use ::http::Request;
+use ::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use common::error::{Context, Phase, Result};
+use linux::http;
+use model::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
+use reqwest::Method;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// Id of the received allocation, with the fields that the server releases separately.
+#[derive(Debug, Clone, Default)]
+pub struct SeparateSecretFields {
+    pub allocation: String,
+    pub fields: Vec<SecretField>,
+}
+
+impl HttpControlPlane {
+    /// Registers from a privileged source port.
+    pub(super) fn register_privileged(
+        &self,
+        register: &RegisterRequest,
+        retries: RetryPolicy,
+        patience: Duration,
+    ) -> Result<()> {
+        let body = serde_json::to_vec(register).context(Phase::Control, || "serialize the registration")?;
+        retries.run_attempts(|| {
+            let (what, id) = self.next_request_id("register");
+            let request = Request::post(format!("{}/v1/machine/register", self.url))
+                .header(AUTHORIZATION, format!("Bearer {}", self.token))
+                .header(CONTENT_TYPE, "application/json")
+                .header(REQUEST_ID, id);
+            let request = match request.body(body.clone()) {
+                Ok(request) => request,
+                Err(error) => return AttemptResult::Never(self.unreachable_error(&what, error)),
+            };
+            match http::privileged::send_privileged(request, patience) {
+                Ok(answer) if answer.status().is_success() => AttemptResult::Done(()),
+                Ok(answer) => {
+                    let refusal = self.status_error(&what, answer.status(), &String::from_utf8_lossy(answer.body()));
+                    if http::is_retryable(answer.status()) {
+                        AttemptResult::Again(refusal)
+                    } else {
+                        AttemptResult::Never(refusal)
+                    }
+                }
+                Err(error) if http::is_untrusted_certificate(&error) => {
+                    AttemptResult::Never(self.unreachable_error(&what, error))
+                }
+                Err(error) => AttemptResult::Again(self.unreachable_error(&what, error)),
+            }
+        })
+    }
+
+    /// Fetches the secrets for this purpose. Returns `None` if the allocation contains them or has none.
+    pub(super) fn request_secrets(
+        &self,
+        purpose: SecretPurpose,
+        patience: Duration,
+    ) -> Result<Option<ReleasedSecrets>> {
+        let separate = self.separate.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if !separate.fields.iter().any(|field| field.purpose() == purpose) {
+            return Ok(None);
+        }
+        let what = "fetch the secrets of the allocation";
+        let request = SecretsRequest { allocationuuid: separate.allocation, purpose };
+        let send = || self.build_request(Method::POST, &self.machine_path("/secrets")).json(&request);
+        let response = self.request_reregistering(PATIENT, what, patience, send)?;
+        let text = response.text().map_err(|error| self.unreachable_error(what, error.without_url()))?;
+        serde_json::from_slice(text.as_bytes()).map(Some).map_err(|error| self.parse_error(what, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{control, lines};
+    use super::*;
+    use crate::ControlPlane;
+
+    #[test]
+    fn secrets_are_fetched_only_if_the_control_plane_releases_them_separately() {
+        const MACHINE: &str = r#"{"id": "m-1", "allocation": {"allocationuuid": "a-1", "hostname": "h", "image": {"id": "i", "url": "u"},
+            "filesystemlayout": {}, "separate_secrets": ["user_data", "console_password"]}}"#;
+        let (control, server) = control(&[(200, MACHINE), (200, r#"{"user_data": "the-user-data"}"#), (409, "{}")]);
+        assert_eq!(control.fetch_secrets(SecretPurpose::System).unwrap(), None, "no allocation was received");
+        control.fetch_machine().unwrap();
+        for purpose in [SecretPurpose::DiskKey, SecretPurpose::Image] {
+            assert_eq!(control.fetch_secrets(purpose).unwrap(), None);
+        }
+        let released = control.fetch_secrets(SecretPurpose::System).unwrap().unwrap();
+        assert_eq!(released.user_data.reveal(), "the-user-data");
+        assert!(control.fetch_secrets(SecretPurpose::System).unwrap_err().is_denial());
+        assert_eq!(lines(&server)[1..], ["POST /v1/machine/m-1/secrets"; 2]);
+        assert_eq!(server.requests()[1].body, r#"{"allocationuuid":"a-1","purpose":"system"}"#);
+    }
+}

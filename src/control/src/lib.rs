@@ -1,0 +1,187 @@
+//! Control plane, which assigns an allocation to this machine and receives its events: a server over HTTP, or a file. The installation is
+//! independent of the variant.
+
+pub mod api_types;
+pub mod boot_digest;
+mod file;
+mod http;
+pub mod metal;
+pub mod retry;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use file::{FileControl, SignatureVerifier};
+pub use http::HttpControlPlane;
+pub use metal::MetalControlPlane;
+
+use common::error::{Error, Phase, Result};
+use model::allocation::{AssignedMachine, ReleasedSecrets, SecretPurpose};
+use model::install_marker::RecordedDisk;
+use model::install_report::{InstallResult, ProgressEvent};
+use model::inventory::Inventory;
+use model::migration::MigrationReport;
+use plan::pool_disks::KnownDisk;
+use plan::{RecordSource, StageExtents};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Attempt that is about to destroy data.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AttemptNotice<'a> {
+    /// Id of the allocation, or empty if the disks of an unallocated machine are erased.
+    pub allocation: &'a str,
+    /// Id of the order of a reinstall.
+    pub order: Option<&'a str>,
+    /// Disks that the layout currently selects. The next attempt must select the same ones.
+    pub disks: &'a [RecordedDisk],
+    /// Extents that each stage may write, for a control plane that records them.
+    pub extents: &'a [StageExtents],
+    /// Hash of the approval that the plan was compared with.
+    pub approved: Option<&'a str>,
+    /// `sha256:HEX` of the secret that the install marker of this attempt will contain.
+    pub secret_digest: Option<&'a str>,
+}
+
+/// Control plane from the point of view of one machine.
+pub trait ControlPlane: Send + Sync {
+    /// Registers this machine.
+    ///
+    /// # Errors
+    /// Fails if the control plane is unreachable within its bounded retries, or rejects the registration.
+    fn register_machine(&self, inventory: &Inventory) -> Result<()>;
+
+    /// Waits for an allocation, for at most `patience`. Returns whether there is one.
+    ///
+    /// # Errors
+    /// Fails as [`ControlPlane::register_machine`] does.
+    fn wait_for_allocation(&self, patience: Duration) -> Result<bool>;
+
+    /// Returns the machine with its allocation.
+    ///
+    /// # Errors
+    /// Fails as [`ControlPlane::register_machine`] does.
+    fn fetch_machine(&self) -> Result<AssignedMachine>;
+
+    /// Sends an event once, with a short timeout. The default implementation discards it.
+    ///
+    /// # Errors
+    /// Fails if the event was not delivered. The caller drops it.
+    fn send_event(&self, _: &ProgressEvent) -> Result<()> {
+        Ok(())
+    }
+
+    /// Sends a part of the console log once, with a short timeout. `start` is the number of bytes of this boot's log before it. Returns
+    /// false if the control plane does not store logs.
+    ///
+    /// # Errors
+    /// Fails if it was not delivered. The caller may send it again.
+    fn upload_log(&self, _start: u64, _text: &str) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Announces an attempt that is about to destroy data.
+    ///
+    /// # Errors
+    /// Fails as [`ControlPlane::register_machine`] does, or if the order is no longer in force.
+    fn announce_point_of_no_return(&self, notice: &AttemptNotice) -> Result<()>;
+
+    /// Reports the result of an installation. Returns when the report is acknowledged.
+    ///
+    /// # Errors
+    /// Fails if it was not acknowledged within bounded retries.
+    fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement>;
+
+    /// Reports the state of this machine in a migration: its certificate, its port, and its inventory.
+    ///
+    /// # Errors
+    /// Fails as [`ControlPlane::register_machine`] does, or if the order is no longer in force.
+    fn report_migration_state(&self, _: &MigrationReport) -> Result<()> {
+        Err(Error::refusal(Phase::Control, "this control plane does not support the migration of machines"))
+    }
+
+    /// Returns whether the control plane records what is installed. If not, only the marker on the disks does.
+    fn records_installations(&self) -> bool {
+        true
+    }
+
+    /// Returns the secrets for this purpose if the control plane releases them separately. Returns `None` if the allocation contains them.
+    ///
+    /// # Errors
+    /// Fails as [`ControlPlane::register_machine`] does.
+    fn fetch_secrets(&self, _: SecretPurpose) -> Result<Option<ReleasedSecrets>> {
+        Ok(None)
+    }
+
+    /// Returns where earlier installations of this machine's disks are recorded.
+    fn install_memory(&self) -> RecordSource {
+        RecordSource::ControlPlane
+    }
+
+    /// Returns the pool if this machine belongs to one, so that its next owner must not find data of the previous one. Otherwise its disks
+    /// are not touched before it is allocated.
+    fn machine_pool(&self) -> Option<&dyn MachinePool> {
+        None
+    }
+}
+
+/// Control plane that passes machines from one owner to the next.
+pub trait MachinePool {
+    /// Returns whether this machine is allocated. `at_stake`: there is data on its disks, which a wrong "no" would erase.
+    ///
+    /// # Errors
+    /// Fails if it cannot be determined. A missing response is not a "no": nothing may be erased then.
+    fn is_allocated(&self, at_stake: bool) -> Result<bool>;
+
+    /// Returns the recorded disks of earlier boots of this machine.
+    ///
+    /// # Errors
+    /// Fails if a record exists but cannot be read.
+    fn known_disks(&self) -> Result<Vec<KnownDisk>>;
+
+    /// Records these disks for later boots.
+    ///
+    /// # Errors
+    /// Fails if the machine has no storage for the record, or it is full.
+    fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()>;
+}
+
+/// Returns the machine if it is this one. Another one's allocation must not erase this one's disks.
+///
+/// # Errors
+/// Fails if it is another machine.
+fn require_same_machine(machine: AssignedMachine, id: &str) -> Result<AssignedMachine> {
+    match machine.id.eq_ignore_ascii_case(id) {
+        true => Ok(machine),
+        false => {
+            let message = format!(
+                "the allocation is for machine {:?}, but this is machine {id}; nothing will be installed",
+                machine.id
+            );
+            Err(Error::new(Phase::Control, message))
+        }
+    }
+}
+
+/// Response to a report.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ReportAcknowledgement {
+    /// After a failed reinstall: reboot over PXE immediately for another attempt.
+    #[serde(default)]
+    pub retry: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allocation_of_another_machine_is_refused() {
+        let machine = |id: &str| AssignedMachine { id: id.to_owned(), ..AssignedMachine::default() };
+        assert_eq!(require_same_machine(machine("4C-1"), "4c-1").unwrap().id, "4C-1");
+        for other in ["4c-2", ""] {
+            let why = require_same_machine(machine(other), "4c-1").unwrap_err().to_string();
+            assert!(why.contains(other) && why.contains("4c-1"), "{why}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! metal-stack: pixie provides the address and the API version of its control plane. The common part of both versions is here; the
+//! differences are behind [`MetalApi`].
+
+mod clock;
+pub mod event_filter;
+pub mod firmware_record;
+mod loki;
+pub mod pixie_config;
+pub mod registration;
+pub mod v1;
+pub mod v2;
+
+use super::retry::PATIENT;
+use super::{AttemptNotice, ControlPlane, MachinePool, ReportAcknowledgement};
+use common::error::{Error, Phase, Result};
+use common::output;
+use event_filter::EventFilter;
+use firmware_record::FirmwareRecord;
+use linux::efi;
+use loki::LokiUpload;
+use model::allocation::AssignedMachine;
+use model::install_report::{EventName, InstallResult, ProgressEvent};
+use model::inventory::Inventory;
+use plan::pool_disks::KnownDisk;
+use registration::MachineRegistration;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Alphabet of passwords, without characters that look alike on a console.
+const LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
+/// Length of a password.
+const PASSWORD: usize = 16;
+
+/// Time to upload the last logs before the machine reboots.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Placeholder for a console password that an earlier boot generated.
+const MADE_BEFORE: &str = "not known: this boot found the machine installed";
+
+/// Version of metal-stack's API, for one machine. Each call has a suitable timeout and retries. Errors are those of the methods of
+/// [`ControlPlane`].
+pub trait MetalApi: Send + Sync {
+    /// Registers the machine.
+    ///
+    /// # Errors
+    /// Fails if the control plane is unreachable or rejects the registration.
+    fn register_machine(&self, registration: &MachineRegistration) -> Result<()>;
+
+    /// See [`MachinePool::is_allocated`].
+    ///
+    /// # Errors
+    /// Fails if it cannot be determined.
+    fn is_allocated(&self, at_stake: bool) -> Result<bool>;
+
+    /// Returns the sizes of the disks at the last registration, in bytes. Empty if the control plane does not provide them.
+    fn registered_disks(&self) -> Vec<u64>;
+
+    /// Waits for an allocation, for at most `patience`.
+    ///
+    /// # Errors
+    /// Fails permanently; transient errors are retried.
+    fn wait_for_allocation(&self, patience: Duration) -> Result<bool>;
+
+    /// Returns the machine as last received.
+    ///
+    /// # Errors
+    /// Fails as [`MetalApi::register_machine`] does.
+    fn fetch_machine(&self) -> Result<AssignedMachine>;
+
+    /// Sends an event.
+    ///
+    /// # Errors
+    /// Fails if the event was not delivered.
+    fn send_event(&self, name: EventName, message: &str) -> Result<()>;
+
+    /// Checks right before the first write that this allocation, or its reinstall, has not been cancelled.
+    ///
+    /// # Errors
+    /// Fails if it was cancelled or this cannot be determined.
+    fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()>;
+
+    /// Reports the end of an installation. There is no report of a failed first installation, only the event [`EventName::Crashed`]. The
+    /// password is `None` if an earlier boot generated it.
+    ///
+    /// # Errors
+    /// Fails if the report was not acknowledged.
+    fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement>;
+}
+
+/// Control plane of metal-stack.
+pub struct MetalControlPlane {
+    api: Box<dyn MetalApi>,
+    machine: String,
+    partition: String,
+    /// Console password of the installed system. The control plane learns it from the report.
+    password: String,
+    /// Whether this boot has started to write, so that `password` is that of the installed system.
+    begun: AtomicBool,
+    told: Mutex<EventFilter>,
+    record: FirmwareRecord,
+    /// Log upload, if configured.
+    loki: Option<LokiUpload>,
+}
+
+impl MetalControlPlane {
+    /// Fetches pixie's configuration, sets the clock, and starts the log upload.
+    ///
+    /// # Errors
+    /// Fails if the configuration cannot be fetched or is unusable.
+    pub fn new(pixie: &str, machine: &str) -> Result<MetalControlPlane> {
+        let config = pixie_config::fetch_config(pixie, machine, PATIENT)?;
+        clock::set_clock(&config, &output::print_line);
+        let (partition, record) = (config.partition.clone(), FirmwareRecord::new(Path::new(efi::VARIABLES)));
+        let api: Box<dyn MetalApi> = match &config.api {
+            pixie_config::ApiCredentials::V2(_) => {
+                Box::new(v2::MetalApiV2::new(pixie, machine, &config, record.clone())?)
+            }
+            pixie_config::ApiCredentials::V1(_) => Box::new(v1::MetalApiV1::new(pixie, machine, &config)?),
+        };
+        let mut control = MetalControlPlane::with_api(api, machine, &partition, record);
+        control.loki = LokiUpload::from_config(&config, machine).map(|mut loki| {
+            loki.redact_secret(&control.password);
+            loki
+        });
+        Ok(control)
+    }
+
+    pub fn with_api(
+        api: Box<dyn MetalApi>,
+        machine: &str,
+        partition: &str,
+        record: FirmwareRecord,
+    ) -> MetalControlPlane {
+        MetalControlPlane {
+            api,
+            machine: machine.to_owned(),
+            partition: partition.to_owned(),
+            password: generate_password(),
+            begun: AtomicBool::default(),
+            told: Mutex::default(),
+            record,
+            loki: None,
+        }
+    }
+}
+
+impl MetalControlPlane {
+    /// Uploads an event, except for the progress of an image. Waits for the upload of the last event before a reboot.
+    fn upload_event(&self, event: &ProgressEvent) {
+        let Some(loki) = self.loki.as_ref().filter(|_| event.progress.is_none()) else { return };
+        let seconds = event.seconds.map(|seconds| format!(" ({seconds:.1} s)")).unwrap_or_default();
+        let stage = event.stage.as_ref().map(|stage| format!("{stage}: ")).unwrap_or_default();
+        loki.add_lines(&format!("{}: {stage}{}{seconds}", event.event, event.message));
+        if matches!(event.event, EventName::Crashed | EventName::BootingNewKernel | EventName::PlannedReboot) {
+            loki.wait_until_sent(LAST_WORDS);
+        }
+    }
+}
+
+fn generate_password() -> String {
+    (0..PASSWORD).map(|_| char::from(LETTERS[fastrand::usize(..LETTERS.len())])).collect()
+}
+
+impl ControlPlane for MetalControlPlane {
+    fn register_machine(&self, inventory: &Inventory) -> Result<()> {
+        self.api.register_machine(&MachineRegistration::new(&self.machine, &self.partition, inventory))
+    }
+
+    fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
+        self.api.wait_for_allocation(patience)
+    }
+
+    fn fetch_machine(&self) -> Result<AssignedMachine> {
+        let mut machine = self.api.fetch_machine()?;
+        if let Some(allocation) = &mut machine.allocation {
+            allocation.console_password.clone_from(&self.password);
+        }
+        Ok(machine)
+    }
+
+    fn send_event(&self, event: &ProgressEvent) -> Result<()> {
+        self.upload_event(event);
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).filter_event(event, Instant::now());
+        told.map_or(Ok(()), |(name, message)| self.api.send_event(name, &message))
+    }
+
+    /// An unallocated machine is only erased if it is still unallocated.
+    fn announce_point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
+        if notice.allocation.is_empty() {
+            return match self.api.is_allocated(false)? {
+                false => Ok(()),
+                true => {
+                    let message = "this machine has been allocated in the meantime; its disks are not erased as those of an unallocated \
+                        machine";
+                    Err(Error::refusal(Phase::Control, message))
+                }
+            };
+        }
+        self.api.confirm_begin(notice)?;
+        self.begun.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {
+        if let Some(loki) = &self.loki {
+            loki.add_lines(&format!("{}\n{}", ended.plan, ended.message));
+        }
+        let is_new = self.begun.load(Ordering::Relaxed);
+        self.api.report_result(ended, is_new.then_some(self.password.as_str()))
+    }
+
+    /// An allocation does not contain whether it is installed; the install marker on the disks does.
+    fn records_installations(&self) -> bool {
+        false
+    }
+
+    fn machine_pool(&self) -> Option<&dyn MachinePool> {
+        Some(self)
+    }
+}
+
+impl MachinePool for MetalControlPlane {
+    fn is_allocated(&self, at_stake: bool) -> Result<bool> {
+        self.api.is_allocated(at_stake)
+    }
+
+    /// Prefers the machine's own record, since a registration overwrites that of the control plane.
+    fn known_disks(&self) -> Result<Vec<KnownDisk>> {
+        let recorded = self.record.read_disks()?;
+        if !recorded.is_empty() {
+            return Ok(recorded);
+        }
+        let registered = self.api.registered_disks().into_iter();
+        Ok(registered.map(|size_bytes| KnownDisk { size_bytes, ..KnownDisk::default() }).collect())
+    }
+
+    fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()> {
+        self.record.write_disks(disks)
+    }
+}

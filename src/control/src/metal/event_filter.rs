@@ -1,0 +1,119 @@
+//! Filter of the events that are sent to metal-stack.
+//!
+//! Its server stores the phase of a machine, and interprets a repeated phase as a crash loop. So each phase is sent once per boot. All
+//! other events are sent as keepalives, at most once a minute.
+//! sign of life, at most one a minute.
+
+use model::install_report::{EventName, ProgressEvent};
+use std::time::{Duration, Instant};
+
+/// Interval of keepalives. The server expects one message a minute, and considers a machine that is silent for some minutes dead.
+const ALIVE: Duration = Duration::from_secs(60);
+
+/// Length limit of a message, which the server shows in a table, in characters.
+const WORDS: usize = 500;
+
+/// Events sent in this boot.
+#[derive(Debug, Default)]
+pub struct EventFilter {
+    phases: Vec<EventName>,
+    /// Time of the last message to the server.
+    last: Option<Instant>,
+}
+
+impl EventFilter {
+    /// Returns the message to send for an event, if any.
+    pub fn filter_event(&mut self, event: &ProgressEvent, now: Instant) -> Option<(EventName, String)> {
+        let is_phase = event.event != EventName::Alive && !self.phases.contains(&event.event);
+        if is_phase {
+            self.phases.push(event.event);
+        } else if self.last.is_some_and(|last| now.duration_since(last) < ALIVE) {
+            return None;
+        }
+        self.last = Some(now);
+        let name = if is_phase { event.event } else { EventName::Alive };
+        Some((name, describe_event(event, is_phase)))
+    }
+}
+
+fn describe_event(event: &ProgressEvent, is_phase: bool) -> String {
+    let message = shorten_message(&event.message);
+    match &event.stage {
+        Some(stage) if !is_phase => format!("{stage}: {message}"),
+        _ => message,
+    }
+}
+
+/// Returns the first line of a message, and its first reason if there are several.
+fn shorten_message(message: &str) -> String {
+    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).take(2).collect();
+    let text = lines.join(" ");
+    match text.char_indices().nth(WORDS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(event: EventName, stage: Option<&str>, message: &str) -> ProgressEvent {
+        let stage = stage.map(str::to_owned);
+        ProgressEvent { event, message: message.to_owned(), stage, seconds: None, progress: None }
+    }
+
+    /// As an installation tells it, with the second in which it does.
+    #[test]
+    fn each_phase_is_told_once_and_all_else_is_a_sign_of_life() {
+        use EventName::{Alive, BootingNewKernel, Crashed, Installing, PlannedReboot, Preparing, Registering, Waiting};
+        let began = Instant::now();
+        let mut told = EventFilter::default();
+        let mut heard = Vec::new();
+        for (second, name, stage, message) in [
+            (0, Preparing, None, "drophammer"),
+            (1, Registering, None, "m"),
+            (2, Registering, Some("storage.wipe"), "begins"),
+            (70, Registering, Some("storage.wipe"), "took 68 s"),
+            (71, Waiting, None, "for an allocation"),
+            (131, Alive, None, "still here"),
+            (132, Installing, None, "debian-12"),
+            (133, Installing, Some("image.burn"), "begins"),
+            (193, Installing, Some("image.burn"), "40 MB of 90 MB"),
+            (194, Installing, Some("image.burn"), "41 MB of 90 MB"),
+            (195, BootingNewKernel, None, "leaving"),
+            (196, BootingNewKernel, None, "leaving"),
+            (197, Crashed, None, "plan: the layout cannot be used:\n  disks[0]: is missing\n  disks[1]: is missing"),
+            (198, PlannedReboot, None, "again"),
+        ] {
+            let now = began + Duration::from_secs(second);
+            heard.extend(
+                told.filter_event(&event(name, stage, message), now).map(|(name, words)| (second, name, words)),
+            );
+        }
+        let heard: Vec<_> = heard.iter().map(|(second, name, words)| (*second, *name, words.as_str())).collect();
+        assert_eq!(
+            heard,
+            [
+                (0, Preparing, "drophammer"),
+                (1, Registering, "m"),
+                (70, Alive, "storage.wipe: took 68 s"),
+                (71, Waiting, "for an allocation"),
+                (131, Alive, "still here"),
+                (132, Installing, "debian-12"),
+                (193, Alive, "image.burn: 40 MB of 90 MB"),
+                (195, BootingNewKernel, "leaving"),
+                (197, Crashed, "plan: the layout cannot be used: disks[0]: is missing"),
+                (198, PlannedReboot, "again"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_sentence_is_no_book() {
+        let (_, words) = EventFilter::default()
+            .filter_event(&event(EventName::Crashed, None, &"ä".repeat(9000)), Instant::now())
+            .unwrap();
+        assert_eq!(words.chars().count(), WORDS + 1);
+    }
+}

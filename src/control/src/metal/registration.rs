@@ -1,0 +1,136 @@
+//! Registration of a machine with metal-stack, independent of the API version.
+
+use model::inventory::{Cpu, Inventory};
+
+/// Length limit of the server for each field, in characters.
+const TEXT: usize = 256;
+
+/// Registration of a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MachineRegistration {
+    pub machine: String,
+    pub partition: String,
+    /// Version of the agent, shown to operators.
+    pub version: String,
+    pub memory_bytes: u64,
+    pub cpus: Vec<Cpu>,
+    /// Device paths and sizes in bytes, by which the server selects a layout.
+    pub disks: Vec<(String, u64)>,
+    pub nics: Vec<RegisteredNic>,
+    pub bios: BiosInfo,
+    pub product: ProductInfo,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BiosInfo {
+    pub vendor: String,
+    pub version: String,
+    pub date: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProductInfo {
+    pub manufacturer: String,
+    pub name: String,
+    pub serial: String,
+}
+
+/// Network interface of the machine, or port of a leaf.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RegisteredNic {
+    pub name: String,
+    pub mac: String,
+    /// Identifier of a leaf's port; empty for an interface of the machine.
+    pub identifier: String,
+    pub hostname: String,
+    pub neighbours: Vec<RegisteredNic>,
+}
+
+impl MachineRegistration {
+    /// Creates the registration from an inventory that contains the LLDP neighbours.
+    pub fn new(machine: &str, partition: &str, inventory: &Inventory) -> MachineRegistration {
+        let system = &inventory.system;
+        let disks = inventory.disks.iter().filter(|disk| !disk.removable);
+        let lo =
+            RegisteredNic { name: "lo".to_owned(), mac: "00:00:00:00:00:00".to_owned(), ..RegisteredNic::default() };
+        let nics = inventory.nics.iter().map(|nic| RegisteredNic {
+            name: nic.name.clone(),
+            mac: nic.mac.clone(),
+            neighbours: nic.neighbours.iter().map(describe_port).collect(),
+            ..RegisteredNic::default()
+        });
+        let cpu =
+            |cpu: &Cpu| Cpu { vendor: shorten_field(&cpu.vendor), model: shorten_field(&cpu.model), ..cpu.clone() };
+        MachineRegistration {
+            machine: machine.to_owned(),
+            partition: partition.to_owned(),
+            version: concat!("drophammer ", env!("CARGO_PKG_VERSION")).to_owned(),
+            memory_bytes: inventory.memory_bytes,
+            cpus: inventory.cpus.iter().map(cpu).collect(),
+            disks: disks.map(|disk| (disk.device.to_string(), disk.size_bytes)).collect(),
+            // The operators' inventories expect the loopback interface.
+            nics: std::iter::once(lo).chain(nics).collect(),
+            bios: BiosInfo {
+                vendor: shorten_field(&system.bios_vendor),
+                version: shorten_field(&system.bios_version),
+                date: shorten_field(&system.bios_date),
+            },
+            product: ProductInfo {
+                manufacturer: shorten_field(&system.vendor),
+                name: shorten_field(&system.product),
+                serial: shorten_field(&system.serial),
+            },
+        }
+    }
+}
+
+/// Returns a leaf's port as metal-stack's own agent reports it: the port id is both MAC and identifier. A name must have at least two
+/// characters.
+fn describe_port(leaf: &model::inventory::lldp::LldpNeighbour) -> RegisteredNic {
+    let name = leaf.display_name();
+    let name = if name.chars().count() < 2 { format!("port {name}") } else { name.to_owned() };
+    RegisteredNic {
+        name: shorten_field(&name).chars().take(128).collect(),
+        mac: leaf.port.clone(),
+        identifier: leaf.port.chars().take(128).collect(),
+        hostname: leaf.hostname.clone(),
+        neighbours: Vec::new(),
+    }
+}
+
+fn shorten_field(text: &str) -> String {
+    text.trim().chars().take(TEXT).collect::<String>().trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::inventory::lldp::LldpNeighbour;
+    use model::inventory::{InventoryDisk, Nic};
+
+    #[test]
+    fn leaves_are_told_by_the_ids_of_their_ports() {
+        let leaf = |port: &str, description: &str| LldpNeighbour {
+            hostname: "leaf01".into(),
+            port: port.into(),
+            description: description.into(),
+            ..LldpNeighbour::default()
+        };
+        let nic = Nic {
+            name: "eth0".into(),
+            mac: "52:54:00:00:00:01".into(),
+            neighbours: vec![leaf("Ethernet4", "rack 7"), leaf("9", "")],
+            ..Nic::default()
+        };
+        let stick = InventoryDisk { device: "/dev/sdb".into(), removable: true, ..InventoryDisk::default() };
+        let disk = InventoryDisk { device: "/dev/sda".into(), size_bytes: 7, ..InventoryDisk::default() };
+        let inventory = Inventory { nics: vec![nic], disks: vec![disk, stick], ..Inventory::default() };
+        let registration = MachineRegistration::new("m", "fra", &inventory);
+        assert_eq!(registration.disks, [("/dev/sda".to_owned(), 7)]);
+        let [lo, eth0] = &registration.nics[..] else { panic!("{registration:?}") };
+        assert_eq!((lo.name.as_str(), lo.mac.as_str()), ("lo", "00:00:00:00:00:00"));
+        let ports: Vec<_> = eth0.neighbours.iter().map(|port| (port.name.as_str(), port.identifier.as_str())).collect();
+        assert_eq!(ports, [("rack 7", "Ethernet4"), ("port 9", "9")]);
+        assert_eq!((eth0.neighbours[0].mac.as_str(), eth0.neighbours[0].hostname.as_str()), ("Ethernet4", "leaf01"));
+    }
+}

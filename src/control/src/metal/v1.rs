@@ -1,0 +1,404 @@
+//! metal-stack's API v1: gRPC with a certificate that all machines share, and one signed REST request.
+//!
+//! Its control plane supports reinstalls but does not count their attempts, so the machine does ([`reinstall_note`]).
+
+mod grpc;
+mod messages;
+mod protobuf;
+pub mod reinstall_note;
+mod rest;
+#[cfg(test)]
+mod tests;
+
+use super::pixie_config::{self, PixieConfig};
+use super::registration::MachineRegistration;
+use super::{AttemptNotice, MADE_BEFORE, MetalApi, ReportAcknowledgement};
+use crate::retry::{AttemptResult, ONCE, PATIENT, RetryPolicy};
+use common::error::{Error, Phase, Result};
+use grpc::{GrpcCall, GrpcClient, GrpcFailure, StreamEvent};
+use linux::efi;
+use linux::http;
+use model::allocation::{Allocation, AssignedMachine, OrderedReinstall};
+use model::install_marker::AttemptRecord;
+use model::install_report::{EventName, InstallOutcome, InstallResult};
+use plan::StageName;
+pub(super) use reinstall_note::ReinstallNoteStore;
+use reinstall_note::{ATTEMPTS, ReinstallNote};
+use rest::RestClient;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Timeout of a request.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Timeout of an event, which is sent only once.
+const EVENT: Duration = Duration::from_secs(5);
+
+/// Timeouts and retries. Tests use shorter ones.
+#[derive(Debug, Clone, Copy)]
+pub struct V1Timeouts {
+    pub retries: RetryPolicy,
+    /// Pause after a stream that ended with an error or without an allocation.
+    pub pause: Duration,
+    /// Timeout of a silent stream. The server sends a message every 5 seconds.
+    pub silence: Duration,
+}
+
+const PACE: V1Timeouts =
+    V1Timeouts { retries: PATIENT, pause: Duration::from_secs(3), silence: Duration::from_secs(30) };
+
+/// Connections to the control plane, created from one configuration.
+struct V1Connections {
+    grpc: GrpcClient,
+    rest: RestClient,
+}
+
+/// Client of API v1.
+pub struct MetalApiV1 {
+    pixie: String,
+    machine: String,
+    /// Connections, recreated with a new configuration from pixie if credentials are rejected.
+    ways: Mutex<Arc<V1Connections>>,
+    /// Open `Wait` stream. A machine is only allocated while its stream is open, so it stays open between waits.
+    stream: Mutex<Option<GrpcCall>>,
+    /// Machine as last received.
+    seen: Mutex<Option<AssignedMachine>>,
+    memory: ReinstallNoteStore,
+    /// Note of this boot's reinstall, whose attempt has been counted.
+    note: Mutex<Option<ReinstallNote>>,
+    pace: V1Timeouts,
+}
+
+impl MetalApiV1 {
+    /// Creates a client with the default timeouts.
+    ///
+    /// # Errors
+    /// Fails if the certificates or the key of the configuration are malformed.
+    pub fn new(pixie: &str, machine: &str, config: &PixieConfig) -> Result<MetalApiV1> {
+        MetalApiV1::with_timeouts(pixie, machine, config, ReinstallNoteStore::new(Path::new(efi::VARIABLES)), PACE)
+    }
+
+    pub fn with_timeouts(
+        pixie: &str,
+        machine: &str,
+        config: &PixieConfig,
+        memory: ReinstallNoteStore,
+        pace: V1Timeouts,
+    ) -> Result<MetalApiV1> {
+        Ok(MetalApiV1 {
+            pixie: pixie.to_owned(),
+            machine: machine.to_owned(),
+            ways: Mutex::new(Arc::new(connect_apis(config)?)),
+            stream: Mutex::default(),
+            seen: Mutex::default(),
+            memory,
+            note: Mutex::default(),
+            pace,
+        })
+    }
+
+    fn current_connections(&self) -> Arc<V1Connections> {
+        lock_mutex(&self.ways).clone()
+    }
+
+    /// Fetches a new configuration from pixie. A failure is only logged, since the next attempt may succeed.
+    fn renew_connections(&self) {
+        match pixie_config::fetch_config(&self.pixie, &self.machine, ONCE).and_then(|config| connect_apis(&config)) {
+            Ok(ways) => *lock_mutex(&self.ways) = Arc::new(ways),
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+
+    /// Sends a request with retries. If a certificate may have been rejected, fetches a new configuration.
+    fn call_with_retries(
+        &self,
+        retries: RetryPolicy,
+        method: &str,
+        question: &[u8],
+        patience: Duration,
+    ) -> Result<Vec<u8>> {
+        retries.run_attempts(|| {
+            match self.current_connections().grpc.call_unary(&boot_service_method(method), question.to_vec(), patience)
+            {
+                Ok(answer) => AttemptResult::Done(answer),
+                Err(failure @ GrpcFailure::Certificate(_)) => {
+                    self.renew_connections();
+                    AttemptResult::Again(failure.into_error())
+                }
+                Err(GrpcFailure::Passing(error)) => AttemptResult::Again(error),
+                Err(GrpcFailure::Unknown(error)) => AttemptResult::Never(error),
+            }
+        })
+    }
+
+    /// Reads the machine over REST, with retries.
+    fn read_with_retries<T>(&self, retries: RetryPolicy, read: fn(&[u8]) -> serde_json::Result<T>) -> Result<T> {
+        retries.run_attempts(|| match self.current_connections().rest.fetch_machine(&self.machine, read) {
+            Ok(machine) => AttemptResult::Done(machine),
+            Err(failure @ rest::RestFailure::Signature(_)) => {
+                self.renew_connections();
+                AttemptResult::Again(failure.into_error())
+            }
+            Err(rest::RestFailure::Passing(error)) => AttemptResult::Again(error),
+            Err(rest::RestFailure::Lasting(error)) => AttemptResult::Never(error),
+        })
+    }
+
+    /// Fetches the machine, with its current allocation, from the control plane.
+    fn fetch_current_machine(&self, retries: RetryPolicy) -> Result<AssignedMachine> {
+        let machine = self.read_with_retries(retries, rest::parse_machine)?;
+        let about = |what: &str| Err(Error::refusal(Phase::Control, format!("the control plane's response {what}")));
+        // A response with another machine's allocation would otherwise have this one erased.
+        if !machine.id.eq_ignore_ascii_case(&self.machine) {
+            return about(&format!("is for machine {}, but this is machine {}", machine.id, self.machine));
+        }
+        if machine.allocation.as_ref().is_some_and(|allocation| allocation.id.is_empty()) {
+            return about("lacks an allocationuuid, which the install marker requires");
+        }
+        *lock_mutex(&self.seen) = Some(machine.clone());
+        Ok(machine)
+    }
+
+    /// Listens to the `Wait` stream for at most `patience`. Returns whether the server ended it without an error, which means that the
+    /// machine is allocated.
+    fn listen_for_allocation(&self, patience: Duration) -> Result<bool, GrpcFailure> {
+        let mut stream = lock_mutex(&self.stream);
+        let end = Instant::now() + patience;
+        let mut call = match stream.take() {
+            Some(call) => call,
+            None => self.current_connections().grpc.start_call(
+                &boot_service_method("Wait"),
+                messages::encode_machine_id(&self.machine),
+                ANSWER,
+            )?,
+        };
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match call.next_event(self.pace.silence.min(left))? {
+                StreamEvent::End => return Ok(true),
+                StreamEvent::Message(_) | StreamEvent::Silence if Instant::now() >= end => {
+                    *stream = Some(call);
+                    return Ok(false);
+                }
+                StreamEvent::Message(_) => {}
+                StreamEvent::Silence => {
+                    let message = format!("Wait: no message for {} s", self.pace.silence.as_secs());
+                    return Err(GrpcFailure::Passing(Error::new(Phase::Control, message)));
+                }
+            }
+        }
+    }
+
+    fn pause_with_reason(&self, why: &str) {
+        let pause = http::add_jitter(self.pace.pause * 2);
+        tracing::info!("{why}; waiting again in {:.1} s", pause.as_secs_f64());
+        thread::sleep(pause);
+    }
+
+    /// Returns the order for the reinstall flag, with the machine's note of it. Counts the attempt once per boot, before any action.
+    fn build_order(&self, allocation: &Allocation) -> Result<OrderedReinstall> {
+        let mut note = lock_mutex(&self.note);
+        let counted = note.take().filter(|note| note.allocation == allocation.id && note.image == allocation.image.id);
+        let counted = match counted {
+            Some(counted) => counted,
+            None => {
+                let counted =
+                    ReinstallNote::with_boot_counted(self.memory.read_note()?, &allocation.id, &allocation.image.id);
+                self.write_note(&counted);
+                counted
+            }
+        };
+        let ReinstallNote { attempt, order, disks, attempt_record, .. } = note.insert(counted).clone();
+        let (begun, id, attempts) = (order.is_some(), order.unwrap_or_default(), ATTEMPTS);
+        Ok(OrderedReinstall { id, attempt, attempts, begun, disks, attempt_record, ..OrderedReinstall::default() })
+    }
+
+    /// Writes the note. Returns false if it cannot be written; there is no further attempt then.
+    fn write_note(&self, note: &ReinstallNote) -> bool {
+        let noted = self.memory.write_note(note);
+        noted.inspect_err(|error| tracing::warn!("{error}; this reinstall has only one attempt")).is_ok()
+    }
+
+    /// Rules out further attempts, which would take the current contents of the disks for those to be preserved.
+    fn rule_out_attempts(&self) {
+        if let Some(note) = lock_mutex(&self.note).as_mut() {
+            note.attempt = note.attempt.max(ATTEMPTS);
+            self.write_note(note);
+        }
+    }
+
+    fn delete_note(&self) {
+        lock_mutex(&self.note).take();
+        if let Err(error) = self.memory.delete_note() {
+            tracing::warn!("{error}");
+        }
+    }
+
+    fn abort_reinstall(&self, wiped: bool) -> Result<()> {
+        self.call_with_retries(
+            self.pace.retries,
+            "AbortReinstall",
+            &messages::encode_abort_reinstall(&self.machine, wiped),
+            ANSWER,
+        )
+        .map(drop)
+    }
+}
+
+fn connect_apis(config: &PixieConfig) -> Result<V1Connections> {
+    let pixie_config::ApiCredentials::V1(api) = &config.api else {
+        return Err(Error::new(Phase::Control, "pixie's configuration is now for another version of the API"));
+    };
+    let grpc = GrpcClient::new(&api.address, &api.ca_cert, &api.cert, &api.key)?;
+    Ok(V1Connections { grpc, rest: RestClient::new(api)? })
+}
+
+fn boot_service_method(method: &str) -> String {
+    format!("api.v1.BootService/{method}")
+}
+
+/// Locks the mutex. A panic while it was locked leaves no inconsistent state here.
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MetalApi for MetalApiV1 {
+    /// Requests the superuser password too, as the control plane expects, although no BMC is configured here.
+    fn register_machine(&self, registration: &MachineRegistration) -> Result<()> {
+        if let Err(error) = self.call_with_retries(ONCE, "SuperUserPassword", &[], ANSWER) {
+            tracing::info!("{error}");
+        }
+        let answer = self.call_with_retries(
+            self.pace.retries,
+            "Register",
+            &messages::encode_registration(registration),
+            ANSWER,
+        )?;
+        match messages::read_size(&answer).as_deref() {
+            None | Some("" | "unknown") => {
+                tracing::warn!("the control plane found no size for this machine, so it cannot be allocated by size");
+            }
+            Some(size) => tracing::info!("registered, with the size {size}"),
+        }
+        Ok(())
+    }
+
+    fn is_allocated(&self, _: bool) -> Result<bool> {
+        Ok(self.fetch_current_machine(self.pace.retries)?.allocation.is_some())
+    }
+
+    /// Returns an empty list for a machine that has never registered, which is unknown.
+    fn registered_disks(&self) -> Vec<u64> {
+        let registered = self.read_with_retries(self.pace.retries, rest::read_registered_disks);
+        registered.inspect_err(|error| tracing::info!("cannot fetch the registered disks: {error}")).unwrap_or_default()
+    }
+
+    /// Retries after a stream that ended with an error or a server that is temporarily unreachable. Both are normal.
+    fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
+        match self.listen_for_allocation(patience) {
+            Ok(true) => match self.fetch_current_machine(ONCE) {
+                Ok(machine) if machine.allocation.is_some() => return Ok(true),
+                Ok(_) => self.pause_with_reason("Wait ended without an allocation"),
+                Err(error) if error.is_refusal() => return Err(error),
+                Err(error) => self.pause_with_reason(&error.to_string()),
+            },
+            Ok(false) => {}
+            Err(failure) => {
+                if matches!(failure, GrpcFailure::Certificate(_)) {
+                    self.renew_connections();
+                }
+                self.pause_with_reason(&failure.into_error().to_string());
+            }
+        }
+        Ok(false)
+    }
+
+    fn fetch_machine(&self) -> Result<AssignedMachine> {
+        let seen = lock_mutex(&self.seen).clone();
+        let mut machine = match seen {
+            Some(machine) => machine,
+            None => self.fetch_current_machine(self.pace.retries)?,
+        };
+        if let Some(allocation) = machine.allocation.as_mut().filter(|allocation| allocation.reinstall) {
+            allocation.order = Some(self.build_order(allocation)?);
+        }
+        Ok(machine)
+    }
+
+    fn send_event(&self, name: EventName, message: &str) -> Result<()> {
+        let event = messages::encode_event(&self.machine, name, message, SystemTime::now());
+        let answer = self
+            .current_connections()
+            .grpc
+            .call_unary("api.v1.EventService/Send", event, EVENT)
+            .map_err(GrpcFailure::into_error)?;
+        match messages::read_rejected_events(&answer)[..] {
+            [] => Ok(()),
+            _ => Err(Error::new(Phase::Control, format!("the control plane did not accept the event {name}"))),
+        }
+    }
+
+    /// Notes the disks before the first write: the next attempt finds no marker on them.
+    fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
+        let now = self.fetch_current_machine(self.pace.retries)?.allocation;
+        let reinstall = notice.order.is_some();
+        let still = now.is_some_and(|now| now.id == notice.allocation && now.reinstall == reinstall);
+        if !still {
+            let what = if reinstall { "the reinstall of allocation" } else { "allocation" };
+            let message = format!("{what} {} is no longer in force. Nothing was written", notice.allocation);
+            return Err(Error::refusal(Phase::Control, message));
+        }
+        if let Some(note) = lock_mutex(&self.note).as_mut().filter(|_| reinstall) {
+            (note.order, note.disks) = (notice.order.map(str::to_owned), notice.disks.to_vec());
+            let image = Some(note.image.clone());
+            let secret_digest = notice.secret_digest.map(str::to_owned);
+            note.attempt_record = secret_digest.map(|secret_digest| AttemptRecord { secret_digest, image });
+            self.write_note(note);
+        }
+        Ok(())
+    }
+
+    /// Reports a success; the server ignores all other contents of a report. A failed reinstall is aborted if the old system is intact.
+    /// Otherwise the flag remains set, and the next boot is the next attempt.
+    fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement> {
+        let allocation = lock_mutex(&self.seen).as_ref().and_then(|machine| machine.allocation.clone());
+        let allocation = allocation.filter(|allocation| allocation.id == ended.allocation);
+        let reinstall = allocation.as_ref().is_some_and(|allocation| allocation.reinstall);
+        let is_known = !reinstall && allocation.as_ref().is_some_and(|allocation| allocation.succeeded);
+        match &ended.outcome {
+            // Booted by accident. The server has the report already, and another one would overwrite the password.
+            InstallOutcome::Succeeded { .. } if console_password.is_none() && is_known => {}
+            InstallOutcome::Succeeded { boot, .. } => {
+                let console_password = console_password.unwrap_or(MADE_BEFORE);
+                let image = allocation.map(|allocation| allocation.image.id).unwrap_or_default();
+                let report = messages::encode_report(&self.machine, &image, boot, console_password, &ended.message);
+                self.call_with_retries(self.pace.retries, "Report", &report, ANSWER)?;
+                self.delete_note();
+            }
+            // The installation is complete but its report was rejected. The machine does not reboot.
+            InstallOutcome::FailedBegun(failed) if failed.stage == StageName::ReportFinal.as_str() => {}
+            // Without a marker, only this machine's note proves that no earlier attempt has written.
+            InstallOutcome::FailedUntouched(failed)
+                if reinstall && (!failed.unmarked || matches!(self.memory.read_note(), Ok(Some(_)))) =>
+            {
+                self.abort_reinstall(false)?;
+                self.delete_note();
+            }
+            InstallOutcome::FailedUntouched(failed) | InstallOutcome::FailedBegun(failed) if reinstall => {
+                if failed.stage == StageName::StorageProveKept.as_str() {
+                    self.rule_out_attempts();
+                }
+                self.abort_reinstall(true)?;
+                let again = |note: &ReinstallNote| {
+                    note.attempt < ATTEMPTS
+                        && note.order.is_some()
+                        && self.memory.read_note().is_ok_and(|read| read.as_ref() == Some(note))
+                };
+                return Ok(ReportAcknowledgement { retry: lock_mutex(&self.note).as_ref().is_some_and(again) });
+            }
+            InstallOutcome::FailedUntouched(_) | InstallOutcome::FailedBegun(_) => {}
+        }
+        Ok(ReportAcknowledgement::default())
+    }
+}

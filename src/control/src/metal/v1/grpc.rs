@@ -1,0 +1,414 @@
+//! gRPC over HTTP/2 (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>), limited to what a machine needs: unary calls and a
+//! server stream, with a client certificate.
+//!
+//! Each call has its own connection. Calls are few, and no dead connection must be detected.
+
+use bytes::Bytes;
+use common::error::{Context, Error, Phase, Result};
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, Request, StatusCode};
+use linux::http::is_untrusted_certificate;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::error::Error as StdError;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// Timeout of the TLS connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Size limit of a message. The server's messages have a few hundred bytes.
+const MESSAGE_BYTES: u32 = 1 << 20;
+const HEADER_BYTES: u32 = 64 << 10;
+
+/// Length limit of a server's error message, in characters.
+const WORDS: usize = 500;
+
+/// Length of a message's prefix, whose first byte is the compression flag.
+const PREFIX: usize = 5;
+
+/// Address and TLS configuration of a server.
+pub struct GrpcClient {
+    tls: Arc<ClientConfig>,
+    /// Host and port.
+    address: String,
+    name: ServerName<'static>,
+}
+
+/// Reason why a call failed.
+#[derive(Debug)]
+pub enum GrpcFailure {
+    /// The certificate of either end is not trusted by the other. New ones may be.
+    Certificate(Error),
+    /// The server does not have this method.
+    Unknown(Error),
+    /// A retry may succeed. The server's error codes do not distinguish this.
+    Passing(Error),
+}
+
+impl GrpcFailure {
+    pub fn into_error(self) -> Error {
+        match self {
+            GrpcFailure::Certificate(error) | GrpcFailure::Unknown(error) | GrpcFailure::Passing(error) => error,
+        }
+    }
+}
+
+/// Event of a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub enum StreamEvent {
+    Message(Vec<u8>),
+    /// Regular end.
+    End,
+    /// Timeout; the stream is still open.
+    Silence,
+}
+
+/// Call in progress.
+pub struct GrpcCall {
+    runtime: Runtime,
+    method: String,
+    address: String,
+    /// Response, until its header has been received.
+    response: Option<ResponseFuture>,
+    body: Option<RecvStream>,
+    /// Incomplete message.
+    rest: Vec<u8>,
+    /// Keeps the connection open.
+    _connection: SendRequest<Bytes>,
+}
+
+impl GrpcClient {
+    /// Creates a client. `ca`, `cert` and `key` are PEM.
+    ///
+    /// # Errors
+    /// Fails if one of them is malformed or they do not match.
+    pub fn new(address: &str, ca: &str, cert: &str, key: &str) -> Result<GrpcClient> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host)
+            .context(Phase::Control, || format!("address {address} of pixie's configuration"))?;
+        Ok(GrpcClient { tls: Arc::new(build_tls_config(ca, cert, key)?), address: address.to_owned(), name })
+    }
+
+    /// Makes a unary call.
+    ///
+    /// # Errors
+    /// Fails if the server is unreachable or returns an error.
+    pub fn call_unary(&self, method: &str, question: Vec<u8>, patience: Duration) -> Result<Vec<u8>, GrpcFailure> {
+        let mut call = self.start_call(method, question, patience)?;
+        let mut answer = Vec::new();
+        loop {
+            match call.next_event(patience)? {
+                StreamEvent::Message(message) => answer = message,
+                StreamEvent::End => return Ok(answer),
+                StreamEvent::Silence => {
+                    let message = format!("{method}: no answer from {} in {} s", self.address, patience.as_secs());
+                    return Err(GrpcFailure::Passing(Error::new(Phase::Control, message)));
+                }
+            }
+        }
+    }
+
+    /// Starts a call, whose messages the caller then reads.
+    ///
+    /// # Errors
+    /// Fails if the server is unreachable.
+    pub fn start_call(&self, method: &str, question: Vec<u8>, patience: Duration) -> Result<GrpcCall, GrpcFailure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| self.connection_failure(method, &error))?;
+        let connected = runtime.block_on(async { timeout(patience.min(CONNECT), self.open_connection(method)).await });
+        let mut connection = match connected {
+            Ok(connection) => connection?,
+            Err(_) => {
+                let message = format!("{method}: no connection to {}", self.address);
+                return Err(GrpcFailure::Passing(Error::new(Phase::Control, message)));
+            }
+        };
+        let request = Request::post(format!("https://{}/{method}", self.address));
+        let request = request.header("content-type", "application/grpc").header("te", "trailers");
+        let request = request.header("user-agent", concat!("drophammer/", env!("CARGO_PKG_VERSION")));
+        let request = request.body(()).map_err(|error| self.connection_failure(method, &error))?;
+        let sent = runtime.block_on(async {
+            let (response, mut body) = connection.send_request(request, false)?;
+            body.send_data(frame_message(&question), true)?;
+            Ok(response)
+        });
+        let response = sent.map_err(|error: h2::Error| self.broken_connection_failure(method, &error))?;
+        Ok(GrpcCall {
+            runtime,
+            method: method.to_owned(),
+            address: self.address.clone(),
+            response: Some(response),
+            body: None,
+            rest: Vec::new(),
+            _connection: connection,
+        })
+    }
+
+    async fn open_connection(&self, method: &str) -> Result<SendRequest<Bytes>, GrpcFailure> {
+        let stream =
+            TcpStream::connect(&self.address).await.map_err(|error| self.connection_failure(method, &error))?;
+        // Messages are small and written at once.
+        let _ = stream.set_nodelay(true);
+        let connected = TlsConnector::from(self.tls.clone()).connect(self.name.clone(), stream).await;
+        let stream = connected.map_err(|error| match is_untrusted_certificate(&error) {
+            true => {
+                let who = "has a certificate of an authority that is not in pixie's configuration, or for another host";
+                self.certificate_failure(method, who, error)
+            }
+            false => self.broken_connection_failure(method, &error),
+        })?;
+        let mut builder = h2::client::Builder::new();
+        builder.max_header_list_size(HEADER_BYTES).enable_push(false);
+        let shaken = builder.handshake(stream).await.map_err(|error| self.broken_connection_failure(method, &error))?;
+        let (connection, driver) = shaken;
+        // The driver also answers the server's pings. Errors are reported by the streams.
+        tokio::spawn(async move { drop(driver.await) });
+        connection.ready().await.map_err(|error| self.broken_connection_failure(method, &error))
+    }
+
+    fn connection_failure(&self, method: &str, error: &(dyn StdError + 'static)) -> GrpcFailure {
+        let message = format!("{method}: no connection to {}: {error}", self.address);
+        GrpcFailure::Passing(Error::new(Phase::Control, message))
+    }
+
+    fn certificate_failure(&self, method: &str, who: &str, error: std::io::Error) -> GrpcFailure {
+        GrpcFailure::Certificate(Error::with_source(Phase::Control, format!("{method}: {} {who}", self.address), error))
+    }
+
+    fn broken_connection_failure(&self, method: &str, error: &(dyn StdError + 'static)) -> GrpcFailure {
+        broken_connection_failure(method, &self.address, error)
+    }
+}
+
+/// Classifies a broken connection. With TLS 1.3, a server verifies the client's certificate only after the client considers the handshake
+/// complete. So a connection that ends before the first response may mean a rejected certificate.
+fn broken_connection_failure(method: &str, address: &str, error: &(dyn StdError + 'static)) -> GrpcFailure {
+    let message = format!(
+        "{method}: {address} closed the connection without a response, possibly because it rejects this machine's certificate: {error}"
+    );
+    GrpcFailure::Certificate(Error::new(Phase::Control, message))
+}
+
+fn build_tls_config(ca: &str, cert: &str, key: &str) -> Result<ClientConfig> {
+    let what = |name: &str| format!("{name} of pixie's configuration");
+    let certificates = |name: &str, pem: &str| -> Result<Vec<CertificateDer<'static>>> {
+        let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+        let all = all.context(Phase::Control, || what(name))?;
+        let none = || Error::new(Phase::Control, what(name) + " contains no certificate");
+        Some(all).filter(|all| !all.is_empty()).ok_or_else(none)
+    };
+    let mut roots = RootCertStore::empty();
+    for root in certificates("ca_cert", ca)? {
+        roots.add(root).context(Phase::Control, || what("ca_cert"))?;
+    }
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).context(Phase::Control, || what("key"))?;
+    let chain = certificates("cert", cert)?;
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|config| config.with_root_certificates(roots).with_client_auth_cert(chain, key));
+    let mut config = config.context(Phase::Control, || what("cert and key"))?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+fn frame_message(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&[0][..], &length.to_be_bytes(), message].concat().into()
+}
+
+impl GrpcCall {
+    /// Reads the next event.
+    ///
+    /// # Errors
+    /// Fails if the stream was cut or ended with an error.
+    pub fn next_event(&mut self, patience: Duration) -> Result<StreamEvent, GrpcFailure> {
+        match run_with_timeout(
+            &self.runtime,
+            patience,
+            Self::receive_event(&mut self.response, &mut self.body, &mut self.rest),
+        ) {
+            None => Ok(StreamEvent::Silence),
+            Some(Ok(ReceivedFrame::Message(message))) => Ok(StreamEvent::Message(message)),
+            Some(Ok(ReceivedFrame::Status(headers))) => self.check_status(&headers).map(|()| StreamEvent::End),
+            Some(Ok(ReceivedFrame::Http(status))) => {
+                let passing =
+                    Error::new(Phase::Control, self.describe_server(&format!("answered {status}, which is not gRPC")));
+                Err(GrpcFailure::Passing(passing))
+            }
+            Some(Ok(ReceivedFrame::Garbled(why))) => {
+                Err(GrpcFailure::Passing(Error::new(Phase::Control, self.describe_server(why))))
+            }
+            Some(Err(error)) if self.response.is_some() && error.reason().is_none_or(|why| why == Reason::NO_ERROR) => {
+                Err(broken_connection_failure(&self.method, &self.address, &error))
+            }
+            Some(Err(error)) => {
+                let message = self.describe_server("closed the stream");
+                Err(GrpcFailure::Passing(Error::with_source(Phase::Control, message, error)))
+            }
+        }
+    }
+
+    async fn receive_event(
+        response: &mut Option<ResponseFuture>,
+        body: &mut Option<RecvStream>,
+        rest: &mut Vec<u8>,
+    ) -> Result<ReceivedFrame, h2::Error> {
+        if let Some(waiting) = response {
+            let (head, stream) = waiting.await?.into_parts();
+            *response = None;
+            if head.status != StatusCode::OK {
+                return Ok(ReceivedFrame::Http(head.status));
+            }
+            // An error without a body has its status in the header.
+            if head.headers.contains_key("grpc-status") {
+                return Ok(ReceivedFrame::Status(head.headers));
+            }
+            *body = Some(stream);
+        }
+        let Some(body) = body else { return Ok(ReceivedFrame::Garbled("has already ended the stream")) };
+        loop {
+            match take_message(rest) {
+                Ok(Some(message)) => return Ok(ReceivedFrame::Message(message)),
+                Ok(None) => {}
+                Err(why) => return Ok(ReceivedFrame::Garbled(why)),
+            }
+            match body.data().await {
+                Some(bytes) => {
+                    let bytes = bytes?;
+                    body.flow_control().release_capacity(bytes.len())?;
+                    rest.extend_from_slice(&bytes);
+                }
+                None if !rest.is_empty() => {
+                    return Ok(ReceivedFrame::Garbled("closed the stream in the middle of a message"));
+                }
+                None => return Ok(ReceivedFrame::Status(body.trailers().await?.unwrap_or_default())),
+            }
+        }
+    }
+
+    fn check_status(&self, headers: &HeaderMap) -> Result<(), GrpcFailure> {
+        let text = |name: &str| headers.get(name).map(|value| decode_error_message(value.as_bytes()));
+        let message = text("grpc-message").unwrap_or_default();
+        match text("grpc-status").as_deref() {
+            Some("0") => Ok(()),
+            // The server uses only these two codes deliberately.
+            Some("12") => {
+                Err(GrpcFailure::Unknown(Error::new(Phase::Control, self.describe_server("does not have this method"))))
+            }
+            Some("14") => Err(GrpcFailure::Passing(Error::new(
+                Phase::Control,
+                self.describe_server(&format!("is not available: {message}")),
+            ))),
+            Some(status) => {
+                let said = self.describe_server(&format!("answered: {message} (gRPC status {status})"));
+                Err(GrpcFailure::Passing(Error::new(Phase::Control, said)))
+            }
+            None => Err(GrpcFailure::Passing(Error::new(
+                Phase::Control,
+                self.describe_server("closed the stream without a status"),
+            ))),
+        }
+    }
+
+    fn describe_server(&self, what: &str) -> String {
+        format!("{}: {} {what}", self.method, self.address)
+    }
+}
+
+enum ReceivedFrame {
+    Message(Vec<u8>),
+    Status(HeaderMap),
+    /// Response that is not gRPC.
+    Http(StatusCode),
+    Garbled(&'static str),
+}
+
+/// Runs a future with a timeout. Returns `None` on timeout; the next call continues.
+fn run_with_timeout<T>(runtime: &Runtime, patience: Duration, what: impl Future<Output = T>) -> Option<T> {
+    runtime.block_on(async { timeout(patience, what).await.ok() })
+}
+
+/// Removes a complete message from the buffer. Returns `None` if it is incomplete.
+fn take_message(rest: &mut Vec<u8>) -> Result<Option<Vec<u8>>, &'static str> {
+    let Some((prefix, after)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let [compressed, length @ ..] = *prefix;
+    let length = u32::from_be_bytes(length);
+    if compressed != 0 || length > MESSAGE_BYTES {
+        return Err("sent a compressed or too long message");
+    }
+    let Some(message) = after.get(..length as usize).map(<[u8]>::to_vec) else { return Ok(None) };
+    rest.drain(..PREFIX + message.len());
+    Ok(Some(message))
+}
+
+/// Decodes a percent-encoded error message, sanitizes it, and limits its length.
+fn decode_error_message(text: &[u8]) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text);
+    while let Some((first, after)) = rest.split_first() {
+        let hex = after.get(..2).filter(|two| *first == b'%' && two.iter().all(u8::is_ascii_hexdigit));
+        let byte = hex.and_then(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok());
+        rest = if byte.is_some() { &after[2..] } else { after };
+        bytes.push(byte.unwrap_or(*first));
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_in_pieces() {
+        let mut rest = Vec::new();
+        let mut found = Vec::new();
+        for byte in [&frame_message(b"abc")[..], &frame_message(b""), &frame_message(b"d")].concat() {
+            rest.push(byte);
+            found.extend(take_message(&mut rest).unwrap());
+        }
+        assert_eq!((found, rest), (vec![b"abc".to_vec(), vec![], b"d".to_vec()], vec![]));
+        for wrong in [&[1, 0, 0, 0, 1][..], &[0, 0xff, 0, 0, 0]] {
+            assert!(take_message(&mut wrong.to_vec()).is_err());
+        }
+    }
+
+    #[test]
+    fn words_are_read_as_they_were_meant() {
+        for (text, expected) in [
+            ("plain", "plain"),
+            ("a%20b%C3%A4%", "a bä%"),
+            ("%zz %4", "%zz %4"),
+            ("%0aline", " line"),
+            ("%+1x", "%+1x"),
+        ] {
+            assert_eq!(decode_error_message(text.as_bytes()), expected);
+        }
+        assert_eq!(decode_error_message("x".repeat(9000).as_bytes()).len(), WORDS);
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_named() {
+        let pem = |name: &str| std::fs::read_to_string(testing::http::tls_file(name)).unwrap();
+        let (ca, cert, key) = (pem("ca.pem"), pem("server.pem"), pem("server.key"));
+        assert!(GrpcClient::new("[::1]:50051", &ca, &cert, &key).is_ok());
+        for (ca, cert, key, words) in [
+            ("x", cert.as_str(), key.as_str(), "ca_cert of pixie's configuration contains no certificate"),
+            (&ca, "x", &key, "cert of pixie's configuration contains no certificate"),
+            (&ca, &cert, "x", "key of pixie's configuration"),
+            (&ca, &cert, &pem("stranger.key"), "cert and key of pixie's configuration"),
+        ] {
+            let error = GrpcClient::new("api:50051", ca, cert, key).err().unwrap().to_string();
+            assert!(error.starts_with(words), "{error}");
+        }
+        assert!(GrpcClient::new("a b:1", &ca, &cert, &key).is_err());
+    }
+}

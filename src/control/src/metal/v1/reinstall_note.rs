@@ -1,0 +1,137 @@
+//! Machine's own note of a reinstall, since the control plane does not count attempts: metal-api sets the reinstall flag at each boot,
+//! until a report or an abort clears it.
+//!
+//! The disks cannot contain the note: those that are wiped first carry the marker, and preserved ones are never written. So it is an EFI
+//! variable, which survives everything done to disks and is written atomically. Machines of metal-stack boot with EFI. A machine without
+//! EFI has only one attempt.
+
+use common::error::{Context, Phase, Result};
+use linux::efi::drophammer_variables;
+use model::install_marker::{AttemptRecord, RecordedDisk};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+const NAME: &str = "DrophammerReinstall";
+
+/// Limit of attempts of a reinstall, as everywhere (docs/reinstall.md).
+pub const ATTEMPTS: u32 = 3;
+
+/// Note of a reinstall that is neither completed nor aborted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReinstallNote {
+    pub allocation: String,
+    /// Id of the new image.
+    pub image: String,
+    /// Number of boots for this reinstall.
+    pub attempt: u32,
+    /// Order id of an attempt that reached the point of no return, with the disks in `disks`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<RecordedDisk>,
+    /// Record of that attempt. Root of the installed system can write this variable, so it proves less than the record of a server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_record: Option<AttemptRecord>,
+}
+
+/// Storage of the note.
+#[derive(Debug, Clone)]
+pub struct ReinstallNoteStore {
+    directory: PathBuf,
+}
+
+impl ReinstallNoteStore {
+    pub fn new(directory: &Path) -> ReinstallNoteStore {
+        ReinstallNoteStore { directory: directory.to_owned() }
+    }
+
+    /// Reads the note. Returns `None` if there is none.
+    ///
+    /// # Errors
+    /// Fails if a note exists but cannot be read, since an attempt may have started.
+    pub fn read_note(&self) -> Result<Option<ReinstallNote>> {
+        drophammer_variables::read_json(&self.directory, NAME)
+    }
+
+    /// Writes the note.
+    ///
+    /// # Errors
+    /// Fails if the firmware has no variables or no space.
+    pub fn write_note(&self, note: &ReinstallNote) -> Result<()> {
+        let what = || "record the reinstall in an EFI variable";
+        let text = serde_json::to_vec(note).context(Phase::Control, what)?;
+        drophammer_variables::write_variable(&self.directory, NAME, &text).context(Phase::Control, what)
+    }
+
+    /// Deletes the note.
+    ///
+    /// # Errors
+    /// Fails if the firmware does not delete it.
+    pub fn delete_note(&self) -> Result<()> {
+        let what = || "delete the EFI variable with the record of the reinstall";
+        drophammer_variables::remove_variable(&self.directory, NAME).context(Phase::Control, what)
+    }
+}
+
+impl ReinstallNote {
+    /// Returns the note with this boot counted, or a new one if the previous note is for another reinstall.
+    pub fn with_boot_counted(before: Option<ReinstallNote>, allocation: &str, image: &str) -> ReinstallNote {
+        let same = before.filter(|note| note.allocation == allocation && note.image == image);
+        let note = same.unwrap_or_else(|| ReinstallNote {
+            allocation: allocation.into(),
+            image: image.into(),
+            ..ReinstallNote::default()
+        });
+        ReinstallNote { attempt: note.attempt.saturating_add(1), ..note }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_of_the_same_reinstall_are_counted() {
+        let first = ReinstallNote::with_boot_counted(None, "a", "i");
+        assert_eq!((first.attempt, &first.order), (1, &None));
+        let begun = ReinstallNote { order: Some("2".into()), disks: vec![RecordedDisk::default()], ..first };
+        assert_eq!(
+            ReinstallNote::with_boot_counted(Some(begun.clone()), "a", "i"),
+            ReinstallNote { attempt: 2, ..begun.clone() }
+        );
+        for (allocation, image) in [("b", "i"), ("a", "j")] {
+            let other = ReinstallNote::with_boot_counted(Some(begun.clone()), allocation, image);
+            assert_eq!((other.attempt, other.order, other.disks.len()), (1, None, 0));
+        }
+    }
+
+    #[test]
+    fn what_is_noted_is_there_until_it_is_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let memory = ReinstallNoteStore::new(directory.path());
+        assert_eq!(memory.read_note().unwrap(), None);
+        for attempt in [1, 300_000_000, 2] {
+            let note = ReinstallNote {
+                attempt,
+                order: (attempt > 1).then(|| "7".into()),
+                ..ReinstallNote::with_boot_counted(None, "a", "i")
+            };
+            memory.write_note(&note).unwrap();
+            assert_eq!(memory.read_note().unwrap(), Some(note));
+        }
+        memory.delete_note().unwrap();
+        memory.delete_note().unwrap();
+        assert_eq!(memory.read_note().unwrap(), None);
+        assert!(ReinstallNoteStore::new(&directory.path().join("no")).write_note(&ReinstallNote::default()).is_err());
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_parsed_is_neither_absent_nor_a_note() {
+        let directory = tempfile::tempdir().unwrap();
+        for value in [&b"["[..], b"{}", b"", b"{\"allocation\": \"a\", \"image\": \"i\", \"attempt\": 4294967296}"] {
+            drophammer_variables::write_variable(directory.path(), NAME, value).unwrap();
+            let error = ReinstallNoteStore::new(directory.path()).read_note().unwrap_err();
+            assert!(error.is_refusal() && error.to_string().contains("DrophammerReinstall-"), "{error}");
+        }
+    }
+}

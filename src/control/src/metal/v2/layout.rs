@@ -1,0 +1,101 @@
+//! Layout of API v2. `layout::read_json` reads its field names and enums; values that protobuf omits are inserted here.
+//!
+//! * Zero numbers are omitted: a partition or volume that takes the remaining space has no size.
+//! * `wipeonreinstall` does not exist. Every installation is a first one, and recreates every disk.
+
+use serde_json::{Map, Value, json};
+
+/// Returns the layout with omitted values inserted.
+pub fn insert_omitted_values(mut layout: Value) -> Value {
+    change_listed_objects(&mut layout, &["disks"], |disk| {
+        if !has_value(disk, "wipeonreinstall") {
+            disk.insert("wipeonreinstall".to_owned(), json!(true));
+        }
+        if let Some(partitions) = disk.get_mut("partitions") {
+            change_objects(partitions, |partition| insert_zero(partition, "size"));
+        }
+    });
+    change_listed_objects(&mut layout, &["logicalVolumes", "logical_volumes", "logicalvolumes"], |volume| {
+        insert_zero(volume, "size")
+    });
+    layout
+}
+
+fn insert_zero(fields: &mut Map<String, Value>, name: &str) {
+    if !has_value(fields, name) {
+        fields.insert(name.to_owned(), json!(0));
+    }
+}
+
+/// Returns whether a field is present. protobuf's JSON may encode an absent field as null.
+fn has_value(fields: &Map<String, Value>, name: &str) -> bool {
+    fields.get(name).is_some_and(|value| !value.is_null())
+}
+
+/// Calls `change` for each object of the lists with these names.
+fn change_listed_objects(layout: &mut Value, names: &[&str], change: impl Fn(&mut Map<String, Value>)) {
+    for name in names {
+        if let Some(list) = layout.get_mut(*name) {
+            change_objects(list, &change);
+        }
+    }
+}
+
+fn change_objects(list: &mut Value, change: impl Fn(&mut Map<String, Value>)) {
+    list.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut).for_each(change);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::layout;
+
+    /// mini-lab's three, as protobuf's JSON spells them.
+    #[test]
+    fn the_layouts_of_mini_lab_are_read() {
+        for (name, expected) in [
+            ("default", &["/dev/vda1 500", "/dev/vda2 5000", "/dev/vda3 0"][..]),
+            ("raid", &["/dev/vda1 500", "/dev/vda2 5000", "/dev/vda3 200", "/dev/vda4 200"]),
+            ("lvm", &["/dev/vda1 500", "/dev/vda2 5000", "/dev/vda3 200", "/dev/vda4 200"]),
+        ] {
+            let text = std::fs::read_to_string(format!(
+                "{}/testdata/metal/mini-lab-{name}.json",
+                concat!(env!("CARGO_MANIFEST_DIR"), "/../..")
+            ))
+            .unwrap();
+            let read = layout::read_json(&insert_omitted_values(serde_json::from_str(&text).unwrap()));
+            let layout = read.unwrap_or_else(|problems| panic!("{name}: {problems:?}")).layout;
+            assert!(layout.disks.iter().all(|disk| disk.wipeonreinstall), "{name}");
+            let partitions = layout.disks.iter().flat_map(|disk| {
+                disk.partitions
+                    .iter()
+                    .map(|part| format!("{}{} {}", disk.device, part.number, part.size.as_mib().unwrap_or(0)))
+            });
+            assert_eq!(partitions.collect::<Vec<_>>(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn all_that_cannot_be_read_is_told_at_once() {
+        let document = json!({
+            "id": "x", "constraints": {},
+            "disks": [{"device": "/dev/sda", "partitions": [{"number": 1, "gptType": "GPT_TYPE_TAPE", "label": "efi"}]}],
+            "filesystems": [{"device": "/dev/sda1", "path": "/", "format": "FORMAT_MINIX"}],
+            "raid": [{"arrayName": "/dev/md1", "devices": ["/dev/sda1"], "level": "RAID_LEVEL_7"}],
+        });
+        let problems = layout::read_json(&insert_omitted_values(document)).unwrap_err();
+        let all: String = problems.iter().map(|problem| format!("{problem}\n")).collect();
+        for words in ["given GPTType:GPT_TYPE_TAPE", "FORMAT_MINIX", "RAID_LEVEL_7"] {
+            assert!(all.contains(words), "{words}: {all}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_stays() {
+        let document = json!({"disks": [{"device": "/dev/sda", "wipeonreinstall": false, "partitions": [{"size": "7"}]}, 1],
+                              "logicalVolumes": [{"name": "a"}], "raid": null});
+        let expected = json!({"disks": [{"device": "/dev/sda", "wipeonreinstall": false, "partitions": [{"size": "7"}]}, 1],
+                              "logicalVolumes": [{"name": "a", "size": 0}], "raid": null});
+        assert_eq!(insert_omitted_values(document), expected);
+    }
+}

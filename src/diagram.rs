@@ -1,8 +1,0 @@
-//! Diagram of a layout, for `drophammer tree --svg` and the web page of the server.
-
-mod box_text;
-pub mod node_text;
-pub(crate) mod placement;
-mod svg;
-
-pub use svg::draw_svg;

@@ -1,0 +1,177 @@
+//! Command line interface, with an example for every command.
+
+use agent::cli::{AgentCommand, EXIT_CODES};
+use clap::{Parser, Subcommand};
+
+/// Install agent for bare-metal servers.
+#[derive(Debug, Parser)]
+#[command(name = "drophammer", version, after_help = EXIT_CODES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: CliCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CliCommand {
+    #[command(flatten)]
+    Agent(AgentCommand),
+    /// Pack an image, burn one outside of an installation, or list the images of a server.
+    Image(ImageArgs),
+    /// Run the control plane for a bench or a rack of machines.
+    #[command(after_help = format!(
+        "Examples: run the server; boot machines on a bench from this host; check the directory\n  \
+        drophammer serve /srv/drophammer --listen 10.0.0.1:8080\n  \
+        drophammer serve /srv/drophammer --pxe eth1\n  \
+        drophammer serve /srv/drophammer --check\n\n\
+        Back up the database while the server runs; restore a backup\n  \
+        drophammer serve backup /srv/drophammer /backup/drophammer-$(date +%F)\n  \
+        drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22\n\n{EXIT_CODES}"
+    ))]
+    Serve(Box<server::ServeArgs>),
+    /// List the machines of a server, add new ones, order reinstalls and migrations, and switch their power.
+    #[command(after_help = format!(
+        "Examples: list the machines; install a new image and preserve the data; cancel that\n  \
+        drophammer machine list --server http://10.0.0.1:8080\n  \
+        drophammer machine reinstall storage-7 --image debian-13.1.20261101\n  \
+        drophammer machine reinstall storage-7 --cancel\n\n\
+        Create the file of a machine that has registered, without an allocation\n  \
+        drophammer machine add UUID --name storage-7\n\n\
+        Power-cycle it, or reinstall it at once, through the bmc of its file\n  \
+        drophammer machine power cycle storage-7\n  \
+        drophammer machine reinstall storage-7 --image debian-13.1.20261101 --now\n\n\
+        After a new mainboard: move the machine to its new id\n  \
+        drophammer machine rename OLD-UUID NEW-UUID\n\n{EXIT_CODES}"
+    ))]
+    Machine(crate::operator_client::MachineOptions),
+    /// List, show and change the layouts of a server.
+    #[command(after_help = format!(
+        "Examples: list the layouts; print one as YAML; create or update one from a file\n  \
+        drophammer layout list --server http://10.0.0.1:8080\n  \
+        drophammer layout show default > default.yaml\n  \
+        drophammer layout apply default.yaml\n\n{EXIT_CODES}"
+    ))]
+    Layout(crate::operator_client::LayoutOptions),
+    /// List the Kubernetes volumes of a server's machines, and change which volumes are prepared.
+    #[command(after_help = format!(
+        "Examples: list the volumes; print the manifests of prepared volumes; add volumes; remove one\n  \
+        drophammer volume list --server http://10.0.0.1:8080\n  \
+        drophammer volume list --manifests | kubectl apply -f -\n  \
+        drophammer volume add web-1 volumes.yaml\n  \
+        drophammer volume rm web-1 db-1 --persistent-volume released\n\n{EXIT_CODES}"
+    ))]
+    Volume(crate::operator_client::VolumeOptions),
+    /// Print what an installation would do, disk by disk, with the point of no return. Read-only.
+    #[command(after_help = format!(
+        "Examples: plan for a machine in a rack from its inventory; or from what its server has stored\n  \
+        drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n  \
+        drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
+    ))]
+    Plan(crate::commands::plan::PlanArgs),
+    /// Plan all machines of a server's directory at once, before a change, and approve the plans.
+    #[command(after_help = crate::commands::rack::EXIT_CODES)]
+    Rack(crate::commands::rack::RackArgs),
+    /// Check layouts: list all problems of each, and whether two of them match the same size and image.
+    #[command(after_help = format!(
+        "Examples: check a set; select the layout for a size and an image; print the canonical spelling\n  \
+        drophammer check layouts/\n  \
+        drophammer check layouts/ --select c1-large-x86 debian-12.0.20261101\n  \
+        drophammer check default.yaml --fix\n\n{EXIT_CODES}"
+    ))]
+    Check(crate::commands::check::CheckOptions),
+    /// Draw a layout: disks, partitions, arrays, volume groups, logical volumes, filesystems, mount points.
+    #[command(after_help = format!("Example: a diagram for the runbook\n  drophammer tree storage.yaml --svg=storage.svg\n\n{EXIT_CODES}"))]
+    Tree(crate::commands::tree::TreeOptions),
+    /// Print the JSON Schema of layouts, allocations, machine files, image files, manifests or templates, for completion and checks in
+    /// editors.
+    #[command(after_help = "Example:\n  drophammer schema layout > layout.schema.json")]
+    Schema(crate::commands::schema::SchemaOptions),
+    /// Print the completion script for a shell.
+    #[command(after_help = "Examples:\n  \
+        drophammer completion bash > /etc/bash_completion.d/drophammer\n  \
+        drophammer completion zsh > /usr/local/share/zsh/site-functions/_drophammer\n  \
+        drophammer completion fish > /etc/fish/completions/drophammer.fish")]
+    Completion { shell: CompletionShell },
+    /// Write a manual page for each command to a directory.
+    #[command(after_help = "Example:\n  drophammer man /usr/local/share/man/man1")]
+    Man { folder: std::path::PathBuf },
+}
+
+/// Shells with completion scripts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum CompletionShell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ImageArgs {
+    #[command(subcommand)]
+    pub command: ImageCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// List the images of a server, one per line.
+    #[command(visible_alias = "ls", after_help = format!(
+        "Example:\n  drophammer image list --all --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
+    ))]
+    List(crate::operator_client::ListImagesOptions),
+    /// Set or clear the hidden and blacklisted flags of an image of a server.
+    #[command(after_help = format!(
+        "Example: no new installations with this image; machines that run it can still be reinstalled\n  \
+        drophammer image modify debian-11.0.20240101 --blacklisted true\n\n{EXIT_CODES}"
+    ))]
+    Modify(crate::operator_client::ModifyImageOptions),
+    /// Stream an image into a directory or to a disk exactly as an installation does, and report the throughput and the bottleneck.
+    ///
+    /// Existing files in the directory are preserved, except that files of the same name are replaced, as by tar. Whiteouts of OCI image
+    /// layers remove only files that this command has written. If it fails, the files written so far remain.
+    #[command(after_help = format!(
+        "Example:\n  \
+        drophammer image burn http://10.0.0.1/debian-12.tar.zst /mnt --digest sha256:HEX\n  \
+        drophammer image burn http://10.0.0.1/debian-12.raw.zst /dev/sdb --overwrite\n\n{EXIT_CODES}"
+    ))]
+    Burn(agent::burn::BurnOptions),
+    /// Pack a directory or a disk image, with its manifest and, given a key, signatures. The output is reproducible.
+    ///
+    /// SOURCE_DATE_EPOCH, if set, is the latest timestamp in the image.
+    #[command(after_help = format!(
+        "Examples: a directory made by debootstrap, signed; the disk of a virtual machine\n  \
+        drophammer image pack rootfs/ -o debian-12.tar.zst --key release.key --id debian-12.0.20261101\n  \
+        drophammer image pack appliance.qcow2 -o appliance.raw.zst\n\n{EXIT_CODES}"
+    ))]
+    Pack(image::pack::PackOptions),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use server::ServeCommand;
+    use std::path::Path;
+
+    #[test]
+    fn serve_is_a_directory_or_one_of_two_words() {
+        let serve = |arguments: &[&str]| {
+            let all = ["drophammer", "serve"].iter().chain(arguments);
+            Cli::try_parse_from(all).ok().map(|cli| match cli.command {
+                CliCommand::Serve(serve) => *serve,
+                other => panic!("{other:?}"),
+            })
+        };
+        let dir = serve(&["/srv/d", "--listen", "127.0.0.1:0", "--json"]).unwrap();
+        assert!(dir.command.is_none() && dir.options.unwrap().dir == Path::new("/srv/d"));
+        use ServeCommand::{Backup, Restore};
+        for (arguments, dir) in [(&["backup", "/srv/d", "/b"][..], "/srv/d"), (&["backup", "/b"], ".")] {
+            let Some(Backup(asked)) = serve(arguments).unwrap().command else { panic!("{arguments:?}") };
+            assert_eq!((asked.dir.as_path(), asked.file.as_path()), (Path::new(dir), Path::new("/b")));
+        }
+        for (arguments, older) in [(&["restore", "/b", "--older"][..], true), (&["restore", "/srv/d", "/b"], false)] {
+            let Some(Restore(asked)) = serve(arguments).unwrap().command else { panic!("{arguments:?}") };
+            assert_eq!((asked.older, asked.file.as_path()), (older, Path::new("/b")));
+        }
+        for bad in [&[][..], &["--json"], &["backup"], &["restore"], &["/srv/d", "backup", "/b"]] {
+            assert!(serve(bad).is_none_or(|serve| serve.command.is_none() && serve.options.is_none()), "{bad:?}");
+        }
+    }
+}

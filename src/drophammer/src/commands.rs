@@ -1,0 +1,91 @@
+//! Commands that run on a workstation, one file each. They are read-only, except `check --fix --write`. `image pack` is in the module
+//! `image_pack`.
+
+pub mod check;
+mod machine_file;
+pub mod plan;
+mod plan_registered;
+pub mod rack;
+pub mod schema;
+mod templates;
+#[cfg(test)]
+mod tests;
+pub mod tree;
+
+pub use check::run_check;
+pub use plan::run_plan;
+pub use rack::run_rack;
+pub use schema::run_schema;
+pub use tree::run_tree;
+
+use common::diagnostic::Diagnostic;
+use common::error::{Context, Phase, Result};
+use common::format::terminal::escape_line;
+use model::layout::{self, ParsedLayout};
+use std::io::{IsTerminal, Read};
+use std::path::Path;
+
+/// Formats the problems of a file, one per line: `FILE:LINE:COLUMN: FIELD: MESSAGE`.
+fn problem_lines(file: &Path, problems: &[Diagnostic]) -> String {
+    problems.iter().map(|problem| escape_line(&format_located(file, problem)).into_owned() + "\n").collect()
+}
+
+fn format_located(file: &Path, problem: &Diagnostic) -> String {
+    let blank = if problem.line.is_some() { "" } else { " " };
+    format!("{}:{blank}{problem}", file.display())
+}
+
+fn print_problems(file: &Path, problems: &[Diagnostic]) -> Result<()> {
+    common::output::print_text(&problem_lines(file, problems))
+}
+
+/// Argument that names standard input in place of a file.
+const STDIN: &str = "-";
+
+fn read_layout(path: &Path) -> Result<std::result::Result<ParsedLayout, Vec<Diagnostic>>> {
+    Ok(decode_layouts(path, &read_bytes(path)?).and_then(|text| layout::read_yaml(&text)))
+}
+
+/// Decodes a file of layouts: UTF-8, and strict JSON if its name ends in `.json`. YAML would accept more than JSON, but other JSON readers
+/// would not.
+fn decode_layouts(path: &Path, bytes: &[u8]) -> std::result::Result<String, Vec<Diagnostic>> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        vec![Diagnostic::new("", format!("not UTF-8 text from byte {} on", error.valid_up_to() + 1))]
+    })?;
+    if is_json(path)
+        && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text.trim_start_matches('\u{feff}'))
+    {
+        let said = error.to_string();
+        let why = said.split(" at line ").next().unwrap_or_default();
+        let mut problem = Diagnostic::new("", format!("not valid JSON, although its name ends in .json: {why}"));
+        (problem.line, problem.column) = (Some(error.line().max(1)), Some(error.column().max(1)));
+        return Err(vec![problem]);
+    }
+    Ok(text.to_owned())
+}
+
+fn is_json(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "json")
+}
+
+fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+    let read = match path.as_os_str() == STDIN {
+        true => {
+            let mut bytes = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+        }
+        false => std::fs::read(path),
+    };
+    read.context(Phase::Settings, || format!("read {}", path.display()))
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(read_bytes(path)?).context(Phase::Settings, || format!("read {}", path.display()))
+}
+
+/// Returns whether output is coloured: only on a terminal, and unless NO_COLOR is set (no-color.org).
+fn wants_colour() -> bool {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    std::io::stdout().is_terminal() && !unwanted && !dumb
+}

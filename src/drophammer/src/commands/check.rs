@@ -1,0 +1,325 @@
+//! `drophammer check`: checks layouts one by one, and as a set that selects at most one layout for every size and image.
+
+mod fix;
+
+use super::{decode_layouts, format_located, problem_lines, read_bytes};
+use clap::Args;
+use common::diagnostic::Diagnostic;
+use common::error::{Context, Error, Phase, Result};
+use common::exit_code::CommandOutcome;
+use common::output::{print_text, to_json};
+use model::inventory::Nic;
+use model::layout::selection::{DuplicateLayout, LayoutCollision, LayoutSet};
+use model::layout::{self, ParsedLayout};
+use serde::Serialize;
+use serde_json::json;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// Options of `drophammer check`.
+#[derive(Debug, Args)]
+pub struct CheckOptions {
+    /// Layouts in YAML or JSON, one or several per file; of a directory all *.yaml, *.yml and *.json; - is standard input. All layouts form
+    /// one set. Machine files are recognized by their fields.
+    #[arg(required = true, value_name = "FILE|DIR")]
+    pub files: Vec<PathBuf>,
+    /// Print the findings as JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Print id and file of the layout that is selected for this size and image.
+    #[arg(long, num_args = 2, value_names = ["SIZE", "IMAGE"])]
+    pub select: Vec<String>,
+    /// Output of `drophammer inventory`: check that the networks of machine files match its NICs.
+    #[arg(long, value_name = "FILE", conflicts_with = "fix")]
+    pub inventory: Option<PathBuf>,
+    /// Treat notes as problems.
+    #[arg(long, conflicts_with = "fix")]
+    pub strict: bool,
+    /// Print one valid file in the canonical spelling. Comments and order are preserved.
+    #[arg(long, conflicts_with_all = ["json", "select"])]
+    pub fix: bool,
+    /// Write the canonical spelling to the files.
+    #[arg(long, requires = "fix")]
+    pub write: bool,
+}
+
+/// Findings of all files.
+#[derive(Serialize)]
+pub(crate) struct CheckReport {
+    layouts: Vec<LayoutReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    machines: Vec<MachineReport>,
+    duplicates: Vec<DuplicateLayout>,
+    collisions: Vec<LayoutCollision>,
+    #[serde(skip)]
+    set: LayoutSet,
+    /// Treat notes as problems.
+    #[serde(skip)]
+    is_strict: bool,
+}
+
+/// Findings of one layout; a file may contain several.
+#[derive(Serialize)]
+struct LayoutReport {
+    file: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    valid: bool,
+    problems: Vec<Diagnostic>,
+    /// Noncanonical spellings, and valid values that are probably mistakes.
+    notes: Vec<Diagnostic>,
+    /// The layout, if it is valid.
+    #[serde(skip)]
+    parsed: Option<ParsedLayout>,
+}
+
+/// Findings of a machine file.
+#[derive(Serialize)]
+struct MachineReport {
+    file: PathBuf,
+    valid: bool,
+    problems: Vec<Diagnostic>,
+}
+
+/// Prints all problems of the layouts, the selected layout, or the canonical form.
+///
+/// # Errors
+/// A file or directory cannot be read or written, or a directory contains no layout.
+pub fn run_check(options: &CheckOptions) -> Result<CommandOutcome> {
+    let (text, outcome) = check_output(options)?;
+    print_text(&text)?;
+    Ok(outcome)
+}
+
+/// Returns the output and the exit status.
+pub(super) fn check_output(options: &CheckOptions) -> Result<(String, CommandOutcome)> {
+    if options.fix {
+        return fix::fix_files(&read_files(&options.files)?, options.write);
+    }
+    let nics = read_nics(options)?;
+    let checked = CheckReport {
+        is_strict: options.strict,
+        ..CheckReport::check_files_with_nics(&options.files, nics.as_deref())?
+    };
+    let (text, good) = match &options.select[..] {
+        [size, image] => {
+            (checked.format_selection(size, image, options.json)?, checked.set.select(size, image).is_ok())
+        }
+        _ if options.json => (to_json(&checked)? + "\n", checked.is_good()),
+        _ => (checked.to_string(), checked.is_good()),
+    };
+    Ok((text, CommandOutcome::good_if(good)))
+}
+
+/// Returns the NICs that networks are checked against.
+fn read_nics(options: &CheckOptions) -> Result<Option<Vec<Nic>>> {
+    if let Some(path) = &options.inventory {
+        return Ok(Some(super::plan::read_inventory(path)?.nics));
+    }
+    let _ = options;
+    Ok(None)
+}
+
+/// Checks a machine file. Returns `None` if the file is not one.
+fn check_machine_file(file: &TextFile, nics: Option<&[Nic]>) -> Option<MachineReport> {
+    if let Ok(text) = &file.text
+        && super::machine_file::is_machine_text(text)
+    {
+        let problems = super::machine_file::read_allocation(text, nics).err().unwrap_or_default();
+        return Some(MachineReport { file: file.path.clone(), valid: problems.is_empty(), problems });
+    }
+    let _ = (file, nics);
+    None
+}
+
+impl CheckReport {
+    /// Reads all files, and the layouts in directories, as one set.
+    #[cfg(test)]
+    pub(crate) fn check_files(paths: &[PathBuf]) -> Result<CheckReport> {
+        CheckReport::check_files_with_nics(paths, None)
+    }
+
+    /// Reads all files, and the layouts in directories, as one set. Networks of machine files must match the NICs, if given.
+    fn check_files_with_nics(paths: &[PathBuf], nics: Option<&[Nic]>) -> Result<CheckReport> {
+        let (mut layouts, mut machines) = (Vec::new(), Vec::new());
+        for file in read_files(paths)? {
+            if let Some(machine) = check_machine_file(&file, nics) {
+                machines.push(machine);
+                continue;
+            }
+            let found = match file.text {
+                Ok(text) => layout::read_all_layouts(&text),
+                Err(problems) => vec![Err(problems)],
+            };
+            layouts.extend(found.into_iter().map(|found| LayoutReport::new(&file.path, found)));
+        }
+        let set =
+            LayoutSet::new(layouts.iter().filter_map(|one| Some((one.file.as_path(), &one.parsed.as_ref()?.layout))));
+        let (duplicates, collisions) = (set.find_duplicates(), set.find_collisions());
+        Ok(CheckReport { duplicates, collisions, layouts, machines, set, is_strict: false })
+    }
+
+    fn is_good(&self) -> bool {
+        let is_good = |one: &LayoutReport| one.valid && (!self.is_strict || one.notes.is_empty());
+        let machines_are_good = self.machines.iter().all(|one| one.valid);
+        self.layouts.iter().all(is_good)
+            && machines_are_good
+            && self.duplicates.is_empty()
+            && self.collisions.is_empty()
+    }
+
+    /// Returns the summary line, such as `3 layouts, all good: …`.
+    fn summarize(&self) -> String {
+        match (self.layouts.len(), self.machines.len()) {
+            (_, 0) => self.summarize_layouts(),
+            (0, _) => self.summarize_machines(),
+            _ => format!("{}; {}", self.summarize_layouts(), self.summarize_machines()),
+        }
+    }
+
+    fn summarize_machines(&self) -> String {
+        let machines = format_count(self.machines.len(), "machine");
+        match (self.machines.len(), self.machines.iter().filter(|one| !one.valid).count()) {
+            (1, 0) => format!("{machines}, good"),
+            (_, 0) => format!("{machines}, all good"),
+            (1, _) => format!("{machines}, not valid"),
+            (_, invalid) => format!("{machines}, {invalid} not valid"),
+        }
+    }
+
+    fn summarize_layouts(&self) -> String {
+        let invalid = self.layouts.iter().filter(|one| !one.valid).count();
+        let mut parts = vec![format_count(self.layouts.len(), "layout")];
+        let set_is_good = self.duplicates.is_empty() && self.collisions.is_empty();
+        match (invalid, set_is_good) {
+            (0, true) if self.layouts.len() > 1 => {
+                parts.push("all good, at most one for every size and image".to_owned());
+            }
+            (0, true) => parts.push("good".to_owned()),
+            (0, false) => parts.push("each of them valid".to_owned()),
+            (1, _) if self.layouts.len() == 1 => parts.push("not valid".to_owned()),
+            (invalid, _) => parts.push(format!("{invalid} not valid and not compared with the others")),
+        }
+        let notes: usize = self.layouts.iter().map(|one| one.notes.len()).sum();
+        if self.is_strict && notes > 0 {
+            parts.push(format!("{}, which --strict treats as problems", format_count(notes, "note")));
+        }
+        let more = [(self.duplicates.len(), "id given twice"), (self.collisions.len(), "collision")];
+        parts.extend(more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format_count(count, what)));
+        parts.join(", ")
+    }
+
+    fn format_selection(&self, size: &str, image: &str, as_json: bool) -> Result<String> {
+        let selected = self.set.select(size, image);
+        if as_json {
+            let value = match selected {
+                Ok(chosen) => json!({ "id": chosen.id, "file": chosen.file }),
+                Err(why) => json!({ "message": why.message, "nearest": why.nearest }),
+            };
+            return Ok(to_json(&value)? + "\n");
+        }
+        let mut text = match selected {
+            Ok(chosen) => format!("{}  {}\n", chosen.id, chosen.file.display()),
+            Err(why) => format!("{why}\n"),
+        };
+        for one in self.layouts.iter().filter(|one| !one.valid) {
+            let _ = writeln!(text, "{}: not valid, therefore not considered", one.file.display());
+        }
+        Ok(text)
+    }
+}
+
+impl std::fmt::Display for CheckReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for one in &self.layouts {
+            for note in &one.notes {
+                writeln!(f, "{} (note)", format_located(&one.file, note))?;
+            }
+            if one.valid {
+                let several = self.layouts.iter().filter(|other| other.file == one.file).count() > 1;
+                let id = one.id.as_deref().filter(|_| several).map(|id| format!(" ({id})")).unwrap_or_default();
+                writeln!(f, "{}: good{id}", one.file.display())?;
+            }
+            f.write_str(&problem_lines(&one.file, &one.problems))?;
+        }
+        for one in &self.machines {
+            if one.valid {
+                writeln!(f, "{}: good (a machine)", one.file.display())?;
+            }
+            f.write_str(&problem_lines(&one.file, &one.problems))?;
+        }
+        self.duplicates.iter().try_for_each(|duplicate| writeln!(f, "{duplicate}"))?;
+        self.collisions.iter().try_for_each(|collision| writeln!(f, "{collision}"))?;
+        writeln!(f, "{}", self.summarize())
+    }
+}
+
+fn format_count(count: usize, what: &str) -> String {
+    // Only the first word has a plural: layouts, ids given twice, collisions.
+    let (word, rest) = what.split_once(' ').map_or((what, String::new()), |(word, rest)| (word, format!(" {rest}")));
+    format!("{count} {word}{}{rest}", if count == 1 { "" } else { "s" })
+}
+
+impl LayoutReport {
+    fn new(file: &Path, found: std::result::Result<ParsedLayout, Vec<Diagnostic>>) -> LayoutReport {
+        let file = file.to_owned();
+        match found {
+            Ok(parsed) => {
+                let mut notes: Vec<Diagnostic> = parsed.notes.iter().cloned().chain(parsed.collect_advice()).collect();
+                notes.sort_by_key(|note| (note.line, note.column));
+                let id = Some(parsed.layout.id.clone());
+                LayoutReport { file, id, valid: true, problems: Vec::new(), notes, parsed: Some(parsed) }
+            }
+            Err(problems) => LayoutReport { file, id: None, valid: false, problems, notes: Vec::new(), parsed: None },
+        }
+    }
+}
+
+/// Path of a file and its text, or the problems that prevent reading it.
+struct TextFile {
+    path: PathBuf,
+    text: std::result::Result<String, Vec<Diagnostic>>,
+}
+
+/// Reads all files, and those in directories. A file named on the command line must exist; in a directory, an unreadable file such as a
+/// dangling link is a problem of that file only.
+fn read_files(paths: &[PathBuf]) -> Result<Vec<TextFile>> {
+    let mut files = Vec::new();
+    for given in paths {
+        for path in list_layout_files(given)? {
+            let text = match read_bytes(&path) {
+                Ok(bytes) => decode_layouts(&path, &bytes),
+                Err(error) if path == *given => return Err(error),
+                Err(error) => {
+                    let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                    Err(vec![Diagnostic::new("", format!("cannot read the file: {why}"))])
+                }
+            };
+            files.push(TextFile { path, text });
+        }
+    }
+    Ok(files)
+}
+
+/// Returns the file itself, or the layouts directly in the directory, by name.
+fn list_layout_files(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let read = || format!("read the directory {}", path.display());
+    let entries = std::fs::read_dir(path)
+        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>());
+    let mut files = entries.context(Phase::Settings, read)?;
+    files.retain(|file| is_layout_file(file));
+    files.sort();
+    if files.is_empty() {
+        let what = format!("{} contains no layout: no *.yaml, *.yml or *.json", path.display());
+        return Err(Error::new(Phase::Settings, what));
+    }
+    Ok(files)
+}
+
+fn is_layout_file(file: &Path) -> bool {
+    let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    !hidden && file.extension().is_some_and(|end| ["yaml", "yml", "json"].iter().any(|known| end == *known))
+}

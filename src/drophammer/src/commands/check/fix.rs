@@ -1,0 +1,129 @@
+//! `drophammer check --fix`: rewrites layouts in their canonical spelling and preserves everything else.
+
+use super::TextFile;
+use crate::commands::{STDIN, is_json, problem_lines};
+use common::diagnostic::Diagnostic;
+use common::error::{Context, Error, Phase, Result};
+use common::exit_code::CommandOutcome;
+use common::output::to_json;
+use model::layout::{self, ParsedLayout, canonical_yaml};
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write;
+use std::path::Path;
+
+/// Result of canonicalizing a file.
+enum CanonicalizedFile {
+    /// Already canonical.
+    Canonical(String),
+    /// Edited in place: comments, order and line ends are preserved.
+    Edited(String),
+    /// Regenerated from the layout, since the differences cannot be edited in place.
+    Anew(String),
+    NotValid(Vec<Diagnostic>),
+    /// Several layouts, at least one of which cannot be edited in place.
+    ByHand,
+}
+
+/// Returns the canonical spelling of the one file to print, or what was done with each of the files.
+pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, CommandOutcome)> {
+    if write {
+        let said: Vec<(String, bool)> = files.iter().map(fix_file).collect::<Result<_>>()?;
+        let good = said.iter().all(|(_, good)| *good);
+        return Ok((said.into_iter().map(|(said, _)| said).collect(), CommandOutcome::good_if(good)));
+    }
+    let [file] = files else {
+        let what =
+            format!("--fix prints exactly one file, but {} are given: give one file, or add --write", files.len());
+        return Err(Error::new(Phase::Settings, what));
+    };
+    Ok(match canonicalize(file)? {
+        CanonicalizedFile::Canonical(text) | CanonicalizedFile::Edited(text) | CanonicalizedFile::Anew(text) => {
+            (text, CommandOutcome::Good)
+        }
+        CanonicalizedFile::NotValid(problems) => (problem_lines(&file.path, &problems), CommandOutcome::Refused),
+        CanonicalizedFile::ByHand => (several_layouts_message(file), CommandOutcome::Refused),
+    })
+}
+
+/// Rewrites a file unless it is invalid or already canonical. Returns the message, and whether the file is canonical now.
+fn fix_file(file: &TextFile) -> Result<(String, bool)> {
+    let name = file.path.display();
+    if file.path.as_os_str() == STDIN {
+        return Err(Error::new(Phase::Settings, "--write cannot change standard input: omit --write"));
+    }
+    Ok(match canonicalize(file)? {
+        CanonicalizedFile::Canonical(_) => (format!("{name}: already canonical\n"), true),
+        CanonicalizedFile::Edited(text) => {
+            replace_file(&file.path, &text)?;
+            (format!("{name}: rewritten in the canonical spelling\n"), true)
+        }
+        CanonicalizedFile::Anew(text) => {
+            replace_file(&file.path, &text)?;
+            (format!("{name}: regenerated in the canonical form, without its comments\n"), true)
+        }
+        CanonicalizedFile::NotValid(problems) => {
+            (format!("{}{name}: not valid, unchanged\n", problem_lines(&file.path, &problems)), false)
+        }
+        CanonicalizedFile::ByHand => (several_layouts_message(file), false),
+    })
+}
+
+fn several_layouts_message(file: &TextFile) -> String {
+    let name = file.path.display();
+    format!("{name}: contains several layouts and cannot be edited in place: change it manually as `check` notes\n")
+}
+
+fn canonicalize(file: &TextFile) -> Result<CanonicalizedFile> {
+    let text = match &file.text {
+        Ok(text) => text,
+        Err(problems) => return Ok(CanonicalizedFile::NotValid(problems.clone())),
+    };
+    let mut layouts = Vec::new();
+    let mut problems = Vec::new();
+    for found in layout::read_all_layouts(text) {
+        match found {
+            Ok(parsed) => layouts.push(parsed),
+            Err(more) => problems.extend(more),
+        }
+    }
+    if !problems.is_empty() {
+        return Ok(CanonicalizedFile::NotValid(problems));
+    }
+    if layouts.iter().all(ParsedLayout::is_canonical) {
+        return Ok(CanonicalizedFile::Canonical(text.clone()));
+    }
+    let all: Vec<&ParsedLayout> = layouts.iter().collect();
+    Ok(match (layout::respell_canonically(text, &all), &layouts[..]) {
+        (Some(text), _) => CanonicalizedFile::Edited(text),
+        (None, [one]) if is_json(&file.path) => CanonicalizedFile::Anew(to_json(&one.layout)? + "\n"),
+        (None, [one]) => CanonicalizedFile::Anew(canonical_yaml(&one.layout)),
+        (None, _) => CanonicalizedFile::ByHand,
+    })
+}
+
+/// Replaces the file's content atomically: a reader sees either all of the old or all of the new content.
+fn replace_file(file: &Path, text: &str) -> Result<()> {
+    let replace = || -> std::io::Result<()> {
+        // A symbolic link is preserved; its target is replaced.
+        let file = file.canonicalize()?;
+        let mut name = OsString::from(".");
+        name.push(file.file_name().unwrap_or_default());
+        name.push(".drophammer");
+        let beside = file.with_file_name(name);
+        let written = write_temporary(&beside, text, fs::metadata(&file)?.permissions());
+        let replaced = written.and_then(|()| fs::rename(&beside, &file));
+        if replaced.is_err() {
+            let _ = fs::remove_file(&beside);
+        }
+        replaced
+    };
+    replace().context(Phase::Settings, || format!("write {}; it is unchanged", file.display()))
+}
+
+fn write_temporary(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<()> {
+    let mut new = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    new.write_all(text.as_bytes())?;
+    new.set_permissions(permissions)?;
+    new.sync_all()
+}

@@ -1,0 +1,64 @@
+//! Files about a machine on a workstation: the operator's machine file, as in `machines/` of `drophammer serve`, or the document that the
+//! agent receives.
+
+use common::diagnostic::Diagnostic;
+use model::allocation::{self, Allocation};
+use model::inventory::Nic;
+use server::site_files;
+
+/// Returns whether the text is about a machine, and not a layout.
+pub use server::site_files::is_machine_text;
+
+/// Returns the allocation in the text, if it has one. If NICs are given, the network must match them.
+///
+/// # Errors
+/// All problems, with line and column if known.
+pub fn read_allocation(text: &str, nics: Option<&[Nic]>) -> Result<Option<Allocation>, Vec<Diagnostic>> {
+    let read = if site_files::is_agent_document(text) { parse_agent_document(text) } else { parse_machine_file(text) };
+    let misfits = nics.map(|nics| site_files::find_network_misfits(text, nics)).unwrap_or_default();
+    match read {
+        Ok(allocation) if misfits.is_empty() => Ok(allocation),
+        Ok(_) => Err(parse_messages(misfits)),
+        Err(lines) => Err(parse_messages(lines.into_iter().chain(misfits).collect())),
+    }
+}
+
+fn parse_machine_file(text: &str) -> Result<Option<Allocation>, Vec<String>> {
+    let machine =
+        site_files::parse_machine(text).map_err(|lines| lines.lines().map(str::to_owned).collect::<Vec<_>>())?;
+    Ok(machine.allocation.map(|allocation| allocation.to_agent_allocation()))
+}
+
+fn parse_agent_document(text: &str) -> Result<Option<Allocation>, Vec<String>> {
+    let machine: allocation::AssignedMachine =
+        serde_json::from_str(text).map_err(|error| vec![format_json_error(&error)])?;
+    let wrong = site_files::find_network_problems(text);
+    if wrong.is_empty() { Ok(machine.allocation) } else { Err(wrong) }
+}
+
+fn format_json_error(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    let why = said.split(" at line ").next().unwrap_or_default();
+    format!("{}:{}: {why}", error.line().max(1), error.column().max(1))
+}
+
+/// Converts messages to problems. Messages may start with line and column.
+fn parse_messages(lines: Vec<String>) -> Vec<Diagnostic> {
+    let problem = |line: &String| {
+        let mut parts = line.splitn(3, ':');
+        let mut number = || parts.next().and_then(|part| part.parse::<usize>().ok());
+        match (number(), number()) {
+            (Some(line), Some(column)) => {
+                let message = parts.next().unwrap_or_default().trim_start();
+                Diagnostic { line: Some(line), column: Some(column), ..Diagnostic::new("", message) }
+            }
+            _ => Diagnostic::new("", line),
+        }
+    };
+    let mut problems: Vec<Diagnostic> = lines.iter().map(problem).collect();
+    problems.sort_by_key(|problem| (problem.line, problem.column));
+    problems
+}
+
+#[cfg(test)]
+mod tests;

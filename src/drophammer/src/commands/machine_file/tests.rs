@@ -1,0 +1,82 @@
+//! Files of machines, as a person gives them to `check` and `plan`; what is printed lies beside them.
+
+use crate::cli::{Cli, CliCommand};
+use crate::commands::{check, plan};
+use clap::Parser;
+use common::exit_code::CommandOutcome;
+use std::path::Path;
+
+/// What `drophammer ARGUMENTS` prints about files of `testdata/`, and how it ends.
+fn said(arguments: &[&str]) -> (String, CommandOutcome) {
+    let testdata = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/");
+    let is_file = |word: &str| word.contains('/');
+    let place = |word: &&str| if is_file(word) { format!("{testdata}{word}") } else { (*word).to_owned() };
+    let words = std::iter::once("drophammer".to_owned()).chain(arguments.iter().map(place));
+    let said = match Cli::try_parse_from(words).unwrap().command {
+        CliCommand::Check(options) => check::check_output(&options),
+        CliCommand::Plan(options) => plan::plan_output(&options),
+        other => panic!("{other:?}"),
+    };
+    let (text, exit) = said.unwrap();
+    (text.replace(testdata, ""), exit)
+}
+
+/// Compares with `testdata/machines/NAME.txt`; with UPDATE_GOLDEN in the environment, writes it.
+fn golden(name: &str, found: &str) {
+    let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(format!("testdata/machines/{name}.txt"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&file, found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(found == expected, "{name} is not up to date; UPDATE_GOLDEN=1 cargo test writes it\n{found}");
+}
+
+const CARDS: &str = "inventories/sata-1.json";
+const LAYOUT: &str = "layouts/default.yaml";
+
+#[test]
+fn the_network_of_a_machine_is_judged_with_line_and_column() {
+    let files = ["good.yaml", "wrong.yaml", "other-cards.yaml", "document.json"].map(|name| format!("machines/{name}"));
+    let [good, wrong, cards, document] = files.each_ref().map(String::as_str);
+    let (without_cards, exit) = said(&["check", good, wrong, cards, document]);
+    assert_eq!(exit, CommandOutcome::Refused);
+    golden("check", &without_cards);
+    let (with_cards, exit) = said(&["check", good, wrong, cards, document, LAYOUT, "--inventory", CARDS]);
+    assert_eq!(exit, CommandOutcome::Refused);
+    golden("check-with-inventory", &with_cards);
+    assert_eq!(said(&["check", good, "--inventory", CARDS]).1, CommandOutcome::Good);
+    let (json, _) = said(&["check", wrong, "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&json["machines"][0]["valid"], &json["machines"][0]["problems"][0]["line"]),
+        (&false.into(), &12.into())
+    );
+    let (json, _) = said(&["check", LAYOUT, "--json"]);
+    assert!(!json.contains("machines"), "{json}");
+}
+
+#[test]
+fn a_plan_refuses_what_the_agent_would_refuse() {
+    for (name, expected) in
+        [("wrong.yaml", "wrong"), ("other-cards.yaml", "other-cards"), ("document.json", "document")]
+    {
+        let file = format!("machines/{name}");
+        let (text, exit) = said(&["plan", "--layout", LAYOUT, "--inventory", CARDS, "--allocation", &file]);
+        assert_eq!(exit, CommandOutcome::Refused);
+        golden(&format!("plan-{expected}"), &text);
+    }
+}
+
+#[test]
+fn a_plan_for_an_allocation_says_what_will_be_done_for_it() {
+    let good = ["plan", "--layout", LAYOUT, "--inventory", CARDS, "--allocation", "machines/good.yaml"];
+    let (text, exit) = said(&good);
+    assert_eq!(exit, CommandOutcome::Good, "{text}");
+    assert!(text.contains("debian-13.0.20261101"), "{text}");
+    assert!(text.contains("hostname storage-7; SSH keys of the owner: 0"), "{text}");
+    assert!(text.contains("the kernel of the image with quiet"), "{text}");
+    // By itself the layout says none of that.
+    let (text, exit) = said(&good[..5]);
+    assert_eq!(exit, CommandOutcome::Good);
+    assert!(!text.contains("storage-7"), "{text}");
+}

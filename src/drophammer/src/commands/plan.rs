@@ -1,0 +1,327 @@
+//! `drophammer plan`: shows what an installation would do.
+
+use super::templates::NamedTemplates;
+use super::{problem_lines, read_layout, read_text, wants_colour};
+use crate::operator_client::ServerOptions;
+use clap::Args;
+use common::error::{Context, Error, Phase, Result};
+use common::exit_code::{CommandOutcome, report_refusal};
+use common::output::{print_error, print_styled, print_text, to_json};
+use model::deploy_steps::{EraseMode, StepList};
+use model::device::DevicePath;
+use model::install_marker::InstallMarker;
+use model::inventory::Inventory;
+use model::layout::ParsedLayout;
+use plan::plan_request::preview::{placeholder_uuids, remove_temporary_uses};
+use plan::{InstallClaim, InstallMode, MarkerWaiver, PlanAssignment, PlanRequest, PlanSubject};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+/// Options of `drophammer plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// The layout, YAML or JSON; - is standard input.
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["machine", "template"])]
+    pub layout: Option<PathBuf>,
+    /// Plan for a machine of a server, by its id or name: with the allocation that it would receive now, and the inventory that it has
+    /// registered. --layout and --inventory replace these.
+    #[arg(long, value_name = "ID")]
+    pub machine: Option<String>,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// The machine's allocation: its file from a server's machines/, or the document that its agent receives. Network, `finish` and kernel
+    /// arguments are checked as the agent checks them.
+    #[arg(long, value_name = "FILE", conflicts_with = "machine")]
+    pub allocation: Option<PathBuf>,
+    /// Output of `drophammer inventory`; the default is this machine.
+    #[arg(long, value_name = "FILE")]
+    pub inventory: Option<PathBuf>,
+    /// Method of erasing disks before they are recreated; with --machine, the server's value is used.
+    #[arg(long, value_enum, default_value_t)]
+    pub erase: EraseMode,
+    /// A deploy template. The merged steps are shown with the template that each comes from. May be given several times; the order matters.
+    /// A template with arrays generates the layout.
+    #[arg(long, value_name = "FILE")]
+    pub template: Vec<PathBuf>,
+    /// Preview a reinstall: disks without wipeonreinstall are preserved, and their contents are shown.
+    #[arg(long)]
+    pub reinstall: bool,
+    /// Plan as after a reboot into the agent: mounts and swap of the inventory are not in use. Always the case for a reinstall.
+    #[arg(long)]
+    pub at_rest: bool,
+    /// Preview a reinstall that is ordered with --without-marker.
+    #[arg(long, requires = "reinstall")]
+    pub without_marker: bool,
+    /// Print the plan as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints what an installation would do.
+///
+/// # Errors
+/// A file cannot be read, or the inventory is invalid.
+pub fn run_plan(options: &PlanArgs) -> Result<CommandOutcome> {
+    let write = if wants_colour() { print_styled } else { print_text };
+    report_refusal(plan_output(options).and_then(|(text, outcome)| write(&text).map(|()| outcome)))
+}
+
+/// Everything that a plan is made from.
+pub(super) struct PlanInputs {
+    pub parsed: ParsedLayout,
+    pub inventory: Inventory,
+    pub request: PlanRequest,
+    /// Additional notes to print with the plan.
+    pub notes: Vec<String>,
+    /// Templates that the steps come from.
+    pub templates: NamedTemplates,
+}
+
+/// Returns the output and the exit status.
+pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
+    match collect_inputs(options)? {
+        Ok(asked) => make_plan(options, asked),
+        Err(problems) => Ok((problems, CommandOutcome::Refused)),
+    }
+}
+
+/// Collects the inputs of the plan. The inner error lists all problems of the layout's file.
+fn collect_inputs(options: &PlanArgs) -> Result<std::result::Result<PlanInputs, String>> {
+    if let Some(machine) = &options.machine {
+        return super::plan_registered::collect_inputs(options, machine);
+    }
+    let inventory = match &options.inventory {
+        Some(path) => read_inventory(path)?,
+        None => linux::probe::read_inventory(linux::probe::ProbeDepth::Deep)?,
+    };
+    inputs_from_files(options, inventory)
+}
+
+/// Collects the inputs with the layout of a file, without a server's allocation.
+pub(super) fn inputs_from_files(
+    options: &PlanArgs,
+    mut inventory: Inventory,
+) -> Result<std::result::Result<PlanInputs, String>> {
+    let templates = match NamedTemplates::read(&options.template)? {
+        Ok(templates) => templates,
+        Err(problems) => return Ok(Err(problems)),
+    };
+    let merged = match templates.merge(StepList::with_erase_mode(options.erase).list()) {
+        Ok(merged) => merged,
+        Err(problems) => return Ok(Err(problems)),
+    };
+    let parsed = match (&options.layout, templates.generate_layout(&merged, &inventory)) {
+        (Some(_), Some(_)) => {
+            return Err(Error::refusal(
+                Phase::Layout,
+                "a template generates the layout: omit either --layout or that template",
+            ));
+        }
+        (None, None) => return Err(Error::refusal(Phase::Layout, "the layout is missing: give it with --layout FILE")),
+        (None, Some(made)) => match made {
+            Ok(made) => made,
+            Err(problems) => return Ok(Err(problems)),
+        },
+        (Some(path), None) => match read_layout(path)? {
+            Ok(parsed) => parsed,
+            Err(problems) => return Ok(Err(problem_lines(path, &problems))),
+        },
+    };
+    let assigned = match read_assignment(options, &inventory)? {
+        Ok(assigned) => assigned,
+        Err(problems) => return Ok(Err(problems)),
+    };
+    let mode = if options.reinstall { InstallMode::Reinstall } else { InstallMode::Install };
+    if mode == InstallMode::Reinstall || options.at_rest {
+        remove_temporary_uses(&mut inventory);
+    }
+    let image = Some(assigned.allocation.image.id.clone()).filter(|id| !id.is_empty());
+    let subject = PlanSubject {
+        machine: inventory.system.uuid.clone().unwrap_or_default(),
+        image: image.unwrap_or_else(|| "the image".to_owned()),
+        url: "the image's server".to_owned(),
+        ..PlanSubject::default()
+    };
+    let claim = options.without_marker.then(|| waived_claim(&inventory));
+    let notes = note_installations(mode, &inventory);
+    Ok(Ok(PlanInputs {
+        parsed,
+        inventory,
+        request: PlanRequest { mode, steps: merged.steps.into(), subject, assigned, claim },
+        notes,
+        templates,
+    }))
+}
+
+/// Returns the allocation of a file, if one is given. The inner error lists all problems of that file.
+fn read_assignment(options: &PlanArgs, inventory: &Inventory) -> Result<std::result::Result<PlanAssignment, String>> {
+    if let Some(path) = &options.allocation {
+        let allocation = match super::machine_file::read_allocation(&read_text(path)?, Some(&inventory.nics)) {
+            Ok(allocation) => allocation.unwrap_or_default(),
+            Err(problems) => return Ok(Err(problem_lines(path, &problems))),
+        };
+        return Ok(Ok(PlanAssignment { allocation, ..PlanAssignment::default() }));
+    }
+    let _ = (options, inventory);
+    Ok(Ok(PlanAssignment::default()))
+}
+
+fn make_plan(options: &PlanArgs, asked: PlanInputs) -> Result<(String, CommandOutcome)> {
+    let PlanInputs { parsed, inventory, request, notes, templates } = asked;
+    let steps = request.steps.list().to_vec();
+    let with_steps = |said: String, as_json: Result<String>| -> Result<String> {
+        match (templates.is_empty(), options.json) {
+            (true, true) => as_json,
+            (true, false) => Ok(said),
+            (false, false) => Ok(templates.format_steps(&steps) + &said),
+            (false, true) => {
+                let what = || "put the steps into the plan".to_owned();
+                let mut whole: serde_json::Value = serde_json::from_str(&as_json?).context(Phase::Plan, what)?;
+                whole["deploy_steps"] = templates.steps_as_json(&steps);
+                to_json(&whole)
+            }
+        }
+    };
+    match plan::make_plan(&parsed.layout, &inventory, request, &mut placeholder_uuids()) {
+        Ok(mut plan) => {
+            plan.warnings.extend(notes);
+            let end = if options.json { "\n" } else { "" };
+            Ok((with_steps(colourize(&plan), to_json(&plan))? + end, CommandOutcome::Good))
+        }
+        Err(refusal) => {
+            let refusal = refusal.located(|problem| parsed.locate_problem(problem));
+            // A refusal has no field for notes.
+            for note in notes {
+                print_error(&note);
+            }
+            Ok((with_steps(colourize(&refusal), to_json(&refusal))? + "\n", CommandOutcome::Refused))
+        }
+    }
+}
+
+fn colourize(said: &impl Display) -> String {
+    if wants_colour() { format!("{said:#}") } else { said.to_string() }
+}
+
+/// Returns the claim of an order with `--without-marker`, for the machine of the inventory whatever its marker.
+fn waived_claim(inventory: &Inventory) -> InstallClaim {
+    let marker = inventory.filesystems.iter().find_map(|filesystem| filesystem.marker.as_ref());
+    InstallClaim {
+        machine: marker.map(|marker| &marker.machine).or(inventory.system.uuid.as_ref()).cloned().unwrap_or_default(),
+        allocation: marker.map(|marker| marker.allocation.clone()).unwrap_or_default(),
+        waiver: Some(MarkerWaiver::Operator),
+        ..InstallClaim::default()
+    }
+}
+
+/// Returns notes about existing installations. Without a server, it is unknown for which allocation the machine would ask.
+fn note_installations(mode: InstallMode, inventory: &Inventory) -> Vec<String> {
+    let marked = inventory.filesystems.iter().filter(|_| mode == InstallMode::Install);
+    let marked = marked.filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));
+    let said = |(device, marker): (&DevicePath, &InstallMarker)| {
+        let (image, allocation) = (&marker.image, &marker.allocation);
+        format!(
+            "{device} contains {image}, installed for allocation {allocation}: for that allocation this plan is not carried out; the installed system is booted"
+        )
+    };
+    marked.map(said).collect()
+}
+
+pub(super) fn read_inventory(path: &Path) -> Result<Inventory> {
+    let text = read_text(path)?;
+    let what = || format!("{} is not an inventory as printed by `drophammer inventory`", path.display());
+    let inventory: Inventory = serde_json::from_str(&text).context(Phase::Inventory, what)?;
+    refuse_impossible(inventory, what)
+}
+
+/// Refuses an inventory with impossible values, which would mislead the planner.
+pub(super) fn refuse_impossible(inventory: Inventory, what: impl FnOnce() -> String) -> Result<Inventory> {
+    match inventory.find_impossible_property() {
+        Some(why) => Err(Error::refusal(Phase::Inventory, format!("{}: {why}", what()))),
+        None => Ok(inventory),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::inventory::DeviceUse;
+
+    #[test]
+    fn the_preview_of_a_running_machine_is_that_of_the_machine_at_rest() {
+        let mut running = read_inventory(&testdata("inventories/installed-default.json")).unwrap();
+        let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
+        let [efi, root, varlib, ..] = &mut disk.table.as_mut().unwrap().partitions[..] else {
+            panic!("three partitions")
+        };
+        efi.uses.push(DeviceUse::Mounted("/boot/efi".to_owned()));
+        root.uses.push(DeviceUse::Mounted("/".to_owned()));
+        varlib.uses.extend([DeviceUse::Mounted("/var/lib".to_owned()), DeviceUse::Swap]);
+        let dir = tempfile::tempdir().unwrap();
+        let (path, layout) = (dir.path().join("running.json"), dir.path().join("layout.yaml"));
+        std::fs::write(&path, serde_json::to_string(&running).unwrap()).unwrap();
+        let text = std::fs::read_to_string(testdata("layouts/default.yaml")).unwrap();
+        let outcome = |text: &str, reinstall, at_rest| {
+            std::fs::write(&layout, text).unwrap();
+            let (layout, inventory) = (Some(layout.clone()), Some(path.clone()));
+            run_plan(&PlanArgs { layout, inventory, reinstall, at_rest, ..options() }).unwrap()
+        };
+        assert_eq!(outcome(&text, true, false), CommandOutcome::Good);
+        // Who holds a disk that is wiped is still in the way, unless the machine is at rest by then.
+        assert_eq!(outcome(&text, false, false), CommandOutcome::Refused);
+        assert_eq!(outcome(&text, false, true), CommandOutcome::Good);
+        let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
+        disk.uses.push(DeviceUse::Holder("dm-7".into()));
+        std::fs::write(&path, serde_json::to_string(&running).unwrap()).unwrap();
+        assert_eq!(outcome(&text, true, false), CommandOutcome::Refused);
+        assert_eq!(outcome(&text, false, true), CommandOutcome::Refused);
+    }
+
+    fn options() -> PlanArgs {
+        PlanArgs {
+            layout: Some(testdata("layouts/default.yaml")),
+            inventory: Some(testdata("inventories/installed-default.json")),
+            machine: None,
+            of: ServerOptions::default(),
+            allocation: None,
+            erase: EraseMode::Quick,
+            template: Vec::new(),
+            reinstall: false,
+            at_rest: false,
+            without_marker: false,
+            json: true,
+        }
+    }
+
+    fn testdata(name: &str) -> PathBuf {
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata").join(name)
+    }
+
+    /// `drophammer plan` with an inventory that is changed in one way.
+    fn planned_with(change: impl Fn(&mut serde_json::Value), options: PlanArgs) -> CommandOutcome {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("changed.json");
+        let mut inventory = serde_json::from_str(&read_text(options.inventory.as_ref().unwrap()).unwrap()).unwrap();
+        change(&mut inventory);
+        std::fs::write(&path, inventory.to_string()).unwrap();
+        run_plan(&PlanArgs { inventory: Some(path), ..options }).unwrap()
+    }
+
+    #[test]
+    fn an_order_without_marker_is_previewed_as_such() {
+        // Somebody has looked inside, and there is no marker.
+        let looked = |inventory: &mut serde_json::Value| {
+            inventory["filesystems"] = serde_json::json!([{"device": "/dev/sda2", "size_bytes": 1, "used_bytes": 1}]);
+        };
+        let reinstall = || PlanArgs { reinstall: true, ..options() };
+        assert_eq!(planned_with(looked, reinstall()), CommandOutcome::Refused);
+        assert_eq!(planned_with(looked, PlanArgs { without_marker: true, ..reinstall() }), CommandOutcome::Good);
+    }
+
+    #[test]
+    fn an_inventory_that_no_machine_has_is_refused() {
+        let sectors = |inventory: &mut serde_json::Value| inventory["disks"][0]["sector_bytes"] = 0.into();
+        assert_eq!(planned_with(|_| {}, options()), CommandOutcome::Good);
+        assert_eq!(planned_with(sectors, options()), CommandOutcome::Refused);
+    }
+}

@@ -1,0 +1,212 @@
+//! `drophammer plan --machine`: plans a machine of a server from its registered inventory and the allocation that it would receive now.
+
+use super::plan::{PlanArgs, PlanInputs, inputs_from_files, read_inventory, refuse_impossible};
+use super::templates::NamedTemplates;
+use crate::operator_client::{OperatorClient, OperatorResponse, find_machine};
+use common::diagnostic;
+use common::error::{Error, Phase, Result};
+use model::allocation::{Allocation, OrderedReinstall};
+use model::inventory::Inventory;
+use plan::plan_request::preview::remove_temporary_uses;
+use plan::plan_request::{build_request, clear_begun_if_intact};
+use plan::{InstallMode, MarkerWaiver};
+use reqwest::Method;
+use serde::de::DeserializeOwned;
+use server::operator::MachineSummary;
+use server::plan_input::{PlanInput, RegisteredInventory};
+
+const FRESH: &str = "`drophammer inventory` on the machine prints a current one for --inventory FILE";
+
+/// Collects the inputs of the plan that the machine's agent would make. The inner error lists all problems of a layout file.
+///
+/// # Errors
+/// The server cannot be reached, lacks the inventory or the allocation, or the options contradict the machine's state.
+pub fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<std::result::Result<PlanInputs, String>> {
+    let server = OperatorClient::new(&options.of)?;
+    let id = match uuid::Uuid::parse_str(machine) {
+        Ok(id) => id.to_string(),
+        Err(_) => {
+            let all: Vec<MachineSummary> = fetch(&server, "/v1/machines")?;
+            find_machine(&all, machine).map_err(inventory_refusal)?.id.clone()
+        }
+    };
+    let preview: PlanInput = fetch(&server, &format!("/v1/machine/{id}/preview"))?;
+    let (inventory, note) = match &options.inventory {
+        Some(path) => (read_inventory(path)?, None),
+        None => registered_inventory(machine, preview.registered.as_ref())?,
+    };
+    let asked = match &options.layout {
+        Some(_) => inputs_from_files(options, inventory)?,
+        None => inputs_from_allocation(options, machine, &preview, inventory)?,
+    };
+    Ok(asked.map(|mut asked| {
+        asked.notes.extend(note);
+        asked
+    }))
+}
+
+fn fetch<T: DeserializeOwned>(server: &OperatorClient, path: &str) -> Result<T> {
+    match server.send_json(server.request(Method::GET, path))? {
+        OperatorResponse::Good(answer) => Ok(answer),
+        OperatorResponse::Refused(why) => Err(inventory_refusal(why)),
+    }
+}
+
+fn inventory_refusal(why: impl Into<String>) -> Error {
+    Error::refusal(Phase::Inventory, why)
+}
+
+/// Returns the inventory stored by the server, and a note with its age.
+fn registered_inventory(
+    machine: &str,
+    registered: Option<&RegisteredInventory>,
+) -> Result<(Inventory, Option<String>)> {
+    let Some(registered) = registered else {
+        return Err(inventory_refusal(format!(
+            "machine {machine} has never registered, so the server has no inventory of it: boot it over PXE once, which installs nothing \
+             before it has an allocation; or {FRESH}"
+        )));
+    };
+    let as_of = format_time(registered);
+    if registered.outdated {
+        return Err(inventory_refusal(format!(
+            "the inventory of machine {machine} is {as_of}, and an installation has started since then: the contents of its disks have \
+             changed. {FRESH}"
+        )));
+    }
+    let what = || format!("the registered inventory of machine {machine} is invalid");
+    let inventory = refuse_impossible(registered.inventory.clone(), what)?;
+    Ok((inventory, Some(format!("the inventory is {as_of}: later changes on the machine are not in this plan"))))
+}
+
+fn format_time(registered: &RegisteredInventory) -> String {
+    match registered.time.get(..16) {
+        Some(minute) => format!("as of {} UTC, {}", minute.replace('T', " "), format_age(registered.seconds_ago)),
+        None => "of an unknown time".to_owned(),
+    }
+}
+
+fn format_age(seconds: u64) -> String {
+    let (count, unit) = match seconds {
+        ..120 => return "just now".to_owned(),
+        120..7_200 => (seconds / 60, "minutes"),
+        7_200..172_800 => (seconds / 3_600, "hours"),
+        _ => (seconds / 86_400, "days"),
+    };
+    format!("{count} {unit} ago")
+}
+
+/// Collects the inputs as the agent does: with the layout and the options that the server gives it, for its own allocation.
+fn inputs_from_allocation(
+    options: &PlanArgs,
+    name: &str,
+    preview: &PlanInput,
+    mut inventory: Inventory,
+) -> Result<std::result::Result<PlanInputs, String>> {
+    let templates = match NamedTemplates::read(&options.template)? {
+        Ok(templates) => templates,
+        Err(problems) => return Ok(Err(problems)),
+    };
+    let machine = &preview.machine;
+    let Some(mut allocation) = machine.allocation.clone() else {
+        let why = preview.withheld.as_deref().unwrap_or("the server does not offer an allocation");
+        return Err(inventory_refusal(format!(
+            "machine {name} has nothing to install: {why}. Use --layout FILE to plan with another layout"
+        )));
+    };
+    simulate_reinstall(options, name, &mut allocation)?;
+    let told = build_request(machine, &machine.id, &allocation, &[]).steps;
+    let merged = match templates.merge(told.list()) {
+        Ok(merged) => merged,
+        Err(problems) => return Ok(Err(problems)),
+    };
+    let parsed = allocation.parse_layout().map_err(|problems| {
+        inventory_refusal(format!(
+            "the server's layout for machine {name} is invalid:\n{}",
+            diagnostic::join_problems(&problems)
+        ))
+    })?;
+    let parsed = match templates.generate_layout(&merged, &inventory) {
+        Some(Ok(made)) => made,
+        Some(Err(problems)) => return Ok(Err(problems)),
+        None => parsed,
+    };
+    if allocation.reinstall || options.at_rest {
+        remove_temporary_uses(&mut inventory);
+    }
+    clear_begun_if_intact(&machine.id, &mut allocation, &parsed.layout, &inventory);
+    let mut request = build_request(machine, &machine.id, &allocation, &[]);
+    if request.subject.url.is_empty() {
+        "the image's server".clone_into(&mut request.subject.url);
+    }
+    let mut notes = Vec::new();
+    if inventory.filesystems.is_empty() {
+        let claim = request.claim.as_mut().filter(|claim| claim.waiver.is_none());
+        match (request.mode, claim) {
+            // The plan itself explains this case.
+            (InstallMode::Reinstall, Some(claim)) => claim.waiver = Some(MarkerWaiver::Unseen),
+            (InstallMode::Reinstall, None) => {}
+            (InstallMode::Install, _) => notes.push(
+                "the contents of filesystems are not in this inventory: the agent reads them, and refuses if it finds the install marker of an \
+                 installation"
+                    .to_owned(),
+            ),
+        }
+    }
+    // Steps that only a newer server knows remain a refusal.
+    if !templates.is_empty() && told.problems().is_empty() {
+        request.steps = merged.steps.into();
+    }
+    Ok(Ok(PlanInputs { parsed, inventory, request, notes, templates }))
+}
+
+/// Turns the allocation into a hypothetical reinstall if `--reinstall` is given and none is ordered.
+fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocation) -> Result<()> {
+    if !allocation.succeeded && options.reinstall {
+        return Err(inventory_refusal(format!(
+            "machine {name} is not installed and cannot be reinstalled: omit --reinstall to show the installation"
+        )));
+    }
+    if allocation.succeeded && !allocation.reinstall {
+        if !options.reinstall {
+            return Err(inventory_refusal(format!(
+                "machine {name} is installed with {} and boots it, as no reinstall is ordered. Use --reinstall to preview one",
+                allocation.image.id
+            )));
+        }
+        allocation.reinstall = true;
+        allocation.order =
+            Some(OrderedReinstall { id: "preview".to_owned(), attempt: 1, attempts: 1, ..OrderedReinstall::default() });
+    }
+    if let Some(order) = &mut allocation.order {
+        order.without_marker |= options.without_marker;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_ago_that_was() {
+        for (seconds, words) in [
+            (0, "just now"),
+            (150, "2 minutes ago"),
+            (3 * 3600, "3 hours ago"),
+            (47 * 3600, "47 hours ago"),
+            (50 * 3600, "2 days ago"),
+        ] {
+            assert_eq!(format_age(seconds), words);
+        }
+        let at = |time: &str| {
+            format_time(&RegisteredInventory {
+                time: time.to_owned(),
+                seconds_ago: 7300,
+                ..RegisteredInventory::default()
+            })
+        };
+        assert_eq!(at("2026-11-22T10:11:12.123456789Z"), "as of 2026-11-22 10:11 UTC, 2 hours ago");
+        assert_eq!(at(""), "of an unknown time");
+    }
+}

@@ -1,0 +1,279 @@
+//! `drophammer rack`: shows what a change would do to every machine of a server's directory. Each machine is planned as by `drophammer plan
+//! --machine`, from its registered inventory, but without a server.
+
+mod machine_outcome;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use clap::{Args, Subcommand};
+use common::error::{Context, Phase, Result};
+use common::exit_code::{CommandOutcome, report_refusal};
+use common::output::{print_error, print_text, to_json};
+use model::inventory::Inventory;
+use plan::InstallMode;
+use plan::plan_request::preview::PlannedDisk;
+use serde::Serialize;
+use server::rack_plan::{RackChange, RackSnapshot};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+pub const EXIT_CODES: &str = "\
+Exit status: 0 no machine loses data, 3 some machines lose data, 2 some machines are refused or have an unknown outcome,
+or a file is invalid (2 takes precedence over 3), 1 failed, 64 wrong usage.";
+
+#[derive(Debug, Args)]
+pub struct RackArgs {
+    #[command(subcommand)]
+    pub command: RackCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum RackCommand {
+    /// Print for every machine what it would lose and preserve, why it is refused, and how long it takes. Read-only, except with --approve.
+    ///
+    /// Without --image, --layout and --reinstall, the files and the open orders are planned as they are.
+    #[command(after_help = format!(
+        "Examples: plan a new image; plan other files; approve a plan\n  \
+        drophammer rack plan /srv/drophammer --image debian-13.1.20261101\n  \
+        drophammer rack plan /srv/drophammer --dir checkout/\n  \
+        drophammer rack plan /srv/drophammer --image debian-13.1.20261101 --machine storage-7 --approve\n\n{}",
+        EXIT_CODES
+    ))]
+    Plan(PlanOptions),
+}
+
+#[derive(Debug, Clone, Default, Args)]
+pub struct PlanOptions {
+    /// The server's directory. A server may be running in it.
+    pub dir: PathBuf,
+    /// Directory with the new files: machines/, layouts/, images/.
+    #[arg(long = "dir", value_name = "NEW")]
+    pub new: Option<PathBuf>,
+    /// Plan as if each machine got this image; installed machines by a reinstall.
+    #[arg(long, value_name = "ID")]
+    pub image: Option<String>,
+    /// Plan as if each machine got this layout; installed machines by a reinstall with --change-promise.
+    #[arg(long, value_name = "ID")]
+    pub layout: Option<String>,
+    /// Plan as if each installed machine were reinstalled with the image of its file.
+    #[arg(long)]
+    pub reinstall: bool,
+    /// Plan only this machine, by its id or name; may be given several times.
+    #[arg(long, value_name = "ID")]
+    pub machine: Vec<String>,
+    /// Directory of fresh inventories, ID.json or NAME.json, as printed by `drophammer inventory`. They replace registered ones.
+    #[arg(long, value_name = "FOLDER")]
+    pub inventories: Option<PathBuf>,
+    /// Approve each plan that is not refused: the machine carries out exactly that plan, once.
+    #[arg(long)]
+    pub approve: bool,
+    /// Print everything as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Outcome of a plan for a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RackOutcome {
+    /// No change.
+    Nothing,
+    /// The machine is installed, and the disks that are wiped contain no data.
+    Installs,
+    /// The machine loses data.
+    Erases,
+    /// The outcome cannot be determined yet.
+    Unknown,
+    Refused,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RackRow {
+    pub id: String,
+    pub name: String,
+    pub size: Option<String>,
+    pub outcome: RackOutcome,
+    pub mode: Option<InstallMode>,
+    pub image: Option<String>,
+    pub layout: Option<String>,
+    /// Disks that the layout lists.
+    pub disks: Vec<PlannedDisk>,
+    pub lost_bytes: u64,
+    /// Reasons for a refusal, an unknown outcome or no change; otherwise important notes.
+    pub reasons: Vec<String>,
+    /// Time at which the inventory was registered.
+    pub inventory: Option<String>,
+    /// The disks have changed since the inventory was registered: their contents are inferred from the last installation.
+    pub foreseen: bool,
+    /// Estimated duration; `None` if unknown.
+    pub minutes: Option<u64>,
+    /// SHA-256 of the verdicts, as in an approval.
+    pub sha256: Option<String>,
+    pub approved: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct RackSummary {
+    pub machines: usize,
+    pub nothing: usize,
+    pub installs: usize,
+    pub erases: usize,
+    pub unknown: usize,
+    pub refused: usize,
+    pub approved: usize,
+    /// Number of disks that lose data.
+    pub disks: usize,
+    pub lost_bytes: u64,
+    /// Estimated duration of the slowest machine, if known.
+    pub minutes: Option<u64>,
+    /// Number of installed machines with an unknown duration.
+    pub of_unknown_length: usize,
+}
+
+/// JSON output.
+#[derive(Debug, Serialize)]
+struct RackJson<'a> {
+    machines: &'a [RackRow],
+    problems: &'a [String],
+    summary: &'a RackSummary,
+}
+
+/// Prints the plan of the rack.
+///
+/// # Errors
+/// The directory cannot be read, or an approval cannot be written.
+pub fn run_rack(options: &RackArgs) -> Result<CommandOutcome> {
+    let RackCommand::Plan(options) = &options.command;
+    report_refusal(rack_output(options).and_then(|(text, exit)| print_text(&text).map(|()| exit)))
+}
+
+/// Returns the output and the exit status.
+pub fn rack_output(options: &PlanOptions) -> Result<(String, CommandOutcome)> {
+    let rack = RackSnapshot::open_directory(&options.dir, options.new.as_deref())?;
+    let change =
+        RackChange { image: options.image.clone(), layout: options.layout.clone(), reinstall: options.reinstall };
+    rack.check_change(&change)?;
+    let fresh = options.inventories.as_deref().map(read_inventories).transpose()?.unwrap_or_default();
+    let machines = select_machines(rack.list_machines(), &options.machine)?;
+    let rows = plan_rows(&rack, &change, &fresh, &machines, options.approve)?;
+    let summary = summarize_rows(&rows);
+    for line in rack.problems.iter().chain(&rack.notes).filter(|_| !options.json) {
+        print_error(line);
+    }
+    let text = match options.json {
+        true => to_json(&RackJson { machines: &rows, problems: &rack.problems, summary: &summary })? + "\n",
+        false => table::format_table(&rows, &summary),
+    };
+    Ok((text, exit_code(&summary, &rack.problems)))
+}
+
+fn exit_code(summary: &RackSummary, problems: &[String]) -> CommandOutcome {
+    match (summary.refused + summary.unknown + problems.len(), summary.erases) {
+        (0, 0) => CommandOutcome::Good,
+        (0, _) => CommandOutcome::Erases,
+        _ => CommandOutcome::Refused,
+    }
+}
+
+/// Returns the selected machines; all if none is selected.
+fn select_machines(all: Vec<(String, String)>, wanted: &[String]) -> Result<Vec<(String, String)>> {
+    if wanted.is_empty() {
+        return Ok(all);
+    }
+    let mut chosen = Vec::new();
+    for wanted in wanted {
+        let named: Vec<_> = all
+            .iter()
+            .filter(|(id, name)| id.eq_ignore_ascii_case(wanted) || (name == wanted && !name.is_empty()))
+            .collect();
+        match named[..] {
+            [one] => chosen.push(one.clone()),
+            [] => return Err(machine_outcome::plan_refusal(format!("machines/ contains no machine {wanted:?}"))),
+            _ => {
+                return Err(machine_outcome::plan_refusal(format!(
+                    "several machines are named {wanted:?}: use the id"
+                )));
+            }
+        }
+    }
+    chosen.sort_by(|one, other| (&one.1, &one.0).cmp(&(&other.1, &other.0)));
+    chosen.dedup();
+    Ok(chosen)
+}
+
+/// Reads the inventories in a directory, by the names of their files.
+fn read_inventories(folder: &Path) -> Result<BTreeMap<String, Inventory>> {
+    let mut all = BTreeMap::new();
+    let what = || format!("read {}", folder.display());
+    for entry in std::fs::read_dir(folder).context(Phase::Inventory, what)? {
+        let path = entry.context(Phase::Inventory, what)?.path();
+        if path.extension().is_some_and(|end| end == "json") {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            all.insert(name, super::plan::read_inventory(&path)?);
+        }
+    }
+    Ok(all)
+}
+
+/// Plans every machine, with one thread per processor.
+fn plan_rows(
+    rack: &RackSnapshot,
+    change: &RackChange,
+    fresh: &BTreeMap<String, Inventory>,
+    machines: &[(String, String)],
+    approve: bool,
+) -> Result<Vec<RackRow>> {
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<(usize, RackRow)>> {
+        let mut done = Vec::new();
+        while let Some((index, (id, name))) = {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            machines.get(index).map(|machine| (index, machine))
+        } {
+            let seen = rack.predict_machine(id, change)?;
+            let inventory = fresh.get(id).or_else(|| fresh.get(name));
+            let (mut row, verdicts) = machine_outcome::judge_machine(seen.clone(), inventory.cloned());
+            if let Some(verdicts) = verdicts.filter(|_| approve) {
+                rack.write_approval(&seen, &verdicts)?;
+                row.approved = true;
+            }
+            done.push((index, row));
+        }
+        Ok(done)
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(machines.len().max(1));
+    let done = thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join()).collect::<Vec<_>>()
+    });
+    let mut rows = Vec::new();
+    for done in done {
+        rows.extend(done.map_err(|_| machine_outcome::plan_failure("planning a machine panicked"))??);
+    }
+    rows.sort_by_key(|(index, _)| *index);
+    Ok(rows.into_iter().map(|(_, row)| row).collect())
+}
+
+fn summarize_rows(rows: &[RackRow]) -> RackSummary {
+    let mut sum = RackSummary { machines: rows.len(), ..RackSummary::default() };
+    for row in rows {
+        match row.outcome {
+            RackOutcome::Nothing => sum.nothing += 1,
+            RackOutcome::Installs => sum.installs += 1,
+            RackOutcome::Erases => sum.erases += 1,
+            RackOutcome::Unknown => sum.unknown += 1,
+            RackOutcome::Refused => sum.refused += 1,
+        }
+        sum.approved += usize::from(row.approved);
+        if matches!(row.outcome, RackOutcome::Installs | RackOutcome::Erases) {
+            sum.disks += row.disks.iter().filter(|disk| disk.lost_bytes > 0).count();
+            sum.lost_bytes = sum.lost_bytes.saturating_add(row.lost_bytes);
+            sum.minutes = sum.minutes.max(row.minutes);
+            sum.of_unknown_length += usize::from(row.minutes.is_none());
+        }
+    }
+    sum
+}

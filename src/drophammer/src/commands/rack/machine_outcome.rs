@@ -1,0 +1,96 @@
+//! Plans one machine of the rack as its agent would, and summarizes the plan as a row.
+
+use super::{RackOutcome, RackRow};
+use crate::commands::plan::refuse_impossible;
+use common::error::{Error, Phase};
+use model::inventory::Inventory;
+use plan::plan_request::preview::{NOBODY_LOOKED, PreviewPlan, preview_plan};
+use plan::{ApprovalSummary, InstallMode};
+use server::rack_plan::{MachineForecast, PredictedMachine};
+
+pub fn plan_refusal(why: impl Into<String>) -> Error {
+    Error::refusal(Phase::Plan, why)
+}
+
+pub fn plan_failure(why: impl Into<String>) -> Error {
+    Error::new(Phase::Plan, why)
+}
+
+/// Returns the row, and the verdicts that can be approved. A fresh inventory replaces the registered one.
+pub fn judge_machine(seen: PredictedMachine, fresh: Option<Inventory>) -> (RackRow, Option<ApprovalSummary>) {
+    let minutes = seen.seconds.map(|seconds| (seconds / 60.0).ceil().max(1.0) as u64);
+    let mut row = RackRow {
+        id: seen.id,
+        name: seen.name,
+        size: seen.size,
+        outcome: RackOutcome::Nothing,
+        mode: None,
+        image: None,
+        layout: None,
+        disks: Vec::new(),
+        lost_bytes: 0,
+        reasons: Vec::new(),
+        inventory: None,
+        foreseen: false,
+        minutes: None,
+        sha256: None,
+        approved: false,
+    };
+    let mut ends = |outcome: RackOutcome, why: String| {
+        row.outcome = outcome;
+        row.reasons.extend(why.lines().map(str::to_owned));
+        (row.clone(), None)
+    };
+    let machine = match seen.outlook {
+        MachineForecast::Nothing(why) => return ends(RackOutcome::Nothing, why),
+        MachineForecast::Refused(why) => return ends(RackOutcome::Refused, why),
+        MachineForecast::Unknown(why) => return ends(RackOutcome::Unknown, why),
+        MachineForecast::Told(machine) => *machine,
+    };
+    let Some(allocation) = machine.allocation.clone() else {
+        return ends(RackOutcome::Nothing, "it does not have an allocation".to_owned());
+    };
+    let (inventory, is_outdated) = match (fresh, seen.registered) {
+        (Some(fresh), _) => (fresh, false),
+        (None, Some(registered)) => {
+            row.inventory = Some(registered.time).filter(|time| !time.is_empty());
+            (registered.inventory, registered.outdated)
+        }
+        (None, None) => {
+            let why = "it has never registered: boot it over PXE once, or provide its inventory with --inventories";
+            return ends(RackOutcome::Unknown, why.to_owned());
+        }
+    };
+    row.mode = Some(if allocation.reinstall { InstallMode::Reinstall } else { InstallMode::Install });
+    row.image = Some(allocation.image.id.clone());
+    let inventory = match refuse_impossible(inventory, || "the registered inventory is invalid".to_owned()) {
+        Ok(inventory) => inventory,
+        Err(error) => {
+            row.outcome = RackOutcome::Unknown;
+            row.reasons = vec![error.to_string()];
+            return (row, None);
+        }
+    };
+    match preview_plan(&machine, allocation, inventory, is_outdated) {
+        Ok(PreviewPlan { verdicts: None, .. }) => {
+            row.reasons = vec!["the ordered installation already exists and is booted".to_owned()];
+            (row, None)
+        }
+        Ok(PreviewPlan { disks, verdicts: Some(verdicts), foreseen, .. }) => {
+            row.lost_bytes = disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
+            row.outcome = if row.lost_bytes > 0 { RackOutcome::Erases } else { RackOutcome::Installs };
+            row.layout = Some(verdicts.layout.clone());
+            row.reasons.extend(foreseen.map(|why| format!("{why}: {NOBODY_LOOKED}")));
+            row.foreseen = foreseen.is_some();
+            row.minutes = minutes;
+            row.sha256 = Some(verdicts.digest());
+            row.disks = disks;
+            (row, Some(verdicts))
+        }
+        Err(refused) => {
+            row.outcome = RackOutcome::Refused;
+            row.reasons = refused.problems.iter().map(ToString::to_string).collect();
+            (row, None)
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Rows and their sum, as people and pipelines get them.
+
+use super::machine_outcome::judge_machine;
+use super::*;
+use crate::commands::plan::read_inventory;
+use model::allocation::{AllocatedImage, Allocation, AssignedMachine, OrderedReinstall};
+use model::install_marker::InstallMarker;
+use plan::DiskVerdict;
+use server::plan_input::RegisteredInventory;
+use server::rack_plan::{MachineForecast, PredictedMachine};
+use testing::docs::blocks;
+
+fn seen(name: &str, outlook: MachineForecast, registered: Option<RegisteredInventory>) -> PredictedMachine {
+    let id = "4c4c4544-0051-3010-8031-b2c04f333633".to_owned();
+    let (name, size) = (name.to_owned(), Some("c1".to_owned()));
+    PredictedMachine { id, name, size, outlook, registered, installed: String::new(), seconds: Some(245.0) }
+}
+
+fn disk(name: &str) -> model::inventory::InventoryDisk {
+    model::inventory::InventoryDisk {
+        name: name.into(),
+        device: format!("/dev/{name}").into(),
+        size_bytes: 20_971_520_000,
+        sector_bytes: 512,
+        serial: format!("S-{name}"),
+        ..Default::default()
+    }
+}
+
+fn inventory(disks: &[&str]) -> Inventory {
+    Inventory { disks: disks.iter().map(|name| disk(name)).collect(), ..Inventory::default() }
+}
+
+fn layout() -> serde_json::Value {
+    let part =
+        |number, label: &str| serde_json::json!({"number": number, "label": label, "size": 0, "gpttype": "8300"});
+    serde_json::json!({"id": "storage", "constraints": {"sizes": [], "images": {}},
+        "disks": [{"device": "/dev/sda", "wipeonreinstall": true, "partitions": [part(1, "root")]},
+            {"device": "/dev/sdb", "wipeonreinstall": false, "partitions": [part(1, "srv")]}],
+        "filesystems": [{"path": "/", "device": "/dev/sda1", "format": "ext4", "label": "root"},
+            {"path": "/srv", "device": "/dev/sdb1", "format": "ext4", "label": "srv"}]})
+}
+
+/// A reinstall is ordered when `ordered`.
+fn told(ordered: bool) -> MachineForecast {
+    let image =
+        AllocatedImage { id: "debian-13".to_owned(), url: "http://server/i".to_owned(), ..AllocatedImage::default() };
+    let allocation = Allocation {
+        id: "a1".to_owned(),
+        hostname: "h".to_owned(),
+        image,
+        filesystemlayout: layout(),
+        reinstall: ordered,
+        succeeded: ordered,
+        installed: ordered.then(|| InstallMarker { allocation: "a1".to_owned(), ..InstallMarker::default() }),
+        order: ordered.then(|| OrderedReinstall {
+            id: "o1".to_owned(),
+            attempt: 1,
+            attempts: 3,
+            ..OrderedReinstall::default()
+        }),
+        ..Allocation::default()
+    };
+    let id = "4c4c4544-0051-3010-8031-b2c04f333633".to_owned();
+    MachineForecast::Told(Box::new(AssignedMachine { id, allocation: Some(allocation), ..AssignedMachine::default() }))
+}
+
+fn registered(inventory: Inventory, outdated: bool) -> Option<RegisteredInventory> {
+    Some(RegisteredInventory { inventory, time: "2026-11-22T10:11:12Z".to_owned(), seconds_ago: 60, outdated })
+}
+
+fn row(name: &str, outlook: MachineForecast, registered: Option<RegisteredInventory>) -> RackRow {
+    judge_machine(seen(name, outlook, registered), None).0
+}
+
+#[test]
+fn what_becomes_of_a_machine() {
+    let both = || inventory(&["sda", "sdb"]);
+    let mut blank = both();
+    blank.disks.iter_mut().for_each(|disk| disk.blank = true);
+    let cases = [
+        (MachineForecast::Nothing("why".to_owned()), None, RackOutcome::Nothing, 0),
+        (MachineForecast::Refused("one\ntwo".to_owned()), None, RackOutcome::Refused, 0),
+        (MachineForecast::Unknown("why".to_owned()), None, RackOutcome::Unknown, 0),
+        (told(false), None, RackOutcome::Unknown, 0),
+        (told(false), registered(both(), false), RackOutcome::Erases, 2),
+        (told(false), registered(blank, false), RackOutcome::Installs, 0),
+        (told(false), registered(inventory(&["sda"]), false), RackOutcome::Refused, 0),
+        // What is to be kept has no partitions: the machine itself would say so.
+        (told(true), registered(both(), false), RackOutcome::Refused, 0),
+        (told(true), registered(both(), true), RackOutcome::Erases, 1),
+        (told(true), registered(inventory(&["sda"]), true), RackOutcome::Refused, 0),
+        (told(false), registered(both(), true), RackOutcome::Erases, 2),
+    ];
+    for (index, (outlook, registered, outcome, lost)) in cases.into_iter().enumerate() {
+        let is_foreseen = registered.as_ref().is_some_and(|registered| registered.outdated);
+        let row = row("one", outlook, registered);
+        let planned = matches!(row.outcome, RackOutcome::Installs | RackOutcome::Erases);
+        assert_eq!((row.outcome, row.lost_bytes), (outcome, lost * 20_971_520_000), "{index}: {row:?}");
+        assert_eq!((row.sha256.is_some(), row.minutes.is_some()), (planned, planned), "{index}");
+        assert_eq!(row.foreseen, planned && is_foreseen, "{index}");
+        assert_eq!(row.reasons.is_empty(), planned && !is_foreseen, "{index}: {row:?}");
+    }
+    let row = row("one", told(true), registered(both(), true));
+    let disks: Vec<_> =
+        row.disks.iter().map(|disk| (disk.serial.as_str(), disk.device.as_str(), disk.verdict)).collect();
+    assert_eq!(disks, [("S-sda", "/dev/sda", DiskVerdict::Wipe), ("S-sdb", "/dev/sdb", DiskVerdict::Keep)]);
+    assert!(row.reasons[0].contains("only the machine can tell"), "{row:?}");
+    // A fresh inventory goes before what was registered.
+    let fresh = judge_machine(seen("one", told(false), None), Some(both())).0;
+    assert_eq!((fresh.outcome, fresh.inventory), (RackOutcome::Erases, None));
+}
+
+/// The agent assembles arrays before it looks; whoever registers has not.
+#[test]
+fn arrays_that_did_not_run_are_foreseen() {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata");
+    let inventory = read_inventory(&path.join("inventories/raid-lvm.json")).unwrap();
+    let text = std::fs::read_to_string(path.join("layouts/storage.yaml")).unwrap();
+    let layout = model::layout::read_yaml(&text).unwrap().layout;
+    let MachineForecast::Told(mut machine) = told(true) else { panic!() };
+    machine.allocation.as_mut().unwrap().filesystemlayout = serde_json::to_value(layout).unwrap();
+    let mut at_rest = inventory;
+    at_rest.stacked.clear();
+    at_rest.filesystems.clear();
+    at_rest.arrays.iter_mut().for_each(|array| array.running = None);
+    at_rest.groups.iter_mut().flat_map(|group| &mut group.volumes).for_each(|volume| volume.running = None);
+    let row = row("one", MachineForecast::Told(machine), registered(at_rest, false));
+    assert!(row.foreseen && row.outcome == RackOutcome::Erases, "{row:?}");
+    assert!(row.reasons[0].contains("were not active when it registered"), "{row:?}");
+}
+
+#[test]
+fn a_pipeline_stops_where_somebody_must_look() {
+    let one = |outcome| RackRow { outcome, ..row("one", MachineForecast::Nothing("why".to_owned()), None) };
+    for (outcomes, problems, expected) in [
+        (vec![], 0, CommandOutcome::Good),
+        (vec![RackOutcome::Nothing, RackOutcome::Installs], 0, CommandOutcome::Good),
+        (vec![RackOutcome::Nothing, RackOutcome::Erases], 0, CommandOutcome::Erases),
+        (vec![RackOutcome::Erases, RackOutcome::Refused], 0, CommandOutcome::Refused),
+        (vec![RackOutcome::Unknown], 0, CommandOutcome::Refused),
+        (vec![RackOutcome::Installs], 1, CommandOutcome::Refused),
+        (vec![RackOutcome::Erases], 1, CommandOutcome::Refused),
+    ] {
+        let rows: Vec<RackRow> = outcomes.iter().map(|outcome| one(*outcome)).collect();
+        let problems = vec!["a file is wrong".to_owned(); problems];
+        assert_eq!(exit_code(&summarize_rows(&rows), &problems), expected, "{outcomes:?}");
+    }
+}
+
+#[test]
+fn the_table_in_the_docs_is_the_one_that_is_printed() {
+    let runs = MachineForecast::Nothing("installed with debian-12; no reinstall is ordered".to_owned());
+    let rows = [
+        RackRow {
+            foreseen: false,
+            reasons: vec![],
+            ..row("storage-7", told(true), registered(inventory(&["sda", "sdb"]), true))
+        },
+        row("storage-8", told(true), registered(inventory(&["sda"]), true)),
+        row("compute-1", runs, None),
+    ];
+    let said = table::format_table(&rows, &summarize_rows(&rows));
+    let shown = &blocks(include_str!("../../../../../docs/rack.md"), "text")[0];
+    assert_eq!(said.trim_end(), shown, "{said}");
+}
+
+#[test]
+fn the_sum_says_what_it_does_not_know() {
+    let erases =
+        |minutes| RackRow { minutes, ..row("one", told(false), registered(inventory(&["sda", "sdb"]), false)) };
+    let said = |rows: &[RackRow]| table::format_table(rows, &summarize_rows(rows)).lines().last().unwrap().to_owned();
+    assert_eq!(said(&[erases(None)]), "1 machine; 1: 41.9 GB on 2 disks lost. The duration is unknown.");
+    assert_eq!(
+        said(&[erases(None), RackRow { approved: true, ..erases(Some(7)) }]),
+        "2 machines; 2: 83.9 GB on 4 disks lost. Each takes at most about 7 minutes, as far as known; the duration of 1 is unknown. 1 plan is approved."
+    );
+    assert_eq!(said(&[]), "0 machines.");
+}
+
+#[test]
+fn what_strangers_have_written_steers_no_terminal() {
+    let mut inventory = inventory(&["sda", "sdb"]);
+    inventory.disks[0].serial = "S\u{1b}[2J\nS".to_owned();
+    let rows = [row("one\u{202e}", told(false), registered(inventory, false))];
+    let said = table::format_table(&rows, &summarize_rows(&rows));
+    assert!(!said.contains(['\u{1b}', '\u{202e}']), "{said:?}");
+}

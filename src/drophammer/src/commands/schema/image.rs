@@ -1,0 +1,128 @@
+//! JSON Schema of an image file, `images/*.yaml` of `drophammer serve`; written by hand for the same reason as that of machine files.
+
+use serde_json::{Value, json};
+
+pub fn image_schema() -> Value {
+    let place = |description: &str| {
+        json!({
+            "type": ["string", "null"],
+            "pattern": "^(https?://|file:///|oci://|oci\\+http://)",
+            "description": description,
+        })
+    };
+    let word = |description: &str| json!({"type": ["string", "number", "null"], "description": description});
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Image",
+        "description": "A file of images/ of `drophammer serve`. It has either file or url.",
+        "type": "object",
+        "additionalProperties": false,
+        "required": ["id"],
+        "oneOf": [
+            {"required": ["file"], "properties": {"file": {"type": "string"}}},
+            {"required": ["url"], "properties": {"url": {"type": "string"}}},
+        ],
+        "properties": {
+            "id": {
+                "type": "string",
+                "pattern": r"\S",
+                "description": "OS, hyphen, version. Constraints of layouts match it.",
+                "examples": ["debian-12.0.20261101"],
+            },
+            "name": {"type": ["string", "null"], "description": "Display name."},
+            "description": {"type": ["string", "null"], "description": "Description for display only."},
+            "file": {
+                "type": ["string", "null"],
+                "pattern": "^[^/]",
+                "description": "A path below images/, which the server serves.",
+                "examples": ["debian-12.tar.zst"],
+            },
+            "url": place("Location of the image: http://, https://, file:///PATH in the ramdisk, or oci://HOST/REPOSITORY:TAG."),
+            "mirrors": {
+                "type": ["array", "null"],
+                "items": place("Another location of the same image."),
+                "description": "Other locations of the same image, in the order in which they are tried.",
+            },
+            "digest": {
+                "type": ["string", "null"],
+                "pattern": "^(sha256:[0-9a-fA-F]{64}|sha512:[0-9a-fA-F]{128})$",
+                "description": "Digest of the file as downloaded; of an image in a registry, the digest of its manifest. For file, it is computed.",
+            },
+            "pull_secret": {
+                "type": ["object", "null"],
+                "description": "Registry credentials. They are sent only to host and port of url, and to token_service.",
+                "additionalProperties": false,
+                "properties": {
+                    "username": word("User name at the registry."),
+                    "password": word("Password, or a token that the registry accepts instead."),
+                    "token_service": {
+                        "type": "string",
+                        "description": "Host of the registry's token service, with a port other than 443, if it differs from that of url: gitlab.example.org.",
+                    },
+                    "identitytoken": word("Identity token that `docker login` stores if the registry issues one instead of the password."),
+                },
+                "anyOf": [
+                    {"required": ["username", "password"]},
+                    {"required": ["identitytoken"]},
+                ],
+            },
+            "finish": {
+                "enum": ["auto", "image", "builtin", "none", null],
+                "default": "auto",
+                "description": "Program that makes the image bootable on a machine: auto (the image's installer if it has one, otherwise drophammer), image (its installer), builtin (drophammer), none.",
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use server::site_files;
+    use std::collections::BTreeSet;
+
+    /// What the reader says that there is, when it is asked for something that nothing is like.
+    fn known(text: &str) -> BTreeSet<String> {
+        let said = site_files::parse_image(text).unwrap_err();
+        let (_, known) = said.split_once("; available: ").unwrap();
+        known.lines().next().unwrap().split(", ").map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_schema_has_the_fields_of_the_reader() {
+        let schema = image_schema();
+        let fields =
+            |schema: &Value| schema["properties"].as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(fields(&schema), known("00: 1\n"));
+        let secret = known("id: i\nurl: oci://r/d:1\npull_secret: {00: 1}\n");
+        assert_eq!(fields(&schema["properties"]["pull_secret"]), secret);
+    }
+
+    #[test]
+    fn schema_and_reader_agree_on_images() {
+        let validator = jsonschema::draft202012::new(&image_schema()).unwrap();
+        let hex = "0a".repeat(32);
+        for (document, good) in [
+            (json!({"id": "i", "file": "d/i.tar.zst", "digest": format!("sha256:{hex}")}), true),
+            (json!({"id": "i", "file": "i.tar", "url": null, "name": null, "finish": "none"}), true),
+            (json!({"id": "i", "file": "i.tar", "mirrors": ["https://h/i.tar", "file:///mnt/i.tar"]}), true),
+            (json!({"id": "i", "url": "oci+http://h:5000/i:1"}), true),
+            (json!({"id": "i", "url": "oci://h/i:1", "pull_secret": {"username": "u", "password": 1234}}), true),
+            (json!({"id": "i", "url": "oci://h/i:1", "pull_secret": {"identitytoken": "t"}}), true),
+            (json!({"id": "i", "url": "oci://h/i:1", "pull_secret": {"username": "u"}}), false),
+            (json!({"id": "i", "url": "oci://h/i:1", "pull_secret": {"user": "u", "password": "p"}}), false),
+            (json!({"id": "i", "url": "oci://h/i:1", "pull_secret": "p"}), false),
+            (json!({"id": "i"}), false),
+            (json!({"id": "i", "url": "http://h/i", "file": "i"}), false),
+            (json!({"id": " ", "file": "i"}), false),
+            (json!({"id": "i", "file": "/i"}), false),
+            (json!({"id": "i", "url": "ftp://h/i"}), false),
+            (json!({"id": "i", "file": "i", "digest": "md5:00"}), false),
+            (json!({"id": "i", "file": "i", "finish": "us"}), false),
+            (json!({"id": "i", "file": "i", "sha": 1}), false),
+        ] {
+            let read = site_files::parse_image(&document.to_string());
+            assert_eq!((validator.is_valid(&document), read.is_ok()), (good, good), "{document}: {read:?}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! JSON Schema of a machine file, `machines/*.yaml` of `drophammer serve`. It is written by hand and not derived, because the types of the
+//! reader carry positions in the file; a test compares the fields of both.
+
+use serde_json::{Value, json};
+
+pub fn machine_schema() -> Value {
+    let text = |description: &str| json!({"type": ["string", "null"], "description": description});
+    let list =
+        |description: &str| json!({"type": ["array", "null"], "items": {"type": "string"}, "description": description});
+    let any = |description: &str| json!({"description": description});
+    let allocation = json!({
+        "type": ["object", "null"],
+        "description": "Target state of the machine; without it, the machine registers and waits.",
+        "additionalProperties": false,
+        "required": ["id", "hostname"],
+        "anyOf": [{"required": ["image"]}, {"required": ["os"]}],
+        "not": {"type": "object", "required": ["image", "os"]},
+        "dependentRequired": {"os_parameters": ["os"]},
+        "properties": {
+            "id": {
+                "type": "string",
+                "pattern": r"\S",
+                "description": "Identifies this installation. A new id starts a new installation, which wipes every listed disk.",
+                "examples": ["storage-7-2026-11"],
+            },
+            "hostname": {"type": "string", "description": "Host name of the installed system.", "examples": ["storage-7"]},
+            "image": {
+                "type": "string",
+                "description": "Id of an image in images/. A reinstall uses the image of its order.",
+                "examples": ["debian-12.0.20261101"],
+            },
+            "os": {
+                "type": ["string"],
+                "pattern": "^[A-Za-z0-9_-]+([+]\\S+)?$",
+                "description": "Instead of an image: an OS definition (a directory of os/) and its variant.",
+                "examples": ["web+small"],
+            },
+            "os_parameters": {
+                "type": ["array", "null"],
+                "items": {"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_-]*=|-[A-Za-z0-9_][A-Za-z0-9_-]*$)"},
+                "description": "Parameters of the OS definition: KEY=VALUE, or -KEY to omit a parameter that all other machines get.",
+                "examples": [["track=testing", "-proxy"]],
+            },
+            "filesystemlayout": text(
+                "Id of a layout in layouts/; by default, the layout whose constraints match the machine's size and the image."
+            ),
+            "name": text("Display name."),
+            "project": text("Passed to the image."),
+            "role": text("Passed to the image."),
+            "requested_traits": list("Traits of the machine that this installation requests. A deploy template of that name changes the steps of the installation."),
+            "ssh_pub_keys": list("SSH public keys that may log in, as interpreted by the image's installer."),
+            "user_data": text("User data for the image: cloud-init, Ignition or another format that it reads."),
+            "console_password": {
+                "type": ["string", "number", "null"],
+                "description": "Console password of the image's user.",
+            },
+            "disk_key": {
+                "type": ["string", "null"],
+                "minLength": 20,
+                "description": "Passphrase of the machine's filesystems with `encrypted: {key: server}`, and the second key of those with `key: tpm2`. It must be random.",
+            },
+            "erase": {
+                "enum": ["quick", "secure", "none", null],
+                "default": "quick",
+                "description": "Method of erasing disks before they are recreated.",
+            },
+            "finish": {
+                "enum": ["auto", "image", "builtin", "none", null],
+                "default": "auto",
+                "description": "Program that makes the image bootable on this machine: auto (the image's installer if it has one, otherwise drophammer), image (its installer), builtin (drophammer), none.",
+            },
+            "give_up": list("Disks whose data the first installation may erase, by serial number, WWN or path in /dev/disk/by-path."),
+            "kernel_arguments": list("Additional arguments of the installed kernel, one word each."),
+            "boot_order": {
+                "enum": ["pxe", "disk", "keep", null],
+                "default": "pxe",
+                "description": "Position of the installed system in the boot order of EFI firmware: pxe (after the network), disk (first), keep (the order is unchanged).",
+            },
+            "network": network_schema(),
+            "volumes": {
+                "type": ["array", "null"],
+                "items": {"type": "object"},
+                "description": "Kubernetes volumes to prepare on the machine: Volume resources of MetalK8s, and the StorageClass resources that they name.",
+            },
+            "networks": any("Passed to the image unchanged."),
+            "dns_servers": any("Passed to the image unchanged."),
+            "ntp_servers": any("Passed to the image unchanged."),
+            "firewall_rules": any("Passed to the image unchanged."),
+            "vpn": any("Passed to the image unchanged."),
+        },
+    });
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Machine",
+        "description": "A file of machines/ of `drophammer serve`.",
+        "type": "object",
+        "additionalProperties": false,
+        "required": ["id"],
+        "properties": {
+            "id": {
+                "type": "string",
+                "pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+                "description": "SMBIOS UUID, as `dmidecode -s system-uuid` prints it.",
+                "examples": ["4c4c4544-0051-3010-8052-b4c04f4d3132"],
+            },
+            "name": text("Display name."),
+            "macs": {
+                "type": ["array", "null"],
+                "items": {"type": "string", "pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"},
+                "description": "MAC addresses of its NICs. If given, a machine with this id but another MAC is refused.",
+                "examples": [["52:54:00:aa:00:01"]],
+            },
+            "smbios_uuid": {
+                "type": ["string", "null"],
+                "pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+                "description": "UUID that its firmware reports, if it differs from the id.",
+            },
+            "size": {
+                "type": ["string", "null"],
+                "description": "Id of its size, which constraints of layouts match.",
+                "examples": ["c1-large-x86"],
+            },
+            "consoles": {
+                "type": ["array", "null"],
+                "items": {"type": "string", "pattern": "^[0-9A-Za-z,._:/-]+$"},
+                "default": ["tty0", "ttyS0,115200n8"],
+                "description": "console= arguments of the kernel; the last one has the shell.",
+            },
+            "ramdisk_network": {
+                "oneOf": [network_schema(), {"type": "null"}],
+                "description": "Network of the ramdisk if DHCP does not provide it, in version 2 of netplan's format.",
+            },
+            "traits": list("Traits that installations can request: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
+            "locked": {
+                "type": ["boolean", "string", "null"],
+                "description": "true, or the reason as text: reinstalls are refused.",
+            },
+            "bmc": {
+                "type": ["object", "null"],
+                "description": "The machine's management controller (BMC). The password is a secret.",
+                "additionalProperties": false,
+                "required": ["url", "username", "password"],
+                "properties": {
+                    "url": {
+                        "type": "string",
+                        "pattern": "^(https?|ipmi)://",
+                        "description": "https://HOST for Redfish, with the path of the system if there are several; ipmi://HOST for IPMI.",
+                        "examples": ["https://10.1.0.7"],
+                    },
+                    "username": {"type": "string", "description": "User with power privileges."},
+                    "password": {"type": ["string", "number"], "description": "Password of the user."},
+                    "insecure": {"type": ["boolean", "null"], "default": false, "description": "Accept any certificate."},
+                },
+            },
+            "allocation": allocation,
+        },
+    })
+}
+
+/// Returns the schema of a network by device types. The contents of the devices are checked by the reader, with better messages than a
+/// schema has.
+fn network_schema() -> Value {
+    let devices = |description: &str| json!({"type": ["object", "null"], "description": description});
+    let fields = json!({
+        "version": {"enum": [2, "2", null], "description": "Only version 2 is supported."},
+        "ethernets": devices("NICs, selected by match.macaddress or named by their id."),
+        "bonds": devices("Bonds of several NICs."),
+        "vlans": devices("Tagged networks on a NIC or a bond."),
+    });
+    json!({
+        "type": ["object", "null"],
+        "description": "Network configuration in version 2 of netplan's format.",
+        "additionalProperties": false,
+        "properties": {
+            "version": fields["version"],
+            "ethernets": fields["ethernets"],
+            "bonds": fields["bonds"],
+            "vlans": fields["vlans"],
+            "network": {
+                "type": ["object", "null"],
+                "description": "The same, nested as in netplan's files.",
+                "additionalProperties": false,
+                "properties": fields,
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use server::site_files;
+    use std::collections::BTreeSet;
+
+    const ID: &str = "4c4c4544-0051-3010-8052-b4c04f4d3132";
+
+    fn fields(schema: &Value) -> BTreeSet<&str> {
+        schema["properties"].as_object().unwrap().keys().map(String::as_str).collect()
+    }
+
+    /// What the reader says that there is, when it is asked for something that nothing is like.
+    fn known(text: &str) -> BTreeSet<String> {
+        let said = site_files::parse_machine(text).unwrap_err();
+        let (_, known) = said.split_once("; available: ").unwrap();
+        known.lines().next().unwrap().split(", ").map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_schema_has_the_fields_of_the_reader() {
+        let schema = machine_schema();
+        let machine = known(&format!("id: {ID}\n00: 1\n"));
+        assert_eq!(fields(&schema), machine.iter().map(String::as_str).collect());
+        let allocation = known(&format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i, 00: 1}}\n"));
+        // It was an order once, and is refused.
+        let allocation = allocation.iter().map(String::as_str).filter(|name| *name != "reinstall").collect();
+        assert_eq!(fields(&schema["properties"]["allocation"]), allocation);
+    }
+
+    #[test]
+    fn schema_and_reader_agree_on_machines() {
+        let validator = jsonschema::draft202012::new(&machine_schema()).unwrap();
+        for (document, good) in [
+            (json!({"id": ID}), true),
+            (json!({"id": ID, "macs": ["52-54-00-AA-00-01"], "locked": true, "allocation": null}), true),
+            (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "erase": "secure"}}), true),
+            (
+                json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "network": {"ethernets": {"lan0": {}}}}}),
+                true,
+            ),
+            (
+                json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "network": {"wifis": {}}}}),
+                false,
+            ),
+            (json!({"id": ID, "ramdisk_network": {"ethernets": {"eth0": {"addresses": ["10.0.0.7/24"]}}}}), true),
+            (json!({"id": ID, "ramdisk_network": {"wifis": {}}}), false),
+            (
+                json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "web+small", "os_parameters": ["a=b", "-c_d", "e="]}}),
+                true,
+            ),
+            (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "web", "image": "i"}}), false),
+            (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "we b"}}), false),
+            (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "web", "os_parameters": ["a"]}}), false),
+            (
+                json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "os_parameters": ["a=b"]}}),
+                false,
+            ),
+            (json!({}), false),
+            (json!({"id": "7"}), false),
+            (json!({"id": ID, "mac": []}), false),
+            (json!({"id": ID, "macs": ["52:54"]}), false),
+            (json!({"id": ID, "consoles": ["tty0 init=/bin/sh"]}), false),
+            (json!({"id": ID, "allocation": {"id": "a", "hostname": "h"}}), false),
+            (json!({"id": ID, "allocation": {"id": " ", "hostname": "h", "image": "i"}}), false),
+            (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "erase": "quickly"}}), false),
+        ] {
+            assert_eq!(validator.is_valid(&document), good, "{document}");
+            assert_eq!(site_files::parse_machine(&document.to_string()).is_ok(), good, "{document}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! JSON Schema of `IMAGE.manifest`, which `image pack` writes next to an image; written by hand because not every build contains the
+//! reader.
+
+use model::boot_contents::BootContents;
+use schemars::generate::SchemaSettings;
+use serde_json::{Value, json};
+
+pub fn manifest_schema() -> Value {
+    let generator = SchemaSettings::draft2020_12().with(|settings| settings.meta_schema = None).into_generator();
+    let contents = generator.into_root_schema_for::<BootContents>().to_value();
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Manifest",
+        "description": "IMAGE.manifest, which is stored next to an image. All fields except contents describe the image as downloaded, compressed.",
+        "type": "object",
+        "required": ["version", "size_bytes", "digest", "chunk_bytes", "chunks"],
+        "properties": {
+            "version": {"const": 1},
+            "image": {"type": ["string", "null"], "description": "Id of the image that a signature covers: OS, hyphen, version."},
+            "size_bytes": {"type": "integer", "minimum": 0},
+            "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$", "description": "Digest of the whole image."},
+            "chunk_bytes": {"type": "integer", "minimum": 65536, "maximum": 4_194_304, "description": "Length of each chunk except the last."},
+            "contents": contents,
+            "chunks": {
+                "type": "array",
+                "items": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"},
+                "description": "SHA-256 of each chunk, in order.",
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use image::ImageManifest;
+
+    #[test]
+    fn schema_and_reader_agree_on_manifests() {
+        let validator = jsonschema::draft202012::new(&manifest_schema()).unwrap();
+        let made = ImageManifest::compute(&[7; 100_000][..], 100_000).unwrap();
+        let contents = BootContents {
+            kernels: vec!["/boot/vmlinuz".to_owned()],
+            init: Some("/init".to_owned()),
+            ..BootContents::default()
+        };
+        let made =
+            serde_json::to_value(ImageManifest { image: Some("os-1".to_owned()), contents: Some(contents), ..made })
+                .unwrap();
+        let with = |field: &str, value: Value| {
+            let mut changed = made.clone();
+            changed[field] = value;
+            changed
+        };
+        for (document, good) in [
+            (made.clone(), true),
+            (with("version", 2.into()), false),
+            (with("digest", "md5:00".into()), false),
+            (with("chunk_bytes", 1.into()), false),
+            (with("chunks", json!(["0a"])), false),
+            (with("contents", json!({"kernels": "all"})), false),
+        ] {
+            let read = ImageManifest::parse(document.to_string().as_bytes());
+            assert_eq!((validator.is_valid(&document), read.is_ok()), (good, good), "{document}: {read:?}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! JSON Schema of a deploy template, `deploy-templates/*.yaml` of `drophammer serve`; written by hand because it follows Ironic's rules,
+//! not Rust types. A test compares it with the reader.
+
+use model::deploy_steps::CATALOGUE;
+use serde_json::{Value, json};
+
+pub fn template_schema() -> Value {
+    let time =
+        json!({"type": ["string", "null"], "description": "Set by the API calls that create and change templates."});
+    let known: Vec<&str> = CATALOGUE.iter().filter_map(|entry| Some(entry.name.split_once('.')?.1)).collect();
+    let step = json!({
+        "type": "object",
+        "additionalProperties": false,
+        "required": ["interface", "step", "args", "priority"],
+        "properties": {
+            "interface": {
+                "enum": ["vendor", "power", "management", "firmware", "deploy", "bios", "raid"],
+                "description": "Interface of the step. drophammer supports steps of deploy and raid.",
+            },
+            "step": {"type": "string", "minLength": 1, "description": "Name of the step.", "examples": known},
+            "args": {"type": "object", "description": "Arguments of the step."},
+            "priority": {
+                "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+$"}],
+                "description": "The highest runs first; 0 disables the step.",
+            },
+        },
+    });
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Deploy template",
+        "description": "A file of deploy-templates/ of `drophammer serve`, compatible with templates of Ironic.",
+        "type": "object",
+        "additionalProperties": false,
+        "required": ["name", "steps"],
+        "properties": {
+            "name": {
+                "type": "string",
+                "maxLength": 255,
+                "pattern": "^[A-Z][A-Z0-9_]+$",
+                "description": "A trait: CUSTOM_ with capital letters, digits and _, or one of os-traits.",
+                "examples": ["CUSTOM_BM_CONFIG_RAID_DISK_MIRROR"],
+            },
+            "steps": {"type": "array", "minItems": 1, "items": step, "description": "Steps that the trait adds or changes."},
+            "uuid": {
+                "type": ["string", "null"],
+                "pattern": "^(-*[0-9a-fA-F]){32}-*$",
+                "description": "Derived from the name if absent.",
+            },
+            "extra": {"type": ["object", "null"], "description": "Free for your own use."},
+            "description": {"type": ["string", "null"], "maxLength": 255, "description": "Accepted, but not stored."},
+            "created_at": time,
+            "updated_at": time,
+        },
+    })
+}

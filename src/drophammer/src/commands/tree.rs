@@ -1,0 +1,48 @@
+//! `drophammer tree`: draws a layout from its disks up to its mount points, on a terminal or as an SVG image.
+
+mod terminal;
+#[cfg(test)]
+mod tests;
+
+use clap::Args;
+use common::error::{Context, Phase, Result};
+use common::exit_code::CommandOutcome;
+use common::output::{print_styled, print_text};
+use model::layout::graph::LayoutGraph;
+use server::diagram;
+use std::path::PathBuf;
+
+/// Options of `drophammer tree`.
+#[derive(Debug, Args)]
+pub struct TreeOptions {
+    /// The layout, YAML or JSON.
+    #[arg(value_name = "LAYOUT")]
+    pub layout: PathBuf,
+    /// Draw an SVG image: to FILE, or to standard output.
+    // Requires `=`, so that a layout is never mistaken for the file to write.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub svg: Option<Option<PathBuf>>,
+}
+
+/// Draws a layout, or prints its problems.
+///
+/// # Errors
+/// The layout cannot be read, or the image cannot be written.
+pub fn run_tree(options: &TreeOptions) -> Result<CommandOutcome> {
+    let parsed = match super::read_layout(&options.layout)? {
+        Ok(parsed) => parsed,
+        Err(problems) => {
+            super::print_problems(&options.layout, &problems)?;
+            return Ok(CommandOutcome::Refused);
+        }
+    };
+    let graph = LayoutGraph::from_layout(&parsed.layout);
+    match &options.svg {
+        None if super::wants_colour() => print_styled(&terminal::draw_tree(&graph, true))?,
+        None => print_text(&terminal::draw_tree(&graph, false))?,
+        Some(None) => print_text(&diagram::draw_svg(&graph))?,
+        Some(Some(path)) => std::fs::write(path, diagram::draw_svg(&graph))
+            .context(Phase::Settings, || format!("write the image to {}", path.display()))?,
+    }
+    Ok(CommandOutcome::Good)
+}

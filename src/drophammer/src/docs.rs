@@ -1,0 +1,403 @@
+//! Tests that compare the examples in `docs/` with the behaviour of the program.
+
+use common::diagnostic::join_problems;
+use model::allocation::AssignedMachine;
+use model::deploy_steps::StepList;
+use model::layout;
+use plan::{InstallMode, PlanRequest, PlanSubject};
+use std::fs;
+use std::path::{Path, PathBuf};
+use testing::docs::blocks;
+use uuid::Uuid;
+
+#[test]
+fn the_layouts_in_the_docs_are_valid_and_canonical() {
+    let blocks = blocks(include_str!("../../../docs/layouts.md"), "yaml");
+    assert_eq!(blocks.len(), 6);
+    for block in blocks {
+        let parsed = layout::read_yaml(&block).unwrap_or_else(|problems| panic!("{block}{}", join_problems(&problems)));
+        assert_eq!(parsed.notes, [], "{block}");
+    }
+}
+
+#[test]
+fn the_spellings_in_the_docs_are_understood() {
+    let text = include_str!("../../../docs/layouts.md");
+    let example = &blocks(text, "yaml")[0];
+    let spellings = [
+        ("wipeonreinstall: true", "wipe: true"),
+        ("gpttype: ef00", "type: GPTBoot"),
+        ("gpttype: \"8300\"", "type: GPTLinux"),
+        ("createoptions: [\"-F\", \"32\"]", "options: \"-F 32\""),
+        ("createoptions: [\"-F\", \"32\"]", "createoptions: [\"-F 32\"]"),
+        (
+            "mountoptions: [noatime, nosuid, nodev, mode=1777, size=512M]",
+            "mountoptions: \"noatime, nosuid,nodev,mode=1777,size=512M\"",
+        ),
+        ("gpttype: \"8300\"", "gpttype: 8300"),
+        ("size: 500,", "size: \"500\","),
+        ("sizes: [c1-large-x86]", "size: [c1-large-x86]"),
+        ("\">= 12\"", "\">=12\""),
+    ];
+    let canonical = layout::read_yaml(example).unwrap().layout;
+    for (canonical_spelling, other) in spellings {
+        assert!(example.contains(canonical_spelling), "{canonical_spelling}");
+        let parsed = layout::read_yaml(&example.replace(canonical_spelling, other)).unwrap();
+        assert_eq!(parsed.layout, canonical, "{other}");
+        assert!(!parsed.notes.is_empty(), "{other}");
+    }
+}
+
+/// All documented steps are offered to Ironic and accepted, and all offered steps are documented.
+#[test]
+fn the_steps_for_ironic_in_the_docs_are_those_that_are_offered() {
+    use model::deploy_steps::{OFFERED, TemplateStep};
+    let text = include_str!("../../../docs/ironic.md");
+    for offer in &OFFERED {
+        let name = format!("`{}.{}`", offer.interface, offer.step);
+        assert!(text.contains(&name), "{name}");
+    }
+    for block in blocks(text, "json") {
+        let steps: Vec<TemplateStep> = serde_json::from_str(&block).unwrap_or_else(|error| panic!("{block}: {error}"));
+        for step in steps {
+            let is_this = |offer: &&model::deploy_steps::OfferedStep| {
+                (offer.interface, offer.step) == (&*step.interface, &*step.step)
+            };
+            let offer = OFFERED.iter().find(is_this).unwrap_or_else(|| panic!("{step:?}"));
+            for (name, value) in &step.args {
+                assert!(offer.arguments.iter().any(|taken| taken.name == name), "{name} of {step:?}");
+                match name.as_str() {
+                    "layout" => {
+                        drop(layout::read_json(value).unwrap_or_else(|problems| panic!("{}", join_problems(&problems))))
+                    }
+                    "raid_config" => drop(model::ironic_raid::RaidConfig::parse_config(value).unwrap()),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_allocation_in_the_docs_is_one() {
+    let blocks = blocks(include_str!("../../../docs/api.md"), "json");
+    assert_eq!(blocks.len(), 1);
+    let machine: AssignedMachine = serde_json::from_str(&blocks[0]).unwrap();
+    assert_eq!(machine.allocation.unwrap().hostname, "storage-7");
+}
+
+#[test]
+fn the_extents_in_the_docs_are_such() {
+    let block = &blocks(include_str!("../../../docs/plan.md"), "json")[0];
+    let plan: serde_json::Value = serde_json::from_str(&format!("{{{block}}}")).unwrap();
+    let extents: Vec<plan::StageExtents> = serde_json::from_value(plan["extents"].clone()).unwrap();
+    assert_eq!((extents.len(), extents[1].disks[0].device.as_str()), (2, "/dev/sda"));
+}
+
+/// Checks every expression in the table of hints.
+#[test]
+fn the_hints_in_the_docs_are_understood() {
+    let text = include_str!("../../../docs/layouts.md");
+    let mut of = "";
+    let mut found = 0;
+    let table = text.split("| of | expression | matches |").nth(1).unwrap().split("\n\n").next().unwrap();
+    for row in table.lines().filter(|row| row.contains('`')) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        of = if cells[1].is_empty() { of } else { cells[1] };
+        let hint = if of == "numbers" { "size" } else { "model" };
+        for expression in cells[2].split('`').skip(1).step_by(2) {
+            let hints = [(hint.to_owned(), expression.to_owned())].into();
+            assert_eq!(layout::hints::check_hints(&hints), [], "{expression}");
+            found += 1;
+        }
+    }
+    assert!(found > 20, "{found}");
+}
+
+/// Checks that the command line accepts every `drophammer image …` command of the page.
+#[test]
+fn the_commands_about_images_in_the_docs_are_understood() {
+    use clap::Parser;
+    let blocks = blocks(include_str!("../../../docs/images.md"), "sh").join("\n");
+    let commands: Vec<_> = blocks.lines().filter(|line| line.starts_with("drophammer ")).collect();
+    assert_eq!(commands.len(), 3);
+    for command in commands {
+        crate::cli::Cli::try_parse_from(command.split_whitespace())
+            .unwrap_or_else(|error| panic!("{command}: {error}"));
+    }
+}
+
+#[test]
+fn the_manifest_and_the_key_in_the_docs_are_such() {
+    let text = include_str!("../../../docs/images.md");
+    let manifest = image::ImageManifest::parse(blocks(text, "json")[0].as_bytes()).unwrap();
+    assert_eq!(manifest.chunks.len(), 2);
+    let key = text.split("`drophammer.key=").nth(1).unwrap().split('`').next().unwrap();
+    let keys = image::SignatureKeys::read(&[key.to_owned()], std::path::Path::new("/no/such/directory")).unwrap();
+    assert_eq!(keys.0.len(), 1);
+}
+
+/// Returns all pages of the documentation.
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages.chain([root.join("README.md"), root.join("CONTRIBUTING.md")]).collect()
+}
+
+/// Returns the targets of a page's links, except links to other hosts.
+fn links(page: &str) -> Vec<&str> {
+    let links = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    links.filter(|link| !link.contains("://")).collect()
+}
+
+/// Returns the anchors of a page's headings: in lower case, with hyphens for blanks, and without other punctuation.
+fn headings(page: &str) -> Vec<String> {
+    let outside_of_blocks = page.split("\n```").step_by(2);
+    let headings = outside_of_blocks.flat_map(str::lines).filter(|line| line.starts_with('#'));
+    let in_words = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-"));
+    in_words.map(|heading| heading.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()).collect()
+}
+
+#[test]
+fn every_link_in_the_docs_leads_to_a_page_and_to_a_heading_of_it() {
+    let mut found = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in links(&text) {
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: {link}", page.display());
+            if !heading.is_empty() {
+                let headings = headings(&fs::read_to_string(&target).unwrap());
+                assert!(headings.iter().any(|one| one == heading), "{}: {link}: there is {headings:?}", page.display());
+            }
+            found += 1;
+        }
+    }
+    assert!(found > 80, "{found}");
+}
+
+#[test]
+fn every_page_is_in_the_contents() {
+    let readme = include_str!("../../../README.md");
+    for page in pages().iter().filter(|page| page.parent().is_some_and(|folder| folder.ends_with("docs"))) {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        assert!(links(readme).contains(&format!("docs/{name}").as_str()), "README.md does not name docs/{name}");
+    }
+}
+
+/// Compares the output of `drophammer plan`; omitted lines are shown as `…`.
+#[test]
+fn the_plan_in_the_readme_is_what_a_desk_prints() {
+    let layout = layout::read_yaml(include_str!("../../../testdata/layouts/storage.yaml")).unwrap().layout;
+    let inventory = include_str!("../../../testdata/inventories/raid-lvm.json");
+    let inventory: model::inventory::Inventory = serde_json::from_str(inventory).unwrap();
+    let subject = PlanSubject {
+        machine: inventory.system.uuid.clone().unwrap_or_default(),
+        image: "the image".to_owned(),
+        url: "the image's server".to_owned(),
+        ..PlanSubject::default()
+    };
+    let request = PlanRequest {
+        mode: InstallMode::Install,
+        steps: StepList::default(),
+        subject,
+        assigned: Default::default(),
+        claim: None,
+    };
+    let printed = plan::make_plan(&layout, &inventory, request, &mut Uuid::new_v4).unwrap().to_string();
+    let printed: Vec<&str> = printed.lines().collect();
+    let shown = &blocks(include_str!("../../../README.md"), "text")[0];
+    let shown: Vec<&str> = shown.lines().filter(|line| line.trim() != "…").collect();
+    assert!(shown.len() > 30, "{}", shown.len());
+    for line in shown {
+        assert!(printed.contains(&line), "{line}\n{}", printed.join("\n"));
+    }
+}
+
+#[test]
+fn the_preview_in_the_docs_is_what_a_desk_prints() {
+    let printed: Vec<&str> = include_str!("../../../testdata/plans/preview.txt").lines().collect();
+    let shown = &blocks(include_str!("../../../docs/reinstall.md"), "text")[0];
+    assert!(shown.lines().count() > 8, "{shown}");
+    for line in shown.lines() {
+        assert!(printed.contains(&line), "{line}");
+    }
+}
+
+/// Returns the product sources below a folder, without tests. Literals that span several lines are joined.
+fn sources(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().is_some_and(|name| name == "tests" || name == "tests.rs") {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if let Ok(text) = fs::read_to_string(&path) {
+            found.push(text.split("\\\n").map(str::trim_start).collect());
+        }
+    }
+    found
+}
+
+/// Returns the parts of a message outside of `<…>`, split at punctuation, because a message may be composed of several literals.
+fn clauses(message: &str) -> Vec<&str> {
+    let parts = message.split('<').enumerate();
+    let outside = parts.filter_map(|(index, part)| match index {
+        0 => Some(part),
+        _ => part.split_once('>').map(|(_, rest)| rest),
+    });
+    let clauses = outside.flat_map(|part| part.split(['"', ':', ';', '(', ')', ','])).map(str::trim);
+    clauses.filter(|clause| clause.len() > 3).collect()
+}
+
+#[test]
+fn the_messages_in_the_docs_are_the_programs_own() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let mut sources = sources(&root.join("src"));
+    sources.extend(self::sources(&root.join("initramfs/agent/root")));
+    let messages = blocks(include_str!("../../../docs/troubles.md"), "text").join("\n");
+    assert!(messages.lines().count() > 30, "{messages}");
+    for message in messages.lines() {
+        let clauses = clauses(message);
+        let says = |source: &String| clauses.iter().all(|clause| source.contains(clause));
+        assert!(!clauses.is_empty() && sources.iter().any(says), "{message}: no file has all of {clauses:?}");
+    }
+}
+
+#[test]
+fn the_machines_and_images_in_the_docs_are_good() {
+    use server::site_files::{parse_image, parse_machine};
+    let of_machine = blocks(include_str!("../../../docs/machine.md"), "yaml");
+    let [whole, least, an_image] = &of_machine[..] else { panic!("{of_machine:?}") };
+    assert_eq!(parse_machine(whole).unwrap().macs.len(), 2);
+    assert!(parse_machine(least).unwrap().allocation.is_some());
+    parse_image(an_image).unwrap();
+
+    let of_start = blocks(include_str!("../../../docs/start.md"), "yaml");
+    let [an_image, a_layout, first] = &of_start[..] else { panic!("{of_start:?}") };
+    let (an_image, first) = (parse_image(an_image).unwrap(), parse_machine(first).unwrap().allocation.unwrap());
+    let parsed = layout::read_yaml(a_layout).unwrap_or_else(|problems| panic!("{}", join_problems(&problems)));
+    assert_eq!(parsed.notes, []);
+    assert_eq!((&*first.image, first.filesystemlayout.as_deref()), (&an_image.id, Some(&parsed.layout.id)));
+}
+
+/// Checks that every network configuration of the page is valid in a machine file.
+#[test]
+fn the_networks_in_the_docs_are_good() {
+    let blocks = blocks(include_str!("../../../docs/network.md"), "yaml");
+    assert_eq!(blocks.len(), 4);
+    for block in blocks {
+        let network = block.lines().map(|line| format!("    {line}\n")).collect::<String>();
+        let text = format!(
+            "id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n  image: i\n  network:\n{network}"
+        );
+        let machine = server::site_files::parse_machine(&text).unwrap_or_else(|why| panic!("{block}\n{why}"));
+        let document = &machine.allocation.unwrap().passed_on["network"];
+        let network = netconfig::NetworkConfig::parse(document).unwrap();
+        assert!(!network.render(netconfig::NetworkBackend::Networkd, &[]).is_empty());
+    }
+}
+
+/// The parser lists all fields of a device in the error message for an unknown field.
+#[test]
+fn every_field_of_a_network_is_in_the_docs() {
+    let page = include_str!("../../../docs/network.md");
+    let qqq = serde_json::json!({"qqq": 1, "parameters": {"qqq": 1}, "match": {"qqq": 1}, "nameservers": {"qqq": 1}, "routes": [{"qqq": 1}]});
+    let document = serde_json::json!({"ethernets": {"a": qqq}, "bonds": {"b": qqq}, "vlans": {"c": qqq}, "qqq": 1});
+    let problems = netconfig::NetworkConfig::parse(&document).unwrap_err();
+    let lists = problems.iter().filter_map(|problem| problem.message.split_once("\"qqq\"; supported: "));
+    let known: Vec<&str> = lists.flat_map(|(_, known)| known.split(", ")).collect();
+    assert!(known.len() > 40, "{known:?}");
+    for field in known {
+        assert!(page.contains(&format!("`{field}`")), "{field}");
+    }
+}
+
+/// The parser lists all known fields in the error message for an unknown field that resembles none.
+#[test]
+fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
+    use server::site_files::{parse_image, parse_machine};
+    let page = include_str!("../../../docs/machine.md");
+    let of_machine = parse_machine("qqq: 1\n").unwrap_err();
+    let of_allocation = parse_machine("id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation: {qqq: 1}\n").unwrap_err();
+    let of_image = parse_image("qqq: 1\n").unwrap_err();
+    for (error, least) in [(of_machine, 7), (of_allocation, 16), (of_image, 6)] {
+        let known = error.split_once("; available: ").unwrap_or_else(|| panic!("{error}")).1;
+        let known: Vec<&str> = known.lines().next().unwrap_or_default().split(", ").collect();
+        assert!(known.len() >= least, "{error}");
+        for field in known {
+            assert!(page.contains(&format!("`{field}`")), "{field}: {error}");
+        }
+    }
+}
+
+#[test]
+fn the_way_to_a_first_machine_is_the_servers() {
+    let page = include_str!("../../../docs/start.md");
+    let script = server::ipxe::start_script("http://10.0.0.1:8080");
+    assert!(blocks(page, "text").iter().any(|block| *block == script.trim_end()), "{script}");
+    let kea: serde_json::Value = serde_json::from_str(&blocks(page, "json")[0]).unwrap();
+    let dnsmasq = &blocks(page, "conf")[0];
+    let classes = kea["Dhcp4"]["client-classes"].as_array().unwrap();
+    assert_eq!(classes.len(), 3);
+    for class in classes {
+        let file = class["boot-file-name"].as_str().unwrap();
+        assert!(dnsmasq.contains(&format!(",{file}")), "{file}");
+    }
+}
+
+/// Checks that the command line accepts every line of a code block that begins with `drophammer`.
+#[test]
+fn the_commands_in_the_docs_are_understood() {
+    use clap::Parser;
+    let mut found = 0;
+    for page in pages() {
+        for line in fs::read_to_string(&page).unwrap().lines() {
+            let Some(command) = line.strip_prefix("    ").filter(|line| line.starts_with("drophammer ")) else {
+                continue;
+            };
+            // Without the trailing comment and shell redirections.
+            let command = command.split("  #").next().unwrap_or_default();
+            let words = command.split_whitespace().take_while(|word| ![">", "|", "&&"].contains(word));
+            crate::cli::Cli::try_parse_from(words)
+                .unwrap_or_else(|error| panic!("{}: {command}: {error}", page.display()));
+            found += 1;
+        }
+    }
+    assert!(found > 15, "{found}");
+}
+
+#[test]
+fn the_servers_unit_is_one_and_leaves_it_no_power() {
+    let unit = include_str!("../../../docs/drophammer-serve.service");
+    let has = |line: &str| unit.lines().any(|has| has == line);
+    for line in [
+        "User=drophammer",
+        "CapabilityBoundingSet=",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "ReadWritePaths=/srv/drophammer",
+        "SystemCallFilter=@system-service",
+        "Type=notify",
+        "WatchdogSec=60",
+        "MemoryMax=1G",
+        "LimitCORE=0",
+    ] {
+        assert!(has(line), "{line}");
+    }
+    assert!(has("ExecStart=/usr/local/bin/drophammer serve /srv/drophammer"));
+    // The paths of the unit do not exist on this machine.
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("drophammer-serve.service");
+    fs::write(&file, unit.replace("/usr/local/bin/drophammer", "/bin/true")).unwrap();
+    for args in [&["verify"][..], &["security", "--offline=true", "--threshold=20"]] {
+        // Skipped on machines without systemd.
+        let Ok(said) = std::process::Command::new("systemd-analyze").args(args).arg(&file).output() else { return };
+        let words = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
+        assert!(said.status.success() && !words.contains("Unknown key"), "{words}");
+    }
+}

@@ -1,0 +1,18 @@
+//! Command line of drophammer: one file per command of a workstation, and the client of a server's API.
+//!
+//! Commands read files, machines, and servers, and print; what they decide is decided in the other crates. Start with
+//! [`cli`], the table of all commands.
+
+pub mod cli;
+pub mod commands;
+pub mod completions;
+#[cfg(test)]
+mod docs;
+pub mod operator_client;
+#[cfg(test)]
+mod output_tests;
+#[cfg(test)]
+mod writers_tests;
+
+#[cfg(test)]
+testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker, linux::verify::WORKER => || -> std::io::Result<()> { linux::verify::worker::run_verify_worker() });

@@ -1,0 +1,38 @@
+//! The program for workstations and servers. It also contains the agent.
+
+use common::error::Result;
+use common::exit_code::CommandOutcome;
+use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
+use drophammer::{commands, completions, operator_client};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    agent::cli::run_program(|cli: Cli| run_command(cli.command))
+}
+
+fn run_command(command: CliCommand) -> Result<CommandOutcome> {
+    match command {
+        CliCommand::Agent(command) => agent::cli::run_agent_command(&command),
+        CliCommand::Image(ImageArgs { command }) => run_image_command(&command),
+        CliCommand::Serve(serve) => server::run_serve(*serve),
+        CliCommand::Machine(options) => operator_client::run_machine_command(&options),
+        CliCommand::Layout(options) => operator_client::layouts::run_layout_command(&options),
+        CliCommand::Volume(options) => operator_client::volumes::run_volume_command(&options),
+        CliCommand::Plan(options) => commands::run_plan(&options),
+        CliCommand::Rack(options) => commands::run_rack(&options),
+        CliCommand::Check(options) => commands::run_check(&options),
+        CliCommand::Tree(options) => commands::run_tree(&options),
+        CliCommand::Schema(options) => commands::run_schema(&options),
+        CliCommand::Completion { shell } => completions::print_completion(shell),
+        CliCommand::Man { folder } => completions::write_man_pages(&folder),
+    }
+}
+
+fn run_image_command(command: &ImageCommand) -> Result<CommandOutcome> {
+    match command {
+        ImageCommand::List(options) => operator_client::images::list_images(options),
+        ImageCommand::Modify(options) => operator_client::images::modify_image(options),
+        ImageCommand::Burn(options) => agent::burn::run(options),
+        ImageCommand::Pack(options) => image::pack::run_pack(options),
+    }
+}

@@ -1,0 +1,112 @@
+//! `drophammer machine adopt`: machines whose install marker names an installation that the server does not know, and their adoption by the
+//! operator.
+
+use super::options::AdoptOptions;
+use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
+use common::error::Result;
+use common::exit_code::CommandOutcome;
+use common::format;
+use common::output::print_text;
+use reqwest::Method;
+use server::operator::MachineSummary;
+
+pub fn adopt_machines(
+    server: &OperatorClient,
+    all: &[MachineSummary],
+    asked: &AdoptOptions,
+    json: bool,
+) -> Result<CommandOutcome> {
+    if asked.waiting {
+        let waiting: Vec<&MachineSummary> = all.iter().filter(|machine| machine.waits.is_some()).collect();
+        return match json {
+            true => print_json(&waiting),
+            false => print_text(&format_waiting(&waiting)).map(|()| CommandOutcome::Good),
+        };
+    }
+    // A machine that is not found is most likely a typing error: then no machine is adopted.
+    let machines: Result<Vec<&MachineSummary>, String> =
+        asked.machines.iter().map(|machine| find_machine(all, machine)).collect();
+    let machines = match machines {
+        Ok(machines) => machines,
+        Err(why) => return Ok(print_refusal(&why)),
+    };
+    let (mut adopted, mut outcome) = (Vec::new(), CommandOutcome::Good);
+    for machine in machines {
+        let path = format!("/v1/machine/{}/adopt", machine.id);
+        match server.send_json::<MachineSummary>(server.request(Method::POST, &path))? {
+            OperatorResponse::Refused(why) => outcome = print_refusal(&why),
+            OperatorResponse::Good(listed) => {
+                if !json {
+                    print_text(&describe_adopted(machine, &listed))?;
+                }
+                adopted.push(listed);
+            }
+        }
+    }
+    match &adopted[..] {
+        [] => {}
+        _ if !json => {}
+        [one] if asked.machines.len() == 1 => drop(print_json(one)?),
+        several => drop(print_json(&several)?),
+    }
+    Ok(outcome)
+}
+
+fn describe_adopted(before: &MachineSummary, now: &MachineSummary) -> String {
+    format!(
+        "Allocation {} of {} is recorded as installed. At its next boot over PXE, the machine boots its disks and reports the installation.\n",
+        now.allocation.as_deref().unwrap_or_default(),
+        format::terminal::escape_line(if before.name.is_empty() { &before.id } else { &before.name })
+    )
+}
+
+/// Lists the machines with their markers, and the command that adopts them: by id, so that exactly the listed machines are adopted.
+fn format_waiting(waiting: &[&MachineSummary]) -> String {
+    if waiting.is_empty() {
+        return "No machine waits with an install marker of its allocation. A machine reports that it waits after it has booted over PXE.\n".to_owned();
+    }
+    let mut rows = vec![["name", "id", "allocation", "marker: image", "marker: time"].map(str::to_owned)];
+    rows.extend(waiting.iter().map(|machine| {
+        let marker = machine.waits.clone().unwrap_or_default();
+        let allocation = machine.allocation.clone().unwrap_or_default();
+        [
+            machine.name.clone(),
+            machine.id.clone(),
+            allocation,
+            format::replace_hidden(&marker.image),
+            format::replace_hidden(&marker.time),
+        ]
+    }));
+    let ids: Vec<&str> = waiting.iter().map(|machine| machine.id.as_str()).collect();
+    format!(
+        "{}\nThe disks of each machine have an install marker of its allocation, but the server has no record of that installation.\n\
+         Markers can be forged: omit each machine of which you do not know that it was installed.\n  \
+         drophammer machine adopt {}\n",
+        format::format_columns(&rows),
+        ids.join(" ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use server::operator::WaitingMarker;
+
+    #[test]
+    fn the_machines_that_wait_are_shown_with_the_command_that_adopts_them() {
+        let machine = |id: &str, image: &str| MachineSummary {
+            id: id.to_owned(),
+            name: format!("storage-{id}"),
+            allocation: Some("a1".to_owned()),
+            waits: Some(WaitingMarker { image: image.to_owned(), time: "2026-01-01T00:00:00Z".to_owned() }),
+            ..MachineSummary::default()
+        };
+        let (one, two) = (machine("4c-1", "debian-12"), machine("4c-2", "deb\u{1b}[2J"));
+        let text = format_waiting(&[&one, &two]);
+        assert!(text.ends_with("drophammer machine adopt 4c-1 4c-2\n"), "{text}");
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[1], ["storage-4c-1", "4c-1", "a1", "debian-12", "2026-01-01T00:00:00Z"]);
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        assert!(format_waiting(&[]).starts_with("No machine waits"));
+    }
+}

@@ -1,0 +1,56 @@
+//! The command that starts a reinstall on the running machine, with the digest of what it boots.
+
+use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_json, print_refusal};
+use common::error::Result;
+use common::exit_code::CommandOutcome;
+use common::output::print_text;
+use reqwest::Method;
+use server::boot_digest::BootDigestResponse;
+use server::operator::MachineSummary;
+
+/// Prints the command for one machine.
+///
+/// # Errors
+/// The server cannot be reached or fails.
+pub fn print_boot_digest(
+    server: &OperatorClient,
+    all: &[MachineSummary],
+    machine: &str,
+    at: Option<&str>,
+    json: bool,
+) -> Result<CommandOutcome> {
+    let machine = match find_machine(all, machine) {
+        Ok(machine) => machine,
+        Err(why) => return Ok(print_refusal(&why)),
+    };
+    match request_boot_digest(server, &machine.id, at)? {
+        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Good(shown) if json => print_json(&shown),
+        OperatorResponse::Good(shown) => {
+            print_text(&format!("{}\n", reinstall_command(&shown))).map(|()| CommandOutcome::Good)
+        }
+    }
+}
+
+/// Returns the command for an ordered reinstall, or `None` if the server does not know its own URL or cannot compute the digest.
+pub fn reinstall_command_for(server: &OperatorClient, machine: &MachineSummary) -> Option<String> {
+    match request_boot_digest(server, &machine.id, None) {
+        Ok(OperatorResponse::Good(shown)) => Some(reinstall_command(&shown)),
+        // The order has been placed; `drophammer machine boot-digest` prints the reason.
+        Ok(OperatorResponse::Refused(_)) | Err(_) => None,
+    }
+}
+
+fn request_boot_digest(
+    server: &OperatorClient,
+    id: &str,
+    at: Option<&str>,
+) -> Result<OperatorResponse<BootDigestResponse>> {
+    // A value that is escaped for a path is also valid in a query.
+    let query = at.map(|at| format!("?server={}", encode_segment(at).trim_start_matches('/'))).unwrap_or_default();
+    server.send_json(server.request(Method::GET, &format!("/v1/machine{}/boot-digest{query}", encode_segment(id))))
+}
+
+fn reinstall_command(shown: &BootDigestResponse) -> String {
+    format!("drophammer reinstall --server {} --boot-digest {}", shown.server, shown.digest)
+}

@@ -1,0 +1,92 @@
+//! `drophammer machine confirm`: confirms that the records of a restored server are up to date.
+
+use super::options::ConfirmOptions;
+use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
+use common::error::Result;
+use common::exit_code::CommandOutcome;
+use common::format::terminal::escape_line;
+use common::output::print_text;
+use reqwest::Method;
+use server::operator::MachineSummary;
+
+pub fn confirm_machines(
+    server: &OperatorClient,
+    all: &[MachineSummary],
+    asked: &ConfirmOptions,
+    json: bool,
+) -> Result<CommandOutcome> {
+    if asked.all {
+        let request = server.request(Method::POST, "/v1/machines/confirm");
+        return match server.send_json::<Vec<MachineSummary>>(request)? {
+            OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+            OperatorResponse::Good(listed) if json => print_json(&listed),
+            OperatorResponse::Good(listed) => {
+                print_text(&listed.iter().map(describe_next).collect::<String>()).map(|()| CommandOutcome::Good)
+            }
+        };
+    }
+    // A machine that is not found is most likely a typing error: then no machine is confirmed.
+    let machines: Result<Vec<&MachineSummary>, String> =
+        asked.machines.iter().map(|machine| find_machine(all, machine)).collect();
+    let machines = match machines {
+        Ok(machines) => machines,
+        Err(why) => return Ok(print_refusal(&why)),
+    };
+    let (mut confirmed, mut outcome) = (Vec::new(), CommandOutcome::Good);
+    for machine in machines {
+        let path = format!("/v1/machine/{}/confirm", machine.id);
+        match server.send_json::<MachineSummary>(server.request(Method::POST, &path))? {
+            OperatorResponse::Refused(why) => outcome = print_refusal(&why),
+            OperatorResponse::Good(listed) => {
+                if !json {
+                    print_text(&describe_next(&listed))?;
+                }
+                confirmed.push(listed);
+            }
+        }
+    }
+    if json && !confirmed.is_empty() {
+        print_json(&confirmed)?;
+    }
+    Ok(outcome)
+}
+
+/// Describes the next boot of a confirmed machine.
+fn describe_next(machine: &MachineSummary) -> String {
+    let name = escape_line(if machine.name.is_empty() { &machine.id } else { &machine.name });
+    let next = match (&machine.order, &machine.allocation, &machine.moving) {
+        (_, _, Some(moving)) => format!("its migration continues ({})", moving.state),
+        (Some(order), ..) => format!(
+            "it is reinstalled with {} (`drophammer machine reinstall {name} --cancel` cancels an order that has not started)",
+            order.image
+        ),
+        (None, Some(_), _) if machine.installed => "it boots its disk".to_owned(),
+        (None, Some(allocation), _) => format!("allocation {allocation} is installed on it for the first time"),
+        (None, None, _) => "it waits for an allocation".to_owned(),
+    };
+    format!("{name} is confirmed: at its next boot over PXE {next}.\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use server::operator::ReinstallOrder;
+
+    #[test]
+    fn what_happens_next_to_a_confirmed_machine_is_printed() {
+        let order = serde_json::json!({"id": "o", "image": "debian-13", "created": "", "attempts": 0, "begun": false,
+            "without_marker": false, "given_up": false});
+        let order = Some(serde_json::from_value::<ReinstallOrder>(order).unwrap());
+        let machine = MachineSummary { id: "4c-1".to_owned(), name: "one".to_owned(), ..MachineSummary::default() };
+        let allocated = MachineSummary { allocation: Some("a1".to_owned()), ..machine.clone() };
+        let installed = MachineSummary { installed: true, ..allocated.clone() };
+        for (listed, words) in [
+            (&machine, "it waits for an allocation"),
+            (&allocated, "allocation a1 is installed on it for the first time"),
+            (&installed, "it boots its disk"),
+            (&MachineSummary { order, ..installed.clone() }, "it is reinstalled with debian-13"),
+        ] {
+            assert!(describe_next(listed).starts_with(&format!("one is confirmed: at its next boot over PXE {words}")));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! `drophammer layout`: the layouts of a server.
+
+use super::options::{LayoutCommand, LayoutOptions};
+use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
+use common::diagnostic::join_problems;
+use common::error::{Context, Phase, Result};
+use common::exit_code::CommandOutcome;
+use common::format::{format_columns, replace_hidden};
+use common::output::print_text;
+use model::layout::{canonical_yaml, read_json, read_yaml};
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::path::Path;
+
+const AT: &str = "/v1/filesystemlayout";
+
+/// Performs the command and prints the result.
+///
+/// # Errors
+/// As [`super::run_machine_command`]; a file cannot be read.
+pub fn run_layout_command(options: &LayoutOptions) -> Result<CommandOutcome> {
+    let server = OperatorClient::new(&options.of)?;
+    let ask = |method: Method, path: &str| server.request(method, &format!("{AT}{path}"));
+    match &options.command {
+        LayoutCommand::List => match server.send_json::<Vec<Value>>(ask(Method::GET, ""))? {
+            OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+            OperatorResponse::Good(all) if options.json => print_json(&all),
+            OperatorResponse::Good(all) => print_text(&format_layouts(&all)).map(|()| CommandOutcome::Good),
+        },
+        LayoutCommand::Show { id } => {
+            print_layout(server.send_json(ask(Method::GET, &encode_segment(id)))?, options.json)
+        }
+        LayoutCommand::Delete { id } => {
+            print_done(server.send_json(ask(Method::DELETE, &encode_segment(id)))?, options.json, "was deleted")
+        }
+        LayoutCommand::Create { file } => match read_layout_file(file)? {
+            Err(why) => Ok(print_refusal(&why)),
+            Ok(layout) => {
+                print_done(server.send_json(ask(Method::PUT, "").json(&layout))?, options.json, "was created")
+            }
+        },
+        LayoutCommand::Apply { file } => {
+            let layout = match read_layout_file(file)? {
+                Err(why) => return Ok(print_refusal(&why)),
+                Ok(layout) => layout,
+            };
+            let all = match server.send_json::<Vec<Value>>(ask(Method::GET, ""))? {
+                OperatorResponse::Refused(why) => return Ok(print_refusal(&why)),
+                OperatorResponse::Good(all) => all,
+            };
+            let (method, word) = match all.iter().any(|one| one["id"] == layout["id"]) {
+                true => (Method::POST, "was updated from the file"),
+                false => (Method::PUT, "was created"),
+            };
+            print_done(server.send_json(ask(method, "").json(&layout))?, options.json, word)
+        }
+    }
+}
+
+/// Reads a layout from the operator's file, in any spelling. The inner error lists its problems with line and column.
+fn read_layout_file(file: &Path) -> Result<Result<Value, String>> {
+    let text = std::fs::read_to_string(file).context(Phase::Settings, || format!("read {}", file.display()))?;
+    Ok(match read_yaml(&text) {
+        Ok(parsed) => Ok(json!(parsed.layout)),
+        Err(problems) => {
+            let said = join_problems(&problems);
+            Err(said.lines().map(|line| format!("{}:{line}", file.display())).collect::<Vec<_>>().join("\n"))
+        }
+    })
+}
+
+fn print_layout(answer: OperatorResponse<Value>, as_json: bool) -> Result<CommandOutcome> {
+    match answer {
+        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Good(layout) if as_json => print_json(&layout),
+        OperatorResponse::Good(layout) => match read_json(&layout) {
+            Ok(parsed) => print_text(&canonical_yaml(&parsed.layout)).map(|()| CommandOutcome::Good),
+            // A newer server may have layouts that are not supported here.
+            Err(_) => print_json(&layout),
+        },
+    }
+}
+
+fn print_done(answer: OperatorResponse<Value>, as_json: bool, word: &str) -> Result<CommandOutcome> {
+    match answer {
+        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Good(layout) if as_json => print_json(&layout),
+        OperatorResponse::Good(layout) => {
+            print_text(&format!("Layout {} {word}.\n", replace_hidden(layout["id"].as_str().unwrap_or_default())))
+                .map(|()| CommandOutcome::Good)
+        }
+    }
+}
+
+/// Formats the layouts with the columns of metal-stack's first proposal, and their filesystems.
+fn format_layouts(all: &[Value]) -> String {
+    let mut rows = vec![["id", "description", "filesystems", "sizes", "images"].map(str::to_owned)];
+    let text = |value: &Value| replace_hidden(value.as_str().unwrap_or_default());
+    let list = |value: &Value| value.as_array().into_iter().flatten().map(text).collect::<Vec<_>>().join(", ");
+    rows.extend(all.iter().map(|layout| {
+        let filesystems = layout["filesystems"].as_array().into_iter().flatten();
+        let paths = filesystems.filter_map(|filesystem| filesystem["path"].as_str()).map(replace_hidden);
+        let images = layout["constraints"]["images"].as_object().into_iter().flatten();
+        let images = images.map(|(os, version)| format!("{} {}", replace_hidden(os), text(version)));
+        [
+            text(&layout["id"]),
+            text(&layout["description"]),
+            paths.collect::<Vec<_>>().join(", "),
+            list(&layout["constraints"]["sizes"]),
+            images.collect::<Vec<_>>().join(", "),
+        ]
+    }));
+    format_columns(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_that_of_the_proposal() {
+        let layout = |id: &str, sizes: &[&str], images: Value| {
+            json!({"id": id, "description": "fs\u{1b}[2J", "constraints": {"sizes": sizes, "images": images},
+                "filesystems": [{"path": "/"}, {"path": null}, {"path": "/var"}]})
+        };
+        let all = [
+            layout("default", &["c1-large-x86", "c1-xlarge-x86"], json!({"debian": ">= 10", "ubuntu": "*"})),
+            layout("devel", &[], json!({})),
+        ];
+        let table = format_layouts(&all);
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[0], "id       description  filesystems  sizes                        images");
+        assert_eq!(lines[1], "default  fs [2J       /, /var      c1-large-x86, c1-xlarge-x86  debian >= 10, ubuntu *");
+        assert_eq!(lines[2], "devel    fs [2J       /, /var");
+    }
+}

@@ -1,0 +1,308 @@
+//! Options of the operator's commands.
+
+use clap::{Args, Subcommand};
+use server::bmc::PowerAction;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub struct MachineOptions {
+    #[command(subcommand)]
+    pub command: MachineCommand,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// Print the server's response as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// Address of the server and credentials for it.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ServerOptions {
+    /// URL of `drophammer serve`; otherwise DROPHAMMER_SERVER [default: http://127.0.0.1:8080].
+    #[arg(long, global = true, value_name = "URL")]
+    pub server: Option<String>,
+    /// File with the operator's token; otherwise DROPHAMMER_TOKEN_FILE [default: ./operator.token].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MachineCommand {
+    /// List the machines, one per line: installed image, orders, result of the last reinstall.
+    List,
+    /// Create the file of a machine that has registered, with its MACs and its size. Nothing is installed until an allocation is added.
+    Add(AddOptions),
+    /// Order a reinstall: the image is replaced; disks without wipeonreinstall are preserved.
+    Reinstall(ReinstallOrderOptions),
+    /// Switch a machine through its management controller, or set its next boot to PXE.
+    Power(PowerOptions),
+    /// Migrate a machine to another one's hardware: order, show, approve, cancel or finish the migration.
+    Move(MoveOptions),
+    /// Record that machines are installed as their install markers claim, if the server has lost its records. They boot their disks.
+    Adopt(AdoptOptions),
+    /// Print the command that carries out a reinstall on the running machine, with a digest of kernel, ramdisk and command line. Over plain
+    /// HTTP, another host could replace them.
+    BootDigest(BootDigestOptions),
+    /// Confirm that the records of these machines are up to date after the database was restored from a backup. Orders are carried out
+    /// again.
+    Confirm(ConfirmOptions),
+    /// Move the records of a machine to its new id, after a new mainboard or new firmware.
+    Rename(RenameOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct LayoutOptions {
+    #[command(subcommand)]
+    pub command: LayoutCommand,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// Print the server's response as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LayoutCommand {
+    /// List the layouts, one per line: filesystems, sizes and images.
+    #[command(visible_alias = "ls")]
+    List,
+    /// Print a layout as YAML.
+    Show {
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Create a layout from a file. Its id must not exist yet.
+    Create {
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Create or update a layout from a file. Comments in the server's file are preserved.
+    Apply {
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Delete a layout that is not in use.
+    Delete {
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeOptions {
+    #[command(subcommand)]
+    pub command: VolumeCommand,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// Print the server's response as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// List the volumes, one per line: machine, state, path.
+    #[command(visible_alias = "ls")]
+    List {
+        /// Print the PersistentVolumes of available volumes instead, for kubectl apply -f.
+        #[arg(long)]
+        manifests: bool,
+    },
+    /// Add the volumes and storage classes of a file to a machine's file.
+    Add {
+        /// The machine's id or its name.
+        #[arg(value_name = "ID")]
+        machine: String,
+        /// Output of kubectl get volumes,storageclasses -o yaml.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Remove a volume from a machine's file. Its data is preserved, but no longer managed.
+    Rm {
+        /// The machine's id or its name.
+        #[arg(value_name = "ID")]
+        machine: String,
+        /// Name of the volume.
+        #[arg(value_name = "NAME")]
+        volume: String,
+        /// Phase of its PersistentVolume, as printed by kubectl get pv, or none. This server does not query Kubernetes.
+        #[arg(long, value_name = "none|pending|available|bound|released|failed")]
+        persistent_volume: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct ListImagesOptions {
+    /// Include hidden and blacklisted images.
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// Print the server's response as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ModifyImageOptions {
+    /// Id of the image, or name of an OS definition. It need not exist yet.
+    #[arg(value_name = "ID")]
+    pub image: String,
+    /// A hidden image is not listed, but can be installed.
+    #[arg(long, value_name = "true|false")]
+    pub hidden: Option<bool>,
+    /// A blacklisted image is not listed and cannot be newly installed; machines that run it can be reinstalled with it.
+    #[arg(long, value_name = "true|false")]
+    pub blacklisted: Option<bool>,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// Print the server's response as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct AdoptOptions {
+    /// Ids or names of machines.
+    #[arg(value_name = "ID", required_unless_present = "waiting")]
+    pub machines: Vec<String>,
+    /// Only list machines that wait because their install marker is not trusted, with the command that adopts them.
+    #[arg(long, conflicts_with = "machines")]
+    pub waiting: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BootDigestOptions {
+    /// Id or name of the machine.
+    #[arg(value_name = "ID")]
+    pub machine: String,
+    /// URL at which the machine reaches the server [default: that of `drophammer serve --url`].
+    #[arg(long, value_name = "URL")]
+    pub at: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("which").required(true).args(["machines", "all"])))]
+pub struct ConfirmOptions {
+    /// Ids or names of machines.
+    #[arg(value_name = "ID")]
+    pub machines: Vec<String>,
+    /// All machines, including those that are added later.
+    #[arg(long)]
+    pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct AddOptions {
+    /// Id of the machine, as in the server's output.
+    #[arg(value_name = "ID")]
+    pub machine: String,
+    /// Name of the machine, for machines/NAME.yaml in the server's directory.
+    #[arg(long)]
+    pub name: String,
+    /// Size of the machine [default: the size in sizes/ whose constraints match].
+    #[arg(long)]
+    pub size: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct PowerOptions {
+    pub action: PowerAction,
+    /// Id or name of the machine.
+    #[arg(value_name = "ID")]
+    pub machine: String,
+    #[command(flatten)]
+    pub controller: ControllerOptions,
+}
+
+/// Management controller that is contacted directly, without the server.
+#[derive(Debug, Args)]
+pub struct ControllerOptions {
+    /// Contact this controller directly, without the server: https://HOST (Redfish) or ipmi://HOST [default: `bmc:` of the machine's file,
+    /// through the server].
+    #[arg(long, value_name = "URL", requires = "bmc_user")]
+    pub bmc: Option<String>,
+    /// User at the management controller.
+    #[arg(long, value_name = "NAME", requires = "bmc")]
+    pub bmc_user: Option<String>,
+    /// File with the password; otherwise DROPHAMMER_BMC_PASSWORD.
+    #[arg(long, value_name = "FILE", requires = "bmc")]
+    pub bmc_password_file: Option<PathBuf>,
+    /// Accept any certificate. An attacker on the network can then read the password.
+    #[arg(long, requires = "bmc")]
+    pub bmc_insecure: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("done").args(["cancel", "finish", "approve"])))]
+pub struct MoveOptions {
+    /// The source machine, by its id or name.
+    #[arg(value_name = "A")]
+    pub machine: String,
+    /// The target machine, by its id or name. Without it, the newest migration of A is shown.
+    #[arg(value_name = "B", conflicts_with = "done")]
+    pub to: Option<String>,
+    /// Assign a disk of B, by its serial number or name, to a disk of the layout. Give it for every disk of the layout or for none
+    /// [default: disks with the same names, or else all disks in the order of their names].
+    #[arg(long = "disk", value_name = "NAME=DISK", requires = "to")]
+    pub disks: Vec<String>,
+    /// Start it now: set both machines to boot over PXE next and power-cycle them, through `bmc:` of their files.
+    #[arg(long, requires = "to")]
+    pub now: bool,
+    /// Approve the certificate of A or B by its fingerprint, which its console prints. Nothing is copied until both are approved. After
+    /// another boot of either, approve both again.
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub approve: Vec<String>,
+    /// Copy without approval of the certificates, on trusted networks only: any machine that impersonates B receives the disks of A, and
+    /// any machine that impersonates A overwrites those of B.
+    #[arg(long, requires = "to")]
+    pub allow_unapproved: bool,
+    /// Cancel the migration: A boots its disks. Refused without --off if B has received all data.
+    #[arg(long)]
+    pub cancel: bool,
+    /// With --cancel, if B has received all data and may run the system: confirm that B is switched off. This is not checked.
+    #[arg(long, value_name = "B", requires = "cancel")]
+    pub off: Option<String>,
+    /// Confirm that the system runs on B: A is released.
+    #[arg(long)]
+    pub finish: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RenameOptions {
+    /// Previous id.
+    #[arg(value_name = "OLD")]
+    pub old: String,
+    /// New id.
+    #[arg(value_name = "NEW")]
+    pub new: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ReinstallOrderOptions {
+    /// Id or name of the machine.
+    #[arg(value_name = "ID")]
+    pub machine: String,
+    /// Id of the new image.
+    #[arg(long, required_unless_present = "cancel", conflicts_with = "cancel")]
+    pub image: Option<String>,
+    /// Reinstall even if the disk with / does not have an install marker of this machine, because the disk was replaced.
+    #[arg(long, conflicts_with = "cancel")]
+    pub without_marker: bool,
+    /// Use the layout of the machine's file even if it differs from the installed one in the disks that it wipes: a disk that was preserved
+    /// so far may be wiped.
+    #[arg(long, conflicts_with = "cancel")]
+    pub change_promise: bool,
+    /// Erase the data of the disk with this serial number; may be given several times.
+    #[arg(long, value_name = "SERIAL", conflicts_with = "cancel")]
+    pub give_up: Vec<String>,
+    /// Replace the installation on the disks even if it is newer than the server's record.
+    #[arg(long, conflicts_with = "cancel")]
+    pub replace_newer: bool,
+    /// Start it now: set the machine to boot over PXE next and power-cycle it, through `bmc:` of its file.
+    #[arg(long, conflicts_with = "cancel")]
+    pub now: bool,
+    /// Cancel the order, if it has not started yet.
+    #[arg(long)]
+    pub cancel: bool,
+}

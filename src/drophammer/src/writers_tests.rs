@@ -1,0 +1,24 @@
+//! Only few files write to a terminal themselves.
+
+use testing::sources::product_sources;
+
+/// Files that write to a terminal themselves, each through `format::terminal`.
+const WRITERS: [&str; 3] = ["common/src/output.rs", "linux/src/console.rs", "server/src/status_log.rs"];
+/// A process in a sandbox, whose standard error its parent reads.
+const WORKER: &str = "linux/src/verify/worker.rs";
+
+/// Returns the line with the first use of a writer.
+fn writes(code: &str) -> Option<&str> {
+    let words = ["print!(", "println!(", "dbg!(", "io::stdout()", "io::stderr()", "ProgressDrawTarget::"];
+    code.lines().find(|line| words.iter().any(|word| line.replace("stdout().is_terminal()", "").contains(word)))
+}
+
+#[test]
+fn no_other_file_writes_to_a_terminal() {
+    let sources = product_sources();
+    let writers = sources.iter().filter_map(|(file, code)| Some((file, writes(code)?)));
+    let is_known = |file: &std::path::Path| WRITERS.iter().chain([&WORKER]).any(|known| file.ends_with(known));
+    let others: Vec<_> = writers.clone().filter(|(file, _)| !is_known(file)).collect();
+    assert!(others.is_empty(), "write through common::output or linux::console: {others:?}");
+    assert_eq!(writers.count(), WRITERS.len() + 1, "the search finds those that write");
+}

@@ -1,0 +1,180 @@
+//! Pieces that are good, bad for a while, and bad for ever.
+
+use super::*;
+use crate::testing::{noise, pace};
+use linux::http;
+use proptest::prelude::*;
+use testing::http::{Act, Server};
+
+const CHUNK: u32 = 1000;
+
+fn manifest(body: &[u8]) -> ImageManifest {
+    let chunks = body.chunks(CHUNK as usize).map(|chunk| Sha256::digest(chunk).into()).collect();
+    ImageManifest { version: 1, size_bytes: body.len() as u64, chunk_bytes: CHUNK, chunks, ..ImageManifest::default() }
+}
+
+struct Outcome {
+    /// All that was handed on, also before an error.
+    bytes: Vec<u8>,
+    end: io::Result<()>,
+    start_over: Option<String>,
+}
+
+fn fetch(servers: &[&Server], body: &[u8]) -> Outcome {
+    let client = http::new_streaming_client(pace().stall).unwrap();
+    let mut urls = servers.iter().map(|server| server.url("image"));
+    let (url, mirrors, manifest) = (urls.next().unwrap(), urls.collect(), Some(Arc::new(manifest(body))));
+    let image = ImagePart { url, mirrors, manifest, ..ImagePart::default() };
+    let mut verified = open_source(&client, &image, &pace());
+    let mut bytes = Vec::new();
+    let end = verified.read_to_end(&mut bytes).map(|_| ());
+    Outcome { bytes, end, start_over: verified.start_over().map(str::to_owned) }
+}
+
+fn altered(body: &[u8], at: usize) -> Vec<u8> {
+    let mut altered = body.to_vec();
+    altered[at] ^= 1;
+    altered
+}
+
+fn good(body: &[u8]) -> Server {
+    Server::start(body.to_vec(), |_| Act::default())
+}
+
+fn ranges(server: &Server) -> Vec<Option<String>> {
+    server.requests().into_iter().map(|request| request.range).collect()
+}
+
+#[test]
+fn whole_pieces_and_a_last_one_of_any_length_come_through() {
+    for length in [0, 1, 999, 1000, 1001, 5000, 5432] {
+        let body = noise(length);
+        let server = good(&body);
+        let outcome = fetch(&[&server], &body);
+        outcome.end.unwrap();
+        assert!(outcome.bytes == body, "{length}");
+        assert_eq!(server.requests().len(), 1);
+    }
+}
+
+#[test]
+fn a_bad_piece_comes_again_from_the_next_place_and_is_never_handed_on() {
+    let body = noise(5432);
+    for at in [0, 1500, 5000, 5431] {
+        let (first, second) = (good(&altered(&body, at)), good(&body));
+        let outcome = fetch(&[&first, &second], &body);
+        outcome.end.unwrap();
+        assert!(outcome.bytes == body, "{at}");
+        let start = at / 1000 * 1000;
+        let range = (start > 0).then(|| format!("bytes={start}-"));
+        assert_eq!(ranges(&second), [range], "{at}");
+    }
+}
+
+#[test]
+fn a_place_alone_is_asked_again() {
+    let body = noise(5432);
+    let bad = altered(&body, 2345);
+    let server = Server::start(body.clone(), move |request| match request.nth {
+        0..=2 => Act { body: Some(bad.clone()), ..Act::default() },
+        _ => Act::default(),
+    });
+    let outcome = fetch(&[&server], &body);
+    outcome.end.unwrap();
+    assert!(outcome.bytes == body);
+    assert_eq!(server.requests().len(), 4);
+}
+
+#[test]
+fn a_piece_that_stays_bad_is_named_with_its_bytes_and_places() {
+    let body = noise(5432);
+    let (first, second) = (good(&altered(&body, 5010)), good(&altered(&body, 5020)));
+    let outcome = fetch(&[&first, &second], &body);
+    assert!(outcome.bytes == body[..5000]);
+    let error = outcome.end.unwrap_err().to_string();
+    assert!(error.contains("chunk 5 (bytes 5000 to 5431) does not match the manifest, fetched 4 times"), "{error}");
+    assert!([&first, &second].iter().all(|server| error.contains(&server.url("image"))), "{error}");
+    assert_eq!(outcome.start_over, None);
+    assert_eq!((first.requests().len(), second.requests().len()), (2, 2));
+}
+
+#[test]
+fn with_a_manifest_no_etag_is_needed_to_resume() {
+    let body = noise(300_000);
+    let server = Server::start(body.clone(), |request| match request.nth {
+        0 => Act { etag: None, ..Act::cut_after(100_500) },
+        1 => Act { etag: Some("\"two\"".into()), ..Act::cut_after(100_500) },
+        _ => Act { etag: Some("\"three\"".into()), ..Act::default() },
+    });
+    let outcome = fetch(&[&server], &body);
+    outcome.end.unwrap();
+    assert!(outcome.bytes == body);
+    assert_eq!(ranges(&server), [None, Some("bytes=100500-".into()), Some("bytes=201000-".into())]);
+    assert!(server.requests().iter().all(|request| request.if_range.is_none()));
+}
+
+#[test]
+fn another_length_than_the_manifests_is_refused() {
+    let body = noise(5432);
+    for (served, says) in [(5431, "5431 bytes at this server, but 5432"), (5433, "5433 bytes at this server, but 5432")]
+    {
+        let outcome = fetch(&[&good(&noise(served))], &body);
+        let error = outcome.end.unwrap_err().to_string();
+        assert!(error.contains(says) && outcome.bytes.is_empty(), "{error}");
+    }
+    let longer = Server::start(noise(6000), |_| Act { length: false, ..Act::default() });
+    let error = fetch(&[&longer], &body).end.unwrap_err().to_string();
+    assert!(error.contains("sends more than the image's Content-Length"), "{error}");
+}
+
+/// What a place does to one request.
+fn acts(body: &[u8]) -> Vec<Act> {
+    let length = body.len();
+    let with = |bytes: Vec<u8>| Act { body: Some(bytes), ..Act::default() };
+    vec![
+        Act::default(),
+        Act::cut_after(0),
+        Act::cut_after(700),
+        Act::cut_after(2500),
+        Act { etag: None, ..Act::cut_after(1999) },
+        Act { etag: Some("\"two\"".into()), ..Act::default() },
+        Act { ranges: false, ..Act::default() },
+        Act { length: false, ..Act::cut_after(1200) },
+        Act { content_range: Some(format!("bytes 0-{}/{length}", length - 1)), ..Act::default() },
+        Act::status(503),
+        Act::status(404),
+        Act::status(416),
+        with(altered(body, 10 % length)),
+        with(altered(body, length - 1)),
+        with(body[..length - 1].to_vec()),
+        with([body, b"x"].concat()),
+        with(Vec::new()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn whatever_places_do_only_proven_bytes_are_handed_on(
+        length in 1..4000_usize,
+        plans in proptest::collection::vec(proptest::collection::vec(0..17_usize, 1..6), 1..4),
+    ) {
+        let body = noise(length);
+        let servers: Vec<Server> = plans
+            .into_iter()
+            .map(|plan| {
+                let acts = acts(&body);
+                Server::start(body.clone(), move |request| acts[plan[request.nth % plan.len()]].clone())
+            })
+            .collect();
+        let outcome = fetch(&servers.iter().collect::<Vec<_>>(), &body);
+        prop_assert!(body.starts_with(&outcome.bytes));
+        match outcome.end {
+            Ok(()) => prop_assert_eq!(outcome.bytes.len(), length),
+            Err(error) => {
+                let whole_pieces = outcome.bytes.len().is_multiple_of(CHUNK as usize) || outcome.bytes.len() == length;
+                prop_assert!(whole_pieces && !error.to_string().is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Existence and size of an image, without downloading it.
+
+use super::local_file;
+use super::retry::FetchRetryPolicy;
+use common::error::{Context, Error, Phase, Result};
+use model::registry_auth::SecretText;
+use reqwest::blocking::{Client, Response};
+use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
+use reqwest::{Method, StatusCode, Url};
+
+/// Properties of an image known before it is downloaded.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ImageHead {
+    pub size_bytes: Option<u64>,
+    pub etag: Option<String>,
+}
+
+/// Answer of a server to the request.
+pub enum HeadAnswer {
+    There(ImageHead),
+    /// A status that a retry does not change.
+    Refused(Response),
+}
+
+/// Returns size and ETag. Over HTTP they are requested with HEAD or, if that is rejected, with a request for the first
+/// byte.
+///
+/// # Errors
+/// Returns an error if the image does not exist or the server does not answer.
+pub fn fetch_head(client: &Client, url: &Url, pace: &FetchRetryPolicy) -> Result<ImageHead> {
+    if url.scheme() == "file" {
+        let (_, size) = local_file::open_at(url.as_str(), 0).context(Phase::Image, || describe_request(url))?;
+        return Ok(ImageHead { size_bytes: Some(size), etag: None });
+    }
+    request_head(client, url, None, pace)?.into_head(url)
+}
+
+/// Returns the answer over HTTP, for callers that can handle a rejection.
+///
+/// # Errors
+/// Returns an error if the server does not answer.
+pub fn request_head(
+    client: &Client,
+    url: &Url,
+    authorization: Option<&SecretText>,
+    pace: &FetchRetryPolicy,
+) -> Result<HeadAnswer> {
+    let what = describe_request(url);
+    let request = |method| {
+        let request = client.request(method, url.clone());
+        authorization.iter().fold(request, |request, value| request.header(AUTHORIZATION, value.reveal()))
+    };
+    let head = pace.send_request(&what, || request(Method::HEAD))?;
+    if head.status() == StatusCode::OK {
+        return Ok(HeadAnswer::There(ImageHead { size_bytes: content_length(&head), etag: header_text(&head, ETAG) }));
+    }
+    // A presigned URL is valid for one method only, and other methods are answered with 403.
+    let refusals = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED, StatusCode::FORBIDDEN];
+    if !refusals.contains(&head.status()) {
+        return Ok(HeadAnswer::Refused(head));
+    }
+    let first = pace.send_request(&what, || request(Method::GET).header(RANGE, "bytes=0-0"))?;
+    let size_bytes = match first.status() {
+        StatusCode::OK => content_length(&first),
+        StatusCode::PARTIAL_CONTENT => {
+            header_text(&first, CONTENT_RANGE).and_then(|range| range.rsplit_once('/')?.1.parse().ok())
+        }
+        _ => return Ok(HeadAnswer::Refused(first)),
+    };
+    Ok(HeadAnswer::There(ImageHead { size_bytes, etag: header_text(&first, ETAG) }))
+}
+
+impl HeadAnswer {
+    /// Returns the properties.
+    ///
+    /// # Errors
+    /// Returns an error if the request was rejected.
+    pub fn into_head(self, url: &Url) -> Result<ImageHead> {
+        match self {
+            HeadAnswer::There(look) => Ok(look),
+            HeadAnswer::Refused(response) => {
+                let text = format!("cannot fetch the image {url}: the server answers {}", response.status());
+                Err(Error::new(Phase::Image, text))
+            }
+        }
+    }
+}
+
+fn describe_request(url: &Url) -> String {
+    format!("request the image {url}")
+}
+
+/// Returns the value of the header, since the response to a HEAD request has no body.
+fn content_length(response: &Response) -> Option<u64> {
+    header_text(response, CONTENT_LENGTH)?.parse().ok()
+}
+
+/// Returns a header as text.
+pub fn header_text(response: &Response, name: HeaderName) -> Option<String> {
+    response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+}

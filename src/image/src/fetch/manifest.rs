@@ -1,0 +1,214 @@
+//! Digests of an image's pieces, so that data is verified before it is written.
+
+use crate::pipeline::{Digest, DigestKind};
+use model::boot_contents::BootContents;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::digest::Output;
+use sha2::{Digest as _, Sha256};
+use std::io::{self, Read};
+
+/// The only supported version.
+const VERSION: u32 = 1;
+
+/// Allowed length of a piece, in bytes. A piece is held in memory until it is verified, which limits its size; each
+/// costs a line of the document, so it must not be too small.
+const CHUNK_BYTES: std::ops::RangeInclusive<u32> = 1 << 16..=4 << 20;
+
+/// Length of the pieces in manifests made by `image pack`, for images up to 64 GiB.
+const USUAL_CHUNK_BYTES: u32 = 1 << 20;
+
+/// Maximum number of pieces; 64 Ki pieces make a document of 4.4 MB.
+const MOST_CHUNKS: u64 = 1 << 16;
+
+/// Document next to an image, `IMAGE.manifest`, in JSON. All values are about the image as served, compressed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(Default))]
+pub struct ImageManifest {
+    /// Version of the format: 1.
+    pub version: u32,
+    /// Id of the image with its version, `debian-12.0.20261101`, which a signature covers. Older manifests have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    pub size_bytes: u64,
+    /// SHA-256 of the whole image.
+    pub digest: Digest,
+    /// Length of each piece but the last.
+    pub chunk_bytes: u32,
+    /// Boot-related contents of a tree. Manifests of disk images and older manifests have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contents: Option<BootContents>,
+    /// SHA-256 of each piece, in order; hexadecimal in the document.
+    #[serde(serialize_with = "write_chunks", deserialize_with = "read_chunks")]
+    pub chunks: Vec<[u8; 32]>,
+}
+
+impl ImageManifest {
+    /// Parses and checks a manifest.
+    ///
+    /// # Errors
+    /// Returns an error if it is invalid, has another version, or is inconsistent.
+    pub fn parse(document: &[u8]) -> Result<ImageManifest, String> {
+        let versioned: ManifestVersion =
+            serde_json::from_slice(document).map_err(|error| format!("not a manifest: {error}"))?;
+        if versioned.version != VERSION {
+            return Err(format!("version {} is not supported, only version {VERSION}", versioned.version));
+        }
+        let manifest: ImageManifest = serde_json::from_slice(document).map_err(|error| error.to_string())?;
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.digest.kind != DigestKind::Sha256 {
+            return Err(format!("its digest is {}, not a sha256", self.digest));
+        }
+        if !CHUNK_BYTES.contains(&self.chunk_bytes) {
+            let (least, most) = CHUNK_BYTES.into_inner();
+            return Err(format!("its chunk_bytes are {}, not between {least} and {most}", self.chunk_bytes));
+        }
+        let needed = self.size_bytes.div_ceil(self.chunk_bytes.into());
+        if self.chunks.len() as u64 != needed {
+            let (size, chunks) = (self.size_bytes, self.chunks.len());
+            let chunk_bytes = self.chunk_bytes;
+            return Err(format!("{size} bytes are {needed} chunks of {chunk_bytes} bytes, but it lists {chunks}"));
+        }
+        Ok(())
+    }
+
+    /// Creates the manifest of an image of this size.
+    ///
+    /// # Errors
+    /// Returns an error if reading fails, the image has another length, or is too large for a manifest (beyond 256
+    /// GiB).
+    pub fn compute(mut image: impl Read, size_bytes: u64) -> io::Result<ImageManifest> {
+        let chunk_bytes = choose_chunk_bytes(size_bytes)?;
+        let (mut whole, mut chunks, mut read) = (Sha256::new(), Vec::new(), 0);
+        let mut chunk = Vec::new();
+        loop {
+            chunk.clear();
+            image.by_ref().take(chunk_bytes.into()).read_to_end(&mut chunk)?;
+            if chunk.is_empty() {
+                break;
+            }
+            read += chunk.len() as u64;
+            whole.update(&chunk);
+            chunks.push(Sha256::digest(&chunk).into());
+        }
+        if read != size_bytes {
+            return Err(io::Error::other(format!(
+                "the length changed from {size_bytes} to {read} bytes while reading"
+            )));
+        }
+        let digest = Digest::from_sha256(whole);
+        Ok(ImageManifest { version: VERSION, image: None, size_bytes, digest, chunk_bytes, chunks, contents: None })
+    }
+}
+
+fn write_chunks<S: Serializer>(chunks: &[[u8; 32]], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(chunks.iter().map(|chunk| format!("{:x}", Output::<Sha256>::from(*chunk))))
+}
+
+fn read_chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 32]>, D::Error> {
+    let chunks = Vec::<String>::deserialize(deserializer)?;
+    let no_sha256 =
+        |number| D::Error::custom(format!("its chunks[{number}] is not a SHA-256 of 64 hexadecimal digits"));
+    let chunks = chunks.iter().enumerate();
+    chunks.map(|(number, hex)| parse_sha256(hex).ok_or_else(|| no_sha256(number))).collect()
+}
+
+fn parse_sha256(hex: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
+    if pairs.len() != bytes.len() || !rest.is_empty() || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(pairs) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// The version alone, parsed first: another version may have other fields.
+#[derive(Deserialize)]
+struct ManifestVersion {
+    version: u32,
+}
+
+fn choose_chunk_bytes(size_bytes: u64) -> io::Result<u32> {
+    let mut doubled = (0..).map(|times| USUAL_CHUNK_BYTES << times).take_while(|bytes| CHUNK_BYTES.contains(bytes));
+    let fits = doubled.find(|bytes| size_bytes.div_ceil(u64::from(*bytes)) <= MOST_CHUNKS);
+    fits.ok_or_else(|| {
+        io::Error::other(format!(
+            "{size_bytes} bytes are too many for a manifest, which supports up \
+                                                 to 256 GiB"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::noise;
+
+    #[test]
+    fn what_is_made_is_read_again() {
+        for (length, chunks) in [(0, 0), (1, 1), (1 << 20, 1), ((1 << 20) + 1, 2), (5 << 20, 5)] {
+            let image = noise(length);
+            let manifest = ImageManifest::compute(&image[..], length as u64).unwrap();
+            assert_eq!(
+                (manifest.chunks.len(), manifest.size_bytes, manifest.chunk_bytes),
+                (chunks, length as u64, 1 << 20)
+            );
+            assert_eq!(ImageManifest::parse(&serde_json::to_vec(&manifest).unwrap()).unwrap(), manifest);
+            let last = image.chunks(1 << 20).last().map(|chunk| Sha256::digest(chunk).into());
+            assert_eq!(manifest.chunks.last(), last.as_ref());
+            assert_eq!(manifest.digest, Digest::of_bytes(&image));
+        }
+        let other = ImageManifest::compute(&b"abc"[..], 4).unwrap_err().to_string();
+        assert!(other.contains("changed from 4 to 3 bytes"), "{other}");
+    }
+
+    #[test]
+    fn large_images_have_large_chunks() {
+        for (size, expected) in [(0, 1 << 20), (64 << 30, 1 << 20), ((64 << 30) + 1, 2 << 20), (256 << 30, 4 << 20)] {
+            assert_eq!(choose_chunk_bytes(size).unwrap(), expected);
+        }
+        assert!(choose_chunk_bytes((256 << 30) + 1).is_err());
+    }
+
+    #[test]
+    fn a_manifest_that_lies_is_refused() {
+        let good = serde_json::to_value(ImageManifest::compute(&noise(3 << 20)[..], 3 << 20).unwrap()).unwrap();
+        let hex = "0a".repeat(32);
+        let cases = [
+            ("version", 2.into(), "version 2 is not supported, only version 1"),
+            ("size_bytes", ((3 << 20) + 1).into(), "3145729 bytes are 4 chunks of 1048576 bytes, but it lists 3"),
+            ("size_bytes", u64::MAX.into(), "but it lists 3"),
+            ("size_bytes", 0.into(), "0 bytes are 0 chunks"),
+            ("size_bytes", (-1).into(), "invalid value"),
+            ("chunk_bytes", 0.into(), "its chunk_bytes are 0, not between 65536 and 4194304"),
+            ("chunk_bytes", u32::MAX.into(), "its chunk_bytes are 4294967295"),
+            ("chunks", Vec::<String>::new().into(), "but it lists 0"),
+            ("chunks", vec![hex.clone(), hex.clone()].into(), "but it lists 2"),
+            ("chunks", vec![hex.clone(), "ä".repeat(32), hex.clone()].into(), "its chunks[1] is not a SHA-256"),
+            ("chunks", vec![hex.clone(), hex.clone(), "0".into()].into(), "its chunks[2] is not a SHA-256"),
+            ("image", 12.into(), "invalid type"),
+            ("contents", serde_json::json!({"kernels": "all"}), "invalid type"),
+            ("digest", "sha256:0".into(), "has 1 digits"),
+            ("digest", format!("sha512:{}", "0a".repeat(64)).into(), "not a sha256"),
+        ];
+        for (field, value, says) in cases {
+            let mut document = good.clone();
+            document[field] = value;
+            let error = ImageManifest::parse(document.to_string().as_bytes()).unwrap_err();
+            assert!(error.contains(says), "{field}: {error}");
+        }
+        for (document, says) in
+            [(&b""[..], "not a manifest"), (b"<html>", "not a manifest"), (b"{\"version\":1}", "missing field")]
+        {
+            let error = ImageManifest::parse(document).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Images in OCI registries: a reference resolves to a manifest for this architecture, and that to the layers to unpack
+//! in order. See the OCI distribution and image specifications.
+
+mod document;
+mod reference;
+mod registry;
+mod signature;
+#[cfg(test)]
+mod tests;
+mod token;
+
+pub use reference::ImageReference;
+pub use token::renew_authorization;
+
+use super::retry::FetchRetryPolicy;
+use super::{ImagePart, ImageSource, ResolvedImage};
+use crate::pipeline::{Digest, DigestKind};
+use common::error::{Context, Error, Phase, Result};
+use document::{OciDescriptor, OciDocument, OciLayers};
+use model::registry_auth;
+use registry::RegistryRepository;
+use reqwest::Url;
+use reqwest::blocking::Client;
+use signature::verify_signature;
+
+/// Resolves manifest and layers, and verifies the signature. The digest of the source is that of the manifest, or of
+/// the index that lists it.
+///
+/// # Errors
+/// Returns an error if the registry does not answer, requires credentials that are missing, or has no such image for
+/// this architecture; if the image cannot be unpacked or has no signature by a trusted key; or if a digest or size does
+/// not match.
+pub fn resolve_reference(
+    client: &Client,
+    reference: &ImageReference,
+    source: &ImageSource,
+    pace: &FetchRetryPolicy,
+) -> Result<ResolvedImage> {
+    let fail = |why: String| Error::new(Phase::Image, format!("{}: {why}", reference.url));
+    let secret = registry_auth::find_for_url(&source.pull_secrets, &reference.url);
+    if secret.is_some() && reference.is_unencrypted() {
+        let why = "registry credentials are only sent over https, where they cannot be intercepted";
+        return Err(Error::refusal(Phase::Image, format!("{}: {why}", reference.url)));
+    }
+    let mut registry = RegistryRepository::new(client, reference, secret, pace);
+    let named = registry.fetch_manifest(&reference.manifest_name(), reference.digest.as_ref(), None)?;
+    let (manifest, digest) = match OciDocument::parse(&named.bytes).map_err(fail)? {
+        OciDocument::Manifest(layers) => (layers, named.digest.clone()),
+        OciDocument::Index(index) => {
+            let OciDescriptor { digest, size, .. } = index.select_platform().map_err(fail)?;
+            let digest = parse_strong_digest(digest).map_err(fail)?;
+            let inner = registry.fetch_manifest(&digest.to_string(), Some(&digest), Some(*size))?;
+            match OciDocument::parse(&inner.bytes).map_err(fail)? {
+                OciDocument::Manifest(layers) => (layers, inner.digest),
+                OciDocument::Index(_) => return Err(fail("the index contains another index".to_owned())),
+            }
+        }
+    };
+    if let Some(given) = source.digest.as_ref().filter(|given| ![&named.digest, &digest].contains(given)) {
+        let index = if digest == named.digest { String::new() } else { format!(" in the index {}", named.digest) };
+        let text = format!("its manifest has the digest {digest}{index}, but the specified digest is {given}");
+        return Err(fail(text));
+    }
+    let mut digests = vec![&named.digest, &digest];
+    digests.dedup();
+    let signed = verify_signature(&mut registry, source, &digests)?;
+    let parts = resolve_layers(&mut registry, &manifest, fail)?;
+    let (signed_by, signed_as) = signed.map(|signed| (Some(signed.by), signed.named)).unwrap_or_default();
+    Ok(ResolvedImage { url: reference.url.clone(), digest, parts, layered: true, signed_by, signed_as })
+}
+
+/// Parses a digest of a registry. The image is authenticated by it, so md5 is rejected.
+fn parse_strong_digest(text: &str) -> std::result::Result<Digest, String> {
+    let digest: Digest = text.parse()?;
+    match digest.kind {
+        DigestKind::Md5 => Err(format!("unsupported digest {digest}: md5 can be forged, registries use sha256")),
+        DigestKind::Sha256 | DigestKind::Sha512 => Ok(digest),
+    }
+}
+
+/// Returns one part for each layer. Each layer is requested, so that a missing one is detected before anything is
+/// written.
+fn resolve_layers(
+    registry: &mut RegistryRepository,
+    manifest: &OciLayers,
+    fail: impl Fn(String) -> Error,
+) -> Result<Vec<ImagePart>> {
+    let mut parts = Vec::new();
+    for layer in manifest.checked_layers().map_err(&fail)? {
+        let digest = parse_strong_digest(&layer.digest).map_err(&fail)?;
+        let url = format!("{}/blobs/{digest}", registry.reference.base);
+        let parsed = Url::parse(&url).context(Phase::Image, || url.clone())?;
+        let look = registry.head_blob(&parsed)?;
+        match look.size_bytes {
+            Some(size) if size != layer.size => {
+                return Err(fail(format!(
+                    "the layer {digest} has {size} bytes, but the manifest lists {}",
+                    layer.size
+                )));
+            }
+            _ => {}
+        }
+        let (authorization, pull_secret) = (registry.authorization.clone(), registry.secret.cloned());
+        let (size_bytes, etag, mirrors) = (Some(layer.size), look.etag, Vec::new());
+        parts.push(ImagePart { url, mirrors, size_bytes, etag, digest, authorization, pull_secret, manifest: None });
+    }
+    Ok(parts)
+}

@@ -1,0 +1,153 @@
+//! References to images in registries: `oci://HOST[:PORT]/REPOSITORY:TAG` or `…@sha256:HEX`.
+
+use crate::pipeline::{Digest, DigestKind};
+use reqwest::Url;
+
+/// Docker's registry has another host name than its references.
+const DOCKER: (&str, &str) = ("docker.io", "registry-1.docker.io");
+
+/// Image in a registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageReference {
+    /// The reference as written.
+    pub url: String,
+    /// `https://HOST/v2/REPOSITORY`.
+    pub base: String,
+    pub repository: String,
+    /// Tag; ignored if there is a digest.
+    tag: String,
+    pub digest: Option<Digest>,
+}
+
+impl ImageReference {
+    /// Parses a reference; `None` if the URL has another scheme.
+    pub fn parse(url: &str) -> Option<Result<ImageReference, String>> {
+        let (rest, plain) = match url.strip_prefix("oci+http://") {
+            Some(rest) => (rest, true),
+            None => (url.strip_prefix("oci://")?, false),
+        };
+        Some(parse_reference(url, rest, plain).map_err(|why| format!("the image's URL `{url}` {why}")))
+    }
+
+    /// Returns the name under which the manifest is requested: digest or tag.
+    pub fn manifest_name(&self) -> String {
+        self.digest.as_ref().map_or(self.tag.clone(), Digest::to_string)
+    }
+}
+
+impl ImageReference {
+    /// Returns `HOST/REPOSITORY`, the form used by container tools.
+    pub fn without_tag(&self) -> String {
+        let host = self.url.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+        format!("{host}/{}", self.repository)
+    }
+
+    /// Returns whether the connection is unencrypted and can be intercepted.
+    pub fn is_unencrypted(&self) -> bool {
+        let host = self.base.strip_prefix("http://").and_then(|rest| rest.split('/').next());
+        host.is_some_and(|host| !is_loopback(host))
+    }
+}
+
+fn parse_reference(url: &str, rest: &str, plain: bool) -> Result<ImageReference, String> {
+    let (host, path) = rest.split_once('/').ok_or("lacks a repository; use oci://HOST/REPOSITORY:TAG")?;
+    let (path, digest) = match path.split_once('@') {
+        Some((path, digest)) => (path, Some(digest.parse::<Digest>()?)),
+        None => (path, None),
+    };
+    if digest.as_ref().is_some_and(|digest| digest.kind == DigestKind::Md5) {
+        return Err("has an md5 digest, but registries use sha256".to_owned());
+    }
+    let (repository, tag) = path.rsplit_once(':').unwrap_or((path, ""));
+    if tag.is_empty() && digest.is_none() {
+        return Err("lacks a tag or digest; use oci://HOST/REPOSITORY:TAG".to_owned());
+    }
+    let is_word = |word: &str, more: &str| {
+        word.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_')
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
+    };
+    if !repository.split('/').all(|word| is_word(word, "._-") && !word.contains(char::is_uppercase)) {
+        return Err(format!(
+            "has an invalid repository name `{repository}`; use lower-case letters, digits, . _ - \
+                            and /"
+        ));
+    }
+    if !tag.is_empty() && (tag.len() > 128 || !is_word(tag, "._-")) {
+        return Err(format!("has an invalid tag `{tag}`; use letters, digits, . _ and -"));
+    }
+    let scheme = if plain || is_loopback(host) { "http" } else { "https" };
+    let address = if host == DOCKER.0 { DOCKER.1 } else { host };
+    let base = format!("{scheme}://{address}/v2/{repository}");
+    let parsed = Url::parse(&base).map_err(|why| format!("has an invalid host `{host}`: {why}"))?;
+    if !parsed.username().is_empty() || parsed.password().is_some() {
+        return Err("contains a user; put credentials into a pull secret".to_owned());
+    }
+    if parsed.path() != format!("/v2/{repository}") {
+        return Err(format!("has an invalid host `{host}`"));
+    }
+    let (repository, tag) = (repository.to_owned(), tag.to_owned());
+    Ok(ImageReference { url: url.to_owned(), base, repository, tag, digest })
+}
+
+/// Returns whether the host is this machine: registries there have no certificate.
+fn is_loopback(host: &str) -> bool {
+    Url::parse(&format!("http://{host}/")).is_ok_and(|url| match url.host_str() {
+        Some("localhost" | "[::1]") => true,
+        Some(other) => other.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback()),
+        None => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_reference_asks_for() {
+        let hex = "0a".repeat(32);
+        let cases = [
+            ("oci://r.example/debian:12", "https://r.example/v2/debian", "12"),
+            ("oci://r.example:5000/os/debian_x.y-z:12.0_A", "https://r.example:5000/v2/os/debian_x.y-z", "12.0_A"),
+            ("oci://docker.io/library/debian:12", "https://registry-1.docker.io/v2/library/debian", "12"),
+            ("oci://localhost:5000/debian:12", "http://localhost:5000/v2/debian", "12"),
+            ("oci://127.0.0.9/debian:12", "http://127.0.0.9/v2/debian", "12"),
+            ("oci://[::1]:5000/debian:12", "http://[::1]:5000/v2/debian", "12"),
+            ("oci+http://10.0.0.1:5000/debian:12", "http://10.0.0.1:5000/v2/debian", "12"),
+            (&format!("oci://r.example/debian@sha256:{hex}"), "https://r.example/v2/debian", &format!("sha256:{hex}")),
+            (
+                &format!("oci://r.example/debian:12@sha256:{hex}"),
+                "https://r.example/v2/debian",
+                &format!("sha256:{hex}"),
+            ),
+        ];
+        for (url, base, name) in cases {
+            let reference = ImageReference::parse(url).unwrap().unwrap();
+            assert_eq!((reference.base.as_str(), reference.manifest_name().as_str()), (base, name), "{url}");
+        }
+        assert_eq!(ImageReference::parse("http://r.example/debian:12"), None);
+    }
+
+    #[test]
+    fn what_is_no_reference_is_refused() {
+        for (url, says) in [
+            ("oci://r.example", "lacks a repository"),
+            ("oci://r.example/debian", "lacks a tag or digest"),
+            ("oci://r.example/debian:", "lacks a tag or digest"),
+            ("oci:///debian:12", "invalid host ``"),
+            ("oci://r.example?x=/debian:12", "invalid host `r.example?x=`"),
+            ("oci://r.example:70000/debian:12", "invalid host `r.example:70000`"),
+            ("oci://me:secret@r.example/debian:12", "contains a user"),
+            ("oci://r.example/Debian:12", "invalid repository name"),
+            ("oci://r.example/../debian:12", "invalid repository name"),
+            ("oci://r.example//debian:12", "invalid repository name"),
+            ("oci://r.example/debian?x=:12", "invalid repository name"),
+            ("oci://r.example/debian:1/2", "invalid tag"),
+            ("oci://r.example/debian:1%2f", "invalid tag"),
+            ("oci://r.example/debian@sha256:12", "has 2 digits"),
+            ("oci://r.example/debian@md5:0123456789abcdef0123456789abcdef", "has an md5"),
+        ] {
+            let error = ImageReference::parse(url).unwrap().unwrap_err();
+            assert!(error.contains(says) && error.contains(url), "{url}: {error}");
+        }
+    }
+}

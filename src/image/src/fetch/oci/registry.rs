@@ -1,0 +1,167 @@
+//! Requests to a registry, with a token or password if it requires one.
+
+use super::super::head::{HeadAnswer, ImageHead, request_head};
+use super::super::retry::{DocumentAnswer, FetchRetryPolicy};
+use super::document::accepted_types;
+use super::reference::ImageReference;
+use super::token;
+use crate::pipeline::{Digest, DigestKind, DigestReader};
+use common::error::{Context, Error, Phase, Result};
+use model::registry_auth::{PullSecret, SecretText};
+use reqwest::blocking::{Client, Response};
+use reqwest::header::{ACCEPT, AUTHORIZATION};
+use reqwest::{StatusCode, Url};
+use std::io;
+
+/// Maximum length of a manifest, in bytes; registries have the same limit.
+const MANIFEST_BYTES: u64 = 4 << 20;
+
+/// One repository of a registry.
+pub struct RegistryRepository<'a> {
+    pub client: &'a Client,
+    pub reference: &'a ImageReference,
+    /// Credentials for the registry.
+    pub secret: Option<&'a PullSecret>,
+    pub pace: &'a FetchRetryPolicy,
+    /// `Authorization` header, once the registry has required one.
+    pub authorization: Option<SecretText>,
+}
+
+/// Manifest or index as received.
+pub struct FetchedManifest {
+    pub bytes: Vec<u8>,
+    pub digest: Digest,
+}
+
+impl<'a> RegistryRepository<'a> {
+    pub fn new(
+        client: &'a Client,
+        reference: &'a ImageReference,
+        secret: Option<&'a PullSecret>,
+        pace: &'a FetchRetryPolicy,
+    ) -> Self {
+        RegistryRepository { client, reference, secret, pace, authorization: None }
+    }
+
+    /// Fetches a manifest by tag or digest, and verifies it.
+    ///
+    /// # Errors
+    /// Returns an error if it is not available or does not match.
+    pub fn fetch_manifest(
+        &mut self,
+        name: &str,
+        expected: Option<&Digest>,
+        size: Option<u64>,
+    ) -> Result<FetchedManifest> {
+        let url = format!("{}/manifests/{name}", self.reference.base);
+        let what = format!("the manifest {url}");
+        match self.fetch_document(&url, MANIFEST_BYTES)? {
+            DocumentAnswer::Document(bytes) => verify_document(&what, bytes, expected, size),
+            DocumentAnswer::Other(response) => Err(fetch_error(&what, self.describe_rejection(response.status()))),
+        }
+    }
+
+    /// Fetches the manifest with this tag; `None` if there is none.
+    ///
+    /// # Errors
+    /// Returns an error if the registry sends neither a manifest nor a 404.
+    pub fn fetch_tagged(&mut self, tag: &str) -> Result<Option<Vec<u8>>> {
+        let url = format!("{}/manifests/{tag}", self.reference.base);
+        match self.fetch_document(&url, MANIFEST_BYTES)? {
+            DocumentAnswer::Document(bytes) => Ok(Some(bytes)),
+            DocumentAnswer::Other(response) if response.status() == StatusCode::NOT_FOUND => Ok(None),
+            DocumentAnswer::Other(response) => {
+                Err(fetch_error(&format!("the manifest {url}"), self.describe_rejection(response.status())))
+            }
+        }
+    }
+
+    /// Fetches a small blob and verifies it.
+    ///
+    /// # Errors
+    /// Returns an error if it is not available or does not match.
+    pub fn fetch_small_blob(&mut self, digest: &Digest, size: u64) -> Result<Vec<u8>> {
+        let url = format!("{}/blobs/{digest}", self.reference.base);
+        let what = format!("the blob {url}");
+        match self.fetch_document(&url, size)? {
+            DocumentAnswer::Document(bytes) => {
+                verify_document(&what, bytes, Some(digest), Some(size)).map(|blob| blob.bytes)
+            }
+            DocumentAnswer::Other(response) => Err(fetch_error(&what, self.describe_rejection(response.status()))),
+        }
+    }
+
+    fn describe_rejection(&self, status: StatusCode) -> String {
+        let hint = match (status, self.secret) {
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => "; no pull secret is configured for it",
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_)) => "; the pull secret is not accepted",
+            _ => "",
+        };
+        format!("cannot be fetched: the registry answers {status}{hint}")
+    }
+
+    fn fetch_document(&mut self, url: &str, most_bytes: u64) -> Result<DocumentAnswer> {
+        let answer = self.request_document(url, most_bytes)?;
+        match &answer {
+            DocumentAnswer::Other(refusal) if self.authorize(refusal)? => self.request_document(url, most_bytes),
+            _ => Ok(answer),
+        }
+    }
+
+    /// Returns the size of a blob. Some registries serve manifests without authentication and require a token only
+    /// here.
+    ///
+    /// # Errors
+    /// Returns an error if it is not available.
+    pub fn head_blob(&mut self, url: &Url) -> Result<ImageHead> {
+        let mut seen = request_head(self.client, url, self.authorization.as_ref(), self.pace)?;
+        if let HeadAnswer::Refused(refusal) = &seen
+            && self.authorize(refusal)?
+        {
+            seen = request_head(self.client, url, self.authorization.as_ref(), self.pace)?;
+        }
+        seen.into_head(url)
+    }
+
+    /// Gets a token if the registry requires one, and returns whether to send the request again. A redirect may lead to
+    /// another host: the registry's token is not sent there.
+    fn authorize(&mut self, refusal: &Response) -> Result<bool> {
+        let own = Url::parse(&self.reference.base).is_ok_and(|base| base.origin() == refusal.url().origin());
+        if !own || refusal.status() != StatusCode::UNAUTHORIZED {
+            return Ok(false);
+        }
+        let RegistryRepository { client, reference, secret, pace, .. } = self;
+        self.authorization = Some(token::answer_challenge(client, &reference.repository, refusal, *secret, pace)?);
+        Ok(true)
+    }
+
+    fn request_document(&self, url: &str, most_bytes: u64) -> Result<DocumentAnswer> {
+        self.pace.read_document(&format!("read {url}"), most_bytes, || {
+            let request = self.client.get(url).header(ACCEPT, accepted_types());
+            self.authorization.iter().fold(request, |request, value| request.header(AUTHORIZATION, value.reveal()))
+        })
+    }
+}
+
+fn fetch_error(what: &str, why: String) -> Error {
+    Error::new(Phase::Image, format!("{what} {why}"))
+}
+
+/// Checks that the document matches what was expected.
+fn verify_document(
+    what: &str,
+    bytes: Vec<u8>,
+    expected: Option<&Digest>,
+    size: Option<u64>,
+) -> Result<FetchedManifest> {
+    if let Some(size) = size.filter(|size| *size != bytes.len() as u64) {
+        return Err(fetch_error(what, format!("has {} bytes, but the index lists {size}", bytes.len())));
+    }
+    let mut digesting = DigestReader::new(&bytes[..], expected.map_or(DigestKind::Sha256, |expected| expected.kind));
+    io::copy(&mut digesting, &mut io::sink()).context(Phase::Image, || "compute the digest of a manifest")?;
+    let digest = digesting.finish();
+    match expected {
+        Some(expected) if *expected != digest => Err(fetch_error(what, format!("has the digest {digest}"))),
+        _ => Ok(FetchedManifest { bytes, digest }),
+    }
+}

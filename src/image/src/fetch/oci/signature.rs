@@ -1,0 +1,88 @@
+//! Signatures of images in registries, by cosign. They are stored next to the image in its repository, under a tag
+//! derived from its digest.
+
+use super::registry::RegistryRepository;
+use crate::fetch::ImageSource;
+use crate::fetch::cosign::{self, CosignPayload, CosignPublicKey, CosignSignature};
+use crate::fetch::signed_name;
+use crate::pipeline::Digest;
+use common::error::{Error, Phase, Result};
+
+/// Result of a verified signature.
+#[derive(Debug, PartialEq, Eq)]
+pub struct VerifiedSignature {
+    pub by: String,
+    /// Id of the image, if the signature covers one.
+    pub named: Option<String>,
+}
+
+/// Verifies that a trusted key has signed one of the `digests`: the index, if there is one, or the manifest for this
+/// machine. Returns `None` if no keys are configured.
+///
+/// # Errors
+/// Returns an error if keys are configured and there is no valid signature, or it is for another image.
+pub fn verify_signature(
+    registry: &mut RegistryRepository,
+    source: &ImageSource,
+    digests: &[&Digest],
+) -> Result<Option<VerifiedSignature>> {
+    if source.keys.0.is_empty() {
+        return Ok(None);
+    }
+    let keys: Vec<&CosignPublicKey> = source.keys.cosign().collect();
+    let ids: Vec<&str> = keys.iter().map(|key| key.id.as_str()).collect();
+    let (url, ids) = (registry.reference.url.clone(), ids.join(", "));
+    let mut reasons = Vec::new();
+    for digest in digests {
+        let tag = cosign::signature_tag(digest);
+        let Some(manifest) = registry.fetch_tagged(&tag)? else { continue };
+        let signatures = cosign::parse_signatures(&manifest).map_err(|why| reject(format!("{url}: {tag}: {why}")))?;
+        for signature in &signatures {
+            let payload = fetch_payload(registry, signature)?;
+            let Some(key) = keys.iter().find(|key| key.verifies(&payload, &signature.over_payload)) else { continue };
+            match check_payload(source, &payload, digests) {
+                Ok(named) => return Ok(Some(VerifiedSignature { by: key.id.clone(), named })),
+                Err(why) => reasons.push(format!("{tag}, signed by {}: {why}", key.id)),
+            }
+        }
+        if reasons.is_empty() {
+            let count = signatures.len();
+            reasons.push(format!("{tag}: signatures found: {count}, but none by a trusted key; trusted keys: {ids}"));
+        }
+    }
+    if !reasons.is_empty() {
+        return Err(reject(format!("{url}: {}", reasons.join("; "))));
+    }
+    let digest = digests.first().map(ToString::to_string).unwrap_or_default();
+    let (repository, tag) =
+        (registry.reference.without_tag(), digests.first().map(|digest| cosign::signature_tag(digest)));
+    Err(reject(format!(
+        "the image {url} is not signed: it has no {} in its repository, and only images signed by {ids} are \
+         allowed; sign it with: cosign sign --key cosign.key {repository}@{digest}",
+        tag.unwrap_or_default()
+    )))
+}
+
+fn fetch_payload(registry: &mut RegistryRepository, signature: &CosignSignature) -> Result<Vec<u8>> {
+    let digest = super::parse_strong_digest(&signature.payload)
+        .map_err(|why| reject(format!("{}: {why}", registry.reference.url)))?;
+    registry.fetch_small_blob(&digest, signature.payload_bytes)
+}
+
+/// Returns the signed name. The payload is parsed only after its signature is verified.
+fn check_payload(
+    source: &ImageSource,
+    payload: &[u8],
+    digests: &[&Digest],
+) -> std::result::Result<Option<String>, String> {
+    let CosignPayload { digest, name } = CosignPayload::parse(payload)?;
+    if !digests.contains(&&digest) {
+        return Err(format!("it is for another image, {digest}"));
+    }
+    signed_name::check_signed_name(name.as_deref(), source.id.as_deref(), &source.minimum)?;
+    Ok(name)
+}
+
+fn reject(text: String) -> Error {
+    Error::refusal(Phase::Image, text)
+}

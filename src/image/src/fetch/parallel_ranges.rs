@@ -1,0 +1,219 @@
+//! Parallel ranges of one image, for links that one stream does not saturate. Each lane is a thread with its own
+//! connection and fetches every second or fourth piece of the image; the pieces are read in order.
+//!
+//! ```text
+//! lane 0: piece 0, piece 2, piece 4 … ─┐
+//!                                      ├─> read, in turn
+//! lane 1: piece 1, piece 3, piece 5 … ─┘
+//! ```
+//!
+//! This only accelerates a download: `resumable` starts it if `lane_count` decides so, and continues with one stream
+//! wherever it ends. A lane accepts nothing but exactly the range that it requested, and a piece is read only when it
+//! is complete. There is no deadlock: a lane waits only for the reader, and the reader only for the lane whose turn it
+//! is, up to the stall timeout.
+
+mod lane_count;
+
+pub use lane_count::{LaneChooser, LaneRules};
+
+use super::head::header_text;
+use common::error::{Error, Phase};
+use model::registry_auth::SecretText;
+use reqwest::StatusCode;
+use reqwest::blocking::{Client, Response};
+use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_RANGE, RANGE};
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::thread;
+use std::time::Duration;
+
+/// Request of the lanes.
+pub struct RangeRequest {
+    /// Client for HTTP/1: with HTTP/2 all requests would share one connection.
+    pub client: Client,
+    pub url: String,
+    pub authorization: Option<SecretText>,
+    /// Strong ETag that each response must have; `None` if a manifest verifies the pieces.
+    pub etag: Option<String>,
+    /// Position in the image to start at.
+    pub start: u64,
+    pub total: u64,
+    /// Maximum time that the reader waits for a piece.
+    pub stall: Duration,
+}
+
+/// Several ranges as one stream. It ends after the last byte of the image or, if it is wound down, before.
+pub struct ParallelRanges {
+    work: Arc<LaneShared>,
+    lanes: Vec<Receiver<PieceResult>>,
+    /// Number of the piece that is read after the current one.
+    next: u64,
+    current: Vec<u8>,
+    /// Number of bytes of it that were read.
+    given: usize,
+}
+
+/// Complete piece, or an error message.
+type PieceResult = Result<Vec<u8>, String>;
+
+/// State shared by the lanes.
+struct LaneShared {
+    asked: RangeRequest,
+    lanes: u64,
+    piece_bytes: u64,
+    /// Number of the first piece that is not fetched.
+    end: AtomicU64,
+}
+
+impl ParallelRanges {
+    /// Starts the lanes, which together use at most about `memory_bytes`.
+    ///
+    /// # Errors
+    /// Returns an error if a thread cannot be created.
+    pub fn start(asked: RangeRequest, lanes: u64, memory_bytes: u64) -> io::Result<ParallelRanges> {
+        // Each lane has one piece in flight and one waiting; one more is being read.
+        let piece_bytes = (memory_bytes / (2 * lanes + 1)).max(1);
+        let work = Arc::new(LaneShared { asked, lanes, piece_bytes, end: AtomicU64::new(u64::MAX) });
+        let mut started = ParallelRanges { work, lanes: Vec::new(), next: 0, current: Vec::new(), given: 0 };
+        for first in 0..lanes {
+            let (to_reader, receiver) = mpsc::sync_channel(1);
+            let work = started.work.clone();
+            thread::Builder::new().spawn(move || work.run_lane(first, &to_reader))?;
+            started.lanes.push(receiver);
+        }
+        Ok(started)
+    }
+
+    pub fn count(&self) -> u64 {
+        self.work.lanes
+    }
+
+    /// Stops fetching new pieces: the stream ends after those in flight, without a gap, and nothing is discarded.
+    pub fn wind_down(&self) {
+        // No lane is more than one piece ahead of the one that it holds for the reader.
+        self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);
+    }
+
+    /// Returns whether all lanes have delivered the same number of pieces: rates are compared between such moments.
+    pub fn is_round_over(&self) -> bool {
+        self.given == self.current.len() && self.next.is_multiple_of(self.work.lanes)
+    }
+
+    /// Returns the next piece; an empty one at the end.
+    fn receive_piece(&self) -> PieceResult {
+        if self.work.piece_span(self.next).is_none() {
+            return Ok(Vec::new());
+        }
+        let lane = &self.lanes[(self.next % self.work.lanes) as usize];
+        match lane.recv_timeout(self.work.asked.stall) {
+            Ok(arrived) => arrived,
+            Err(RecvTimeoutError::Timeout) => {
+                Err(format!("no data received for {:.0} s", self.work.asked.stall.as_secs_f32()))
+            }
+            Err(RecvTimeoutError::Disconnected) => Err("a lane ended unexpectedly".to_owned()),
+        }
+    }
+}
+
+impl Read for ParallelRanges {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.given == self.current.len() {
+            // Free the memory before waiting for the next piece.
+            (self.current, self.given) = (Vec::new(), 0);
+            self.current = self.receive_piece().map_err(io::Error::other)?;
+            self.next += u64::from(!self.current.is_empty());
+        }
+        let got = (&self.current[self.given..]).read(buf)?;
+        self.given += got;
+        Ok(got)
+    }
+}
+
+impl Drop for ParallelRanges {
+    /// Does not wait for the threads: a read that stalls would delay the burn.
+    fn drop(&mut self) {
+        self.work.end.store(0, Ordering::Relaxed);
+    }
+}
+
+impl LaneShared {
+    /// Runs one lane: fetches every piece that is its own, until the end or an error.
+    fn run_lane(&self, first: u64, to_reader: &SyncSender<PieceResult>) {
+        let mut piece = first;
+        while let Some((first_byte, last_byte)) = self.piece_span(piece) {
+            let arrived = self.fetch_piece(piece, first_byte, last_byte);
+            let is_last = arrived.is_err();
+            if to_reader.send(arrived).is_err() || is_last {
+                return;
+            }
+            piece += self.lanes;
+        }
+    }
+
+    /// Returns the first and last byte of a piece; `None` if it is not needed.
+    fn piece_span(&self, piece: u64) -> Option<(u64, u64)> {
+        let first = self.asked.start + piece * self.piece_bytes;
+        let wanted = piece < self.end.load(Ordering::Relaxed) && first < self.asked.total;
+        wanted.then(|| (first, (first + self.piece_bytes).min(self.asked.total) - 1))
+    }
+
+    fn fetch_piece(&self, piece: u64, first: u64, last: u64) -> PieceResult {
+        let asked = &self.asked;
+        let mut request = asked.client.get(&asked.url).header(RANGE, format!("bytes={first}-{last}"));
+        let authorization = asked.authorization.as_ref().map(SecretText::reveal);
+        for (name, value) in [(AUTHORIZATION, authorization), (IF_RANGE, asked.etag.as_deref())] {
+            request = value.iter().fold(request, |request, value| request.header(name.clone(), *value));
+        }
+        let said =
+            |error: reqwest::Error| Error::with_source(Phase::Image, "no answer", error.without_url()).to_string();
+        let mut response = request.send().map_err(said)?;
+        self.check_response(&response, first, last)?;
+        let mut bytes = vec![0; (last - first + 1) as usize];
+        let mut filled = 0;
+        loop {
+            // Checked before every read, so that a lane that is no longer needed does not hold memory until its piece
+            // is complete.
+            if self.piece_span(piece).is_none() {
+                return Err("the piece is no longer needed".to_owned());
+            }
+            // The body must be read to its end, behind the last byte: only then is the connection free for the next
+            // piece.
+            let whole = filled == bytes.len();
+            let mut beyond = [0];
+            match response.read(if whole { &mut beyond } else { &mut bytes[filled..] }) {
+                Ok(0) if whole => return Ok(bytes),
+                Ok(0) => return Err("the connection ended early".to_owned()),
+                Ok(_) if whole => return Err("the server sends more than was requested".to_owned()),
+                Ok(got) => filled += got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::with_source(Phase::Image, "the connection dropped", error).to_string()),
+            }
+        }
+    }
+
+    /// Checks that the response is the same image and exactly the requested range.
+    fn check_response(&self, response: &Response, first: u64, last: u64) -> Result<(), String> {
+        if response.status() != StatusCode::PARTIAL_CONTENT {
+            return Err(format!("the server answers {} to a range request", response.status()));
+        }
+        let etag = header_text(response, ETAG);
+        if self.asked.etag.is_some() && self.asked.etag != etag {
+            return Err("the image now has another ETag".to_owned());
+        }
+        let range = header_text(response, CONTENT_RANGE).unwrap_or_default();
+        if range != format!("bytes {first}-{last}/{}", self.asked.total) {
+            return Err(format!("the server sends another range: `{range}`"));
+        }
+        match header_text(response, CONTENT_LENGTH) {
+            Some(length) if length.parse() != Ok(last - first + 1) => {
+                Err(format!("the server sends {length} bytes for the range `{range}`"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! Reading parts of an image before all of it is fetched.
+
+use super::head::header_text;
+use super::retry::{FetchRetryPolicy, read_at_most};
+use super::{ImagePart, local_file};
+use common::error::{Context, Error, Phase, Result};
+use reqwest::StatusCode;
+use reqwest::blocking::Client;
+use reqwest::header::{AUTHORIZATION, CONTENT_RANGE, RANGE};
+use std::ops::Range;
+
+/// Range reader for the first mirror of an image.
+pub struct RangeReader {
+    client: Client,
+    image: ImagePart,
+    pace: FetchRetryPolicy,
+}
+
+impl RangeReader {
+    pub fn new(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> RangeReader {
+        RangeReader { client: client.clone(), image: image.clone(), pace: pace.clone() }
+    }
+
+    /// Reads a range; fewer bytes if the image ends.
+    ///
+    /// # Errors
+    /// Returns an error if it is not available, which is a refusal if the server does not support ranges.
+    pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
+        let url = &self.image.url;
+        let most = (range.end - range.start).saturating_sub(1);
+        let what = format!("read bytes {} to {} of {url}", range.start, range.end);
+        if url.starts_with("file:") {
+            let read = local_file::open_at(url, range.start).and_then(|(file, _)| read_at_most(file, most));
+            return read.context(Phase::Image, || what);
+        }
+        let asked = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
+        let answered = self.pace.read_with(
+            &what,
+            || {
+                let request = self.client.get(url).header(RANGE, &asked);
+                let authorization = self.image.authorization.iter();
+                authorization.fold(request, |request, value| request.header(AUTHORIZATION, value.reveal()))
+            },
+            |response| {
+                let (status, says) = (response.status(), header_text(&response, CONTENT_RANGE).unwrap_or_default());
+                let is_it =
+                    status == StatusCode::PARTIAL_CONTENT && says.starts_with(&format!("bytes {}-", range.start));
+                Ok(match is_it {
+                    true => Ok(read_at_most(response, most)?),
+                    false => Err(status),
+                })
+            },
+        )?;
+        answered.map_err(|status| {
+            let why = format!("the server answers {status} to a range request");
+            Error::refusal(
+                Phase::Image,
+                format!(
+                    "{what}: {why}; without ranges, the tables of a qcow2 cannot be checked before it is written. \
+                     Convert it to a raw image with `drophammer image pack`"
+                ),
+            )
+        })
+    }
+}

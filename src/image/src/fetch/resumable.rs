@@ -1,0 +1,393 @@
+//! Download of one image that survives dropped connections and failing mirrors. It resumes with a Range request at the
+//! same mirror if the image there is provably unchanged, otherwise at the next one; if no mirror can continue, it
+//! reports that the burn has to start over.
+//!
+//! Data from another mirror must have the same total length. The digest at the end, or the chunk manifest at once
+//! (`chunk_verifier`), proves that it is the same image. If one stream is slower than the link, `parallel_ranges`
+//! replace it as long as nothing goes wrong.
+
+mod mirrors;
+mod parallel;
+
+use super::head::header_text;
+use super::oci::renew_authorization;
+use super::parallel_ranges::{LaneChooser, ParallelRanges};
+use super::retry::{FetchRetryPolicy, is_hopeless};
+use super::{ImagePart, local_file};
+use crate::pipeline::StreamSource;
+use common::error::{Error, Phase};
+use linux::http::is_retryable;
+use mirrors::{MirrorExclusion, MirrorList, OpenFailure, OpenResult, fail_for_good, fail_for_this_start};
+use model::registry_auth::SecretText;
+use reqwest::StatusCode;
+use reqwest::blocking::{Client, Response};
+use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_RANGE, RANGE};
+use std::fs::File;
+use std::io::{self, Read};
+use std::time::{Duration, Instant};
+
+/// Progress after which the count of failures starts again, in bytes. A single byte must not be enough: otherwise a
+/// server that drops the connection after each byte would be retried forever.
+const PROGRESS_BYTES: u64 = 64 * 1024;
+
+const NO_STRONG_ETAG: &str = "the transfer cannot be resumed: the server sends no strong ETag";
+
+/// Body of one image.
+pub struct ResumableDownload {
+    client: Client,
+    image: ImagePart,
+    pace: FetchRetryPolicy,
+    places: MirrorList,
+    stream: Option<DownloadStream>,
+    /// Position at which `stream` began.
+    opened_at: u64,
+    /// Number of bytes passed on so far.
+    position: u64,
+    total: Option<u64>,
+    authorization: Option<SecretText>,
+    /// Failed rounds over all mirrors.
+    failures: u32,
+    /// Mirrors of this round that have failed already.
+    tried: usize,
+    /// Position at which the count of failures started.
+    counted_from: u64,
+    resumed: u32,
+    start_over: Option<String>,
+    choice: LaneChooser,
+    /// Time spent waiting for the network since the last check, and the bytes received in it.
+    slow: (Duration, u64),
+}
+
+enum DownloadStream {
+    Http(Response),
+    File(File),
+    Lanes(ParallelRanges),
+}
+
+impl ResumableDownload {
+    /// Creates a download. `client` must have a read timeout: [`linux::http::new_streaming_client`].
+    pub fn new(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> Self {
+        ResumableDownload {
+            client: client.clone(),
+            image: image.clone(),
+            pace: pace.clone(),
+            places: MirrorList::of_image(image),
+            stream: None,
+            opened_at: 0,
+            position: 0,
+            total: image.manifest.as_ref().map(|manifest| manifest.size_bytes).or(image.size_bytes),
+            authorization: image.authorization.clone(),
+            failures: 0,
+            tried: 0,
+            counted_from: 0,
+            resumed: 0,
+            start_over: None,
+            choice: LaneChooser::new(pace.lanes.clone()),
+            slow: (Duration::ZERO, 0),
+        }
+    }
+
+    /// Returns the URL of the current mirror.
+    pub fn current_url(&self) -> &str {
+        &self.places.current().url
+    }
+
+    /// Rewinds to `position`, from which on the data was wrong, and continues at the next mirror if there is one.
+    pub fn rewind_to(&mut self, position: u64) {
+        if let Some(DownloadStream::Lanes(_)) = self.stream {
+            self.choice.settle_on_one();
+        }
+        self.stream = None;
+        self.position = position;
+        self.counted_from = self.counted_from.min(position);
+        self.resumed += 1;
+        self.places.switch_to_next();
+    }
+
+    /// Returns whether pieces are verified individually, so that they may come from any mirror.
+    fn is_verified(&self) -> bool {
+        self.image.manifest.is_some()
+    }
+
+    fn connect(&mut self) -> io::Result<()> {
+        let opened = self.start_lanes().map_or_else(|| self.open_stream(), Ok);
+        match opened {
+            Ok(stream) => {
+                (self.stream, self.opened_at) = (Some(stream), self.position);
+                self.choice.restart_measurement();
+                self.slow = (Duration::ZERO, 0);
+                Ok(())
+            }
+            Err(OpenFailure::MayPass(why)) => self.handle_drop(&why, false),
+            Err(OpenFailure::Lost(lost, why)) => self.exclude_mirror(lost, why),
+        }
+    }
+
+    /// Opens the stream at the current mirror and position.
+    fn open_stream(&mut self) -> OpenResult<DownloadStream> {
+        let url = self.places.current().url.clone();
+        if url.starts_with("file:") {
+            let (file, size) =
+                local_file::open_at(&url, self.position).map_err(|error| fail_for_good(error.to_string()))?;
+            self.agree_on_size(Some(size))?;
+            self.places.current_mut().answered = Some(None);
+            return Ok(DownloadStream::File(file));
+        }
+        let mut response = self.send_request(&url)?;
+        if let (StatusCode::UNAUTHORIZED, Some(_)) = (response.status(), self.authorization()) {
+            let renewed =
+                renew_authorization(&self.client, &url, &response, self.image.pull_secret.as_ref(), &self.pace);
+            self.authorization = Some(renewed.map_err(|error| fail_for_good(error.to_string()))?);
+            response = self.send_request(&url)?;
+        }
+        self.accept_response(&response)?;
+        Ok(DownloadStream::Http(response))
+    }
+
+    /// Returns the `Authorization` header, which is only for the first mirror.
+    fn authorization(&self) -> Option<&SecretText> {
+        self.authorization.as_ref().filter(|_| self.places.is_first())
+    }
+
+    /// Requests the rest of the image.
+    fn send_request(&self, url: &str) -> OpenResult<Response> {
+        let mut request = self.client.get(url);
+        if let Some(authorization) = self.authorization() {
+            request = request.header(AUTHORIZATION, authorization.reveal());
+        }
+        if self.position > 0 {
+            request = request.header(RANGE, format!("bytes={}-", self.position));
+            // A mirror that was not used before is asked unconditionally: what it sends is verified later.
+            if !self.is_verified() && self.places.current().answered.is_some() {
+                let etag = self.places.current().strong_etag().ok_or_else(|| fail_for_this_start(NO_STRONG_ETAG))?;
+                request = request.header(IF_RANGE, etag);
+            }
+        }
+        match request.send() {
+            Ok(response) if is_retryable(response.status()) => {
+                Err(OpenFailure::MayPass(format!("the server answers {}", response.status())))
+            }
+            Ok(response) => Ok(response),
+            Err(error) => {
+                let hopeless = is_hopeless(&error);
+                let why = Error::with_source(Phase::Image, "no answer", error.without_url()).to_string();
+                Err(if hopeless { fail_for_good(why) } else { OpenFailure::MayPass(why) })
+            }
+        }
+    }
+
+    /// Checks that the response is the image from the current position on.
+    fn accept_response(&mut self, response: &Response) -> OpenResult<()> {
+        let etag = header_text(response, ETAG);
+        let before = self.places.current().answered.clone();
+        match (self.position, response.status()) {
+            (0, StatusCode::OK) => {
+                self.agree_on_size(header_text(response, CONTENT_LENGTH).and_then(|text| text.parse().ok()))?;
+                if self.places.is_first() && etag != self.image.etag {
+                    tracing::warn!(
+                        "{}: the image has changed since it was checked; its digest decides",
+                        self.image.url
+                    );
+                }
+            }
+            (0, status) => return Err(fail_for_good(format!("the server answers {status}"))),
+            (_, StatusCode::PARTIAL_CONTENT) => {
+                let range = header_text(response, CONTENT_RANGE).unwrap_or_default();
+                if !self.is_verified() && before.as_ref().is_some_and(|before| *before != etag) {
+                    return Err(fail_for_this_start("the image now has another ETag"));
+                }
+                if !self.continues_position(&range, before.is_some()) {
+                    return Err(fail_for_this_start(&format!("the server resumes with another range: `{range}`")));
+                }
+            }
+            (_, StatusCode::OK) => return Err(fail_for_this_start("the server sends the image from its start")),
+            (_, StatusCode::RANGE_NOT_SATISFIABLE) => {
+                return Err(fail_for_this_start("the image is now shorter than what was received already"));
+            }
+            (_, status) => {
+                return Err(fail_for_good(format!("the server answers {status} to the request for the rest")));
+            }
+        }
+        self.places.current_mut().answered = Some(before.unwrap_or(etag));
+        Ok(())
+    }
+
+    /// Checks the size of the image at a mirror. If there is only one, its image may have changed, and the digest
+    /// decides; several mirrors must agree.
+    fn agree_on_size(&mut self, says: Option<u64>) -> OpenResult<()> {
+        let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
+        match (says, self.total) {
+            (Some(says), Some(total)) if says != total && !alone => {
+                Err(fail_for_good(format!("the image has {says} bytes at this server, but {total} were expected")))
+            }
+            _ => {
+                self.total = says.or(self.total);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns whether `bytes START-END/TOTAL` is exactly the missing range. A server that is used for the first time
+    /// must send the total.
+    fn continues_position(&self, range: &str, known: bool) -> bool {
+        let Some((span, total)) = range.strip_prefix("bytes ").and_then(|rest| rest.split_once('/')) else {
+            return false;
+        };
+        let start = span.split_once('-').and_then(|(start, _)| start.parse().ok());
+        let same_total = (total == "*" && known) || self.total.is_none() || total.parse().ok() == self.total;
+        start == Some(self.position) && same_total
+    }
+
+    /// Handles a temporary failure: switches to the next mirror, or pauses if all have failed. With `stay`, a
+    /// connection that made progress is resumed at the same mirror.
+    fn handle_drop(&mut self, why: &str, stay: bool) -> io::Result<()> {
+        self.stream = None;
+        if self.position - self.counted_from >= PROGRESS_BYTES {
+            (self.failures, self.tried, self.counted_from) = (0, 0, self.position);
+        }
+        self.places.current_mut().why = why.to_owned();
+        self.resumed += 1;
+        if !stay && self.switch_mirror(why) {
+            self.tried += 1;
+            if self.tried < self.places.count_usable() {
+                return Ok(());
+            }
+            self.tried = 0;
+        }
+        self.failures += 1;
+        if self.failures >= self.pace.attempts {
+            return Err(self.give_up_with(&format!("{why} ({} attempts without progress)", self.failures)));
+        }
+        let pause = self.pace.pause_after(self.failures);
+        tracing::warn!(
+            "image: {why} at byte {} of {}; resuming in {:.1} s (attempt {} of {})",
+            self.position,
+            self.total.map_or("unknown".to_owned(), |total| total.to_string()),
+            pause.as_secs_f32(),
+            self.failures + 1,
+            self.pace.attempts
+        );
+        std::thread::sleep(pause);
+        Ok(())
+    }
+
+    /// Excludes the current mirror.
+    fn exclude_mirror(&mut self, lost: MirrorExclusion, why: String) -> io::Result<()> {
+        self.stream = None;
+        self.places.exclude_current(lost);
+        self.places.current_mut().why.clone_from(&why);
+        if self.switch_mirror(&why) {
+            self.resumed += 1;
+            return Ok(());
+        }
+        Err(self.give_up_with(&why))
+    }
+
+    /// Returns the final error. The burn can start over if a mirror may have the image from its start.
+    fn give_up_with(&mut self, why: &str) -> io::Error {
+        if self.places.can_restart() {
+            self.start_over = Some(format!("{why}, at byte {}", self.position));
+        }
+        self.places.final_error(why, self.position)
+    }
+
+    /// Switches to another mirror; returns `false` if there is none.
+    fn switch_mirror(&mut self, why: &str) -> bool {
+        let before = self.places.switch_to_next();
+        if let Some(before) = &before {
+            tracing::warn!("image: {before}: {why}, at byte {}; continuing at {}", self.position, self.current_url());
+        }
+        before.is_some()
+    }
+
+    /// Returns whether the connection is too slow. A server that sends a byte now and then never stalls and never ends,
+    /// while another mirror or connection may be fast.
+    fn is_too_slow(&mut self, got: usize, waited: Duration) -> bool {
+        let (time, bytes) = (self.slow.0 + waited, self.slow.1 + got as u64);
+        let is_over = time >= 2 * self.pace.stall;
+        self.slow = if is_over { (Duration::ZERO, 0) } else { (time, bytes) };
+        is_over && bytes < PROGRESS_BYTES && self.total != Some(self.position)
+    }
+
+    /// Handles a stream that ended before the image.
+    fn handle_early_end(&mut self, why: String, stalled: bool) -> io::Result<()> {
+        if matches!(self.stream, Some(DownloadStream::File(_))) {
+            return self.exclude_mirror(MirrorExclusion::ForGood, why);
+        }
+        if self.position > 0 && !self.is_verified() && self.places.current().strong_etag().is_none() {
+            return self.exclude_mirror(MirrorExclusion::ForThisStart, format!("{why}; {NO_STRONG_ETAG}"));
+        }
+        let brought = self.position - self.opened_at >= PROGRESS_BYTES;
+        self.handle_drop(&why, brought && !stalled)
+    }
+}
+
+impl StreamSource for ResumableDownload {
+    fn resumed(&self) -> u32 {
+        self.resumed
+    }
+
+    fn start_over(&self) -> Option<&str> {
+        self.start_over.as_deref()
+    }
+}
+
+impl Read for ResumableDownload {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            let Some(stream) = &mut self.stream else {
+                self.connect()?;
+                continue;
+            };
+            let complete = self.total == Some(self.position);
+            let began = Instant::now();
+            match stream.read(buf) {
+                Ok(0) if complete || self.total.is_none() => return Ok(0),
+                // The lanes were wound down.
+                Ok(0) if matches!(stream, DownloadStream::Lanes(_)) => self.stream = None,
+                Ok(0) => self.handle_early_end("the connection ended early".to_owned(), false)?,
+                Ok(got) => {
+                    self.position += got as u64;
+                    if self.total.is_some_and(|total| self.position > total) {
+                        let more = "the server sends more than the image's Content-Length".to_owned();
+                        self.places.current_mut().why.clone_from(&more);
+                        return Err(self.places.final_error(&more, self.position));
+                    }
+                    let waited = began.elapsed();
+                    self.choice.record_received(got, waited);
+                    self.reconsider_lanes();
+                    if self.is_too_slow(got, waited) {
+                        self.handle_early_end("the connection is too slow".to_owned(), true)?;
+                    }
+                    return Ok(got);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The image is complete, so it does not matter how the connection ends.
+                Err(_) if complete => return Ok(0),
+                Err(error) if matches!(stream, DownloadStream::Lanes(_)) => self.fall_back_to_stream(&error),
+                Err(error) => {
+                    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+                    let stalled = inner.is_some_and(reqwest::Error::is_timeout);
+                    let why = Error::with_source(Phase::Image, "the connection dropped", error).to_string();
+                    self.handle_early_end(why, stalled)?;
+                }
+            }
+        }
+    }
+}
+
+impl Read for DownloadStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            DownloadStream::Http(response) => response.read(buf),
+            DownloadStream::File(file) => file.read(buf),
+            DownloadStream::Lanes(lanes) => lanes.read(buf),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! Switching between one stream and several parallel ranges.
+
+use super::{DownloadStream, ResumableDownload};
+use crate::fetch::parallel_ranges::{ParallelRanges, RangeRequest};
+use std::io;
+
+impl ResumableDownload {
+    /// Starts several ranges at the current position, if they are wanted and possible.
+    pub(super) fn start_lanes(&mut self) -> Option<DownloadStream> {
+        let lanes = Some(self.choice.lanes()).filter(|lanes| *lanes > 1)?;
+        let Some(asked) = self.range_request() else {
+            // The download has moved to another mirror, where nothing was measured.
+            self.choice.settle_on_one();
+            return None;
+        };
+        match ParallelRanges::start(asked, lanes, self.choice.memory_bytes()) {
+            Ok(lanes) => Some(DownloadStream::Lanes(lanes)),
+            Err(error) => {
+                self.fall_back_to_stream(&error);
+                None
+            }
+        }
+    }
+
+    /// Returns whether the image can be fetched in ranges. Like resuming, this requires proof that the image is the
+    /// same.
+    fn is_divisible(&self) -> bool {
+        let here = self.places.current();
+        let is_known = self.total.is_some() && here.answered.is_some() && !here.url.starts_with("file:");
+        is_known && (self.is_verified() || here.strong_etag().is_some())
+    }
+
+    /// Returns the request of the lanes. They use the same registry token; when it has expired, the plain stream gets
+    /// another one.
+    fn range_request(&self) -> Option<RangeRequest> {
+        let here = self.places.current();
+        Some(RangeRequest {
+            client: self.client.clone(),
+            url: here.url.clone(),
+            authorization: self.authorization().cloned(),
+            etag: here.strong_etag().filter(|_| !self.is_verified()).map(str::to_owned),
+            start: self.position,
+            total: self.total.filter(|_| self.is_divisible())?,
+            stall: self.pace.stall,
+        })
+    }
+
+    /// Decides, after data was received, whether the rest is fetched with more or fewer ranges.
+    pub(super) fn reconsider_lanes(&mut self) {
+        let running = match &self.stream {
+            Some(DownloadStream::Http(_)) if self.is_divisible() => 1,
+            Some(DownloadStream::Lanes(lanes)) if lanes.is_round_over() => lanes.count(),
+            _ => return,
+        };
+        let left_bytes = self.total.unwrap_or_default().saturating_sub(self.position);
+        // Lanes that are being wound down are no longer measured.
+        if running != self.choice.lanes() || !self.choice.update_choice(left_bytes) {
+            return;
+        }
+        match &self.stream {
+            Some(DownloadStream::Lanes(lanes)) => lanes.wind_down(),
+            _ => self.stream = None,
+        }
+    }
+
+    /// Continues with one stream after an error of a lane. Such an error does not count against the mirror.
+    pub(super) fn fall_back_to_stream(&mut self, error: &io::Error) {
+        tracing::warn!(
+            "image: {error}, in one of several ranges, at byte {}; continuing with one stream",
+            self.position
+        );
+        self.stream = None;
+        self.resumed += 1;
+        self.choice.settle_on_one();
+    }
+}

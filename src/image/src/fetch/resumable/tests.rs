@@ -1,0 +1,341 @@
+//! What a fetch does with every kind of server, alone and with others beside it.
+
+use super::*;
+use crate::testing::{noise, pace};
+use linux::http;
+use std::time::Duration;
+use testing::http::{Act, Request, Server};
+
+struct Outcome {
+    bytes: io::Result<Vec<u8>>,
+    start_over: Option<String>,
+    resumed: u32,
+}
+
+fn fetch_as(server: &Server, size_bytes: Option<u64>, pace: &FetchRetryPolicy) -> Outcome {
+    let client = http::new_streaming_client(pace.stall).unwrap();
+    let etag = Some("\"one\"".to_owned());
+    let image = ImagePart { url: server.url("image"), size_bytes, etag, ..ImagePart::default() };
+    outcome(ResumableDownload::new(&client, &image, pace))
+}
+
+fn outcome(mut fetch: ResumableDownload) -> Outcome {
+    let mut bytes = Vec::new();
+    let result = fetch.read_to_end(&mut bytes);
+    Outcome {
+        bytes: result.map(|_| bytes),
+        start_over: fetch.start_over().map(str::to_owned),
+        resumed: fetch.resumed(),
+    }
+}
+
+fn fetch(server: &Server) -> Outcome {
+    fetch_as(server, None, &pace())
+}
+
+#[test]
+fn drops_are_resumed_where_they_happened() {
+    let body = noise(300_000);
+    let server = Server::start(body.clone(), |request| match request.nth {
+        0 => Act::cut_after(100_000),
+        1 => Act::cut_after(100_000),
+        _ => Act::default(),
+    });
+    let outcome = fetch(&server);
+    assert!(outcome.bytes.unwrap() == body);
+    assert_eq!(outcome.resumed, 2);
+    let ranges: Vec<_> = server.requests().into_iter().map(|request| (request.range, request.if_range)).collect();
+    assert_eq!(ranges[0], (None, None));
+    let from = |n: u64| (Some(format!("bytes={n}-")), Some("\"one\"".to_owned()));
+    assert_eq!(ranges[1..], [from(100_000), from(200_000)]);
+}
+
+#[test]
+fn a_stall_ends_and_is_resumed() {
+    let body = noise(50_000);
+    let server = Server::start(body.clone(), |request| match request.nth {
+        0 => Act::stall_after(20_000),
+        1 => Act::stall_before_the_answer(),
+        _ => Act::default(),
+    });
+    let outcome = fetch_as(&server, None, &FetchRetryPolicy { stall: Duration::from_millis(500), ..pace() });
+    assert!(outcome.bytes.unwrap() == body);
+    assert!(outcome.resumed >= 2, "{}", outcome.resumed);
+}
+
+#[test]
+fn a_slow_body_that_moves_is_no_stall() {
+    // In all longer than a stall may be, never longer between two bytes.
+    let body = noise(2_000_000);
+    let pace = FetchRetryPolicy { stall: Duration::from_secs(3), ..pace() };
+    let server = Server::start(body.clone(), |_| Act { trickle: Some(Duration::from_millis(220)), ..Act::default() });
+    let outcome = fetch_as(&server, None, &pace);
+    assert!(outcome.bytes.unwrap() == body);
+    assert_eq!(outcome.resumed, 0);
+}
+
+#[test]
+fn a_body_that_hardly_moves_is_a_stall_in_small_bytes() {
+    // Sixteen pauses, in all more than twice what a stall may take; none of them is one.
+    let body = noise(2_000);
+    let pace = FetchRetryPolicy { stall: Duration::from_millis(600), ..pace() };
+    let server = Server::start(body.clone(), |request| match request.nth {
+        0 => Act { trickle: Some(Duration::from_millis(100)), ..Act::default() },
+        _ => Act::default(),
+    });
+    let outcome = fetch_as(&server, None, &pace);
+    assert!(outcome.bytes.unwrap() == body);
+    assert!(outcome.resumed >= 1);
+}
+
+#[test]
+fn errors_of_the_server_pass_within_bounds() {
+    let body = noise(1000);
+    let server = Server::start(body.clone(), |request| match request.nth {
+        0..=2 => Act::status(503),
+        _ => Act::default(),
+    });
+    assert!(fetch(&server).bytes.unwrap() == body);
+
+    let server = Server::start(body, |_| Act::status(500));
+    let error = fetch(&server).bytes.unwrap_err().to_string();
+    assert!(error.contains("500 Internal Server Error (4 attempts without progress)"), "{error}");
+    assert_eq!(server.requests().len(), 4);
+}
+
+#[test]
+fn a_server_that_drops_after_each_byte_is_given_up() {
+    let server = Server::start(noise(1000), |_| Act::cut_after(1));
+    let error = fetch(&server).bytes.unwrap_err().to_string();
+    assert!(error.contains("attempts without progress") && error.contains("at byte 4"), "{error}");
+}
+
+#[test]
+fn drops_with_progress_between_them_are_not_counted_together() {
+    let body = noise(700_000);
+    let server = Server::start(body.clone(), |_| Act::cut_after(100_000));
+    let outcome = fetch(&server);
+    assert!(outcome.bytes.unwrap() == body);
+    assert_eq!(outcome.resumed, 6);
+}
+
+#[test]
+fn what_cannot_be_resumed_starts_over() {
+    type Second = fn() -> Act;
+    let cases: [(&str, Second); 6] = [
+        ("from its start", || Act { etag: Some("\"two\"".into()), ..Act::default() }),
+        ("from its start", || Act { ranges: false, ..Act::default() }),
+        ("another ETag", || Act { etag: Some("\"two\"".into()), trust_range: true, ..Act::default() }),
+        ("another ETag", || Act { etag: None, trust_range: true, ..Act::default() }),
+        ("another range", || Act { content_range: Some("bytes 0-99/1000".into()), ..Act::default() }),
+        ("now shorter", || Act::status(416)),
+    ];
+    for (says, second) in cases {
+        let server = Server::start(noise(1000), move |request| match request.nth {
+            0 => Act::cut_after(400),
+            _ => second(),
+        });
+        let outcome = fetch(&server);
+        let why = outcome.start_over.unwrap_or_else(|| panic!("{says}: {:?}", outcome.bytes));
+        assert!(why.contains(says) && why.contains("at byte 400"), "{says}: {why}");
+    }
+}
+
+#[test]
+fn without_a_strong_etag_nothing_is_resumed() {
+    for etag in [None, Some("W/\"one\"".to_owned())] {
+        let server = Server::start(noise(1000), move |_| Act { etag: etag.clone(), ..Act::cut_after(400) });
+        let outcome = fetch(&server);
+        assert!(outcome.start_over.unwrap().contains("no strong ETag"));
+        assert_eq!(server.requests().len(), 1);
+    }
+}
+
+#[test]
+fn gone_is_gone() {
+    let server = Server::start(noise(1000), |request| match request.nth {
+        0 => Act::cut_after(400),
+        _ => Act::status(404),
+    });
+    let outcome = fetch(&server);
+    let error = outcome.bytes.unwrap_err().to_string();
+    assert!(error.contains("404 Not Found to the request for the rest"), "{error}");
+    assert_eq!(outcome.start_over, None);
+}
+
+#[test]
+fn the_length_known_before_is_used_when_the_answer_has_none() {
+    let body = noise(1000);
+    let unmarked = |_: &_| Act { length: false, ..Act::default() };
+    let server = Server::start(body.clone(), unmarked);
+    assert!(fetch(&server).bytes.unwrap() == body);
+    assert!(fetch_as(&server, Some(1000), &pace()).bytes.unwrap() == body);
+    let error = fetch_as(&server, Some(999), &pace()).bytes.unwrap_err().to_string();
+    assert!(error.contains("more than the image's Content-Length"), "{error}");
+
+    let server = Server::start(body.clone(), |request| match request.nth {
+        0 => Act { length: false, ..Act::cut_after(400) },
+        _ => Act::default(),
+    });
+    let outcome = fetch_as(&server, Some(1000), &pace());
+    assert!(outcome.bytes.unwrap() == body);
+    assert_eq!(outcome.resumed, 1);
+}
+
+/// From several places, all with the same image.
+fn fetch_from(servers: &[&Server], size_bytes: u64, pace: &FetchRetryPolicy) -> Outcome {
+    let client = http::new_streaming_client(pace.stall).unwrap();
+    let mut urls = servers.iter().map(|server| server.url("image"));
+    let etag = Some("\"one\"".to_owned());
+    let (url, mirrors) = (urls.next().unwrap(), urls.collect());
+    let image = ImagePart { url, mirrors, size_bytes: Some(size_bytes), etag, ..ImagePart::default() };
+    outcome(ResumableDownload::new(&client, &image, pace))
+}
+
+fn good(body: &[u8]) -> Server {
+    // Every server has ETags of its own.
+    Server::start(body.to_vec(), |_| Act { etag: Some("\"mirror\"".into()), ..Act::default() })
+}
+
+fn ranges(server: &Server) -> Vec<(Option<String>, Option<String>)> {
+    server.requests().into_iter().map(|request| (request.range, request.if_range)).collect()
+}
+
+#[test]
+fn the_next_place_goes_on_where_the_first_one_failed() {
+    let body = noise(300_000);
+    type Then = fn(&Request) -> Act;
+    let cases: [(Then, u64); 7] = [
+        (|request| if request.nth == 0 { Act::cut_after(50_000) } else { Act::status(503) }, 50_000),
+        (|request| if request.nth == 0 { Act::cut_after(100_000) } else { Act::status(404) }, 100_000),
+        (|request| if request.nth == 0 { Act::cut_after(100_000) } else { Act::status(416) }, 100_000),
+        (|_| Act { etag: None, ..Act::cut_after(100_000) }, 100_000),
+        (|_| Act { etag: Some("W/\"weak\"".into()), ..Act::cut_after(100_000) }, 100_000),
+        (|request| Act { ranges: request.nth == 0, ..Act::cut_after(100_000) }, 100_000),
+        (|_| Act::stall_after(100_000), 100_000),
+    ];
+    for (number, (then, at)) in cases.into_iter().enumerate() {
+        let (first, second) = (Server::start(body.clone(), then), good(&body));
+        let stall = if number == 6 { Duration::from_millis(500) } else { pace().stall };
+        let outcome = fetch_from(&[&first, &second], 300_000, &FetchRetryPolicy { stall, ..pace() });
+        assert!(outcome.bytes.unwrap() == body, "case {number}");
+        assert_eq!(ranges(&second)[0], (Some(format!("bytes={at}-")), None), "case {number}");
+        assert!(outcome.resumed >= 1);
+    }
+}
+
+#[test]
+fn a_place_that_is_down_or_has_nothing_costs_no_byte() {
+    let body = noise(1000);
+    for status in [404, 500, 401, 301] {
+        let (first, second) = (Server::start(Vec::new(), move |_| Act::status(status)), good(&body));
+        assert!(fetch_from(&[&first, &second], 1000, &pace()).bytes.unwrap() == body);
+        assert_eq!((first.requests().len(), ranges(&second)), (1, vec![(None, None)]));
+    }
+}
+
+#[test]
+fn a_place_that_drops_now_and_then_keeps_its_turn_while_it_makes_progress() {
+    let body = noise(700_000);
+    let (first, second) = (Server::start(body.clone(), |_| Act::cut_after(100_000)), good(&body));
+    assert!(fetch_from(&[&first, &second], 700_000, &pace()).bytes.unwrap() == body);
+    assert_eq!((first.requests().len(), second.requests().len()), (7, 0));
+}
+
+#[test]
+fn places_that_fail_in_turn_carry_the_image_together() {
+    let body = noise(300_000);
+    // Each connection brings too little to stay.
+    let drop = || Server::start(body.clone(), |_| Act::cut_after(40_000));
+    let servers = [drop(), drop(), drop()];
+    let outcome = fetch_from(&[&servers[0], &servers[1], &servers[2]], 300_000, &pace());
+    assert!(outcome.bytes.unwrap() == body);
+    assert_eq!(servers.map(|server| server.requests().len()), [3, 3, 2]);
+}
+
+#[test]
+fn a_place_with_another_image_is_not_taken() {
+    let body = noise(1000);
+    let cut = |request: &Request| if request.nth == 0 { Act::cut_after(400) } else { Act::status(404) };
+    type Lie = fn(&Request) -> Act;
+    let lies: [(Lie, &str); 5] = [
+        (|_| Act { body: Some(noise(999)), ..Act::default() }, "another range: `bytes 400-998/999`"),
+        (
+            |_| Act { content_range: Some("bytes 400-999/*".into()), ..Act::default() },
+            "another range: `bytes 400-999/*`",
+        ),
+        (|_| Act { content_range: Some("bytes 0-999/1000".into()), ..Act::default() }, "another range"),
+        (|_| Act { content_range: Some("gibberish".into()), ..Act::default() }, "another range: `gibberish`"),
+        (|_| Act { ranges: false, ..Act::default() }, "from its start"),
+    ];
+    for (lie, says) in lies {
+        let (first, second, third) = (Server::start(body.clone(), cut), Server::start(body.clone(), lie), good(&body));
+        assert!(fetch_from(&[&first, &second, &third], 1000, &pace()).bytes.unwrap() == body, "{says}");
+
+        let first = Server::start(body.clone(), cut);
+        let outcome = fetch_from(&[&first, &second], 1000, &pace());
+        let error = outcome.bytes.unwrap_err().to_string();
+        assert!(error.contains(says) && error.contains("404 Not Found") && error.contains("at byte 400"), "{error}");
+        assert!([&first, &second].iter().all(|server| error.contains(&server.url("image"))), "{error}");
+        // The second may have it from its start.
+        assert!(outcome.start_over.unwrap().contains("at byte 400"));
+    }
+}
+
+#[test]
+fn from_the_start_too_the_sizes_must_agree() {
+    let body = noise(1000);
+    let (first, second) = (Server::start(noise(999), |_| Act::default()), good(&body));
+    assert!(fetch_from(&[&first, &second], 1000, &pace()).bytes.unwrap() == body);
+    let short = good(&noise(998));
+    let outcome = fetch_from(&[&first, &short], 1000, &pace());
+    let error = outcome.bytes.unwrap_err().to_string();
+    assert!(
+        error.contains("999 bytes at this server, but 1000") && error.contains("998 bytes at this server"),
+        "{error}"
+    );
+    assert_eq!(outcome.start_over, None);
+}
+
+#[test]
+fn rounds_through_all_places_are_bounded() {
+    let start = || Server::start(noise(1000), |_| Act::cut_after(1));
+    let (first, second) = (start(), start());
+    let error = fetch_from(&[&first, &second], 1000, &pace()).bytes.unwrap_err().to_string();
+    assert!(error.contains("no mirror is left") && error.contains("end of file before message length"), "{error}");
+    assert_eq!((first.requests().len(), second.requests().len()), (4, 4));
+}
+
+#[test]
+fn who_cannot_go_on_may_begin_when_the_others_stay_in_trouble() {
+    let first = Server::start(noise(1000), |_| Act { etag: None, ..Act::cut_after(400) });
+    let second = Server::start(noise(1000), |_| Act::status(503));
+    let outcome = fetch_from(&[&first, &second], 1000, &pace());
+    let error = outcome.bytes.unwrap_err().to_string();
+    assert!(error.contains("no strong ETag") && error.contains("503"), "{error}");
+    assert!(outcome.start_over.unwrap().contains("at byte 400"));
+}
+
+#[test]
+fn files_and_servers_can_stand_in_for_each_other() {
+    let (body, dir) = (noise(1000), tempfile::tempdir().unwrap());
+    let path = dir.path().join("image");
+    std::fs::write(&path, &body).unwrap();
+    let (file, server) = (format!("file://{}", path.display()), good(&body));
+    let (client, size_bytes) = (http::new_streaming_client(pace().stall).unwrap(), Some(1000));
+    let part = |url: &str, mirrors: Vec<String>| ImagePart {
+        url: url.to_owned(),
+        mirrors,
+        size_bytes,
+        ..ImagePart::default()
+    };
+    let fetch = |image: ImagePart| outcome(ResumableDownload::new(&client, &image, &pace()));
+
+    assert!(fetch(part(&file, vec![])).bytes.unwrap() == body);
+    let cut = Server::start(body.clone(), |_| Act { etag: None, ..Act::cut_after(300) });
+    assert!(fetch(part(&cut.url("image"), vec![file.clone()])).bytes.unwrap() == body);
+    std::fs::write(&path, &body[..900]).unwrap();
+    assert!(fetch(part(&file, vec![server.url("image")])).bytes.unwrap() == body);
+    let error = fetch(part(&file, vec!["file:///no/such/image".to_owned()])).bytes.unwrap_err().to_string();
+    assert!(error.contains("900 bytes at this server") && error.contains("No such file"), "{error}");
+}

@@ -1,0 +1,171 @@
+//! Retry policy of the image stages: exponential backoff with jitter and a limit.
+
+use super::parallel_ranges::LaneRules;
+use common::error::{Error, Phase, Result};
+use linux::http::{add_jitter, is_retryable, is_untrusted_certificate};
+use reqwest::StatusCode;
+use reqwest::blocking::{RequestBuilder, Response};
+use std::io::{self, Read};
+use std::time::Duration;
+
+/// Timeouts and retries of one image; tests use short ones.
+#[derive(Debug, Clone)]
+pub struct FetchRetryPolicy {
+    /// Time without data after which a connection counts as dropped.
+    pub stall: Duration,
+    /// Number of consecutive failures without sufficient progress after which the download fails.
+    pub attempts: u32,
+    pub first_pause: Duration,
+    pub longest_pause: Duration,
+    /// Rules for parallel ranges.
+    pub lanes: LaneRules,
+}
+
+impl Default for FetchRetryPolicy {
+    /// Returns a policy whose pauses add up to about three minutes, in which a switch or a server restarts.
+    fn default() -> Self {
+        FetchRetryPolicy {
+            stall: Duration::from_secs(30),
+            attempts: 8,
+            first_pause: Duration::from_secs(1),
+            longest_pause: Duration::from_secs(60),
+            lanes: LaneRules::default(),
+        }
+    }
+}
+
+impl FetchRetryPolicy {
+    /// Returns the pause after this number of consecutive failures, counted from 1. It doubles each time.
+    pub fn pause_after(&self, failures: u32) -> Duration {
+        let doubled = self.first_pause.saturating_mul(1 << failures.saturating_sub(1).min(16));
+        add_jitter(doubled.min(self.longest_pause))
+    }
+
+    /// Sends a request until there is a response that a retry would not change.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such response within the attempts, or the request cannot be sent at all.
+    pub fn send_request(&self, what: &str, request: impl Fn() -> RequestBuilder) -> Result<Response> {
+        self.retry_until_final(what, request, Ok)
+    }
+
+    /// Sends a request for a small document and reads all of it, because a response can break off after its headers.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Self::send_request`], or an error if there are more than `most_bytes`.
+    pub fn read_document(
+        &self,
+        what: &str,
+        most_bytes: u64,
+        request: impl Fn() -> RequestBuilder,
+    ) -> Result<DocumentAnswer> {
+        let answer = self.retry_until_final(what, request, |response| match response.status() {
+            StatusCode::OK => read_at_most(response, most_bytes).map(DocumentAnswer::Document),
+            _ => Ok(DocumentAnswer::Other(response)),
+        })?;
+        match answer {
+            DocumentAnswer::Document(bytes) if bytes.len() as u64 > most_bytes => {
+                Err(Error::new(Phase::Image, format!("{what}: longer than {most_bytes} bytes")))
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    /// Sends a request like [`Self::send_request`]; `take` reads the body of the response.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Self::send_request`].
+    pub fn read_with<T>(
+        &self,
+        what: &str,
+        request: impl Fn() -> RequestBuilder,
+        take: impl Fn(Response) -> io::Result<T>,
+    ) -> Result<T> {
+        self.retry_until_final(what, request, take)
+    }
+
+    fn retry_until_final<T>(
+        &self,
+        what: &str,
+        request: impl Fn() -> RequestBuilder,
+        take: impl Fn(Response) -> io::Result<T>,
+    ) -> Result<T> {
+        let mut failures = 0;
+        loop {
+            let why = match request().timeout(self.stall).send() {
+                Ok(response) if !is_retryable(response.status()) => match take(response) {
+                    Ok(taken) => return Ok(taken),
+                    Err(error) => Error::with_source(Phase::Image, what, error).to_string(),
+                },
+                Ok(response) => format!("{what}: the server answers {}", response.status()),
+                Err(error) if is_hopeless(&error) => {
+                    return Err(Error::with_source(Phase::Image, what, error.without_url()));
+                }
+                Err(error) => Error::with_source(Phase::Image, what, error.without_url()).to_string(),
+            };
+            failures += 1;
+            if failures >= self.attempts {
+                return Err(Error::new(Phase::Image, format!("{why} ({failures} attempts)")));
+            }
+            let pause = self.pause_after(failures);
+            tracing::warn!("{why}; attempt {} of {} in {:.1} s", failures + 1, self.attempts, pause.as_secs_f32());
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+/// Response to a request for a small document.
+pub enum DocumentAnswer {
+    /// Status 200, with the complete body.
+    Document(Vec<u8>),
+    /// Another status that a retry does not change.
+    Other(Response),
+}
+
+/// Reads all of it, or one byte more than `most_bytes`.
+pub fn read_at_most(source: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(most_bytes + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Returns whether the error is caused by the URL or the server's certificate and not by the network.
+pub fn is_hopeless(error: &reqwest::Error) -> bool {
+    error.is_builder() || error.is_redirect() || is_untrusted_certificate(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pace;
+    use testing::http::{Act, Server};
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_are_never_exact() {
+        let pace = FetchRetryPolicy::default();
+        for (failures, longest) in [(1, 1.0), (2, 2.0), (4, 8.0), (7, 60.0), (40, 60.0)] {
+            let pause = pace.pause_after(failures).as_secs_f64();
+            assert!(pause >= longest / 2.0 && pause <= longest, "{failures}: {pause}");
+        }
+        let different: std::collections::HashSet<_> = (0..20).map(|_| pace.pause_after(3)).collect();
+        assert!(different.len() > 1);
+    }
+
+    #[test]
+    fn a_small_document_that_breaks_off_is_read_again() {
+        let server =
+            Server::start(b"twenty bytes of text".to_vec(), |request| match (request.path.as_str(), request.nth) {
+                ("/cut", 0 | 1) | ("/always", _) => Act::cut_after(7),
+                ("/gone", _) => Act::status(404),
+                _ => Act::default(),
+            });
+        let client = linux::http::new_client().unwrap();
+        let read = |path: &str, most: u64| pace().read_document("read it", most, || client.get(server.url(path)));
+        let Ok(DocumentAnswer::Document(text)) = read("cut", 20) else { panic!("it is there the third time") };
+        assert_eq!((text, server.requests().len()), (b"twenty bytes of text".to_vec(), 3));
+        assert!(matches!(read("gone", 20), Ok(DocumentAnswer::Other(response)) if response.status() == 404));
+        let says = |path: &str, most: u64| read(path, most).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(says("whole", 19).contains("longer than 19 bytes"));
+        assert!(says("always", 20).contains("attempts)"), "{}", says("always", 20));
+    }
+}

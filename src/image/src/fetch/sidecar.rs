@@ -1,0 +1,97 @@
+//! Files next to an image: its digest, and other documents named after it.
+
+use super::local_file;
+use super::retry::{DocumentAnswer, FetchRetryPolicy, read_at_most};
+use super::signature::{self, DOCUMENT_BYTES};
+use crate::pipeline::Digest;
+use common::error::{Context, Error, Phase, Result};
+use reqwest::Url;
+use reqwest::blocking::Client;
+use std::io;
+
+/// Maximum length of a digest file, in bytes. The output of `sha256sum` or `md5sum` for one file is shorter.
+const DIGEST_FILE_BYTES: u64 = 4096;
+
+/// Result of looking for a file next to an image.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SidecarLookup {
+    There(Vec<u8>),
+    /// The file does not exist, with the answer of the server.
+    Not(String),
+}
+
+/// Reads a file next to an image, from a server or a disk.
+///
+/// # Errors
+/// Returns an error if the server does not answer, or the file is longer than `most_bytes`.
+pub fn read_sidecar(client: &Client, url: &Url, most_bytes: u64, pace: &FetchRetryPolicy) -> Result<SidecarLookup> {
+    let what = format!("read {url}");
+    if url.scheme() != "file" {
+        return Ok(match pace.read_document(&what, most_bytes, || client.get(url.clone()))? {
+            DocumentAnswer::Document(bytes) => SidecarLookup::There(bytes),
+            DocumentAnswer::Other(response) => SidecarLookup::Not(format!("{url} answers {}", response.status())),
+        });
+    }
+    match local_file::open_at(url.as_str(), 0).and_then(|(file, _)| read_at_most(file, most_bytes)) {
+        Ok(bytes) if bytes.len() as u64 > most_bytes => {
+            Err(Error::new(Phase::Image, format!("{what}: longer than {most_bytes} bytes")))
+        }
+        Ok(bytes) => Ok(SidecarLookup::There(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(SidecarLookup::Not(format!("{url} does not exist")))
+        }
+        Err(error) => Err(Error::with_source(Phase::Image, what, error)),
+    }
+}
+
+/// Returns the document at this URL; `None` if there is none.
+///
+/// # Errors
+/// Returns the same errors as [`read_sidecar`].
+pub fn read_document(client: &Client, url: &str, pace: &FetchRetryPolicy) -> Result<Option<Vec<u8>>> {
+    let url = Url::parse(url).context(Phase::Image, || format!("the URL `{url}`"))?;
+    match read_sidecar(client, &url, DOCUMENT_BYTES, pace)? {
+        SidecarLookup::There(bytes) => Ok(Some(bytes)),
+        SidecarLookup::Not(_) => Ok(None),
+    }
+}
+
+/// Returns the digest from the `.sha256` file next to the image, or else from the `.md5` file that metal-stack's images
+/// have.
+///
+/// # Errors
+/// Returns an error if there is no such file, or the first one found has another content.
+pub fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy) -> Result<Digest> {
+    let mut missing = Vec::new();
+    for kind in ["sha256", "md5"] {
+        let url = append_suffix(image, &format!(".{kind}"));
+        match read_sidecar(client, &url, DIGEST_FILE_BYTES, pace)? {
+            SidecarLookup::Not(why) => missing.push(why),
+            SidecarLookup::There(bytes) => {
+                let text = String::from_utf8_lossy(&bytes);
+                let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
+                // The content is shortened, since it may be anything.
+                let digest = signature::find_checksum(&text, name).and_then(|sum| format!("{kind}:{sum:.130}").parse());
+                if kind == "md5" {
+                    tracing::warn!("{image}: only an md5 digest is available, which detects damage but no forgery");
+                }
+                return digest
+                    .map_err(|why: String| missing_digest(image, &format!("{url} has no {kind} digest: {why}")));
+            }
+        }
+    }
+    Err(missing_digest(image, &missing.join(", ")))
+}
+
+fn missing_digest(image: &Url, why: &str) -> Error {
+    let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
+    let hint = format!("specify its digest as sha256:HEX, or provide {name}.sha256 next to it");
+    Error::refusal(Phase::Image, format!("no digest for {image}: none is specified, and {why}; {hint}"))
+}
+
+/// Appends `suffix` to the path of a URL. A query stays at the end.
+fn append_suffix(image: &Url, suffix: &str) -> Url {
+    let mut url = image.clone();
+    url.set_path(&format!("{}{suffix}", image.path()));
+    url
+}

@@ -1,0 +1,262 @@
+//! Verification of signatures next to an image. The signed document contains the image's digest, so the signature is
+//! verified before the first byte of the image is fetched.
+
+use super::key::SignatureKey;
+use super::manifest::ImageManifest;
+use super::minisign::MinisignSignature;
+use super::signed_name::{self, MinimumVersions};
+use super::{cosign, minisign};
+use crate::pipeline::{Digest, DigestKind};
+use common::error::{Context, Error, Phase, Result};
+use common::small_sort;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Directory of trusted keys in the ramdisk.
+pub const DIRECTORY: &str = "/etc/drophammer/keys";
+
+/// Maximum length of a document next to an image, in bytes: the largest manifest has 4.4 MB.
+pub const DOCUMENT_BYTES: u64 = 8 << 20;
+
+const MANIFEST: &str = ".manifest";
+/// The output of `sha256sum`.
+const SHA256: &str = ".sha256";
+const SIGNATURE: &str = ".minisig";
+
+/// Trusted public keys. Without any, images need no signature.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SignatureKeys(pub Vec<SignatureKey>);
+
+/// Properties of an image known before the files next to it are read.
+pub struct KnownImage<'a> {
+    pub url: &'a str,
+    /// Digest requested by the allocation.
+    pub digest: Option<&'a Digest>,
+    /// Size reported by the server.
+    pub size_bytes: Option<u64>,
+    /// Image id that the signature must cover.
+    pub id: Option<&'a str>,
+    pub minimum: &'a MinimumVersions,
+}
+
+/// Result of reading the files next to an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerifiedDocument {
+    pub digest: Digest,
+    pub manifest: Option<Arc<ImageManifest>>,
+    /// Id of the key; `None` if the information is not signed.
+    pub signed_by: Option<String>,
+    /// Id of the image that the signature covers.
+    pub signed_as: Option<String>,
+}
+
+/// Fetches the document at a URL, at most [`DOCUMENT_BYTES`]; `None` if it does not exist.
+pub type FetchDocument<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
+
+impl SignatureKeys {
+    /// Reads the `*.pub` files of a directory in the ramdisk, or, if it has none, the keys on the kernel command line.
+    /// The operator of the boot server writes that line, so it must not add keys to those of the ramdisk.
+    ///
+    /// # Errors
+    /// Returns an error if any file or argument is not a valid key: images must not go unsigned because of a typo.
+    pub fn read(named: &[String], directory: &Path) -> Result<SignatureKeys> {
+        let mut keys = Vec::new();
+        for text in named {
+            let key = text
+                .parse()
+                .map_err(|why| configuration_error(format!("kernel command line: drophammer.key={text}: {why}")))?;
+            keys.push(key);
+        }
+        for file in list_key_files(directory)? {
+            let wrong = |why: String| configuration_error(format!("{}: {why}", file.display()));
+            if file.extension().is_none_or(|extension| extension != "pub") {
+                return Err(wrong("only *.pub files of minisign and cosign are allowed in this directory".to_owned()));
+            }
+            let text =
+                std::fs::read_to_string(&file).context(Phase::Settings, || format!("read {}", file.display()))?;
+            keys.push(text.parse().map_err(wrong)?);
+        }
+        let (named, own) = keys.split_at(named.len());
+        if own.is_empty() {
+            return Ok(SignatureKeys(named.to_vec()));
+        }
+        for key in named.iter().filter(|key| !own.contains(key)) {
+            tracing::warn!("key {key} of the kernel command line is not trusted: the ramdisk has its own keys");
+        }
+        Ok(SignatureKeys(own.to_vec()))
+    }
+
+    /// Returns the keys for files next to images, and for machine files.
+    fn minisign(&self) -> impl Iterator<Item = &minisign::MinisignPublicKey> {
+        self.0.iter().filter_map(SignatureKey::minisign)
+    }
+
+    /// Returns the keys for images in registries.
+    pub fn cosign(&self) -> impl Iterator<Item = &cosign::CosignPublicKey> {
+        self.0.iter().filter_map(SignatureKey::cosign)
+    }
+
+    fn list_ids(&self) -> String {
+        let ids: Vec<String> = self.minisign().map(|key| key.id.to_string()).collect();
+        if ids.is_empty() { "no minisign key".to_owned() } else { ids.join(", ") }
+    }
+
+    /// Verifies the signature of a text by one of these keys.
+    ///
+    /// # Errors
+    /// Returns an error if it is by another key or does not match the text.
+    pub fn verify_signature(&self, url: &str, text: &[u8], signature: &[u8]) -> Result<MinisignSignature> {
+        let signature = String::from_utf8_lossy(signature);
+        let signature: MinisignSignature =
+            signature.parse().map_err(|why| reject(format!("{url}{SIGNATURE} is not a minisign signature: {why}")))?;
+        let id = signature.key;
+        let same_id: Vec<_> = self.minisign().filter(|key| key.id == id).collect();
+        if same_id.is_empty() {
+            let trusted = self.list_ids();
+            return Err(reject(format!("{url} is signed by key {id}, which is not trusted; trusted keys: {trusted}")));
+        }
+        if !same_id.iter().any(|key| signature.verify(key, text)) {
+            let text = format!(
+                "the signature {url}{SIGNATURE} by key {id} does not match {url}: one of them is \
+                                damaged or forged"
+            );
+            return Err(reject(text));
+        }
+        tracing::info!("{url} is signed by key {id}: {}", signature.comment);
+        Ok(signature)
+    }
+}
+
+fn list_key_files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let listed = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        listed => listed.and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()),
+    };
+    let mut files: Vec<PathBuf> = listed.context(Phase::Settings, || format!("read {}", directory.display()))?;
+    small_sort::sort(&mut files);
+    Ok(files)
+}
+
+/// Reads the documents next to the image at a URL: `IMAGE.manifest`, or else `IMAGE.sha256`. With keys, one of them
+/// must exist and be signed. Without keys, they are used only if they agree with what is known.
+///
+/// # Errors
+/// Returns an error if keys are configured and there is no valid signature, or the signed document is for another
+/// image.
+pub fn verify_documents(
+    fetch: FetchDocument,
+    keys: &SignatureKeys,
+    image: &KnownImage,
+) -> Result<Option<VerifiedDocument>> {
+    if keys.0.is_empty() {
+        return Ok(read_unsigned(fetch, image));
+    }
+    if keys.minisign().next().is_none() {
+        let text = "only signed images are allowed, but all configured keys are cosign keys, which are for images in \
+             registries (oci://)";
+        return Err(reject(format!("{}: {text}", image.url)));
+    }
+    for suffix in [MANIFEST, SHA256] {
+        let url = linux::http::append_to_path(image.url, suffix);
+        let Some(signature) = fetch(&linux::http::append_to_path(image.url, &format!("{suffix}{SIGNATURE}")))? else {
+            continue;
+        };
+        let Some(text) = fetch(&url)? else {
+            return Err(reject(format!("{url} does not exist, but its signature does")));
+        };
+        let signature = keys.verify_signature(&url, &text, &signature)?;
+        let wrong = |why: String| reject(format!("{url}: {why}"));
+        let verified = read_document(suffix, &text, image).map_err(wrong)?;
+        let in_manifest = verified.manifest.as_ref().and_then(|manifest| manifest.image.as_deref());
+        let name = in_manifest.or_else(|| signed_name::id_in_comment(&signature.comment)).map(str::to_owned);
+        signed_name::check_signed_name(name.as_deref(), image.id, image.minimum).map_err(wrong)?;
+        return Ok(Some(VerifiedDocument { signed_by: Some(signature.key.to_string()), signed_as: name, ..verified }));
+    }
+    let (ids, name) = (keys.list_ids(), url_file_name(image.url));
+    Err(reject(format!(
+        "the image {} is not signed: neither {name}{MANIFEST}{SIGNATURE} nor {name}{SHA256}{SIGNATURE} exists next \
+         to it, and only images signed by {ids} are allowed; sign it with: sha256sum {name} > {name}{SHA256} && \
+         minisign -S -m {name}{SHA256}",
+        image.url
+    )))
+}
+
+fn read_unsigned(fetch: FetchDocument, image: &KnownImage) -> Option<VerifiedDocument> {
+    // If a digest is specified, only the manifest adds information.
+    let wanted = if image.digest.is_some() { &[MANIFEST][..] } else { &[MANIFEST, SHA256] };
+    wanted.iter().find_map(|suffix| {
+        let url = linux::http::append_to_path(image.url, suffix);
+        let text = fetch(&url).unwrap_or_else(|error| {
+            tracing::warn!("{error}; ignored");
+            None
+        })?;
+        read_document(suffix, &text, image).map_err(|why| tracing::warn!("{url} is ignored: {why}")).ok()
+    })
+}
+
+/// Parses a document and checks that it agrees with what is known.
+fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<VerifiedDocument, String> {
+    let manifest = match suffix {
+        MANIFEST => Some(ImageManifest::parse(text)?),
+        _ => None,
+    };
+    let digest = match &manifest {
+        Some(manifest) => manifest.digest.clone(),
+        None => parse_sha256_file(text, url_file_name(image.url))?,
+    };
+    if let (Some(manifest), Some(size)) = (&manifest, image.size_bytes)
+        && manifest.size_bytes != size
+    {
+        return Err(format!("it is for an image of {} bytes, but the server's image has {size}", manifest.size_bytes));
+    }
+    match image.digest {
+        Some(given) if given.kind != DigestKind::Sha256 => Err(format!(
+            "it has {digest}, but the specified digest is {given}; specify the sha256, so that they can be compared"
+        )),
+        Some(given) if *given != digest => Err(format!("it has {digest}, but the specified digest is {given}")),
+        _ => Ok(VerifiedDocument { digest, manifest: manifest.map(Arc::new), signed_by: None, signed_as: None }),
+    }
+}
+
+fn parse_sha256_file(text: &[u8], image: &str) -> Result<Digest, String> {
+    let text = std::str::from_utf8(text).map_err(|_| "it is not text".to_owned())?;
+    format!("sha256:{}", find_checksum(text, image)?).parse()
+}
+
+/// Returns the sum from the output of `sha256sum` or `md5sum`: that on the image's line, or on the only line, which may
+/// be bare.
+///
+/// # Errors
+/// Returns an error if there are several lines and none is for the image.
+pub fn find_checksum<'a>(text: &'a str, image: &str) -> Result<&'a str, String> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let lines: Vec<_> =
+        lines.map(|line| line.trim_start().split_once([' ', '\t']).unwrap_or((line.trim(), ""))).collect();
+    let named = |(_, file): &&(&str, &str)| file.trim_start_matches([' ', '*']).rsplit('/').next() == Some(image);
+    match (lines.iter().find(named), &lines[..]) {
+        // sha256sum(1) begins a line with a backslash when the file's name has one.
+        (Some((sum, _)), _) | (None, [(sum, _)]) => Ok(sum.trim_start_matches('\\')),
+        _ => Err(format!("no line for {image} found; expected is the output of sha256sum")),
+    }
+}
+
+/// Returns the URL of the signature of a document.
+pub fn signature_url(url: &str) -> String {
+    linux::http::append_to_path(url, SIGNATURE)
+}
+
+fn url_file_name(url: &str) -> &str {
+    let path = &url[..url.find(['?', '#']).unwrap_or(url.len())];
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn configuration_error(text: String) -> Error {
+    Error::new(Phase::Settings, text)
+}
+
+fn reject(text: String) -> Error {
+    Error::refusal(Phase::Image, text)
+}
+
+#[cfg(test)]
+mod tests;

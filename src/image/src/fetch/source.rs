@@ -1,0 +1,94 @@
+//! Source of an image: as requested by the allocation, and as resolved.
+
+use super::manifest::ImageManifest;
+use super::signature::SignatureKeys;
+use super::signed_name::MinimumVersions;
+use crate::pipeline::{Digest, DigestKind};
+use common::error::{Error, Phase, Result};
+use model::boot_contents::BootContents;
+use model::registry_auth::{PullSecret, SecretText};
+use std::sync::Arc;
+
+/// Image as requested by the allocation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageSource {
+    /// `http://`, `https://`, `file://` or `oci://HOST/REPOSITORY:TAG`.
+    pub url: String,
+    /// Id of the image in the allocation. An image that is signed with another id is rejected.
+    pub id: Option<String>,
+    /// URLs of mirrors with the same bytes, in the order in which they are tried.
+    pub mirrors: Vec<String>,
+    /// Digest of the image; for an OCI image, of its manifest. If there is none, it is read from the files next to the
+    /// image. See [`parse_given_digest`].
+    pub digest: Option<Digest>,
+    /// Credentials of registries.
+    pub pull_secrets: Vec<PullSecret>,
+    /// Trusted signature keys. With any key a signature is required.
+    pub keys: SignatureKeys,
+    /// Oldest signed versions that are allowed.
+    pub minimum: MinimumVersions,
+}
+
+/// Parses the digest of the image at `url` from an allocation or the command line: `sha256:HEX` or `sha512:HEX`. Blank
+/// text means none.
+///
+/// # Errors
+/// Returns an error if it is not a digest, or is md5.
+pub fn parse_given_digest(text: Option<&str>, url: &str) -> Result<Option<Digest>> {
+    let refused = |why: String| Error::refusal(Phase::Image, format!("{url}: {why}"));
+    let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
+    let digest: Digest = text.parse().map_err(refused)?;
+    match digest.kind {
+        DigestKind::Md5 => {
+            Err(refused("md5 digests can be forged and are not supported; specify the sha256".to_owned()))
+        }
+        DigestKind::Sha256 | DigestKind::Sha512 => Ok(Some(digest)),
+    }
+}
+
+/// Resolved image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(Default))]
+pub struct ResolvedImage {
+    pub url: String,
+    /// Digest of the whole image; for an OCI image, of its manifest.
+    pub digest: Digest,
+    /// One part, or the layers of an OCI image, lowest first.
+    pub parts: Vec<ImagePart>,
+    /// Whether whiteouts of a part remove what earlier parts contain.
+    pub layered: bool,
+    /// Id of the key of the verified signature.
+    pub signed_by: Option<String>,
+    /// Id of the image, if the signature covers one.
+    pub signed_as: Option<String>,
+}
+
+/// One stream of bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(Default))]
+pub struct ImagePart {
+    pub url: String,
+    pub mirrors: Vec<String>,
+    pub size_bytes: Option<u64>,
+    pub etag: Option<String>,
+    /// Digest of the stream as served.
+    pub digest: Digest,
+    /// Value of the `Authorization` header, if one is required.
+    pub authorization: Option<SecretText>,
+    /// Credentials to get another value when this one has expired.
+    pub pull_secret: Option<PullSecret>,
+    /// Digests of its pieces, by which data is verified before it is passed on.
+    pub manifest: Option<Arc<ImageManifest>>,
+}
+
+impl ResolvedImage {
+    /// Returns the boot-related contents listed in the manifest.
+    pub fn contents(&self) -> Option<&BootContents> {
+        self.parts.first()?.manifest.as_ref()?.contents.as_ref()
+    }
+
+    /// Returns the size of all parts; `None` if one is unknown.
+    pub fn size_bytes(&self) -> Option<u64> {
+        self.parts.iter().map(|part| part.size_bytes).sum()
+    }
+}

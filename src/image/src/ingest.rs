@@ -1,0 +1,132 @@
+//! An image on its way to the target: connects the download to the pipeline, and its output to a directory or a disk.
+//! This file has what both have in common: the start, and the limit on restarts.
+
+mod disk;
+mod qcow2;
+mod tree;
+
+use super::fetch::{FetchRetryPolicy, ImagePart, ResolvedImage, open_source};
+use super::pipeline::{Download, HoldFile, PayloadKind, PipelineReader};
+use super::tree::{FileConflicts, check_beginning};
+use common::error::{Context, Error, Phase, Result};
+use linux::http;
+use model::install_report::{HiddenFiles, ImageTransferFigures, StageShare, TransferProgress};
+use reqwest::blocking::Client;
+use std::io;
+use std::time::Duration;
+
+/// Maximum number of starts. An image may change during the download once or twice, but not forever.
+const MOST_STARTS: u32 = 3;
+
+/// Results of a burn.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct BurnResult {
+    /// Bytes as served.
+    pub bytes: u64,
+    /// Decompressed size of the tar or the disk image.
+    pub tar_bytes: u64,
+    pub entries: u64,
+    /// Number of times that the connection was resumed.
+    pub resumed: u32,
+    /// One for each mount point in [`super::MountsBelow::hidden`].
+    pub hidden: Vec<HiddenFiles>,
+    pub conflicts: FileConflicts,
+    /// Load of each stage.
+    pub shares: Vec<StageShare>,
+}
+
+impl BurnResult {
+    /// Returns the figures for the report.
+    pub fn to_figures(&self, took: Duration) -> ImageTransferFigures {
+        ImageTransferFigures { bytes: self.bytes, seconds: took.as_secs_f64(), shares: self.shares.clone() }
+    }
+}
+
+/// An image being downloaded: from its creation on, its first bytes are fetched until the buffers are full.
+pub struct IncomingImage {
+    pub(super) reached: ResolvedImage,
+    pub(super) client: Client,
+    pub(super) pace: FetchRetryPolicy,
+    pub(super) plain: PayloadKind,
+    /// Download of the first part, until it is burned.
+    pub(super) first: Option<Download>,
+    /// Whether the content below the root belongs to another owner.
+    pub(super) among_others: bool,
+}
+
+type WatchProgress<'a> = &'a (dyn Fn(TransferProgress) + Sync);
+
+enum BurnOutcome {
+    Whole(BurnResult),
+    StartOver { why: String, resumed: u32 },
+}
+
+impl IncomingImage {
+    /// Starts the download. `plain` is the expected content: a tree of files, or a disk.
+    ///
+    /// # Errors
+    /// Returns an error if TLS cannot be set up, or the worker cannot be started.
+    pub fn start(reached: ResolvedImage, plain: PayloadKind) -> Result<IncomingImage> {
+        IncomingImage::start_at_pace(reached, plain, FetchRetryPolicy::default())
+    }
+
+    pub(super) fn start_at_pace(
+        reached: ResolvedImage,
+        plain: PayloadKind,
+        pace: FetchRetryPolicy,
+    ) -> Result<IncomingImage> {
+        let client = http::new_streaming_client(pace.stall)?;
+        let mut incoming = IncomingImage { reached, client, pace, plain, first: None, among_others: false };
+        incoming.first = incoming.reached.parts.first().map(|part| incoming.start_download(part, None)).transpose()?;
+        Ok(incoming)
+    }
+
+    fn start_download(&self, part: &ImagePart, held_in: Option<HoldFile>) -> Result<Download> {
+        let feed = open_source(&self.client, part, &self.pace);
+        let arriving = Download::start(feed, &part.digest, self.plain, held_in);
+        arriving.context(Phase::Image, || format!("start the worker that decodes {}", part.url))
+    }
+
+    /// Rejects a raw disk image if a tree of files is expected, by the first bytes of the image and before anything is
+    /// written. Waits for those bytes.
+    ///
+    /// # Errors
+    /// Returns an error if the image has another type, or its beginning cannot be fetched.
+    pub fn require_tree(&mut self) -> Result<()> {
+        self.check_beginning(&check_beginning)
+    }
+
+    /// Checks the beginning of the image; `check` returns why the image is rejected.
+    fn check_beginning(&mut self, check: &dyn Fn(&mut PipelineReader) -> io::Result<Result<(), String>>) -> Result<()> {
+        let mut start = 1;
+        loop {
+            let (Some(first), Some(part)) = (&mut self.first, self.reached.parts.first()) else { return Ok(()) };
+            let checked = check(&mut first.reader);
+            match (checked, first.told.start_over()) {
+                (Ok(checked), _) => {
+                    let refused = |why: String| Error::refusal(Phase::Image, format!("{}: {why}", part.url));
+                    return checked.map_err(refused);
+                }
+                // The image has changed during the check.
+                (Err(_), Some(why)) => {
+                    start = self.next_start(start, &why)?;
+                    self.first = Some(self.start_download(part, None)?);
+                }
+                (Err(error), None) => {
+                    return Err(error).context(Phase::Image, || format!("check the beginning of {}", part.url));
+                }
+            }
+        }
+    }
+
+    /// Returns the number of the next start, if another one is allowed.
+    fn next_start(&self, start: u32, why: &str) -> Result<u32> {
+        let url = &self.reached.url;
+        if start == MOST_STARTS {
+            let text = format!("the image {url} changed or could not be resumed in {MOST_STARTS} starts: {why}");
+            return Err(Error::new(Phase::Image, text));
+        }
+        tracing::warn!("image {url}: {why}; starting over (start {} of {MOST_STARTS})", start + 1);
+        Ok(start + 1)
+    }
+}

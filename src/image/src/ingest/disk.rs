@@ -1,0 +1,91 @@
+//! Burning a raw image: from its server to the disk, with the verification in between.
+
+use super::{BurnOutcome, BurnResult, IncomingImage, WatchProgress};
+use crate::fetch::{ImagePart, ResolvedImage};
+use crate::pipeline::{Download, PipelineReader, report_progress};
+use crate::raw::{self, HEAD_BYTES, ImageRequirements, RawTarget, TargetDisk};
+use common::error::{Context, Error, Phase, Result};
+
+impl IncomingImage {
+    /// Rejects an image that is not a raw image for this disk and layout, by its first MiB and before anything is
+    /// written. Waits for those bytes.
+    ///
+    /// # Errors
+    /// Returns an error if the image does not fit, or its beginning cannot be fetched.
+    pub fn require_disk(&mut self, disk: &TargetDisk, expected: &ImageRequirements) -> Result<()> {
+        self.single_part()?;
+        self.detect_qcow2()?;
+        self.check_beginning(&|stream: &mut PipelineReader| {
+            // A copy: the worker could change the shared memory during the check.
+            let head = stream.look_ahead(HEAD_BYTES)?.to_vec();
+            Ok(raw::check_disk_image(&head, disk, expected).map_err(|why| why.to_string()))
+        })
+    }
+
+    /// Returns the only part of the image: a raw image is one stream.
+    pub(super) fn single_part(&self) -> Result<&ImagePart> {
+        let ResolvedImage { url, parts, .. } = &self.reached;
+        match parts.as_slice() {
+            [part] => Ok(part),
+            parts => {
+                let what = format!("{url} has {} layers of files and is not a raw disk image", parts.len());
+                Err(Error::refusal(Phase::Image, what))
+            }
+        }
+    }
+
+    /// Streams the image to a whole disk. Until the image is verified, the disk's first MiB and last sector are zero.
+    ///
+    /// # Errors
+    /// Returns the first error of download, decoder, write and digest, or an error if the image does not fit the disk.
+    /// The disk is not bootable then.
+    pub fn burn_to_disk(
+        mut self,
+        target: &RawTarget,
+        expected: &ImageRequirements,
+        watch: WatchProgress,
+    ) -> Result<BurnResult> {
+        let (mut start, mut resumed) = (1, 0);
+        loop {
+            let first = self.first.take();
+            let part = self.single_part()?;
+            let arriving = first.map_or_else(|| self.start_download(part, None), Ok)?;
+            let (why, before) = match burn_disk_once(arriving, part, target, expected, watch)? {
+                BurnOutcome::Whole(burned) => return Ok(BurnResult { resumed: burned.resumed + resumed, ..burned }),
+                BurnOutcome::StartOver { why, resumed } => (why, resumed),
+            };
+            start = self.next_start(start, &why)?;
+            resumed += before + 1;
+        }
+    }
+}
+
+fn burn_disk_once(
+    arriving: Download,
+    part: &ImagePart,
+    target: &RawTarget,
+    expected: &ImageRequirements,
+    watch: WatchProgress,
+) -> Result<BurnOutcome> {
+    arriving.restart();
+    let Download { reader, digest, told, stages, .. } = arriving;
+    let held_back = report_progress(&told, part.size_bytes, watch, || raw::write_image(reader, target, expected));
+    if let Some(why) = told.start_over() {
+        return Ok(BurnOutcome::StartOver { why, resumed: told.resumed() });
+    }
+    let onto = || format!("write {} to {}", part.url, target.disk.name);
+    let held_back = held_back.context(Phase::Image, onto)?;
+    let digest = digest.join().context(Phase::Image, || format!("digest of {}", part.url))?;
+    if digest != part.digest {
+        let (ImagePart { url, digest: promised, .. }, first) = (part, HEAD_BYTES >> 20);
+        let text = format!(
+            "digest mismatch for {url}: expected {promised}, got {digest}; the first {first} MiB of {} remain zero",
+            target.disk.name
+        );
+        return Err(Error::new(Phase::Image, text));
+    }
+    let tar_bytes = held_back.bytes;
+    held_back.release().context(Phase::Image, onto)?;
+    let (bytes, resumed, shares) = (told.bytes(), told.resumed(), stages.shares());
+    Ok(BurnOutcome::Whole(BurnResult { bytes, tar_bytes, resumed, shares, ..BurnResult::default() }))
+}

@@ -1,0 +1,193 @@
+//! Conversion of a qcow2 on its way to a disk. Whether an image is a qcow2 that can be converted as a stream is checked
+//! before anything is written.
+
+use super::IncomingImage;
+use crate::fetch::{ImagePart, RangeReader};
+use crate::pipeline::{Download, PayloadKind, StreamSource};
+use crate::qcow2::{HEAD_BYTES, MAGIC};
+use common::error::{Context, Error, Phase, Result};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io::{self, Cursor, Read};
+use std::ops::{Range, RangeInclusive};
+
+/// Maximum length of the worker's list of tables. The listed ranges are fetched, and the list is not used for anything
+/// else.
+const MOST_LIST_BYTES: u64 = 64 << 10;
+const TABLE_BYTES: RangeInclusive<u64> = 512..=2 << 20;
+
+impl IncomingImage {
+    /// Switches to conversion if the image is a qcow2.
+    pub(super) fn detect_qcow2(&mut self) -> Result<()> {
+        let found = Cell::new(false);
+        self.check_beginning(&|stream| {
+            found.set(stream.look_ahead(MAGIC.len())? == MAGIC);
+            Ok(Ok(()))
+        })?;
+        if !found.get() {
+            return Ok(());
+        }
+        let part = self.single_part()?.clone();
+        let is_packed = self.first.take().is_some_and(|first| !first.told.beginning().starts_with(&MAGIC));
+        if is_packed {
+            let why = "it is a qcow2 that is compressed again; provide the qcow2 itself, or convert it to a raw \
+                       image with `drophammer image pack`";
+            return Err(Error::refusal(Phase::Image, format!("{}: {why}", part.url)));
+        }
+        self.reject_unordered(&part)?;
+        self.plain = PayloadKind::Qcow2;
+        self.first = Some(self.start_download(&part, None)?);
+        Ok(())
+    }
+
+    fn reject_unordered(&self, part: &ImagePart) -> Result<()> {
+        let ranges = RangeReader::new(&self.client, part, &self.pace);
+        let head = ranges.read(0..HEAD_BYTES as u64)?;
+        let list = self.query_worker(part, PayloadKind::Qcow2Head, RangeSource::new(head.clone(), None))?;
+        let length = (head.len() as u64).to_be_bytes();
+        let pieces = RangeSource::new([&length[..], &head].concat(), Some((ranges, parse_table_list(&list)?)));
+        self.query_worker(part, PayloadKind::Qcow2Tables, pieces).map(drop)
+    }
+
+    /// Returns the worker's answer to the given data.
+    fn query_worker(&self, part: &ImagePart, plain: PayloadKind, pieces: RangeSource) -> Result<Vec<u8>> {
+        let looking = || format!("check the tables of {}", part.url);
+        let arriving = Download::start(Box::new(pieces), &part.digest, plain, None).context(Phase::Image, looking)?;
+        let mut answer = Vec::new();
+        match arriving.reader.take(MOST_LIST_BYTES).read_to_end(&mut answer) {
+            Ok(_) => Ok(answer),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(Error::refusal(Phase::Image, format!("{}: {error}", part.url)))
+            }
+            Err(error) => Err(error).context(Phase::Image, looking),
+        }
+    }
+}
+
+/// Parses the worker's list: the length of each table, followed by the offset of each.
+fn parse_table_list(list: &[u8]) -> Result<VecDeque<Range<u64>>> {
+    let mut numbers = list.as_chunks::<8>().0.iter().map(|number| u64::from_be_bytes(*number));
+    let length = numbers.next().filter(|length| TABLE_BYTES.contains(length));
+    let length = length.ok_or_else(|| Error::new(Phase::Image, "the worker returned an invalid list of tables"))?;
+    Ok(numbers.map(|at| at..at.saturating_add(length)).collect())
+}
+
+/// Bytes in memory, followed by ranges of the image.
+struct RangeSource {
+    current: Cursor<Vec<u8>>,
+    left: Option<(RangeReader, VecDeque<Range<u64>>)>,
+}
+
+impl RangeSource {
+    fn new(first: Vec<u8>, left: Option<(RangeReader, VecDeque<Range<u64>>)>) -> RangeSource {
+        RangeSource { current: Cursor::new(first), left }
+    }
+}
+
+impl Read for RangeSource {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let got = self.current.read(buf)?;
+            if got > 0 || buf.is_empty() {
+                return Ok(got);
+            }
+            let Some((ranges, left)) = &mut self.left else { return Ok(0) };
+            let Some(range) = left.pop_front() else { return Ok(0) };
+            self.current = Cursor::new(ranges.read(range).map_err(io::Error::other)?);
+        }
+    }
+}
+
+impl StreamSource for RangeSource {
+    fn resumed(&self) -> u32 {
+        0
+    }
+
+    fn start_over(&self) -> Option<&str> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fetch::{ImageSource, resolve_image};
+    use crate::qcow2::tests::small;
+    use crate::raw::{ImageRequirements, RawTarget};
+    use crate::testing::{compress, noise, pace};
+    use crate::{BurnResult, Digest};
+    use linux::http;
+    use std::fs;
+    use std::path::Path;
+    use testing::http::{Act, Server};
+
+    fn burn(url: String, promised: &[u8], disk: &Path) -> Result<BurnResult> {
+        let source = ImageSource { url, digest: Some(Digest::of_bytes(promised)), ..ImageSource::default() };
+        let reached = resolve_image(&http::new_client()?, &source, &pace())?;
+        let mut incoming = IncomingImage::start_at_pace(reached, PayloadKind::AnyBytes, pace())?;
+        let (target, expected) = (RawTarget::open(&disk.to_str().unwrap().into())?, ImageRequirements::default());
+        incoming.require_disk(&target.disk, &expected)?;
+        incoming.burn_to_disk(&target, &expected, &|_| ())
+    }
+
+    /// A disk with something else on it.
+    fn disk(directory: &Path) -> std::path::PathBuf {
+        fs::write(directory.join("disk"), noise(4 << 20)).unwrap();
+        directory.join("disk")
+    }
+
+    #[test]
+    fn a_qcow2_arrives_as_the_disk_that_it_is() {
+        let (image, expected) = small();
+        let directory = tempfile::tempdir().unwrap();
+        let served = Server::start(image.clone(), |_| Act::default());
+        fs::write(directory.path().join("i.qcow2"), &image).unwrap();
+        for url in [served.url("i.qcow2"), format!("file://{}/i.qcow2", directory.path().display())] {
+            let disk = disk(directory.path());
+            let burned = burn(url, &image, &disk).unwrap();
+            assert_eq!((burned.bytes, burned.tar_bytes), (image.len() as u64, expected.len() as u64));
+            assert!(fs::read(&disk).unwrap()[..expected.len()] == expected);
+        }
+        let disk = disk(directory.path());
+        let error = burn(served.url("i"), b"another", &disk).unwrap_err();
+        assert!(!error.is_refusal() && error.to_string().contains("digest mismatch"), "{error}");
+        assert!(fs::read(&disk).unwrap()[..1 << 20].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn what_cannot_be_written_as_it_comes_is_refused_and_the_disk_is_as_it_was() {
+        let (image, _) = small();
+        let with = |at: usize, bytes: &[u8]| {
+            let mut image = image.clone();
+            image[at..at + bytes.len()].copy_from_slice(bytes);
+            image
+        };
+        let directory = tempfile::tempdir().unwrap();
+        for (image, ranges, says) in [
+            (with(8192, &4096_u64.to_be_bytes()), true, "are not in disk order"),
+            (with(40, &(1_u64 << 40).to_be_bytes()), true, "`drophammer image pack`"),
+            (with(35, &[1]), true, "is encrypted"),
+            (with(4096, &[0xff; 8]), true, "invalid table entry"),
+            (compress("zstd", &image), true, "is compressed again"),
+            (image.clone(), false, "answers 200 OK to a range request; without ranges"),
+        ] {
+            let server = Server::start(image.clone(), move |_| Act { ranges, ..Act::default() });
+            let disk = disk(directory.path());
+            let error = burn(server.url("i.qcow2"), &image, &disk).unwrap_err();
+            assert!(error.is_refusal() && error.to_string().contains(says), "{says}: {error}");
+            assert!(fs::read(&disk).unwrap() == noise(4 << 20), "{says}");
+        }
+    }
+
+    #[test]
+    fn a_qcow2_is_no_tree_of_files() {
+        let (image, _) = small();
+        let server = Server::start(image.clone(), |_| Act::default());
+        let source =
+            ImageSource { url: server.url("i"), digest: Some(Digest::of_bytes(&image)), ..ImageSource::default() };
+        let reached = resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap();
+        let error =
+            IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace()).unwrap().require_tree().unwrap_err();
+        assert!(error.to_string().contains("it is a qcow2; use a layout with image: true"), "{error}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Burning a tree of files: part by part from its servers to files below the root, and the cleanup after a failure.
+
+use super::{BurnOutcome, BurnResult, IncomingImage, MOST_STARTS, WatchProgress};
+use crate::fetch::ImagePart;
+use crate::pipeline::{Download, HoldFile, LoadAverage, ProgressMeter};
+use crate::tree::{HiddenFileCounter, MemberReceiver, MountsBelow, UnpackResult, UnpackRoot, relative_paths, untar};
+use common::error::{Context, Error, Phase, Result};
+use std::path::Path;
+use std::time::Instant;
+
+impl IncomingImage {
+    /// Marks the content below the root as belonging to another owner. An image that changes during the download then
+    /// fails, because starting over would clear the root, and whiteouts remove only files of this burn.
+    pub fn among_others(self) -> IncomingImage {
+        IncomingImage { among_others: true, ..self }
+    }
+
+    /// Streams the image to files below `root`. After a failure, nothing of it is left on filesystems made by this run.
+    /// `watch` is called a few times per second.
+    ///
+    /// Succeeds only if the server's length, the end of the compressed stream, the end blocks of the tar and the digest
+    /// all match. Nothing is synced, so a disk error may still be reported at the unmount.
+    ///
+    /// On a merged filesystem, files of the image replace files and symlinks of the same name, directories keep their
+    /// content, and nothing else is touched.
+    ///
+    /// An image that would replace existing files, or files of a lower layer, is verified before it is unpacked.
+    /// Unverified data is only written to filesystems made by this run, which are not booted before the end.
+    ///
+    /// # Errors
+    /// Returns the first error of download, decoder, tar, write and digest.
+    pub fn burn_to_root(mut self, root: &Path, beneath: &MountsBelow, watch: WatchProgress) -> Result<BurnResult> {
+        let merged = relative_paths(beneath.merged);
+        let below = UnpackRoot::open(root, merged).context(Phase::Image, || format!("open {}", root.display()))?;
+        let looked = || format!("read {}", root.display());
+        let is_others = self.among_others && !below.is_empty().context(Phase::Image, looked)?;
+        let below = if self.among_others { below.among_others() } else { below };
+        let (starts, fresh) = match is_others {
+            true => (1, Vec::new()),
+            false => {
+                (MOST_STARTS, below.record_snapshots(&relative_paths(beneath.fresh)).context(Phase::Image, looked)?)
+            }
+        };
+        let replaces = is_others || !beneath.merged.is_empty();
+        let mut resumed = 0;
+        let mut start = 1;
+        loop {
+            let burned = self.burn_parts(&below, beneath, replaces, watch);
+            let url = &self.reached.url;
+            let end = match burned {
+                Ok(BurnOutcome::Whole(burned)) => {
+                    return Ok(BurnResult { resumed: burned.resumed + resumed, ..burned });
+                }
+                Ok(BurnOutcome::StartOver { why, resumed }) if start < starts => Ok((why, resumed)),
+                Ok(BurnOutcome::StartOver { why, .. }) => {
+                    let times = if starts == 1 { String::new() } else { format!(" in {starts} starts") };
+                    let text = format!("the image {url} changed or could not be resumed{times}: {why}");
+                    Err(Error::new(Phase::Image, text))
+                }
+                Err(error) => Err(error),
+            };
+            let (why, before) = match end {
+                Ok(again) => again,
+                Err(error) => {
+                    // Verified layers without the one above them would look complete too.
+                    if let Err(why) = below.restore_snapshots(&fresh) {
+                        tracing::warn!("cannot remove the incomplete image from {}: {why}", root.display());
+                    }
+                    return Err(error);
+                }
+            };
+            start += 1;
+            tracing::warn!("image {url}: {why}; starting over (start {start} of {starts})");
+            resumed += before + 1;
+            below
+                .restore_snapshots(&fresh)
+                .context(Phase::Image, || format!("clear {} to start over", root.display()))?;
+        }
+    }
+
+    /// Returns whether each piece is verified before it is written. An unsigned manifest is only as trustworthy as its
+    /// server: its pieces may differ from those of the digest.
+    fn is_verified_by_piece(&self, part: &ImagePart) -> bool {
+        self.reached.signed_by.is_some() && part.manifest.is_some()
+    }
+
+    /// Burns all parts in order.
+    fn burn_parts(
+        &mut self,
+        root: &UnpackRoot,
+        beneath: &MountsBelow,
+        mut replaces: bool,
+        watch: WatchProgress,
+    ) -> Result<BurnOutcome> {
+        let mut counter = HiddenFileCounter::new(*beneath);
+        let (mut sum, mut average) = (BurnResult::default(), LoadAverage::default());
+        let mut meter = ProgressMeter::new(self.reached.size_bytes());
+        let mut first = self.first.take();
+        for part in &self.reached.parts {
+            let held_in = match replaces && !self.is_verified_by_piece(part) {
+                true => {
+                    let file = root.nameless_file().context(Phase::Image, || {
+                        "create a file to hold the image until \
+                                                                              it is verified"
+                    })?;
+                    Some(HoldFile { file, size_bytes: part.size_bytes })
+                }
+                false => None,
+            };
+            // If the part is held back, the data fetched for the check is fetched again.
+            let arriving = match first.take().filter(|_| held_in.is_none()) {
+                Some(first) => first,
+                None => self.start_download(part, held_in)?,
+            };
+            let began = Instant::now();
+            match burn_part(arriving, part, root, &mut counter, &mut meter, watch, self.reached.layered)? {
+                BurnOutcome::Whole(burned) => {
+                    average.add(&burned.shares, began.elapsed());
+                    add_result(&mut sum, burned);
+                }
+                start_over => return Ok(start_over),
+            }
+            // The next part replaces files of this one.
+            replaces = true;
+        }
+        (sum.hidden, sum.shares) = (counter.finish(), average.shares());
+        Ok(BurnOutcome::Whole(sum))
+    }
+}
+
+fn add_result(sum: &mut BurnResult, part: BurnResult) {
+    sum.bytes += part.bytes;
+    sum.tar_bytes += part.tar_bytes;
+    sum.entries += part.entries;
+    sum.resumed += part.resumed;
+    sum.conflicts.files += part.conflicts.files;
+    sum.conflicts.first.extend(part.conflicts.first);
+}
+
+/// Runs the pipeline of one part.
+fn burn_part(
+    arriving: Download,
+    part: &ImagePart,
+    root: &UnpackRoot,
+    counter: &mut HiddenFileCounter,
+    meter: &mut ProgressMeter,
+    watch: WatchProgress,
+    layered: bool,
+) -> Result<BurnOutcome> {
+    arriving.restart();
+    let Download { reader, line, digest, told, stages } = arriving;
+    let members = MemberReceiver::new(reader, Box::new(move |answer| line.answer(answer)));
+    let unpacked = meter.report_while(&told, watch, || untar(members, root, counter, layered, &told, &stages));
+    if let Some(why) = told.start_over() {
+        return Ok(BurnOutcome::StartOver { why, resumed: told.resumed() });
+    }
+    let unpacked = unpacked.context(Phase::Image, || format!("unpack {}", part.url))?;
+    let digest = digest.join().context(Phase::Image, || format!("digest of {}", part.url))?;
+    if digest != part.digest {
+        let text = format!("digest mismatch for {}: expected {}, got {digest}", part.url, part.digest);
+        return Err(Error::new(Phase::Image, text));
+    }
+    let UnpackResult { entries, tar_bytes, conflicts } = unpacked;
+    let (bytes, resumed, shares) = (told.bytes(), told.resumed(), stages.shares());
+    Ok(BurnOutcome::Whole(BurnResult {
+        bytes,
+        tar_bytes,
+        entries,
+        resumed,
+        conflicts,
+        shares,
+        ..BurnResult::default()
+    }))
+}

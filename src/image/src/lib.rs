@@ -1,0 +1,50 @@
+//! Streams an image from its URL to files below the target's root, or to a disk, in constant memory. Each stage is a
+//! thread:
+//!
+//! ```text
+//!  fetch            pipeline                     tree                  raw
+//! download ─┬─> digest
+//!           └─> decode ─> parse tar ─ ─ ─ ─ ─> untar ──> writers, or  write
+//!                         or qcow2
+//! ```
+//!
+//! Decoding and parsing of the tar run in a sandboxed process (`worker`). This process computes the digest and writes
+//! to files or the disk.
+//!
+//! `pipeline` has no knowledge of the others: `fetch` feeds it, `tree` and `raw` read its output, and these three do
+//! not use each other. `ingest` connects them, and this module exports what the rest of the crate uses.
+
+mod fetch;
+mod ingest;
+pub mod pack;
+mod pipeline;
+pub mod qcow2;
+pub mod raw;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+pub(crate) mod tests;
+mod tree;
+pub mod worker;
+
+pub use fetch::{
+    DIRECTORY as KEY_DIRECTORY, IN_COMMENT as NAME_IN_COMMENT, ImageManifest, ImagePart, ImageSource, MINIMUM_FILE,
+    MinimumVersions, ResolvedImage, SignatureKey, SignatureKeys, parse_given_digest, signature_url,
+};
+pub use ingest::{BurnResult, IncomingImage};
+pub use pipeline::{CompressionFormat, Digest, PayloadKind};
+pub use tree::{FileConflicts, MountsBelow};
+
+use common::error::Result;
+use linux::http;
+
+/// Resolves size, ETag and digest of an image; writes nothing.
+///
+/// # Errors
+/// Returns an error if the server does not answer or does not have the image, or no digest is available.
+pub fn resolve_image(source: &ImageSource) -> Result<ResolvedImage> {
+    fetch::resolve_image(&http::new_client()?, source, &fetch::FetchRetryPolicy::default())
+}
+
+#[cfg(test)]
+::testing::workers!(linux::process::worker::WORKER => crate::worker::run_image_worker);

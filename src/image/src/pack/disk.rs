@@ -1,0 +1,50 @@
+//! Reading a disk image to pack: raw, or qcow2, which is converted to a raw disk.
+
+use super::PackSource;
+use super::seekable_zstd::FrameWriter;
+use crate::CompressionFormat;
+use crate::qcow2::{self, HEADER_BYTES, MAGIC, Qcow2Header};
+use common::error::{Context, Error, Phase, Result};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// Magic number of bzip2, which is not supported for images.
+const BZIP2: &[u8] = b"BZh";
+
+/// Detects the type of a disk image by its first bytes.
+pub fn detect_source(source: &Path) -> Result<PackSource> {
+    let mut head = Vec::new();
+    let read = File::open(source).and_then(|file| file.take(HEADER_BYTES as u64).read_to_end(&mut head));
+    read.context(Phase::Image, || format!("read {}", source.display()))?;
+    let refused = |why: &str| Err(Error::refusal(Phase::Image, format!("{}: {why}", source.display())));
+    if head.is_empty() {
+        return refused("the file is empty");
+    }
+    let bzip2 = head.starts_with(BZIP2).then(|| "bzip2".to_owned());
+    if let Some(name) = CompressionFormat::detect(&head).map(|format| format.to_string()).or(bzip2) {
+        return refused(&format!("the file is already compressed with {name}; decompress it first"));
+    }
+    if !head.starts_with(&MAGIC) {
+        return Ok(PackSource::Raw);
+    }
+    let header = Qcow2Header::parse(&head).map(drop);
+    match header {
+        Ok(()) => Ok(PackSource::Qcow2),
+        Err(why) => refused(&why.to_string()),
+    }
+}
+
+/// Packs the file unchanged.
+pub fn pack_raw<W: Write>(source: &Path, mut frames: FrameWriter<W>) -> Result<FrameWriter<W>> {
+    let packed = File::open(source).and_then(|mut file| io::copy(&mut file, &mut frames));
+    packed.context(Phase::Image, || format!("pack {}", source.display()))?;
+    Ok(frames)
+}
+
+/// Packs the raw disk of a qcow2.
+pub fn pack_qcow2<W: Write>(source: &Path, mut frames: FrameWriter<W>) -> Result<FrameWriter<W>> {
+    let packed = File::open(source).and_then(|file| qcow2::unpack_file(&file, &mut frames));
+    packed.context(Phase::Image, || format!("pack {}", source.display()))?;
+    Ok(frames)
+}

@@ -1,0 +1,462 @@
+//! Buffers that are passed from stage to stage and reused: memory stays constant, and the slowest stage sets the pace.
+//!
+//! A [`BufferPool`] has a fixed number of buffers. A stage takes one, fills it and sends it as a [`BufferChunk`], parts of which
+//! several stages can hold without a copy. When the last of them is dropped, the buffer is free again.
+//!
+//! The buffers are in private memory, or in memory shared with another process (`shm`).
+
+use super::shm::SharedSpan;
+use super::stage_clock::StageClock;
+use std::io;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::mpsc::{self, RecvError, TryRecvError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Memory of a buffer, private or shared.
+pub enum BufferMemory {
+    Own(Vec<u8>),
+    Shared(SharedSpan),
+}
+
+impl Deref for BufferMemory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            BufferMemory::Own(bytes) => bytes,
+            BufferMemory::Shared(span) => span,
+        }
+    }
+}
+
+/// Destination of a buffer that is no longer in use.
+pub trait BufferOwner: Send + Sync {
+    fn take_back(&self, buffer: BufferMemory);
+}
+
+/// A fixed number of buffers of one size.
+#[derive(Clone)]
+pub struct BufferPool {
+    shelf: Arc<PoolShared>,
+    /// Memory that further pools can be allocated in.
+    arena: Option<Arc<Mutex<SharedSpan>>>,
+}
+
+struct PoolShared {
+    free: Mutex<FreeBuffers>,
+    returned: Condvar,
+    buffer_bytes: usize,
+}
+
+struct FreeBuffers {
+    buffers: Vec<BufferMemory>,
+    /// Number of buffers that are allocated only when they are first needed: a small image needs few.
+    unmade: usize,
+}
+
+impl BufferPool {
+    pub fn new(buffers: usize, buffer_bytes: usize) -> BufferPool {
+        BufferPool::with_buffers(Vec::new(), buffers, buffer_bytes, None)
+    }
+
+    /// Creates a pool whose buffers are in `arena`, as far as there is space.
+    pub fn in_arena(arena: SharedSpan, buffers: usize, buffer_bytes: usize) -> BufferPool {
+        BufferPool::carve_arena(&Arc::new(Mutex::new(arena)), buffers, buffer_bytes)
+    }
+
+    /// Creates another pool in the same memory.
+    pub fn create_sibling(&self, buffers: usize, buffer_bytes: usize) -> BufferPool {
+        match &self.arena {
+            Some(arena) => BufferPool::carve_arena(arena, buffers, buffer_bytes),
+            None => BufferPool::new(buffers, buffer_bytes),
+        }
+    }
+
+    fn carve_arena(arena: &Arc<Mutex<SharedSpan>>, buffers: usize, buffer_bytes: usize) -> BufferPool {
+        let mut left = arena.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut carved: Vec<_> =
+            (0..buffers).map_while(|_| left.split_front(buffer_bytes)).map(BufferMemory::Shared).collect();
+        // Buffers at the front are used first, so that memory that is never needed is never committed.
+        carved.reverse();
+        let unmade = buffers - carved.len();
+        BufferPool::with_buffers(carved, unmade, buffer_bytes, Some(arena.clone()))
+    }
+
+    fn with_buffers(
+        buffers: Vec<BufferMemory>,
+        unmade: usize,
+        buffer_bytes: usize,
+        arena: Option<Arc<Mutex<SharedSpan>>>,
+    ) -> BufferPool {
+        let free = Mutex::new(FreeBuffers { buffers, unmade });
+        BufferPool { shelf: Arc::new(PoolShared { free, returned: Condvar::new(), buffer_bytes }), arena }
+    }
+
+    /// Waits for a free buffer and returns it for filling.
+    pub fn take_buffer(&self, clock: &StageClock) -> WritableBuffer {
+        let mut free = self.shelf.lock();
+        let buffer = loop {
+            if let Some(buffer) = free.buffers.pop() {
+                break buffer;
+            }
+            if free.unmade > 0 {
+                free.unmade -= 1;
+                break BufferMemory::Own(vec![0; self.shelf.buffer_bytes]);
+            }
+            free = clock.time_wait(|| self.shelf.returned.wait(free).unwrap_or_else(PoisonError::into_inner));
+        };
+        WritableBuffer(OwnedBuffer { buffer, home: Some(self.shelf.clone()) })
+    }
+}
+
+impl PoolShared {
+    /// Locks the free list. No operation leaves it inconsistent, so a panic elsewhere does not matter.
+    fn lock(&self) -> MutexGuard<'_, FreeBuffers> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BufferOwner for PoolShared {
+    fn take_back(&self, buffer: BufferMemory) {
+        self.lock().buffers.push(buffer);
+        self.returned.notify_one();
+    }
+}
+
+struct OwnedBuffer {
+    buffer: BufferMemory,
+    /// `None` if the buffer belongs to no pool.
+    home: Option<Arc<dyn BufferOwner>>,
+}
+
+impl Drop for OwnedBuffer {
+    fn drop(&mut self) {
+        if let Some(home) = &self.home {
+            home.take_back(std::mem::replace(&mut self.buffer, BufferMemory::Own(Vec::new())));
+        }
+    }
+}
+
+/// Buffer owned by one stage. It contains old data.
+pub struct WritableBuffer(OwnedBuffer);
+
+impl WritableBuffer {
+    /// Returns the first `length` bytes as a chunk.
+    pub fn into_chunk(self, length: usize) -> BufferChunk {
+        let end = length.min(self.0.buffer.len());
+        BufferChunk { held: Arc::new(self.0), start: 0, end }
+    }
+}
+
+impl Deref for WritableBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0.buffer
+    }
+}
+
+impl DerefMut for WritableBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.0.buffer {
+            BufferMemory::Own(bytes) => bytes,
+            BufferMemory::Shared(span) => span,
+        }
+    }
+}
+
+/// Part of a filled buffer. A clone shares the buffer.
+#[derive(Clone)]
+pub struct BufferChunk {
+    held: Arc<OwnedBuffer>,
+    start: usize,
+    end: usize,
+}
+
+impl BufferChunk {
+    /// Creates a chunk of bytes that are in no pool.
+    pub fn from_vec(bytes: Vec<u8>) -> BufferChunk {
+        let end = bytes.len();
+        BufferChunk { held: Arc::new(OwnedBuffer { buffer: BufferMemory::Own(bytes), home: None }), start: 0, end }
+    }
+
+    /// Creates a chunk of a buffer that another process has filled.
+    pub fn from_shared(span: SharedSpan, home: Arc<dyn BufferOwner>) -> BufferChunk {
+        let end = span.len();
+        BufferChunk {
+            held: Arc::new(OwnedBuffer { buffer: BufferMemory::Shared(span), home: Some(home) }),
+            start: 0,
+            end,
+        }
+    }
+
+    /// Returns the span of the buffer and the range of the chunk in its region, or `None` for private memory.
+    pub fn shared_range(&self) -> Option<(&SharedSpan, Range<usize>)> {
+        match &self.held.buffer {
+            BufferMemory::Shared(span) => Some((span, span.at() + self.start..span.at() + self.end)),
+            BufferMemory::Own(_) => None,
+        }
+    }
+
+    /// Returns a part of the chunk, or `None` if the range is outside.
+    pub fn slice(&self, range: Range<usize>) -> Option<BufferChunk> {
+        let (start, end) = (self.start.checked_add(range.start)?, self.start.checked_add(range.end)?);
+        let held = self.held.clone();
+        (start <= end && end <= self.end).then_some(BufferChunk { held, start, end })
+    }
+
+    /// Takes up to `count` bytes off the front.
+    pub fn split_to(&mut self, count: usize) -> BufferChunk {
+        let end = self.start.saturating_add(count).min(self.end);
+        let front = BufferChunk { held: self.held.clone(), start: self.start, end };
+        self.start = end;
+        front
+    }
+
+    /// Returns whether both chunks are in the same buffer, so that holding both occupies only one.
+    pub fn is_same_buffer(&self, other: &BufferChunk) -> bool {
+        Arc::ptr_eq(&self.held, &other.held)
+    }
+}
+
+impl Deref for BufferChunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.held.buffer[self.start..self.end]
+    }
+}
+
+/// Message from one stage to the next.
+pub enum PipeMessage {
+    Chunk(BufferChunk),
+    End,
+    Failed(io::Error),
+}
+
+/// Sending end of a pipe. Dropping it without [`PipeSender::end`] or [`PipeSender::fail`] counts as a failure: a stage that
+/// panicked must not look like the end of the stream.
+pub struct PipeSender(SenderTarget);
+
+enum SenderTarget {
+    Stage(mpsc::SyncSender<PipeMessage>),
+    Other(Box<dyn ChunkSink>),
+}
+
+/// Receiver of chunks other than a stage of this process. It must not block: the pool limits what is in flight.
+pub trait ChunkSink: Send {
+    /// Takes a message.
+    ///
+    /// # Errors
+    /// Returns an error if the receiver is gone.
+    fn take_message(&self, message: PipeMessage) -> Result<(), ReceiverGone>;
+}
+
+/// Error of a stream that was dropped without an end.
+pub const WITHOUT_A_WORD: &str = "the previous stage ended unexpectedly";
+
+/// The next stage is gone and has reported its error elsewhere.
+#[derive(Debug)]
+pub struct ReceiverGone;
+
+/// Creates a pipe between two stages. The pool limits the memory; `depth` is only the number of chunks that can be
+/// queued.
+pub fn create_pipe(depth: usize) -> (PipeSender, PipeReceiver) {
+    let (sender, receiver) = mpsc::sync_channel(depth);
+    (
+        PipeSender(SenderTarget::Stage(sender)),
+        PipeReceiver { origin: ReceiverOrigin::Stage(receiver), early: None, ended: false },
+    )
+}
+
+impl PipeSender {
+    /// Creates a sender to a receiver that is not a stage of this process.
+    pub fn to_sink(other: Box<dyn ChunkSink>) -> PipeSender {
+        PipeSender(SenderTarget::Other(other))
+    }
+
+    /// Sends a chunk.
+    ///
+    /// # Errors
+    /// Returns an error if the receiver is gone.
+    pub fn send(&self, chunk: BufferChunk, clock: &StageClock) -> Result<(), ReceiverGone> {
+        self.send_message(PipeMessage::Chunk(chunk), clock)
+    }
+
+    /// Ends the stream successfully.
+    pub fn end(self) {
+        // If the receiver is gone, the end is not needed.
+        let _ = self.send_message(PipeMessage::End, &StageClock::default());
+    }
+
+    /// Ends the stream with an error, which the next stage receives after all chunks sent before.
+    pub fn fail(self, error: io::Error) {
+        let _ = self.send_message(PipeMessage::Failed(error), &StageClock::default());
+    }
+
+    fn send_message(&self, message: PipeMessage, clock: &StageClock) -> Result<(), ReceiverGone> {
+        let channel = match &self.0 {
+            SenderTarget::Stage(channel) => channel,
+            SenderTarget::Other(other) => return other.take_message(message),
+        };
+        match channel.try_send(message) {
+            Ok(()) => Ok(()),
+            Err(mpsc::TrySendError::Full(message)) => {
+                clock.time_wait(|| channel.send(message)).map_err(|_| ReceiverGone)
+            }
+            Err(mpsc::TrySendError::Disconnected(_)) => Err(ReceiverGone),
+        }
+    }
+}
+
+/// Source of chunks other than a stage of this process.
+pub trait ChunkSource: Send {
+    /// Returns the next chunk; `None` after the end.
+    ///
+    /// # Errors
+    /// Returns the error of the source.
+    fn next_chunk(&mut self) -> io::Result<Option<BufferChunk>>;
+}
+
+/// Receiving end of a pipe.
+pub struct PipeReceiver {
+    origin: ReceiverOrigin,
+    /// Message received by [`PipeReceiver::is_ready`], before it was requested.
+    early: Option<PipeMessage>,
+    ended: bool,
+}
+
+enum ReceiverOrigin {
+    Stage(mpsc::Receiver<PipeMessage>),
+    Other(Box<dyn ChunkSource>),
+}
+
+impl PipeReceiver {
+    /// Creates a receiver for a source that is not a stage of this process.
+    pub fn from_source(other: Box<dyn ChunkSource>) -> PipeReceiver {
+        PipeReceiver { origin: ReceiverOrigin::Other(other), early: None, ended: false }
+    }
+
+    /// Returns whether the next chunk, or the end, is available without waiting.
+    pub fn is_ready(&mut self) -> bool {
+        if let (ReceiverOrigin::Stage(channel), None) = (&self.origin, &self.early) {
+            self.early = channel.try_recv().ok();
+        }
+        self.early.is_some()
+    }
+
+    /// Returns the next chunk; `None` after the end.
+    ///
+    /// # Errors
+    /// Returns the error of the previous stage.
+    pub fn receive_chunk(&mut self, clock: &StageClock) -> io::Result<Option<BufferChunk>> {
+        if self.ended {
+            return Ok(None);
+        }
+        let channel = match &mut self.origin {
+            ReceiverOrigin::Stage(channel) => channel,
+            ReceiverOrigin::Other(other) => {
+                let chunk = clock.time_wait(|| other.next_chunk())?;
+                self.ended = chunk.is_none();
+                return Ok(chunk);
+            }
+        };
+        let message = match self.early.take().map_or_else(|| channel.try_recv(), Ok) {
+            Err(TryRecvError::Empty) => clock.time_wait(|| channel.recv()),
+            Ok(message) => Ok(message),
+            Err(TryRecvError::Disconnected) => Err(RecvError),
+        };
+        match message {
+            Ok(PipeMessage::Chunk(chunk)) => Ok(Some(chunk)),
+            Ok(PipeMessage::End) => {
+                self.ended = true;
+                Ok(None)
+            }
+            Ok(PipeMessage::Failed(error)) => Err(error),
+            Err(RecvError) => Err(io::Error::other(WITHOUT_A_WORD)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::PipelineReader;
+    use std::io::Read;
+    use std::thread;
+    use std::time::Duration;
+
+    fn chunk(pool: &BufferPool, bytes: &[u8]) -> BufferChunk {
+        let mut filling = pool.take_buffer(&StageClock::default());
+        filling[..bytes.len()].copy_from_slice(bytes);
+        filling.into_chunk(bytes.len())
+    }
+
+    #[test]
+    fn a_buffer_is_free_when_nobody_holds_a_part_of_it() {
+        // Again, where the other thread came so late that it had not to wait.
+        let waited = (1..1000).any(|milliseconds| {
+            let pool = BufferPool::new(1, 8);
+            let mut whole = chunk(&pool, b"abcdefgh");
+            let front = whole.split_to(3);
+            assert_eq!((&front[..], &whole[..]), (&b"abc"[..], &b"defgh"[..]));
+            let (clock, other) = (StageClock::default(), pool.clone());
+            thread::scope(|scope| {
+                let taking = scope.spawn(|| other.take_buffer(&clock).len());
+                drop(whole);
+                thread::sleep(Duration::from_millis(milliseconds));
+                assert!(!taking.is_finished());
+                drop(front);
+                assert_eq!(taking.join().unwrap(), 8);
+            });
+            !clock.waited().is_zero()
+        });
+        assert!(waited, "who waits for a buffer is not counted");
+    }
+
+    #[test]
+    fn many_chunks_are_one_stream_with_few_buffers() {
+        let (sender, receiver) = create_pipe(4);
+        let stage = thread::spawn(move || {
+            let (pool, clock) = (BufferPool::new(2, 10), StageClock::default());
+            for number in 0..100u8 {
+                sender.send(chunk(&pool, &[number; 10]), &clock).unwrap();
+            }
+            sender.end();
+        });
+        let mut reader = PipelineReader::new(receiver, Arc::default());
+        let mut three = [9; 3];
+        reader.read_exact(&mut three).unwrap();
+        assert_eq!((three, reader.position()), ([0; 3], 3));
+        assert_eq!(reader.take_chunk(100).unwrap().unwrap().len(), 7);
+        assert_eq!(&reader.take_chunk(4).unwrap().unwrap()[..], [1; 4]);
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+        assert_eq!((rest.len(), rest.last(), reader.position()), (986, Some(&99), 1000));
+        assert!(reader.take_chunk(1).unwrap().is_none());
+        stage.join().unwrap();
+    }
+
+    #[test]
+    fn an_error_comes_after_what_was_sent_and_silence_is_an_error() {
+        let pool = BufferPool::new(2, 10);
+        let (sender, receiver) = create_pipe(4);
+        sender.send(chunk(&pool, b"x"), &StageClock::default()).unwrap();
+        sender.fail(io::Error::other("cut"));
+        let mut bytes = Vec::new();
+        let error = PipelineReader::new(receiver, Arc::default()).read_to_end(&mut bytes).unwrap_err();
+        assert_eq!((bytes, error.to_string()), (b"x".to_vec(), "cut".to_owned()));
+
+        let (sender, receiver) = create_pipe(4);
+        drop(sender);
+        let error = PipelineReader::new(receiver, Arc::default()).read_to_end(&mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("ended unexpectedly"));
+    }
+
+    #[test]
+    fn who_sends_to_nobody_is_told() {
+        let (sender, receiver) = create_pipe(1);
+        drop(receiver);
+        assert!(sender.send(chunk(&BufferPool::new(1, 4), b"x"), &StageClock::default()).is_err());
+    }
+}

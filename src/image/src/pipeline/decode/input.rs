@@ -1,0 +1,183 @@
+//! The compressed stream with lookahead. The pieces cut from it, and what the decoders read, are parts of the fetched
+//! buffers; nothing is copied.
+
+use super::empty_input::{EmptyInputLimit, MOST_BYTES};
+use super::error::damaged_error;
+use crate::pipeline::buffer_pipe::BufferChunk;
+use crate::pipeline::reader::PipelineReader;
+use crate::pipeline::stage_clock::StageClock;
+use std::collections::VecDeque;
+use std::io::{self, BufRead, Read};
+use std::sync::Arc;
+
+pub struct CompressedInput {
+    source: PipelineReader,
+    /// Fetched chunks that have not been consumed. None of them is empty.
+    ahead: VecDeque<BufferChunk>,
+    /// Number of chunks received so far.
+    pulled: usize,
+    position: u64,
+    barren: Arc<EmptyInputLimit>,
+    failed: bool,
+}
+
+impl CompressedInput {
+    pub fn new(source: PipelineReader) -> CompressedInput {
+        CompressedInput::bounded(source, MOST_BYTES)
+    }
+
+    /// Creates an input with a limit on consecutive input bytes that produce no output.
+    pub fn bounded(source: PipelineReader, most_barren: u64) -> CompressedInput {
+        let barren = Arc::new(EmptyInputLimit::with_limit(most_barren));
+        CompressedInput { source, ahead: VecDeque::new(), pulled: 0, position: 0, barren, failed: false }
+    }
+
+    pub fn clock(&self) -> Arc<StageClock> {
+        self.source.clock()
+    }
+
+    /// Returns the counter that has to be informed of all output.
+    pub fn barren(&self) -> Arc<EmptyInputLimit> {
+        self.barren.clone()
+    }
+
+    /// Sets the clock that records waiting times from this call on.
+    pub fn count_on(&mut self, clock: Arc<StageClock>) {
+        self.source.count_on(clock);
+    }
+
+    /// Returns the number of bytes consumed.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Returns the offset at which the fetched data ends.
+    pub fn end(&self) -> u64 {
+        self.position + self.ahead.iter().map(|chunk| chunk.len() as u64).sum::<u64>()
+    }
+
+    /// Returns whether the source failed or produced no output, so that an error of a decoder is only a consequence.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    pub fn pulled(&self) -> usize {
+        self.pulled
+    }
+
+    /// Returns the number of buffers held by the lookahead.
+    pub fn held(&self) -> usize {
+        self.ahead.len()
+    }
+
+    /// Fetches one more chunk; returns `false` at the end.
+    fn pull(&mut self) -> io::Result<bool> {
+        let next = self.source.take_chunk(usize::MAX).and_then(|next| {
+            self.barren.add_input(next.as_ref().map_or(0, |chunk| chunk.len()))?;
+            Ok(next)
+        });
+        let next = next.inspect_err(|_| self.failed = true)?;
+        let more = next.is_some();
+        self.pulled += usize::from(more);
+        self.ahead.extend(next);
+        Ok(more)
+    }
+
+    /// Copies bytes at an offset ahead and returns their number, which is smaller than requested only at the end of the
+    /// stream.
+    pub fn peek(&mut self, offset: usize, into: &mut [u8]) -> io::Result<usize> {
+        let (mut skip, mut filled, mut at) = (offset, 0, 0);
+        while filled < into.len() {
+            let Some(chunk) = self.ahead.get(at) else {
+                if self.pull()? {
+                    continue;
+                }
+                break;
+            };
+            let rest = chunk.get(skip..).unwrap_or_default();
+            let count = rest.len().min(into.len() - filled);
+            into[filled..filled + count].copy_from_slice(&rest[..count]);
+            skip = skip.saturating_sub(chunk.len());
+            (filled, at) = (filled + count, at + 1);
+        }
+        Ok(filled)
+    }
+
+    /// Returns bytes at an offset ahead, or `None` if the stream ends before.
+    pub fn peek_all<const COUNT: usize>(&mut self, offset: usize) -> io::Result<Option<[u8; COUNT]>> {
+        let mut bytes = [0; COUNT];
+        let got = self.peek(offset, &mut bytes)?;
+        Ok((got == COUNT).then_some(bytes))
+    }
+
+    /// Takes the next bytes without a copy; fewer only at the end of the stream.
+    pub fn cut_off(&mut self, count: usize) -> io::Result<Vec<BufferChunk>> {
+        let (mut left, mut pieces) = (count, Vec::new());
+        while left > 0 {
+            let Some(chunk) = self.ahead.front_mut() else {
+                if self.pull()? {
+                    continue;
+                }
+                break;
+            };
+            let piece = if chunk.len() > left { Some(chunk.split_to(left)) } else { self.ahead.pop_front() };
+            left -= piece.as_ref().map_or(0, |piece| piece.len());
+            pieces.extend(piece);
+        }
+        self.position += (count - left) as u64;
+        Ok(pieces)
+    }
+
+    /// Takes the next contiguous bytes; `None` at the end of the stream.
+    pub fn take_some(&mut self) -> io::Result<Option<BufferChunk>> {
+        let count = self.fill_buf()?.len();
+        Ok(self.cut_off(count)?.pop())
+    }
+
+    /// Skips skippable frames, which zstd and lz4 have in common. pzstd writes one before each frame. They contain
+    /// nothing of the image.
+    pub fn skip_skippable_frames(&mut self) -> io::Result<()> {
+        while let Some([0x50..=0x5f, 0x2a, 0x4d, 0x18, a, b, c, d]) = self.peek_all::<8>(0)? {
+            let mut left = 8 + u64::from(u32::from_le_bytes([a, b, c, d]));
+            while left > 0 {
+                let got = self.fill_buf()?.len();
+                if got == 0 {
+                    let position = self.position;
+                    return Err(damaged_error(format!(
+                        "the image ends in a skippable frame, at byte {position}: it is truncated"
+                    )));
+                }
+                let skipped = (got as u64).min(left);
+                self.consume(skipped as usize);
+                left -= skipped;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BufRead for CompressedInput {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.ahead.is_empty() {
+            self.pull()?;
+        }
+        Ok(self.ahead.front().map(|chunk| &chunk[..]).unwrap_or_default())
+    }
+
+    fn consume(&mut self, amount: usize) {
+        let Some(chunk) = self.ahead.front_mut() else { return };
+        self.position += chunk.split_to(amount).len() as u64;
+        // Release the buffer at once: the download may need it.
+        if chunk.is_empty() {
+            self.ahead.pop_front();
+        }
+    }
+}
+
+impl Read for CompressedInput {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let got = self.fill_buf()?.read(buf)?;
+        self.consume(got);
+        Ok(got)
+    }
+}

@@ -1,0 +1,117 @@
+//! Output of the decoder threads, restored to stream order.
+
+use super::CompressionFormat;
+use super::empty_input::EmptyInputLimit;
+use super::lz4_blocks::{ContentSum, ContentTrailer};
+use crate::pipeline::buffer_pipe::{BufferChunk, PipeSender, WritableBuffer};
+use crate::pipeline::stage_clock::StageClock;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+
+/// Item of the output. Items are numbered consecutively.
+pub enum DecodedItem {
+    Content(BufferChunk),
+    /// Start of an lz4 frame whose content is checksummed. The buffer is a slot that is released when this item is
+    /// sent.
+    Begins(ContentSum, WritableBuffer),
+    /// End of an lz4 frame, at this offset of the compressed stream.
+    Ends(ContentTrailer, u64),
+    End(io::Result<()>),
+}
+
+pub struct OrderedOutput {
+    order: Mutex<PendingItems>,
+    stopped: AtomicBool,
+}
+
+struct PendingItems {
+    /// `None` after the end, or after the receiver was dropped.
+    sender: Option<PipeSender>,
+    next: u64,
+    /// Items whose turn has not come.
+    early: BTreeMap<u64, DecodedItem>,
+    sum: Option<ContentSum>,
+    barren: Arc<EmptyInputLimit>,
+}
+
+impl OrderedOutput {
+    pub fn new(sender: PipeSender, barren: Arc<EmptyInputLimit>) -> OrderedOutput {
+        let order = PendingItems { sender: Some(sender), next: 0, early: BTreeMap::new(), sum: None, barren };
+        OrderedOutput { order: Mutex::new(order), stopped: AtomicBool::new(false) }
+    }
+
+    /// Returns whether nothing more is sent, after an error or after the receiver was dropped.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Sends the item if it is the next one, and those that waited for it. A thread that comes meanwhile waits: the
+    /// next stage is the slower one then, so there is nothing to gain.
+    pub fn put_item(&self, number: u64, item: DecodedItem, clock: &StageClock) {
+        let mut order = match self.order.try_lock() {
+            Ok(order) => order,
+            Err(TryLockError::WouldBlock) => {
+                clock.time_wait(|| self.order.lock().unwrap_or_else(PoisonError::into_inner))
+            }
+            Err(TryLockError::Poisoned(order)) => order.into_inner(),
+        };
+        order.early.insert(number, item);
+        loop {
+            let next = order.next;
+            let Some(item) = order.early.remove(&next) else { break };
+            order.next += 1;
+            order.send_item(item, clock);
+        }
+        if order.sender.is_none() {
+            self.close(&mut order);
+        }
+    }
+
+    /// Stops the output after a panic, so that the next stage gets an error and no thread waits for the missing part.
+    pub fn abandon(&self) {
+        self.close(&mut self.order.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn close(&self, order: &mut PendingItems) {
+        order.sender = None;
+        // Other threads may be waiting for the buffers of these items.
+        order.early.clear();
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+impl PendingItems {
+    fn send_item(&mut self, item: DecodedItem, clock: &StageClock) {
+        let Some(sender) = &self.sender else { return };
+        let end = match item {
+            DecodedItem::Content(chunk) => {
+                if let Some(sum) = &mut self.sum {
+                    sum.add(&chunk);
+                }
+                self.barren.add_output(chunk.len());
+                if !chunk.is_empty() && sender.send(chunk, clock).is_err() {
+                    self.sender = None;
+                }
+                return;
+            }
+            DecodedItem::Begins(sum, turn) => {
+                drop(turn);
+                self.sum = Some(sum);
+                return;
+            }
+            DecodedItem::Ends(promise, position) => {
+                let checked = self.sum.take().map_or(Ok(()), |sum| sum.check(&promise));
+                let Err(fault) = checked else { return };
+                Err(fault.into_io_error(CompressionFormat::Lz4, position))
+            }
+            DecodedItem::End(end) => end,
+        };
+        match (self.sender.take(), end) {
+            (Some(sender), Ok(())) => sender.end(),
+            (Some(sender), Err(error)) => sender.fail(error),
+            (None, _) => {}
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Each format whole, in parts, cut, damaged and followed by something; by one thread and by several.
+
+mod barren;
+mod cli;
+mod forge;
+mod fuzz;
+mod property;
+
+use super::*;
+use crate::pipeline::buffer_pipe::{BufferChunk, create_pipe};
+use crate::testing::{Tar, compress, noise, peak_kib, source};
+use std::io::{self, Read, Write};
+
+const FORMATS: [&str; 4] = ["zstd", "lz4", "gzip", "xz"];
+
+/// How the stream arrives, and who decodes it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub threads: usize,
+    /// Of each fetched buffer, and of those of the pool.
+    pub buffer_bytes: usize,
+    pub plain: PayloadKind,
+}
+
+pub(super) const ONE: How = How { threads: 1, buffer_bytes: 1 << 19, plain: PayloadKind::Tar };
+pub(super) const SEVERAL: How = How { threads: 3, ..ONE };
+/// So that every border falls between two buffers once.
+const SMALL: How = How { buffer_bytes: 7, ..ONE };
+const SMALL_SEVERAL: How = How { buffer_bytes: 7, ..SEVERAL };
+const EACH: [How; 4] = [ONE, SEVERAL, SMALL, SMALL_SEVERAL];
+
+/// Decodes while `read` reads what comes out.
+pub(super) fn through<T>(source: PipelineReader, how: How, read: impl FnOnce(PipelineReader) -> T) -> T {
+    through_input(CompressedInput::new(source), how, read)
+}
+
+fn through_input<T>(input: CompressedInput, how: How, read: impl FnOnce(PipelineReader) -> T) -> T {
+    let (sender, receiver) = create_pipe(4);
+    let pool = BufferPool::new(4, how.buffer_bytes.max(100));
+    let stages = StageClocks::start();
+    thread::scope(|scope| {
+        scope.spawn(|| decode_with(how.threads, input, how.plain, no_disk, &pool, &stages, sender));
+        read(PipelineReader::new(receiver, std::sync::Arc::default()))
+    })
+}
+
+/// As whoever wants a tree of files has it.
+fn no_disk(start: &[u8]) -> io::Result<()> {
+    if start.ends_with(&[0x55, 0xaa]) { Err(damaged_error("it is a disk")) } else { Ok(()) }
+}
+
+pub(super) fn decoded(bytes: &[u8], how: How) -> io::Result<Vec<u8>> {
+    decoded_from(source(bytes, how.buffer_bytes, Ok(())), how)
+}
+
+fn decoded_from(source: PipelineReader, how: How) -> io::Result<Vec<u8>> {
+    through(source, how, all)
+}
+
+fn all(mut reader: PipelineReader) -> io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    reader.read_to_end(&mut out).map(|_| out)
+}
+
+#[track_caller]
+fn refused(bytes: &[u8], how: How) -> String {
+    decoded(bytes, how).expect_err(&format!("{how:?}")).to_string()
+}
+
+fn content() -> Vec<u8> {
+    [noise(200_000), vec![7; 300_000]].concat()
+}
+
+fn skippable(content: &[u8]) -> Vec<u8> {
+    [&[0x53, 0x2a, 0x4d, 0x18][..], &(content.len() as u32).to_le_bytes(), content].concat()
+}
+
+#[test]
+fn each_format_comes_back_as_it_was_and_frames_join() {
+    for format in FORMATS {
+        for how in EACH {
+            let one = compress(format, &content());
+            assert!(decoded(&one, how).unwrap() == content(), "{format} {how:?}");
+            let two = [one.clone(), compress(format, b"tail")].concat();
+            assert!(decoded(&two, how).unwrap() == [content(), b"tail".to_vec()].concat(), "{format} {how:?}");
+            let small: Vec<u8> = (0..100_u8).flat_map(|number| compress(format, &[number; 3])).collect();
+            assert!(decoded(&small, how).unwrap() == (0..100).flat_map(|number| [number; 3]).collect::<Vec<u8>>());
+            let empty = [compress(format, b""), compress(format, b""), compress(format, b"x"), compress(format, b"")];
+            assert_eq!(decoded(&empty.concat(), how).unwrap(), b"x", "{format} {how:?}");
+        }
+    }
+}
+
+#[test]
+fn skippable_frames_hold_nothing_of_the_image() {
+    for (format, how) in ["zstd", "lz4"].into_iter().flat_map(|format| EACH.map(|how| (format, how))) {
+        let frame = compress(format, b"image");
+        let (skip, empty) = (skippable(b"abc"), skippable(b""));
+        let stream = [&skip[..], &empty, &frame, &skip, &skip, &frame, &empty, &skip].concat();
+        assert_eq!(decoded(&stream, how).unwrap(), b"imageimage");
+        for length in 8..skip.len() {
+            let error = refused(&[&frame[..], &skip[..length]].concat(), how);
+            assert!(error.contains("ends in a skippable frame"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_anywhere_is_called_a_cut() {
+    for (format, how) in FORMATS.into_iter().flat_map(|format| EACH.map(|how| (format, how))) {
+        let small = compress(format, b"some text, some text, some text");
+        for length in 6..small.len() {
+            let error = refused(&small[..length], how);
+            assert!(error.contains("it is truncated"), "{format} {length}/{}: {error}", small.len());
+            // After a whole frame.
+            let error = refused(&[&small, &small[..length]].concat(), how);
+            assert!(error.contains("it is truncated"), "{format} {length}/{}: {error}", small.len());
+            assert!(error.contains(&format!("after byte {}", small.len() + length)), "{format} {length}: {error}");
+        }
+    }
+    for (format, how) in FORMATS.into_iter().flat_map(|format| [ONE, SEVERAL].map(|how| (format, how))) {
+        let large = compress(format, &content());
+        for length in [large.len() / 2, large.len() - 4, large.len() - 1] {
+            assert!(refused(&large[..length], how).contains("it is truncated"), "{format} {length}");
+        }
+    }
+}
+
+#[test]
+fn an_lz4_stream_cut_between_two_blocks_is_cut() {
+    let stream = compress("lz4", &content());
+    let block_at = |at: usize| u32::from_le_bytes(stream[at..at + 4].try_into().unwrap()) & 0x7fff_ffff;
+    let header = 7;
+    let second = header + 4 + block_at(header) as usize;
+    assert!(block_at(second) > 0, "the test needs two blocks");
+    for how in EACH {
+        let error = refused(&stream[..second], how);
+        assert!(error.contains("lz4 stream ends in the middle"), "{error}");
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_found_by_the_checksum() {
+    for (format, how) in FORMATS.into_iter().flat_map(|format| EACH.map(|how| (format, how))) {
+        let mut stream = compress(format, &content());
+        let middle = stream.len() / 3;
+        stream[middle] ^= 0x10;
+        let error = refused(&stream, how);
+        assert!(error.contains(&format!("the {format} stream is damaged near byte")), "{error}");
+        assert!(error.to_lowercase().contains("checksum"), "{error}");
+    }
+}
+
+#[test]
+fn what_follows_the_end_is_an_error_of_its_own() {
+    for (format, how) in FORMATS.into_iter().flat_map(|format| EACH.map(|how| (format, how))) {
+        let other = if format == "zstd" { "gzip" } else { "zstd" };
+        for tail in [&b"\0"[..], b"\0\0\0\0\0", b"<html>", &compress(other, b"x")] {
+            let error = refused(&[&compress(format, b"image")[..], tail].concat(), how);
+            assert!(error.contains(&format!("data follows the end of the {format} stream")), "{error}");
+        }
+    }
+}
+
+#[test]
+fn unknown_compression_is_named_by_its_first_bytes() {
+    for (bytes, says) in [
+        (&b"BZh91AY&SY"[..], "begins with 42 5a 68 39;"),
+        (b"etc/hosts\0\0\0", "begins with 65 74 63 2f;"),
+        (b"\x02\x21\x4c\x18", "begins with 02 21 4c 18;"),
+        (b"\xfd7zX", "begins with fd 37 7a 58;"),
+        (b"\x1f", "begins with 1f;"),
+        (&[0; 4096], "begins with 00 00 00 00;"),
+        (b"", "the image is empty"),
+    ] {
+        for how in EACH {
+            let error = refused(bytes, how);
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}
+
+#[test]
+fn an_uncompressed_disk_is_called_one_where_a_tree_is_wanted() {
+    // GRUB's boot sector, with one partition, is all that is looked at.
+    let disk = [&[0xeb, 0x63, 0x90][..], &[0; 447], &[0x83], &[0; 59], &[0x55, 0xaa], &[0; 4096]].concat();
+    for how in EACH {
+        let error = refused(&disk, how);
+        assert!(error.contains("it is a disk"), "{error}");
+    }
+    assert!(decoded(&disk, How { plain: PayloadKind::AnyBytes, ..ONE }).unwrap() == disk);
+}
+
+#[test]
+fn a_plain_tar_is_known_by_its_first_header() {
+    let gnu = Tar::new().file("etc/hosts", b"localhost").end();
+    let header = |change: fn(&mut tar::Header)| {
+        let mut header = tar::Header::new_old();
+        header.as_old_mut().name[0] = b'a';
+        header.set_size(0);
+        header.set_cksum();
+        change(&mut header);
+        [&header.as_bytes()[..], &[0; 1024]].concat()
+    };
+    let old = header(|_| ());
+    for (tar, how) in [gnu, old].iter().flat_map(|tar| EACH.map(|how| (tar, how))) {
+        assert!(decoded(tar, how).unwrap() == *tar, "{how:?}");
+        assert!(refused(&tar[..511], how).contains("unknown compression"));
+    }
+    for other in
+        [header(|header| header.as_old_mut().size[0] ^= 1), header(|header| header.as_old_mut().cksum = [0; 8])]
+    {
+        assert!(refused(&other, ONE).contains("unknown compression"));
+    }
+}
+
+#[test]
+fn any_bytes_go_through_where_the_caller_takes_them() {
+    for how in EACH.map(|how| How { plain: PayloadKind::AnyBytes, ..how }) {
+        for bytes in [&noise(100_000)[..], &[0; 5000], b"x", &[0xfd, b'7', b'z', b'X', b'Z', 1], &[0x28, 0xb5, 0x2f]] {
+            assert!(decoded(bytes, how).unwrap() == bytes, "{how:?}");
+        }
+        for format in FORMATS {
+            assert!(decoded(&compress(format, &content()), how).unwrap() == content(), "{format} {how:?}");
+            let error = refused(&[&compress(format, b"x")[..], b"plain"].concat(), how);
+            assert!(error.contains("data follows"), "{error}");
+        }
+        assert!(refused(b"", how).contains("the image is empty"));
+        assert!(refused(&[&skippable(b"")[..], b"plain"].concat(), how).contains("unknown compression"));
+    }
+}
+
+/// A 100-byte frame may say that it needs gigabytes.
+#[test]
+fn a_window_beyond_the_limit_is_refused() {
+    let encode = |log| {
+        let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        encoder.window_log(log).unwrap();
+        io::copy(&mut &noise(1000)[..], &mut encoder).unwrap();
+        encoder.finish().unwrap()
+    };
+    let xz = |dictionary| {
+        use liblzma::stream::{Check, Filters, LzmaOptions, Stream};
+        let mut options = LzmaOptions::new_preset(0).unwrap();
+        options.dict_size(dictionary);
+        let stream = Stream::new_stream_encoder(Filters::new().lzma2(&options), Check::Crc32).unwrap();
+        let mut encoder = liblzma::write::XzEncoder::new_stream(Vec::new(), stream);
+        encoder.write_all(b"x").unwrap();
+        encoder.finish().unwrap()
+    };
+    for how in [ONE, SEVERAL] {
+        assert_eq!(decoded(&encode(27), how).unwrap(), noise(1000));
+        let error = refused(&encode(28), how);
+        assert!(error.contains("--long=27 or less"), "{error}");
+        assert_eq!(decoded(&xz(128 << 20), how).unwrap(), b"x");
+        let error = refused(&xz(192 << 20), how);
+        assert!(error.contains("the dictionary is too large; at most 128 MiB are supported"), "{error}");
+    }
+}
+
+#[test]
+fn an_error_of_the_source_goes_through_as_it_is() {
+    for (format, how) in FORMATS.into_iter().flat_map(|format| EACH.map(|how| (format, how))) {
+        let stream = compress(format, &content());
+        for length in [0, 3, 30, stream.len() / 2, stream.len()] {
+            let source = source(&stream[..length], how.buffer_bytes, Err(io::Error::other("the network is gone")));
+            let error = decoded_from(source, how).unwrap_err();
+            assert_eq!(error.to_string(), "the network is gone", "{format} {length}");
+        }
+    }
+}
+
+/// What lies before the damage was decoded by another thread, and still comes first.
+#[test]
+fn what_comes_before_the_damage_comes_out() {
+    for how in [ONE, SEVERAL] {
+        let frames: Vec<_> =
+            (0..40).map(|number| compress("zstd", &[&noise(1 << 20)[..], &[number]].concat())).collect();
+        let mut stream = frames.concat();
+        let position = frames[..30].concat().len() + 1000;
+        stream[position] ^= 1;
+        let (got, error) = through(source(&stream, how.buffer_bytes, Ok(())), how, |mut reader| {
+            let mut out = Vec::new();
+            let error = reader.read_to_end(&mut out).unwrap_err();
+            (out.len(), error.to_string())
+        });
+        assert!(error.contains("the zstd stream is damaged near byte"), "{error}");
+        assert!(got >= 24 << 20, "{got}");
+    }
+}
+
+/// Something that never ends is read until the reader has had enough; the writer must not wait for ever then.
+#[test]
+fn a_reader_that_goes_away_ends_the_decoding() {
+    for (format, how) in FORMATS.into_iter().flat_map(|format| [ONE, SEVERAL].map(|how| (format, how))) {
+        let frame = compress(format, &vec![0; 20 << 20]);
+        let stream = std::iter::repeat_n(&frame[..], 20).collect::<Vec<_>>().concat();
+        through(source(&stream, how.buffer_bytes, Ok(())), how, |mut reader| {
+            let first: BufferChunk = reader.take_chunk(1000).unwrap().unwrap();
+            assert_eq!(first[..], [0; 1000][..first.len()]);
+        });
+    }
+}

@@ -1,0 +1,197 @@
+//! Streams made by hand: every bit flipped, every cut, bombs, and headers that lie.
+
+use super::*;
+
+/// Small streams with everything in them that a format has.
+pub(in crate::pipeline::decode) fn specimens() -> Vec<(&'static str, Vec<u8>)> {
+    use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
+    let content = [&b"some text, some text, some text; "[..], &noise(40), &[9; 300]].concat();
+    let zstd = |checksum: bool, sized: bool| {
+        let mut encoder = zstd::Encoder::new(Vec::new(), 3).unwrap();
+        encoder.include_checksum(checksum).unwrap();
+        encoder.set_pledged_src_size(sized.then_some(content.len() as u64)).unwrap();
+        encoder.write_all(&content).unwrap();
+        encoder.finish().unwrap()
+    };
+    let lz4 = |mode: BlockMode, sums: bool| {
+        let info = FrameInfo::new()
+            .block_size(BlockSize::Max64KB)
+            .block_mode(mode)
+            .block_checksums(sums)
+            .content_checksum(sums)
+            .content_size(sums.then_some(2 * content.len() as u64));
+        let mut encoder = FrameEncoder::with_frame_info(info, Vec::new());
+        for _ in 0..2 {
+            encoder.write_all(&content).unwrap();
+            encoder.flush().unwrap();
+        }
+        encoder.finish().unwrap()
+    };
+    vec![
+        ("zstd", [zstd(true, true), skippable(b"abc"), zstd(true, false)].concat()),
+        ("zstd, no checksum", [zstd(false, true), zstd(false, false)].concat()),
+        ("lz4", [lz4(BlockMode::Independent, true), skippable(b"abc"), lz4(BlockMode::Linked, true)].concat()),
+        ("lz4, no checksum", [lz4(BlockMode::Independent, false), lz4(BlockMode::Linked, false)].concat()),
+        ("gzip", [compress("gzip", &content), compress("gzip", b"x")].concat()),
+        ("xz", [compress("xz", &content), vec![0; 4], compress("xz", b"x")].concat()),
+        ("plain", Tar::new().file("a", b"b").end()),
+    ]
+}
+
+/// Where there are checksums, other content never comes out; elsewhere the decoder at least comes to an end.
+#[test]
+fn one_bit_flipped_anywhere() {
+    for (name, stream) in specimens() {
+        let good = decoded(&stream, ONE).unwrap();
+        for (at, bit) in (0..stream.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut flipped = stream.clone();
+            flipped[at] ^= 1 << bit;
+            let one = decoded(&flipped, ONE);
+            if bit == at % 8 {
+                let several = decoded(&flipped, SEVERAL);
+                assert_eq!(one.as_ref().ok(), several.as_ref().ok(), "{name}, byte {at} bit {bit}");
+            }
+            // What is flipped in a skippable frame or in gzip's header changes nothing.
+            let checked = FORMATS.contains(&name);
+            assert!(!checked || one.is_err() || one.is_ok_and(|made| made == good), "{name}, byte {at} bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_at_each_byte_is_an_error_or_the_end_of_a_frame() {
+    for (name, stream) in specimens() {
+        let whole = decoded(&stream, ONE).unwrap();
+        let mut ends = 0;
+        for length in 0..stream.len() {
+            for how in EACH {
+                match decoded(&stream[..length], how) {
+                    Ok(part) => {
+                        assert!(whole.starts_with(&part), "{name} {length}");
+                        ends += 1;
+                    }
+                    Err(error) => {
+                        assert!(!error.to_string().contains("ended unexpectedly"), "{name} {length}: {error}")
+                    }
+                }
+            }
+        }
+        // After the first frame, after a skippable one, after the padding; a plain tar is cut by who unpacks it.
+        assert!(name == "plain" || ends <= 2 * EACH.len(), "{name}: {ends}");
+    }
+}
+
+/// A zstd frame of blocks that are written by hand, without a checksum.
+fn zstd_frame(head: &[u8], blocks: &[(u32, u32, &[u8])]) -> Vec<u8> {
+    let mut frame = [&[0x28, 0xb5, 0x2f, 0xfd][..], head].concat();
+    for (at, (kind, size, bytes)) in blocks.iter().enumerate() {
+        let last = u32::from(at + 1 == blocks.len());
+        frame.extend(&(size << 3 | kind << 1 | last).to_le_bytes()[..3]);
+        frame.extend(*bytes);
+    }
+    frame
+}
+
+/// Single segment with a content size of four bytes.
+fn sized(size: u32) -> Vec<u8> {
+    [&[0xa0][..], &size.to_le_bytes()].concat()
+}
+
+#[test]
+fn headers_that_lie_are_refused_by_one_and_by_several() {
+    let window_1k = [0x00, 0x00];
+    let window_8m = [0x00, 0x68];
+    for (frame, good) in [
+        (zstd_frame(&sized(3), &[(0, 3, b"abc")]), true),
+        (zstd_frame(&sized(3), &[(0, 0, b""), (0, 3, b"abc"), (0, 0, b"")]), true),
+        (zstd_frame(&sized(3), &[(1, 3, b"a")]), true),
+        (zstd_frame(&window_1k, &[(1, 1024, b"a"), (0, 2, b"bc")]), true),
+        (zstd_frame(&window_8m, &[(1, 128 << 10, &b"a"[..]); 100]), true),
+        // More and less than announced.
+        (zstd_frame(&sized(3), &[(1, 4, b"a")]), false),
+        (zstd_frame(&sized(3), &[(0, 2, b"ab")]), false),
+        (zstd_frame(&sized(1 << 20), &[(0, 2, b"ab")]), false),
+        (zstd_frame(&sized(u32::MAX), &[(0, 2, b"ab")]), false),
+        // Blocks larger than the window, than any block, of a reserved kind, garbage.
+        (zstd_frame(&window_1k, &[(1, 1025, b"a")]), false),
+        (zstd_frame(&window_8m, &[(1, (128 << 10) + 1, b"a")]), false),
+        (zstd_frame(&window_8m, &[(3, 3, b"abc")]), false),
+        (zstd_frame(&window_8m, &[(2, 3, b"abc")]), false),
+        // A dictionary, a reserved bit.
+        (zstd_frame(&[0x21, 7, 3], &[(0, 3, b"abc")]), false),
+        (zstd_frame(&[0x28, 3], &[(0, 3, b"abc")]), false),
+    ] {
+        for how in EACH {
+            let made = decoded(&frame, how);
+            assert_eq!(made.is_ok(), good, "{how:?} {:02x?}: {made:?}", &frame[..frame.len().min(40)]);
+            if let Err(error) = made {
+                assert!(error.to_string().contains("the zstd stream is damaged near byte"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn lz4_frames_that_lie_are_refused() {
+    let frame = |flags: u8, size: u8, more: &[u8], rest: &[u8]| {
+        let descriptor = [&[flags, size][..], more].concat();
+        let sum = twox_hash::XxHash32::oneshot(0, &descriptor).to_le_bytes()[1];
+        [&[0x04, 0x22, 0x4d, 0x18][..], &descriptor, &[sum], rest].concat()
+    };
+    let abc = [3, 0, 0, 0x80, b'a', b'b', b'c', 0, 0, 0, 0];
+    assert_eq!(decoded(&frame(0x60, 0x40, b"", &abc), ONE).unwrap(), b"abc");
+    assert_eq!(decoded(&frame(0x68, 0x40, &3_u64.to_le_bytes(), &abc), ONE).unwrap(), b"abc");
+    for (stream, says) in [
+        (frame(0x20, 0x40, b"", &abc), "the version of the frame is not supported"),
+        (frame(0x62, 0x40, b"", &abc), "the version of the frame is not supported"),
+        (frame(0x60, 0x41, b"", &abc), "the version of the frame is not supported"),
+        (frame(0x60, 0x30, b"", &abc), "unknown block size 3"),
+        (frame(0x61, 0x40, &[1, 0, 0, 0], &abc), "requires a dictionary"),
+        (frame(0x68, 0x40, &4_u64.to_le_bytes(), &abc), "a frame that declares 4 bytes has 3 bytes"),
+        (frame(0x60, 0x40, b"", &[1, 0, 1, 0, 0, 0]), "a block of 65537 bytes in a frame of 65536-byte blocks"),
+        // Refers to what was before the block: where blocks are independent, nothing is.
+        (
+            frame(0x60, 0x40, b"", &[&abc[..7], &[9, 0, 0, 0, 0x04, 1, 0, 0x50, 1, 2, 3, 4, 5, 0, 0, 0, 0]].concat()),
+            "offset",
+        ),
+    ] {
+        for how in EACH {
+            let error = refused(&stream, how);
+            assert!(error.contains("the lz4 stream is damaged near byte") && error.contains(says), "{says}: {error}");
+        }
+    }
+    let linked =
+        frame(0x40, 0x40, b"", &[&abc[..7], &[9, 0, 0, 0, 0x04, 1, 0, 0x50, 1, 2, 3, 4, 5, 0, 0, 0, 0]].concat());
+    assert_eq!(decoded(&linked, SEVERAL).unwrap(), b"abccccccccc\x01\x02\x03\x04\x05");
+}
+
+/// Gigabytes out of nothing: read for a while, in little memory, and given up.
+#[test]
+fn bombs_go_off_slowly() {
+    let large = (1_u32, 128 << 10, &b"\0"[..]);
+    let rle = |blocks| zstd_frame(&[0x00, 0x68], &vec![large; blocks]);
+    let gzip = compress("gzip", &vec![0; 64 << 20]);
+    let xz = compress("xz", &vec![0; 64 << 20]);
+    let lz4 = compress("lz4", &vec![0; 64 << 20]);
+    for (name, bomb) in [
+        // 1 TiB each.
+        ("one frame", rle(8 << 20)),
+        ("many frames", rle(64).repeat(128 << 10)),
+        ("gzip", gzip.repeat(40)),
+        ("xz", xz.repeat(40)),
+        ("lz4", lz4.repeat(40)),
+    ] {
+        for how in [ONE, SEVERAL] {
+            let read = through(source(&bomb, how.buffer_bytes, Ok(())), how, |mut reader| {
+                let mut read = 0;
+                while read < 200 << 20 {
+                    let chunk = reader.take_chunk(usize::MAX).unwrap().unwrap();
+                    assert!(chunk.len() <= thread_pool::MOST_BYTES, "{name}");
+                    read += chunk.len();
+                }
+                read
+            });
+            assert!(read >= 200 << 20, "{name}");
+        }
+    }
+}

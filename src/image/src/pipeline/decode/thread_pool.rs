@@ -1,0 +1,458 @@
+//! Thread pool of the decoder: independent parts of the stream are decoded by several threads, the rest by the thread
+//! that reads the stream. The output is in the order of the stream.
+//!
+//! There is no deadlock: the buffer for the output of a part is allocated before the part is queued, in stream order,
+//! so the part whose turn it is always has one.
+
+use super::CompressionFormat;
+use super::empty_input::EmptyInputLimit;
+use super::input::CompressedInput;
+use super::lz4_blocks::{ContentSum, Lz4Block};
+use super::ordered_output::{DecodedItem, OrderedOutput};
+use super::zstd_frames::{self, ZstdFrame};
+use crate::pipeline::buffer_pipe::{BufferChunk, BufferPool, PipeSender, WritableBuffer};
+use crate::pipeline::stage_clock::{StageClock, StageClocks};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Scope};
+use zstd::zstd_safe::DCtx;
+
+/// Maximum output of one part, in bytes. Frames of pzstd are this large.
+pub const MOST_BYTES: usize = 8 << 20;
+
+/// Number of output buffers in addition to one per thread.
+pub const ROOMS_BESIDE: usize = 3;
+
+/// Output size of a task, in bytes: smaller parts are grouped into one task until they reach it.
+pub const TASK_BYTES: usize = 4 << 20;
+
+/// Maximum number of parts in a task, since a part without output takes memory too. Ordinary tasks have 64 at most.
+const MOST_PARTS: usize = 256;
+
+/// Maximum number of lz4 frames that have begun and whose turn has not come; a frame without content holds no buffer.
+const MOST_FRAMES: usize = 1024;
+
+/// Maximum number of fetched buffers held by the task being assembled, and twice as many together with the frame being
+/// scanned. The download has 32 and must not run out of them.
+const HELD: usize = 8;
+const MOST_HELD: usize = 2 * HELD;
+
+/// Part of the stream that can be decoded independently.
+pub enum DecodePart {
+    ZstdFrame(Vec<BufferChunk>),
+    Lz4Block(Lz4Block),
+}
+
+/// Consecutive parts, and the buffer for their output.
+struct DecodeTask {
+    parts: Vec<PositionedPart>,
+    room: WritableBuffer,
+}
+
+struct PositionedPart {
+    part: DecodePart,
+    most_bytes: usize,
+    /// Offset in the compressed stream.
+    position: u64,
+}
+
+/// Decoder state of one thread.
+#[derive(Default)]
+pub struct ThreadDecoders {
+    zstd: Option<DCtx<'static>>,
+    scratch: Vec<u8>,
+}
+
+impl ThreadDecoders {
+    pub fn zstd(&mut self) -> &mut DCtx<'static> {
+        self.zstd.get_or_insert_with(DCtx::create)
+    }
+
+    pub fn scratch(&mut self) -> &mut Vec<u8> {
+        &mut self.scratch
+    }
+}
+
+impl DecodeTask {
+    fn run(self, tools: &mut ThreadDecoders) -> io::Result<BufferChunk> {
+        let (mut room, mut at) = (self.room, 0);
+        for PositionedPart { part, most_bytes, position } in self.parts {
+            let place = room.get_mut(at..at + most_bytes).unwrap_or_default();
+            at += match part {
+                DecodePart::ZstdFrame(pieces) => zstd_frames::decode_whole(tools.zstd(), &pieces, place)
+                    .map_err(|fault| fault.into_io_error(CompressionFormat::Zstd, position)),
+                DecodePart::Lz4Block(block) => block
+                    .decode(0, place, &mut tools.scratch)
+                    .map_err(|fault| fault.into_io_error(CompressionFormat::Lz4, position)),
+            }?;
+        }
+        Ok(room.into_chunk(at))
+    }
+}
+
+/// State shared by the threads.
+pub struct DecoderState {
+    outlet: OrderedOutput,
+    tasks: Mutex<TaskQueue>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct TaskQueue {
+    queue: VecDeque<(u64, DecodeTask)>,
+    closed: bool,
+}
+
+impl DecoderState {
+    pub fn new(sender: PipeSender, barren: Arc<EmptyInputLimit>) -> DecoderState {
+        DecoderState { outlet: OrderedOutput::new(sender, barren), tasks: Mutex::default(), more: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TaskQueue> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_task(&self, clock: &StageClock) -> Option<(u64, DecodeTask)> {
+        let mut tasks = self.lock();
+        loop {
+            match tasks.queue.pop_front() {
+                None if tasks.closed => return None,
+                None => tasks = clock.time_wait(|| self.more.wait(tasks).unwrap_or_else(PoisonError::into_inner)),
+                task => return task,
+            }
+        }
+    }
+
+    /// Runs one thread of the pool.
+    fn run_thread(&self, clock: &StageClock) {
+        let _duty = PanicGuard(&self.outlet);
+        let mut tools = ThreadDecoders::default();
+        while let Some((number, task)) = self.next_task(clock) {
+            if !self.outlet.is_stopped() {
+                self.outlet.put_item(number, item_of_result(task.run(&mut tools)), clock);
+            }
+        }
+    }
+}
+
+fn item_of_result(made: io::Result<BufferChunk>) -> DecodedItem {
+    made.map_or_else(|error| DecodedItem::End(Err(error)), DecodedItem::Content)
+}
+
+/// Guard that stops the output if a thread panics. Otherwise the other threads would wait for its part, and a test
+/// would hang instead of failing. The release build aborts on a panic and needs neither this nor [`OrderedOutput::abandon`].
+struct PanicGuard<'a>(&'a OrderedOutput);
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.abandon();
+        }
+    }
+}
+
+/// The thread pool as seen by the thread that reads the stream.
+pub struct DecoderPool<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    shared: &'env DecoderState,
+    stages: &'env StageClocks,
+    threads: usize,
+    hired: bool,
+    /// Clock for the waits of this thread.
+    clock: Arc<StageClock>,
+    /// Buffers for what this thread decodes.
+    pool: &'env BufferPool,
+    filling: Option<(WritableBuffer, usize)>,
+    pub tools: ThreadDecoders,
+    /// Buffers for what is decoded in one piece. Memory is committed when it is filled, and half of it seldom is.
+    rooms: BufferPool,
+    turns: BufferPool,
+    /// The task being assembled: its parts, their output size, and how many buffers had been fetched when it began.
+    parts: Vec<PositionedPart>,
+    parts_bytes: usize,
+    began: usize,
+    /// Number of the next item.
+    number: u64,
+}
+
+impl<'scope, 'env> DecoderPool<'scope, 'env> {
+    pub fn new(
+        scope: &'scope Scope<'scope, 'env>,
+        shared: &'env DecoderState,
+        stages: &'env StageClocks,
+        pool: &'env BufferPool,
+        threads: usize,
+        clock: Arc<StageClock>,
+    ) -> Self {
+        DecoderPool {
+            scope,
+            shared,
+            stages,
+            threads,
+            hired: false,
+            clock,
+            pool,
+            filling: None,
+            tools: ThreadDecoders::default(),
+            rooms: pool.create_sibling(threads + ROOMS_BESIDE, MOST_BYTES),
+            turns: BufferPool::new(MOST_FRAMES, 0),
+            parts: Vec::new(),
+            parts_bytes: 0,
+            began: 0,
+            number: 0,
+        }
+    }
+
+    /// Returns whether splitting the stream is worthwhile.
+    pub fn is_several(&self) -> bool {
+        self.threads > 1
+    }
+
+    /// Scans the frame that begins here.
+    ///
+    /// # Errors
+    /// Returns the error of the source.
+    pub fn measure(&self, input: &mut CompressedInput) -> io::Result<Option<ZstdFrame>> {
+        let held = if self.parts.is_empty() { 0 } else { (input.pulled() - self.began).min(HELD) };
+        zstd_frames::scan_frame(input, MOST_BYTES, MOST_HELD - held)
+    }
+
+    /// Adds a part to decode.
+    ///
+    /// # Errors
+    /// Returns an error if the output is closed.
+    pub fn add_part(
+        &mut self,
+        input: &mut CompressedInput,
+        part: DecodePart,
+        most_bytes: usize,
+        position: u64,
+    ) -> io::Result<()> {
+        if self.parts_bytes + most_bytes > TASK_BYTES {
+            self.flush_task(input)?;
+        }
+        if self.parts.is_empty() {
+            self.began = input.pulled();
+        }
+        self.parts.push(PositionedPart { part, most_bytes, position });
+        self.parts_bytes += most_bytes;
+        let full = self.parts.len() >= MOST_PARTS || input.pulled() - self.began >= HELD;
+        if full { self.flush_task(input) } else { Ok(()) }
+    }
+
+    /// Queues the parts added so far; what this thread decodes next comes after them.
+    ///
+    /// # Errors
+    /// Returns an error if the output is closed.
+    pub fn flush_task(&mut self, input: &mut CompressedInput) -> io::Result<()> {
+        if self.parts.is_empty() {
+            return Ok(());
+        }
+        self.flush()?;
+        if self.is_several() && !self.hired {
+            self.start_threads(input);
+        }
+        let (parts, room) = (std::mem::take(&mut self.parts), self.rooms.take_buffer(&self.clock));
+        self.parts_bytes = 0;
+        let task = DecodeTask { parts, room };
+        if !self.hired {
+            let made = task.run(&mut self.tools);
+            return self.send_item(item_of_result(made));
+        }
+        let number = self.next_number()?;
+        self.shared.lock().queue.push_back((number, task));
+        self.shared.more.notify_one();
+        Ok(())
+    }
+
+    /// Starts the threads. This thread mostly waits from now on, so its clock goes to the first of them.
+    fn start_threads(&mut self, input: &mut CompressedInput) {
+        self.hired = true;
+        let mut first = Some(std::mem::take(&mut self.clock));
+        input.count_on(self.clock.clone());
+        for _ in 0..self.threads {
+            let clock = first.take().unwrap_or_else(|| self.stages.add_clock("decode"));
+            let shared = self.shared;
+            self.scope.spawn(move || shared.run_thread(&clock));
+        }
+    }
+
+    /// Returns the free space of the current output buffer, and the decoder state of this thread.
+    pub fn output_space(&mut self) -> (&mut [u8], &mut ThreadDecoders) {
+        let (filling, filled) = self.filling.get_or_insert_with(|| (self.pool.take_buffer(&self.clock), 0));
+        (&mut filling[*filled..], &mut self.tools)
+    }
+
+    /// Marks bytes of that space as filled.
+    ///
+    /// # Errors
+    /// Returns an error if the output is closed.
+    pub fn advance_output(&mut self, count: usize) -> io::Result<()> {
+        let Some((filling, filled)) = &mut self.filling else { return Ok(()) };
+        *filled += count;
+        if *filled < filling.len() { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.filling.take() {
+            Some((filling, filled)) => self.send_item(DecodedItem::Content(filling.into_chunk(filled))),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns a buffer for what this thread decodes in one piece.
+    pub fn take_whole_buffer(&self) -> WritableBuffer {
+        self.rooms.take_buffer(&self.clock)
+    }
+
+    /// Starts an lz4 frame.
+    ///
+    /// # Errors
+    /// Returns an error if the output is closed.
+    pub fn begin_frame(&mut self, input: &mut CompressedInput, sum: ContentSum) -> io::Result<()> {
+        // Queue the task being assembled first: the slots that are taken may come after it.
+        self.flush_task(input)?;
+        let turn = self.turns.take_buffer(&self.clock);
+        self.send_in_order(input, DecodedItem::Begins(sum, turn))
+    }
+
+    /// Sends an item after everything that came before it.
+    ///
+    /// # Errors
+    /// Returns an error if the output is closed.
+    pub fn send_in_order(&mut self, input: &mut CompressedInput, item: DecodedItem) -> io::Result<()> {
+        self.flush_task(input)?;
+        self.flush()?;
+        self.send_item(item)
+    }
+
+    fn send_item(&mut self, item: DecodedItem) -> io::Result<()> {
+        let number = self.next_number()?;
+        self.shared.outlet.put_item(number, item, &self.clock);
+        Ok(())
+    }
+
+    fn next_number(&mut self) -> io::Result<u64> {
+        if self.shared.outlet.is_stopped() {
+            return Err(io::Error::other("the rest of the image is not needed"));
+        }
+        self.number += 1;
+        Ok(self.number - 1)
+    }
+}
+
+impl Drop for DecoderPool<'_, '_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.shared.outlet.abandon();
+        }
+        self.shared.lock().closed = true;
+        self.shared.more.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::error::DecodeResult;
+    use super::super::lz4_blocks::Lz4Frame;
+    use super::*;
+    use crate::pipeline::buffer_pipe::create_pipe;
+    use crate::pipeline::reader::PipelineReader;
+    use crate::testing::source;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    /// The largest number of parts that ever waited to be handed out.
+    fn most_parts(
+        stream: &[u8],
+        mut feed: impl FnMut(&mut DecoderPool, &mut CompressedInput) -> DecodeResult<bool>,
+    ) -> usize {
+        let (sender, receiver) = create_pipe(4);
+        let (shared, stages, pool) = (
+            DecoderState::new(sender, Arc::new(EmptyInputLimit::with_limit(u64::MAX))),
+            StageClocks::start(),
+            BufferPool::new(4, 100),
+        );
+        thread::scope(|scope| {
+            scope.spawn(|| io::copy(&mut PipelineReader::new(receiver, Arc::default()), &mut io::sink()).unwrap());
+            let mut input = CompressedInput::new(source(stream, 1 << 19, Ok(())));
+            let mut crew = DecoderPool::new(scope, &shared, &stages, &pool, 3, input.clock());
+            let mut most = 0;
+            while feed(&mut crew, &mut input)
+                .unwrap_or_else(|fault| panic!("{}", fault.into_io_error(CompressionFormat::Lz4, 0)))
+            {
+                most = most.max(crew.parts.len());
+            }
+            crew.send_in_order(&mut input, DecodedItem::End(Ok(()))).unwrap();
+            most
+        })
+    }
+
+    #[test]
+    fn a_task_has_few_parts_however_small_they_are() {
+        let empty = [0x28, 0xb5, 0x2f, 0xfd, 0x20, 0, 1, 0, 0];
+        let frames = most_parts(&empty.repeat(100_000), |crew, input| {
+            let Some(whole) = crew.measure(input)? else { return Ok(false) };
+            let part = DecodePart::ZstdFrame(input.cut_off(whole.compressed_bytes)?);
+            crew.add_part(input, part, whole.most_bytes, 0)?;
+            Ok(true)
+        });
+        assert_eq!(frames, MOST_PARTS - 1);
+
+        for block in [&[0, 0, 0, 0x80][..], &[1, 0, 0, 0x80, b'x']] {
+            let head = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82];
+            let stream = [&head[..], &block.repeat(10_000), &[0; 4]].concat();
+            let mut frame = None;
+            let blocks = most_parts(&stream, |crew, input| {
+                let frame = match &mut frame {
+                    None => frame.insert(Lz4Frame::read_descriptor(input)?),
+                    Some(frame) => frame,
+                };
+                let Ok(block) = frame.next_block(input)? else { return Ok(false) };
+                let most_bytes = block.most_bytes;
+                crew.add_part(input, DecodePart::Lz4Block(block), most_bytes, 0)?;
+                Ok(true)
+            });
+            assert_eq!(blocks, MOST_PARTS - 1, "{block:?}");
+        }
+    }
+
+    #[test]
+    fn frames_without_content_wait_for_their_turn() {
+        let empty = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82, 0, 0, 0, 0];
+        let (sender, receiver) = create_pipe(4);
+        let (shared, stages, pool) = (
+            DecoderState::new(sender, Arc::new(EmptyInputLimit::with_limit(u64::MAX))),
+            StageClocks::start(),
+            BufferPool::new(4, 100),
+        );
+        let begun = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| io::copy(&mut PipelineReader::new(receiver, Arc::default()), &mut io::sink()).unwrap());
+            let mut input = CompressedInput::new(source(&empty.repeat(10 * MOST_FRAMES), 1 << 19, Ok(())));
+            let mut crew = DecoderPool::new(scope, &shared, &stages, &pool, 3, input.clock());
+            // A part that somebody decodes.
+            let number = crew.next_number().unwrap();
+            let (begun, shared) = (&begun, &shared);
+            scope.spawn(move || {
+                while begun.load(Ordering::SeqCst) < MOST_FRAMES {
+                    thread::yield_now();
+                }
+                thread::sleep(Duration::from_millis(50));
+                let most = begun.load(Ordering::SeqCst);
+                let part = BufferPool::new(1, 1).take_buffer(&StageClock::default()).into_chunk(0);
+                shared.outlet.put_item(number, DecodedItem::Content(part), &StageClock::default());
+                assert_eq!(most, MOST_FRAMES);
+            });
+            for _ in 0..10 * MOST_FRAMES {
+                let frame = Lz4Frame::read_descriptor(&mut input).ok().unwrap();
+                crew.begin_frame(&mut input, frame.start_sum()).unwrap();
+                let Ok(Err(promise)) = frame.next_block(&mut input) else { panic!("it has a block") };
+                crew.send_in_order(&mut input, DecodedItem::Ends(promise, 0)).unwrap();
+                begun.fetch_add(1, Ordering::SeqCst);
+            }
+            crew.send_in_order(&mut input, DecodedItem::End(Ok(()))).unwrap();
+        });
+    }
+}

@@ -1,0 +1,232 @@
+//! First half of the pipeline: download, digest and decoder, each in its own threads.
+
+use super::buffer_pipe::{BufferPool, PipeReceiver, PipeSender, ReceiverGone, WritableBuffer, create_pipe};
+use super::decode::PayloadKind;
+use super::digest::{Digest, DigestReader};
+use super::reader::PipelineReader;
+use super::spool::{HoldFile, hold_until_verified};
+use super::stage_clock::{StageClock, StageClocks};
+use super::worker_client::{DecodeWorker, WorkerConnection};
+use super::{BUFFER_BYTES, BUFFERS};
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// Source of the bytes of one stream.
+pub trait StreamSource: Read + Send {
+    /// Returns how often the download was resumed.
+    fn resumed(&self) -> u32;
+
+    /// Returns why the stream cannot be continued and has to start over, if that is what ended it.
+    fn start_over(&self) -> Option<&str>;
+}
+
+/// Stream that is being downloaded.
+pub struct Download {
+    /// Output of the worker: the decompressed stream.
+    pub reader: PipelineReader,
+    /// Connection to the worker.
+    pub line: WorkerConnection,
+    pub digest: DigestThread,
+    pub told: Arc<DownloadState>,
+    pub stages: StageClocks,
+}
+
+/// State of the download, updated by its thread.
+#[derive(Debug, Default)]
+pub struct DownloadState {
+    bytes: AtomicU64,
+    resumed: AtomicU32,
+    start_over: Mutex<Option<String>>,
+    beginning: OnceLock<Vec<u8>>,
+}
+
+/// Length of the recorded beginning of a stream, in bytes.
+const BEGINNING_BYTES: usize = 8;
+
+impl DownloadState {
+    /// Returns the first bytes as served, before decompression. Available once any byte was decoded.
+    pub fn beginning(&self) -> &[u8] {
+        self.beginning.get().map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Returns the number of bytes fetched so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Adds to the number of fetched bytes.
+    pub fn add_fetched(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns how often the connection was resumed.
+    pub fn resumed(&self) -> u32 {
+        self.resumed.load(Ordering::Relaxed)
+    }
+
+    /// Returns why the stream cannot be continued and has to start over, if that is what ended it.
+    pub fn start_over(&self) -> Option<String> {
+        self.start_over.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Thread that computes the digest of a stream.
+pub struct DigestThread(pub JoinHandle<io::Result<Digest>>);
+
+impl DigestThread {
+    /// Waits for the end of the stream and returns its digest.
+    ///
+    /// # Errors
+    /// Returns an error if the stream did not end successfully.
+    pub fn join(self) -> io::Result<Digest> {
+        // The release build aborts on a panic: this is for development and tests.
+        self.0.join().unwrap_or_else(|_| {
+            Err(io::Error::other(
+                "the digest thread panicked; see the console for its \
+                                                               message",
+            ))
+        })
+    }
+}
+
+impl Download {
+    /// Starts the threads of the pipeline. With `held_in`, nothing reaches the worker before the whole stream matches
+    /// the expected digest.
+    ///
+    /// # Errors
+    /// Returns an error if the worker process cannot be started.
+    pub fn start(
+        feed: Box<dyn StreamSource>,
+        promised: &Digest,
+        plain: PayloadKind,
+        held_in: Option<HoldFile>,
+    ) -> io::Result<Download> {
+        let (stages, told) = (StageClocks::start(), Arc::new(DownloadState::default()));
+        let worker = DecodeWorker::start(plain, &stages)?;
+        // A stream that is held back does not use the worker's buffers yet.
+        let (pool, to_decode, held) = match held_in {
+            None => (worker.pool(), worker.sender(), None),
+            Some(held_in) => {
+                let (to_hold, receiver) = create_pipe(BUFFERS);
+                (BufferPool::new(BUFFERS, BUFFER_BYTES), to_hold, Some((held_in, receiver)))
+            }
+        };
+        let (to_digest, of_fetch) = create_pipe(BUFFERS);
+        let (clock, tell) = (stages.add_clock("network"), told.clone());
+        thread::spawn(move || fetch_all(feed, &tell, &clock, &pool, to_digest, to_decode));
+        let source = PipelineReader::new(of_fetch, stages.add_clock("digest"));
+        let kind = promised.kind;
+        let digest = DigestThread(thread::spawn(move || {
+            let mut digesting = DigestReader::new(source, kind);
+            io::copy(&mut digesting, &mut io::sink())?;
+            Ok(digesting.finish())
+        }));
+        let digest = match held {
+            None => digest,
+            Some((held_in, receiver)) => {
+                let reader = PipelineReader::new(receiver, stages.add_clock("hold"));
+                hold_until_verified(held_in, reader, digest, promised.clone(), worker.pool(), worker.sender())
+            }
+        };
+        stages.add_external_stage("decode");
+        let (line, clock) =
+            (worker.line(), stages.add_clock(if plain == PayloadKind::Tar { "untar" } else { "write" }));
+        let reader = PipelineReader::new(PipeReceiver::from_source(Box::new(worker)), clock);
+        Ok(Download { reader, line, digest, told, stages })
+    }
+
+    /// Restarts the measurement of time.
+    pub fn restart(&self) {
+        self.stages.restart();
+        self.line.restart();
+    }
+}
+
+/// Sends all fetched bytes to digest and decoder; ends early if the decoder is gone.
+fn fetch_all(
+    mut feed: Box<dyn StreamSource>,
+    told: &DownloadState,
+    clock: &StageClock,
+    pool: &BufferPool,
+    to_digest: PipeSender,
+    to_decode: PipeSender,
+) {
+    loop {
+        let mut filling = pool.take_buffer(clock);
+        let (got, end) = fill_buffer(&mut feed, &mut filling);
+        told.add_fetched(got as u64);
+        told.resumed.store(feed.resumed(), Ordering::Relaxed);
+        told.beginning.get_or_init(|| filling[..got.min(BEGINNING_BYTES)].to_vec());
+        if got > 0 {
+            let chunk = filling.into_chunk(got);
+            let sent = to_digest.send(chunk.clone(), clock).and_then(|()| to_decode.send(chunk, clock));
+            if let Err(ReceiverGone) = sent {
+                return;
+            }
+        }
+        match end {
+            None => {}
+            Some(Ok(())) => {
+                to_digest.end();
+                return to_decode.end();
+            }
+            Some(Err(error)) => {
+                *told.start_over.lock().unwrap_or_else(PoisonError::into_inner) = feed.start_over().map(str::to_owned);
+                to_digest.fail(io::Error::new(error.kind(), error.to_string()));
+                return to_decode.fail(error);
+            }
+        }
+    }
+}
+
+/// Fills the buffer. If the stream ends before the buffer is full, also returns how it ended.
+fn fill_buffer(feed: &mut impl Read, filling: &mut WritableBuffer) -> (usize, Option<io::Result<()>>) {
+    let mut filled = 0;
+    while filled < filling.len() {
+        match feed.read(&mut filling[filled..]) {
+            Ok(0) => return (filled, Some(Ok(()))),
+            Ok(got) => filled += got,
+            Err(error) => return (filled, Some(Err(error))),
+        }
+    }
+    (filled, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{compress, noise};
+
+    /// Bytes that are here already.
+    struct Here(io::Cursor<Vec<u8>>);
+
+    impl Read for Here {
+        fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+            self.0.read(buf)
+        }
+    }
+
+    impl StreamSource for Here {
+        fn resumed(&self) -> u32 {
+            7
+        }
+
+        fn start_over(&self) -> Option<&str> {
+            None
+        }
+    }
+
+    #[test]
+    fn whatever_gives_bytes_feeds_the_flow() {
+        let packed = compress("zstd", &noise(3_000_000));
+        let (feed, digest) = (Box::new(Here(io::Cursor::new(packed.clone()))), Digest::of_bytes(&packed));
+        let mut arriving = Download::start(feed, &digest, PayloadKind::AnyBytes, None).unwrap();
+        let mut bytes = Vec::new();
+        arriving.reader.read_to_end(&mut bytes).unwrap();
+        assert!(bytes == noise(3_000_000));
+        assert_eq!(arriving.digest.join().unwrap(), digest);
+        assert_eq!((arriving.told.bytes(), arriving.told.resumed()), (packed.len() as u64, 7));
+    }
+}

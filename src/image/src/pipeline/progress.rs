@@ -1,0 +1,114 @@
+//! Periodic progress reports of a stream.
+
+use super::download::DownloadState;
+use model::install_report::TransferProgress;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time between two calls of the watcher.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// Time over which the rate is smoothed, in seconds.
+const SMOOTHING_SECONDS: f64 = 3.0;
+
+type ProgressWatcher<'a> = &'a (dyn Fn(TransferProgress) + Sync);
+
+/// Runs `work` like [`ProgressMeter::report_while`], for a single stream.
+pub fn report_progress<T>(
+    told: &DownloadState,
+    total: Option<u64>,
+    watch: ProgressWatcher,
+    work: impl FnOnce() -> T,
+) -> T {
+    ProgressMeter::new(total).report_while(told, watch, work)
+}
+
+/// Progress over several consecutive streams, with a smoothed rate.
+pub struct ProgressMeter {
+    /// Size of all streams.
+    total: Option<u64>,
+    /// Bytes of the streams that have ended.
+    before: u64,
+    interval: Duration,
+    told_at: Instant,
+    told_bytes: u64,
+    /// Bytes per second; `None` until the first interval is over.
+    rate: Option<f64>,
+}
+
+impl ProgressMeter {
+    pub fn new(total: Option<u64>) -> ProgressMeter {
+        ProgressMeter { total, before: 0, interval: INTERVAL, told_at: Instant::now(), told_bytes: 0, rate: None }
+    }
+
+    /// Runs `work` on the next stream and calls the watcher meanwhile, and once more at the end regardless of the
+    /// interval.
+    pub fn report_while<T>(&mut self, told: &DownloadState, watch: ProgressWatcher, work: impl FnOnce() -> T) -> T {
+        let (done, interval) = (AtomicBool::new(false), self.interval);
+        let result = thread::scope(|scope| {
+            let teller = scope.spawn(|| {
+                let mut last = false;
+                while !last {
+                    thread::park_timeout(interval);
+                    last = done.load(Ordering::Acquire);
+                    watch(self.measure(self.before + told.bytes(), Instant::now()));
+                }
+            });
+            let result = work();
+            done.store(true, Ordering::Release);
+            teller.thread().unpark();
+            result
+        });
+        self.before += told.bytes();
+        result
+    }
+
+    fn measure(&mut self, bytes: u64, now: Instant) -> TransferProgress {
+        let seconds = now.duration_since(self.told_at).as_secs_f64().max(0.001);
+        let current = (bytes - self.told_bytes) as f64 / seconds;
+        let weight = 1.0 - (-seconds / SMOOTHING_SECONDS).exp();
+        let rate = self.rate.map_or(current, |rate| rate + (current - rate) * weight);
+        (self.rate, self.told_at, self.told_bytes) = (Some(rate), now, bytes);
+        let left = self.total.map(|total| total.saturating_sub(bytes));
+        TransferProgress {
+            bytes,
+            total_bytes: self.total,
+            bytes_per_second: rate as u64,
+            seconds_left: left.filter(|_| rate >= 1.0).map(|left| (left as f64 / rate).ceil() as u64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn the_rate_is_smoothed_and_gives_the_time_left() {
+        let mut meter = ProgressMeter::new(Some(10_000));
+        let start = meter.told_at;
+        let told = [(1000, 1), (2000, 2), (2000, 3)];
+        let told = told.map(|(bytes, second)| meter.measure(bytes, start + Duration::from_secs(second)));
+        assert_eq!((told[0].bytes_per_second, told[0].seconds_left), (1000, Some(9)));
+        assert_eq!((told[1].bytes_per_second, told[1].seconds_left), (1000, Some(8)));
+        assert!(told[2].bytes_per_second < 1000 && told[2].bytes_per_second > 500, "{:?}", told[2]);
+        assert!(told[2].seconds_left > Some(8));
+    }
+
+    /// Else this test would take an hour.
+    #[test]
+    fn the_end_is_told_at_once_and_the_next_stream_goes_on_from_there() {
+        let mut meter = ProgressMeter { interval: Duration::from_secs(3600), ..ProgressMeter::new(Some(5)) };
+        for end in [2, 5] {
+            let (told, last) = (DownloadState::default(), Mutex::new(None));
+            let watch = |progress: TransferProgress| *last.lock().unwrap() = Some(progress.bytes);
+            let result = meter.report_while(&told, &watch, || {
+                told.add_fetched(end - if end == 5 { 2 } else { 0 });
+                7
+            });
+            assert_eq!((result, *last.lock().unwrap()), (7, Some(end)));
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Time that each stage of a burn worked and waited for other stages, which shows the bottleneck.
+
+use model::install_report::StageShare;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time that one thread of a stage has waited for another stage. Waiting for the network or a disk counts as work.
+#[derive(Debug, Default)]
+pub struct StageClock {
+    waited_nanoseconds: AtomicU64,
+    /// Time before which waits do not count.
+    restarted: Mutex<Option<Instant>>,
+}
+
+impl StageClock {
+    /// Runs `wait`, which only waits for another stage, and adds its time.
+    pub fn time_wait<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let began = Some(Instant::now());
+        let result = wait();
+        let restarted = self.restarted.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = began.max(*restarted).map_or(0, |began| began.elapsed().as_nanos());
+        self.waited_nanoseconds.fetch_add(u64::try_from(waited).unwrap_or(u64::MAX), Ordering::Relaxed);
+        result
+    }
+
+    fn restart(&self, now: Instant) {
+        *self.restarted.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        self.waited_nanoseconds.store(0, Ordering::Relaxed);
+    }
+
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited_nanoseconds.load(Ordering::Relaxed))
+    }
+}
+
+/// Clocks of all threads, by stage name.
+#[derive(Debug, Clone)]
+pub struct StageClocks {
+    began: Arc<Mutex<Instant>>,
+    clocks: Arc<Mutex<Vec<NamedClock>>>,
+    /// Busy time of stages in another process.
+    elsewhere: Arc<Mutex<Vec<(String, Duration)>>>,
+}
+
+/// Stage and clock; the clock is `None` for a stage that runs only in another process.
+type NamedClock = (&'static str, Option<Arc<StageClock>>);
+
+impl StageClocks {
+    /// Starts the measurement.
+    pub fn start() -> StageClocks {
+        StageClocks { began: Arc::new(Mutex::new(Instant::now())), clocks: Arc::default(), elsewhere: Arc::default() }
+    }
+
+    /// Restarts the measurement: the time that a reached image has waited for the disks does not belong to the burn.
+    pub fn restart(&self) {
+        let now = Instant::now();
+        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        self.clocks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .flat_map(|(_, clock)| clock)
+            .for_each(|clock| clock.restart(now));
+    }
+
+    /// Returns a clock for one more thread of a stage. The time before counts as waiting.
+    pub fn add_clock(&self, stage: &'static str) -> Arc<StageClock> {
+        let before = self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        let before = AtomicU64::new(u64::try_from(before.as_nanos()).unwrap_or(u64::MAX));
+        let clock = Arc::new(StageClock { waited_nanoseconds: before, ..StageClock::default() });
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).push((stage, Some(clock.clone())));
+        clock
+    }
+
+    /// Adds a stage that runs in another process; its busy time is added at the end.
+    pub fn add_external_stage(&self, stage: &'static str) {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).push((stage, None));
+    }
+
+    /// Returns the load of each stage, in the order in which they began, averaged over its threads. If there are fewer
+    /// cores than busy threads, the time that a thread waits for a core counts as work.
+    pub fn shares(&self) -> Vec<StageShare> {
+        self.shares_of(self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
+    }
+
+    /// Returns the busy time of each stage so far, averaged over its threads.
+    pub fn busy(&self) -> Vec<(&'static str, Duration)> {
+        self.busy_of(self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
+    }
+
+    fn busy_of(&self, total: Duration) -> Vec<(&'static str, Duration)> {
+        let clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums: Vec<(&'static str, Duration, u32)> = Vec::new();
+        for (stage, clock) in clocks.iter() {
+            let worked = clock.as_ref().map_or(Duration::ZERO, |clock| total.saturating_sub(clock.waited()));
+            match sums.iter_mut().find(|(name, ..)| name == stage) {
+                Some((_, sum, threads)) => (*sum, *threads) = (*sum + worked, *threads + 1),
+                None => sums.push((*stage, worked, 1)),
+            }
+        }
+        sums.into_iter().map(|(stage, sum, threads)| (stage, sum / threads)).collect()
+    }
+
+    /// Adds busy times of stages in another process. A stage that runs in both is as busy as the busier half.
+    pub fn add_busy_times(&self, busy: Vec<(&str, u64)>) {
+        let busy = busy.into_iter().map(|(stage, nanoseconds)| (stage.to_owned(), Duration::from_nanos(nanoseconds)));
+        self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner).extend(busy);
+    }
+
+    fn shares_of(&self, total: Duration) -> Vec<StageShare> {
+        let elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        let share = |(stage, here): (&str, Duration)| {
+            let there = elsewhere.iter().filter(|(name, _)| name == stage).map(|(_, time)| *time);
+            let busy = there.max().unwrap_or_default().max(here).as_secs_f64() / total.as_secs_f64().max(1e-9);
+            StageShare { stage: stage.to_owned(), percent: (busy * 100.0).round().clamp(0.0, 100.0) as u8 }
+        };
+        self.busy_of(total).into_iter().map(share).collect()
+    }
+}
+
+/// Average load over several consecutive streams.
+#[derive(Debug, Default)]
+pub struct LoadAverage {
+    seconds: f64,
+    /// Percent times seconds.
+    sums: Vec<(String, f64)>,
+}
+
+impl LoadAverage {
+    pub fn add(&mut self, shares: &[StageShare], took: Duration) {
+        self.seconds += took.as_secs_f64();
+        for StageShare { stage, percent } in shares {
+            let weighted = f64::from(*percent) * took.as_secs_f64();
+            match self.sums.iter_mut().find(|(name, _)| name == stage) {
+                Some((_, sum)) => *sum += weighted,
+                None => self.sums.push((stage.clone(), weighted)),
+            }
+        }
+    }
+
+    pub fn shares(self) -> Vec<StageShare> {
+        let percent = |sum: f64| (sum / self.seconds.max(1e-9)).round().clamp(0.0, 100.0) as u8;
+        self.sums.into_iter().map(|(stage, sum)| StageShare { stage, percent: percent(sum) }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::sleep;
+
+    #[test]
+    fn the_stage_that_does_not_wait_is_the_bottleneck() {
+        let stages = StageClocks::start();
+        let (network, one, two) = (stages.add_clock("network"), stages.add_clock("write"), stages.add_clock("write"));
+        for (clock, seconds) in [(network, 1), (one, 8), (two, 7)] {
+            clock.waited_nanoseconds.store(seconds * 1_000_000_000, Ordering::Relaxed);
+        }
+        let shares = stages.shares_of(Duration::from_secs(10));
+        let shares: Vec<_> = shares.iter().map(|share| (share.stage.as_str(), share.percent)).collect();
+        assert_eq!(shares, [("network", 90), ("write", 25)]);
+    }
+
+    #[test]
+    fn all_of_a_wait_is_counted_and_nothing_else() {
+        let clock = StageClock::default();
+        clock.time_wait(|| sleep(Duration::from_millis(5)));
+        let (waited, began) = (clock.waited(), Instant::now());
+        sleep(Duration::from_millis(5));
+        assert_eq!(clock.waited(), waited);
+        clock.time_wait(|| sleep(Duration::from_millis(5)));
+        let second = clock.waited() - waited;
+        assert!(waited >= Duration::from_millis(5) && second >= Duration::from_millis(5));
+        assert!(second < began.elapsed());
+    }
+
+    #[test]
+    fn a_long_stream_weighs_more_than_a_short_one() {
+        let shares = |of: [(&str, u8); 2]| of.map(|(stage, percent)| StageShare { stage: stage.to_owned(), percent });
+        let mut average = LoadAverage::default();
+        average.add(&shares([("network", 90), ("decode", 10)]), Duration::from_secs(30));
+        average.add(&shares([("network", 10), ("decode", 100)]), Duration::from_secs(10));
+        assert_eq!(average.shares(), shares([("network", 70), ("decode", 33)]));
+        assert_eq!(LoadAverage::default().shares(), []);
+    }
+
+    #[test]
+    fn what_was_waited_before_the_restart_does_not_count() {
+        let stages = StageClocks::start();
+        let (before, during) = (stages.add_clock("before"), stages.add_clock("during"));
+        before.time_wait(|| sleep(Duration::from_millis(20)));
+        let began = Instant::now();
+        let restarted = during.time_wait(|| {
+            sleep(Duration::from_millis(20));
+            let now = Instant::now();
+            stages.restart();
+            now
+        });
+        assert!(before.waited().is_zero());
+        assert!(during.waited() <= restarted.elapsed() && during.waited() < began.elapsed());
+        assert!(stages.shares()[0].percent >= 99);
+    }
+}

@@ -1,0 +1,106 @@
+//! Check whether a qcow2 can be converted as a stream, by its tables alone: these are fetched one by one before
+//! anything is written.
+
+use super::convert;
+use super::header::{HEADER_BYTES, Qcow2Header, table_entries};
+use super::invalid_image;
+use super::sink::NullSink;
+use super::stream::{SequentialFile, StreamClusters};
+use crate::pipeline::{PipelineReader, WorkerOutput};
+use common::small_sort;
+use std::collections::VecDeque;
+use std::io::{self, Read};
+
+/// Length of the file's beginning that is read, in bytes. It contains the L1 table of images made by `qemu-img`, which
+/// is in the fourth cluster, and no cluster is larger than 2 MiB.
+pub const HEAD_BYTES: usize = 8 << 20;
+
+/// Maximum number of L2 tables that are fetched. With the cluster size of qemu-img they describe an image of 2 TiB.
+const MOST_TABLES: usize = 4096;
+/// Maximum size of all L2 tables together, in bytes.
+const MOST_TABLES_BYTES: usize = 512 << 20;
+
+/// Lists the L2 tables: the length of each, followed by their offsets in file order, as big-endian numbers of eight
+/// bytes. The stream contains the file's first [`HEAD_BYTES`].
+///
+/// # Errors
+/// Returns the error of the stream, or an error if the qcow2 is not supported or cannot be converted as a stream.
+pub fn list_tables(mut stream: PipelineReader, out: &mut impl WorkerOutput) -> io::Result<()> {
+    let mut head = Vec::new();
+    stream.read_to_end(&mut head)?;
+    let (header, places) = table_offsets(&head)?;
+    out.put(&(header.cluster_bytes() as u64).to_be_bytes())?;
+    places.iter().try_for_each(|at| out.put(&at.to_be_bytes()))?;
+    out.flush()
+}
+
+fn table_offsets(head: &[u8]) -> io::Result<(Qcow2Header, Vec<u64>)> {
+    let header = Qcow2Header::parse(&head[..head.len().min(HEADER_BYTES)])?;
+    let end = header.tables_at.saturating_add(8 * header.tables as u64);
+    let range = usize::try_from(header.tables_at).ok().zip(usize::try_from(end).ok());
+    let tables = range.and_then(|(start, end)| head.get(start..end)).ok_or_else(|| {
+        invalid_image(
+            "the qcow2 does not begin with its tables, so it cannot be converted as a stream; convert it to a raw \
+             image with `drophammer image pack`",
+        )
+    })?;
+    let mut places = Vec::new();
+    for entry in table_entries(tables) {
+        places.extend(header.table_offset(entry)?);
+    }
+    small_sort::sort(&mut places);
+    match places.len() <= MOST_TABLES && places.len() * header.cluster_bytes() <= MOST_TABLES_BYTES {
+        true => Ok((header, places)),
+        false => Err(invalid_image(format!(
+            "the qcow2 has {} tables, too many to check one by one; convert it to a raw image with `drophammer \
+             image pack`",
+            places.len()
+        ))),
+    }
+}
+
+/// Checks the tables. The stream contains the length of the file's beginning as a number of eight bytes, the beginning,
+/// and the tables in the order of [`list_tables`].
+///
+/// # Errors
+/// Returns the same errors as [`list_tables`].
+pub fn check_tables(mut stream: PipelineReader) -> io::Result<()> {
+    let mut length = [0; 8];
+    stream.read_exact(&mut length)?;
+    let mut head = Vec::new();
+    (&mut stream).take(u64::from_be_bytes(length).min(HEAD_BYTES as u64)).read_to_end(&mut head)?;
+    let (header, places) = table_offsets(&head)?;
+    let known = PartialFile { head, at: 0, tables: places.into(), cluster_bytes: header.cluster_bytes(), stream };
+    let mut arriving = StreamClusters::open_stream(known)?;
+    convert::convert_clusters(&mut arriving, &mut NullSink(vec![0; header.cluster_bytes()]))
+}
+
+/// File of which only the beginning and the tables are known. The rest reads as zeros, without an end.
+struct PartialFile {
+    head: Vec<u8>,
+    at: u64,
+    /// Offsets of the tables that have not been read yet, in file order.
+    tables: VecDeque<u64>,
+    cluster_bytes: usize,
+    stream: PipelineReader,
+}
+
+impl SequentialFile for PartialFile {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        into.fill(0);
+        if self.tables.front() == Some(&self.at) && into.len() == self.cluster_bytes {
+            self.tables.pop_front();
+            self.stream.read_exact(into)?;
+        } else if let Some(there) = usize::try_from(self.at).ok().and_then(|at| self.head.get(at..)) {
+            let now = there.len().min(into.len());
+            into[..now].copy_from_slice(&there[..now]);
+        }
+        self.skip(into.len() as u64)?;
+        Ok(into.len())
+    }
+
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        self.at = self.at.saturating_add(bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,198 @@
+//! Detection of disk images by their first MiB, and the check whether an image fits a disk.
+
+use super::{TargetDisk, duplicate_uuids};
+use crate::qcow2::MAGIC;
+use linux::gpt::{PROTECTIVE, SECTORS_BYTES, read_claimed_disk_size};
+use linux::storage::image_table;
+use model::device::DevicePath;
+use plan::AddedPartition;
+use std::collections::BTreeMap;
+use std::io;
+
+/// Requirements of the layout on a raw image.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageRequirements {
+    /// Numbers of the partitions that have filesystems. If empty, the image need not have partitions.
+    pub partitions: Vec<u32>,
+    /// Number of the partition that grows.
+    pub grow: Option<u32>,
+    /// UUIDs on other disks, in lower case, and the device of each.
+    pub taken: BTreeMap<String, DevicePath>,
+    /// Partition that is added after those of the image.
+    pub added: Option<AddedPartition>,
+}
+
+/// Number of bytes that distinguish a disk from a tree of files: the first two sectors of any size.
+pub const KIND_BYTES: usize = 2 * 4096;
+
+/// Rejects data that cannot be the beginning of a tree of files.
+///
+/// # Errors
+/// Returns an error if it begins like a disk.
+pub fn require_tree(head: &[u8]) -> io::Result<()> {
+    if head.starts_with(&MAGIC) {
+        return Err(rejection(QCOW2_FOR_TREE.to_owned()));
+    }
+    if is_disk_image(head) { Err(rejection(DISK_FOR_TREE.to_owned())) } else { Ok(()) }
+}
+
+/// Error for a qcow2 that should be unpacked.
+const QCOW2_FOR_TREE: &str =
+    "it is a qcow2; use a layout with image: true on the target disk, or burn it to a disk with --overwrite";
+
+/// Error for a raw image that should be unpacked.
+const DISK_FOR_TREE: &str = "it is a raw disk image; use a layout with image: true on the target disk, or burn it \
+                             to a disk with --overwrite";
+
+fn tar_for_disk(name: &str) -> String {
+    format!(
+        "the image is a tar archive, but the layout has image: true for {name}; provide a raw disk image, or use a \
+         layout with partitions and filesystems"
+    )
+}
+
+/// Returns whether this is the beginning of a partitioned disk. A tar may contain anything, but is recognized by its
+/// magic number.
+pub(super) fn is_disk_image(head: &[u8]) -> bool {
+    !is_tar(head)
+        && (SECTORS_BYTES.iter().any(|sector| read_claimed_disk_size(head, *sector).is_some())
+            || parse_mbr(head).is_some())
+}
+
+/// Rejects an image that does not fit this disk. `head` is the first MiB of the image, or less if the image is shorter.
+///
+/// # Errors
+/// Returns the reason why the image does not fit.
+pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
+    let name = &disk.name;
+    // The sender should have converted it to a raw disk.
+    if head.starts_with(&MAGIC) {
+        return Err(rejection("the image is a qcow2 and would be written without conversion".to_owned()));
+    }
+    if is_tar(head) {
+        return Err(rejection(tar_for_disk(name.as_str())));
+    }
+    let sector = u64::from(disk.sector_bytes);
+    if let Some(end) = read_claimed_disk_size(head, sector) {
+        return if end > disk.size_bytes {
+            Err(too_long_error(disk, Some(end)))
+        } else {
+            check_gpt(head, disk, expected)
+        };
+    }
+    if let Some(other) = SECTORS_BYTES.into_iter().find(|other| read_claimed_disk_size(head, *other).is_some()) {
+        return Err(rejection(format!(
+            "the image's partition table is for disks with sectors of {other} bytes, but {name} has sectors of \
+             {sector} bytes"
+        )));
+    }
+    match parse_mbr(head) {
+        Some(entries) if entries.iter().any(|entry| entry.kind == PROTECTIVE) => {
+            Err(rejection("the image has a protective MBR but no GPT: it is damaged".to_owned()))
+        }
+        Some(entries) => {
+            // Sector numbers are relative to the disk that it is on (UEFI specification 5.2.1).
+            let end = entries.iter().map(|entry| entry.end * sector).max().unwrap_or_default();
+            if end > disk.size_bytes {
+                Err(too_long_error(disk, Some(end)))
+            } else {
+                check_mbr(&entries, disk, expected)
+            }
+        }
+        None if !expected.partitions.is_empty() => Err(rejection(format!(
+            "the image is not a disk image: it begins with neither GPT nor MBR, but the layout has filesystems on \
+             partitions of {name}"
+        ))),
+        None => {
+            expected.added.as_ref().map_or(Ok(()), |added| Err(rejection(image_table::cannot_add_without_gpt(added))))
+        }
+    }
+}
+
+/// Checks everything that would be rejected when the table is fitted to the disk.
+fn check_gpt(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
+    let TargetDisk { name, size_bytes, sector_bytes } = disk;
+    let fitted =
+        image_table::check_image_table(head, *sector_bytes, *size_bytes, expected.grow, expected.added.as_ref());
+    let found =
+        fitted.map_err(|error| rejection(format!("the image's partition table does not fit {name}: {error}")))?;
+    let Some(table) = found else { return Ok(()) };
+    let numbers: Vec<u32> = table.partitions.iter().map(|partition| partition.number).collect();
+    require_partitions(&numbers, disk, expected, |_| false)?;
+    duplicate_uuids::check_duplicate_uuids(&table, name, &expected.taken)
+}
+
+fn check_mbr(entries: &[MbrEntry], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
+    if let Some(number) = expected.grow {
+        return Err(rejection(image_table::cannot_grow_without_gpt(number)));
+    }
+    if let Some(added) = &expected.added {
+        return Err(rejection(image_table::cannot_add_without_gpt(added)));
+    }
+    let numbers: Vec<u32> = entries.iter().map(|entry| entry.number).collect();
+    // Logical partitions may begin anywhere on the disk.
+    let has_logical = entries.iter().any(|entry| EXTENDED.contains(&entry.kind));
+    require_partitions(&numbers, disk, expected, |number| number > 4 && has_logical)
+}
+
+fn require_partitions(
+    there: &[u32],
+    disk: &TargetDisk,
+    expected: &ImageRequirements,
+    unseen: impl Fn(u32) -> bool,
+) -> io::Result<()> {
+    match expected.partitions.iter().find(|number| !there.contains(number) && !unseen(**number)) {
+        Some(number) => {
+            let there: Vec<String> = there.iter().map(u32::to_string).collect();
+            let (device, there) = (disk.name.partition_path(*number), there.join(", "));
+            Err(rejection(format!(
+                "the layout has a filesystem on {device}, but partition {number} is missing in the image, which has \
+                 only {there}"
+            )))
+        }
+        None => Ok(()),
+    }
+}
+
+pub(super) fn rejection(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Returns the error for an image that is too long; `needed` is the size according to its partition table.
+pub(super) fn too_long_error(disk: &TargetDisk, needed: Option<u64>) -> io::Error {
+    let TargetDisk { name, size_bytes, .. } = disk;
+    let needed =
+        needed.map(|bytes| format!(" (its partition table is for a disk of {bytes} bytes)")).unwrap_or_default();
+    rejection(format!("the image is longer than the disk{needed}: {name} has {size_bytes} bytes"))
+}
+
+/// Returns whether this is a tar header, by the magic number of ustar, POSIX and GNU (tar(5)).
+fn is_tar(head: &[u8]) -> bool {
+    head.get(257..262) == Some(b"ustar")
+}
+
+/// Types of partitions that contain logical partitions.
+const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
+
+struct MbrEntry {
+    number: u32,
+    kind: u8,
+    /// First sector after the partition.
+    end: u64,
+}
+
+/// Returns the used partitions of an MBR; `None` if there is none. A boot sector of FAT ends like an MBR.
+fn parse_mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
+    let table = head.get(446..512)?.strip_suffix(&[0x55, 0xaa])?;
+    let (entries, _) = table.as_chunks::<16>();
+    if entries.iter().any(|entry| !matches!(entry[0], 0 | 0x80)) {
+        return None;
+    }
+    let word = |at: &[u8]| at.try_into().map(u32::from_le_bytes).map(u64::from).unwrap_or_default();
+    let used = entries.iter().zip(1..).filter(|(entry, _)| entry[4] != 0);
+    let used = used.map(|(entry, number)| {
+        let end = word(&entry[8..12]) + word(&entry[12..16]);
+        MbrEntry { number, kind: entry[4], end }
+    });
+    Some(used.collect()).filter(|used: &Vec<_>| !used.is_empty())
+}

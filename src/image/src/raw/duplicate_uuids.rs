@@ -1,0 +1,40 @@
+//! Check for duplicate UUIDs of a raw image. They are the same on every disk that it is written to, so another disk
+//! with the image, such as an old one that was left plugged in, has the same names, and a mount by UUID may find it
+//! instead.
+
+use super::detect::rejection;
+use model::device::DevicePath;
+use model::inventory::DiskTable;
+use std::collections::BTreeMap;
+use std::io;
+
+/// Rejects the partition table of an image for `disk` if a preserved disk has one of its UUIDs.
+///
+/// # Errors
+/// Returns an error with all of them and both devices.
+pub fn check_duplicate_uuids(
+    table: &DiskTable,
+    disk: &DevicePath,
+    taken: &BTreeMap<String, DevicePath>,
+) -> io::Result<()> {
+    let mut brought: Vec<(DevicePath, String)> = Vec::new();
+    brought.extend(table.guid.map(|guid| (disk.clone(), guid.to_string())));
+    for partition in &table.partitions {
+        let guid = partition.guid.iter().map(ToString::to_string);
+        let uuids = guid.chain(partition.signatures.iter().map(|signature| signature.uuid.to_lowercase()));
+        brought.extend(uuids.map(|uuid| (disk.partition_path(partition.number), uuid)));
+    }
+    let twice = brought.iter().filter_map(|(device, uuid)| {
+        let other = taken.get(uuid)?;
+        Some(format!("{uuid} of {device} is also used by {other}"))
+    });
+    let twice: Vec<String> = twice.collect();
+    if twice.is_empty() {
+        return Ok(());
+    }
+    Err(rejection(format!(
+        "the image has UUIDs that are in use on preserved disks, so that one could be mounted instead of the other: \
+         {}; detach that disk, wipe it, or change its UUIDs",
+        twice.join(", ")
+    )))
+}

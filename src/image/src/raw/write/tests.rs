@@ -1,0 +1,445 @@
+use super::*;
+use crate::fetch::resolve_image;
+use crate::pipeline::{BufferPool, Digest, StageClock, create_pipe};
+use crate::raw::detect::is_disk_image;
+use crate::raw::{TargetDisk, duplicate_uuids};
+use crate::testing::{Tar, compress, noise, pace, reader};
+use crate::{ImageSource, IncomingImage, PayloadKind};
+use common::error::Phase;
+use linux::gpt::testing::crowded_image;
+use linux::storage::image_table;
+use linux::storage::loopdev::TestLoopDevice;
+use model::inventory::{DeviceSignature, DiskPartition, DiskTable};
+use proptest::prelude::*;
+use std::fs;
+use std::sync::Arc;
+use tempfile::NamedTempFile;
+use testing::http::{Act, Server};
+use uuid::Uuid;
+
+const MIB: usize = 1 << 20;
+
+mod ahead;
+
+/// What [`image`] has.
+fn partitioned() -> ImageRequirements {
+    ImageRequirements { partitions: vec![1], ..ImageRequirements::default() }
+}
+
+/// A file in place of a disk, full of what was there before.
+fn file(bytes: usize) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    fs::write(file.path(), vec![0xaa; bytes]).unwrap();
+    file
+}
+
+fn open(file: &NamedTempFile) -> RawTarget {
+    RawTarget::open(&file.path().to_str().unwrap().into()).unwrap()
+}
+
+/// An image with an MBR that has one partition up to its end.
+fn image(bytes: usize) -> Vec<u8> {
+    let mut image = noise(bytes);
+    image[446..510].fill(0);
+    image[450] = 0x83;
+    image[454..458].copy_from_slice(&1_u32.to_le_bytes());
+    image[458..462].copy_from_slice(&((bytes / 512 - 1) as u32).to_le_bytes());
+    image[510..512].copy_from_slice(&[0x55, 0xaa]);
+    image
+}
+
+fn gpt(bytes: usize, sector: usize, backup_lba: u64) -> Vec<u8> {
+    let mut image = image(bytes);
+    image[450] = 0xee;
+    image[sector..sector + 8].copy_from_slice(b"EFI PART");
+    image[sector + 32..sector + 40].copy_from_slice(&backup_lba.to_le_bytes());
+    image
+}
+
+/// The old content is left behind the image only, and neither in the first MiB nor in the last sector.
+fn assert_written(found: &[u8], image: &[u8], sector: usize) {
+    let (padded, last) = (image.len().next_multiple_of(sector).max(MIB), found.len() - sector);
+    assert!(found[..image.len()] == *image, "the disk is not what the image is");
+    assert!(found[image.len()..padded].iter().all(|byte| *byte == 0));
+    assert!(found[padded.min(last)..last].iter().all(|byte| *byte == 0xaa));
+    assert!(found[padded.max(last)..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn an_image_of_any_length_and_in_any_chunks_arrives() {
+    for bytes in [512, 100_000, MIB, MIB + 1, MIB + 512, 2 * MIB, 3 * MIB - 100, 21 * MIB + 7] {
+        for chunk in [7777, 65_536, MIB, 3 * MIB / 2] {
+            let (disk, image) = (file(22 * MIB), image(bytes));
+            let target = open(&disk);
+            let held_back = write_image(reader(&image, chunk), &target, &partitioned()).unwrap();
+            assert_eq!(held_back.bytes, bytes as u64);
+            assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0), "released too early");
+            held_back.release().unwrap();
+            assert_written(&fs::read(disk.path()).unwrap(), &image, 512);
+        }
+    }
+}
+
+/// A backup GPT has its header in the disk's last sector.
+#[test]
+fn the_last_sector_comes_as_late_as_the_first_mib() {
+    for disk_bytes in [MIB, MIB + 512, 2 * MIB, 2 * MIB + 512, 8 * MIB - 512] {
+        for short in [0, 1, 100, 511, 512, 513] {
+            for zeros in [0, 1, 512, 3 * BLOCK_BYTES] {
+                let (disk, mut image) = (file(disk_bytes), image(disk_bytes));
+                image[disk_bytes - zeros..].fill(0);
+                image.truncate(disk_bytes - short);
+                let target = open(&disk);
+                let held_back = write_image(reader(&image, 300_000), &target, &partitioned()).unwrap();
+                assert_eq!(held_back.bytes, image.len() as u64);
+                let found = fs::read(disk.path()).unwrap();
+                assert!(
+                    found[disk_bytes - 512..].iter().all(|byte| *byte == 0),
+                    "{disk_bytes} {short} {zeros}: too early"
+                );
+                let end = (disk_bytes - 512).min(image.len());
+                assert!(end <= MIB || found[MIB..end] == image[MIB..end], "{disk_bytes} {short} {zeros}");
+                held_back.release().unwrap();
+                assert_written(&fs::read(disk.path()).unwrap(), &image, 512);
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_of_zeros_are_ranges_of_their_own() {
+    let block = BLOCK_BYTES;
+    let bytes = [vec![0; block], noise(block), noise(block), vec![0; 2 * block], noise(5)].concat();
+    for chunk in [1000, block, bytes.len()] {
+        let mut buffer = vec![9; BUFFER_BYTES];
+        let filled = fill_buffer(&mut reader(&bytes, chunk), &mut buffer).unwrap();
+        let expected = FilledBuffer {
+            bytes: 5 * block + 5,
+            parts: vec![block..3 * block, 5 * block..5 * block + 5],
+            zeros: vec![0..block, 3 * block..5 * block],
+        };
+        assert_eq!(filled, expected);
+        assert!(buffer[5 * block + 5..6 * block].iter().all(|byte| *byte == 0), "the last sector is not written whole");
+    }
+    for (at, length) in [(0, 1), (63, 64), (64, 65), (127, 128), (130, 131)] {
+        let mut bytes = vec![0; length];
+        assert!(is_zero(&bytes));
+        bytes[at] = 1;
+        assert!(!is_zero(&bytes), "{at} of {length}");
+    }
+}
+
+#[test]
+fn zeros_that_follow_each_other_are_one_command_of_bounded_size() {
+    let (jobs, done) = mpsc::sync_channel(10);
+    let mut sending = WriterQueue { jobs, zeros: 0..0 };
+    let mib = MIB as u64;
+    for start in 0..300 {
+        sending.add_zeros((1 + start) * mib..(2 + start) * mib);
+    }
+    sending.add_zeros(400 * mib..401 * mib);
+    sending.flush();
+    drop(sending);
+    let ranges: Vec<_> = done
+        .into_iter()
+        .map(|job| match job {
+            WriterJob::Zero(range) => (range.start / mib, range.end / mib),
+            WriterJob::Write { .. } => panic!("nothing was to be written"),
+        })
+        .collect();
+    assert_eq!(ranges, [(1, 257), (257, 301), (400, 401)]);
+}
+
+#[test]
+fn what_is_no_image_for_this_disk_is_refused_before_anything_is_written() {
+    let tar = Tar::new().file("etc/hostname", b"server").end();
+    let mut hybrid = gpt(2 * MIB, 4096, 511);
+    hybrid[512] = b'E';
+    let fat = [&[0xeb, 0x3c, 0x90][..], &noise(507), &[0x55, 0xaa], &noise(1000)].concat();
+    let cases = [
+        (tar.clone(), "the image is a tar archive, but the layout has image: true"),
+        (noise(2 * MIB), "begins with neither GPT nor MBR"),
+        (Vec::new(), "begins with neither GPT nor MBR"),
+        (fat, "begins with neither GPT nor MBR"),
+        (
+            gpt(2 * MIB, 512, 8 * 2048),
+            "the image is longer than the disk (its partition table is for a disk of 8389120 bytes)",
+        ),
+        (gpt(2 * MIB, 512, u64::MAX), "longer than the disk"),
+        (
+            image(9 * MIB)[..2 * MIB].to_vec(),
+            "the image is longer than the disk (its partition table is for a disk of 9437184 bytes)",
+        ),
+        (hybrid, "is for disks with sectors of 4096 bytes, but"),
+        (gpt(2 * MIB, 1024, 0), "has a protective MBR but no GPT: it is damaged"),
+    ];
+    for (image, says) in cases {
+        let disk = file(8 * MIB);
+        let target = open(&disk);
+        let error = write_image(reader(&image, MIB), &target, &partitioned()).err().unwrap().to_string();
+        assert!(error.contains(says), "{says}: {error}");
+        assert!(fs::read(disk.path()).unwrap().iter().all(|byte| *byte == 0xaa), "{says}: it was written all the same");
+    }
+    let disk = file(8 * MIB);
+    let target = open(&disk);
+    write_image(reader(&noise(2 * MIB), MIB), &target, &ImageRequirements::default()).unwrap().release().unwrap();
+    let error = write_image(reader(&tar, MIB), &target, &ImageRequirements::default()).err().unwrap().to_string();
+    assert!(error.contains("tar archive"), "{error}");
+}
+
+#[test]
+fn what_begins_like_a_disk_is_told_from_a_tar() {
+    let tar = Tar::new().file("boot.img", &image(4096)).end();
+    let cases = [
+        (&tar[..], false),
+        (&image(4096)[..], true),
+        (&gpt(4 * 4096, 512, 9)[..], true),
+        (&gpt(4 * 4096, 4096, 9)[..], true),
+        (&image(4096)[..511], false),
+        (&[][..], false),
+        (&noise(4096)[..], false),
+    ];
+    for (head, expected) in cases {
+        assert_eq!(is_disk_image(head), expected);
+    }
+}
+
+#[test]
+fn a_stream_that_is_too_long_or_breaks_off_leaves_nothing_bootable() {
+    let mut long = image(9 * MIB);
+    long[458..462].copy_from_slice(&100_u32.to_le_bytes());
+    for chunk in [MIB, 100_000] {
+        let disk = file(8 * MIB);
+        let target = open(&disk);
+        let error = write_image(reader(&long, chunk), &target, &partitioned()).err().unwrap().to_string();
+        let name = disk.path().display();
+        assert_eq!(error, format!("the image is longer than the disk: {name} has {} bytes", 8 * MIB));
+        assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
+    }
+    let (sender, receiver) = create_pipe(9);
+    let pool = BufferPool::new(9, MIB);
+    for piece in image(3 * MIB).chunks(MIB) {
+        let mut filling = pool.take_buffer(&StageClock::default());
+        filling.copy_from_slice(piece);
+        sender.send(filling.into_chunk(MIB), &StageClock::default()).unwrap();
+    }
+    sender.fail(io::Error::other("the network is gone"));
+    let disk = file(8 * MIB);
+    let target = open(&disk);
+    let error = write_image(PipelineReader::new(receiver, Arc::default()), &target, &partitioned()).err().unwrap();
+    assert_eq!(error.to_string(), "the network is gone");
+    assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_is_named_with_the_place() {
+    let disk = file(32 * MIB);
+    let mut target = open(&disk);
+    target.reopen_read_only();
+    let error = write_image(reader(&image(20 * MIB), MIB), &target, &partitioned()).err().unwrap().to_string();
+    assert!(error.contains(&format!("at byte 0 of {}", disk.path().display())), "{error}");
+}
+
+#[test]
+fn what_is_no_disk_is_not_opened() {
+    let odd = file(1000);
+    let directory = tempfile::tempdir().unwrap();
+    for (path, says) in [
+        (odd.path(), "neither a disk nor a file with a multiple of 512 bytes"),
+        (directory.path(), "neither a disk nor"),
+        (std::path::Path::new("/dev/no-such-disk"), "No such file"),
+    ] {
+        let error = RawTarget::open(&path.to_str().unwrap().into()).err().unwrap().to_string();
+        assert!(error.starts_with(&format!("open {} for a raw image: ", path.display())), "{error}");
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+/// Burns `served` onto a file; with the digest of `promised`.
+fn burn(served: &[u8], promised: &[u8], disk: &NamedTempFile) -> common::error::Result<crate::BurnResult> {
+    let server = Server::start(served.to_vec(), |_| Act::default());
+    burn_from(&server, promised, disk)
+}
+
+fn burn_from(server: &Server, promised: &[u8], disk: &NamedTempFile) -> common::error::Result<crate::BurnResult> {
+    let source = ImageSource {
+        url: server.url("disk.raw.zst"),
+        digest: Some(Digest::of_bytes(promised)),
+        ..ImageSource::default()
+    };
+    let reached = resolve_image(&linux::http::new_client()?, &source, &pace())?;
+    IncomingImage::start_at_pace(reached, PayloadKind::AnyBytes, pace())?.burn_to_disk(
+        &open(disk),
+        &partitioned(),
+        &|_| (),
+    )
+}
+
+#[test]
+fn an_image_comes_from_its_server_onto_the_disk() {
+    let image = [image(3 * MIB), vec![0; 5 * MIB], noise(MIB)].concat();
+    for format in ["zstd", "lz4", "gzip", "xz", "plain"] {
+        let (disk, packed) = (file(10 * MIB), compress(format, &image));
+        let burned = burn(&packed, &packed, &disk).unwrap();
+        assert_eq!((burned.bytes, burned.tar_bytes), (packed.len() as u64, image.len() as u64));
+        let stages: Vec<_> = burned.shares.iter().map(|share| share.stage.as_str()).collect();
+        assert_eq!(stages, ["network", "digest", "decode", "write"]);
+        assert_written(&fs::read(disk.path()).unwrap(), &image, 512);
+    }
+}
+
+#[test]
+fn an_image_that_changes_on_the_way_is_written_again_from_its_start() {
+    // Of a frame of zstd that is cut nothing is written.
+    let (old, new) = (compress("gzip", &image(5 * MIB)), compress("zstd", &image(2 * MIB)));
+    let changed = new.clone();
+    let server = Server::start(old, move |request| match (request.method.as_str(), request.nth) {
+        ("HEAD", _) => Act::default(),
+        ("GET", 0) => Act::cut_after(4 * MIB),
+        _ => Act { etag: Some("\"two\"".into()), body: Some(changed.clone()), ..Act::default() },
+    });
+    let disk = file(10 * MIB);
+    let burned = burn_from(&server, &new, &disk).unwrap();
+    assert_eq!(burned.resumed, 2);
+    let written = fs::read(disk.path()).unwrap();
+    assert!(written[..2 * MIB] == image(2 * MIB));
+    // Behind it is what was there, or nothing, and nothing of the first one.
+    let (is, first) = (written[2 * MIB..].chunks(4096), image(5 * MIB));
+    let first: Vec<&[u8]> = first[2 * MIB..].chunks(4096).collect();
+    let zeros = is.clone().filter(|block| block.iter().all(|byte| *byte == 0)).count();
+    let left = is.clone().filter(|block| first.contains(block)).count();
+    assert_eq!((zeros > 0, left), (true, 0));
+}
+
+#[test]
+fn an_image_that_changes_on_the_way_again_and_again_says_why() {
+    let body = compress("gzip", &image(3 * MIB));
+    let changed = body.clone();
+    let server = Server::start(body.clone(), move |request| {
+        let etag = Some(format!("\"{}\"", request.nth));
+        match request.method.as_str() {
+            "HEAD" => Act::default(),
+            _ => Act { etag, body: Some(changed.clone()), ..Act::cut_after(2 * MIB) },
+        }
+    });
+    let disk = file(10 * MIB);
+    let error = burn_from(&server, &body, &disk).unwrap_err().to_string();
+    assert!(error.contains("changed or could not be resumed in 3 starts: "), "{error}");
+    assert!(error.contains("the server sends the image from its start"), "{error}");
+    assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn what_cannot_be_trusted_does_not_get_its_first_mib() {
+    let good = compress("zstd", &image(3 * MIB));
+    let mut flipped = good.clone();
+    flipped[2 * MIB] ^= 1;
+    let mut followed = good.clone();
+    followed.extend(b"garbage");
+    let half = good[..good.len() / 2].to_vec();
+    // Whether anything is decoded before a frame turns out to be bad is up to the number of cores.
+    let cases = [
+        (good.clone(), b"another".to_vec(), "digest mismatch", true),
+        (followed.clone(), followed, "data follows the end", true),
+        (flipped.clone(), flipped, "zstd stream is damaged", false),
+        (half.clone(), half, "ends in the middle of a frame", false),
+    ];
+    for (served, promised, says, arrives) in cases {
+        let disk = file(3 * MIB);
+        let before = fs::read(disk.path()).unwrap();
+        let error = burn(&served, &promised, &disk).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(error.phase, Phase::Image);
+        let now = fs::read(disk.path()).unwrap();
+        if !arrives && now == before {
+            continue;
+        }
+        let last = 3 * MIB - 512;
+        assert!(now[..MIB].iter().chain(&now[last..]).all(|byte| *byte == 0), "{says}");
+        assert!(!arrives || now[MIB..last] == image(3 * MIB)[MIB..last], "{says}: it was not written");
+    }
+}
+
+#[test]
+fn a_tar_is_no_disk_and_a_disk_is_no_tar() {
+    let tar = compress("zstd", &Tar::new().file("etc/hostname", b"server").end());
+    let disk = file(10 * MIB);
+    let error = burn(&tar, &tar, &disk).unwrap_err().to_string();
+    assert!(error.contains("the image is a tar archive"), "{error}");
+    assert!(fs::read(disk.path()).unwrap().iter().all(|byte| *byte == 0xaa));
+}
+
+/// Runs of zeros and of data of any length.
+fn runs() -> impl Strategy<Value = Vec<u8>> {
+    let run = (any::<bool>(), prop_oneof![1..5000_usize, 60_000..400_000_usize, Just(BLOCK_BYTES), Just(MIB)]);
+    prop::collection::vec(run, 0..12).prop_map(|runs| {
+        let data = noise(MIB);
+        let run = |(zeros, length): (bool, usize)| if zeros { vec![0; length] } else { data[..length].to_vec() };
+        [image(4096), runs.into_iter().flat_map(run).collect()].concat()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn any_image_arrives_bit_for_bit(image in runs(), chunk in prop_oneof![3000..70_000_usize, Just(MIB)]) {
+        let disk = file(13 * MIB);
+        let target = open(&disk);
+        write_image(reader(&image, chunk), &target, &partitioned()).unwrap().release().unwrap();
+        assert_written(&fs::read(disk.path()).unwrap(), &image, 512);
+    }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_images_with_zeros_and_odd_lengths_arrive_past_the_page_cache() {
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(10));
+    for sector in [512, 4096] {
+        let disk = TestLoopDevice::new(13 * MIB as u64, sector);
+        let result = runner.run(&(runs(), 3000..2_000_000_usize), |(image, chunk)| {
+            fs::write(disk.path(), vec![0xaa; 13 * MIB]).unwrap();
+            let target = RawTarget::open(disk.path()).unwrap();
+            assert_eq!((target.disk.size_bytes, target.disk.sector_bytes), (13 * MIB as u64, sector));
+            let held_back = write_image(reader(&image, chunk), &target, &partitioned()).unwrap();
+            // The file beneath the loop device: what is there is on the disk.
+            assert!(fs::read(disk.image()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
+            held_back.release().unwrap();
+            assert_written(&fs::read(disk.image()).unwrap(), &image, sector as usize);
+            Ok(())
+        });
+        result.unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_wrong_digest_leaves_the_first_mib_zero_and_a_used_disk_is_refused() {
+    let disk = TestLoopDevice::new(8 * MIB as u64, 512);
+    fs::write(disk.path(), vec![0xaa; 8 * MIB]).unwrap();
+    let packed = compress("zstd", &image(3 * MIB));
+    let server = Server::start(packed, |_| Act::default());
+    let source =
+        ImageSource { url: server.url("x"), digest: Some(Digest::of_bytes(b"another")), ..ImageSource::default() };
+    let burn = || {
+        let reached = resolve_image(&linux::http::new_client().unwrap(), &source, &pace()).unwrap();
+        let incoming = IncomingImage::start_at_pace(reached, PayloadKind::AnyBytes, pace()).unwrap();
+        let target = RawTarget::open(disk.path());
+        target.and_then(|target| incoming.burn_to_disk(&target, &partitioned(), &|_| ())).unwrap_err().to_string()
+    };
+    let error = burn();
+    assert!(error.contains(&format!("the first 1 MiB of {} remain zero", disk.path())), "{error}");
+    let found = fs::read(disk.image()).unwrap();
+    assert!(found[..MIB].iter().all(|byte| *byte == 0));
+    assert!(found[MIB..3 * MIB] == image(3 * MIB)[MIB..]);
+
+    linux::process::ToolCommand::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
+    let point = tempfile::tempdir().unwrap();
+    let mount = sys_mount::Mount::builder()
+        .fstype("ext4")
+        .mount_autodrop(disk.path(), point.path(), sys_mount::UnmountFlags::empty())
+        .unwrap();
+    let error = burn();
+    assert!(error.contains(&format!("is mounted at {}", point.path().display())), "{error}");
+    drop(mount);
+}

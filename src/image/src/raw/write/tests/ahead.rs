@@ -1,0 +1,218 @@
+//! What is known of an image by its first MiB, before anything is written, and what only afterwards.
+
+use super::*;
+
+fn arriving(server: &Server) -> IncomingImage {
+    arriving_as(server, PayloadKind::AnyBytes)
+}
+
+fn arriving_as(server: &Server, plain: PayloadKind) -> IncomingImage {
+    let source =
+        ImageSource { url: server.url("x"), digest: Some(Digest::of_bytes(b"another")), ..ImageSource::default() };
+    let reached = resolve_image(&linux::http::new_client().unwrap(), &source, &pace()).unwrap();
+    IncomingImage::start_at_pace(reached, plain, pace()).unwrap()
+}
+
+fn sda(sector_bytes: u32) -> TargetDisk {
+    TargetDisk { name: "/dev/sda".into(), size_bytes: 8 * MIB as u64, sector_bytes }
+}
+
+#[test]
+fn a_raw_image_is_no_tree_of_files_and_that_is_known_before_anything_is_written() {
+    let tar = Tar::new().file("etc/hostname", b"server").file("x", &noise(MIB)).end();
+    let refused = Some("it is a raw disk image; use a layout with image: true");
+    for (bytes, says) in [
+        (compress("zstd", &tar), None),
+        (compress("gzip", b""), None),
+        (compress("lz4", &image(3 * MIB)), refused),
+        (compress("zstd", &crowded_image(4096, 500)), refused),
+    ] {
+        let server = Server::start(bytes, |_| Act::default());
+        let said = arriving_as(&server, PayloadKind::Tar).require_tree().map_err(|error| error.to_string());
+        match says {
+            None => assert_eq!(said, Ok(())),
+            Some(says) => assert!(said.as_ref().is_err_and(|error| error.contains(says)), "{said:?}"),
+        }
+    }
+}
+
+/// `image` with other bytes at a place.
+fn changed(mut image: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
+    image[at..at + bytes.len()].copy_from_slice(bytes);
+    image
+}
+
+#[test]
+fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
+    let tar = Tar::new().file("etc/hostname", b"server").file("x", &noise(MIB)).end();
+    let (large, small) = (crowded_image(4096, 500), crowded_image(512, 4000));
+    let expected = |partitions: &[u32], grow| ImageRequirements {
+        partitions: partitions.to_vec(),
+        grow,
+        ..ImageRequirements::default()
+    };
+    let cases = [
+        (&tar, 512, expected(&[1], None), "the image is a tar archive, but the layout has image: true for /dev/sda"),
+        (&b"no compression at all".to_vec(), 512, expected(&[1], None), "begins with neither GPT nor MBR"),
+        (
+            &small,
+            4096,
+            expected(&[1], None),
+            "is for disks with sectors of 512 bytes, but /dev/sda has sectors of 4096",
+        ),
+        (&large, 512, expected(&[1], None), "is for disks with sectors of 4096 bytes, but /dev/sda has sectors of 512"),
+        (
+            &image(9 * MIB),
+            512,
+            expected(&[1], None),
+            "(its partition table is for a disk of 9437184 bytes): /dev/sda has 8388608",
+        ),
+        (&gpt(2 * MIB, 1024, 0), 512, expected(&[1], None), "has a protective MBR but no GPT: it is damaged"),
+        (&changed(small.clone(), 512 + 60, b"x"), 512, expected(&[1], None), "the header's checksum is wrong"),
+        (
+            &changed(large.clone(), 2 * 4096 + 7, b"x"),
+            4096,
+            expected(&[1], None),
+            "the checksum of its entries is wrong",
+        ),
+        (
+            &small,
+            512,
+            expected(&[128, 129], None),
+            "a filesystem on /dev/sda129, but partition 129 is missing in the image, which has only 1, 2,",
+        ),
+        (&large, 4096, expected(&[1], Some(129)), "partition 129 cannot grow: the image does not contain it"),
+        (
+            &large,
+            4096,
+            expected(&[1], Some(127)),
+            "does not fit /dev/sda: partition 127 cannot grow: partition 128 follows it",
+        ),
+        (&image(3 * MIB), 512, expected(&[1], Some(1)), "partition 1 cannot grow: the image has no GPT"),
+        (
+            &image(3 * MIB),
+            512,
+            expected(&[2], None),
+            "a filesystem on /dev/sda2, but partition 2 is missing in the image, which has only 1",
+        ),
+        (&image(3 * MIB), 512, expected(&[5], None), "partition 5 is missing in the image, which has only 1"),
+        (
+            &changed(image(3 * MIB), 450, &[5]),
+            512,
+            expected(&[2, 5], None),
+            "partition 2 is missing in the image, which has only 1",
+        ),
+    ];
+    for (image, sector, expected, says) in cases {
+        let server = Server::start(compress("zstd", image), |_| Act::default());
+        let error = arriving(&server).require_disk(&sda(sector), &expected).unwrap_err().to_string();
+        assert!(error.contains(says), "{says}: {error}");
+    }
+    let good = [
+        (noise(MIB), 512, ImageRequirements::default()),
+        (small, 512, expected(&[1, 128], Some(128))),
+        (large, 4096, expected(&[128], Some(128))),
+        (image(3 * MIB), 512, expected(&[1], None)),
+        (changed(image(3 * MIB), 450, &[5]), 512, expected(&[1, 5], None)),
+    ];
+    for (image, sector, expected) in good {
+        let server = Server::start(compress("zstd", &image), |_| Act::default());
+        arriving(&server).require_disk(&sda(sector), &expected).unwrap();
+    }
+    let server = Server::start(compress("zstd", &image(MIB)), |_| Act::default());
+    let mut layered = arriving(&server);
+    layered.reached.parts.extend(layered.reached.parts.clone());
+    let error = layered.require_disk(&sda(512), &ImageRequirements::default()).unwrap_err().to_string();
+    assert!(error.contains("has 2 layers of files and is not a raw disk image"), "{error}");
+}
+
+#[test]
+fn an_image_that_is_on_another_disk_too_is_known_before_anything_is_written() {
+    let server = Server::start(compress("zstd", &crowded_image(512, 4000)), |_| Act::default());
+    let uuid = |byte: u8| Uuid::from_bytes([byte; 16]).to_string();
+    let taken = |taken: &[(u8, &str)]| ImageRequirements {
+        partitions: vec![1],
+        taken: taken.iter().map(|(byte, device)| (uuid(*byte), (*device).into())).collect(),
+        ..ImageRequirements::default()
+    };
+    let other = taken(&[(0xf7, "/dev/sdb"), (0x22, "/dev/sdc9"), (0x21, "/dev/sdd")]);
+    let error = arriving(&server).require_disk(&sda(512), &other).unwrap_err().to_string();
+    let says = format!(
+        "{} of /dev/sda is also used by /dev/sdb, {} of /dev/sda1 is also used by /dev/sdc9; ",
+        uuid(0xf7),
+        uuid(0x22)
+    );
+    assert!(error.contains(&says), "{error}");
+    arriving(&server).require_disk(&sda(512), &taken(&[(0x21, "/dev/sdb")])).unwrap();
+}
+
+#[test]
+fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
+    let signature = |uuid: &str| DeviceSignature { uuid: uuid.to_owned(), ..DeviceSignature::default() };
+    let partition = |number, uuids: &[&str]| DiskPartition {
+        number,
+        signatures: uuids.iter().map(|uuid| signature(uuid)).collect(),
+        ..DiskPartition::default()
+    };
+    let partitions = vec![partition(1, &["1A2B-3C4D"]), partition(2, &["", "e5-f6"])];
+    let table = DiskTable { partitions, ..DiskTable::default() };
+    let check = |uuid: &str| {
+        duplicate_uuids::check_duplicate_uuids(
+            &table,
+            &"/dev/nvme0n1".into(),
+            &[(uuid.to_owned(), "/dev/sdb1".into())].into(),
+        )
+    };
+    for (uuid, device) in [("1a2b-3c4d", "/dev/nvme0n1p1"), ("e5-f6", "/dev/nvme0n1p2")] {
+        let error = check(uuid).unwrap_err().to_string();
+        assert!(error.contains(&format!("{uuid} of {device} is also used by /dev/sdb1; detach that disk")), "{error}");
+    }
+    check("e5-f7").unwrap();
+}
+
+#[test]
+fn an_image_without_a_gpt_has_no_place_for_another_partition() {
+    let added = plan::AddedPartition { name: "config-2".into(), guid: Uuid::nil(), content: vec![0] };
+    let expected = ImageRequirements { added: Some(added), ..ImageRequirements::default() };
+    for image in [noise(2 * MIB), image(2 * MIB)] {
+        let server = Server::start(compress("zstd", &image), |_| Act::default());
+        let error = arriving(&server).require_disk(&sda(512), &expected).unwrap_err().to_string();
+        assert!(error.contains("cannot add partition config-2: the image has no GPT"), "{error}");
+    }
+}
+
+/// Entries that lie behind what is looked at are found wanting when the table is fitted.
+#[test]
+fn a_table_that_is_not_in_the_first_mib_is_left_to_the_burn() {
+    let image = crowded_image(512, 4000);
+    let whole = image_table::check_image_table(&image, 512, 8 * MIB as u64, None, None).unwrap().unwrap();
+    assert_eq!(whole.guid, Some(Uuid::from_bytes([0xf7; 16])));
+    let partitions: Vec<_> = whole.partitions.iter().map(|is| (is.number, is.guid.unwrap().as_bytes()[0])).collect();
+    assert_eq!(partitions, (1..=128).zip(34..).collect::<Vec<(u32, u8)>>());
+    assert_eq!(image_table::check_image_table(&image[..16 * 1024], 512, 8 * MIB as u64, None, None).unwrap(), None);
+    assert_eq!(image_table::check_image_table(&image[..600], 512, 8 * MIB as u64, Some(7), None).unwrap(), None);
+}
+
+#[test]
+fn an_image_that_changes_while_we_look_is_looked_at_again() {
+    let (old, new) = (noise(3 * MIB), compress("zstd", &image(3 * MIB)));
+    let changed = new.clone();
+    let server = Server::start(old, move |request| match (request.method.as_str(), request.nth) {
+        ("HEAD", _) => Act::default(),
+        ("GET", 0) => Act::cut_after(MIB / 2),
+        _ => Act { etag: Some("\"two\"".into()), body: Some(changed.clone()), ..Act::default() },
+    });
+    let mut incoming = arriving(&server);
+    incoming.require_disk(&sda(512), &partitioned()).unwrap();
+    let disk = file(10 * MIB);
+    let error = incoming.burn_to_disk(&open(&disk), &partitioned(), &|_| ()).unwrap_err().to_string();
+    assert!(error.contains(&format!("got {}", Digest::of_bytes(&new))), "{error}");
+
+    let body = compress("zstd", &image(3 * MIB));
+    let server = Server::start(body.clone(), move |request| match request.method.as_str() {
+        "HEAD" => Act::default(),
+        _ => Act { etag: Some(format!("\"{}\"", request.nth)), ..Act::cut_after(MIB / 2) },
+    });
+    let error = arriving(&server).require_disk(&sda(512), &partitioned()).unwrap_err().to_string();
+    assert!(error.contains("could not be resumed in 3 starts: the server sends the image from its start"), "{error}");
+}

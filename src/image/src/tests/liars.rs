@@ -1,0 +1,259 @@
+//! Servers that lie: whatever they say, the right image is below the root in the end, or nothing is and one sentence says why.
+
+use super::*;
+use reqwest::Certificate;
+use std::sync::mpsc;
+use std::time::Duration;
+use testing::http::{Request, tls_file};
+
+/// Nothing here takes so long on any machine: what does never ends.
+const HANGS: Duration = Duration::from_secs(120);
+
+/// Looks and starts, with all attempts of each.
+const MOST_REQUESTS: usize = 30;
+
+/// How long a stall is for those who stall: each of them ends in an error, also where the machine is slower than that.
+const STALL: Duration = Duration::from_millis(50);
+
+type Lie = Box<dyn Fn(&Request) -> Act + Send + Sync>;
+
+struct Liar {
+    name: &'static str,
+    lie: Lie,
+    /// Without it the image comes all the same.
+    says: Option<&'static str>,
+    stalls: bool,
+    over_tls: bool,
+    /// Has the allocation told the digest? Else the server does.
+    given: bool,
+}
+
+const STARTS: Option<&str> = Some("changed or could not be resumed in 3 starts: ");
+const ATTEMPTS: Option<&str> = Some("(4 attempts");
+
+/// Lies about the image itself, and tells the truth about its size and its digest.
+fn liar(name: &'static str, says: Option<&'static str>, lie: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Liar {
+    liar_about_all(name, says, move |request| match (request.method.as_str(), request.path.as_str()) {
+        ("GET", "/image") => lie(request),
+        ("GET", _) => Act::status(404),
+        _ => Act::default(),
+    })
+}
+
+fn liar_about_all(
+    name: &'static str,
+    says: Option<&'static str>,
+    lie: impl Fn(&Request) -> Act + Send + Sync + 'static,
+) -> Liar {
+    Liar { name, lie: Box::new(lie), says, stalls: false, over_tls: false, given: true }
+}
+
+fn stalling(liar: Liar) -> Liar {
+    Liar { stalls: true, ..liar }
+}
+
+/// The same bytes whatever is asked.
+fn on_the_wire(name: &'static str, says: Option<&'static str>, head: &str, body: &[u8]) -> Liar {
+    let wire = [head.as_bytes(), b"\r\n\r\n", body].concat();
+    liar(name, says, move |_| Act::wire(wire.clone()))
+}
+
+/// Breaks off, and does something else when it is asked for the rest.
+fn then(name: &'static str, says: Option<&'static str>, rest: impl Fn() -> Act + Send + Sync + 'static) -> Liar {
+    liar(name, says, move |request| if request.range.is_none() { Act::cut_after(100_000) } else { rest() })
+}
+
+fn leads_to(url: &str) -> Act {
+    Act { headers: vec![("Location", url.to_owned())], ..Act::status(302) }
+}
+
+/// About where the image is, how long it is, and how it comes.
+fn liars_about_the_way(image: &[u8], honest: String) -> Vec<Liar> {
+    let length = image.len();
+    let ok = |length: usize| format!("HTTP/1.1 200 OK\r\nETag: \"one\"\r\nContent-Length: {length}");
+    let chunked = "HTTP/1.1 200 OK\r\nETag: \"one\"\r\nTransfer-Encoding: chunked";
+    let chunk = [format!("{length:x}\r\n").as_bytes(), &image[..100_000]].concat();
+    let looks = |length: usize| {
+        move |request: &Request| match request.method.as_str() {
+            "HEAD" => Act { body: Some(vec![0; length]), ..Act::default() },
+            _ if request.path != "/image" => Act::status(404),
+            _ => Act::default(),
+        }
+    };
+    let others = "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nContent-Length: 8";
+    let pages = "X-Page: 0123456789012345678901234567890123456789\r\n".repeat(20_000);
+    vec![
+        liar_about_all("looks shorter than it is", None, looks(length - 1)),
+        liar_about_all("looks longer than it is", None, looks(length + 1)),
+        on_the_wire("less than it announces", STARTS, &ok(length + 10), image),
+        on_the_wire("more than it announces", Some("ends in the middle of a frame"), &ok(length - 10), image),
+        on_the_wire("two lengths", ATTEMPTS, others, image),
+        on_the_wire("a length below zero", ATTEMPTS, "HTTP/1.1 200 OK\r\nContent-Length: -1", image),
+        on_the_wire("a length beyond all numbers", ATTEMPTS, &format!("{}0000000000000000", ok(length)), image),
+        liar("a byte more, of no length", Some("more than the image's Content-Length"), |_| Act {
+            length: false,
+            more: true,
+            ..Act::default()
+        }),
+        on_the_wire("chunks that end early", STARTS, chunked, &chunk),
+        on_the_wire("a chunk of no size", ATTEMPTS, chunked, b"zz\r\n"),
+        on_the_wire("a chunk beyond all sizes", ATTEMPTS, chunked, b"fffffffffffffffff\r\n"),
+        on_the_wire("no chunk at all", ATTEMPTS, chunked, b"0\r\n\r\n"),
+        on_the_wire("headers without end", ATTEMPTS, &format!("HTTP/1.1 200 OK\r\n{pages}"), b""),
+        on_the_wire(
+            "more headers than anybody reads",
+            ATTEMPTS,
+            &format!("{}\r\n{}A: b", ok(length), &pages[..10_200]),
+            image,
+        ),
+        on_the_wire("speaks something else", ATTEMPTS, "SSH-2.0-OpenSSH_9.2", b""),
+        liar("says nothing and goes", ATTEMPTS, |_| Act::wire("")),
+        stalling(liar("never answers", ATTEMPTS, |_| Act::stall_before_the_answer())),
+        stalling(liar_about_all("never answers to anything", ATTEMPTS, |_| Act::stall_before_the_answer())),
+        stalling(liar("a byte, and then silence", ATTEMPTS, |_| Act::stall_after(1))),
+        liar("a byte for each connection", ATTEMPTS, |_| Act::cut_after(1)),
+        liar("to be asked again in a year", ATTEMPTS, |_| Act {
+            headers: vec![("Retry-After", "31536000".to_owned())],
+            ..Act::status(503)
+        }),
+        liar("leads in a circle", Some("too many redirects"), |_| leads_to("/image")),
+        liar_about_all("leads in circles at once", Some("too many redirects"), |_| leads_to("/other")),
+        liar("leads to a file of ours", Some("fetch http://"), |_| leads_to("file:///etc/passwd")),
+        liar("leads nowhere", Some("fetch http://"), |_| leads_to("http://")),
+        Liar {
+            over_tls: true,
+            ..liar("from https to http", Some("redirect from https to http refused"), move |_| leads_to(&honest))
+        },
+        liar("no content", Some("the server answers 204"), |_| Act::status(204)),
+        liar("nothing new", Some("the server answers 304"), |_| Act::status(304)),
+        liar("wants a password", Some("the server answers 401"), |_| Act::status(401)),
+    ]
+}
+
+fn ranged(range: &str) -> Act {
+    Act { content_range: Some(range.to_owned()), ..Act::default() }
+}
+
+/// About what the image is, and what the rest of it is.
+fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
+    let (length, whole) = (image.len(), image.to_vec());
+    let mut other = whole.clone();
+    other[150_000] ^= 1;
+    let another = compress("zstd", &Tar::new().file("evil", b"evil").end());
+    let (rest, packed) = (whole[100_000..].to_vec(), compress("gzip", &whole));
+    let part = format!("HTTP/1.1 206 Part\r\nContent-Range: bytes 0-{}/{length}", length - 1);
+    let part = format!("{part}\r\nContent-Length: {length}");
+    let encoded = || vec![("Content-Encoding", "gzip".to_owned())];
+    let beside = |body: Vec<u8>| {
+        move |request: &Request| match request.path.as_str() {
+            "/image" => Act::default(),
+            "/image.sha256" => Act { body: Some(body.clone()), ..Act::default() },
+            _ => Act::status(404),
+        }
+    };
+    let sum = format!("{}  image\n", "0a".repeat(32)).into_bytes();
+    let (shifted, larger) =
+        (format!("bytes 99999-{}/{length}", length - 2), format!("bytes 100000-{0}/{0}", length + 1));
+    vec![
+        liar("a part that nobody asked for", Some("the server answers 206"), move |_| {
+            Act::wire([part.as_bytes(), b"\r\n\r\n", &whole].concat())
+        }),
+        then("no ranges", STARTS, || Act { ranges: false, ..Act::default() }),
+        then("the rest as if it were all", STARTS, move || Act {
+            ranges: false,
+            body: Some(rest.clone()),
+            ..Act::default()
+        }),
+        then("a range of its own", STARTS, move || ranged(&shifted)),
+        then("a range of something larger", STARTS, move || ranged(&larger)),
+        then("a range in no words", STARTS, || ranged("gibberish")),
+        then("has become shorter", STARTS, || Act::status(416)),
+        then("has gone", Some("404 Not Found to the request for the rest"), || Act::status(404)),
+        then("the rest of another image", Some("the zstd stream is damaged near byte"), move || Act {
+            body: Some(other.clone()),
+            ..Act::default()
+        }),
+        liar("another ETag each time", STARTS, |request| Act {
+            etag: Some(format!("\"{}\"", request.nth)),
+            ..Act::cut_after(100_000)
+        }),
+        liar("an ETag that proves nothing", STARTS, |_| Act {
+            etag: Some("W/\"one\"".to_owned()),
+            ..Act::cut_after(100_000)
+        }),
+        liar("packed, as it says, and is not", None, move |_| Act { headers: encoded(), ..Act::default() }),
+        liar("packed once more", Some("the tar "), move |_| Act {
+            body: Some(packed.clone()),
+            headers: encoded(),
+            ..Act::default()
+        }),
+        liar("another image", Some("digest mismatch for"), move |_| Act {
+            body: Some(another.clone()),
+            ..Act::default()
+        }),
+        liar("a page for people", Some("unknown compression"), |_| Act {
+            body: Some(b"<!DOCTYPE html>".to_vec()),
+            ..Act::default()
+        }),
+        liar("nothing at all", Some("the image is empty"), |_| Act { body: Some(Vec::new()), ..Act::default() }),
+        Liar { given: false, ..liar_about_all("another digest", Some("digest mismatch for"), beside(sum)) },
+        Liar {
+            given: false,
+            ..liar_about_all("a page for a digest", Some("has no sha256 digest"), beside(b"<html>".to_vec()))
+        },
+        Liar {
+            given: false,
+            ..liar_about_all("a digest without end", Some("longer than 4096 bytes"), beside(vec![b'a'; 1 << 20]))
+        },
+    ]
+}
+
+/// The whole way, by a client that takes the certificate of the tests.
+fn burn_by(stall: Duration, url: String, given: Option<Digest>, root: &Path) -> Result<BurnResult> {
+    let authority = Certificate::from_pem(&fs::read(tls_file("ca.pem")).unwrap()).unwrap();
+    let client = http::client_builder(Some(stall)).tls_certs_only([authority]).build().unwrap();
+    let pace = FetchRetryPolicy { stall, ..pace() };
+    let source = ImageSource { url, digest: given, ..ImageSource::default() };
+    let reached = fetch::resolve_image(&client, &source, &pace)?;
+    let incoming = IncomingImage { reached, client, pace, plain: PayloadKind::Tar, first: None, among_others: false };
+    incoming.burn_to_root(root, &MountsBelow::default(), &|_| ())
+}
+
+#[test]
+fn a_server_that_lies_gives_the_right_image_or_one_clear_error() {
+    let (tar, digest_of) = (small_tar(), |image: &[u8]| digest(DigestKind::Sha256, image));
+    let image = compress("zstd", &tar);
+    let honest = Server::start(image.clone(), |_| Act::default());
+    let mut liars = liars_about_the_way(&image, honest.url("image"));
+    liars.extend(liars_about_the_image(&image));
+    let (count, mut came, mut wrongs) = (liars.len(), 0, Vec::new());
+    for Liar { name, lie, says, stalls, over_tls, given } in liars {
+        let start: fn(Vec<u8>, Lie) -> Server = if over_tls { Server::start_tls } else { Server::start };
+        let server = start(image.clone(), lie);
+        let (url, given) = (server.url("image"), given.then(|| digest_of(&image)));
+        let directory = tempfile::tempdir().unwrap();
+        let (root, (done, end)) = (directory.path().to_owned(), mpsc::channel());
+        let stall = if stalls { STALL } else { pace().stall };
+        std::thread::spawn(move || done.send(burn_by(stall, url, given, &root)));
+        let burned = end.recv_timeout(HANGS).unwrap_or_else(|_| panic!("{name}: it never ends"));
+        let wrong = match (burned, says) {
+            (Ok(_), None) if fs::read(directory.path().join("data")).unwrap() == noise(200_000) => {
+                came += 1;
+                None
+            }
+            (Err(error), Some(says)) => {
+                let error = error.to_string();
+                let is_clear = error.contains(says) && error.contains("/image") && error.len() < 600;
+                let left = names(directory.path());
+                (!is_clear || !left.is_empty()).then(|| format!("{error}; there is {left:?}"))
+            }
+            (burned, _) => Some(format!("{:?}", burned.map_err(|error| error.to_string()))),
+        };
+        wrongs.extend(wrong.map(|wrong| format!("{name}: {wrong}")));
+        let requests = server.requests().len();
+        wrongs.extend((requests > MOST_REQUESTS).then(|| format!("{name}: {requests} requests")));
+    }
+    assert_eq!(wrongs, Vec::<String>::new(), "{}", wrongs.join("\n"));
+    assert_eq!(honest.requests().len(), 0, "it was led there");
+    println!("{count} lying servers: {came} gave the image, {} an error", count - came);
+}

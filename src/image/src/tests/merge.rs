@@ -1,0 +1,163 @@
+//! Kept filesystems below the root: what comes to one that an image is merged into, and that starting over deletes nothing on any
+//! of them.
+
+use super::*;
+use crate::tree::tests::{Seen, kept, mounted, text};
+use linux::storage::loopdev::TestLoopDevice;
+
+#[test]
+fn the_count_is_in_what_is_burned() {
+    let image = compress("zstd", &Tar::new().file("var/lib/a", b"1").file("srv/b", b"2").end());
+    let server = Server::start(image.clone(), |_| Act::default());
+    let source = ImageSource {
+        url: server.url("img"),
+        digest: Some(digest(DigestKind::Sha256, &image)),
+        ..ImageSource::default()
+    };
+    let reached = fetch::resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap();
+    let (root, hidden) = (tempfile::tempdir().unwrap(), ["/var/lib".to_owned()]);
+    let beneath = MountsBelow { hidden: &hidden, merged: &["/srv".to_owned()], fresh: &[] };
+    let burned =
+        IncomingImage::start(reached, PayloadKind::Tar).unwrap().burn_to_root(root.path(), &beneath, &|_| ()).unwrap();
+    assert_eq!(burned.hidden, [HiddenFiles { path: "/var/lib".to_owned(), files: 1 }]);
+    assert_eq!((burned.entries, burned.conflicts.files), (2, 0));
+}
+
+/// A server that sends a part of `bad`, and the image `good` when it is asked for the rest. More than any decoder keeps to
+/// itself is to come first.
+fn changing(bad: Vec<u8>, good: &[u8]) -> Server {
+    let good = good.to_vec();
+    Server::start(bad, move |request| match (request.method.as_str(), request.nth) {
+        ("HEAD", _) => Act::default(),
+        ("GET", 0) if request.path == "/img" => Act::cut_after(10 << 20),
+        _ => Act { ranges: false, etag: Some("\"two\"".into()), body: Some(good.clone()), ..Act::default() },
+    })
+}
+
+fn reached(server: &Server, good: &[u8]) -> ResolvedImage {
+    let digest = Some(digest(DigestKind::Sha256, good));
+    let source = ImageSource { url: server.url("img"), digest, ..ImageSource::default() };
+    fetch::resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap()
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
+    let disks = ["/", "/var", "/home", "/srv/kept"].map(|path| (TestLoopDevice::new(64 << 20, 512), path));
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("root");
+    let mut mounts = mounted(&root, &disks);
+    // Kept and not the image's: below a directory of a new filesystem.
+    fs::write(root.join("srv/kept/precious"), "precious").unwrap();
+    let before = look(&root, false);
+
+    // A user of the bad image may do anything, on each filesystem and on its root.
+    let evil = |header: &mut tar::Header| header.set_mode(0o6777);
+    let mut bad = Tar::new();
+    for path in ["", "var/", "home/", "srv/", "var/lost+found/", "lost+found/"] {
+        bad = bad.pax(b'x', &[b"SCHILY.xattr.user.evil=1", b"uid=7", b"gid=8"]).raw(
+            &format!("./{path}"),
+            b'5',
+            b"",
+            evil,
+        );
+        bad = bad.file(&format!("{path}x/.ssh/authorized_keys"), b"mine");
+    }
+    // What stays by its name is a file now.
+    bad = bad.file("home/lost+found", b"mine").file("data", &noise(12 << 20));
+    let plain = |header: &mut tar::Header| header.set_mode(0o644);
+    let good = compress("zstd", &Tar::new().raw("new", b'0', b"new", plain).file("home/a", b"a").end());
+    let server = changing(compress("zstd", &bad.end()), &good);
+    let fresh = ["/var".to_owned(), "/home".to_owned()];
+    let beneath = MountsBelow { fresh: &fresh, ..MountsBelow::default() };
+    let incoming = IncomingImage::start_at_pace(reached(&server, &good), PayloadKind::Tar, pace()).unwrap();
+    let burned = incoming.burn_to_root(&root, &beneath, &|_| ());
+    let mut after = look(&root, false);
+    mounts.unmount_all().unwrap();
+
+    assert_eq!(burned.unwrap().resumed, 2);
+    for new in ["new", "home/a"] {
+        assert!(after.remove(Path::new(new)).is_some(), "{new}");
+    }
+    // The times of directories are those of the burn.
+    let timeless = |seen: BTreeMap<PathBuf, Seen>| -> BTreeMap<_, _> {
+        let inodes = |(path, seen): (PathBuf, Seen)| (path, Seen { mtime: (0, 0), same_as: PathBuf::new(), ..seen });
+        seen.into_iter().map(inodes).filter(|(path, _)| path != Path::new("home/lost+found")).collect()
+    };
+    assert_same(&timeless(before), &timeless(after), "start over");
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_what_has_another_digest_does_not_come_to_a_merged_filesystem() {
+    let disks = ["/", "/var/lib"].map(|path| (TestLoopDevice::new(64 << 20, 512), path));
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("root");
+    let mut mounts = mounted(&root, &disks);
+    fs::write(root.join("var/lib/status"), "old").unwrap();
+    let before = look(&root, false);
+    let image = compress("zstd", &Tar::new().file("var/lib/status", b"evil").file("etc/x", b"x").end());
+    let server = Server::start(image, |_| Act::default());
+    let merged = ["/var/lib".to_owned()];
+    let beneath = MountsBelow { merged: &merged, ..MountsBelow::default() };
+    let incoming = IncomingImage::start_at_pace(reached(&server, b"another"), PayloadKind::Tar, pace()).unwrap();
+    let error = incoming.burn_to_root(&root, &beneath, &|_| ()).unwrap_err().to_string();
+    let after = look(&root, false);
+    mounts.unmount_all().unwrap();
+    assert!(error.ends_with("nothing was unpacked"), "{error}");
+    assert_same(&before, &after, "a wrong digest");
+}
+
+#[test]
+fn what_is_merged_into_and_is_no_filesystem_of_its_own_could_be_cleared_and_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = kept(directory.path());
+    let image = compress("zstd", &Tar::new().file("var/lib/dpkg/status", b"new").end());
+    let server = Server::start(image.clone(), |_| Act::default());
+    let merged = ["/var/lib".to_owned()];
+    let beneath = MountsBelow { merged: &merged, ..MountsBelow::default() };
+    let before = look(&root, false);
+    let incoming = IncomingImage::start_at_pace(reached(&server, &image), PayloadKind::Tar, pace()).unwrap();
+    let error = incoming.burn_to_root(&root, &beneath, &|_| ()).unwrap_err().to_string();
+    assert!(error.contains("is not a filesystem of its own"), "{error}");
+    assert_same(&before, &look(&root, false), "refused");
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_nothing_unproven_comes_to_a_merged_filesystem_and_a_burn_starts_over_there() {
+    let bad = Tar::new().file("var/old", b"old").file("var/lib/first", b"f").file("data", &noise(12 << 20));
+    let good = Tar::new().file("new", b"new").file("var/lib/status", b"new").hard_link("copy", "var/lib/status");
+    let good = compress("zstd", &good.file("data", &noise(12 << 20)).end());
+    let bad = compress("zstd", &bad.end());
+    for verified in [false, true] {
+        let disks = ["/", "/var/lib"].map(|path| (TestLoopDevice::new(64 << 20, 512), path));
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        let mut mounts = mounted(&root, &disks);
+        fs::create_dir(root.join("var/lib/deep")).unwrap();
+        fs::write(root.join("var/lib/deep/precious"), "precious").unwrap();
+        fs::write(root.join("var/lib/status"), "old").unwrap();
+        let server = if verified { changing(good.clone(), &good) } else { changing(bad.clone(), &good) };
+        let mut reached = reached(&server, &good);
+        if verified {
+            reached.parts[0].manifest = Some(Arc::new(ImageManifest::compute(&good[..], good.len() as u64).unwrap()));
+        }
+        let merged = ["/var/lib".to_owned()];
+        let beneath = MountsBelow { merged: &merged, ..MountsBelow::default() };
+        let burned = IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace()).unwrap().burn_to_root(
+            &root,
+            &beneath,
+            &|_| (),
+        );
+        let listing: Vec<_> = look(&root, false).into_keys().map(|path| path.to_str().unwrap().to_owned()).collect();
+        let texts = ["var/lib/status", "var/lib/deep/precious"].map(|path| text(root.join(path)));
+        mounts.unmount_all().unwrap();
+        burned.unwrap();
+        assert_eq!(texts, ["new", "precious"]);
+        // Of the bad image, which began to come, there is nothing.
+        let expected = "|copy|data|lost+found|new|var|var/lib|var/lib/deep|var/lib/deep/precious|var/lib/lost+found|\
+                        var/lib/status";
+        assert_eq!(listing.join("|"), expected);
+    }
+}

@@ -1,0 +1,104 @@
+//! Filesystems that are or will be mounted below the root: which files of the image they hide, and which files could
+//! not be created because a directory is in the way.
+
+use super::limits::HeaderBudget;
+use model::install_report::HiddenFiles;
+use std::path::{Path, PathBuf};
+
+/// Maximum number of conflicts that are listed; all are counted.
+const NAMED: usize = 10;
+
+/// Mount points as in the installed system: `/var/lib`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MountsBelow<'a> {
+    /// Preserved filesystems that are mounted after the burn and hide files of the image.
+    pub hidden: &'a [String],
+    /// Preserved filesystems that are mounted during the burn: files of the image are added and replace files of the
+    /// same name.
+    pub merged: &'a [String],
+    /// Filesystems made by this run and mounted during the burn; files of the image on them are removed when it starts
+    /// over.
+    pub fresh: &'a [String],
+}
+
+/// Files of the image that could not be created, because a directory of a preserved filesystem has their name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FileConflicts {
+    pub files: u64,
+    /// Paths of the first of them.
+    pub first: Vec<String>,
+}
+
+impl FileConflicts {
+    pub fn add_conflict(&mut self, path: &Path) {
+        self.files += 1;
+        if self.first.len() < NAMED {
+            self.first.push(format!("/{}", path.display()));
+        }
+    }
+}
+
+/// Converts `/var/lib` to `var/lib`, the form of member paths.
+pub fn relative_paths(mount_points: &[String]) -> Vec<PathBuf> {
+    mount_points.iter().map(|path| Path::new(path).components().skip(1).collect()).collect()
+}
+
+/// Counts, over all parts of an image, its files below mount points that hide them, and the work for its headers.
+pub struct HiddenFileCounter<'a> {
+    pub work: HeaderBudget,
+    beneath: MountsBelow<'a>,
+    hidden: Vec<(PathBuf, u64)>,
+    merged: Vec<PathBuf>,
+}
+
+impl<'a> HiddenFileCounter<'a> {
+    pub fn new(beneath: MountsBelow<'a>) -> HiddenFileCounter<'a> {
+        let hidden = relative_paths(beneath.hidden).into_iter().map(|path| (path, 0)).collect();
+        HiddenFileCounter { work: HeaderBudget::default(), beneath, hidden, merged: relative_paths(beneath.merged) }
+    }
+
+    /// Counts a member that is not a directory, once, for the deepest mount point above it.
+    pub fn count_file(&mut self, path: &Path) {
+        let depth = |mount_point: &Path| mount_point.components().count();
+        let covers = |mount_point: &Path| path != mount_point && path.starts_with(mount_point);
+        let covering = self.hidden.iter_mut().filter(|(mount_point, _)| covers(mount_point));
+        let Some((mount_point, files)) = covering.max_by_key(|(mount_point, _)| depth(mount_point)) else { return };
+        let deeper = |merged: &PathBuf| covers(merged) && depth(merged) > depth(mount_point);
+        if !self.merged.iter().any(deeper) {
+            *files += 1;
+        }
+    }
+
+    /// Returns the counts for the hidden mount points, in their order.
+    pub fn finish(self) -> Vec<HiddenFiles> {
+        let files = self.hidden.into_iter().map(|(_, files)| files);
+        self.beneath.hidden.iter().zip(files).map(|(path, files)| HiddenFiles { path: path.clone(), files }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_counts_once_below_the_deepest_mount_point() {
+        let hidden = ["/var/lib", "/var", "/srv", "/var/lib/"].map(str::to_owned);
+        let merged = ["/var/lib/dpkg".to_owned()];
+        let mut counter = HiddenFileCounter::new(MountsBelow { hidden: &hidden[..3], merged: &merged, fresh: &[] });
+        for path in ["var/lib/a", "var/lib/b/c", "var/lib", "var/log/d", "var/lib/dpkg/status", "variable", "etc/e"] {
+            counter.count_file(Path::new(path));
+        }
+        let counts: Vec<_> = counter.finish().into_iter().map(|hidden| (hidden.path, hidden.files)).collect();
+        // `var/lib` itself is below `/var`: a file there would be hidden by that one.
+        assert_eq!(counts, [("/var/lib".into(), 2), ("/var".into(), 2), ("/srv".into(), 0)]);
+        assert_eq!(relative_paths(&hidden[3..]), [Path::new("var/lib")]);
+    }
+
+    #[test]
+    fn conflicts_are_all_counted_and_some_named() {
+        let mut conflicts = FileConflicts::default();
+        (0..25).for_each(|number| conflicts.add_conflict(&Path::new("var/lib").join(number.to_string())));
+        assert_eq!((conflicts.files, conflicts.first.len()), (25, NAMED));
+        assert_eq!(conflicts.first[0], "/var/lib/0");
+    }
+}

@@ -1,0 +1,106 @@
+//! Rollback for a burn that starts over: the image was not verified, so nothing of it may remain on the filesystems
+//! made by this run.
+
+use super::remove_tree::{TreeRemoval, inode_identity, list_names};
+use linux::safe_open::{self, PathRestriction};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{FileStat, Mode, fchmod, fstat, fstatat};
+use nix::unistd::{Gid, Uid, fchown};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use xattr::FileExt;
+
+/// State of a directory before the image is unpacked: the root of a filesystem, its `lost+found`, or the parent of a
+/// mount point. It is held open, so that its inode number is not reused.
+pub struct DirectorySnapshot {
+    directory: File,
+    was: FileStat,
+    xattrs: XattrMap,
+    within: BTreeMap<CString, DirectorySnapshot>,
+}
+
+type XattrMap = BTreeMap<OsString, Vec<u8>>;
+
+impl DirectorySnapshot {
+    /// Records the directory and those in it, without entering mount points.
+    ///
+    /// # Errors
+    /// Returns an error if one cannot be read.
+    pub fn record_directory(directory: OwnedFd) -> io::Result<DirectorySnapshot> {
+        let mut within = BTreeMap::new();
+        for name in list_names(&directory)? {
+            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+            match safe_open::open_beneath(&directory, name.as_c_str(), flags, PathRestriction::SameFilesystem) {
+                Ok(below) => drop(within.insert(name, DirectorySnapshot::record_directory(below)?)),
+                Err(Errno::EXDEV | Errno::ENOTDIR | Errno::ELOOP) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let directory = File::from(directory);
+        Ok(DirectorySnapshot { was: fstat(&directory)?, xattrs: read_xattrs(&directory)?, directory, within })
+    }
+
+    /// Removes everything that was not there before. Mount points are not entered: the filesystems mounted there may be
+    /// preserved ones. Recorded files are not kept, only directories.
+    ///
+    /// # Errors
+    /// Returns an error if something cannot be removed or set.
+    pub fn restore(&self) -> io::Result<()> {
+        self.restore_attributes()?;
+        for name in list_names(&self.directory)? {
+            match self.within.get(&name) {
+                Some(fresh) if fresh.is_unreplaced(&self.directory, &name)? => fresh.restore()?,
+                _ => {
+                    let mut sweep = TreeRemoval { stays: &|_| false, closed: &[], closed_met: 0, stayed: 0 };
+                    sweep.remove_entry(&self.directory, inode_identity(&self.was), &name)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_unreplaced(&self, directory: &File, name: &CStr) -> Result<bool, Errno> {
+        let there = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        Ok(inode_identity(&there) == inode_identity(&self.was))
+    }
+
+    /// Restores the attributes, in the order in which none undoes another. Filesystems without owners and xattrs, such
+    /// as FAT, have nothing to restore.
+    fn restore_attributes(&self) -> io::Result<()> {
+        let (directory, was) = (&self.directory, &self.was);
+        let is = fstat(directory)?;
+        if (is.st_uid, is.st_gid) != (was.st_uid, was.st_gid) {
+            fchown(directory, Some(Uid::from_raw(was.st_uid)), Some(Gid::from_raw(was.st_gid)))?;
+        }
+        let now = read_xattrs(directory)?;
+        for name in now.keys().filter(|name| !self.xattrs.contains_key(*name)) {
+            directory.remove_xattr(name)?;
+        }
+        for (name, value) in self.xattrs.iter().filter(|(name, value)| now.get(*name) != Some(value)) {
+            directory.set_xattr(name, value)?;
+        }
+        // Removing an ACL may have changed the mode.
+        let mode = fstat(directory)?.st_mode;
+        if mode != was.st_mode {
+            fchmod(directory, Mode::from_bits_truncate(was.st_mode & 0o7777))?;
+        }
+        Ok(())
+    }
+}
+
+fn read_xattrs(directory: &File) -> io::Result<XattrMap> {
+    let listed = match directory.list_xattr() {
+        Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => return Ok(XattrMap::new()),
+        listed => listed?,
+    };
+    let mut found = XattrMap::new();
+    for name in listed {
+        let value = directory.get_xattr(&name)?.unwrap_or_default();
+        found.insert(name, value);
+    }
+    Ok(found)
+}

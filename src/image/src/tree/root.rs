@@ -1,0 +1,313 @@
+//! Root directory of a burn. No path, symlink or hard link leads out of it: every parent is resolved as if it were the
+//! root.
+
+use super::acl;
+use super::dirfd::RootEntry;
+use super::name_set::NameSet;
+use super::quota::TargetCapacity;
+use super::remove_tree::{DirectoryEntry, has_content, inode_identity, list_names};
+use super::resolve::{WalkedDirectory, is_merged, make_directory, walk_to_directory};
+use super::rollback::DirectorySnapshot;
+use linux::safe_open::{self, PathRestriction};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, fstat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Maximum number of cached directories; when it is exceeded, the cache is cleared.
+const MOST_KNOWN: usize = 64;
+
+/// The root directory.
+pub struct UnpackRoot {
+    fd: OwnedFd,
+    /// Mount points of preserved filesystems that the image is merged into.
+    merged: Vec<PathBuf>,
+    /// Cache of directories by path. A path leads over existing names, so creating files cannot change it; removing
+    /// files can, and then the cache is cleared.
+    known: RefCell<HashMap<OsString, Rc<ResolvedDirectory>>>,
+    space: RefCell<TargetCapacity>,
+    /// Cost of operations besides creating members, in header blocks of the same cost.
+    worked: Cell<u64>,
+    /// Names created by this burn, if everything else below the root belongs to another owner.
+    ours: Option<RefCell<NameSet>>,
+}
+
+/// Resolved directory.
+pub(super) struct ResolvedDirectory {
+    pub fd: OwnedFd,
+    pub identity: (u64, u64),
+    /// Whether it is on a preserved filesystem.
+    pub merged: bool,
+    /// Whether new files in it inherit ACLs that must be removed. On a preserved filesystem its owner wants them
+    /// inherited.
+    pub leaves_acls: bool,
+}
+
+/// Returns the path of a member below the root, without leading `/` and `.`; empty for the root itself.
+///
+/// # Errors
+/// Returns an error if it has `..` or a zero byte. Well-formed archives have neither, so this is rejected and not
+/// repaired.
+pub fn relative_inside(path: &[u8]) -> io::Result<PathBuf> {
+    let mut inside = PathBuf::new();
+    for component in path.split(|byte| *byte == b'/') {
+        match component {
+            b"" | b"." => {}
+            b".." => return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path with `..` is refused")),
+            name if name.contains(&0) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path with a zero byte is refused"));
+            }
+            name => inside.push(OsStr::from_bytes(name)),
+        }
+    }
+    Ok(inside)
+}
+
+impl UnpackRoot {
+    /// Opens the root. `merged` are the mount points of preserved filesystems that the image is merged into, without
+    /// leading `/`.
+    ///
+    /// # Errors
+    /// Returns an error if it is not a directory that can be opened.
+    pub fn open(path: &Path, merged: Vec<PathBuf>) -> io::Result<UnpackRoot> {
+        let fd = nix::fcntl::open(path, directory_flags(), Mode::empty())?;
+        let mut space = TargetCapacity::default();
+        space.add_filesystem(&fd, &fstat(&fd)?)?;
+        Ok(UnpackRoot {
+            fd,
+            merged,
+            known: RefCell::default(),
+            space: RefCell::new(space),
+            worked: Cell::new(0),
+            ours: None,
+        })
+    }
+
+    pub(super) fn record_created(&self, directory: (u64, u64), name: &OsStr) -> io::Result<()> {
+        let Some(ours) = &self.ours else { return Ok(()) };
+        ours.borrow_mut().insert((directory, &CString::new(name.as_bytes())?))
+    }
+
+    /// Returns whether the root contains nothing but what a new filesystem has.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be read.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        let own = c"lost+found";
+        let listed = list_names(openat(&self.fd, ".", directory_flags(), Mode::empty())?)?;
+        Ok(listed.iter().all(|name| name.as_c_str() == own) && (listed.is_empty() || !has_content(&self.fd, own)?))
+    }
+
+    /// Creates an unnamed file on the root's filesystem. No other process can open it, and it is removed when it is
+    /// closed.
+    ///
+    /// # Errors
+    /// Returns an error if the filesystem is full or read-only.
+    pub fn nameless_file(&self) -> io::Result<File> {
+        let (flags, mode) = (OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::S_IRUSR | Mode::S_IWUSR);
+        match openat(&self.fd, ".", flags | OFlag::O_TMPFILE, mode) {
+            // Some filesystems do not support O_TMPFILE, such as NFS.
+            Err(Errno::EOPNOTSUPP) => {
+                let name = format!(".drophammer-{}", std::process::id());
+                let file = openat(&self.fd, name.as_str(), flags | OFlag::O_CREAT | OFlag::O_EXCL, mode)?;
+                unlinkat(&self.fd, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
+                Ok(file.into())
+            }
+            file => Ok(file?.into()),
+        }
+    }
+
+    /// Marks the existing content as belonging to another owner: whiteouts do not remove it.
+    pub fn among_others(self) -> UnpackRoot {
+        UnpackRoot { ours: Some(RefCell::default()), ..self }
+    }
+
+    /// Returns whether a name belongs to another owner and was not created by this burn.
+    pub fn belongs_to_others(&self, entry: DirectoryEntry) -> bool {
+        self.ours.as_ref().is_some_and(|ours| !ours.borrow().contains(entry))
+    }
+
+    /// Returns the cost of operations besides creating members: creating parents that are not members, and skipping
+    /// what a whiteout does not remove.
+    pub fn worked(&self) -> u64 {
+        self.worked.get()
+    }
+
+    fn add_work(&self, blocks: u64) {
+        self.worked.set(self.worked.get() + blocks);
+    }
+
+    /// Adds the cost of names that were only looked at. This costs less than creating one, and an existing directory
+    /// can have many.
+    pub(super) fn add_looked_at(&self, names: u64) {
+        self.add_work(names / 4);
+    }
+
+    /// Returns the maximum length of a tar whose files fit here.
+    pub fn longest_tar(&self) -> u64 {
+        self.space.borrow().max_tar_bytes()
+    }
+
+    /// Resolves `path` (from [`relative_inside`]); missing parents are created with mode 0755.
+    ///
+    /// # Errors
+    /// Returns an error if a parent is not a directory.
+    pub fn resolve_entry(&self, path: &Path) -> io::Result<RootEntry<'_>> {
+        Ok(RootEntry { root: self, directory: self.resolve_parent(parent_of(path), true)?, name: name_of(path)? })
+    }
+
+    /// Resolves `path` without creating anything.
+    ///
+    /// # Errors
+    /// Returns an error if a parent is missing or not a directory.
+    pub fn resolve_existing(&self, path: &Path) -> io::Result<RootEntry<'_>> {
+        Ok(RootEntry { root: self, directory: self.resolve_parent(parent_of(path), false)?, name: name_of(path)? })
+    }
+
+    /// Opens the directory at `path` to set its attributes; `None` if it does not exist or is something else.
+    ///
+    /// # Errors
+    /// Returns an error if its parent, on a preserved filesystem, is missing, or there are no file descriptors left.
+    pub fn open_directory(&self, path: &Path) -> io::Result<Option<File>> {
+        if path == Path::new("") {
+            return Ok(Some(self.fd.try_clone()?.into()));
+        }
+        if !self.merged.is_empty() {
+            return self.resolve_existing(path)?.open_directory();
+        }
+        not_a_directory_as_none(self.open_inside(path, OFlag::O_RDONLY | OFlag::O_NOFOLLOW))
+    }
+
+    fn resolve_parent(&self, path: &Path, make: bool) -> io::Result<Rc<ResolvedDirectory>> {
+        if let Some(known) = self.known.borrow().get(path.as_os_str()) {
+            return Ok(known.clone());
+        }
+        let (fd, merged) = if self.merged.is_empty() {
+            (if make { self.make_directories(path)? } else { self.open_path(path)? }, false)
+        } else {
+            // Resolving may remove a file that is in the way.
+            self.clear_cache();
+            let WalkedDirectory { fd, path: real } = walk_to_directory(&self.fd, &self.merged, path, make)?;
+            (fd, is_merged(&real, &self.merged))
+        };
+        let stat = fstat(&fd)?;
+        self.space.borrow_mut().add_filesystem(&fd, &stat)?;
+        let leaves_acls = !merged && acl::inherits_acl(&fd)?;
+        let directory = Rc::new(ResolvedDirectory { fd, identity: inode_identity(&stat), merged, leaves_acls });
+        let mut known = self.known.borrow_mut();
+        if known.len() >= MOST_KNOWN {
+            known.clear();
+        }
+        known.insert(path.as_os_str().to_owned(), directory.clone());
+        Ok(directory)
+    }
+
+    /// Returns device and inode numbers of the merged mount points.
+    pub(super) fn merged_identities(&self) -> io::Result<Vec<(u64, u64)>> {
+        let mut identities = Vec::new();
+        for path in &self.merged {
+            match walk_to_directory(&self.fd, &self.merged, path, false) {
+                Ok(here) => identities.push(inode_identity(&fstat(&here.fd)?)),
+                Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(identities)
+    }
+
+    /// Clears the cache, after a file was removed or a directory got a default ACL.
+    pub fn clear_cache(&self) {
+        self.known.borrow_mut().clear();
+    }
+
+    fn make_directories(&self, path: &Path) -> io::Result<OwnedFd> {
+        match self.open_path(path) {
+            Err(Errno::ENOENT) if path != Path::new("") => {
+                // Creating deep directories costs more.
+                self.add_work(1 + path.as_os_str().len() as u64 / 64);
+                let above = self.make_directories(parent_of(path))?;
+                make_directory(&above, &name_of(path)?)?;
+                self.record_created(inode_identity(&fstat(&above)?), &name_of(path)?)?;
+                acl::remove_inherited(&above, &name_of(path)?)?;
+                Ok(self.open_path(path)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    fn open_path(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.open_inside(if path == Path::new("") { Path::new(".") } else { path }, OFlag::O_PATH)
+    }
+
+    fn open_inside(&self, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
+        safe_open::open_beneath(&self.fd, path, flags | OFlag::O_DIRECTORY, PathRestriction::AsRoot)
+    }
+
+    /// Records the root, and the filesystems of this run at `mount_points`, before the image is unpacked.
+    ///
+    /// # Errors
+    /// Returns an error if one cannot be read or is part of a preserved filesystem, or a preserved one is part of the
+    /// root's.
+    pub fn record_snapshots(&self, mount_points: &[PathBuf]) -> io::Result<Vec<DirectorySnapshot>> {
+        let kept = self.merged_identities()?;
+        let own = fstat(&self.fd)?.st_dev;
+        if kept.iter().any(|(device, _)| *device == own) {
+            return Err(io::Error::other("a merged directory is not a filesystem of its own"));
+        }
+        let mut fresh =
+            vec![DirectorySnapshot::record_directory(openat(&self.fd, ".", directory_flags(), Mode::empty())?)?];
+        for path in mount_points {
+            let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+            let directory = safe_open::open_beneath(&self.fd, path, directory_flags(), PathRestriction::Plain)
+                .map_err(|error| named(error.into()))?;
+            let device = fstat(&directory)?.st_dev;
+            if kept.iter().any(|(kept, _)| *kept == device) {
+                return Err(named(io::Error::other(
+                    "it is on a preserved filesystem, and not a filesystem of its own",
+                )));
+            }
+            fresh.push(DirectorySnapshot::record_directory(directory).map_err(named)?);
+        }
+        Ok(fresh)
+    }
+
+    /// Restores the state before the image was unpacked.
+    ///
+    /// # Errors
+    /// Returns an error if something cannot be removed.
+    pub fn restore_snapshots(&self, fresh: &[DirectorySnapshot]) -> io::Result<()> {
+        self.clear_cache();
+        fresh.iter().try_for_each(DirectorySnapshot::restore)
+    }
+}
+
+/// Flags to open a directory for reading.
+pub(super) fn directory_flags() -> OFlag {
+    OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC
+}
+
+pub(super) fn not_a_directory_as_none(opened: Result<OwnedFd, Errno>) -> io::Result<Option<File>> {
+    match opened {
+        Ok(directory) => Ok(Some(directory.into())),
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn parent_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
+fn name_of(path: &Path) -> io::Result<OsString> {
+    let name = path.file_name().map(OsStr::to_owned);
+    name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "only a directory can be the root itself"))
+}

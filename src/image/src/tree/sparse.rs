@@ -1,0 +1,243 @@
+//! Maps of sparse files: the old GNU map in headers, and the three PAX formats (0.0, 0.1, 1.0).
+//!
+//! <https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html>
+
+use super::ambiguity::is_plain_number;
+use super::pax::PaxRecords;
+use std::io::{self, Read};
+use tar::GnuSparseHeader;
+
+/// Maximum number of segments of one file, 4 MiB of memory. No file of an OS image has more.
+const MOST_SEGMENTS: usize = 1 << 18;
+
+const BLOCK: u64 = 512;
+
+/// Data segments of a sparse file, in order; the rest are holes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SparseMap {
+    /// Offset and length in the file, in bytes.
+    pub segments: Vec<(u64, u64)>,
+    /// Length of the file including its holes, in bytes.
+    pub file_size: u64,
+}
+
+impl SparseMap {
+    /// Checks that the segments are in order, inside the file, and together as long as the data in the archive.
+    pub fn new(segments: Vec<(u64, u64)>, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
+        let (mut end, mut sum) = (0, 0_u64);
+        for &(offset, length) in &segments {
+            let next = offset.checked_add(length).filter(|next| offset >= end && *next <= file_size);
+            end = next.ok_or_else(|| invalid_map("its segments overlap or are outside the file"))?;
+            // This cannot overflow: the segments are disjoint.
+            sum += length;
+        }
+        if sum != data_size {
+            return Err(invalid_map(&format!("its map has {sum} bytes of data, but the archive has {data_size}")));
+        }
+        if i64::try_from(file_size).is_err() {
+            return Err(invalid_map("it is too long for any filesystem"));
+        }
+        // GNU tar makes the file as long as its map, other readers as long as the header declares.
+        if end != file_size {
+            return Err(invalid_map("its map ends before the file"));
+        }
+        // GNU tar reads each segment from its own block, other readers read all segments as one.
+        let with_data = || segments.iter().filter(|(_, length)| *length > 0);
+        if with_data().rev().skip(1).any(|(_, length)| length % BLOCK != 0) {
+            return Err(invalid_map("a segment of its map ends within a block, but is not the last one"));
+        }
+        Ok(SparseMap { segments, file_size })
+    }
+
+    /// Reads a map in PAX records of format 0.0 or 0.1.
+    ///
+    /// # Errors
+    /// Returns an error if there is none, or it is inconsistent.
+    pub fn from_records(records: &PaxRecords, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
+        let numbers: Vec<u64> = match records.get("GNU.sparse.map") {
+            Some(text) => text.split(|byte| *byte == b',').map(parse_decimal).collect::<io::Result<_>>()?,
+            None => {
+                let keys = [&b"GNU.sparse.offset"[..], b"GNU.sparse.numbytes"];
+                let mut numbers = Vec::new();
+                for (key, value) in records.iter().filter(|(key, _)| keys.contains(key)) {
+                    // Offset and length alternate.
+                    if key != keys[numbers.len() % 2] {
+                        return Err(invalid_map("its map has an offset without a length"));
+                    }
+                    numbers.push(parse_decimal(value)?);
+                }
+                numbers
+            }
+        };
+        let count = records.parse_number("GNU.sparse.numblocks")?;
+        if !numbers.len().is_multiple_of(2) || count.is_some_and(|count| count != numbers.len() as u64 / 2) {
+            return Err(invalid_map("its map does not have the declared number of segments"));
+        }
+        SparseMap::new(pair_segments(&numbers)?, file_size, data_size)
+    }
+
+    /// Reads a map of format 1.0: decimal lines before the data, padded to a block. `data_size` includes the map.
+    ///
+    /// # Errors
+    /// Returns an error if the map is inconsistent or does not end.
+    pub fn read_lines(stream: &mut impl Read, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
+        let mut lines =
+            DecimalLines { stream, block: [0; BLOCK as usize], at: BLOCK as usize, read: 0, limit: data_size };
+        let count = usize::try_from(lines.next_number()?).ok().filter(|count| *count <= MOST_SEGMENTS);
+        let count = count.ok_or_else(|| invalid_map("its map has too many segments"))?;
+        // The vector grows with the data received, not with the declared count.
+        let mut segments = Vec::new();
+        for _ in 0..count {
+            segments.push((lines.next_number()?, lines.next_number()?));
+        }
+        let map_size = lines.read;
+        SparseMap::new(segments, file_size, data_size - map_size)
+    }
+}
+
+/// Adds the segments of an old GNU header or its extensions. `is_last` means that no extension follows.
+///
+/// # Errors
+/// Returns an error if a number is invalid, there are too many segments, or some follow an empty one, at which other
+/// readers stop.
+pub fn add_segments(segments: &mut Vec<(u64, u64)>, pieces: &[GnuSparseHeader], is_last: bool) -> io::Result<()> {
+    let count = pieces.iter().take_while(|piece| !piece.is_empty()).count();
+    let (filled, rest) = pieces.split_at(count);
+    let is_cut = (!is_last && !rest.is_empty()) || rest.iter().any(|piece| !piece.is_empty());
+    if is_cut {
+        return Err(invalid_map("its map continues after its end"));
+    }
+    for piece in filled {
+        if ![piece.offset, piece.numbytes].iter().all(|number| is_plain_number(number)) {
+            return Err(invalid_map("its map contains a number that is not plain"));
+        }
+        segments.push((piece.offset()?, piece.length()?));
+    }
+    if segments.len() > MOST_SEGMENTS { Err(invalid_map("its map has too many segments")) } else { Ok(()) }
+}
+
+struct DecimalLines<'a, R> {
+    stream: &'a mut R,
+    block: [u8; BLOCK as usize],
+    at: usize,
+    read: u64,
+    limit: u64,
+}
+
+impl<R: Read> DecimalLines<'_, R> {
+    fn next_number(&mut self) -> io::Result<u64> {
+        let mut digits = Vec::new();
+        loop {
+            if self.at == self.block.len() {
+                if self.read + BLOCK > self.limit {
+                    return Err(invalid_map("its map does not end"));
+                }
+                self.stream.read_exact(&mut self.block)?;
+                (self.at, self.read) = (0, self.read + BLOCK);
+            }
+            let byte = self.block[self.at];
+            self.at += 1;
+            match byte {
+                b'\n' => return parse_decimal(&digits),
+                _ if digits.len() < 20 => digits.push(byte),
+                _ => return Err(invalid_map("its map contains a number that is too long")),
+            }
+        }
+    }
+}
+
+fn pair_segments(numbers: &[u64]) -> io::Result<Vec<(u64, u64)>> {
+    if numbers.len() / 2 > MOST_SEGMENTS {
+        return Err(invalid_map("its map has too many segments"));
+    }
+    Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
+}
+
+fn parse_decimal(text: &[u8]) -> io::Result<u64> {
+    let digits = text.iter().all(u8::is_ascii_digit).then_some(text);
+    let number = digits.and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
+    number.ok_or_else(|| {
+        invalid_map(&format!("its map contains {:?} instead of a number", String::from_utf8_lossy(text)))
+    })
+}
+
+fn invalid_map(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the sparse file is malformed: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pax_record;
+
+    fn padded(text: &str) -> Vec<u8> {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
+        bytes
+    }
+
+    #[test]
+    fn the_map_before_the_data() {
+        let text = padded("2\n0\n512\n4096\n20\n");
+        let map = SparseMap::read_lines(&mut &text[..], 4116, 512 + 532).unwrap();
+        assert_eq!(map, SparseMap { segments: vec![(0, 512), (4096, 20)], file_size: 4116 });
+        let many: String = (0..200).map(|i| format!("{}\n512\n", i * 4096)).collect();
+        let text = padded(&format!("200\n{many}"));
+        assert_eq!(
+            SparseMap::read_lines(&mut &text[..], 199 * 4096 + 512, text.len() as u64 + 200 * 512)
+                .unwrap()
+                .segments
+                .len(),
+            200
+        );
+    }
+
+    #[test]
+    fn maps_that_cannot_be_are_refused() {
+        for (text, says) in [
+            ("1\n0\n31\n", "31 bytes of data, but the archive has 30"),
+            ("1\n9000\n30\n", "outside the file"),
+            ("2\n100\n10\n0\n20\n", "overlap"),
+            ("1\n18446744073709551615\n30\n", "outside"),
+            ("2\n0\n10\n8980\n20\n", "ends within a block"),
+            ("2\n0\n10\n8704\n20\n", "ends before the file"),
+            ("x\n", "instead of a number"),
+            ("\n", "instead of a number"),
+            ("-1\n", "instead of a number"),
+            ("999999999\n", "too many segments"),
+            ("3\n0\n10\n", "too long"),
+            ("111111111111111111111111\n", "too long"),
+        ] {
+            let error = SparseMap::read_lines(&mut &padded(text)[..], 9000, 512 + 30).unwrap_err().to_string();
+            assert!(error.contains(says), "{text:?}: {error}");
+        }
+        let endless = "1".repeat(600);
+        assert!(SparseMap::read_lines(&mut endless.as_bytes(), 9000, 512).is_err());
+        let split = padded(&format!("200\n{}", "0\n0\n".repeat(200)));
+        assert!(SparseMap::read_lines(&mut &split[..512], 9000, 512).unwrap_err().to_string().contains("does not end"));
+        assert!(SparseMap::new(Vec::new(), u64::MAX, 0).is_err());
+    }
+
+    #[test]
+    fn the_map_in_records() {
+        let parse = |pairs: &[&str]| {
+            let text: Vec<u8> = pairs.iter().flat_map(|pair| pax_record(pair.as_bytes())).collect();
+            SparseMap::from_records(&PaxRecords::parse(&text).unwrap(), 4116, 532)
+        };
+        let map = SparseMap { segments: vec![(0, 512), (4096, 20)], file_size: 4116 };
+        assert_eq!(parse(&["GNU.sparse.numblocks=2", "GNU.sparse.map=0,512,4096,20"]).unwrap(), map);
+        let old = [
+            "GNU.sparse.numblocks=2",
+            "GNU.sparse.offset=0",
+            "GNU.sparse.numbytes=512",
+            "GNU.sparse.offset=4096",
+            "GNU.sparse.numbytes=20",
+        ];
+        assert_eq!(parse(&old).unwrap(), map);
+        assert!(parse(&old[..3]).is_err());
+        for bad in ["GNU.sparse.map=0,10,4096", "GNU.sparse.map=0,,1", "GNU.sparse.numbytes=10", "GNU.sparse.offset=1"]
+        {
+            assert!(parse(&[bad]).is_err(), "{bad}");
+        }
+    }
+}

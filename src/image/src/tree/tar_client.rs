@@ -1,0 +1,250 @@
+//! Members of a tar, received from the worker that parses it.
+
+use super::limits::too_much_message;
+use super::member::TarMember;
+use super::member_codec::{HEAD_BYTES, MOST_BYTES, MemberFrame, ParseProgress, decode_member};
+use super::quota::too_long_message;
+use crate::pipeline::{BufferChunk, PacketParser, PipelineReader, StageClock};
+use common::format::replace_hidden;
+use std::io::{self, BufRead, Read};
+use std::sync::Arc;
+
+/// Minimum length of a header, in bytes.
+const BLOCK: u64 = 512;
+
+/// Sends the answer to the worker's question: the maximum length of the tar, and the maximum number of header blocks.
+pub type AnswerSender = Box<dyn Fn([u64; 2])>;
+
+/// Receiver of members. The chunks of a member's content follow the member.
+pub struct MemberReceiver {
+    stream: PipelineReader,
+    answers: AnswerSender,
+    has_begun: bool,
+    /// Maximum length of the tar; a longer one is a decompression bomb.
+    longest: u64,
+    most_blocks: u64,
+    /// Progress reported by the worker, never less than what was received.
+    reached: ParseProgress,
+    /// Unread content of the current member, in bytes.
+    left: u64,
+    /// The part of it in the current frame.
+    in_frame: u64,
+}
+
+/// Returns whether the stream begins like a tree of files, or why it is rejected. Waits for its first bytes.
+///
+/// # Errors
+/// Returns the error of the stream.
+pub fn check_beginning(stream: &mut PipelineReader) -> io::Result<Result<(), String>> {
+    match MemberFrame::decode_head(stream.look_ahead(HEAD_BYTES)?) {
+        Some((MemberFrame::Begins, _)) => Ok(Ok(())),
+        Some((MemberFrame::Refused, length)) if length <= MOST_BYTES => {
+            let why = stream.look_ahead(HEAD_BYTES + length)?.get(HEAD_BYTES..).unwrap_or_default();
+            Ok(Err(replace_hidden(&String::from_utf8_lossy(why))))
+        }
+        _ => Err(protocol_error()),
+    }
+}
+
+impl MemberReceiver {
+    pub fn new(stream: PipelineReader, answers: AnswerSender) -> MemberReceiver {
+        MemberReceiver {
+            stream,
+            answers,
+            has_begun: false,
+            longest: u64::MAX,
+            most_blocks: u64::MAX,
+            reached: ParseProgress::default(),
+            left: 0,
+            in_frame: 0,
+        }
+    }
+
+    /// Returns the clock for the waits of this thread.
+    pub fn clock(&self) -> Arc<StageClock> {
+        self.stream.clock()
+    }
+
+    /// Returns the number of bytes of the tar read so far.
+    pub fn position(&self) -> u64 {
+        self.reached.position
+    }
+
+    /// Sets the maximum length of the whole tar from now on.
+    pub fn set_limit(&mut self, bytes: u64) {
+        self.longest = bytes;
+    }
+
+    /// Returns the number of header blocks so far.
+    pub fn header_blocks(&self) -> u64 {
+        self.reached.blocks
+    }
+
+    /// Returns the next member; `None` after the last one. `most_blocks` returns the current limit of header blocks in
+    /// total.
+    ///
+    /// # Errors
+    /// Returns an error if the tar is malformed, truncated or too long, or the worker is gone or sends invalid frames.
+    pub fn next_member(&mut self, most_blocks: &dyn Fn() -> u64) -> io::Result<Option<TarMember>> {
+        while self.left > 0 {
+            self.next_chunk(self.left)?;
+        }
+        loop {
+            let (frame, length) = self.read_frame_head()?;
+            if frame == MemberFrame::Content {
+                return Err(protocol_error());
+            }
+            let bytes = self.read_frame_body(length)?;
+            let mut words = PacketParser(&bytes);
+            // More of the image may have been fetched meanwhile.
+            self.most_blocks = most_blocks();
+            match frame {
+                MemberFrame::Begins if !self.has_begun => self.has_begun = true,
+                MemberFrame::Refused if !self.has_begun => {
+                    let why = replace_hidden(&String::from_utf8_lossy(&bytes));
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+                }
+                MemberFrame::Member if self.has_begun => {
+                    let reached = ParseProgress::decode(&mut words).ok_or_else(protocol_error)?;
+                    let (member, content) = decode_member(&mut words).ok_or_else(protocol_error)?;
+                    self.update_progress(reached, 1)?;
+                    self.left = content;
+                    return Ok(Some(member));
+                }
+                MemberFrame::Last if self.has_begun => {
+                    self.update_progress(ParseProgress::decode(&mut words).ok_or_else(protocol_error)?, 0)?;
+                    return if self.stream.fill_buf()?.is_empty() { Ok(None) } else { Err(protocol_error()) };
+                }
+                _ => self.handle_common_frame(frame, &bytes)?,
+            }
+        }
+    }
+
+    /// Returns the next piece of the content, up to `count` bytes.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`MemberReceiver::next_member`], or an error if there is no more content.
+    pub fn next_chunk(&mut self, count: u64) -> io::Result<BufferChunk> {
+        while self.in_frame == 0 {
+            match self.read_frame_head()? {
+                (MemberFrame::Content, length) if length as u64 <= self.left => self.in_frame = length as u64,
+                (MemberFrame::Content, _) => return Err(protocol_error()),
+                (frame, length) => {
+                    let bytes = self.read_frame_body(length)?;
+                    self.handle_common_frame(frame, &bytes)?;
+                }
+            }
+        }
+        let count = usize::try_from(count.min(self.in_frame)).unwrap_or(usize::MAX);
+        let chunk = self.stream.take_chunk(count)?.ok_or_else(protocol_error)?;
+        let bytes = chunk.len() as u64;
+        self.reached.position = self.reached.position.saturating_add(bytes);
+        (self.left, self.in_frame) = (self.left - bytes, self.in_frame - bytes);
+        self.check_length()?;
+        Ok(chunk)
+    }
+
+    fn read_frame_head(&mut self) -> io::Result<(MemberFrame, usize)> {
+        let mut head = [0; HEAD_BYTES];
+        self.stream.read_exact(&mut head).map_err(map_eof)?;
+        MemberFrame::decode_head(&head).ok_or_else(protocol_error)
+    }
+
+    fn read_frame_body(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        if length > MOST_BYTES {
+            return Err(protocol_error());
+        }
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes).map_err(map_eof)?;
+        Ok(bytes)
+    }
+
+    /// Handles a frame that may come anywhere.
+    fn handle_common_frame(&mut self, frame: MemberFrame, bytes: &[u8]) -> io::Result<()> {
+        match frame {
+            MemberFrame::Asks => (self.answers)([self.longest, self.most_blocks]),
+            MemberFrame::Says => tracing::warn!("{}", replace_hidden(&String::from_utf8_lossy(bytes))),
+            _ => return Err(protocol_error()),
+        }
+        Ok(())
+    }
+
+    /// Updates the progress. The worker cannot have read less of the tar than it has sent.
+    fn update_progress(&mut self, reached: ParseProgress, headers: u64) -> io::Result<()> {
+        let ParseProgress { position, blocks } = self.reached;
+        let least = position.saturating_add(headers * BLOCK);
+        if reached.position < least || reached.blocks < blocks.saturating_add(headers) {
+            return Err(protocol_error());
+        }
+        self.reached = reached;
+        if reached.blocks > self.most_blocks {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, too_much_message(self.most_blocks)));
+        }
+        self.check_length()
+    }
+
+    fn check_length(&self) -> io::Result<()> {
+        if self.reached.position <= self.longest {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, too_long_message(self.longest)))
+    }
+}
+
+/// Returns the error for a stream that ended without its last frame.
+fn map_eof(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::UnexpectedEof { protocol_error() } else { error }
+}
+
+fn protocol_error() -> io::Error {
+    io::Error::other("the worker that parses the tar sent an invalid frame and is no longer trusted")
+}
+
+/// Members as a worker in this process would send them.
+#[cfg(test)]
+pub mod here {
+    use super::*;
+    use crate::pipeline::{PipeSender, WorkerOutput, create_pipe};
+    use crate::tree::worker_tar::send_members;
+    use std::sync::mpsc;
+    use std::thread;
+
+    struct Here(PipeSender);
+
+    impl WorkerOutput for Here {
+        fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+            let gone = |_| io::Error::other("nobody listens any more");
+            self.0.send(BufferChunk::from_vec(bytes.to_vec()), &StageClock::default()).map_err(gone)
+        }
+
+        fn content(&mut self, chunk: BufferChunk) -> io::Result<()> {
+            self.put(&chunk)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The members of a tar.
+    pub fn members_of(tar: PipelineReader) -> MemberReceiver {
+        let (sender, receiver) = create_pipe(1);
+        let (tell, answers) = mpsc::channel();
+        let clock = tar.clock();
+        thread::spawn(move || {
+            let mut out = Here(sender);
+            match send_members(tar, None, &mut out, &answers) {
+                Ok(()) => out.0.end(),
+                Err(error) => out.0.fail(error),
+            }
+        });
+        let answer = move |answer| {
+            // Who has failed does not wait for it.
+            let _ = tell.send(answer);
+        };
+        MemberReceiver::new(PipelineReader::new(receiver, clock), Box::new(answer))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! What is taken of a worker that was taken over: no more than of a tar.
+
+use super::super::member::{MemberAttributes, MemberKind};
+use super::super::member_codec::encode_member;
+use super::*;
+use crate::testing::reader;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+#[derive(Default, Clone)]
+struct Said(Vec<u8>);
+
+impl Said {
+    fn begun() -> Said {
+        Said::default().frame(MemberFrame::Begins, &[])
+    }
+
+    fn frame(mut self, frame: MemberFrame, bytes: &[u8]) -> Said {
+        self.0.extend(frame.encode_head(bytes.len()));
+        self.0.extend(bytes);
+        self
+    }
+
+    fn member(self, kind: MemberKind, position: u64, blocks: u64) -> Said {
+        let attributes = MemberAttributes { mode: 0o644, uid: 0, gid: 0, mtime: (0, 0), xattrs: Vec::new() };
+        let mut bytes = Vec::new();
+        ParseProgress { position, blocks }.append_to(&mut bytes);
+        encode_member(&TarMember { path: b"a".to_vec(), kind, attributes }, &mut bytes);
+        self.frame(MemberFrame::Member, &bytes)
+    }
+
+    fn last(self, position: u64, blocks: u64) -> Said {
+        let mut bytes = Vec::new();
+        ParseProgress { position, blocks }.append_to(&mut bytes);
+        self.frame(MemberFrame::Last, &bytes)
+    }
+
+    fn heard(&self) -> MemberReceiver {
+        MemberReceiver::new(reader(&self.0, 10), Box::new(|_| ()))
+    }
+
+    /// The content of all members, and how the tar ended.
+    fn read(&self) -> io::Result<(Vec<u8>, u64, u64)> {
+        read(self.heard(), u64::MAX)
+    }
+}
+
+fn read(mut members: MemberReceiver, most_blocks: u64) -> io::Result<(Vec<u8>, u64, u64)> {
+    let mut content = Vec::new();
+    while let Some(member) = members.next_member(&|| most_blocks)? {
+        if let MemberKind::File { size } = member.kind {
+            let end = content.len() as u64 + size;
+            while (content.len() as u64) < end {
+                content.extend_from_slice(&members.next_chunk(end - content.len() as u64)?);
+            }
+        }
+    }
+    Ok((content, members.position(), members.header_blocks()))
+}
+
+fn file(size: u64) -> MemberKind {
+    MemberKind::File { size }
+}
+
+#[test]
+fn members_come_with_their_content() {
+    let said =
+        Said::begun().member(file(5), 512, 1).frame(MemberFrame::Content, b"abc").frame(MemberFrame::Content, b"de");
+    let said = said.frame(MemberFrame::Says, b"by the way").member(MemberKind::Fifo, 1536, 2).last(2560, 3);
+    assert_eq!(said.read().unwrap(), (b"abcde".to_vec(), 2560, 3));
+    let mut members = said.heard();
+    members.next_member(&|| 9).unwrap();
+    assert_eq!(&members.next_chunk(2).unwrap()[..], b"ab");
+    // What is not read is skipped.
+    assert_eq!(members.next_member(&|| 9).unwrap().map(|member| member.kind), Some(MemberKind::Fifo));
+    assert!(members.next_member(&|| 9).unwrap().is_none());
+}
+
+#[test]
+fn what_it_asks_is_answered_at_its_place() {
+    let answers = Rc::new(RefCell::new(Vec::new()));
+    let told = answers.clone();
+    let said = Said::begun().frame(MemberFrame::Asks, &[]).member(file(1), 512, 1).frame(MemberFrame::Asks, &[]);
+    let said = said.frame(MemberFrame::Content, b"x").last(1024, 2);
+    let mut members = MemberReceiver::new(reader(&said.0, 3), Box::new(move |answer| told.borrow_mut().push(answer)));
+    members.set_limit(5000);
+    members.next_member(&|| 10).unwrap();
+    members.set_limit(6000);
+    read(members, 11).unwrap();
+    assert_eq!(*answers.borrow(), [[5000, 10], [6000, 10]]);
+}
+
+#[test]
+fn lies_are_found_out() {
+    let begun = Said::begun;
+    let content = |said: Said, bytes: &[u8]| said.frame(MemberFrame::Content, bytes);
+    let lies = [
+        Said::default().member(file(0), 512, 1),
+        begun().frame(MemberFrame::Begins, &[]),
+        begun().frame(MemberFrame::Refused, b"late"),
+        content(begun(), b"of nobody"),
+        content(begun().member(file(3), 512, 1), b"more"),
+        begun().member(file(3), 512, 1).last(1024, 2),
+        begun().member(file(3), 512, 1).member(file(0), 1024, 2),
+        // Less of the tar than what was told of it.
+        begun().member(file(0), 511, 1),
+        begun().member(file(0), 512, 0),
+        content(begun().member(file(3), 512, 1), b"abc").member(file(0), 1026, 2),
+        begun().member(file(0), 512, 1).last(511, 1),
+        begun().member(file(0), 512, 1).last(512, 0),
+        begun().member(file(0), 512, 1).last(1024, 2).frame(MemberFrame::Says, b"after the end"),
+        // It has gone.
+        begun(),
+        begun().member(file(3), 512, 1),
+        Said(begun().0[..3].to_vec()),
+        // Frames that are none.
+        Said([&begun().0[..], &[99, 0, 0, 0, 0]].concat()),
+        Said([&begun().0[..], &MemberFrame::Member.encode_head(usize::MAX)].concat()),
+        begun().frame(MemberFrame::Member, b"no member"),
+        begun().frame(MemberFrame::Last, b""),
+    ];
+    for (number, lie) in lies.iter().enumerate() {
+        let error = lie.read().unwrap_err().to_string();
+        assert!(error.ends_with("sent an invalid frame and is no longer trusted"), "lie {number}: {error}");
+    }
+}
+
+#[test]
+fn it_cannot_say_more_than_there_may_be() {
+    let said = Said::begun()
+        .member(file(4), 512, 1)
+        .frame(MemberFrame::Content, b"abcd")
+        .member(file(0), 1536, 9)
+        .last(2000, 10);
+    for (longest, blocks, says) in [
+        (511, 9, "the tar is longer than 511 bytes"),
+        (515, 9, "the tar is longer than 515 bytes"),
+        (1999, 99, "the tar is longer than 1999 bytes"),
+        (9999, 8, "the tar has more than 8 header blocks"),
+    ] {
+        let mut members = said.heard();
+        members.set_limit(longest);
+        let error = read(members, blocks).unwrap_err();
+        assert!(error.kind() == io::ErrorKind::InvalidData && error.to_string().starts_with(says), "{error}");
+    }
+}
+
+#[test]
+fn why_it_is_refused_is_known_before_anything_is_made() {
+    let why = || Said::default().frame(MemberFrame::Refused, b"it is a disk\x1b[2J");
+    assert_eq!(why().read().unwrap_err().to_string(), "it is a disk [2J");
+    assert_eq!(check_beginning(&mut reader(&why().0, 4)).unwrap(), Err("it is a disk [2J".to_owned()));
+    let mut stream = reader(&Said::begun().last(1024, 2).0, 4);
+    assert_eq!(check_beginning(&mut stream).unwrap(), Ok(()));
+    read(MemberReceiver::new(stream, Box::new(|_| ())), 2).unwrap();
+    check_beginning(&mut reader(b"", 4)).unwrap_err();
+    check_beginning(&mut reader(&MemberFrame::Last.encode_head(0), 4)).unwrap_err();
+}

@@ -1,0 +1,413 @@
+//! Parser for the members of a tar stream. It also verifies that the archive is complete.
+//!
+//! Single headers are decoded by the tar crate. Its iterator is not used: it takes the end of the input for the end of
+//! the archive, holds extended headers of any size, and misreads PAX values with a newline (see [`super::pax`]).
+
+use super::acl;
+use super::ambiguity::{MemberClaims, global_disagreement, is_plain_number};
+use super::limits::too_much_message;
+use super::member::{MemberAttributes, MemberKind, TarMember};
+use super::pax::PaxRecords;
+use super::quota::too_long_message;
+use super::sparse::{self, SparseMap};
+use crate::pipeline::{BufferChunk, PipelineReader};
+use std::io::{self, Read};
+use tar::{EntryType, GnuExtSparseHeader, Header};
+
+const BLOCK: usize = 512;
+
+/// Maximum length of the long names and PAX records of one member, in bytes. An xattr has at most 64 KiB.
+const EXTENSION_BYTES: u64 = 1 << 20;
+
+/// Maximum size of all global records together, in bytes: they are searched for each member.
+const GLOBAL_BYTES: usize = 64 * 1024;
+
+/// Returns the current limits on the length of the tar, in bytes, and on the number of header blocks.
+type QueryLimits<'a> = Box<dyn FnMut() -> io::Result<[u64; 2]> + 'a>;
+
+/// The members of a tar. Reading it, or taking chunks, returns the content of the current member.
+pub struct TarParser<'a> {
+    stream: PipelineReader,
+    /// Called when a limit is exceeded, since it may have grown.
+    asks: QueryLimits<'a>,
+    /// Maximum length of the tar; a longer one is a decompression bomb.
+    longest: u64,
+    /// Unread content of the current member, in bytes.
+    left: u64,
+    padding: u64,
+    global: PaxRecords,
+    /// Size of the global records in blocks, as held in memory: they are searched for each member.
+    global_blocks: u64,
+    /// Number of header blocks so far, and its limit.
+    blocks: u64,
+    most_blocks: u64,
+    warned_of_acls: bool,
+    /// Warning about the first ACL that is not restored.
+    pub lost_acl: Option<String>,
+}
+
+/// Extended headers before a member.
+#[derive(Default)]
+struct ExtendedHeaders {
+    records: Option<PaxRecords>,
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+}
+
+impl<'a> TarParser<'a> {
+    #[cfg(test)]
+    pub fn new(stream: PipelineReader) -> Self {
+        TarParser::with_limits(stream, Box::new(|| Ok([u64::MAX; 2])))
+    }
+
+    pub fn with_limits(stream: PipelineReader, asks: QueryLimits<'a>) -> Self {
+        TarParser {
+            stream,
+            asks,
+            longest: 0,
+            left: 0,
+            padding: 0,
+            global: PaxRecords::default(),
+            global_blocks: 0,
+            blocks: 0,
+            most_blocks: 0,
+            warned_of_acls: false,
+            lost_acl: None,
+        }
+    }
+
+    /// Returns whether data is available without waiting.
+    pub fn is_ready(&mut self) -> bool {
+        self.stream.is_ready()
+    }
+
+    /// Returns the number of bytes of the tar read so far.
+    pub fn position(&self) -> u64 {
+        self.stream.position()
+    }
+
+    /// Returns the number of header blocks so far: the cost of members besides their content. Global records count
+    /// again for each member.
+    pub fn header_blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Returns the next piece of the content, without a copy, up to `count` bytes.
+    ///
+    /// # Errors
+    /// Returns the error of the stream, or an error if it is truncated or too long, or there is no more content.
+    pub fn next_chunk(&mut self, count: u64) -> io::Result<BufferChunk> {
+        let count = usize::try_from(count.min(self.left)).unwrap_or(usize::MAX);
+        let chunk = if count == 0 { None } else { self.stream.take_chunk(count)? };
+        let chunk = chunk.ok_or_else(|| self.truncated_error())?;
+        self.left -= chunk.len() as u64;
+        self.check_length()?;
+        Ok(chunk)
+    }
+
+    /// Returns the next member; `None` after the end of the archive, if nothing but zeros follows it.
+    ///
+    /// # Errors
+    /// Returns the error of the stream, or an error if the archive is malformed or truncated.
+    pub fn next_member(&mut self) -> io::Result<Option<TarMember>> {
+        self.skip_bytes(self.left + self.padding)?;
+        (self.left, self.padding) = (0, 0);
+        let mut extensions = ExtendedHeaders::default();
+        loop {
+            let Some(header) = self.read_header()? else {
+                if extensions.records.is_some() || extensions.path.is_some() || extensions.link.is_some() {
+                    return Err(self.malformed_error("an extended header is not followed by a member"));
+                }
+                self.expect_only_zeros()?;
+                return Ok(None);
+            };
+            match header.entry_type() {
+                EntryType::XGlobalHeader => {
+                    self.count_blocks(self.global_blocks)?;
+                    let records = PaxRecords::parse(&self.read_extension(&header)?)?;
+                    if let Some(reason) = global_disagreement(&records) {
+                        return Err(self.malformed_error(&reason));
+                    }
+                    self.global = records.override_global(&self.global);
+                    self.global_blocks = self.global.memory_bytes().div_ceil(BLOCK) as u64;
+                    if self.global.memory_bytes() > GLOBAL_BYTES {
+                        return Err(self.malformed_error("the global headers are larger than 64 KiB"));
+                    }
+                }
+                EntryType::XHeader if extensions.records.is_none() => {
+                    extensions.records = Some(PaxRecords::parse(&self.read_extension(&header)?)?);
+                }
+                EntryType::GNULongName if extensions.path.is_none() => {
+                    extensions.path = Some(without_nul(self.read_extension(&header)?));
+                }
+                EntryType::GNULongLink if extensions.link.is_none() => {
+                    extensions.link = Some(without_nul(self.read_extension(&header)?));
+                }
+                EntryType::XHeader | EntryType::GNULongName | EntryType::GNULongLink => {
+                    return Err(self.malformed_error("a member has two extended headers of one type"));
+                }
+                _ => return self.parse_member(&header, extensions).map(Some),
+            }
+        }
+    }
+
+    fn parse_member(&mut self, header: &Header, extensions: ExtendedHeaders) -> io::Result<TarMember> {
+        self.count_blocks(self.global_blocks)?;
+        let records = extensions.records.unwrap_or_default().override_global(&self.global);
+        let text = |key: &str| records.get(key).map(<[u8]>::to_vec);
+        let path = text("GNU.sparse.name").or_else(|| text("path")).or_else(|| extensions.path.clone());
+        let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let inside = |error: io::Error| with_member_path(&path, error);
+
+        let header_size = self.parse_size(header).map_err(inside)?;
+        let (long_name, long_link) = (extensions.path.as_deref(), extensions.link.as_deref());
+        let claims = MemberClaims { header, records: &records, long_name, long_link, header_size };
+        if let Some(reason) = claims.disagreement() {
+            return Err(inside(self.malformed_error(&reason)));
+        }
+        let size = records.parse_number("size").map_err(inside)?.unwrap_or(header_size);
+        if size > i64::MAX as u64 {
+            return Err(inside(self.malformed_error("its size is larger than any file")));
+        }
+        self.left = size;
+        self.padding = size.next_multiple_of(BLOCK as u64) - size;
+        let mut attributes = MemberAttributes::from_header(header, &records).map_err(inside)?;
+        let link = || {
+            text("linkpath")
+                .or_else(|| extensions.link.clone())
+                .or_else(|| header.link_name_bytes().map(|l| l.into_owned()))
+        };
+        let entry_type = header.entry_type();
+        let kind = match entry_type {
+            EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => MemberKind::Directory,
+            EntryType::Regular | EntryType::Continuous => self.file_kind(&records, size).map_err(inside)?,
+            EntryType::GNUSparse => self.old_sparse_kind(header, size).map_err(inside)?,
+            EntryType::Directory => MemberKind::Directory,
+            EntryType::Symlink => MemberKind::Symlink(link().unwrap_or_default()),
+            EntryType::Link => MemberKind::HardLink(link().unwrap_or_default()),
+            EntryType::Fifo => MemberKind::Fifo,
+            EntryType::Char | EntryType::Block => {
+                let major = header.device_major().map_err(inside)?.unwrap_or_default();
+                let minor = header.device_minor().map_err(inside)?.unwrap_or_default();
+                match entry_type {
+                    EntryType::Char => MemberKind::CharacterDevice { major, minor },
+                    _ => MemberKind::BlockDevice { major, minor },
+                }
+            }
+            other => {
+                let shown = other.as_byte() as char;
+                return Err(inside(self.malformed_error(&format!("its type {shown:?} is not supported"))));
+            }
+        };
+        let has_content = matches!(kind, MemberKind::File { .. } | MemberKind::Sparse(_));
+        if !has_content && size > 0 {
+            // Tar readers disagree about what follows, so what one has checked is not what another unpacks.
+            return Err(inside(self.malformed_error(&format!("it is not a file, but has {size} bytes of content"))));
+        }
+        if let Some(lost) = acl::add_text_acls(&records, &mut attributes).first()
+            && !self.warned_of_acls
+        {
+            self.warned_of_acls = true;
+            let path = String::from_utf8_lossy(&path);
+            self.lost_acl = Some(format!(
+                "{path}: an ACL of the image is not restored, and others may not be \
+                                          either: {lost}"
+            ));
+        }
+        Ok(TarMember { path, kind, attributes })
+    }
+
+    /// Returns the type of a regular file, which may be sparse in one of the PAX formats.
+    fn file_kind(&mut self, records: &PaxRecords, size: u64) -> io::Result<MemberKind> {
+        let version = (records.parse_number("GNU.sparse.major")?, records.parse_number("GNU.sparse.minor")?);
+        let real_size = records
+            .parse_number("GNU.sparse.realsize")?
+            .map_or_else(|| records.parse_number("GNU.sparse.size"), |s| Ok(Some(s)))?;
+        match (version, real_size) {
+            ((Some(1), Some(0)), Some(real_size)) => {
+                Ok(MemberKind::Sparse(SparseMap::read_lines(self, real_size, size)?))
+            }
+            ((None, None), Some(real_size)) => {
+                SparseMap::from_records(records, real_size, size).map(MemberKind::Sparse)
+            }
+            ((None, None), None) => Ok(MemberKind::File { size }),
+            _ => Err(self.malformed_error("its sparse format is not supported")),
+        }
+    }
+
+    /// Reads the map of an old sparse file, from the header and, beyond four pieces, from blocks after it.
+    fn old_sparse_kind(&mut self, header: &Header, size: u64) -> io::Result<MemberKind> {
+        let gnu =
+            header.as_gnu().ok_or_else(|| self.malformed_error("it is sparse, but its header is not in GNU format"))?;
+        let mut segments = Vec::new();
+        let mut more = gnu.is_extended();
+        sparse::add_segments(&mut segments, &gnu.sparse, !more)?;
+        while more {
+            self.count_blocks(1)?;
+            let mut extension = GnuExtSparseHeader::new();
+            self.read_block(extension.as_mut_bytes())?;
+            more = extension.is_extended();
+            sparse::add_segments(&mut segments, extension.sparse(), !more)?;
+        }
+        if !is_plain_number(&gnu.realsize) {
+            return Err(self.malformed_error("the length of its sparse file is not a plain number"));
+        }
+        SparseMap::new(segments, gnu.real_size()?, size).map(MemberKind::Sparse)
+    }
+
+    /// Reads a header block; `None` for the first of the zero blocks that end the archive.
+    fn read_header(&mut self) -> io::Result<Option<Header>> {
+        self.count_blocks(1)?;
+        let mut header = Header::new_old();
+        self.read_block(header.as_mut_bytes())?;
+        if header.as_bytes().iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        // The checksum is computed with its own eight bytes as spaces.
+        let sum = header.as_bytes().iter().map(|byte| u32::from(*byte)).sum::<u32>();
+        let own = header.as_bytes()[148..156].iter().map(|byte| u32::from(*byte)).sum::<u32>();
+        if header.cksum().ok() != Some(sum - own + 8 * u32::from(b' ')) {
+            return Err(self.malformed_error("a header has a wrong checksum"));
+        }
+        Ok(Some(header))
+    }
+
+    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < BLOCK {
+            match self.read_stream(&mut block[filled..])? {
+                0 => return Err(self.truncated_error()),
+                got => filled += got,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the size in the header. A number in base 256 has more bytes than the tar crate reads.
+    fn parse_size(&self, header: &Header) -> io::Result<u64> {
+        let size = header.as_old().size;
+        if !is_plain_number(&size) {
+            return Err(self.malformed_error("its size is not a plain number"));
+        }
+        if size[0] & 0x80 != 0 && size[..4] != [0x80, 0, 0, 0] {
+            return Err(self.malformed_error("its size is larger than any file"));
+        }
+        header.entry_size()
+    }
+
+    fn read_extension(&mut self, header: &Header) -> io::Result<Vec<u8>> {
+        let size = self.parse_size(header)?;
+        if size > EXTENSION_BYTES {
+            return Err(
+                self.malformed_error(&format!("an extended header has {size} bytes; at most 1 MiB is supported"))
+            );
+        }
+        self.count_blocks(size.div_ceil(BLOCK as u64))?;
+        self.left = size;
+        self.padding = size.next_multiple_of(BLOCK as u64) - size;
+        let mut content = Vec::new();
+        self.read_to_end(&mut content)?;
+        self.skip_bytes(self.padding)?;
+        self.padding = 0;
+        Ok(content)
+    }
+
+    /// Checks the end: after the first zero block there must be a second one and then only zeros, since tars are padded
+    /// to a record.
+    fn expect_only_zeros(&mut self) -> io::Result<()> {
+        let mut zeros = BLOCK as u64;
+        let mut buffer = [0; 8192];
+        loop {
+            let got = self.read_stream(&mut buffer)?;
+            if buffer[..got].iter().any(|byte| *byte != 0) {
+                return Err(self.malformed_error("data follows the end of the archive"));
+            }
+            if got == 0 && zeros < 2 * BLOCK as u64 {
+                return Err(self.truncated_error());
+            }
+            if got == 0 {
+                return Ok(());
+            }
+            zeros += got as u64;
+        }
+    }
+
+    fn count_blocks(&mut self, blocks: u64) -> io::Result<()> {
+        self.blocks += blocks;
+        if self.blocks > self.most_blocks {
+            [self.longest, self.most_blocks] = (self.asks)()?;
+        }
+        if self.blocks <= self.most_blocks {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, too_much_message(self.most_blocks)))
+    }
+
+    fn skip_bytes(&mut self, mut count: u64) -> io::Result<()> {
+        while count > 0 {
+            let skipped = self.stream.take_chunk(usize::try_from(count).unwrap_or(usize::MAX))?;
+            count -= skipped.ok_or_else(|| self.truncated_error())?.len() as u64;
+            self.check_length()?;
+        }
+        Ok(())
+    }
+
+    fn read_stream(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let got = self.stream.read(buf)?;
+        self.check_length()?;
+        Ok(got)
+    }
+
+    fn check_length(&mut self) -> io::Result<()> {
+        if self.position() > self.longest {
+            [self.longest, self.most_blocks] = (self.asks)()?;
+        }
+        if self.position() <= self.longest {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, too_long_message(self.longest)))
+    }
+
+    fn truncated_error(&self) -> io::Error {
+        let text = format!("the tar ends after byte {} without its end blocks: it is truncated", self.position());
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    }
+
+    fn malformed_error(&self, what: &str) -> io::Error {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the tar is malformed before byte {}: {what}", self.position()),
+        )
+    }
+}
+
+impl Read for TarParser<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let want = buf.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if want == 0 {
+            return Ok(0);
+        }
+        match self.read_stream(&mut buf[..want])? {
+            0 => Err(self.truncated_error()),
+            got => {
+                self.left -= got as u64;
+                Ok(got)
+            }
+        }
+    }
+}
+
+fn with_member_path(path: &[u8], error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", String::from_utf8_lossy(path)))
+}
+
+/// Removes the zero byte at the end of long names of GNU tar.
+fn without_nul(mut name: Vec<u8>) -> Vec<u8> {
+    if name.last() == Some(&0) {
+        name.pop();
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! Tars made by hand, well and badly, and what is read of them.
+
+use super::*;
+use crate::testing::{Tar, reader};
+
+fn list(tar: &[u8]) -> io::Result<Vec<(String, MemberKind, MemberAttributes)>> {
+    let mut members = TarParser::new(reader(tar, 700));
+    let mut seen = Vec::new();
+    while let Some(member) = members.next_member()? {
+        seen.push((String::from_utf8_lossy(&member.path).into_owned(), member.kind, member.attributes));
+    }
+    Ok(seen)
+}
+
+fn error(tar: &[u8]) -> String {
+    list(tar).unwrap_err().to_string()
+}
+
+#[test]
+fn pax_records_and_gnu_names_win_over_the_header() {
+    let tar = Tar::new()
+        .raw("", b'L', b"gnu-name\0", |_| ())
+        .raw("", b'K', b"gnu-link\0", |_| ())
+        .symlink("header", "header-link")
+        .raw("", b'L', b"pax-name\0", |_| ())
+        .pax(b'x', &[b"path=pax-name", b"uid=70000", b"mtime=5.25", b"SCHILY.xattr.user.a=1\n2"])
+        .file("header", b"x")
+        .file("plain", b"")
+        .end();
+    let seen = list(&tar).unwrap();
+    assert_eq!((seen[0].0.as_str(), &seen[0].1), ("gnu-name", &MemberKind::Symlink(b"gnu-link".to_vec())));
+    let (name, _, attributes) = &seen[1];
+    assert_eq!((name.as_str(), attributes.uid, attributes.mtime), ("pax-name", 70000, (5, 250_000_000)));
+    assert_eq!(attributes.xattrs, [("user.a".into(), b"1\n2".to_vec())]);
+    assert_eq!((seen[2].0.as_str(), seen[2].2.mtime), ("plain", (1_000_000_000, 0)));
+}
+
+#[test]
+fn a_size_within_a_value_is_not_the_size() {
+    let tar = Tar::new()
+        .pax(b'x', &[b"SCHILY.xattr.user.a=\n10 size=0\n\n", b"size=3"])
+        .raw("a", b'0', b"abc", |header| header.set_size(3))
+        .file("b", b"")
+        .end();
+    let seen = list(&tar).unwrap();
+    assert_eq!((&seen[0].1, seen[1].0.as_str()), (&MemberKind::File { size: 3 }, "b"));
+}
+
+#[test]
+fn global_records_hold_until_they_are_replaced() {
+    let tar = Tar::new()
+        .pax(b'g', &[b"uid=5", b"gid=6"])
+        .file("a", b"")
+        .pax(b'x', &[b"uid=7"])
+        .file("b", b"")
+        .pax(b'g', &[b"uid=8"])
+        .file("c", b"")
+        .end();
+    let ids: Vec<_> = list(&tar).unwrap().into_iter().map(|(_, _, has)| (has.uid, has.gid)).collect();
+    assert_eq!(ids, [(5, 6), (7, 6), (8, 6)]);
+}
+
+#[test]
+fn times_before_1970_come_as_negative_binary_numbers() {
+    let tar = Tar::new().raw("a", b'0', b"", |header| header.set_mtime((-86400_i64).cast_unsigned())).end();
+    let mut binary = tar;
+    // set_mtime fills with zeros where GNU tar fills with the sign.
+    binary[136..140].fill(0xff);
+    let sum: u32 =
+        binary[..512].iter().enumerate().map(|(i, b)| if (148..156).contains(&i) { 32 } else { u32::from(*b) }).sum();
+    binary[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    assert_eq!(list(&binary).unwrap()[0].2.mtime, (-86400, 0));
+}
+
+#[test]
+fn an_old_directory_is_a_file_with_a_slash() {
+    let tar = Tar::new().raw("etc/", b'0', b"", |header| header.as_mut_bytes()[156] = 0).end();
+    assert_eq!(list(&tar).unwrap()[0].1, MemberKind::Directory);
+}
+
+#[test]
+fn a_cut_is_found_at_every_block() {
+    let content = Tar::new().pax(b'x', &[b"uid=5"]).file("a", &[1; 700]).directory("b").0;
+    let whole = [&content[..], &[0; 1024]].concat();
+    assert_eq!(list(&whole).unwrap().len(), 2);
+    for length in (0..whole.len()).step_by(128) {
+        let error = error(&whole[..length]);
+        assert!(error.contains("without its end blocks: it is truncated"), "{length}: {error}");
+    }
+}
+
+#[test]
+fn after_the_end_there_are_only_zeros() {
+    let tar = || Tar::new().file("a", b"");
+    let padded = [tar().end(), vec![0; 10240]].concat();
+    assert_eq!(list(&padded).unwrap().len(), 1);
+    for tail in [&b"x"[..], &[&[0; 600][..], b"x"].concat(), &tar().end()] {
+        assert!(error(&[&tar().end()[..], tail].concat()).contains("data follows the end"));
+    }
+    let one_zero_block = [tar().0, vec![0; 512], tar().end()].concat();
+    assert!(error(&one_zero_block).contains("data follows the end"));
+}
+
+#[test]
+fn what_is_malformed_is_refused() {
+    let huge = vec![b'x'; (EXTENSION_BYTES + 1) as usize];
+    let half = [b"comment=".to_vec(), vec![b'x'; 40_000]].concat();
+    let other_half = [b"other=".to_vec(), vec![b'x'; 40_000]].concat();
+    let as_type = |kind| Tar::new().raw("a", kind, b"", |_| ());
+    let cases: Vec<(Tar, &str)> = vec![
+        (Tar::new().file("a", b"").raw("b", b'0', b"", |_| ()), ""),
+        (Tar(vec![b'x'; 512]), "wrong checksum"),
+        (Tar::new().raw("", b'L', &huge, |_| ()).file("a", b""), "at most 1 MiB"),
+        (Tar::new().raw("", b'x', &huge, |_| ()).file("a", b""), "at most 1 MiB"),
+        (Tar::new().pax(b'g', &[&half]).pax(b'g', &[&other_half]).file("a", b""), "larger than 64 KiB"),
+        (Tar::new().raw("", b'x', b"junk", |_| ()).file("a", b""), "malformed record"),
+        (Tar::new().pax(b'x', &[b"uid=1"]).pax(b'x', &[b"uid=2"]).file("a", b""), "two extended headers"),
+        (Tar::new().raw("", b'L', b"a", |_| ()).raw("", b'L', b"b", |_| ()).file("a", b""), "two extended"),
+        (Tar::new().pax(b'x', &[b"uid=1"]), "not followed by a member"),
+        (Tar::new().pax(b'x', &[b"uid=-1"]).file("a", b""), "a: the PAX header has uid"),
+        (Tar::new().pax(b'x', &[b"uid=4294967295"]).file("a", b""), "a: its uid 4294967295 is larger"),
+        (Tar::new().pax(b'x', &[b"mtime=x"]).file("a", b""), "which is not a time"),
+        (Tar::new().pax(b'x', &[b"size=18446744073709551615"]).file("a", b""), "larger than any file"),
+        (Tar::new().pax(b'x', &[b"GNU.sparse.major=2", b"GNU.sparse.realsize=9"]).file("a", b""), "not supported"),
+        (Tar::new().pax(b'x', &[b"GNU.sparse.major=1", b"GNU.sparse.minor=0"]).file("a", b""), "not supported"),
+        (as_type(b'V'), "a: the tar is malformed before byte 512: its type 'V' is not supported"),
+        (as_type(b'M'), "its type 'M' is not supported"),
+        (Tar::new().raw("a", b'2', b"content", |_| ()), "not a file, but has 7 bytes"),
+        (Tar::new().raw("a", b'1', b"content", |_| ()), "not a file, but has 7 bytes"),
+        (Tar::new().raw("a", b'5', b"content", |_| ()), "not a file, but has 7 bytes"),
+        (Tar::new().raw("a", b'0', b"", |header| header.as_old_mut().mode = *b"rw-r--r-"), "not a number"),
+    ];
+    for (tar, says) in cases {
+        match list(&tar.end()) {
+            Ok(_) => assert_eq!(says, ""),
+            Err(error) => assert!(!says.is_empty() && error.to_string().contains(says), "{says}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn sizes_that_others_would_read_otherwise_are_refused() {
+    let with_size = |size: [u8; 12]| {
+        let tar = Tar::new().raw("a", b'0', b"", |header| header.as_old_mut().size = size).end();
+        error(&tar)
+    };
+    // In base 256: 2^63, 2^64 (of which the last eight bytes are none), and a negative number.
+    for size in [
+        [0x80, 0, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0],
+        [0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0],
+        [0xff; 12],
+        [0x81, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    ] {
+        assert!(with_size(size).contains("its size is larger than any file"), "{size:?}: {}", with_size(size));
+    }
+    for record in ["size=+1", "size=-1", "size= 1", "size=0x1"] {
+        let tar = Tar::new().pax(b'x', &[record.as_bytes()]).raw("a", b'0', b"x", |_| ()).end();
+        assert!(error(&tar).contains("which is not a number"), "{record}: {}", error(&tar));
+    }
+    let tar = Tar::new().raw("a", b'x', b"+13 size=100\n", |_| ()).file("b", b"").end();
+    assert!(error(&tar).contains("malformed record"), "{}", error(&tar));
+}

@@ -1,0 +1,79 @@
+//! What tars become below a root, and what the bad ones get.
+
+use super::{
+    FileConflicts, HiddenFileCounter, MountsBelow, UnpackResult, UnpackRoot, members_of, relative_paths, untar,
+};
+use crate::pipeline::{DownloadState, StageClocks};
+use crate::testing::{Tar, noise, reader};
+use linux::storage::mount::unmount_strictly;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+mod acls;
+mod bad;
+mod disagreements;
+mod escapes;
+mod fuzz;
+mod fuzz_structure;
+mod judges;
+mod merge;
+mod seen;
+mod trees;
+mod whiteouts;
+
+pub(crate) use merge::{kept, mounted, text};
+pub(crate) use seen::{Seen, assert_same, look};
+
+/// Unpacks bytes that come in buffers of `cut` bytes.
+fn unpack_into(root: &Path, tar: &[u8], cut: usize, layered: bool) -> std::io::Result<UnpackResult> {
+    let mut counter = HiddenFileCounter::new(MountsBelow::default());
+    untar(
+        members_of(reader(tar, cut)),
+        &UnpackRoot::open(root, Vec::new())?,
+        &mut counter,
+        layered,
+        &DownloadState::default(),
+        &StageClocks::start(),
+    )
+}
+
+/// What lies below a root, without the root itself.
+pub(crate) fn names(root: &Path) -> Vec<PathBuf> {
+    look(root, false).into_keys().filter(|path| path != Path::new("")).collect()
+}
+
+#[test]
+fn another_machines_marker_is_not_unpacked() {
+    let root = tempfile::tempdir().unwrap();
+    let tar = Tar::new().file("etc/metal/drophammer.json", b"{}").file("./etc/metal/drophammer.json", b"{}");
+    unpack_into(root.path(), &tar.file("etc/metal/image.yaml", b"x").end(), 700, false).unwrap();
+    let paths: Vec<_> = look(root.path(), false).into_keys().collect();
+    assert_eq!(paths, ["", "etc", "etc/metal", "etc/metal/image.yaml"].map(PathBuf::from));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_starting_over_enters_no_mount_point() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("root");
+    let kept = directory.path().join("kept");
+    fs::create_dir_all(root.join("var/lib/kept")).unwrap();
+    fs::create_dir_all(&kept).unwrap();
+    fs::write(kept.join("precious"), "precious").unwrap();
+    // A bind mount has the same device number, which is the harder case.
+    let bind = nix::mount::MsFlags::MS_BIND;
+    nix::mount::mount(Some(&kept), &root.join("var/lib/kept"), None::<&str>, bind, None::<&str>).unwrap();
+    let below = UnpackRoot::open(&root, Vec::new()).unwrap();
+    let fresh = below.record_snapshots(&[]).unwrap();
+    fs::create_dir_all(root.join("var/log/old")).unwrap();
+    fs::write(root.join("var/lib/stale"), "stale").unwrap();
+    let cleared = below.restore_snapshots(&fresh);
+    let listing = look(&root, false);
+    unmount_strictly(&root.join("var/lib/kept")).unwrap();
+    cleared.unwrap();
+    let paths: Vec<_> = listing.keys().map(|path| path.to_str().unwrap()).collect();
+    assert_eq!(paths, ["", "var", "var/lib", "var/lib/kept", "var/lib/kept/precious"]);
+    assert_eq!(fs::read_to_string(kept.join("precious")).unwrap(), "precious");
+}

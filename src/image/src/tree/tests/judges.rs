@@ -1,0 +1,194 @@
+//! What GNU tar, libarchive and Python read of a tar, to compare with ours. Names must be plain words.
+
+use crate::testing::reader;
+use crate::tree::member::MemberKind;
+use crate::tree::tar_parser::TarParser;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// One member: name without `./` and a final slash, kind as in `ls -l` (`h` for a hard link), length, link target.
+pub type Listed = (String, char, u64, String);
+
+/// Members of an archive, and the contents of all files after each other.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reading {
+    pub members: Vec<Listed>,
+    pub content: Vec<u8>,
+}
+
+/// A reading, or the reason why there is none.
+pub type Verdict = Result<Reading, String>;
+
+pub struct Judges {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    archive: File,
+}
+
+impl Judges {
+    pub fn start() -> Judges {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tree/tests/tar_judge.py");
+        let mut child = Command::new("/usr/bin/python3")
+            .arg(script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start python3");
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Judges { child, input, output, archive: tempfile::tempfile().unwrap() }
+    }
+
+    /// Returns the readings of GNU tar, libarchive and Python.
+    pub fn read(&mut self, tar: &[u8]) -> [(&'static str, Verdict); 3] {
+        let gnu = &["tar", "--numeric-owner", "--quoting-style=escape", "--full-time", "-P"][..];
+        let bsd = &["bsdtar", "--numeric-owner", "-P"];
+        [("GNU tar", self.run(tar, gnu, 5)), ("bsdtar", self.run(tar, bsd, 8)), ("Python", self.python(tar))]
+    }
+
+    fn python(&mut self, tar: &[u8]) -> Verdict {
+        self.input.write_all(&u32::try_from(tar.len()).unwrap().to_be_bytes()).unwrap();
+        self.input.write_all(tar).unwrap();
+        self.input.flush().unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        let answer: serde_json::Value = serde_json::from_str(&line).unwrap();
+        if let Some(error) = answer["error"].as_str() {
+            return Err(error.to_owned());
+        }
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let member = |member: &serde_json::Value| {
+            let kind = text(&member[1]).chars().next().unwrap();
+            (plain(&text(&member[0])), kind, member[2].as_u64().unwrap_or(u64::MAX), plain(&text(&member[3])))
+        };
+        let members = answer["members"].as_array().unwrap().iter().map(member).collect();
+        Ok(Reading { members, content: unhex(answer["content"].as_str().unwrap()) })
+    }
+
+    /// Runs a tar program twice: for the list, whose lines have so many fields before the name, and for the contents.
+    fn run(&mut self, tar: &[u8], program: &[&str], fields: usize) -> Verdict {
+        self.archive.set_len(0).unwrap();
+        self.archive.seek(SeekFrom::Start(0)).unwrap();
+        self.archive.write_all(tar).unwrap();
+        let list = self.output(program, "-tvf")?;
+        let content = self.output(program, "-xOf")?;
+        let list = String::from_utf8_lossy(&list).into_owned();
+        Ok(Reading { members: list.lines().map(|line| listed(line, fields)).collect(), content })
+    }
+
+    fn output(&mut self, program: &[&str], action: &str) -> Result<Vec<u8>, String> {
+        self.archive.seek(SeekFrom::Start(0)).unwrap();
+        let output = Command::new(program[0])
+            .args(&program[1..])
+            .args([action, "-"])
+            .env("LC_ALL", "C")
+            .stdin(self.archive.try_clone().unwrap())
+            .output()
+            .unwrap_or_else(|error| panic!("{}: {error}", program[0]));
+        match output.status.success() {
+            true => Ok(output.stdout),
+            false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        }
+    }
+}
+
+impl Drop for Judges {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One line of `-tv`.
+fn listed(line: &str, fields: usize) -> Listed {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    // GNU tar has a letter for contiguous files.
+    let kind = line.chars().next().map_or('?', |kind| if kind == 'C' { '-' } else { kind });
+    let size_at = if fields == 5 { 2 } else { 4 };
+    let size = words.get(size_at).and_then(|size| size.parse().ok()).unwrap_or(0);
+    let rest = words.get(fields..).unwrap_or_default().join(" ");
+    let (name, link) = match kind {
+        'l' => rest.split_once(" -> ").unwrap_or((&rest, "")),
+        'h' => rest.split_once(" link to ").unwrap_or((&rest, "")),
+        _ => (rest.as_str(), ""),
+    };
+    let size = if kind == '-' { size } else { 0 };
+    (plain(name), kind, size, plain(link))
+}
+
+/// `./a//b/` is `a/b`.
+fn plain(name: &str) -> String {
+    name.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    text.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// Returns what this crate reads.
+pub fn read_ours(tar: &[u8]) -> Verdict {
+    let mut members = TarParser::new(reader(tar, 700));
+    let mut reading = Reading { members: Vec::new(), content: Vec::new() };
+    while let Some(member) = members.next_member().map_err(|error| error.to_string())? {
+        let name = plain(&String::from_utf8_lossy(&member.path));
+        let link = |link: &[u8]| plain(&String::from_utf8_lossy(link));
+        let (kind, size, link) = match &member.kind {
+            MemberKind::File { size } => ('-', *size, String::new()),
+            MemberKind::Sparse(map) => ('-', map.file_size, String::new()),
+            MemberKind::Directory => ('d', 0, String::new()),
+            MemberKind::Symlink(target) => ('l', 0, link(target)),
+            MemberKind::HardLink(target) => ('h', 0, link(target)),
+            MemberKind::CharacterDevice { .. } => ('c', 0, String::new()),
+            MemberKind::BlockDevice { .. } => ('b', 0, String::new()),
+            MemberKind::Fifo => ('p', 0, String::new()),
+        };
+        reading.members.push((name, kind, size, link));
+        let content = content(&mut members, &member.kind).map_err(|error| error.to_string())?;
+        reading.content.extend(content);
+    }
+    Ok(reading)
+}
+
+fn content(members: &mut TarParser, kind: &MemberKind) -> std::io::Result<Vec<u8>> {
+    let whole = |size: u64| vec![(0, size)];
+    let (segments, size) = match kind {
+        MemberKind::File { size } if *size < 1 << 20 => (whole(*size), *size),
+        MemberKind::Sparse(map) if map.file_size < 1 << 20 => (map.segments.clone(), map.file_size),
+        _ => return Ok(Vec::new()),
+    };
+    let mut content = vec![0; usize::try_from(size).unwrap()];
+    for (offset, length) in segments {
+        let start = usize::try_from(offset).unwrap();
+        members.read_exact(&mut content[start..start + usize::try_from(length).unwrap()])?;
+    }
+    Ok(content)
+}
+
+/// Returns whether two of the readings differ. A refusal differs from none.
+pub fn disagree(verdicts: &[(&str, Verdict)]) -> bool {
+    let readings = verdicts.iter().filter_map(|(_, verdict)| verdict.as_ref().ok());
+    let readings: Vec<Reading> = readings.map(without_holes).collect();
+    readings.windows(2).any(|pair| pair[0] != pair[1])
+}
+
+/// bsdtar prints no hole at the end of a file.
+fn without_holes(reading: &Reading) -> Reading {
+    let content = reading.content.iter().copied().filter(|byte| *byte != 0).collect();
+    Reading { members: reading.members.clone(), content }
+}
+
+/// Asserts that what this crate accepts is read alike by every reader that accepts it, by two at least.
+pub fn assert_agreement(judges: &mut Judges, tar: &[u8], ours: &Reading, what: &str) {
+    let verdicts = judges.read(tar);
+    let accepted = verdicts.iter().filter(|(_, verdict)| verdict.is_ok()).count();
+    for (name, verdict) in &verdicts {
+        if let Ok(reading) = verdict {
+            let is_same =
+                if *name == "bsdtar" { without_holes(reading) == without_holes(ours) } else { reading == ours };
+            assert!(is_same, "{what}: {name} reads something else: {:?}, not {:?}", reading.members, ours.members);
+        }
+    }
+    assert!(accepted >= 2, "{what}: {verdicts:?}");
+}

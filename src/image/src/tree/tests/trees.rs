@@ -1,0 +1,269 @@
+//! Random trees, packed by everybody's tar and burned, are what they were: everything that stat(2) and getxattr(2) see.
+
+use super::*;
+use nix::sys::stat::{Mode, SFlag, UtimensatFlags, mknod, utimensat};
+use nix::sys::time::TimeSpec;
+use proptest::prelude::*;
+use std::io::Write;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, lchown, symlink};
+use std::process::{Command, Stdio};
+
+#[derive(Debug, Clone)]
+enum Thing {
+    File(Vec<u8>),
+    /// Where there is data, in pages, of how many; the rest are holes.
+    Sparse(Vec<u64>, u64),
+    Directory,
+    Symlink(Vec<u8>),
+    /// Of which of the files before.
+    HardLink(usize),
+    Fifo,
+}
+
+/// One name of a random tree.
+#[derive(Debug, Clone)]
+struct Entry {
+    /// In which of the directories before.
+    within: usize,
+    name: Vec<u8>,
+    thing: Thing,
+    mode: u32,
+    owner: (u32, u32),
+    mtime: (i64, i64),
+    xattrs: Vec<(String, Vec<u8>)>,
+    /// Access and default ACL: a user and what he may.
+    acls: [Option<(u32, u16)>; 2],
+}
+
+fn entries() -> impl Strategy<Value = Vec<Entry>> {
+    use proptest::collection::{btree_set, vec};
+    let byte = prop_oneof![8 => b'a'..=b'z', 1 => any::<u8>(), 1 => prop::sample::select(&b"\n\\%= *\"\t"[..])];
+    let fit = |byte: u8| if byte == 0 || byte == b'/' { b'_' } else { byte };
+    let bytes = move |most: usize| {
+        vec(byte.clone(), 1..most).prop_map(move |name| name.into_iter().map(fit).collect::<Vec<u8>>())
+    };
+    let name = prop_oneof![6 => bytes(12), 1 => bytes(120), 1 => bytes(255)];
+    let thing = prop_oneof![
+        3 => vec(any::<u8>(), 0..2000).prop_map(Thing::File),
+        1 => (1_usize..70_000).prop_map(|length| Thing::File(noise(length))),
+        1 => (btree_set(0..200_u64, 0..8), 0..200_u64).prop_map(|(pages, more)| {
+            let last = pages.iter().max().map_or(0, |page| page + 1);
+            Thing::Sparse(pages.into_iter().collect(), last + more)
+        }),
+        3 => Just(Thing::Directory),
+        1 => bytes(300).prop_map(Thing::Symlink),
+        1 => any::<usize>().prop_map(Thing::HardLink),
+        1 => Just(Thing::Fifo),
+    ];
+    let xattr = ("(user|trusted)\\.[a-z%=]{1,20}", vec(any::<u8>(), 0..80));
+    let mode = prop_oneof![3 => Just(0o644), 2 => Just(0o755), 2 => 0..0o10000_u32];
+    let owner = prop_oneof![2 => Just((0, 0)), 1 => (0..70_000_u32, 0..70_000_u32)];
+    let mtime = (0..4_000_000_000_i64, 0..1_000_000_000_i64);
+    let xattrs = prop_oneof![3 => Just(Vec::new()), 1 => vec(xattr, 1..4)];
+    // Users without a name, which GNU tar would write in place of the number.
+    let acl = prop_oneof![3 => Just(None), 1 => (100_000..4_000_000_000_u32, 0..8_u16).prop_map(Some)];
+    let acls = [acl.clone(), acl];
+    let entry = (any::<usize>(), name, thing, mode, owner, mtime, xattrs, acls);
+    let entry = entry.prop_map(|(within, name, thing, mode, owner, mtime, xattrs, acls)| Entry {
+        within,
+        name,
+        thing,
+        mode,
+        owner,
+        mtime,
+        xattrs,
+        acls,
+    });
+    vec(entry, 1..30)
+}
+
+/// What a way to pack can tell of.
+#[derive(Clone, Copy)]
+struct Tells {
+    nanoseconds: bool,
+    xattrs: bool,
+    /// As xattrs, or as text in records of their own.
+    acls: bool,
+    /// All that does not fit into 100 bytes and ASCII.
+    names: bool,
+}
+
+const ALL: Tells = Tells { nanoseconds: true, xattrs: true, acls: true, names: true };
+
+/// Makes the tree, as far as it can be packed.
+fn make(root: &Path, entries: &[Entry], tells: Tells) {
+    let (mut directories, mut files) = (vec![PathBuf::new()], Vec::new());
+    let mut made: Vec<(PathBuf, &Entry)> = Vec::new();
+    for entry in entries {
+        let within = &directories[entry.within % directories.len()];
+        let path = within.join(std::ffi::OsString::from_vec(entry.name.clone()));
+        let full = root.join(&path);
+        let long = path.as_os_str().len() > 90 || !path.as_os_str().as_encoded_bytes().is_ascii();
+        let fits = tells.names || !long;
+        if !fits
+            || full.as_os_str().len() > 3000
+            || [".", ".."].map(str::as_bytes).contains(&&entry.name[..])
+            || full.symlink_metadata().is_ok()
+        {
+            continue;
+        }
+        match &entry.thing {
+            Thing::File(content) => fs::write(&full, content).unwrap(),
+            Thing::Sparse(pages, length) => {
+                let file = fs::File::create(&full).unwrap();
+                pages.iter().for_each(|page| file.write_all_at(&noise(4096), page * 4096).unwrap());
+                file.set_len(length * 4096).unwrap();
+            }
+            Thing::Directory => fs::create_dir(&full).unwrap(),
+            Thing::Symlink(target) if !tells.names && (target.len() > 90 || !target.is_ascii()) => continue,
+            Thing::Symlink(target) => symlink(std::ffi::OsString::from_vec(target.clone()), &full).unwrap(),
+            Thing::HardLink(_) if files.is_empty() => continue,
+            Thing::HardLink(of) => {
+                fs::hard_link(root.join(&files[of % files.len()]), &full).unwrap();
+                continue;
+            }
+            Thing::Fifo => mknod(&full, SFlag::S_IFIFO, Mode::S_IRUSR, 0).unwrap(),
+        }
+        match &entry.thing {
+            Thing::Directory => directories.push(path.clone()),
+            // GNU tar packs the second name of a FIFO as another FIFO.
+            Thing::Fifo => {}
+            _ => files.push(path.clone()),
+        }
+        made.push((path, entry));
+    }
+    // A directory's own after everything is in it.
+    for (path, entry) in made.iter().rev() {
+        let full = root.join(path);
+        lchown(&full, Some(entry.owner.0), Some(entry.owner.1)).unwrap();
+        let is_symlink = matches!(entry.thing, Thing::Symlink(_));
+        let with = tells.xattrs && matches!(entry.thing, Thing::File(_) | Thing::Sparse(..) | Thing::Directory);
+        for (name, value) in entry.xattrs.iter().filter(|_| with) {
+            xattr::set(&full, name, value).unwrap();
+        }
+        let is_directory = matches!(entry.thing, Thing::Directory);
+        for (name, acl) in ["access", "default"].into_iter().zip(entry.acls) {
+            let may = with && tells.acls && (name == "access" || is_directory);
+            if let Some((user, permissions)) = acl.filter(|_| may) {
+                xattr::set(&full, format!("system.posix_acl_{name}"), &acl_of(user, permissions)).unwrap();
+            }
+        }
+        if !is_symlink {
+            fs::set_permissions(&full, fs::Permissions::from_mode(entry.mode)).unwrap();
+        }
+        let time = TimeSpec::new(entry.mtime.0, if tells.nanoseconds { entry.mtime.1 } else { 0 });
+        utimensat(nix::fcntl::AT_FDCWD, &full, &time, &time, UtimensatFlags::NoFollowSymlink).unwrap();
+    }
+}
+
+/// As the kernel has it: a version, then tag, permissions and id of each entry. The owner may all, one user what is said, group
+/// and others may read; the mask allows all.
+pub(super) fn acl_of(user: u32, permissions: u16) -> Vec<u8> {
+    let entries = [(1, 7, u32::MAX), (2, permissions, user), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 4, u32::MAX)];
+    let entry =
+        |(tag, may, id): (u16, u16, u32)| [&tag.to_le_bytes()[..], &may.to_le_bytes(), &id.to_le_bytes()].concat();
+    [2_u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat()
+}
+
+pub(super) fn pack(root: &Path, producer: &[&str]) -> Vec<u8> {
+    let mut command = Command::new(producer[0]);
+    command.args(&producer[1..]).args(["-cf", "-", "-C"]).arg(root).arg(".").env("LC_ALL", "C.UTF-8");
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{producer:?}: {said}");
+    output.stdout
+}
+
+/// As `drophammer image pack` does, which the agent alone has not.
+fn pack_ourselves(root: &Path) -> Vec<u8> {
+    let beside = tempfile::tempdir().unwrap();
+    let output = beside.path().join("image");
+    let options = crate::pack::PackOptions {
+        source: root.to_owned(),
+        output,
+        key: None,
+        id: None,
+        level: 1,
+        force: false,
+        json: false,
+    };
+    crate::pack::run_pack(&options).unwrap();
+    zstd::decode_all(fs::File::open(&options.output).unwrap()).unwrap()
+}
+
+/// As the tar crate packs it, with PAX headers for what its own headers do not hold.
+fn pack_with_the_crate(root: &Path) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    builder.follow_symlinks(false);
+    builder.append_dir_all(".", root).unwrap();
+    builder.into_inner().unwrap()
+}
+
+/// Whether the packer itself gets the tree back from its archive. Some lose what is rare: bsdtar the end of a
+/// sparse file's long path that is not UTF-8.
+fn gives_back(tool: &str, root: &Path, tar: &[u8], tells: Tells) -> bool {
+    let target = tempfile::tempdir().unwrap();
+    let mut command = Command::new(tool);
+    command.args(["--numeric-owner", "--xattrs", "-xpf", "-", "-C"]).arg(target.path()).env("LC_ALL", "C.UTF-8");
+    if tool == "tar" {
+        command.args(["--acls", "--xattrs-include=*"]);
+    }
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // One that gives up early does not read to the end.
+    let _ = child.stdin.take().unwrap().write_all(tar);
+    child.wait().unwrap().success() && look(root, tells.nanoseconds) == look(target.path(), tells.nanoseconds)
+}
+
+fn assert_arrives(root: &Path, tar: &[u8], cut: usize, tells: Tells, what: &str) {
+    let target = tempfile::tempdir().unwrap();
+    unpack_into(target.path(), tar, cut, false).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_same(&look(root, tells.nanoseconds), &look(target.path(), tells.nanoseconds), what);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    #[ignore = "needs root"]
+    fn root_random_trees_arrive_as_they_were(entries in entries(), cut in 1..6000_usize) {
+        let gnu = ["tar", "--xattrs", "--xattrs-include=*", "--numeric-owner"];
+        let posix = |sparse: &'static [&'static str]| [&gnu[..], &["--format=posix"], sparse].concat();
+        let few = Tells { nanoseconds: false, xattrs: false, ..ALL };
+        let ustar = Tells { names: false, ..few };
+        let text = ["tar", "--acls", "--xattrs", "--xattrs-include=user.*", "--xattrs-include=trusted.*", "--numeric-owner"];
+        let producers: [(Vec<&str>, Tells); 10] = [
+            ([&text[..], &["--format=posix"]].concat(), ALL),
+            (posix(&[]), ALL),
+            (posix(&["--sparse", "--sparse-version=1.0"]), ALL),
+            (posix(&["--sparse", "--sparse-version=0.1"]), ALL),
+            (posix(&["--sparse", "--sparse-version=0.0"]), ALL),
+            (vec!["tar", "--format=gnu", "--sparse", "--numeric-owner"], few),
+            (vec!["tar", "--format=ustar", "--numeric-owner"], ustar),
+            (vec!["bsdtar", "--format=pax", "--xattrs", "--numeric-owner"], ALL),
+            (vec!["bsdtar", "--format=gnutar", "--numeric-owner"], few),
+            (vec!["bsdtar", "--format=ustar", "--numeric-owner"], ustar),
+        ];
+        let mut arrived = 0;
+        for (producer, tells) in producers {
+            let tree = tempfile::tempdir().unwrap();
+            make(tree.path(), &entries, tells);
+            let tar = pack(tree.path(), &producer);
+            if gives_back(producer[0], tree.path(), &tar, tells) {
+                assert_arrives(tree.path(), &tar, cut, tells, &format!("{producer:?}"));
+                arrived += 1;
+            }
+        }
+        prop_assert!(arrived >= 3, "only {arrived} of 10 packers give back what they got");
+        let tree = tempfile::tempdir().unwrap();
+        make(tree.path(), &entries, ALL);
+        // It refuses to make an image of nothing.
+        if fs::read_dir(tree.path()).unwrap().next().is_some() {
+            assert_arrives(tree.path(), &pack_ourselves(tree.path()), cut, ALL, "our own");
+        }
+        // It packs the second name of a file as another file.
+        let single: Vec<_> = entries.into_iter().filter(|entry| !matches!(entry.thing, Thing::HardLink(_))).collect();
+        let tree = tempfile::tempdir().unwrap();
+        make(tree.path(), &single, few);
+        assert_arrives(tree.path(), &pack_with_the_crate(tree.path()), cut, few, "the tar crate");
+    }
+}

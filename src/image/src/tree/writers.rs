@@ -1,0 +1,311 @@
+//! Threads that write the content of files and set their attributes. The parser creates the files in archive order; the
+//! work done here needs no order between files.
+//!
+//! Memory is bounded by the pool of the chunks, the number of open files by the queues.
+
+use super::attributes::set_on_file;
+use super::member::MemberAttributes;
+use crate::pipeline::{BufferChunk, StageClock, StageClocks};
+use std::fs::File;
+use std::io;
+use std::mem;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+const MOST_WRITERS: usize = 4;
+
+/// Size of a batch sent to a writer: a channel operation wakes a thread, which costs as much as a small file.
+const BATCH_FILES: usize = 32;
+const BATCH_JOBS: usize = 256;
+const BATCH_BYTES: usize = 256 * 1024;
+
+/// Maximum number of open files, in batches that are being filled, queued or processed.
+const OPEN_FILES: usize = 512;
+
+/// Cost of a file besides its content, as the number of bytes that could be written in the same time.
+const COST_OF_A_FILE: u64 = 16 * 1024;
+
+/// New file. It is closed when its last job is done.
+pub struct OpenedFile {
+    pub file: File,
+    /// Path for error messages.
+    pub path: PathBuf,
+}
+
+enum WriteJob {
+    Write {
+        to: Arc<OpenedFile>,
+        offset: u64,
+        bytes: BufferChunk,
+    },
+    Finish {
+        file: Arc<OpenedFile>,
+        attributes: MemberAttributes,
+        length: Option<u64>,
+    },
+    /// Acknowledges that everything before is done.
+    Tell(mpsc::Sender<()>),
+}
+
+struct JobBatch {
+    jobs: Vec<WriteJob>,
+    cost: u64,
+}
+
+struct WriterThread {
+    queue: SyncSender<JobBatch>,
+    /// Cost of the batches that were sent and are not done.
+    load: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
+}
+
+/// The first error of all threads.
+#[derive(Clone, Default)]
+struct FirstError(Arc<Mutex<Option<io::Error>>>);
+
+impl FirstError {
+    fn set_if_empty(&self, error: io::Error) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    fn take_error(&self) -> Option<io::Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn is_there(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+/// The threads, as seen by the parser.
+pub struct WriterPool {
+    writers: Vec<WriterThread>,
+    /// Index of the writer that gets the next batch.
+    turn: usize,
+    batch: JobBatch,
+    /// Number of files and bytes in the batch.
+    files: usize,
+    bytes: usize,
+    /// Whether a file is incomplete: all of it goes to one writer.
+    within: bool,
+    first: FirstError,
+    /// Clock of the parser.
+    clock: Arc<StageClock>,
+}
+
+impl WriterPool {
+    /// Starts the threads. `clock` counts the waits of the parser.
+    pub fn start(clock: Arc<StageClock>, stages: &StageClocks) -> WriterPool {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let count = cores.clamp(2, MOST_WRITERS);
+        let first = FirstError::default();
+        let depth = OPEN_FILES / BATCH_FILES / count - 2;
+        let start = |_| WriterThread::start(depth, stages.add_clock("write"), first.clone());
+        let writers = (0..count).map(start).collect();
+        WriterPool { writers, turn: 0, batch: JobBatch::new(), files: 0, bytes: 0, within: false, first, clock }
+    }
+
+    /// Writes bytes at an offset of a file. [`WriterPool::finish_file`] must follow before another file.
+    ///
+    /// # Errors
+    /// Returns an error if a writer has failed; [`WriterPool::join_writers`] returns the cause.
+    pub fn write_chunk(&mut self, to: &Arc<OpenedFile>, offset: u64, bytes: BufferChunk) -> io::Result<()> {
+        // The stage that fills buffers may be waiting for the one held by this batch.
+        let held = self.batch.jobs.iter().rev().find_map(|job| match job {
+            WriteJob::Write { bytes, .. } => Some(bytes),
+            _ => None,
+        });
+        if held.is_some_and(|held| !held.is_same_buffer(&bytes)) {
+            self.send_batch()?;
+        }
+        self.within = true;
+        self.batch.cost += bytes.len() as u64;
+        self.bytes += bytes.len();
+        self.add_job(WriteJob::Write { to: to.clone(), offset, bytes })
+    }
+
+    /// Finishes a file after all its bytes: sets its length, for a hole at its end, and its attributes.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`WriterPool::write_chunk`].
+    pub fn finish_file(
+        &mut self,
+        file: Arc<OpenedFile>,
+        attributes: MemberAttributes,
+        length: Option<u64>,
+    ) -> io::Result<()> {
+        self.within = false;
+        self.batch.cost += COST_OF_A_FILE;
+        self.files += 1;
+        self.bytes += file.path.as_os_str().len() + attributes.memory_bytes();
+        self.add_job(WriteJob::Finish { file, attributes, length })
+    }
+
+    fn add_job(&mut self, job: WriteJob) -> io::Result<()> {
+        self.batch.jobs.push(job);
+        let full = self.files >= BATCH_FILES || self.batch.jobs.len() >= BATCH_JOBS || self.bytes >= BATCH_BYTES;
+        if full { self.send_batch() } else { Ok(()) }
+    }
+
+    fn send_batch(&mut self) -> io::Result<()> {
+        if self.first.is_there() {
+            return Err(stopped_error());
+        }
+        let batch = mem::replace(&mut self.batch, JobBatch::new());
+        (self.files, self.bytes) = (0, 0);
+        self.writers[self.turn].send_to_writer(batch, &self.clock)?;
+        if !self.within {
+            let loads = self.writers.iter().map(|writer| writer.load.load(Ordering::Relaxed));
+            self.turn = loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(number, _)| number);
+        }
+        Ok(())
+    }
+
+    /// Waits until everything so far is written.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`WriterPool::write_chunk`].
+    pub fn wait_written(&mut self) -> io::Result<()> {
+        self.send_batch()?;
+        let (tell, told) = mpsc::channel();
+        for writer in &self.writers {
+            writer.send_to_writer(JobBatch { jobs: vec![WriteJob::Tell(tell.clone())], cost: 0 }, &self.clock)?;
+        }
+        drop(tell);
+        // This ends when each writer has answered and dropped its sender.
+        let answers = self.clock.time_wait(|| told.iter().count());
+        if answers == self.writers.len() { Ok(()) } else { Err(stopped_error()) }
+    }
+
+    /// Waits for the threads to end. `parsed` is the result of the parser.
+    ///
+    /// # Errors
+    /// Returns the first error, of a writer or the parser.
+    pub fn join_writers(mut self, parsed: io::Result<()>) -> io::Result<()> {
+        let parsed = parsed.and_then(|()| self.send_batch());
+        if let Err(error) = parsed {
+            // If a writer failed first, this error is only a consequence.
+            self.first.set_if_empty(error);
+        }
+        let WriterPool { writers, first, clock, .. } = self;
+        let threads: Vec<_> = writers.into_iter().map(|writer| writer.thread).collect();
+        for thread in threads {
+            // The release build aborts on a panic: this is for development and tests.
+            if clock.time_wait(|| thread.join()).is_err() {
+                first.set_if_empty(io::Error::other("a writer thread panicked; see the console for its message"));
+            }
+        }
+        first.take_error().map_or(Ok(()), Err)
+    }
+}
+
+impl JobBatch {
+    fn new() -> JobBatch {
+        JobBatch { jobs: Vec::with_capacity(2 * BATCH_FILES), cost: 0 }
+    }
+}
+
+impl WriterThread {
+    fn start(depth: usize, clock: Arc<StageClock>, first: FirstError) -> WriterThread {
+        let (queue, batches) = mpsc::sync_channel(depth);
+        let load = Arc::new(AtomicU64::new(0));
+        let done = load.clone();
+        let thread = thread::spawn(move || run_writer(&batches, &done, &clock, &first));
+        WriterThread { queue, load, thread }
+    }
+
+    fn send_to_writer(&self, batch: JobBatch, clock: &StageClock) -> io::Result<()> {
+        self.load.fetch_add(batch.cost, Ordering::Relaxed);
+        match self.queue.try_send(batch) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(batch)) => clock.time_wait(|| self.queue.send(batch)).map_err(|_| stopped_error()),
+            Err(TrySendError::Disconnected(_)) => Err(stopped_error()),
+        }
+    }
+}
+
+/// Runs a writer. After an error it stops: queued batches are dropped, and the parser finds it gone.
+fn run_writer(batches: &Receiver<JobBatch>, load: &AtomicU64, clock: &StageClock, first: &FirstError) {
+    loop {
+        let batch = match batches.try_recv() {
+            Err(TryRecvError::Empty) => clock.time_wait(|| batches.recv()).ok(),
+            other => other.ok(),
+        };
+        let Some(JobBatch { jobs, cost }) = batch else { return };
+        for job in jobs {
+            if let Err(error) = job.run_job() {
+                return first.set_if_empty(error);
+            }
+        }
+        load.fetch_sub(cost, Ordering::Relaxed);
+    }
+}
+
+impl WriteJob {
+    fn run_job(self) -> io::Result<()> {
+        match self {
+            WriteJob::Write { to, offset, bytes } => {
+                to.file.write_all_at(&bytes, offset).map_err(|error| with_path(&to.path, &write_error(&error)))
+            }
+            WriteJob::Finish { file, attributes, length } => {
+                let sized = length.map_or(Ok(()), |length| file.file.set_len(length));
+                let finished = sized.map_err(|error| write_error(&error));
+                finished
+                    .and_then(|()| set_on_file(&file.file, &attributes))
+                    .map_err(|error| with_path(&file.path, &error))
+            }
+            // The receiver may be gone.
+            WriteJob::Tell(tell) => {
+                let _ = tell.send(());
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Adds the path to an error.
+pub fn with_path(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+fn write_error(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("write: {error}"))
+}
+
+/// Never shown, because the writer's own error came first.
+fn stopped_error() -> io::Error {
+    io::Error::other("a writer has stopped")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths_fill_a_batch_as_values_do() {
+        let xattrs = |count: usize, value: usize| vec![("user.a".into(), vec![0; value]); count];
+        let long = PathBuf::from("x".repeat(BATCH_BYTES / 3 + 1));
+        for (path, xattrs, files) in [
+            (PathBuf::new(), xattrs(1, BATCH_BYTES / 3 + 1), 3),
+            (PathBuf::new(), xattrs(1000, 0), 4),
+            (long, Vec::new(), 3),
+            (PathBuf::new(), Vec::new(), BATCH_FILES),
+        ] {
+            let stages = StageClocks::start();
+            let mut writers = WriterPool::start(stages.add_clock("untar"), &stages);
+            for number in 1..=files {
+                let made = OpenedFile { file: tempfile::tempfile().unwrap(), path: path.clone() };
+                let attributes =
+                    MemberAttributes { mode: 0o600, uid: 0, gid: 0, mtime: (0, 0), xattrs: xattrs.clone() };
+                writers.finish_file(Arc::new(made), attributes, None).unwrap();
+                assert_eq!(writers.files, number % files, "{} {}", path.as_os_str().len(), xattrs.len());
+            }
+            // Not each filesystem has these xattrs.
+            let _ = writers.join_writers(Ok(()));
+        }
+    }
+}

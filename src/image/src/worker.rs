@@ -1,0 +1,49 @@
+//! Sandboxed process that decodes an image and parses its content: it has the bytes of the image and a socket, and no
+//! other privileges.
+//!
+//! It is this program, called with [`WORKER`](linux::process::worker::WORKER). The agent starts one for each stream.
+
+use super::pipeline::{PayloadKind, WorkerStart, pass_through};
+use super::{qcow2, raw, tree};
+use linux::process::privileges::{self, SandboxSupport};
+use linux::process::unprivileged;
+use std::io;
+use std::os::fd::AsFd;
+use std::process;
+
+/// Limit on private memory, in bytes. The largest windows of zstd and xz have 128 MiB, and there is one for each of
+/// their streams.
+const DATA_BYTES: u64 = 1 << 30;
+
+/// Decodes the image received over the socket on standard input.
+///
+/// # Errors
+/// Returns an error if the agent is gone or sends an invalid packet.
+pub fn run_image_worker() -> io::Result<()> {
+    unprivileged::close_inherited_files()?;
+    let inside = WorkerStart::receive_start(io::stdin().as_fd().try_clone_to_owned()?)?;
+    match privileges::drop_privileges(DATA_BYTES) {
+        Ok(SandboxSupport { landlock }) => process_image(inside, landlock),
+        Err(error) => inside.report_error(&error),
+    }
+    Ok(())
+}
+
+fn process_image(inside: WorkerStart, landlock: bool) {
+    let plain = inside.plain;
+    inside.run(landlock, raw::require_tree, exit_without_agent, |mut stream, out, answers, pool| match plain {
+        PayloadKind::AnyBytes => pass_through(stream, out),
+        PayloadKind::Qcow2 => qcow2::convert_stream(stream, out, pool),
+        PayloadKind::Qcow2Head => qcow2::list_tables(stream, out),
+        PayloadKind::Qcow2Tables => qcow2::check_tables(stream),
+        PayloadKind::Tar => {
+            let refused = raw::require_tree(stream.look_ahead(raw::KIND_BYTES)?).err();
+            tree::send_members(stream, refused, out, answers)
+        }
+    });
+}
+
+/// Exits when the agent is gone: a thread that waits for another one would wait forever.
+fn exit_without_agent() {
+    process::exit(1);
+}

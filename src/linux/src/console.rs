@@ -1,0 +1,139 @@
+//! Console output for operators. Lines are printed immediately, and the most recent ones are kept for a control plane
+//! that displays them remotely.
+
+pub mod hidden_input;
+
+use common::format::terminal::escape_hidden;
+use common::format::{terminal, truncate_bytes, without_secrets};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Maximum size of the kept output, in bytes; an installation prints about 20 kB.
+const KEPT: usize = 256 << 10;
+
+/// Output of the ramdisk before the agent started.
+const BEFORE: &str = "/run/ramdisk.log";
+
+/// Console output of this process.
+pub static SAID: ConsoleLog = ConsoleLog::new();
+
+/// Prints one or more lines.
+pub fn print_line(text: &str) {
+    let text = escape_hidden(text);
+    // An unwritable console does not fail an installation.
+    let _ = io::stdout().write_all(format!("{text}\n").as_bytes());
+    SAID.append(&text);
+}
+
+/// Starts the log with the ramdisk's own output, if it recorded any.
+pub fn load_ramdisk_log() {
+    // Other ramdisks do not record their output.
+    if let Ok(text) = std::fs::read(Path::new(BEFORE)) {
+        SAID.append(truncate_bytes(String::from_utf8_lossy(&text).trim_end(), KEPT / 2));
+    }
+}
+
+/// Most recent output, and the amount that preceded it.
+pub struct ConsoleLog(Mutex<ConsoleTail>);
+
+struct ConsoleTail {
+    text: String,
+    /// Bytes printed before `text` that are no longer kept.
+    gone: u64,
+}
+
+impl Default for ConsoleLog {
+    fn default() -> ConsoleLog {
+        ConsoleLog::new()
+    }
+}
+
+impl ConsoleLog {
+    pub const fn new() -> ConsoleLog {
+        ConsoleLog(Mutex::new(ConsoleTail { text: String::new(), gone: 0 }))
+    }
+
+    fn lock_tail(&self) -> MutexGuard<'_, ConsoleTail> {
+        // A panic while the lock was held leaves the text consistent.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records one or more lines.
+    pub fn append(&self, text: &str) {
+        let mut tail = self.lock_tail();
+        tail.text.push_str(text);
+        tail.text.push('\n');
+        if tail.text.len() > KEPT {
+            // Drop half at once, so that not every line moves a long log.
+            let from = tail.text.len() - KEPT / 2;
+            let from =
+                tail.text.as_bytes()[from..].iter().position(|byte| *byte == b'\n').map_or(from, |at| from + at + 1);
+            let from = (from..tail.text.len()).find(|at| tail.text.is_char_boundary(*at)).unwrap_or(tail.text.len());
+            tail.text.drain(..from);
+            tail.gone += from as u64;
+        }
+    }
+
+    /// Returns the output after the first `start` bytes, at most `most` bytes of it, and its offset, which is higher
+    /// than `start` if the beginning is no longer kept.
+    pub fn read_since(&self, start: u64, most: usize) -> (u64, String) {
+        let tail = self.lock_tail();
+        let start = start.max(tail.gone);
+        let rest = usize::try_from(start - tail.gone).ok().and_then(|from| tail.text.get(from..)).unwrap_or_default();
+        let part = truncate_bytes(rest, most);
+        // Cut at a line end if at least one line fits.
+        let end = if part.len() < rest.len() { part.rfind('\n').map_or(part.len(), |at| at + 1) } else { part.len() };
+        (start, part[..end].to_owned())
+    }
+}
+
+/// Writer of log lines to standard error, without secrets ([`without_secrets`]) and terminal control characters.
+pub struct SanitizedStderr;
+
+impl Write for SanitizedStderr {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = terminal::escape_message(&without_secrets(&String::from_utf8_lossy(line)));
+        SAID.append(&text);
+        io::stderr().write_all(format!("{text}\n").as_bytes()).map(|()| line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_is_given_in_whole_lines_and_once() {
+        let said = ConsoleLog::new();
+        assert_eq!(said.read_since(0, 100), (0, String::new()));
+        ["one", "zwei\ndrei ä", ""].iter().for_each(|line| said.append(line));
+        assert_eq!(said.read_since(0, 100), (0, "one\nzwei\ndrei ä\n\n".to_owned()));
+        assert_eq!(said.read_since(0, 6), (0, "one\n".to_owned()));
+        assert_eq!(said.read_since(4, 6), (4, "zwei\n".to_owned()));
+        // No line fits: then a part of one, and never half a character.
+        assert_eq!(said.read_since(9, 6), (9, "drei ".to_owned()));
+        assert_eq!(said.read_since(18, 100), (18, String::new()));
+        assert_eq!(said.read_since(1000, 100), (1000, String::new()), "nobody has said that much");
+    }
+
+    #[test]
+    fn only_the_end_is_kept() {
+        let said = ConsoleLog::new();
+        let line = "ä".repeat(50);
+        (0..10_000).for_each(|_| said.append(&line));
+        let (start, text) = said.read_since(0, usize::MAX);
+        assert!(start > 0 && text.len() <= KEPT && text.len() >= KEPT / 2 - 101, "{start}: {}", text.len());
+        assert_eq!(start + text.len() as u64, 10_000 * 101);
+        assert!(text.lines().all(|kept| kept == line));
+        // A line that is longer than all that is kept.
+        said.append(&"ä".repeat(KEPT));
+        let (start, text) = said.read_since(0, usize::MAX);
+        assert_eq!(start + text.len() as u64, 10_000 * 101 + 2 * KEPT as u64 + 1);
+        assert!(text.len() <= KEPT);
+    }
+}

@@ -1,0 +1,70 @@
+//! Firmware variables of drophammer itself.
+
+use super::variables::{remove_file, write_file};
+use common::error::{Error, Phase, Result};
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+/// Vendor of drophammer's own variables.
+const VENDOR: &str = "9f2f4bd1-6c3a-4a53-8c57-0d1e6b7a2c94";
+
+/// Attributes in front of the value.
+const ATTRIBUTE_BYTES: usize = 4;
+
+/// Maximum size of a variable that drophammer reads.
+const MAXIMUM_BYTES: u64 = 64 << 10;
+
+/// Returns the file of a variable.
+pub fn variable_path(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}-{VENDOR}"))
+}
+
+/// Reads the JSON in a variable; `None` if there is no such variable, as on a machine without EFI.
+///
+/// # Errors
+/// The variable exists but cannot be read or parsed. It must not be treated as absent: what it records could be
+/// erased.
+pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>> {
+    let path = variable_path(directory, name);
+    let refused = |why: String| {
+        let message = format!(
+            "firmware variable {name}: cannot read it: {why}; nothing is erased while its content is unknown. If the record is not needed, \
+             remove {}: `chattr -i` and `rm` in an installed system, or reset the variables in the firmware's setup",
+            path.display()
+        );
+        Err(Error::refusal(Phase::Boot, message))
+    };
+    let mut content = Vec::new();
+    let read = File::open(&path).and_then(|file| file.take(MAXIMUM_BYTES + 1).read_to_end(&mut content));
+    match read {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return refused(error.to_string()),
+        // Older kernels show an empty file for a variable that could not be created.
+        Ok(0) => return Ok(None),
+        Ok(_) if content.len() as u64 > MAXIMUM_BYTES => return refused(format!("more than {MAXIMUM_BYTES} bytes")),
+        Ok(_) => {}
+    }
+    let Some(value) = content.get(ATTRIBUTE_BYTES..) else { return refused(format!("{} bytes", content.len())) };
+    match serde_json::from_slice(value) {
+        Ok(parsed) => Ok(Some(parsed)),
+        Err(error) => refused(format!("not the JSON that drophammer writes ({error})")),
+    }
+}
+
+/// Writes a variable.
+///
+/// # Errors
+/// The firmware or the kernel refuses. A new variable does not exist after a failure.
+pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
+    write_file(&variable_path(directory, name), value)
+}
+
+/// Removes a variable, if it exists.
+///
+/// # Errors
+/// The firmware or the kernel refuses.
+pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
+    remove_file(&variable_path(directory, name))
+}

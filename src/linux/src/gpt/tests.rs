@@ -1,0 +1,73 @@
+use super::testing::crowded_image;
+use super::*;
+use mutated::{Mutated, mutated};
+
+pub(crate) mod mutated;
+
+fn from(disk: &[u8]) -> impl Fn(&mut [u8], u64) -> io::Result<()> {
+    |bytes, at| {
+        let found = usize::try_from(at).ok().and_then(|at| disk.get(at..)?.get(..bytes.len()));
+        bytes.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_copy_that_is_damaged_or_made_to_cost_memory_is_refused() {
+    for sector in SECTORS_BYTES {
+        let good = crowded_image(sector, 200);
+        let read = |disk: &[u8], lba| Gpt::read(&from(disk), sector, lba);
+        let [primary, backup] = [1, 199].map(|lba| read(&good, lba).unwrap().unwrap());
+        assert!(primary.entries().eq(backup.entries()) && primary.entries().count() == ENTRIES as usize);
+        assert_eq!((primary.backup_lba(), backup.backup_lba()), (199, 1));
+        assert!(read(&good, 0).unwrap().is_none() && read(&good, 200).is_err());
+        let header = sector as usize;
+        // What the header says at this offset, and whether its checksum is right all the same.
+        for (at, word, sealed, says) in [
+            (DISK_GUID, 7, false, "sector 1 is damaged: the header's checksum is wrong"),
+            (HEADER_SIZE, 91, false, "the header's checksum is wrong"),
+            (HEADER_SIZE, u32::MAX, false, "the header's checksum is wrong"),
+            (OWN_LBA, 2, true, "the header belongs to another sector"),
+            (ENTRY_COUNT, 0, true, "0 entries of 128 bytes"),
+            (ENTRY_COUNT, 4097, true, "4097 entries of 128 bytes"),
+            (ENTRY_SIZE, 64, true, "128 entries of 64 bytes"),
+            (ENTRY_SIZE, 8192, true, "128 entries of 8192 bytes"),
+            (ENTRY_SIZE, 384, true, "128 entries of 384 bytes"),
+            (ENTRIES_LBA, 3, true, "the checksum of its entries is wrong"),
+            (ENTRIES_LBA + 4, u32::MAX, true, "invalid data"),
+            (ENTRIES_LBA, 199, true, "unexpected end of file"),
+        ] {
+            let mut disk = good.clone();
+            write_bytes(&mut disk, header + at, &word.to_le_bytes());
+            if sealed {
+                write_bytes(&mut disk, header + HEADER_CRC, &[0; 4]);
+                let sum = compute_crc(&disk[header..header + HEADER_BYTES as usize]);
+                write_bytes(&mut disk, header + HEADER_CRC, &sum.to_le_bytes());
+            }
+            let error = read(&disk, 1).err().unwrap().to_string();
+            assert!(error.contains(says), "{says}: {error}");
+            assert!(read(&disk, 199).unwrap() == Some(backup.clone()), "{says}: the other copy is whole");
+        }
+    }
+}
+
+/// Of what they say, all can be asked without harm.
+#[test]
+fn of_mutated_tables_both_copies_are_read_or_refused() {
+    let (mut whole, mut refused, mut none) = (0, 0, 0);
+    for Mutated { name, sector, disk } in mutated() {
+        let sector = u64::from(sector);
+        for lba in [1, disk.len() as u64 / sector - 1] {
+            match Gpt::read(&from(&disk), sector, lba) {
+                Ok(Some(gpt)) => {
+                    assert!(gpt.entries.len() <= 4096 * 4096 && gpt.entries().count() <= 4096, "{name}");
+                    whole += 1;
+                }
+                Ok(None) => none += 1,
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    println!("600 copies of mutated GPTs: {whole} whole, {refused} refused, {none} of them none any more");
+    assert!(whole > 200 && refused > 50 && none > 20, "{whole} {refused} {none}");
+}

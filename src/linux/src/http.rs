@@ -1,0 +1,197 @@
+//! Blocking HTTP clients: rustls with ring, and the system's CA certificates.
+
+pub mod privileged;
+
+use common::error::{Context, Phase, Result};
+use reqwest::blocking::{Client, ClientBuilder, Response};
+use reqwest::redirect::Policy;
+use reqwest::{StatusCode, Url};
+use std::error::Error as StdError;
+use std::io::{self, Read};
+use std::time::Duration;
+
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Maximum size of a control plane's response, in bytes. A list of ten thousand machines has several million bytes.
+const ANSWER_BYTES: u64 = 64 << 20;
+/// Maximum number of bytes read of an error response.
+const REFUSAL_BYTES: u64 = 64 << 10;
+
+/// Reads the body of a response.
+///
+/// # Errors
+/// The connection is interrupted, or the response exceeds the limit.
+pub fn read_response(response: Response) -> io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    response.take(ANSWER_BYTES + 1).read_to_end(&mut body)?;
+    match body.len() as u64 > ANSWER_BYTES {
+        true => Err(io::Error::other(format!("the response has more than {ANSWER_BYTES} bytes"))),
+        false => Ok(body),
+    }
+}
+
+/// Reads the beginning of an error response. An unreadable body is ignored, since the status suffices.
+pub fn read_error_response(response: Response) -> String {
+    let mut body = Vec::new();
+    let _ = response.take(REFUSAL_BYTES).read_to_end(&mut body);
+    String::from_utf8_lossy(&body).into_owned()
+}
+
+/// Returns a client for requests with small responses. It has no timeout of its own: set one with `RequestBuilder::timeout`.
+///
+/// # Errors
+/// TLS cannot be set up. Missing CA certificates are not an error: `http://` works without them.
+pub fn new_client() -> Result<Client> {
+    build_client(&|| client_builder(None))
+}
+
+/// Returns a client for requests that contain a secret: it does not follow redirects.
+///
+/// # Errors
+/// As [`new_client`].
+pub fn new_client_without_redirects() -> Result<Client> {
+    build_client(&|| client_builder(None).redirect(Policy::none()))
+}
+
+/// Returns a client for devices that require a password: it does not follow redirects. If `insecure`, it accepts any certificate.
+///
+/// # Errors
+/// As [`new_client`].
+pub fn new_device_client(insecure: bool) -> Result<Client> {
+    build_client(&|| client_builder(None).redirect(Policy::none()).tls_danger_accept_invalid_certs(insecure))
+}
+
+/// Returns a client for long bodies: the response headers, and each read of the body, may take up to `stall`; the body as a whole has no
+/// time limit.
+///
+/// `RequestBuilder::timeout` of reqwest's blocking client, in contrast, also limits the body as a whole.
+///
+/// # Errors
+/// As [`new_client`].
+pub fn new_streaming_client(stall: Duration) -> Result<Client> {
+    build_client(&|| client_builder(Some(stall)))
+}
+
+fn build_client(builder: &dyn Fn() -> ClientBuilder) -> Result<Client> {
+    match builder().build() {
+        Ok(client) => Ok(client),
+        Err(error) => {
+            let why = common::error::Error::with_source(Phase::Control, "TLS", error);
+            tracing::warn!("https is not available, only http: {why}");
+            build_without_roots(builder())
+        }
+    }
+}
+
+/// Appends `suffix` to the path of a URL. A query stays at the end.
+pub fn append_to_path(url: &str, suffix: &str) -> String {
+    let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
+    format!("{path}{suffix}{query}")
+}
+
+/// Returns a builder with the settings that all clients share.
+pub fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
+    // Fails only if an earlier call has installed a provider.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
+    // No referer: a redirect would send the URL with its query, which may be secret, to the other host. HTTP/2 would send all ranges of an
+    // image over one connection, which defeats parallel ranges.
+    let client = Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false);
+    client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {
+        Some(before) if is_downgrade(before, attempt.url()) => attempt.error("redirect from https to http refused"),
+        _ => Policy::default().redirect(attempt),
+    }))
+}
+
+/// Returns whether a redirect leads from TLS to an unencrypted connection.
+fn is_downgrade(before: &Url, next: &Url) -> bool {
+    before.scheme() == "https" && next.scheme() != "https"
+}
+
+/// Returns whether the error is caused by an untrusted certificate of the peer. A retry is futile then.
+pub fn is_untrusted_certificate(error: &(dyn StdError + 'static)) -> bool {
+    let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    let is_it = matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)));
+    is_it
+        || inner.is_some_and(|inner| is_untrusted_certificate(inner))
+        || error.source().is_some_and(is_untrusted_certificate)
+}
+
+/// Returns a client without CA certificates. The platform's verifier fails if no CA certificate is installed, although plain HTTP needs
+/// none.
+fn build_without_roots(builder: ClientBuilder) -> Result<Client> {
+    builder.tls_certs_only([]).build().context(Phase::Control, || "set up an HTTP client")
+}
+
+/// Returns whether a retry of the request may succeed. 501 and 505 are permanent properties of the server.
+pub fn is_retryable(status: StatusCode) -> bool {
+    let for_good = [StatusCode::NOT_IMPLEMENTED, StatusCode::HTTP_VERSION_NOT_SUPPORTED];
+    let asked_to_wait = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+    (status.is_server_error() && !for_good.contains(&status)) || asked_to_wait.contains(&status)
+}
+
+/// Returns a random duration between half of the pause and all of it, so that machines that lost the same server do not retry
+/// simultaneously.
+pub fn add_jitter(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testing::http::{Act, Server};
+
+    fn ok() -> Server {
+        Server::start(b"ok".to_vec(), |_| Act::default())
+    }
+
+    #[test]
+    fn the_client_says_who_it_is() {
+        let server = ok();
+        assert_eq!(new_client().unwrap().get(server.url("")).send().unwrap().text().unwrap(), "ok");
+        let who = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
+        let request = &server.requests()[0];
+        assert!(request.header("user-agent").is_some_and(|agent| agent.starts_with(who)), "{request:?}");
+    }
+
+    #[test]
+    fn http_works_without_any_ca_certificate() {
+        new_client().unwrap();
+        let client = build_without_roots(Client::builder()).unwrap();
+        assert_eq!(client.get(ok().url("")).send().unwrap().text().unwrap(), "ok");
+    }
+
+    #[test]
+    fn https_leads_to_https_only() {
+        for (before, next, is) in [
+            ("https://h/a", "http://h/a", true),
+            ("https://h/a", "https://other/a", false),
+            ("http://h/a", "https://h/a", false),
+            ("http://h/a", "http://other/a", false),
+            ("https://h/a", "ftp://h/a", true),
+        ] {
+            assert_eq!(is_downgrade(&before.parse().unwrap(), &next.parse().unwrap()), is, "{before} {next}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_trusted_is_found_wherever_it_is_wrapped() {
+        let tls = |error: rustls::Error| std::io::Error::other(error);
+        let unknown = || rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        assert!(is_untrusted_certificate(&unknown()) && is_untrusted_certificate(&tls(unknown())));
+        let wrapped = common::error::Error::with_source(Phase::Image, "x", std::io::Error::other(tls(unknown())));
+        assert!(is_untrusted_certificate(&wrapped));
+        assert!(!is_untrusted_certificate(&tls(rustls::Error::HandshakeNotComplete)));
+        assert!(!is_untrusted_certificate(&std::io::Error::other("connection reset")));
+    }
+
+    #[test]
+    fn which_answers_may_change() {
+        for code in [500, 502, 503, 504, 408, 429] {
+            assert!(is_retryable(StatusCode::from_u16(code).unwrap()), "{code}");
+        }
+        for code in [200, 206, 301, 400, 401, 403, 404, 405, 410, 416, 501, 505] {
+            assert!(!is_retryable(StatusCode::from_u16(code).unwrap()), "{code}");
+        }
+    }
+}

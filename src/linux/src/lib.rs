@@ -1,0 +1,20 @@
+//! Access to the machine: its processes, devices, firmware variables, storage tools, kernel log, and network.
+//!
+//! [`probe`] reads what the machine contains and writes nothing. [`storage`] executes single operations of a plan, one
+//! file per tool, and decides nothing. [`process`] is the only module that starts programs: with an argument vector,
+//! standard input that is empty unless data is passed, a deadline, and the standard error in the error.
+
+pub mod console;
+pub mod efi;
+pub mod gpt;
+pub mod http;
+pub mod kernel_log;
+pub mod pem;
+pub mod probe;
+pub mod process;
+pub mod safe_open;
+pub mod storage;
+pub mod verify;
+
+#[cfg(test)]
+testing::workers!(crate::verify::WORKER => || -> std::io::Result<()> { crate::verify::worker::run_verify_worker() });

@@ -1,0 +1,212 @@
+//! Hardware and storage probing: reads this machine into an [`Inventory`] of disks, their contents and users, and
+//! other hardware. Writes nothing.
+
+mod ata_identity;
+pub mod ata_security;
+mod blank_detection;
+mod blkid;
+mod by_id;
+mod device_contents;
+mod device_users;
+mod disk_location;
+mod disks;
+mod erase_methods;
+#[cfg(test)]
+mod fake;
+mod filesystem_contents;
+mod firmware_variables;
+mod hardware;
+pub mod lldp_receiver;
+mod md_arrays;
+pub mod nvme;
+pub mod proc_mounts;
+mod raid1_copies;
+mod spanning_components;
+mod stacked_devices;
+mod volume_groups;
+mod volume_mappings;
+
+pub use blank_detection::is_whole_device_blank as is_blank;
+pub use disks::read_serial_and_wwn;
+pub use filesystem_contents::read_filesystem;
+pub use raid1_copies::DeviceRange;
+pub use volume_groups::{COPY as LVM_COPY, LOOK as LVM_LOOKS};
+pub use volume_mappings::{VolumeMapping, find_volume_mappings, needs_mapping};
+
+use common::error::{Context, Phase, Result};
+use common::small_sort;
+use model::device::DevicePath;
+use model::inventory::{DiskTable, Inventory, Nic, SystemInfo};
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Mount points of the kernel's filesystems; tests use a simulated tree.
+#[derive(Debug, Clone)]
+pub struct ProbeRoots {
+    /// Mount point of sysfs.
+    pub sys: PathBuf,
+    /// Mount point of procfs.
+    pub proc: PathBuf,
+    /// Mount point of devtmpfs.
+    pub dev: PathBuf,
+}
+
+impl Default for ProbeRoots {
+    fn default() -> Self {
+        ProbeRoots { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into() }
+    }
+}
+
+/// Depth of an inventory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProbeDepth {
+    /// Only what the kernel knows: hardware, disks, and their users. Disks are not accessed, so their contents are
+    /// unknown.
+    Shallow,
+    /// Complete inventory.
+    Deep,
+}
+
+/// Reads the inventory of this machine.
+///
+/// Requires root for the SMBIOS UUID and for the contents of disks. An unreadable disk is listed with the reason in
+/// [`model::inventory::InventoryDisk::unreadable`].
+///
+/// # Errors
+/// sysfs or procfs is not mounted, or the users of a disk are unknown.
+pub fn read_inventory(depth: ProbeDepth) -> Result<Inventory> {
+    read_inventory_at(&ProbeRoots::default(), depth)
+}
+
+/// Reads an inventory from these mount points.
+///
+/// # Errors
+/// As for [`read_inventory`].
+pub fn read_inventory_at(roots: &ProbeRoots, depth: ProbeDepth) -> Result<Inventory> {
+    let users = device_users::DeviceUsers::read(roots)?;
+    let mut inventory = Inventory {
+        system: hardware::read_system(&roots.sys),
+        cpus: hardware::parse_cpus(&read_proc_file(roots, "cpuinfo")?),
+        memory_bytes: hardware::parse_memory_bytes(&read_proc_file(roots, "meminfo")?)?,
+        nics: hardware::read_nics(&roots.sys)?,
+        disks: disks::read_disks(roots, &users, depth)?,
+        ..Inventory::default()
+    };
+    if depth == ProbeDepth::Shallow {
+        return Ok(inventory);
+    }
+    inventory.firmware_variables = firmware_variables::read_firmware_variables(&roots.sys);
+    inventory.stacked = stacked_devices::read_stacked_devices(roots, &users)?;
+    let (arrays, unexamined) = md_arrays::read_arrays(roots, &inventory);
+    inventory.arrays = arrays;
+    let (groups, unlisted) = volume_groups::read_groups(roots, &inventory);
+    inventory.groups = groups;
+    inventory.unknown = [unexamined, unlisted].concat();
+    inventory.parts = spanning_components::read_components(roots, &inventory);
+    inventory.filesystems = filesystem_contents::read_filesystems(&users, &inventory);
+    inventory.limit_markers();
+    Ok(inventory)
+}
+
+/// Returns the partition table of a disk, with the contents of its partitions.
+///
+/// # Errors
+/// The contents cannot be read completely.
+pub fn read_table(device: &DevicePath, sector_bytes: u32, size_bytes: u64) -> Result<Option<DiskTable>> {
+    let roots = ProbeRoots::default();
+    let what = || format!("read the contents of {device}");
+    let node = std::fs::canonicalize(device).context(Phase::Inventory, what)?;
+    let (name, device) = (DevicePath::from(node.to_string_lossy().as_ref()).kernel_name(), device.clone());
+    let target = device_contents::ProbeTarget { name: &name, device: &device, sector_bytes, size_bytes };
+    let contents = device_contents::read_contents(&target, &roots, &device_users::DeviceUsers::read(&roots)?)?;
+    match contents.unreadable {
+        Some(why) => Err(std::io::Error::other(why)).context(Phase::Inventory, what),
+        None => Ok(contents.table),
+    }
+}
+
+/// Returns the identity of this machine without its disks: SMBIOS data and NICs.
+///
+/// # Errors
+/// A sysfs directory cannot be read.
+pub fn read_machine_identity(sys: &Path) -> Result<(SystemInfo, Vec<Nic>)> {
+    Ok((hardware::read_system(sys), hardware::read_nics(sys)?))
+}
+
+/// Unit of sizes and offsets in sysfs, regardless of the disk's sector size (Documentation/ABI/stable/sysfs-block).
+const SYSFS_UNIT_BYTES: u64 = 512;
+
+/// Converts a number of 512-byte units to bytes.
+fn parse_sectors(text: &str) -> Option<u64> {
+    text.parse::<u64>().ok()?.checked_mul(SYSFS_UNIT_BYTES)
+}
+
+/// Formats a device number as sysfs and mountinfo do: `8:1`.
+pub fn format_device_number(dev: u64) -> String {
+    format!("{}:{}", nix::sys::stat::major(dev), nix::sys::stat::minor(dev))
+}
+
+/// Reads a procfs file that always exists.
+fn read_proc_file(roots: &ProbeRoots, name: &str) -> Result<String> {
+    let path = roots.proc.join(name);
+    std::fs::read_to_string(&path).context(Phase::Inventory, || format!("read {}", path.display()))
+}
+
+/// Reads a sysfs attribute without padding; empty if it does not exist. Firmware and disks may supply arbitrary
+/// bytes.
+fn read_attribute(path: &Path) -> String {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    to_printable(&bytes)
+}
+
+/// Converts bytes supplied by a device to text without control characters and padding.
+fn to_printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let text: String = text.chars().filter(|c| !c.is_control()).collect();
+    text.trim().to_owned()
+}
+
+/// Returns the sorted names in a sysfs directory; empty if it does not exist.
+fn list_names(dir: &Path) -> Result<Vec<String>> {
+    let reading = || format!("read {}", dir.display());
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.context(Phase::Inventory, reading)?,
+    };
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<std::io::Result<Vec<OsString>>>();
+    let names = names.context(Phase::Inventory, reading)?;
+    let mut names: Vec<String> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
+    small_sort::sort(&mut names);
+    Ok(names)
+}
+
+/// Returns the last path component of a link's target: `driver` → `virtio_net`.
+fn read_link_name(path: &Path) -> String {
+    let target = std::fs::read_link(path).unwrap_or_default();
+    target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_devices_is_made_printable() {
+        let cases: [(&[u8], &str); 4] =
+            [(b"  QEMU HARDDISK \n", "QEMU HARDDISK"), (b"S45N\x00\x00", "S45N"), (b"\x1b[2Jred", "[2Jred"), (b"", "")];
+        for (bytes, expected) in cases {
+            assert_eq!(to_printable(bytes), expected);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_this_machine_is_read() {
+        let inventory = read_inventory(ProbeDepth::Deep).unwrap();
+        println!("{}", serde_json::to_string_pretty(&inventory).unwrap());
+        assert!(inventory.memory_bytes > 0);
+        assert!(inventory.cpus.iter().all(|cpu| cpu.cores > 0 && cpu.threads >= cpu.cores));
+        assert!(inventory.disks.iter().all(|disk| disk.size_bytes > 0 && !disk.name.starts_with("loop")));
+    }
+}

@@ -1,0 +1,203 @@
+//! Contents of block devices: partition table, signatures, and users of the partitions.
+
+use super::blank_detection::is_area_blank;
+use super::blkid::{BlkidPartition, BlkidProbe, BlkidSignature, BlkidTable, DeviceArea};
+use super::device_users::DeviceUsers;
+use super::{ProbeRoots, list_names, parse_sectors, read_attribute};
+use common::error::Result;
+use common::small_sort;
+use model::device::{DevicePath, KernelName};
+use model::inventory::{DeviceSignature, DeviceUse, DiskPartition, DiskTable};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Device to read.
+pub(super) struct ProbeTarget<'a> {
+    /// Kernel name, whose device node exists without udev.
+    pub name: &'a KernelName,
+    /// Path for messages, from which the paths of the partitions are derived.
+    pub device: &'a DevicePath,
+    pub sector_bytes: u32,
+    pub size_bytes: u64,
+}
+
+#[derive(Default)]
+pub(super) struct DeviceContents {
+    pub table: Option<DiskTable>,
+    pub signatures: Vec<DeviceSignature>,
+    /// Uses of partitions that only the kernel has, because the table was changed or cannot be read.
+    pub uses: Vec<DeviceUse>,
+    /// Reason why the contents are not completely known.
+    pub unreadable: Option<String>,
+    /// Blank as defined by [`model::inventory::InventoryDisk::blank`], ignoring users of the whole device.
+    pub blank: bool,
+}
+
+/// Reads table and signatures. Failures are reported in `unreadable`; everything that could be read is returned.
+///
+/// # Errors
+/// sysfs cannot be read.
+pub(super) fn read_contents(target: &ProbeTarget, roots: &ProbeRoots, users: &DeviceUsers) -> Result<DeviceContents> {
+    let mut kernel = read_kernel_partitions(&roots.sys.join("block").join(target.name.as_str()), users)?;
+    let mut contents = DeviceContents::default();
+    let mut doubts = Vec::new();
+    match BlkidProbe::open(&device_node(roots, target.name), None, target.sector_bytes) {
+        Ok(mut probe) => {
+            let found = probe.read_table().unwrap_or_else(|error| {
+                doubts.push(format!("{}: partition table: {error}", target.device));
+                None
+            });
+            contents.signatures = collect_signatures(target.device, probe.read_signatures(), &mut doubts);
+            contents.table = found.map(|found| build_table(target, found, &mut kernel, roots, &mut doubts));
+        }
+        Err(error) => doubts.push(format!("{}: {error}", target.device)),
+    }
+    for left in kernel {
+        if contents.table.is_some() {
+            let partition = left.name;
+            tracing::warn!(%partition, "partition exists in the kernel, but not in the table of {}", target.device);
+        }
+        contents.uses.extend(left.uses);
+    }
+    if contents.table.is_none() && contents.signatures.is_empty() && contents.uses.is_empty() && doubts.is_empty() {
+        let all = DeviceArea { start_bytes: 0, size_bytes: target.size_bytes };
+        contents.blank = is_area_blank(&device_node(roots, target.name), all).unwrap_or_else(|error| {
+            doubts.push(format!("{}: {error}", target.device));
+            false
+        });
+    }
+    if !doubts.is_empty() {
+        let text = doubts.join("; ");
+        tracing::warn!("{}: contents are not completely known: {text}", target.name);
+        contents.unreadable = Some(text);
+    }
+    Ok(contents)
+}
+
+/// Partition registered with the kernel.
+struct ProbedPartition {
+    name: KernelName,
+    number: u32,
+    start_bytes: u64,
+    size_bytes: u64,
+    uses: Vec<DeviceUse>,
+}
+
+impl ProbedPartition {
+    /// Returns whether this is a partition of the table on the disk. The kernel's device for an extended partition
+    /// has two sectors, for the boot loader (block/partitions/msdos.c).
+    fn is_same_partition(&self, found: &BlkidPartition) -> bool {
+        self.number == found.number
+            && self.start_bytes == found.start_bytes
+            && (self.size_bytes == found.size_bytes || found.extended)
+    }
+}
+
+fn read_kernel_partitions(disk: &Path, users: &DeviceUsers) -> Result<Vec<ProbedPartition>> {
+    let mut partitions = Vec::new();
+    for name in list_names(disk)? {
+        let dir = disk.join(&name);
+        let at = |attribute_name: &str| read_attribute(&dir.join(attribute_name));
+        let Ok(number) = at("partition").parse() else { continue };
+        let (Some(start_bytes), Some(size_bytes)) = (parse_sectors(&at("start")), parse_sectors(&at("size"))) else {
+            continue;
+        };
+        let name = KernelName::from(name);
+        let uses = users.find_uses(&dir, &name.device_path())?;
+        partitions.push(ProbedPartition { name, number, start_bytes, size_bytes, uses });
+    }
+    Ok(partitions)
+}
+
+/// Returns the table with the contents of each partition. Removes its partitions from `kernel`.
+fn build_table(
+    target: &ProbeTarget,
+    found: BlkidTable,
+    kernel: &mut Vec<ProbedPartition>,
+    roots: &ProbeRoots,
+    doubts: &mut Vec<String>,
+) -> DiskTable {
+    let (partitions, outside): (Vec<_>, Vec<_>) = found.partitions.into_iter().partition(|found| {
+        let end = found.start_bytes.checked_add(found.size_bytes);
+        found.size_bytes > 0 && end.is_some_and(|end| end <= target.size_bytes)
+    });
+    // Partitions outside the device cannot be read. libblkid would treat a partition of size 0 as the whole disk.
+    let said = |found: &BlkidPartition| format!("{}: partition {} is outside the device", target.device, found.number);
+    doubts.extend(outside.iter().map(said));
+    let partitions = partitions.into_iter().map(|found| {
+        let known = kernel
+            .iter()
+            .position(|partition| partition.is_same_partition(&found))
+            .map(|index| kernel.swap_remove(index));
+        let device = target.device.partition_path(found.number);
+        let own = known.as_ref().map(|partition| device_node(roots, &partition.name));
+        let uses = known.map(|partition| partition.uses).unwrap_or_default();
+        let inside = read_partition_contents(target, &found, own, uses.is_empty(), roots);
+        let blank = matches!(inside, Ok((_, true)));
+        let signatures = collect_signatures(&device, inside.map(|(signatures, _)| signatures), doubts);
+        DiskPartition {
+            number: found.number,
+            device,
+            start_bytes: found.start_bytes,
+            size_bytes: found.size_bytes,
+            kind: found.kind,
+            // The ID of a DOS partition is not a UUID.
+            guid: found.guid.parse().ok(),
+            label: found.name,
+            signatures,
+            uses,
+            blank,
+        }
+    });
+    let mut partitions: Vec<DiskPartition> = partitions.collect();
+    small_sort::sort_by_key(&mut partitions, |partition| partition.number);
+    DiskTable { kind: found.kind, guid: found.id.parse().ok(), partitions }
+}
+
+/// Returns the signatures in a partition, and whether it is blank. It is read through its own node, whose cache
+/// contains data written through that node, or through the disk if the kernel does not know the partition.
+fn read_partition_contents(
+    target: &ProbeTarget,
+    found: &BlkidPartition,
+    own: Option<PathBuf>,
+    free: bool,
+    roots: &ProbeRoots,
+) -> io::Result<(Vec<BlkidSignature>, bool)> {
+    if found.extended {
+        return Ok((Vec::new(), false));
+    }
+    let BlkidPartition { start_bytes, size_bytes, .. } = *found;
+    let (path, area, probed) = match own.filter(|node| node.exists()) {
+        Some(node) => (node, DeviceArea { start_bytes: 0, size_bytes }, None),
+        None => {
+            let area = DeviceArea { start_bytes, size_bytes };
+            (device_node(roots, target.name), area, Some(area))
+        }
+    };
+    let signatures = BlkidProbe::open(&path, probed, target.sector_bytes)?.read_signatures()?;
+    let blank = free && signatures.is_empty() && is_area_blank(&path, area)?;
+    Ok((signatures, blank))
+}
+
+/// Returns the signatures, and adds a doubt if they are unreadable or damaged.
+fn collect_signatures(
+    device: &DevicePath,
+    found: io::Result<Vec<BlkidSignature>>,
+    doubts: &mut Vec<String>,
+) -> Vec<DeviceSignature> {
+    let found = found.unwrap_or_else(|error| {
+        doubts.push(format!("{device}: {error}"));
+        Vec::new()
+    });
+    let damaged = found.iter().filter(|found| found.damaged);
+    doubts.extend(damaged.map(|found| format!("{device}: {} with a wrong checksum", found.signature.kind)));
+    found.into_iter().map(|found| found.signature).collect()
+}
+
+/// Returns the device node of a kernel name.
+pub(super) fn device_node(roots: &ProbeRoots, name: &KernelName) -> PathBuf {
+    roots.dev.join(name.device_path().as_str().trim_start_matches("/dev/"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! Partition tables that nobody would write, as the survey reads them.
+
+use super::super::fake::FakeMachine;
+use super::*;
+use crate::gpt::tests::mutated::{Mutated, mutated};
+use crate::gpt::{Gpt, GptEntry, protective_mbr};
+use model::layout::PartitionType;
+use std::os::unix::fs::FileExt;
+use uuid::Uuid;
+
+#[test]
+fn of_mutated_gpts_no_partition_lies_outside_the_disk_and_no_disk_passes_for_blank() {
+    let tree = FakeMachine::new();
+    let roots = tree.roots();
+    let users = DeviceUsers::read(&roots).unwrap();
+    std::fs::create_dir_all(roots.sys.join("block/sda")).unwrap();
+    let (mut read, mut partitions, mut doubts) = (0, 0, 0);
+    for Mutated { name, sector, disk } in mutated() {
+        tree.write("dev/sda", &disk);
+        let size_bytes = disk.len() as u64;
+        let target = ProbeTarget { name: &"sda".into(), device: &"/dev/sda".into(), sector_bytes: sector, size_bytes };
+        let contents = super::read_contents(&target, &roots, &users).unwrap();
+        assert!(!contents.blank, "{name}: a disk with something on it passes for blank");
+        doubts += u32::from(contents.unreadable.is_some());
+        for part in contents.table.iter().flat_map(|table| &table.partitions) {
+            let end = part.start_bytes.checked_add(part.size_bytes);
+            let lies = part.size_bytes > 0 && end.is_some_and(|end| end <= size_bytes);
+            assert!(lies, "{name}: {} begins at {} and has {}", part.device, part.start_bytes, part.size_bytes);
+            partitions += 1;
+        }
+        read += 1;
+    }
+    println!(
+        "{read} mutated GPTs: {partitions} partitions, all on their disks; {doubts} not all readable, and said so"
+    );
+    assert!(read == 300 && partitions > 500 && doubts > 0, "{read} {partitions} {doubts}");
+}
+
+/// What we write, as libblkid reads it.
+#[test]
+fn a_table_that_we_write_is_read_as_it_was_meant() {
+    let tree = FakeMachine::new();
+    let roots = tree.roots();
+    let users = DeviceUsers::read(&roots).unwrap();
+    std::fs::create_dir_all(roots.sys.join("block/sda")).unwrap();
+    for sector in [512, 4096] {
+        let (id, sectors) = (Uuid::from_u128(7), 4096);
+        let mut gpt = Gpt::new(sector, sectors, id).unwrap();
+        let [root, efi] = [(15, 300..401), (2, gpt.first_usable()..300)].map(|(number, sectors)| GptEntry {
+            number,
+            kind: PartitionType::Boot.guid(),
+            guid: Uuid::from_u128(number.into()),
+            sectors,
+        });
+        gpt.set_partition(&root, "Ä root");
+        gpt.set_partition(&efi, &"e".repeat(36));
+        tree.write("dev/sda", vec![0; (sectors * sector) as usize]);
+        let disk = std::fs::File::options().read(true).write(true).open(tree.path("dev/sda")).unwrap();
+        gpt.write(&disk).unwrap();
+        disk.write_all_at(&protective_mbr(sectors - 1), 0).unwrap();
+        let size_bytes = sectors * sector;
+        let target =
+            ProbeTarget { name: &"sda".into(), device: &"/dev/sda".into(), sector_bytes: sector as u32, size_bytes };
+        let table = super::read_contents(&target, &roots, &users).unwrap().table.unwrap();
+        assert_eq!((table.kind.as_str(), table.guid), ("gpt", Some(id)));
+        let found =
+            table.partitions.iter().map(|part| (part.number, part.start_bytes, part.size_bytes, part.label.as_str()));
+        let first = efi.sectors.start;
+        let long = "e".repeat(36);
+        let meant =
+            [(2, first * sector, (300 - first) * sector, long.as_str()), (15, 300 * sector, 101 * sector, "Ä root")];
+        assert_eq!(found.collect::<Vec<_>>(), meant);
+        for (part, entry) in table.partitions.iter().zip([efi, root]) {
+            assert_eq!((part.kind.clone(), part.guid), (entry.kind.to_string(), Some(entry.guid)));
+        }
+    }
+}

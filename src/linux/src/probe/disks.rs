@@ -1,0 +1,139 @@
+//! Disks of this machine: their sysfs attributes and contents.
+
+use super::device_contents::{self, ProbeTarget};
+use super::device_users::DeviceUsers;
+use super::{
+    ProbeDepth, ProbeRoots, ata_identity, by_id, disk_location, list_names, parse_sectors, read_attribute, to_printable,
+};
+use common::error::{Context, Error, Phase, Result};
+use common::small_sort;
+use model::device::KernelName;
+use model::inventory::InventoryDisk;
+use std::path::Path;
+use std::thread;
+
+/// Name prefixes of block devices that are not disks: backed by memory, files or other disks, and CD and floppy
+/// drives.
+const NOT_DISKS: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
+
+/// SCSI peripheral type of a CD-ROM (SPC-5 table 150).
+const SCSI_CDROM: &str = "5";
+
+/// Returns all whole disks in natural order: sda, sdb, sdaa.
+pub(super) fn read_disks(roots: &ProbeRoots, users: &DeviceUsers, depth: ProbeDepth) -> Result<Vec<InventoryDisk>> {
+    let block = roots.sys.join("block");
+    // Unlike other sysfs directories, this one must exist: without it, the machine would appear to have no disks.
+    std::fs::read_dir(&block).context(Phase::Inventory, || format!("read {}", block.display()))?;
+    let names = list_names(&block)?;
+    // Disks are read in parallel: 24 hard disks would take a minute sequentially.
+    let found: Vec<Result<Option<InventoryDisk>>> = thread::scope(|scope| {
+        let readers: Vec<_> = names.iter().map(|name| scope.spawn(|| read_disk(roots, users, name, depth))).collect();
+        let gone = || Error::new(Phase::Inventory, "a thread reading a disk panicked");
+        readers.into_iter().map(|reader| reader.join().unwrap_or_else(|_| Err(gone()))).collect()
+    });
+    let mut disks = Vec::new();
+    for disk in found {
+        disks.extend(disk?);
+    }
+    small_sort::sort_by(&mut disks, |a, b| (a.name.len(), &a.name).cmp(&(b.name.len(), &b.name)));
+    if depth == ProbeDepth::Deep {
+        super::erase_methods::add_erase_methods(roots, &mut disks);
+    }
+    Ok(disks)
+}
+
+/// Reads a disk; `None` if it is not a disk, or is empty, like a card reader without a card.
+fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDepth) -> Result<Option<InventoryDisk>> {
+    let dir = roots.sys.join("block").join(name);
+    let at = |attribute_name: &str| read_attribute(&dir.join(attribute_name));
+    // `hidden` marks the paths of an NVMe multipath disk (nvme0c0n1), which have no device node.
+    if NOT_DISKS.iter().any(|prefix| name.starts_with(prefix)) || at("hidden") == "1" || at("device/type") == SCSI_CDROM
+    {
+        return Ok(None);
+    }
+    let Some(size_bytes) = parse_sectors(&at("size")).filter(|size| *size > 0) else {
+        return Ok(None);
+    };
+    let place = dir.canonicalize().unwrap_or_else(|_| dir.clone());
+    let name = KernelName::from(name);
+    let device = name.device_path();
+    // SCSI provides 16 characters of a model, SATA identify data 40.
+    let identity = ata_identity::read_identity(&dir);
+    let mut disk = InventoryDisk {
+        name,
+        size_bytes,
+        sector_bytes: at("queue/logical_block_size").parse().unwrap_or(512),
+        model: identity.as_ref().map_or_else(|| at("device/model"), |identity| identity.model.clone()),
+        vendor: normalize_vendor(&at("device/vendor")),
+        serial: read_serial(&dir),
+        wwn: read_wwn(&dir),
+        diskseq: at("diskseq").parse().unwrap_or_default(),
+        rotational: at("queue/rotational") == "1",
+        transport: disk_location::find_transport(&roots.sys, &place).to_owned(),
+        by_path: disk_location::find_by_path(&roots.sys, &place),
+        hctl: disk_location::find_hctl(&place),
+        read_only: at("ro") == "1",
+        removable: at("removable") == "1",
+        uses: users.find_uses(&dir, &device)?,
+        device,
+        ..InventoryDisk::default()
+    };
+    disk.by_id = by_id::list_by_id_paths(&disk, identity.as_ref(), &at("nsid"));
+    if depth == ProbeDepth::Shallow {
+        return Ok(Some(disk));
+    }
+    let InventoryDisk { name, device, sector_bytes, size_bytes, .. } = &disk;
+    let target = ProbeTarget { name, device, sector_bytes: *sector_bytes, size_bytes: *size_bytes };
+    let contents = device_contents::read_contents(&target, roots, users)?;
+    disk.blank = contents.blank && disk.uses.is_empty();
+    disk.table = contents.table;
+    disk.signatures = contents.signatures;
+    disk.uses.extend(contents.uses);
+    disk.unreadable = contents.unreadable;
+    Ok(Some(disk))
+}
+
+/// Returns the vendor name; empty for virtio, which provides a PCI vendor ID.
+fn normalize_vendor(text: &str) -> String {
+    if text.starts_with("0x") { String::new() } else { text.to_owned() }
+}
+
+/// Returns the serial number, which virtio provides on the disk, NVMe on the controller, SCSI and ATA in vital
+/// product data.
+fn read_serial(dir: &Path) -> String {
+    let candidates = [read_attribute(&dir.join("serial")), read_attribute(&dir.join("device/serial"))];
+    let vital = || parse_unit_serial_number(&std::fs::read(dir.join("device/vpd_pg80")).unwrap_or_default());
+    candidates.into_iter().find(|text| !text.is_empty()).unwrap_or_else(vital)
+}
+
+/// Returns serial number and world wide name of the disk with this sysfs directory, each empty if unknown, in the
+/// same format as in [`InventoryDisk`].
+pub fn read_serial_and_wwn(dir: &Path) -> (String, String) {
+    (read_serial(dir), read_wwn(dir))
+}
+
+/// Parses VPD page 0x80 (SPC-5 7.7.20): a header of four bytes with the length in the last two, then the text.
+fn parse_unit_serial_number(page: &[u8]) -> String {
+    match page {
+        [_, 0x80, high, low, rest @ ..] => {
+            let length = usize::from(u16::from_be_bytes([*high, *low]));
+            to_printable(rest.get(..length).unwrap_or(rest))
+        }
+        _ => String::new(),
+    }
+}
+
+/// Returns the world wide name in the format of udev and lsblk: `0x5000c500…`, `eui.0025388…`.
+fn read_wwn(dir: &Path) -> String {
+    let text =
+        [dir.join("wwid"), dir.join("device/wwid")].iter().map(|path| read_attribute(path)).find(|id| !id.is_empty());
+    match text.unwrap_or_default() {
+        id if id.starts_with("naa.") => id.replacen("naa.", "0x", 1),
+        // Derived from vendor, model and serial number, which are already known; not a registered name.
+        id if id.starts_with("t10.") => String::new(),
+        id => id,
+    }
+}
+
+#[cfg(test)]
+mod tests;

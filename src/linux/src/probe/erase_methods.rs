@@ -1,0 +1,86 @@
+//! Supported erase methods of disks, best first.
+
+use super::{ProbeRoots, ata_security, device_contents, nvme, read_attribute};
+use model::inventory::{EraseMethod, InventoryDisk};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Sets [`InventoryDisk::erase`]. Disks are queried in parallel, so that a slow one does not delay the others.
+pub(super) fn add_erase_methods(roots: &ProbeRoots, found: &mut [InventoryDisk]) {
+    std::thread::scope(|scope| {
+        for disk in found {
+            scope.spawn(|| {
+                let queue = roots.sys.join("block").join(disk.name.as_str()).join("queue");
+                disk.erase = find_methods(&queue, &device_contents::device_node(roots, &disk.name), &disk.transport);
+            });
+        }
+    });
+}
+
+fn find_methods(queue: &Path, node: &Path, transport: &str) -> Vec<EraseMethod> {
+    let mut methods = match transport {
+        "nvme" => nvme_methods(node),
+        // Not for USB: bridges forward commands selectively, and a disk that loses power during a security erase
+        // stays locked.
+        "sata" => sata_methods(node),
+        _ => Vec::new(),
+    };
+    if read_attribute(&queue.join("discard_max_bytes")).parse::<u64>().is_ok_and(|bytes| bytes > 0) {
+        methods.push(EraseMethod::Discard);
+    }
+    methods
+}
+
+/// Returns the methods of an NVMe namespace; none if it cannot be queried, for example for lack of privileges.
+fn nvme_methods(node: &Path) -> Vec<EraseMethod> {
+    let asked = std::fs::File::open(node).and_then(|file| nvme::read_namespace(&file));
+    asked.map(|namespace| namespace.methods).unwrap_or_else(|error| {
+        tracing::debug!("{}: cannot read the supported erase methods: {error}", node.display());
+        Vec::new()
+    })
+}
+
+fn sata_methods(node: &Path) -> Vec<EraseMethod> {
+    if !std::fs::metadata(node).is_ok_and(|metadata| metadata.file_type().is_block_device()) {
+        return Vec::new();
+    }
+    ata_security::read_security(node).map(|security| security.available_methods()).unwrap_or_else(|error| {
+        tracing::debug!("{}: cannot read the supported erase methods: {error}", node.display());
+        Vec::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::FakeMachine;
+    use super::super::{ProbeDepth, read_inventory_at};
+    use super::*;
+
+    const VIRTIO: &str = "pci0000:00/0000:00:05.0/virtio2/block/vda";
+    const NVME: &str = "pci0000:00/0000:00:04.0/nvme/nvme0/nvme0n1";
+    const SATA: &str = "pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda";
+
+    #[test]
+    fn a_disk_that_can_discard_says_so_in_sysfs() {
+        for (content, expected) in
+            [("2147450880\n", vec![EraseMethod::Discard]), ("0\n", vec![]), ("\n", vec![]), ("many\n", vec![])]
+        {
+            for place in [VIRTIO, NVME, SATA] {
+                let tree = FakeMachine::new();
+                tree.disk(place, "../..", 1 << 20);
+                tree.write(&format!("sys/devices/{place}/queue/discard_max_bytes"), content);
+                // The devices are files here: asking them fails, and nothing more is offered.
+                let disk = read_inventory_at(&tree.roots(), ProbeDepth::Deep).unwrap().disks.remove(0);
+                assert_eq!(disk.erase, expected, "{place} {content:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_disk_that_cannot_be_asked_offers_nothing() {
+        let tree = FakeMachine::new();
+        tree.disk(SATA, "../..", 1 << 20);
+        std::fs::remove_file(tree.path("dev/sda")).unwrap();
+        assert_eq!(read_inventory_at(&tree.roots(), ProbeDepth::Deep).unwrap().disks[0].erase, []);
+    }
+}

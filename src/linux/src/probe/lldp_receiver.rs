@@ -1,0 +1,279 @@
+//! LLDP receiver for all NICs.
+
+use super::read_attribute;
+use crate::process::ToolCommand;
+use common::error::{Context, Phase, Result};
+use common::small_sort::GatherExt;
+use model::inventory::Nic;
+use model::inventory::lldp::{self, ETHERTYPE, LeafSearch, LldpNeighbour, NicNeighbours};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Multicast address of LLDP: nearest bridge.
+const GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
+
+/// Interval of progress messages, and deadline of commands.
+const SAY: Duration = Duration::from_secs(30);
+
+/// Maximum number of neighbours of a NIC, since frames may be forged.
+const MOST: usize = 16;
+
+/// Sets the links up, disables LLDP agents in NIC firmware, and receives frames until both leaves are found or
+/// `patience` expires. `say` periodically receives the NICs without neighbours.
+///
+/// # Errors
+/// The socket cannot be opened.
+pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) -> Result<Vec<NicNeighbours>> {
+    for nic in nics {
+        // A NIC that cannot be set up receives nothing, which is reported.
+        let _ = ToolCommand::new("ip").args(["link", "set", &nic.name, "up"]).deadline(SAY).run();
+    }
+    stop_firmware_agents(nics, Path::new("/sys"), say);
+    let cards: BTreeMap<i32, &str> =
+        nics.iter().filter_map(|nic| Some((interface_index(&nic.name)?, nic.name.as_str()))).gather();
+    let socket = open_socket(cards.keys().copied()).context(Phase::Inventory, || "listen for LLDP")?;
+    let mut heard: BTreeMap<&str, Vec<LldpNeighbour>> = BTreeMap::new();
+    let (began, mut said) = (Instant::now(), Instant::now());
+    let mut frame = [0; 2048];
+    loop {
+        if let Some((card, length)) =
+            receive_frame(&socket, &mut frame).context(Phase::Inventory, || "listen for LLDP")?
+            && let (Some(nic), Some(neighbour)) = (cards.get(&card), lldp::parse_frame(&frame[..length]))
+        {
+            let known = heard.entry(nic).or_default();
+            known.retain(|other| (&other.chassis, &other.port) != (&neighbour.chassis, &neighbour.port));
+            if known.len() < MOST {
+                known.push(neighbour);
+            }
+        }
+        let all = collect_neighbours(nics, &heard, Path::new("/sys"));
+        let leaves = lldp::select_leaves(&all);
+        if matches!(leaves, LeafSearch::Both(_)) || began.elapsed() >= patience {
+            return Ok(all);
+        }
+        if said.elapsed() >= SAY {
+            said = Instant::now();
+            say(&describe_search(&leaves));
+        }
+    }
+}
+
+/// Describes the missing leaves.
+pub fn describe_search(leaves: &LeafSearch) -> String {
+    match leaves {
+        LeafSearch::Both(_) => "LLDP: both leaves found".to_owned(),
+        LeafSearch::TooMany(names) => {
+            format!("LLDP: metal-stack requires two leaves, but {} were found: {}", names.len(), names.join(", "))
+        }
+        LeafSearch::TooFew { silent, leaves } => {
+            let heard = match &leaves[..] {
+                [] => "none".to_owned(),
+                names => format!("only {}", names.join(", ")),
+            };
+            let silent = match &silent[..] {
+                [] => "all NICs are connected to the same one".to_owned(),
+                names => format!("nothing received on {}", names.join(", ")),
+            };
+            format!("LLDP: found {heard} of two leaves; {silent}")
+        }
+    }
+}
+
+fn collect_neighbours(nics: &[Nic], heard: &BTreeMap<&str, Vec<LldpNeighbour>>, sys: &Path) -> Vec<NicNeighbours> {
+    let card = |nic: &Nic| NicNeighbours {
+        nic: nic.name.clone(),
+        // -1 without a link.
+        speed: read_attribute(&sys.join("class/net").join(&nic.name).join("speed")).parse().unwrap_or_default(),
+        neighbours: heard.get(nic.name.as_str()).cloned().unwrap_or_default(),
+    };
+    nics.iter().map(card).collect()
+}
+
+/// Stops the LLDP agent in firmware of Intel's 700 series, which does not forward frames. Its driver accepts commands
+/// in debugfs.
+fn stop_firmware_agents(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
+    let debug = sys.join("kernel/debug");
+    let cards: Vec<&Nic> = nics.iter().filter(|nic| nic.driver == "i40e").collect();
+    if cards.is_empty() {
+        return;
+    }
+    if !debug.join("i40e").exists() {
+        let _ = ToolCommand::new("mount").args(["-t", "debugfs", "debugfs"]).arg(&debug).deadline(SAY).run();
+    }
+    for nic in cards {
+        let device = super::read_link_name(&sys.join("class/net").join(&nic.name).join("device"));
+        let file = debug.join("i40e").join(device).join("command");
+        let told = fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| file.write_all(b"lldp stop"));
+        match told {
+            Ok(()) => say(&format!("{}: LLDP agent of the firmware stopped", nic.name)),
+            Err(error) => {
+                say(&format!("{}: cannot stop the LLDP agent of the firmware: {}: {error}", nic.name, file.display()))
+            }
+        }
+    }
+}
+
+fn interface_index(name: &str) -> Option<i32> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: the NUL-terminated string is only read.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    i32::try_from(index).ok().filter(|index| *index > 0)
+}
+
+/// Opens a socket for LLDP frames of all NICs that are sent to the multicast group.
+fn open_socket(cards: impl Iterator<Item = i32>) -> io::Result<OwnedFd> {
+    let protocol = i32::from(ETHERTYPE.to_be());
+    // SAFETY: no pointer is passed.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was opened above and has no other owner.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let wait = libc::timeval { tv_sec: 1, tv_usec: 0 };
+    set_socket_option(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &wait)?;
+    for card in cards {
+        let mut address = [0; 8];
+        address[..GROUP.len()].copy_from_slice(&GROUP);
+        let member = libc::packet_mreq {
+            mr_ifindex: card,
+            mr_type: libc::PACKET_MR_MULTICAST as u16,
+            mr_alen: GROUP.len() as u16,
+            mr_address: address,
+        };
+        set_socket_option(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &member)?;
+    }
+    Ok(socket)
+}
+
+fn set_socket_option<T>(socket: &OwnedFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let size = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel copies a plain value of that size.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), size) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Returns the index of the NIC and the length of the frame; `None` if nothing was received within a second.
+fn receive_frame(socket: &OwnedFd, frame: &mut [u8]) -> io::Result<Option<(i32, usize)>> {
+    // SAFETY: an all-zero address is valid.
+    let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: both buffers are valid for the given lengths.
+    let length = unsafe {
+        let place = std::ptr::from_mut(&mut from).cast();
+        libc::recvfrom(socket.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0, place, &mut size)
+    };
+    let Ok(length) = usize::try_from(length) else {
+        let error = io::Error::last_os_error();
+        // An interface that goes down reports that once to each socket.
+        let passes = [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted, ErrorKind::NetworkDown];
+        return if passes.contains(&error.kind()) { Ok(None) } else { Err(error) };
+    };
+    let is_own = from.sll_pkttype == libc::PACKET_OUTGOING;
+    Ok(Some((from.sll_ifindex, length)).filter(|_| !is_own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::FakeMachine;
+    use super::*;
+    use model::inventory::lldp::build_frame;
+    use std::cell::RefCell;
+
+    #[test]
+    fn firmware_is_told_to_leave_lldp_alone() {
+        let tree = FakeMachine::new();
+        let nic = |name: &str, driver: &str| Nic { name: name.into(), driver: driver.into(), ..Nic::default() };
+        tree.write("sys/devices/pci0000:00/0000:01:00.0/vendor", "0x8086\n");
+        tree.link("sys/class/net/eth0/device", "../../../devices/pci0000:00/0000:01:00.0");
+        tree.write("sys/kernel/debug/i40e/0000:01:00.0/command", "");
+        let said = RefCell::new(Vec::new());
+        let say = |line: &str| said.borrow_mut().push(line.to_owned());
+        let sys = tree.roots().sys;
+        stop_firmware_agents(&[nic("eth0", "i40e"), nic("eth1", "ice"), nic("eth2", "i40e")], &sys, &say);
+        let command = fs::read_to_string(sys.join("kernel/debug/i40e/0000:01:00.0/command")).unwrap();
+        assert_eq!(command, "lldp stop");
+        let said = said.into_inner();
+        assert_eq!(said[0], "eth0: LLDP agent of the firmware stopped");
+        assert!(said[1].starts_with("eth2: cannot stop the LLDP agent of the firmware: "), "{said:?}");
+    }
+
+    #[test]
+    fn which_card_has_heard_nothing_is_said() {
+        let texts = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+        for (leaves, words) in [
+            (
+                LeafSearch::TooFew { silent: texts(&["eth1"]), leaves: texts(&["leaf01"]) },
+                "LLDP: found only leaf01 of two leaves; nothing received on eth1",
+            ),
+            (
+                LeafSearch::TooFew { silent: vec![], leaves: texts(&["leaf01"]) },
+                "LLDP: found only leaf01 of two leaves; all NICs are connected to the same one",
+            ),
+            (
+                LeafSearch::TooFew { silent: texts(&["eth0", "eth1"]), leaves: vec![] },
+                "LLDP: found none of two leaves; nothing received on eth0, eth1",
+            ),
+            (
+                LeafSearch::TooMany(texts(&["a", "b", "c"])),
+                "LLDP: metal-stack requires two leaves, but 3 were found: a, b, c",
+            ),
+        ] {
+            assert_eq!(describe_search(&leaves), words);
+        }
+        let page = include_str!("../../../../docs/metal-stack.md");
+        assert!(page.contains("\nLLDP: found only leaf01 of two leaves; nothing received on eth1\n"));
+    }
+
+    /// Two cables whose other ends are leaves: what one end sends, the other one hears.
+    #[test]
+    #[ignore = "needs root: it makes network cards"]
+    fn root_both_leaves_are_heard_on_the_wire() {
+        let ip = |words: &str| ToolCommand::new("ip").args(words.split(' ')).run().unwrap();
+        let cards = ["dhlldp0", "dhlldp1"];
+        for card in cards {
+            let _ = ToolCommand::new("ip").args(["link", "del", card]).run();
+            ip(&format!("link add {card} type veth peer name {card}p"));
+            ip(&format!("link set {card}p up"));
+        }
+        let nics = cards.map(|name| Nic { name: name.into(), ..Nic::default() });
+        let leaf = |number: u8| {
+            let chassis = [4, 2, 0, 0, 0, 0, number];
+            let name = format!("leaf0{number}");
+            build_frame(&[(1, &chassis), (2, b"\x07Ethernet4"), (3, &[0, 120]), (5, name.as_bytes()), (0, &[])])
+        };
+        std::thread::spawn(move || {
+            let socket = open_socket(std::iter::empty()).unwrap();
+            // Until the test is over.
+            while let [Some(one), Some(two)] = cards.map(|card| interface_index(&format!("{card}p"))) {
+                for (card, frame) in [(one, leaf(1)), (two, leaf(2))] {
+                    send(&socket, card, &frame);
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        let heard = receive_neighbours(&nics, Duration::from_secs(120), &|_| {}).unwrap();
+        cards.iter().for_each(|card| drop(ip(&format!("link del {card}"))));
+        let LeafSearch::Both(heard) = lldp::select_leaves(&heard) else { panic!("{heard:?}") };
+        let heard: Vec<_> =
+            heard.iter().map(|card| (card.nic.as_str(), card.neighbours[0].hostname.as_str())).collect();
+        assert_eq!(heard, [("dhlldp0", "leaf01"), ("dhlldp1", "leaf02")]);
+    }
+
+    fn send(socket: &OwnedFd, card: i32, frame: &[u8]) {
+        // SAFETY: as `receive_frame`.
+        unsafe {
+            let mut to: libc::sockaddr_ll = std::mem::zeroed();
+            (to.sll_family, to.sll_ifindex, to.sll_halen) = (libc::AF_PACKET as u16, card, 6);
+            to.sll_addr[..6].copy_from_slice(&GROUP);
+            let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            let (fd, place) = (socket.as_raw_fd(), std::ptr::from_ref(&to).cast());
+            libc::sendto(fd, frame.as_ptr().cast(), frame.len(), 0, place, size);
+        }
+    }
+}

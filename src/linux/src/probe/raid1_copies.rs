@@ -1,0 +1,175 @@
+//! Copies of LVM raid1 volumes. LVM's metadata contains their location. Each copy has a dm-raid superblock (`struct
+//! dm_raid_superblock` in the kernel's drivers/md/dm-raid.c), which determines the complete copies.
+
+use super::ProbeRoots;
+use super::volume_groups::{LvmReportRow, LvmReportSegment, parse_number};
+use common::small_sort;
+use std::cmp::Reverse;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Range of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceRange {
+    /// Device path as printed by lvm: `/dev/sda1`.
+    pub device: String,
+    pub start_bytes: u64,
+    pub size_bytes: u64,
+}
+
+/// Copy of a volume.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct VolumeCopy {
+    /// Data ranges in order; none if something is missing.
+    pub data: Option<Vec<DeviceRange>>,
+    /// Start of its superblock.
+    superblock: Option<DeviceRange>,
+}
+
+/// dm-raid superblock of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DmRaidSuperblock {
+    /// Number of changes.
+    events: u64,
+    /// Failed copies, one bit each.
+    failed: u64,
+    /// Whether all data was copied to it.
+    recovered: bool,
+}
+
+impl DmRaidSuperblock {
+    /// Parses a superblock, little-endian: magic, features, number and slot of copies, then these fields.
+    fn parse(bytes: &[u8; 64]) -> Option<DmRaidSuperblock> {
+        let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        (bytes.starts_with(b"DmRd")).then_some(())?;
+        Some(DmRaidSuperblock { events: word(16)?, failed: word(24)?, recovered: word(32)? == u64::MAX })
+    }
+}
+
+/// Returns the copies of the raid1 volume `name` of that group.
+pub(super) fn find_copies(row: &LvmReportRow, name: &str) -> Vec<VolumeCopy> {
+    let images = find_segments(row, name).next().map(|segment| segment.devices.clone()).unwrap_or_default();
+    let images: Vec<&str> = images.split(',').filter_map(|image| Some(image.rsplit_once('(')?.0)).collect();
+    let leg = |image: &&str| VolumeCopy {
+        data: find_linear_ranges(row, image),
+        superblock: find_linear_ranges(row, &image.replace("_rimage_", "_rmeta_"))
+            .and_then(|pieces| pieces.into_iter().next()),
+    };
+    images.iter().map(leg).collect()
+}
+
+/// Returns the slots of the copies that have the volume's current data, best first. Two copies that were used without
+/// each other do not count: the operator must decide which one is correct.
+pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[Option<DmRaidSuperblock>]) -> Vec<usize> {
+    // One bit for each slot; LVM supports fewer than 64 copies.
+    let known = || (0..64).zip(superblocks).filter_map(|(place, found)| Some((place, (*found)?)));
+    let latest = known().map(|(_, superblock)| superblock.events).max().unwrap_or_default();
+    let failed = known().fold(0, |failed, (_, superblock)| failed | superblock.failed);
+    let good = known().filter(|(place, own)| {
+        // The last change, the stop, may have reached only one of them.
+        let up_to_date = own.recovered && own.events.saturating_add(1) >= latest;
+        up_to_date && failed >> place & 1 == 0 && legs.get(*place).is_some_and(|leg| leg.data.is_some())
+    });
+    let mut good: Vec<(usize, u64)> = good.map(|(place, own)| (place, own.events)).collect();
+    // The latest first, and of equal ones the lowest slot, which the kernel would copy to the others.
+    small_sort::sort_by_key(&mut good, |(place, events)| (Reverse(*events), *place));
+    good.into_iter().map(|(place, _)| place).collect()
+}
+
+/// Returns the superblocks of these copies, in the same order.
+pub(super) fn read_superblocks(roots: &ProbeRoots, legs: &[VolumeCopy]) -> Vec<Option<DmRaidSuperblock>> {
+    let read = |leg: &VolumeCopy| {
+        let piece = leg.superblock.as_ref()?;
+        let mut bytes = [0; 64];
+        let file = File::open(roots.dev.join(piece.device.strip_prefix("/dev/")?));
+        match file.and_then(|file| file.read_exact_at(&mut bytes, piece.start_bytes)) {
+            Ok(()) => DmRaidSuperblock::parse(&bytes),
+            Err(error) => {
+                tracing::warn!(device = piece.device, "cannot read the superblock of a raid1 volume: {error}");
+                None
+            }
+        }
+    };
+    legs.iter().map(read).collect()
+}
+
+/// Returns the segments of the volume of that name, hidden (in brackets in lvm's report) or not, in order.
+fn find_segments<'a>(row: &'a LvmReportRow, name: &str) -> impl Iterator<Item = &'a LvmReportSegment> {
+    let is = |found: &str| found == name || found.strip_prefix('[').and_then(|it| it.strip_suffix(']')) == Some(name);
+    let uuid = row.lv.iter().find(|volume| is(&volume.lv_name)).map(|volume| volume.lv_uuid.as_str());
+    let mut segments: Vec<&LvmReportSegment> =
+        row.seg.iter().filter(|segment| Some(segment.lv_uuid.as_str()) == uuid).collect();
+    small_sort::sort_by_key(&mut segments, |segment| parse_number::<u64>(&segment.seg_start_pe));
+    segments.into_iter()
+}
+
+/// Returns the data ranges of a linear volume; `None` if one is missing, or if the volume is not linear.
+pub(super) fn find_linear_ranges(row: &LvmReportRow, name: &str) -> Option<Vec<DeviceRange>> {
+    let extent: u64 = parse_number(&row.vg.first()?.vg_extent_size);
+    let piece = |segment: &LvmReportSegment| {
+        let (device, first) = segment.devices.strip_suffix(')')?.rsplit_once('(')?;
+        let physical = row.pv.iter().find(|physical| physical.pv_name == device)?;
+        let linear = segment.segtype == "linear" && device.starts_with("/dev/");
+        Some(DeviceRange {
+            device: linear.then(|| device.to_owned())?,
+            start_bytes: first
+                .parse::<u64>()
+                .ok()?
+                .checked_mul(extent)?
+                .checked_add(parse_number(&physical.pe_start))?,
+            size_bytes: parse_number::<u64>(&segment.seg_size_pe).checked_mul(extent).filter(|size| *size > 0)?,
+        })
+    };
+    let pieces: Option<Vec<DeviceRange>> = find_segments(row, name).map(piece).collect();
+    pieces.filter(|pieces| !pieces.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: DmRaidSuperblock = DmRaidSuperblock { events: 30, failed: 0, recovered: true };
+
+    fn leg(there: bool) -> VolumeCopy {
+        let piece = DeviceRange { device: "/dev/sda".into(), start_bytes: 0, size_bytes: 1 };
+        VolumeCopy { data: there.then(|| vec![piece]), superblock: None }
+    }
+
+    #[test]
+    fn whole_are_copies_that_are_there_and_up_to_date() {
+        let all = [leg(true), leg(true)];
+        let old = |events| Some(DmRaidSuperblock { events, ..NEW });
+        let without = |place: u64, events| Some(DmRaidSuperblock { events, failed: 1 << place, ..NEW });
+        let filling = Some(DmRaidSuperblock { recovered: false, ..NEW });
+        let cases: [([Option<DmRaidSuperblock>; 2], &[usize]); 10] = [
+            ([Some(NEW), Some(NEW)], &[0, 1]),
+            ([old(29), Some(NEW)], &[1, 0]),
+            ([old(28), Some(NEW)], &[1]),
+            ([Some(NEW), None], &[0]),
+            ([None, Some(NEW)], &[1]),
+            ([None, None], &[]),
+            ([without(1, 31), Some(NEW)], &[0]),
+            ([old(30), without(0, 31)], &[1]),
+            ([without(1, 31), without(0, 40)], &[]),
+            ([Some(NEW), filling], &[0]),
+        ];
+        for (superblocks, expected) in cases {
+            assert_eq!(find_complete_copies(&all, &superblocks), expected, "{superblocks:?}");
+        }
+        assert_eq!(find_complete_copies(&[leg(false), leg(true)], &[Some(NEW), Some(NEW)]), [1]);
+        assert_eq!(find_complete_copies(&[], &[]), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn superblocks_as_the_kernel_writes_them() {
+        let mut bytes = [0; 64];
+        bytes[..8].copy_from_slice(b"DmRd\x01\0\0\0");
+        bytes[16] = 0x20;
+        bytes[24] = 2;
+        bytes[32..48].fill(0xff);
+        assert_eq!(DmRaidSuperblock::parse(&bytes), Some(DmRaidSuperblock { events: 32, failed: 2, recovered: true }));
+        bytes[39] = 0;
+        assert!(!DmRaidSuperblock::parse(&bytes).unwrap().recovered);
+        assert_eq!(DmRaidSuperblock::parse(&[0; 64]), None);
+    }
+}

@@ -1,0 +1,207 @@
+//! Running block devices on top of others: md, device mapper, bcache.
+
+use super::device_contents::{self, DeviceContents, ProbeTarget};
+use super::device_users::DeviceUsers;
+use super::{ProbeRoots, list_names, parse_sectors, read_attribute};
+use common::error::Result;
+use model::device::KernelName;
+use model::inventory::{OVERLAY, StackedDevice, StackedDeviceKind};
+use std::path::Path;
+
+/// Returns all stacked devices, by name.
+pub(super) fn read_stacked_devices(roots: &ProbeRoots, users: &DeviceUsers) -> Result<Vec<StackedDevice>> {
+    let mut stacked = Vec::new();
+    for name in list_names(&roots.sys.join("block"))? {
+        let dir = roots.sys.join("block").join(&name);
+        if let Some(kind) = detect_kind(&name, &dir) {
+            stacked.extend(read_stacked_device(roots, users, &name, &dir, kind)?);
+        }
+    }
+    Ok(stacked)
+}
+
+/// Returns the type of a stacked device; `None` for others. Disks below bcache have a `bcache` directory too, hence
+/// the check of names.
+fn detect_kind(name: &str, dir: &Path) -> Option<StackedDeviceKind> {
+    if name.starts_with("md") && dir.join("md").is_dir() {
+        return Some(StackedDeviceKind::Array);
+    }
+    if name.starts_with("bcache") && dir.join("bcache").exists() {
+        return Some(StackedDeviceKind::Bcache);
+    }
+    if !name.starts_with("dm-") {
+        return None;
+    }
+    // The tool that creates a device starts its UUID with its own prefix (dmsetup(8)).
+    let uuid = read_attribute(&dir.join("dm/uuid"));
+    if uuid.starts_with(OVERLAY) {
+        return Some(StackedDeviceKind::Other);
+    }
+    Some(match uuid.split_once('-') {
+        Some(("LVM" | "drophammer", _)) => StackedDeviceKind::Volume,
+        Some(("CRYPT", _)) => StackedDeviceKind::Crypt,
+        _ => StackedDeviceKind::Other,
+    })
+}
+
+fn read_stacked_device(
+    roots: &ProbeRoots,
+    users: &DeviceUsers,
+    name: &str,
+    dir: &Path,
+    kind: StackedDeviceKind,
+) -> Result<Option<StackedDevice>> {
+    let mapped = read_attribute(&dir.join("dm/name"));
+    let is_overlay = mapped.starts_with(OVERLAY);
+    let mut below = list_names(&dir.join("slaves"))?;
+    // An overlay also lies on a loop device backed by memory, which is not a disk.
+    below.retain(|name| !(is_overlay && name.starts_with("loop")));
+    let size_bytes = parse_sectors(&read_attribute(&dir.join("size"))).unwrap_or_default();
+    // A node like /dev/md127 outlives its array. An inactive array that has claimed its members holds them.
+    if kind == StackedDeviceKind::Array && below.is_empty() && size_bytes == 0 {
+        return Ok(None);
+    }
+    let name = KernelName::from(name);
+    let device = if mapped.is_empty() { name.device_path() } else { format!("/dev/mapper/{mapped}").into() };
+    let sector_bytes = read_attribute(&dir.join("queue/logical_block_size")).parse().unwrap_or(512);
+    let target = ProbeTarget { name: &name, device: &device, sector_bytes, size_bytes };
+    // Reads of a suspended device block forever, and an overlay has the contents of the device below.
+    let DeviceContents { table, signatures, uses: of_partitions, blank, .. } =
+        if size_bytes == 0 || is_overlay || read_attribute(&dir.join("dm/suspended")) == "1" {
+            DeviceContents::default()
+        } else {
+            device_contents::read_contents(&target, roots, users)?
+        };
+    let mut uses = users.find_uses(dir, &device)?;
+    let blank = blank && uses.is_empty();
+    uses.extend(of_partitions);
+    let below = below.into_iter().map(KernelName::from).collect();
+    Ok(Some(StackedDevice { name, device, kind, below, size_bytes, table, signatures, uses, assembled: false, blank }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{FakeMachine, ran};
+    use super::super::{ProbeDepth, read_inventory_at};
+    use super::*;
+    use model::inventory::DeviceUse;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A stacked device over others, and its node: a file.
+    fn stack(tree: &FakeMachine, name: &str, number: &str, below: &[&str], size_bytes: u64) {
+        tree.write(&format!("sys/block/{name}/size"), format!("{}\n", size_bytes / 512));
+        tree.write(&format!("sys/block/{name}/dev"), format!("{number}\n"));
+        for below in below {
+            tree.write(&format!("sys/block/{name}/slaves/{below}"), "");
+        }
+        std::fs::File::create(tree.path(&format!("dev/{name}"))).unwrap().set_len(size_bytes).unwrap();
+    }
+
+    fn mapped(tree: &FakeMachine, name: &str, number: &str, mapped: &str, uuid: &str) {
+        stack(tree, name, number, &["md127"], 16 * MIB);
+        tree.write(&format!("sys/block/{name}/dm/name"), format!("{mapped}\n"));
+        tree.write(&format!("sys/block/{name}/dm/uuid"), format!("{uuid}\n"));
+        tree.write(&format!("sys/block/{name}/dm/suspended"), "0\n");
+    }
+
+    fn stacked(tree: &FakeMachine) -> Vec<StackedDevice> {
+        read_inventory_at(&tree.roots(), ProbeDepth::Deep).unwrap().stacked
+    }
+
+    #[test]
+    fn an_overlay_has_nothing_of_what_it_lies_on_and_no_memory_below() {
+        let tree = FakeMachine::new();
+        mapped(&tree, "dm-0", "253:0", "drophammer-overlay-sda1", "drophammer-overlay-sda1");
+        tree.write("sys/block/dm-0/slaves/loop3", "");
+        ran("mkswap", &[tree.path("dev/dm-0").to_str().unwrap()]);
+        let [overlay] = &stacked(&tree)[..] else { panic!("{:?}", stacked(&tree)) };
+        assert_eq!(
+            (overlay.kind, overlay.is_overlay(), &overlay.below[..]),
+            (StackedDeviceKind::Other, true, &["md127".into()][..])
+        );
+        assert!(overlay.signatures.is_empty() && !overlay.blank);
+    }
+
+    #[test]
+    fn an_array_with_partitions_and_volumes_on_it() {
+        let tree = FakeMachine::new();
+        stack(&tree, "md127", "9:127", &["sda2", "sdb2"], 64 * MIB);
+        tree.write("sys/block/md127/md/array_state", "clean\n");
+        let script = "label: gpt\nsize=16MiB, name=root\n";
+        super::super::fake::sfdisk(&tree.path("dev/md127"), script);
+        tree.write("sys/block/md127/md127p1/partition", "1\n");
+        tree.write("sys/block/md127/md127p1/start", "2048\n");
+        tree.write("sys/block/md127/md127p1/size", format!("{}\n", 16 * MIB / 512));
+        tree.write("sys/block/md127/md127p1/dev", "259:0\n");
+        std::fs::File::create(tree.path("dev/md127p1")).unwrap().set_len(16 * MIB).unwrap();
+        ran("mkfs.ext4", &["-q", tree.path("dev/md127p1").to_str().unwrap()]);
+        mapped(&tree, "dm-0", "253:0", "vg00-root", "LVM-abc");
+        ran("mkswap", &[tree.path("dev/dm-0").to_str().unwrap()]);
+        tree.write("sys/block/md127/holders/dm-0", "");
+        tree.write("proc/self/mountinfo", "28 1 259:0 / /mnt rw - ext4 /dev/md127p1 rw\n");
+        tree.write("proc/swaps", "Filename Type Size Used Priority\n/dev/mapper/vg00-root partition 1 0 -2\n");
+        let [volume, array] = &stacked(&tree)[..] else { panic!("{:?}", stacked(&tree)) };
+        assert_eq!(
+            (array.device.as_str(), array.kind, array.size_bytes),
+            ("/dev/md127", StackedDeviceKind::Array, 64 * MIB)
+        );
+        assert_eq!(
+            (&array.below[..], &array.uses[..]),
+            (&["sda2".into(), "sdb2".into()][..], &[DeviceUse::Holder("dm-0".into())][..])
+        );
+        let partition = &array.table.as_ref().unwrap().partitions[0];
+        assert_eq!((partition.device.as_str(), partition.signatures[0].kind.as_str()), ("/dev/md127p1", "ext4"));
+        assert_eq!(partition.uses, [DeviceUse::Mounted("/mnt".into())]);
+        assert_eq!(
+            (volume.name.as_str(), volume.device.as_str(), volume.kind),
+            ("dm-0", "/dev/mapper/vg00-root", StackedDeviceKind::Volume)
+        );
+        assert_eq!((volume.signatures[0].kind.as_str(), &volume.uses[..]), ("swap", &[DeviceUse::Swap][..]));
+    }
+
+    #[test]
+    fn kinds_of_mapped_devices() {
+        let tree = FakeMachine::new();
+        let cases = [
+            ("LVM-x", StackedDeviceKind::Volume),
+            ("drophammer-x", StackedDeviceKind::Volume),
+            ("CRYPT-LUKS2-x", StackedDeviceKind::Crypt),
+            ("mpath-x", StackedDeviceKind::Other),
+            ("", StackedDeviceKind::Other),
+        ];
+        for (number, (uuid, _)) in cases.iter().enumerate() {
+            mapped(&tree, &format!("dm-{number}"), &format!("253:{number}"), &format!("name{number}"), uuid);
+        }
+        let kinds: Vec<_> = stacked(&tree).iter().map(|stacked| stacked.kind).collect();
+        assert_eq!(kinds, cases.map(|(_, kind)| kind));
+    }
+
+    #[test]
+    fn what_does_not_run_is_listed_when_it_holds_something() {
+        let tree = FakeMachine::new();
+        stack(&tree, "md126", "9:126", &["sda"], 0);
+        stack(&tree, "md127", "9:127", &[], 0);
+        stack(&tree, "bcache0", "252:0", &["sdb"], 16 * MIB);
+        for dir in ["md126/md/dev-sda", "md127/md/x", "bcache0/bcache"] {
+            tree.write(&format!("sys/block/{dir}"), "");
+        }
+        let found: Vec<_> =
+            stacked(&tree).into_iter().map(|stacked| (stacked.name, stacked.kind, stacked.below)).collect();
+        let expected = [
+            ("bcache0".into(), StackedDeviceKind::Bcache, vec!["sdb".into()]),
+            ("md126".into(), StackedDeviceKind::Array, vec!["sda".into()]),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_suspended_device_is_not_read() {
+        let tree = FakeMachine::new();
+        mapped(&tree, "dm-0", "253:0", "vg00-root", "LVM-abc");
+        ran("mkswap", &[tree.path("dev/dm-0").to_str().unwrap()]);
+        assert_eq!(stacked(&tree)[0].signatures.len(), 1);
+        tree.write("sys/block/dm-0/dm/suspended", "1\n");
+        assert_eq!(stacked(&tree)[0].signatures.len(), 0);
+    }
+}

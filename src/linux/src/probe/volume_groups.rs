@@ -1,0 +1,391 @@
+//! LVM volume groups as described by the metadata on their physical volumes, read by a single `lvm fullreport`.
+//! Volumes need not be active, and none is activated.
+
+mod allocation;
+
+use super::raid1_copies;
+use super::{ProbeRoots, format_device_number, list_names, read_attribute, read_link_name};
+use crate::process::ToolCommand;
+use allocation::{PhysicalSegment, build_allocation};
+use common::small_sort::{self, GatherExt};
+use model::device::{DevicePath, KernelName};
+use model::inventory::{
+    HAS_SNAPSHOT, Inventory, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, StackedDeviceKind, UnassignedDevices,
+    VolumeHealth,
+};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Type of a physical volume in libblkid.
+pub const MEMBER: &str = "LVM2_member";
+
+/// LVM configuration for read-only commands: nothing is written, no daemon is contacted, and no device is filtered
+/// (lvm.conf(5)).
+pub const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs=1 filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] \
+    obtain_device_list_from_udev=0} global{metadata_read_only=1} backup{backup=0 archive=0} activation{monitoring=0}";
+
+/// Prefix of the device-mapper UUID of read-only mappings that show a volume.
+pub const COPY: &str = "drophammer-";
+
+/// Deadline of lvm, since failing disks respond slowly.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Maximum size of lvm's report, which must be complete. A linear volume takes about half a KiB of it, a raid1 with
+/// its copies two and a half.
+const REPORT_BYTES: usize = 64 << 20;
+
+/// Returns all groups, and the physical volumes that lvm cannot assign. Without physical volumes, lvm is not run.
+pub(super) fn read_groups(roots: &ProbeRoots, inventory: &Inventory) -> (Vec<LvmVolumeGroup>, Vec<UnassignedDevices>) {
+    let inside = inventory.partitions_inside_volumes();
+    let devices: Vec<&DevicePath> =
+        inventory.devices_with_signature(&[MEMBER]).into_iter().filter(|device| !inside.contains(device)).collect();
+    if devices.is_empty() {
+        return (Vec::new(), Vec::new());
+    }
+    let (groups, unknown) = match read_report() {
+        Ok(report) => {
+            let unknown = find_unlisted_volumes(&devices, inventory, &report, &|path| read_device_number(roots, path));
+            let whole = |row: &LvmReportRow, name: &str| {
+                let legs = raid1_copies::find_copies(row, name);
+                let superblocks = raid1_copies::read_superblocks(roots, &legs);
+                // A volume without any superblock was never started and contains no data yet. All its copies count as
+                // complete.
+                let fresh = superblocks.iter().all(Option::is_none) && legs.iter().all(|leg| leg.data.is_some());
+                (
+                    if fresh { legs.len() } else { raid1_copies::find_complete_copies(&legs, &superblocks).len() },
+                    legs.len(),
+                )
+            };
+            (
+                build_groups(
+                    report,
+                    &index_active_volumes(&roots.sys),
+                    &|path| resolve_device_path(roots, inventory, path),
+                    &whole,
+                ),
+                unknown,
+            )
+        }
+        Err(reason) => {
+            let devices = devices.into_iter().cloned().collect();
+            (Vec::new(), Some(UnassignedDevices { devices, reason }))
+        }
+    };
+    if let Some(UnassignedDevices { devices, reason }) = &unknown {
+        tracing::warn!("cannot assign physical volumes {} to a volume group: {reason}", devices.join(", "));
+    }
+    (groups, unknown.into_iter().collect())
+}
+
+/// Returns physical volumes that lvm does not list although it reports no error. lvm omits devices that it considers
+/// copies of another physical volume or components of other objects. Actual members of arrays and mappings are known
+/// here and are excluded.
+fn find_unlisted_volumes(
+    devices: &[&DevicePath],
+    inventory: &Inventory,
+    report: &LvmReport,
+    number: &impl Fn(&str) -> Option<u64>,
+) -> Option<UnassignedDevices> {
+    let physical = report.report.iter().flat_map(|row| &row.pv);
+    let listed: BTreeSet<u64> = physical.filter_map(|physical| number(&physical.pv_name)).gather();
+    let is_listed = |device: &DevicePath| {
+        number(inventory.resolve_kernel_name(device).device_path().as_str())
+            .is_some_and(|number| listed.contains(&number))
+    };
+    let is_part = |device: &DevicePath| {
+        let name = inventory.resolve_kernel_name(device);
+        let mut others = inventory.stacked.iter().filter(|stacked| stacked.kind != StackedDeviceKind::Volume);
+        let mut members = inventory.arrays.iter().flat_map(|array| &array.members);
+        others.any(|stacked| stacked.below.contains(&name)) || members.any(|member| member.device == *device)
+    };
+    let left = devices.iter().filter(|device| !is_listed(device) && !is_part(device));
+    let devices: Vec<DevicePath> = left.map(|device| (*device).clone()).collect();
+    let reason = "lvm does not list it as a physical volume: see `lvm pvs --all -v`".to_owned();
+    (!devices.is_empty()).then_some(UnassignedDevices { devices, reason })
+}
+
+/// Returns the device number of a path.
+fn read_device_number(roots: &ProbeRoots, path: &str) -> Option<u64> {
+    let node = std::fs::metadata(roots.dev.join(path.strip_prefix("/dev/")?)).ok()?;
+    Some(node.rdev())
+}
+
+/// Report of lvm, with one row for each group, and one row without a group for unassigned physical volumes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LvmReport {
+    pub report: Vec<LvmReportRow>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LvmReportRow {
+    pub vg: Vec<LvmReportGroup>,
+    pub pv: Vec<LvmReportPhysical>,
+    pub lv: Vec<LvmReportVolume>,
+    pub seg: Vec<LvmReportSegment>,
+    pub pvseg: Vec<PhysicalSegment>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct LvmReportGroup {
+    pub vg_uuid: String,
+    vg_name: String,
+    pub vg_extent_size: String,
+    vg_tags: String,
+    #[serde(default)]
+    vg_free: String,
+    /// Not empty if exported by vgexport(8).
+    #[serde(default)]
+    vg_exported: String,
+    #[serde(default)]
+    vg_systemid: String,
+    /// Permissions: `writeable` or `read-only`.
+    #[serde(default)]
+    vg_permissions: String,
+    /// Lock type; not empty if lvmlockd(8) or clvmd manages the group.
+    #[serde(default)]
+    vg_lock_type: String,
+    #[serde(default)]
+    vg_clustered: String,
+    #[serde(default)]
+    vg_allocation_policy: String,
+    #[serde(default)]
+    max_lv: String,
+    #[serde(default)]
+    lv_count: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct LvmReportPhysical {
+    pv_uuid: String,
+    pub pv_name: String,
+    pv_size: String,
+    /// Offset of its first extent.
+    #[serde(default)]
+    pub pe_start: String,
+    /// `allocatable` or empty.
+    #[serde(default)]
+    pv_allocatable: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct LvmReportVolume {
+    pub lv_uuid: String,
+    pub lv_name: String,
+    lv_size: String,
+    /// Attributes. The first letter is the type: `O` for an origin whose snapshot will be merged into it, `S` for
+    /// such a snapshot (lvs(8)).
+    #[serde(default)]
+    lv_attr: String,
+    #[serde(default)]
+    origin: String,
+    /// Health; `partial` if a physical volume is missing.
+    #[serde(default)]
+    lv_health_status: String,
+    /// Roles, such as `public,origin,thickorigin`.
+    #[serde(default)]
+    lv_role: String,
+    /// Not empty while pvmove(8) is in progress.
+    #[serde(default)]
+    lv_allocation_locked: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct LvmReportSegment {
+    pub lv_uuid: String,
+    pub segtype: String,
+    stripes: String,
+    #[serde(default)]
+    pub seg_start_pe: String,
+    #[serde(default)]
+    pub seg_size_pe: String,
+    /// Device and first extent, such as `/dev/sda1(3)`; for a raid its hidden volumes
+    /// `safe_rimage_0(0),safe_rimage_1(0)`.
+    #[serde(default)]
+    pub devices: String,
+}
+
+pub(super) const GROUP_FIELDS: &str = "vg_uuid,vg_name,vg_extent_size,vg_tags,vg_free,vg_exported,vg_systemid,vg_permissions,\
+    vg_lock_type,vg_clustered,vg_allocation_policy,max_lv,lv_count";
+
+pub(super) fn read_report() -> Result<LvmReport, String> {
+    // Without locks, since nothing is written. `--foreign` includes groups of other hosts (system ID). `--all`
+    // includes hidden volumes, which are the copies of others.
+    let lvm = ToolCommand::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
+    let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
+    let fields = [
+        ["--configreport", "vg", "-o", GROUP_FIELDS],
+        ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size,pe_start,pv_allocatable"],
+        [
+            "--configreport",
+            "lv",
+            "-o",
+            "lv_uuid,lv_name,lv_size,lv_attr,origin,lv_health_status,lv_role,lv_allocation_locked",
+        ],
+        ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes,seg_start_pe,seg_size_pe,devices"],
+        ["--configreport", "pvseg", "-o", "pv_uuid,pvseg_size,segtype"],
+    ];
+    run_report(lvm.args(fields.concat()).env("DM_DISABLE_UDEV", "1").deadline(DEADLINE))
+}
+
+fn run_report(lvm: ToolCommand) -> Result<LvmReport, String> {
+    let output = lvm.require_complete_output(REPORT_BYTES).run().map_err(|error| error.to_string())?;
+    serde_json::from_slice(output.stdout.as_bytes()).map_err(|error| format!("cannot parse the report of lvm: {error}"))
+}
+
+/// Converts the report. `active` returns the kernel name of an active volume by its UUIDs, `path` converts lvm's path
+/// of a device to that of the inventory, `whole` returns the number of complete copies of a raid1 volume and their
+/// total number.
+fn build_groups(
+    report: LvmReport,
+    active: &impl Fn(&str, &str) -> Option<KernelName>,
+    path: &impl Fn(&str) -> Option<DevicePath>,
+    whole: &impl Fn(&LvmReportRow, &str) -> (usize, usize),
+) -> Vec<LvmVolumeGroup> {
+    let mut groups: Vec<LvmVolumeGroup> = Vec::new();
+    for row in report.report {
+        let Some(group) = row.vg.first() else { continue };
+        let volume = |volume: &LvmReportVolume| {
+            // A volume that was extended may have several segments.
+            let segments = row.seg.iter().filter(|segment| segment.lv_uuid == volume.lv_uuid);
+            let widest = segments.max_by_key(|segment| parse_number::<u32>(&segment.stripes));
+            let kind = widest.map(|segment| segment.segtype.as_str()).unwrap_or_default();
+            // For a snapshot, lvm reports the layout of its own space.
+            let snapshot = !volume.origin.is_empty() && ["linear", "striped"].contains(&kind);
+            LvmLogicalVolume {
+                running: active(&group.vg_uuid, &volume.lv_uuid),
+                health: determine_health(&row, volume, kind, whole),
+                entangled: find_entanglement(volume).map(str::to_owned),
+                name: volume.lv_name.clone(),
+                uuid: volume.lv_uuid.clone(),
+                size_bytes: parse_number(&volume.lv_size),
+                kind: if snapshot { "snapshot" } else { kind }.to_owned(),
+                stripes: widest.map(|segment| parse_number(&segment.stripes)).unwrap_or_default(),
+            }
+        };
+        // Hidden volumes have names in brackets.
+        let volumes = row.lv.iter().filter(|volume| !volume.lv_name.starts_with('[')).map(volume).collect();
+        let physical = row.pv.iter().map(|physical| LvmPhysicalVolume {
+            device: path(&physical.pv_name),
+            uuid: physical.pv_uuid.clone(),
+            size_bytes: parse_number(&physical.pv_size),
+        });
+        groups.push(LvmVolumeGroup {
+            name: group.vg_name.clone(),
+            uuid: group.vg_uuid.clone(),
+            extent_bytes: parse_number(&group.vg_extent_size),
+            free_bytes: group.vg_free.parse().ok(),
+            tags: group.vg_tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
+            physical: physical.collect(),
+            volumes,
+            closed: find_closed_reason(group),
+            allocation: build_allocation(&row, group),
+        });
+    }
+    small_sort::sort_by(&mut groups, |a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
+    groups
+}
+
+/// Returns why the group cannot be activated here; `None` if it can. This host has no system ID (lvmsystemid(7)) and
+/// no lock manager (lvmlockd(8)).
+fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
+    let lock = if group.vg_lock_type.is_empty() { &group.vg_clustered } else { &group.vg_lock_type };
+    if !lock.is_empty() && lock != "none" {
+        return Some(format!(
+            "it is shared with other hosts (lock type {lock}), and no lock manager runs here: make it a local group \
+             in the installed system with `vgchange --lock-type none`"
+        ));
+    }
+    match (group.vg_exported.is_empty(), group.vg_systemid.as_str()) {
+        (false, _) => Some("it is exported: `vgimport` it in the installed system".to_owned()),
+        (true, "") => None,
+        (true, owner) => Some(format!(
+            "it belongs to the host with the system ID \"{owner}\": remove the ID with `vgchange --systemid \"\"`"
+        )),
+    }
+}
+
+/// Returns why the volume cannot be activated alone; `None` if it can. An origin is activated together with its
+/// snapshots. A pending merge starts then, and the origin's extents do not contain its current content. A move
+/// continues. Such volumes look linear otherwise.
+fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
+    match () {
+        () if volume.lv_attr.starts_with(['O', 'S']) => Some("is part of a snapshot merge, which would continue"),
+        () if !volume.lv_allocation_locked.is_empty() => Some("is being moved, which would continue"),
+        () if volume.lv_role.split(',').any(|role| role == "origin") => Some(HAS_SNAPSHOT),
+        () => None,
+    }
+}
+
+/// Returns the health of a volume: for a raid1 according to the superblocks of its copies, for other types according
+/// to lvm.
+fn determine_health(
+    row: &LvmReportRow,
+    volume: &LvmReportVolume,
+    kind: &str,
+    whole: &impl Fn(&LvmReportRow, &str) -> (usize, usize),
+) -> VolumeHealth {
+    let spare = match kind {
+        "raid1" => {
+            return match whole(row, &volume.lv_name) {
+                (0, _) => VolumeHealth::Lost,
+                (whole, all) if whole < all => VolumeHealth::Degraded,
+                _ => VolumeHealth::Whole,
+            };
+        }
+        "raid6" => 2,
+        // Each level except 0 works without any one image. A raid10 may work without more, but not without any two.
+        kind if kind.starts_with("raid") && !kind.starts_with("raid0") => 1,
+        _ => 0,
+    };
+    if volume.lv_health_status.is_empty() {
+        return VolumeHealth::Whole;
+    }
+    let prefix = format!("[{}_rimage_", volume.lv_name);
+    let images = row.lv.iter().filter(|image| image.lv_name.starts_with(&prefix));
+    let missing = images.filter(|image| image.lv_health_status == "partial").count();
+    let lost = volume.lv_health_status == "partial" && missing.max(1) > spare;
+    if lost { VolumeHealth::Lost } else { VolumeHealth::Degraded }
+}
+
+/// Parses a number, which lvm prints as a string.
+pub(super) fn parse_number<T: std::str::FromStr + Default>(text: &str) -> T {
+    text.parse().unwrap_or_default()
+}
+
+/// Concatenates the UUIDs of group and volume without dashes, as in device-mapper UUIDs of LVM.
+pub(super) fn join_uuids(group: &str, volume: &str) -> String {
+    format!("{group}{volume}").replace('-', "")
+}
+
+/// Returns a function that finds the device-mapper device of a volume by its UUID: the prefix `LVM-` or ours, then
+/// the UUIDs of group and volume. Unlike names, UUIDs distinguish groups of the same name.
+fn index_active_volumes(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName> + use<> {
+    let block = sys.join("block");
+    let devices = list_names(&block).unwrap_or_default().into_iter().filter(|name| name.starts_with("dm-"));
+    let known: Vec<(String, String)> =
+        devices.map(|name| (read_attribute(&block.join(&name).join("dm/uuid")), name)).collect();
+    move |group, volume| {
+        let uuid = join_uuids(group, volume);
+        let is = |known: &str| known.strip_prefix("LVM-").or(known.strip_prefix(COPY)) == Some(&uuid);
+        known.iter().find(|(known, _)| is(known)).map(|(_, name)| name.as_str().into())
+    }
+}
+
+/// Returns the inventory's path of a device that lvm may name by any of its paths; `None` for a missing device
+/// (`[unknown]`).
+fn resolve_device_path(roots: &ProbeRoots, inventory: &Inventory, path: &str) -> Option<DevicePath> {
+    let node = path.strip_prefix("/dev/")?;
+    let number =
+        std::fs::metadata(roots.dev.join(node)).map(|node| format_device_number(node.rdev())).unwrap_or_default();
+    let name = read_link_name(&roots.sys.join("dev/block").join(number));
+    let stacked = inventory.stacked.iter().find(|stacked| stacked.name == name.as_str());
+    Some(stacked.map_or_else(|| path.into(), |stacked| stacked.device.clone()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,453 @@
+//! Starts and supervises external programs. All other modules start processes through this one: argv without a shell,
+//! stdin from /dev/null, a deadline, and errors that quote the tool's own output.
+
+mod background;
+pub mod capabilities;
+mod confinement;
+pub mod filter_process;
+mod output_lines;
+pub mod privileges;
+pub mod sandbox;
+pub mod unprivileged;
+pub mod worker;
+
+use crate::kernel_log::KernelLog;
+pub use background::BackgroundProcess;
+
+use confinement::Confinement;
+use output_lines::{CapturedText, LineWatcher, read_lines};
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Default deadline, for tools that touch only metadata. Formatters and installers set their own.
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Maximum output that is kept, in bytes. The rest is only passed to the watcher, since an installer may print
+/// without end.
+const OUTPUT_BYTES: usize = 1 << 20;
+
+/// Serializes the start of processes: see [`ToolCommand::check_before_start`].
+static STARTING: Mutex<()> = Mutex::new(());
+
+type StartCheck = Box<dyn Fn() -> std::io::Result<()>>;
+
+/// A process to run.
+pub struct ToolCommand {
+    program: OsString,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    /// Whether the environment of this process is withheld.
+    only_env: bool,
+    input: Vec<u8>,
+    confined: Option<Confinement>,
+    only: Option<&'static [capabilities::Capability]>,
+    before: Option<StartCheck>,
+    deadline: Duration,
+    whole: Option<usize>,
+}
+
+/// Output of a tool that succeeded.
+#[derive(Debug)]
+pub struct ToolOutput {
+    /// The first MiB of the output, or all of it with [`ToolCommand::require_complete_output`].
+    pub stdout: String,
+}
+
+/// Failure of a tool: its command line, how it ended, and its last lines of output.
+#[derive(Debug)]
+pub struct CommandError {
+    pub argv: String,
+    pub end: ProcessFailure,
+    /// Last lines of stdout and stderr, in the order in which they arrived.
+    pub tail: Vec<String>,
+}
+
+/// How a process failed.
+#[derive(Debug)]
+pub enum ProcessFailure {
+    NotStarted(std::io::Error),
+    Exited(i32),
+    Killed(i32),
+    /// The deadline passed. Kernel warnings logged meanwhile may explain it: a disk that does not respond, for
+    /// example.
+    Deadline {
+        limit: Duration,
+        warnings: Vec<String>,
+    },
+    /// The tool succeeded, but its output exceeds this many bytes, or a descendant still holds the pipe open.
+    NotWhole(usize),
+}
+
+impl ToolCommand {
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        ToolCommand {
+            program: program.as_ref().to_owned(),
+            args: Vec::new(),
+            env: Vec::new(),
+            only_env: false,
+            input: Vec::new(),
+            confined: None,
+            only: None,
+            before: None,
+            deadline: DEFAULT_DEADLINE,
+            whole: None,
+        }
+    }
+
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Replaces the inherited environment by these variables.
+    pub fn only_env(mut self, all: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>) -> Self {
+        self.only_env = true;
+        self.env = all.into_iter().map(|(name, value)| (name.as_ref().to_owned(), value.as_ref().to_owned())).collect();
+        self
+    }
+
+    /// Sets the data written to stdin. Without it, stdin is /dev/null.
+    pub fn input(mut self, input: Vec<u8>) -> Self {
+        self.input = input;
+        self
+    }
+
+    /// Runs the program with this directory as its root, in its own mount namespace, so that its mounts are invisible
+    /// to other processes. It cannot create device nodes, cannot use those on `no_devices` (mount points), and cannot
+    /// trace more privileged processes, whose `/proc/PID/root` would lead out of the root.
+    pub fn confined(mut self, root: impl AsRef<Path>, no_devices: Vec<PathBuf>) -> Self {
+        self.confined = Some(Confinement { root: root.as_ref().to_owned(), no_devices, folder: "/".into() });
+        self
+    }
+
+    /// Sets the working directory of a confined command, as seen from its root.
+    pub fn current_dir(mut self, folder: impl AsRef<Path>) -> Self {
+        if let Some(confined) = &mut self.confined {
+            confined.folder = folder.as_ref().to_owned();
+        }
+        self
+    }
+
+    /// Restricts the process to these capabilities, without other privileges: see [`capabilities::keep_only_capabilities`].
+    pub fn restrict_capabilities(mut self, capabilities: &'static [capabilities::Capability]) -> Self {
+        self.only = Some(capabilities);
+        self
+    }
+
+    /// Runs `check` immediately before the start, while no other thread starts a process.
+    ///
+    /// A child process holds copies of all our open files until its exec(2). With several threads, a device that was
+    /// opened exclusively may therefore stay busy for a moment after it was closed, and a mkfs that finds it busy
+    /// fails at once. Opening and closing the device here proves that no copy is left, and no new one can appear
+    /// before mkfs runs.
+    pub fn check_before_start(mut self, check: impl Fn() -> std::io::Result<()> + 'static) -> Self {
+        self.before = Some(Box::new(check));
+        self
+    }
+
+    /// Sets the time after which the process and all its descendants are killed.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Requires the complete output, of at most `limit` bytes: a truncated list still looks like a list.
+    pub fn require_complete_output(mut self, limit: usize) -> Self {
+        self.whole = Some(limit);
+        self
+    }
+
+    /// Runs the process to its end.
+    ///
+    /// # Errors
+    /// The program is missing, exits with a nonzero code, is killed, exceeds its deadline, or prints more than
+    /// allowed.
+    pub fn run(self) -> Result<ToolOutput, CommandError> {
+        self.run_watched(|_| {})
+    }
+
+    /// Like [`ToolCommand::run`], and passes each line of output to `watch` as it arrives.
+    ///
+    /// # Errors
+    /// As for [`ToolCommand::run`].
+    pub fn run_watched(self, watch: impl Fn(&str) + Send + Sync + 'static) -> Result<ToolOutput, CommandError> {
+        let argv = self.format_argv();
+        tracing::debug!(%argv, "run");
+        let fail = |end, tail| CommandError { argv: argv.clone(), end, tail };
+        let kernel = KernelLog::from_now();
+        let mut child = self.spawn().map_err(|error| fail(ProcessFailure::NotStarted(error), Vec::new()))?;
+
+        if let Some(mut stdin) = child.stdin.take() {
+            let input = self.input.clone();
+            // A program that does not read all of its input does not need it.
+            thread::spawn(move || stdin.write_all(&input));
+        }
+        let watch: LineWatcher = Arc::new(watch);
+        let tail = Arc::new(Mutex::new(VecDeque::new()));
+        let limit = self.whole.unwrap_or(OUTPUT_BYTES);
+        let stdout = child.stdout.take().map(|pipe| read_lines(pipe, limit, watch.clone(), tail.clone()));
+        let stderr = child.stderr.take().map(|pipe| read_lines(pipe, OUTPUT_BYTES, watch, tail.clone()));
+        let ended = wait_with_timeout(&mut child, self.deadline);
+        if ended.is_none() {
+            kill_group(&mut child);
+        }
+        // A daemon left behind by the tool may hold the pipes open: wait for the readers briefly, not indefinitely.
+        let CapturedText { text, whole } =
+            stdout.map(|reader| reader.finish(Duration::from_secs(2))).unwrap_or_default();
+        if let Some(reader) = stderr {
+            reader.finish(Duration::from_secs(2));
+        }
+        let tail = || tail.lock().map(|lines| lines.iter().cloned().collect()).unwrap_or_default();
+        match ended {
+            None => {
+                Err(fail(ProcessFailure::Deadline { limit: self.deadline, warnings: kernel.recent_warnings() }, tail()))
+            }
+            Some(status) if status.success() => match self.whole {
+                Some(limit) if !whole => Err(fail(ProcessFailure::NotWhole(limit), Vec::new())),
+                _ => Ok(ToolOutput { stdout: text }),
+            },
+            Some(status) => Err(fail(ProcessFailure::from_exit_status(status), tail())),
+        }
+    }
+
+    fn format_argv(&self) -> String {
+        let words = std::iter::once(&self.program).chain(&self.args);
+        words.map(|word| quote_shell_word(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+    }
+
+    fn spawn(&self) -> std::io::Result<Child> {
+        let mut command = std::process::Command::new(&self.program);
+        command.args(&self.args);
+        match self.only_env {
+            true => command.env_clear(),
+            // Untranslated: operators search for error messages, and output is parsed.
+            false => command.env("LC_ALL", "C"),
+        };
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        let stdin = if self.input.is_empty() { Stdio::null() } else { Stdio::piped() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Own process group, so that the deadline kills its children too.
+        command.process_group(0);
+        if let Some(confined) = &self.confined {
+            command.current_dir("/");
+            let confine = confined.prepare_child_setup()?;
+            // SAFETY: between fork and exec it makes only async-signal-safe system calls; all memory was allocated
+            // before the fork.
+            unsafe { command.pre_exec(confine) };
+        }
+        if let Some(capabilities) = self.only {
+            // SAFETY: as above.
+            unsafe { command.pre_exec(|| capabilities::keep_only_capabilities(capabilities)) };
+        }
+        let _alone = STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(check) = &self.before {
+            check()?;
+        }
+        command.spawn()
+    }
+}
+
+impl ProcessFailure {
+    fn from_exit_status(status: ExitStatus) -> ProcessFailure {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => ProcessFailure::Exited(code),
+            (None, signal) => ProcessFailure::Killed(signal.unwrap_or_default()),
+        }
+    }
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.end {
+            ProcessFailure::NotStarted(error) => write!(f, "`{}` could not be started: {error}", self.argv)?,
+            ProcessFailure::Exited(code) => write!(f, "`{}` exited with {code}", self.argv)?,
+            ProcessFailure::Killed(signal) => write!(f, "`{}` was killed by signal {signal}", self.argv)?,
+            ProcessFailure::Deadline { limit, .. } => {
+                write!(f, "`{}` did not end within {} s and was killed", self.argv, limit.as_secs_f32())?;
+            }
+            ProcessFailure::NotWhole(limit) => {
+                write!(
+                    f,
+                    "`{}` printed more than the {limit} bytes that are read, or left a process that holds its output open",
+                    self.argv
+                )?;
+            }
+        }
+        if !self.tail.is_empty() {
+            write!(f, ": {}", self.tail.join(" | "))?;
+        }
+        if let ProcessFailure::Deadline { warnings, .. } = &self.end
+            && !warnings.is_empty()
+        {
+            write!(f, "; kernel warnings meanwhile: {}", warnings.join(" | "))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for CommandError {}
+
+/// Returns the tools that are not in `PATH`. Checked at startup, so that no installation fails halfway for a missing
+/// tool.
+pub fn find_missing_tools<'a>(tools: &[&'a str]) -> Vec<&'a str> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there = |tool: &&&str| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file());
+    tools.iter().filter(|tool| !there(tool)).copied().collect()
+}
+
+fn quote_shell_word(word: &str) -> String {
+    if !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || "'\"\\$`".contains(c)) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+fn wait_with_timeout(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let end = Instant::now() + limit;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < end => {}
+            // try_wait fails only for a child that was reaped elsewhere, which nothing here does.
+            Ok(None) | Err(_) => return None,
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+fn kill_group(child: &mut Child) {
+    use nix::sys::signal::{Signal, killpg};
+    if let Ok(id) = i32::try_from(child.id()) {
+        // A process that has already ended is fine too.
+        let _ = killpg(nix::unistd::Pid::from_raw(id), Signal::SIGKILL);
+    }
+    // A process in uninterruptible sleep survives SIGKILL until its I/O ends: do not wait for it.
+    let end = Instant::now() + Duration::from_secs(2);
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::output_lines::TAIL_LINES;
+    use super::*;
+
+    #[test]
+    fn output_is_returned_and_watched() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let lines = seen.clone();
+        let output = ToolCommand::new("printf")
+            .arg("one\ntwo\n")
+            .run_watched(move |line| lines.lock().unwrap().push(line.to_owned()))
+            .unwrap();
+        assert_eq!(output.stdout, "one\ntwo\n");
+        assert_eq!(*seen.lock().unwrap(), ["one", "two"]);
+    }
+
+    #[test]
+    fn the_error_has_argv_code_and_last_words() {
+        let error = ToolCommand::new("sh").args(["-c", "echo 'disk is on fire' >&2; exit 3"]).run().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`sh -c 'echo '\\''disk is on fire'\\'' >&2; exit 3'` exited with 3: disk is on fire"
+        );
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = ToolCommand::new("no-such-tool").run().unwrap_err();
+        assert!(error.to_string().starts_with("`no-such-tool` could not be started"), "{error}");
+        assert_eq!(find_missing_tools(&["sh", "no-such-tool"]), ["no-such-tool"]);
+    }
+
+    #[test]
+    fn a_check_before_the_start_can_forbid_it() {
+        let run = |allowed: bool| {
+            let check = move || if allowed { Ok(()) } else { Err(std::io::Error::other("still busy")) };
+            ToolCommand::new("echo").arg("started").check_before_start(check).run()
+        };
+        assert_eq!(run(true).unwrap().stdout, "started\n");
+        assert_eq!(run(false).unwrap_err().to_string(), "`echo started` could not be started: still busy");
+    }
+
+    #[test]
+    fn the_deadline_ends_the_process_and_its_children() {
+        let began = Instant::now();
+        let error = ToolCommand::new("sh")
+            .args(["-c", "echo waiting; sleep 60 & sleep 60"])
+            .deadline(Duration::from_millis(300))
+            .run()
+            .unwrap_err();
+        assert!(matches!(error.end, ProcessFailure::Deadline { .. }), "{error}");
+        assert_eq!(error.tail, ["waiting"]);
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn what_the_kernel_warned_of_stands_beside_the_deadline() {
+        let warnings = vec!["nvme nvme1: I/O 684 QID 1 timeout, reset controller".to_owned()];
+        let end = ProcessFailure::Deadline { limit: Duration::from_secs(120), warnings };
+        let error = CommandError { argv: "lvm pvs".to_owned(), end, tail: vec!["one".to_owned()] };
+        assert_eq!(
+            error.to_string(),
+            "`lvm pvs` did not end within 120 s and was killed: one; kernel warnings meanwhile: \
+             nvme nvme1: I/O 684 QID 1 timeout, reset controller"
+        );
+    }
+
+    #[test]
+    fn stdin_is_empty_so_a_prompt_cannot_wait() {
+        assert_eq!(ToolCommand::new("cat").run().unwrap().stdout, "");
+    }
+
+    #[test]
+    fn what_is_kept_of_the_output_is_bounded() {
+        let output = ToolCommand::new("sh").args(["-c", "yes | head -c 4000000"]).run().unwrap();
+        assert!((OUTPUT_BYTES - 4096..=OUTPUT_BYTES).contains(&output.stdout.len()), "{}", output.stdout.len());
+    }
+
+    #[test]
+    fn what_must_be_whole_is_whole_or_an_error() {
+        let said = |limit: usize| {
+            ToolCommand::new("sh").args(["-c", "yes | head -c 4000000"]).require_complete_output(limit).run()
+        };
+        assert_eq!(said(4_000_000).unwrap().stdout.len(), 4_000_000);
+        let error = said(3_999_999).unwrap_err();
+        assert!(matches!(error.end, ProcessFailure::NotWhole(3_999_999)), "{error}");
+        let expected =
+            "` printed more than the 3999999 bytes that are read, or left a process that holds its output open";
+        assert!(error.to_string().ends_with(expected), "{error}");
+        // Somebody who is left behind and may go on.
+        let error =
+            ToolCommand::new("sh").args(["-c", "echo one; sleep 9 &"]).require_complete_output(100).run().unwrap_err();
+        assert!(matches!(error.end, ProcessFailure::NotWhole(100)), "{error}");
+    }
+
+    #[test]
+    fn only_the_last_lines_are_quoted() {
+        let error = ToolCommand::new("sh").args(["-c", "seq 1 500 >&2; exit 1"]).run().unwrap_err();
+        assert_eq!(error.tail.len(), TAIL_LINES);
+        assert_eq!(error.tail.last().map(String::as_str), Some("500"));
+    }
+}

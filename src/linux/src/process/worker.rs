@@ -1,0 +1,103 @@
+//! Sandboxed workers: this program started again as a process without privileges (`privileges`), which communicates
+//! over one socket.
+
+use super::STARTING;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::PoisonError;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Subcommands of the sandboxed processes.
+pub const WORKER: &str = "image-worker";
+pub const USED_BLOCKS_WORKER: &str = "used-blocks-worker";
+
+/// Path of this program, valid even if its file has been replaced since. Test programs become workers too, by
+/// `testing::workers!`.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// Purpose of a sandboxed process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerJob {
+    /// Decodes an image.
+    Image,
+    /// Reads which blocks the filesystems of a disk use.
+    UsedBlocks,
+}
+
+impl WorkerJob {
+    /// Returns the subcommand.
+    fn argument(self) -> &'static str {
+        match self {
+            WorkerJob::Image => WORKER,
+            WorkerJob::UsedBlocks => USED_BLOCKS_WORKER,
+        }
+    }
+}
+
+/// Time from closing the socket to exiting.
+const LAST_MOMENT: Duration = Duration::from_secs(2);
+
+const LAST_WORDS_BYTES: u64 = 2000;
+
+/// Sandboxed worker process, killed on drop.
+pub struct WorkerProcess(Child);
+
+impl WorkerProcess {
+    /// Starts the worker with `socket` as its standard input. Its stderr is captured; stdout is discarded.
+    ///
+    /// # Errors
+    /// /proc is not mounted, or the process limit is reached.
+    pub fn start(job: WorkerJob, socket: OwnedFd) -> io::Result<WorkerProcess> {
+        let mut command = Command::new(PROGRAM);
+        command.arg(job.argument()).env_clear().current_dir("/");
+        command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::piped());
+        // Signals from the terminal are meant for this process only.
+        command.process_group(0);
+        let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        command.spawn().map(WorkerProcess)
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Describes how the worker ended unexpectedly, and kills it if it has not.
+    pub fn describe_end(&mut self) -> String {
+        let patience = Instant::now() + LAST_MOMENT;
+        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < patience {
+            thread::sleep(Duration::from_millis(5));
+        }
+        // A process that has already ended is fine too.
+        let hangs = matches!(self.0.try_wait(), Ok(None)) && self.0.kill().is_ok();
+        let end = match self.0.wait() {
+            _ if hangs => "it stopped responding".to_owned(),
+            Ok(status) => describe_exit_status(status),
+            Err(error) => error.to_string(),
+        };
+        let mut words = Vec::new();
+        if let Some(stderr) = &mut self.0.stderr {
+            // Unreadable output is treated as empty.
+            let _ = stderr.take(LAST_WORDS_BYTES).read_to_end(&mut words);
+        }
+        let words = String::from_utf8_lossy(&words);
+        if words.trim().is_empty() { end } else { format!("{end}: {}", words.trim()) }
+    }
+}
+
+impl Drop for WorkerProcess {
+    fn drop(&mut self) {
+        // A process that has already ended is fine too.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn describe_exit_status(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("it exited with {code}"),
+        (None, signal) => format!("it was killed by signal {}", signal.unwrap_or_default()),
+    }
+}

@@ -1,0 +1,43 @@
+//! Disk operations, one file for each kernel interface or tool. Typed input, typed output; all decisions are made by
+//! the plan.
+
+pub mod assembly;
+pub mod block_device;
+mod btrfs_scan;
+pub mod device_users;
+pub mod disk_identity;
+pub mod erase;
+mod ext_journal;
+pub mod filesystem_growth;
+pub mod filesystem_inspection;
+pub mod image_table;
+pub mod k8s_volumes;
+mod loop_device;
+pub mod luks;
+pub mod lvm;
+pub mod mdadm;
+pub mod memory_device;
+pub mod mkfs;
+pub mod mount;
+pub mod overlay;
+pub mod partition_table;
+pub mod rehearsal;
+mod scratch_disk;
+pub mod teardown;
+pub mod trial;
+pub mod wipe;
+pub mod write_lock;
+pub mod writeback;
+pub mod zero_verification;
+
+#[cfg(test)]
+mod features;
+#[cfg(any(test, feature = "testing"))]
+pub mod loopdev;
+#[cfg(any(test, feature = "testing"))]
+pub mod vmdisks;
+
+/// Returns the tools that an installation requires. hdparm is optional: without it, ATA security erase is not used.
+pub fn required_tools() -> Vec<&'static str> {
+    [mkfs::TOOLS, mdadm::TOOLS, lvm::TOOLS, teardown::TOOLS].concat()
+}

@@ -1,0 +1,302 @@
+//! Read-only assembly of the objects on disks, so that the inventory can inspect their contents. Not a byte of a disk
+//! changes: the disks reject writes by programs, arrays are started read-only, and only those logical volumes are
+//! activated whose activation writes nothing; others are shown through read-only mappings if LVM's metadata describe
+//! their content (`volume_groups`).
+//!
+//! Every array is started over snapshots of its members, whose changes are kept in memory, because the kernel writes
+//! to arrays that are started read-only: `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the
+//! superblock of a bitmap at every start and stop, and the whole bitmap if it is behind; a journal is replayed, a
+//! partial parity log emptied, a reshape continued. The superblocks do not prove that the kernel will write nothing.
+
+mod volume_groups;
+
+use super::write_lock::WriteLocks;
+use super::{block_device, filesystem_inspection, overlay};
+use crate::probe::{self, ProbeDepth};
+use crate::process::ToolCommand;
+use common::error::{Context, Phase, Result};
+use model::device::{DevicePath, KernelName};
+use model::inventory::{AttemptTarget, FailedAttempt, Inventory, LvmVolumeGroup, MdArray, MemberRole};
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Maximum nesting of arrays and volumes that is assembled.
+const ROUNDS: usize = 8;
+
+/// Deadline of mdadm and lvm, since failing disks respond slowly.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Memory for changes to a member of an array of which the kernel writes at most the bitmap and the superblock.
+/// Bitmaps created by mdadm take a few hundred KiB.
+const BITMAP_ROOM_BYTES: u64 = 16 << 20;
+
+/// Result of [`assemble_read_only`].
+#[derive(Debug)]
+pub struct ReadOnlyAssembly {
+    /// Devices that were running before.
+    before: Vec<KernelName>,
+    /// Disks that were requested.
+    disks: Vec<DevicePath>,
+    locks: WriteLocks,
+    /// Failed attempts to start arrays and volumes.
+    failed: Vec<FailedAttempt>,
+    /// Arrays that were attempted, with the number of their members.
+    arrays: HashSet<(Uuid, usize)>,
+    /// Groups that were attempted, with the number of their physical volumes.
+    groups: HashSet<(String, usize)>,
+    /// UUIDs of groups whose volumes were activated since the last inventory.
+    tried: Vec<String>,
+    /// Objects that could not be assembled, with the reason. This is not an error: the inventory is only less
+    /// complete.
+    pub notes: Vec<String>,
+}
+
+/// Locks these disks and starts every array and every volume on them that can be started without writing.
+///
+/// # Errors
+/// A disk cannot be locked, or sysfs cannot be read. The disks are unlocked then.
+pub fn assemble_read_only(disks: &[DevicePath]) -> Result<ReadOnlyAssembly> {
+    let (disks, locks) = (disks.to_vec(), WriteLocks::default());
+    let (failed, notes) = (Vec::new(), Vec::new());
+    let (arrays, groups, tried) = (HashSet::new(), HashSet::new(), Vec::new());
+    let mut assembled =
+        ReadOnlyAssembly { before: list_running_devices()?, disks, locks, failed, arrays, groups, tried, notes };
+    match assembled.lock_disks().and_then(|()| assembled.assemble_all()) {
+        Ok(()) => Ok(assembled),
+        Err(error) => {
+            // The first error is more informative than one of unlocking.
+            let _ = assembled.locks.unlock_all();
+            Err(error)
+        }
+    }
+}
+
+impl ReadOnlyAssembly {
+    /// Marks the devices that were not running before, and adds failed attempts whose object is still not running.
+    pub fn mark_inventory(&self, inventory: &mut Inventory) {
+        for stacked in &mut inventory.stacked {
+            stacked.assembled = !self.before.contains(&stacked.name);
+        }
+        // Another member may have been found after the first attempt.
+        let fails = |failed: &&FailedAttempt| {
+            !inventory.arrays.iter().any(|array| is_failed_array_running(inventory, array, failed))
+                && !volume_groups::is_failure_resolved(inventory, failed)
+        };
+        let failed: Vec<FailedAttempt> = self.failed.iter().filter(fails).cloned().collect();
+        inventory.failed.extend(failed);
+    }
+
+    /// Makes the disks writable again. Arrays and volumes stay read-only.
+    ///
+    /// # Errors
+    /// A disk cannot be made writable.
+    pub fn unlock_disks(&mut self) -> Result<()> {
+        self.locks.unlock_all()
+    }
+
+    /// Adds the contents of the filesystems on these disks to the inventory, while the disks are locked.
+    ///
+    /// # Errors
+    /// A disk cannot be locked or unlocked, or a filesystem stays mounted.
+    pub fn inspect_filesystems(&mut self, inventory: &mut Inventory) -> Result<()> {
+        let looked = self.lock_disks().and_then(|()| filesystem_inspection::inspect_filesystems(inventory));
+        inventory.explored = looked.is_ok();
+        let unlocked = self.unlock_disks();
+        self.log_notes(looked?);
+        unlocked
+    }
+
+    /// Like [`ReadOnlyAssembly::inspect_filesystems`], for a machine whose disks are only read: the disks stay locked, and disks that
+    /// appeared since are locked too. The caller receives the locks and may release them.
+    ///
+    /// # Errors
+    /// A disk cannot be locked, or a filesystem stays mounted. The disks stay locked.
+    pub fn inspect_and_keep_locks(mut self, inventory: &mut Inventory) -> Result<WriteLocks> {
+        for disk in &mut inventory.disks {
+            if self.locks.contains(&disk.device) {
+                // The inventory shows our own lock.
+                disk.read_only = false;
+            } else if !disk.read_only {
+                self.locks.lock_disk(&disk.device)?;
+            }
+        }
+        let looked = filesystem_inspection::inspect_filesystems(inventory)?;
+        inventory.explored = true;
+        self.log_notes(looked);
+        Ok(self.locks)
+    }
+
+    fn log_notes(&mut self, notes: Vec<String>) {
+        for note in notes {
+            tracing::warn!("{note}");
+            self.notes.push(note);
+        }
+    }
+
+    fn lock_disks(&mut self) -> Result<()> {
+        for disk in &self.disks {
+            // A disk that was read-only before must not be made writable afterwards.
+            if !is_read_only(disk)? {
+                self.locks.lock_disk(disk)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Assembles again after containers were opened: they may contain physical volumes of groups that were already
+    /// attempted.
+    ///
+    /// # Errors
+    /// As for [`ReadOnlyAssembly::assemble_all`].
+    pub fn assemble_again(&mut self) -> Result<()> {
+        self.groups.clear();
+        self.assemble_all()
+    }
+
+    /// Starts arrays and volumes repeatedly until nothing new is found. Arrays come first: a group may span an array
+    /// and a disk.
+    ///
+    /// # Errors
+    /// The inventory cannot be read.
+    fn assemble_all(&mut self) -> Result<()> {
+        for _ in 0..ROUNDS {
+            let inventory = probe::read_inventory(ProbeDepth::Deep)?;
+            self.report_groups(&inventory);
+            let arrays = inventory.arrays.iter().filter(|array| array.running.is_none());
+            let arrays: Vec<&MdArray> =
+                arrays.filter(|array| self.arrays.insert((array.uuid, array.members.len()))).collect();
+            for array in &arrays {
+                let started = start_array(array);
+                if let Err(why) = &started {
+                    self.failed.push(FailedAttempt { tried: AttemptTarget::Array(array.uuid), why: why.clone() });
+                }
+                self.log_result(&format!("array {}", array.uuid), started);
+            }
+            if !arrays.is_empty() {
+                continue;
+            }
+            let groups = inventory.groups.iter();
+            let groups: Vec<&LvmVolumeGroup> =
+                groups.filter(|group| self.groups.insert((group.uuid.clone(), count_present_volumes(group)))).collect();
+            for group in &groups {
+                self.failed.extend(volume_groups::show_volumes(group));
+                self.tried.push(group.uuid.clone());
+            }
+            if groups.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports for each attempted group which volumes are shown, and why others are not. lvm exits with success even
+    /// if it activated nothing.
+    fn report_groups(&mut self, inventory: &Inventory) {
+        let tried = std::mem::take(&mut self.tried);
+        for group in inventory.groups.iter().filter(|group| tried.contains(&group.uuid)) {
+            let notes = volume_groups::report_volumes(group, &self.failed);
+            self.log_notes(notes);
+        }
+    }
+
+    fn log_result(&mut self, what: &str, result: Result<(), String>) {
+        match result {
+            Ok(()) => tracing::info!("{what}: assembled read-only for inspection"),
+            Err(error) => {
+                let note = format!("{what}: cannot assemble: {error}");
+                tracing::warn!("{note}");
+                self.notes.push(note);
+            }
+        }
+    }
+}
+
+/// Returns all md arrays, device-mapper devices and bcache devices.
+fn list_running_devices() -> Result<Vec<KernelName>> {
+    let entries = fs::read_dir("/sys/block").context(Phase::Storage, || "read /sys/block")?;
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let names = names.filter(|name| ["md", "dm-", "bcache"].iter().any(|prefix| name.starts_with(prefix)));
+    Ok(names.map(KernelName::from).collect())
+}
+
+fn is_read_only(disk: &DevicePath) -> Result<bool> {
+    let path = block_device::sysfs_path(disk)?.join("ro");
+    let text = fs::read_to_string(&path).context(Phase::Storage, || format!("read {}", path.display()))?;
+    Ok(text.trim() == "1")
+}
+
+/// Returns whether this is the array that failed, and whether it runs now. An array that mdadm could not start
+/// remains with its members, but without a size.
+fn is_failed_array_running(inventory: &Inventory, array: &MdArray, failed: &FailedAttempt) -> bool {
+    let is_it = failed.tried == AttemptTarget::Array(array.uuid);
+    let mut stacked = inventory.stacked.iter().filter(|stacked| array.running.as_ref() == Some(&stacked.name));
+    is_it && stacked.any(|stacked| stacked.size_bytes > 0)
+}
+
+fn start_array(array: &MdArray) -> Result<(), String> {
+    if array.level == "container" {
+        return Err(format!("it is a firmware RAID ({}), which is not started", array.metadata));
+    }
+    // Of two members that were used without each other, mdadm would take the first.
+    if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
+        return Err("none of its members is known to be complete and current".to_owned());
+    }
+    let members: Vec<DevicePath> = array.members.iter().map(|member| member.device.clone()).collect();
+    let overlays = create_overlays(&members, overlay_memory_bytes(array))?;
+    run_mdadm_assemble(array, &overlays).inspect_err(|_| remove_overlays(&overlays))
+}
+
+/// Returns the maximum memory for changes to each member.
+fn overlay_memory_bytes(array: &MdArray) -> u64 {
+    let most = overlay::available_memory_bytes() / array.members.len().max(1) as u64;
+    if array.writes_at_start { most } else { most.min(BITMAP_ROOM_BYTES) }
+}
+
+/// Creates overlays over these devices; all or none.
+fn create_overlays(devices: &[DevicePath], room_bytes: u64) -> Result<Vec<DevicePath>, String> {
+    let mut overlays = Vec::new();
+    for device in devices {
+        match overlay::create_overlay(device, room_bytes) {
+            Ok(overlay) => overlays.push(overlay),
+            Err(error) => {
+                remove_overlays(&overlays);
+                return Err(error.to_string());
+            }
+        }
+    }
+    Ok(overlays)
+}
+
+fn remove_overlays(overlays: &[DevicePath]) {
+    for error in overlays.iter().filter_map(|overlay| overlay::remove_overlay(overlay).err()) {
+        tracing::warn!("{error}");
+    }
+}
+
+/// Starts an array. Not with `mdadm --assemble --scan`, which stops at the first member of a running array whose
+/// event count is behind, and never reaches the arrays after it (Assemble.c, "Found some drive for an array that is
+/// already active").
+fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), String> {
+    let mdadm = ToolCommand::new("mdadm").arg("--assemble").arg(find_free_md_device()?);
+    let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);
+    let mdadm = mdadm.arg(format!("--uuid={}", array.uuid.simple()));
+    mdadm.args(members).env("MDADM_NO_UDEV", "1").deadline(DEADLINE).run().map(drop).map_err(|error| error.to_string())
+}
+
+/// Returns the highest free array number, as mdadm itself would choose.
+fn find_free_md_device() -> Result<String, String> {
+    let free = |number: &u32| !Path::new(&format!("/sys/block/md{number}")).exists();
+    let number = (0..128).rev().chain(128..512).find(free).ok_or("all 512 md device numbers are in use")?;
+    Ok(format!("/dev/md{number}"))
+}
+
+/// Returns the number of physical volumes that are present.
+fn count_present_volumes(group: &LvmVolumeGroup) -> usize {
+    group.physical.iter().filter(|physical| physical.device.is_some()).count()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Read-only activation of the logical volumes of a group.
+
+use crate::probe::{self, DeviceRange, LVM_COPY, LVM_LOOKS, VolumeMapping};
+use crate::process::ToolCommand;
+use crate::storage::block_device;
+use model::inventory::{AttemptTarget, FailedAttempt, Inventory, LvmLogicalVolume, LvmVolumeGroup};
+
+/// Types of logical volumes whose activation writes nothing. Activation of other types writes: dm-raid its superblocks, mirrors their log,
+/// thin pools their transaction. The lock on the disk does not prevent that, because it applies to programs and not
+/// to the kernel (bio_check_ro in block/blk-core.c since 4.18).
+const HARMLESS: [&str; 2] = ["linear", "striped"];
+
+/// Selection that excludes origins of snapshots, because a pending merge would write to them, and volumes that are
+/// being moved, because the move would continue. Both look linear otherwise (lv_attr in lvs(8): type `-`, and a small
+/// letter where a lock would make it a capital).
+const PLAIN: &str = "lv_attr=~^-.[a-z]";
+
+/// Makes the group's volumes readable: activates those whose activation writes nothing, and creates read-only mappings for
+/// others, as LVM's metadata describes them. Returns the volumes that failed; the caller checks which of these are readable nevertheless.
+pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
+    let mut failed = Vec::new();
+    if let Err(why) = require_lvm_name("volume group", &group.name) {
+        return group.volumes.iter().map(|volume| record_failure(volume, &why)).collect();
+    }
+    if let Err(why) = activate_harmless_volumes(group) {
+        failed.extend(harmless_volumes(group).map(|volume| record_failure(volume, &why)));
+    }
+    let wanted = || group.volumes.iter().filter(|volume| probe::needs_mapping(group, volume));
+    match probe::find_volume_mappings(group) {
+        Err(why) => failed.extend(wanted().map(|volume| record_failure(volume, &why))),
+        Ok(mappings) => failed.extend(wanted().filter_map(|volume| {
+            let mapping = mappings.iter().find(|mapping| mapping.name == volume.name);
+            let mapping =
+                mapping.ok_or_else(|| "its metadata does not describe a complete and current copy".to_owned());
+            mapping
+                .and_then(|mapping| create_read_only_mapping(group, mapping))
+                .err()
+                .map(|why| record_failure(volume, &why))
+        })),
+    }
+    failed
+}
+
+/// Returns whether this is a failure of a volume that is shown now.
+pub(super) fn is_failure_resolved(inventory: &Inventory, failed: &FailedAttempt) -> bool {
+    let mut volumes = inventory.groups.iter().flat_map(|group| &group.volumes);
+    volumes.any(|volume| volume.running.is_some() && failed.tried == AttemptTarget::Volume(volume.uuid.clone()))
+}
+
+/// Logs which volumes of a group are shown, and returns a note for each object that is not, with the reason.
+pub(super) fn report_volumes(group: &LvmVolumeGroup, failed: &[FailedAttempt]) -> Vec<String> {
+    let shown = group.volumes.iter().filter(|volume| volume.running.is_some());
+    let shown: Vec<&str> = shown.map(|volume| volume.name.as_str()).collect();
+    if !shown.is_empty() {
+        tracing::info!("volume group {}: shown read-only: {}", group.name, shown.join(", "));
+    }
+    let (groups, failed) = (vec![group.clone()], failed.to_vec());
+    let alone = Inventory { groups, failed, explored: true, ..Inventory::default() };
+    let hidden = alone.find_opaque_objects().into_iter();
+    hidden.map(|object| format!("volume group {}: {object} is not shown: {}", group.name, object.reason)).collect()
+}
+
+fn record_failure(volume: &LvmLogicalVolume, why: &str) -> FailedAttempt {
+    FailedAttempt { tried: AttemptTarget::Volume(volume.uuid.clone()), why: why.to_owned() }
+}
+
+fn harmless_volumes(group: &LvmVolumeGroup) -> impl Iterator<Item = &LvmLogicalVolume> {
+    let idle = group.volumes.iter().filter(|volume| volume.running.is_none() && volume.entangled.is_none());
+    idle.filter(|volume| HARMLESS.contains(&volume.kind.as_str()))
+}
+
+/// Activates by UUID, since two groups may share a name. LVM activates nothing in a closed group.
+fn activate_harmless_volumes(group: &LvmVolumeGroup) -> Result<(), String> {
+    let harmless: Vec<String> = harmless_volumes(group).map(|volume| format!("lv_uuid={}", volume.uuid)).collect();
+    if harmless.is_empty() || group.closed.is_some() {
+        return Ok(());
+    }
+    let config = format!("{LVM_LOOKS} activation{{read_only_volume_list=[\"{}\"]}}", group.name);
+    let select = format!("vg_uuid={} && {PLAIN} && ({})", group.uuid, harmless.join(" || "));
+    let lvm = ToolCommand::new("lvm").args(["lvchange", "--yes", "--config", &config, "--activate", "y"]);
+    let lvm = lvm.args(["--ignoremonitoring", "--select", &select]);
+    lvm.env("DM_DISABLE_UDEV", "1").deadline(super::DEADLINE).run().map(drop).map_err(|error| error.to_string())
+}
+
+/// Checks the characters of a name (lvm(8), "VALID NAMES"). Untrusted metadata may contain any name, and arguments of
+/// LVM and of the device mapper contain separators.
+fn require_lvm_name(what: &str, name: &str) -> Result<(), String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"+_.-".contains(&byte);
+    match !name.is_empty() && !name.starts_with('-') && name.bytes().all(fits) {
+        true => Ok(()),
+        false => Err(format!("the name of the {what}, {name:?}, contains characters that LVM does not allow")),
+    }
+}
+
+/// Shows the content of a volume through a read-only mapping.
+fn create_read_only_mapping(group: &LvmVolumeGroup, mapping: &VolumeMapping) -> Result<(), String> {
+    require_lvm_name("volume", &mapping.name)?;
+    let name = format!("{}-{}", group.name.replace('-', "--"), mapping.name.replace('-', "--"));
+    let concise = format!("{name},{LVM_COPY}{},,ro,{}", mapping.uuid, format_table(&mapping.pieces));
+    let create = ToolCommand::new("dmsetup").args(["create", "--readonly", "--noudevsync", "--concise", &concise]);
+    create.env("DM_DISABLE_UDEV", "1").run().map(drop).map_err(|error| error.to_string())
+}
+
+/// Formats a device-mapper table, with one line for each piece and commas between them (dmsetup(8), "CONCISE
+/// FORMAT").
+pub(super) fn format_table(pieces: &[DeviceRange]) -> String {
+    let mut start = 0;
+    let line = |piece: &DeviceRange| {
+        let sectors = |bytes: u64| bytes / block_device::SYSFS_SECTOR_BYTES;
+        let (length, offset) = (sectors(piece.size_bytes), sectors(piece.start_bytes));
+        let line = format!("{start} {length} linear {} {offset}", piece.device);
+        start += length;
+        line
+    };
+    pieces.iter().map(line).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(name: &str, volume: &str) -> LvmVolumeGroup {
+        let volume = LvmLogicalVolume {
+            name: volume.to_owned(),
+            uuid: "v-1".to_owned(),
+            kind: "linear".to_owned(),
+            ..LvmLogicalVolume::default()
+        };
+        LvmVolumeGroup { name: name.to_owned(), volumes: vec![volume], ..LvmVolumeGroup::default() }
+    }
+
+    #[test]
+    fn a_name_with_separators_reaches_no_tool() {
+        for name in ["x\"] } log{file=\"/dev/sda\"} a{b=[\"", "a,b", "a;b", "a\nb", "-a", "", "a b", "a\u{9b}"] {
+            let failed = show_volumes(&group(name, "data"));
+            assert_eq!(failed.len(), 1, "{name:?}");
+            assert!(failed[0].why.contains("that LVM does not allow"), "{}", failed[0].why);
+            let mapping = VolumeMapping { name: name.to_owned(), uuid: "u".to_owned(), pieces: Vec::new() };
+            assert!(
+                create_read_only_mapping(&group("good", "data"), &mapping)
+                    .unwrap_err()
+                    .contains("that LVM does not allow")
+            );
+        }
+        for name in ["vg0", "a-b", "ubuntu--vg", "x+y_z.1"] {
+            require_lvm_name("volume", name).unwrap();
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The kernel's list of btrfs devices. The kernel remembers every device that it has scanned, and uses the one with
+//! the latest generation. Overlays of a rehearsal must therefore not stay on the list, or the disk itself would count
+//! as an outdated copy.
+
+use super::block_device;
+use model::device::DevicePath;
+use std::fs::File;
+
+/// Makes the kernel forget all unmounted devices, and scan these. Devices without btrfs are ignored.
+pub fn scan_only<'a>(devices: impl Iterator<Item = &'a DevicePath>) {
+    // Without btrfs in the kernel there is no list.
+    let Ok(control) = File::open("/dev/btrfs-control") else { return };
+    let forgotten = block_device::forget_btrfs_devices(&control);
+    tracing::debug!(?forgotten, "btrfs devices");
+    for device in devices {
+        let listed = block_device::scan_btrfs_device(&control, device);
+        tracing::debug!(%device, ?listed, "btrfs devices");
+    }
+}

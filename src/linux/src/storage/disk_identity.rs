@@ -1,0 +1,134 @@
+//! Verification that a device is still the disk that the plan was made for. Names are not stable: if a disk responds
+//! late, another one may become `/dev/sdb`.
+
+use super::block_device;
+use crate::probe;
+use common::error::{Context, Error, Phase, Result};
+use common::serde_empty;
+use common::small_sort::GatherExt;
+use model::device::DevicePath;
+use model::inventory::OVERLAY;
+use model::storage_graph::graph::traversal;
+use plan::DiskIdentity;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// Opens the disk, and compares its identity with the planned one.
+///
+/// # Errors
+/// The device is missing or is another disk; the error lists all differences.
+pub fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
+    let device = &identity.device;
+    let what = || format!("find the disk {device} of the plan (nothing was written)");
+    // sysfs first, so that only block devices are opened.
+    block_device::sysfs_path(device).context(Phase::Storage, what)?;
+    let disk = File::open(device).context(Phase::Storage, what)?;
+    compare_identity(&disk, identity, "nothing was written").map(|()| disk)
+}
+
+/// Verifies the identity of an open disk before it is written. From here on, the descriptor refers to this disk even
+/// if its path changes.
+///
+/// # Errors
+/// It is another disk, which was not written.
+pub fn verify_identity(disk: &File, identity: &DiskIdentity) -> Result<()> {
+    compare_identity(disk, identity, "it was not changed")
+}
+
+fn compare_identity(disk: &File, identity: &DiskIdentity, consequence: &str) -> Result<()> {
+    let device = &identity.device;
+    let differences = list_differences(identity, &read_identity(disk, device)?);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let differences = differences.join(", ");
+    let what = format!("{device} is not the disk that the plan was made for: {differences}; {consequence}");
+    Err(Error::new(Phase::Storage, what))
+}
+
+/// Reads the identity of an open disk.
+///
+/// # Errors
+/// It is not a block device, or its properties cannot be read.
+pub fn read_identity(disk: &File, device: &DevicePath) -> Result<DiskIdentity> {
+    let (serial, wwn) = probe::read_serial_and_wwn(&block_device::sysfs_path_of_open(disk, device)?);
+    let size_bytes =
+        block_device::read_size_bytes(disk).context(Phase::Storage, || format!("read the size of {device}"))?;
+    let diskseq =
+        block_device::read_diskseq(disk).context(Phase::Storage, || format!("read the sequence number of {device}"))?;
+    let (device, serial, wwn) = (device.clone(), serde_empty::non_empty(serial), serde_empty::non_empty(wwn));
+    Ok(DiskIdentity { device, size_bytes, serial, wwn, diskseq })
+}
+
+/// Compares only properties known to the plan.
+fn list_differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
+    let mut differences = Vec::new();
+    for (what, planned, found) in [("serial", &plan.serial, &now.serial), ("wwn", &plan.wwn, &now.wwn)] {
+        if let Some(planned) = planned.as_deref().filter(|planned| found.as_deref() != Some(*planned)) {
+            differences.push(format!("{what} {planned} is now {}", found.as_deref().unwrap_or("unknown")));
+        }
+    }
+    if plan.size_bytes != now.size_bytes {
+        differences.push(format!("{} bytes are now {}", plan.size_bytes, now.size_bytes));
+    }
+    if let (Some(planned), Some(found)) = (plan.diskseq, now.diskseq)
+        && planned != found
+    {
+        differences.push(format!("the kernel's disk number {planned} is now {found}"));
+    }
+    differences
+}
+
+/// Disks of a plan, kept open while it runs: the kernel does not assign the name of an open disk to another one.
+#[derive(Debug, Default)]
+pub struct HeldDisks(Vec<(DiskIdentity, File)>);
+
+impl HeldDisks {
+    /// Opens a disk and keeps it open.
+    ///
+    /// # Errors
+    /// As for [`open_identified_disk`].
+    pub fn hold_disk(&mut self, identity: &DiskIdentity) -> Result<()> {
+        self.0.push((identity.clone(), open_identified_disk(identity)?));
+        Ok(())
+    }
+
+    /// Verifies before a device is written by its path that it lies only on disks of the plan, and that these are
+    /// still the same.
+    ///
+    /// # Errors
+    /// It lies on another disk, which was not written.
+    pub fn verify_underlying_disks(&self, device: &DevicePath) -> Result<()> {
+        for bottom in find_underlying_disks(&block_device::sysfs_path(device)?) {
+            let is_it = |disk: &File| block_device::sysfs_path_of_open(disk, device).is_ok_and(|held| held == bottom);
+            let Some((identity, disk)) = self.0.iter().find(|(_, disk)| is_it(disk)) else {
+                let name = bottom.file_name().unwrap_or_default().to_string_lossy();
+                let what = format!("{device} lies on {name}, which is not a disk of the plan; it was not changed");
+                return Err(Error::new(Phase::Storage, what));
+            };
+            verify_identity(disk, identity)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the sysfs directories of the disks beneath a block device.
+fn find_underlying_disks(device: &Path) -> BTreeSet<PathBuf> {
+    let mut bottoms = traversal::find_ends([device.to_owned()], |device| {
+        if device.join("partition").exists() {
+            return device.parent().map(Path::to_owned).into_iter().collect();
+        }
+        let slaves = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
+        // Overlays of this program also lie on loop devices backed by memory, which are not disks.
+        let is_overlay = fs::read_to_string(device.join("dm/name")).is_ok_and(|name| name.starts_with(OVERLAY));
+        let slaves = slaves.filter(|slave| !is_overlay || !slave.file_name().to_string_lossy().starts_with("loop"));
+        slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).gather()
+    });
+    // A mapping that replaces the missing data of a volume lies on nothing, and is not a disk.
+    bottoms.retain(|bottom| !["dm", "md"].iter().any(|kind| bottom.join(kind).exists()));
+    bottoms
+}
+
+#[cfg(test)]
+mod tests;

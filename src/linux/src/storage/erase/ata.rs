@@ -1,0 +1,211 @@
+//! Erasing of SATA disks with SECURITY ERASE UNIT (ACS-4 7.45), through hdparm.
+//!
+//! The command requires a password. A temporary one is set, which a successful erase removes; otherwise it is cleared
+//! here, because a disk with a password is locked after its next power cycle.
+
+use super::{EraseDeadline, EraseFailure};
+use crate::probe::ata_security::{self, AtaSecurity};
+use crate::process::ToolCommand;
+use common::error::{Error, Phase};
+use model::device::DevicePath;
+use model::inventory::EraseMethod;
+use std::path::Path;
+use std::time::Duration;
+
+/// Documented password, so that anyone can unlock a disk that lost power during the erase.
+const PASSWORD: &str = "drophammer";
+
+/// Deadline for commands other than the erase itself.
+const SHORT: Duration = Duration::from_secs(30);
+
+/// Disk with ATA security commands; mocked in tests.
+trait AtaDisk {
+    fn read_security(&self) -> Result<AtaSecurity, String>;
+    /// Runs `hdparm --user-master u OPTION PASSWORD`.
+    fn run_hdparm(&self, option: &str, patience: Duration) -> Result<(), String>;
+}
+
+struct HdparmDisk<'a>(&'a DevicePath);
+
+impl AtaDisk for HdparmDisk<'_> {
+    fn read_security(&self) -> Result<AtaSecurity, String> {
+        ata_security::read_security(Path::new(self.0))
+    }
+
+    fn run_hdparm(&self, option: &str, patience: Duration) -> Result<(), String> {
+        let command = ToolCommand::new("hdparm").args(["--user-master", "u", option, PASSWORD]).arg(self.0);
+        command.deadline(patience).run().map(drop).map_err(|error| error.to_string())
+    }
+}
+
+/// Erases the disk and returns the result reported by it.
+///
+/// # Errors
+/// The disk does not support the method at present, refuses, or would not finish in time. [`EraseFailure::Final`] if the
+/// password remains set.
+pub(super) fn erase_sata(
+    device: &DevicePath,
+    method: EraseMethod,
+    deadline: EraseDeadline,
+) -> Result<String, EraseFailure> {
+    erase_disk(&HdparmDisk(device), device, method, deadline)
+}
+
+fn erase_disk(
+    disk: &dyn AtaDisk,
+    device: &DevicePath,
+    method: EraseMethod,
+    deadline: EraseDeadline,
+) -> Result<String, EraseFailure> {
+    let before = disk.read_security()?;
+    if !before.available_methods().contains(&method) {
+        let why = before.find_obstacle().unwrap_or("the disk does not support it");
+        return Err(why.to_owned().into());
+    }
+    let enhanced = method == EraseMethod::AtaEnhancedErase;
+    let (option, minutes) = match enhanced {
+        true => ("--security-erase-enhanced", before.enhanced_minutes),
+        false => ("--security-erase", before.erase_minutes),
+    };
+    // A running erase cannot be stopped, and the disk does nothing else meanwhile.
+    let left = deadline.time_left()?;
+    if let Some(minutes) = minutes.filter(|minutes| Duration::from_secs(60 * u64::from(*minutes)) > left) {
+        return Err(format!("the disk needs {minutes} min, but {} min are left", left.as_secs() / 60).into());
+    }
+    let done = disk.run_hdparm("--security-set-pass", SHORT).and_then(|()| disk.run_hdparm(option, left));
+    // Whatever hdparm reports: without a password on it, the disk completed the erase or is usable again.
+    match disk.read_security() {
+        Ok(AtaSecurity { enabled: false, .. }) => {}
+        _ => clear_password(disk, device)?,
+    }
+    done?;
+    Ok(format!("the disk reports the {}security erase done", if enhanced { "enhanced " } else { "" }))
+}
+
+fn clear_password(disk: &dyn AtaDisk, device: &DevicePath) -> Result<(), EraseFailure> {
+    // Fails on a disk that is not locked.
+    let unlocked = disk.run_hdparm("--security-unlock", SHORT);
+    let disabled = disk.run_hdparm("--security-disable", SHORT);
+    match disk.read_security() {
+        Ok(AtaSecurity { enabled: false, .. }) => Ok(()),
+        security => {
+            let words = [security.err(), unlocked.err(), disabled.err()].into_iter().flatten().collect::<Vec<_>>();
+            let what = format!(
+                "{device}: the password `{PASSWORD}` of a failed security erase is still set, and locks the disk \
+                 after a power cycle; remove it with `hdparm --user-master u --security-disable {PASSWORD} \
+                 {device}`: {}",
+                words.join("; ")
+            );
+            Err(EraseFailure::Final(Error::new(Phase::Storage, what)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// A disk that knows its state, and what it was asked for.
+    struct FakeDisk {
+        security: RefCell<AtaSecurity>,
+        refuses: &'static [&'static str],
+        /// Reports success and keeps the password all the same.
+        lies: bool,
+        asked: RefCell<Vec<String>>,
+    }
+
+    impl FakeDisk {
+        fn new(refuses: &'static [&'static str]) -> FakeDisk {
+            let security = AtaSecurity {
+                supported: true,
+                enhanced: true,
+                erase_minutes: Some(2),
+                enhanced_minutes: Some(300),
+                ..AtaSecurity::default()
+            };
+            FakeDisk { security: RefCell::new(security), refuses, lies: false, asked: RefCell::default() }
+        }
+
+        fn erase(&self, method: EraseMethod) -> Result<String, String> {
+            let deadline = EraseDeadline::after_budget(Duration::from_secs(3600));
+            erase_disk(self, &"/dev/sda".into(), method, deadline).map_err(|failure| match failure {
+                EraseFailure::Next(why) => why,
+                EraseFailure::Final(error) => format!("final: {error}"),
+            })
+        }
+    }
+
+    impl AtaDisk for FakeDisk {
+        fn read_security(&self) -> Result<AtaSecurity, String> {
+            Ok(self.security.borrow().clone())
+        }
+
+        fn run_hdparm(&self, option: &str, _patience: Duration) -> Result<(), String> {
+            self.asked.borrow_mut().push(option.to_owned());
+            if self.refuses.contains(&option) {
+                return Err(format!("{option} refused"));
+            }
+            self.security.borrow_mut().enabled = option == "--security-set-pass" || self.lies;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_disk_that_works() {
+        let disk = FakeDisk::new(&[]);
+        assert_eq!(disk.erase(EraseMethod::AtaErase).unwrap(), "the disk reports the security erase done");
+        assert_eq!(*disk.asked.borrow(), ["--security-set-pass", "--security-erase"]);
+        disk.security.borrow_mut().enhanced_minutes = Some(2);
+        let reported = disk.erase(EraseMethod::AtaEnhancedErase).unwrap();
+        assert_eq!(reported, "the disk reports the enhanced security erase done");
+    }
+
+    #[test]
+    fn nothing_is_asked_of_a_disk_that_is_not_ready_for_it() {
+        type Change = fn(&mut AtaSecurity);
+        let cases: [(Change, &str); 5] = [
+            (|security| security.frozen = true, "the firmware has frozen the disk's security"),
+            (|security| security.enabled = true, "the disk has a password set"),
+            (|security| security.locked = true, "the disk is locked by a password"),
+            (|security| security.supported = false, "the disk does not support ATA security"),
+            (|security| security.erase_minutes = Some(90), "the disk needs 90 min, but 59 min are left"),
+        ];
+        for (change, expected) in cases {
+            let disk = FakeDisk::new(&[]);
+            change(&mut disk.security.borrow_mut());
+            assert_eq!(disk.erase(EraseMethod::AtaErase).unwrap_err(), expected);
+            assert_eq!(*disk.asked.borrow(), [""; 0]);
+        }
+        let disk = FakeDisk::new(&[]);
+        disk.security.borrow_mut().enhanced = false;
+        assert_eq!(disk.erase(EraseMethod::AtaEnhancedErase).unwrap_err(), "the disk does not support it");
+    }
+
+    #[test]
+    fn the_password_is_taken_away_after_a_failure() {
+        let disk = FakeDisk::new(&["--security-erase", "--security-unlock"]);
+        assert_eq!(disk.erase(EraseMethod::AtaErase).unwrap_err(), "--security-erase refused");
+        let asked = ["--security-set-pass", "--security-erase", "--security-unlock", "--security-disable"];
+        assert_eq!(*disk.asked.borrow(), asked);
+        assert!(!disk.security.borrow().enabled);
+
+        let disk = FakeDisk::new(&["--security-set-pass"]);
+        assert_eq!(disk.erase(EraseMethod::AtaErase).unwrap_err(), "--security-set-pass refused");
+        assert_eq!(*disk.asked.borrow(), ["--security-set-pass"]);
+    }
+
+    #[test]
+    fn a_disk_that_keeps_the_password_ends_it_all() {
+        let refusing = FakeDisk::new(&["--security-erase", "--security-unlock", "--security-disable"]);
+        let lying = FakeDisk { lies: true, ..FakeDisk::new(&[]) };
+        for disk in [refusing, lying] {
+            let error = disk.erase(EraseMethod::AtaErase).unwrap_err();
+            assert!(
+                error.starts_with("final: /dev/sda: the password `drophammer` of a failed security erase is still set"),
+                "{error}"
+            );
+            assert!(error.contains("hdparm --user-master u --security-disable drophammer /dev/sda"), "{error}");
+        }
+    }
+}

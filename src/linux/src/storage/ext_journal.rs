@@ -1,0 +1,52 @@
+//! Location of the journal of an ext3 or ext4.
+
+use common::error::{Context, Phase, Result};
+use model::device::DevicePath;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Offset of the superblock (fs/ext4/ext4.h).
+const SUPERBLOCK: u64 = 1024;
+const COMPATIBLE_FEATURES: usize = 0x5c;
+const HAS_JOURNAL: u32 = 4;
+const JOURNAL_INODE: usize = 0xe0;
+
+/// Returns whether the journal is on another device. The kernel finds that device by its number, even if the
+/// filesystem is mounted over a snapshot.
+///
+/// # Errors
+/// The device cannot be read.
+pub fn has_external_journal(device: &DevicePath) -> Result<bool> {
+    let mut superblock = [0; 1024];
+    let read = File::open(device).and_then(|file| file.read_exact_at(&mut superblock, SUPERBLOCK));
+    read.context(Phase::Storage, || format!("read the superblock of {device}"))?;
+    let number = |at: usize| {
+        let bytes = [superblock[at], superblock[at + 1], superblock[at + 2], superblock[at + 3]];
+        u32::from_le_bytes(bytes)
+    };
+    Ok(number(COMPATIBLE_FEATURES) & HAS_JOURNAL != 0 && number(JOURNAL_INODE) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::ToolCommand;
+
+    #[test]
+    fn a_journal_is_inside_or_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| DevicePath::from(dir.path().join(name).to_str().unwrap());
+        for (name, options, expected) in
+            [("own", "", false), ("none", "-O ^has_journal", false), ("dev", "-O journal_dev", false)]
+        {
+            File::create(path(name)).unwrap().set_len(16 << 20).unwrap();
+            let options = options.split_whitespace();
+            ToolCommand::new("mkfs.ext4").args(["-q", "-F"]).args(options).arg(path(name)).run().unwrap();
+            assert_eq!(has_external_journal(&path(name)).unwrap(), expected, "{name}");
+        }
+        // Only a block device can be named to mkfs: this is what it writes then.
+        let file = std::fs::OpenOptions::new().write(true).open(path("own")).unwrap();
+        file.write_all_at(&[0; 4], SUPERBLOCK + JOURNAL_INODE as u64).unwrap();
+        assert!(has_external_journal(&path("own")).unwrap());
+    }
+}

@@ -1,0 +1,100 @@
+//! Inspection of unmounted filesystems. They are mounted read-only in a private directory, without replaying their
+//! journals, to read their usage and install markers.
+
+use super::mount;
+use crate::probe;
+use common::error::{Context, Phase, Result};
+use model::device::DevicePath;
+use model::inventory::{AttemptTarget, FailedAttempt, Inventory};
+use model::storage_graph::{self, StackUnit};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use sys_mount::{Mount, MountFlags};
+
+/// Returns the driver to mount with, and options that prevent writing. Only formats of layouts are supported, and
+/// ext2, since each may contain an install marker. The content may be a previous owner's, so no other driver may
+/// parse it. The options are safe in any state of the filesystem: journals are not replayed, and an ext4 configured
+/// to panic on errors does not panic. Copies of an XFS with the same UUID can all be mounted.
+pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
+    match kind {
+        "ext2" | "ext3" | "ext4" => Some(("ext4", "noload,errors=continue")),
+        "xfs" => Some(("xfs", "norecovery,nouuid")),
+        "btrfs" => Some(("btrfs", "rescue=nologreplay")),
+        "vfat" => Some(("vfat", "errors=continue")),
+        _ => None,
+    }
+}
+
+/// Adds the contents of the filesystems to the inventory, and failed attempts to mount them. Returns notes on
+/// filesystems that could not be inspected, which is not an error. The disks should be locked meanwhile.
+///
+/// # Errors
+/// The mount point cannot be created, or a filesystem stays mounted.
+pub fn inspect_filesystems(inventory: &mut Inventory) -> Result<Vec<String>> {
+    let candidates = find_candidates(inventory);
+    let mut notes = Vec::new();
+    if candidates.is_empty() {
+        return Ok(notes);
+    }
+    let point = TemporaryMountPoint::create()
+        .context(Phase::Storage, || "create a mount point to inspect filesystems".to_owned())?;
+    for (device, kind) in candidates {
+        match mount_read_only(&device, &kind, &point.0) {
+            Ok(()) => {
+                let found = probe::read_filesystem(&device, &point.0);
+                mount::unmount_strictly(&point.0)?;
+                match found {
+                    Ok(filesystem) => inventory.filesystems.push(filesystem),
+                    Err(error) => notes.push(format!("{device}: cannot inspect {kind}: {error}")),
+                }
+            }
+            Err(error) => {
+                notes.push(format!("{device}: cannot mount {kind} for inspection: {error}"));
+                inventory
+                    .failed
+                    .push(FailedAttempt { tried: AttemptTarget::Filesystem(device), why: error.to_string() });
+            }
+        }
+    }
+    inventory.limit_markers();
+    Ok(notes)
+}
+
+/// Returns device and format of each unused filesystem. Devices with two signatures are omitted, since the valid one
+/// is unknown.
+fn find_candidates(inventory: &Inventory) -> Vec<(DevicePath, String)> {
+    let candidate = |(device, unit): (&DevicePath, StackUnit)| match (unit.signatures(), unit.uses()) {
+        ([signature], []) if safe_mount_options(&signature.kind).is_some() => {
+            Some((device.clone(), signature.kind.clone()))
+        }
+        _ => None,
+    };
+    storage_graph::all_units(inventory).filter_map(candidate).collect()
+}
+
+fn mount_read_only(device: &DevicePath, kind: &str, point: &Path) -> io::Result<()> {
+    let (fstype, data) = safe_mount_options(kind).ok_or(io::ErrorKind::Unsupported)?;
+    let flags = MountFlags::RDONLY | MountFlags::NOATIME | mount::INERT;
+    Mount::builder().fstype(fstype).flags(flags).data(data).mount(device, point).map(drop)
+}
+
+/// Empty directory accessible only to root, removed on drop.
+struct TemporaryMountPoint(PathBuf);
+
+impl TemporaryMountPoint {
+    fn create() -> io::Result<TemporaryMountPoint> {
+        let parent = if Path::new("/run").is_dir() { PathBuf::from("/run") } else { std::env::temp_dir() };
+        Ok(TemporaryMountPoint(nix::unistd::mkdtemp(&parent.join("drophammer-look-XXXXXX"))?))
+    }
+}
+
+impl Drop for TemporaryMountPoint {
+    fn drop(&mut self) {
+        // A busy mount point stays; the error was reported.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! Preparation of Kubernetes volumes, whose content is identified by the volume's UUID.
+
+use super::{block_device, disk_identity, lvm, mkfs, partition_table, wipe};
+use crate::gpt::{Gpt, GptEntry, protective_mbr};
+use crate::probe;
+use common::error::{Context, Error, Phase, Result};
+use model::device::DevicePath;
+use model::layout::PartitionType;
+use plan::{NewPartition, PartitionTable, PreparePersistent, VolumeFilling, VolumePath};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+use uuid::Uuid;
+
+const MIB: u64 = 1 << 20;
+
+/// Deadline of mkfs on a sparse file, which writes little, but not nothing.
+const MKFS_DEADLINE: Duration = Duration::from_secs(600);
+
+/// Creates the logical volume if planned, and the content of the volume.
+///
+/// # Errors
+/// The device is no longer blank or is in use, or a tool fails.
+pub fn prepare_volume(volume: &PreparePersistent) -> Result<()> {
+    let PreparePersistent { name, uid, device, create, must_be_blank, filling } = volume;
+    let what = || format!("prepare volume {name}");
+    if let Some(create) = create {
+        lvm::create_volume(create).context(Phase::Storage, what)?;
+    }
+    if *must_be_blank {
+        require_blank(device).context(Phase::Storage, what)?;
+    }
+    match filling {
+        VolumeFilling::Filesystem(make) => mkfs::make_filesystem(make),
+        VolumeFilling::Partition { guid } => create_partition(device, *guid, *uid, name),
+        VolumeFilling::Nothing => Ok(()),
+    }
+    .context(Phase::Storage, what)
+}
+
+/// Checks the device again, since the plan may be an hour old.
+fn require_blank(device: &DevicePath) -> Result<()> {
+    let is_blank = probe::is_blank(device.as_ref()).context(Phase::Storage, || format!("read {device}"))?;
+    match is_blank {
+        true => Ok(()),
+        false => Err(Error::new(Phase::Storage, format!("{device} is no longer blank: it was not changed"))),
+    }
+}
+
+fn create_partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> Result<()> {
+    // The plan uses `/dev/md/data` for an array. Its partitions are named after the kernel's name.
+    let device = &fs::canonicalize(device).context(Phase::Storage, || format!("find {device}"))?;
+    let device = &DevicePath::from(device.to_string_lossy().into_owned());
+    // Removes remains of an interrupted attempt.
+    wipe::wipe_ends(device)?;
+    let disk = File::open(device).context(Phase::Storage, || format!("open {device}"))?;
+    let identity = disk_identity::read_identity(&disk, device)?;
+    let sector_bytes =
+        block_device::read_sector_bytes(&disk).context(Phase::Storage, || format!("sector size of {device}"))?;
+    let (first_lba, last_lba) = whole_disk_range(identity.size_bytes, sector_bytes.into());
+    let (kind, partition) = (PartitionType::Linux.guid(), device.partition_path(1));
+    let new =
+        NewPartition { number: 1, device: partition, first_lba, last_lba, kind, guid: uid, name: name.to_owned() };
+    partition_table::write_partition_table(&PartitionTable {
+        device: device.clone(),
+        identity,
+        guid,
+        sector_bytes,
+        partitions: vec![new],
+    })
+}
+
+/// Returns the first and last sector of a partition over whole MiB, with one MiB at each end for the tables.
+fn whole_disk_range(size_bytes: u64, sector_bytes: u64) -> (u64, u64) {
+    let end = (size_bytes / MIB).saturating_sub(1) * MIB;
+    (MIB / sector_bytes, (end / sector_bytes).saturating_sub(1))
+}
+
+/// Creates the content of a new sparse file, opened as `path`.
+///
+/// # Errors
+/// The tool fails, or the file cannot be written.
+pub fn fill_sparse_file(path: &Path, filling: &VolumeFilling, uid: Uuid, name: &str) -> Result<()> {
+    let what = || format!("prepare the file of volume {name}");
+    match filling {
+        VolumeFilling::Filesystem(make) => {
+            let device = DevicePath::from(path.to_string_lossy().into_owned());
+            let make = plan::MakeFilesystem { device, ..make.clone() };
+            let made = mkfs::run_mkfs(&make, MKFS_DEADLINE).context(Phase::Storage, what)?;
+            made.context(Phase::Storage, what)?;
+            mkfs::verify_uuid(&make)
+        }
+        VolumeFilling::Partition { guid } => {
+            partition_sparse_file(path, *guid, uid, name).context(Phase::Storage, what)
+        }
+        VolumeFilling::Nothing => Ok(()),
+    }
+}
+
+/// Creates the partition table of a sparse file; losetup presents sectors of 512 bytes.
+fn partition_sparse_file(path: &Path, guid: Uuid, uid: Uuid, name: &str) -> io::Result<()> {
+    const SECTOR: u64 = 512;
+    let file = File::options().read(true).write(true).open(path)?;
+    let size_bytes = file.metadata()?.len();
+    let mut gpt = Gpt::new(SECTOR, size_bytes / SECTOR, guid)?;
+    let (first, last) = whole_disk_range(size_bytes, SECTOR);
+    gpt.set_partition(
+        &GptEntry { number: 1, kind: PartitionType::Linux.guid(), guid: uid, sectors: first..last + 1 },
+        name,
+    );
+    gpt.write(&file)?;
+    file.write_all_at(&protective_mbr(gpt.backup_lba()), 0)?;
+    file.sync_all()
+}
+
+/// Returns the path by which Kubernetes mounts a volume.
+///
+/// # Errors
+/// LVM fails.
+pub fn persistent_path(persistent: &VolumePath) -> Result<String> {
+    match persistent {
+        VolumePath::Known(path) => Ok(path.clone()),
+        VolumePath::Made(create) => {
+            let (group, volume) = lvm::read_uuids(create)?;
+            Ok(plan::logical_volume_link(&group, &volume))
+        }
+    }
+}
+
+/// Returns the size of a block device.
+///
+/// # Errors
+/// The device is missing.
+pub fn read_device_size(device: &DevicePath) -> Result<u64> {
+    let size = File::open(device).and_then(|file| Ok(block_device::read_size_bytes(&file)?));
+    size.context(Phase::Storage, || format!("read the size of {device}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! Volumes on loop devices, with MetalK8s' rules held against what the real tools find there.
+
+use super::*;
+use crate::process::ToolCommand;
+use crate::storage::loopdev::TestLoopDevice;
+use model::layout::FilesystemFormat;
+use plan::MakeFilesystem;
+use std::os::unix::fs::MetadataExt;
+
+const UID: &str = "9474cda7-0dbe-40fc-9842-3cb0404a725a";
+
+fn uid() -> Uuid {
+    UID.parse().unwrap()
+}
+
+fn filesystem(device: &DevicePath, format: FilesystemFormat, options: &[&str]) -> VolumeFilling {
+    VolumeFilling::Filesystem(MakeFilesystem {
+        device: device.clone(),
+        format,
+        label: None,
+        uuid: UID.to_owned(),
+        createoptions: options.iter().map(|option| (*option).to_owned()).collect(),
+    })
+}
+
+fn partition() -> VolumeFilling {
+    VolumeFilling::Partition { guid: Uuid::from_u128(7) }
+}
+
+fn volume(device: &DevicePath, filling: VolumeFilling) -> PreparePersistent {
+    PreparePersistent {
+        name: "db-1".to_owned(),
+        uid: uid(),
+        device: device.clone(),
+        create: None,
+        must_be_blank: true,
+        filling,
+    }
+}
+
+fn output(program: &str, args: &[&str]) -> String {
+    ToolCommand::new(program).args(args.iter().copied()).run().unwrap().stdout
+}
+
+/// `is_prepared` of MetalK8s' salt module for a volume with a filesystem: blkid, reading the device itself, finds the UUID.
+fn is_prepared_filesystem(path: &str) -> bool {
+    let found = output("blkid", &["-p", "-o", "export", path]);
+    found.lines().any(|line| line == format!("UUID={UID}"))
+}
+
+/// The same for a block volume: partition 1 has the UUID as its GUID, so that udev's link `by-partuuid` leads to it. Here it is not held
+/// against the letter of the module, which is wrong: it wants the link to lead to the name of the disk, or of the file, and a `1`. So
+/// it says yes for `sdb`, and no for each disk whose name ends in a digit (`nvme0n1`, `loop0`), for arrays, for each sparse file, and for
+/// partitions that are not called as `sdb1` or `nvme0n1p1`. Of an NVMe partition it gives sgdisk `/dev/nvme0n1p` for the disk. What it says
+/// of each kind on an installed machine is in docs/volumes.md.
+fn is_prepared_block(disk: &str) -> bool {
+    let found = output("sgdisk", &["-i", "1", disk]);
+    let has = |field: &str, value: &str| found.lines().any(|line| line == format!("{field}: {value}"));
+    has("Partition unique GUID", &UID.to_uppercase()) && has("Partition name", "'db-1'")
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_filesystems_are_prepared_as_metalk8s_knows_them() {
+    let disk = TestLoopDevice::new(400 << 20, 512);
+    for (format, options) in [(FilesystemFormat::Ext4, &["-m", "0"][..]), (FilesystemFormat::Xfs, &[])] {
+        let mut volume = volume(disk.path(), filesystem(disk.path(), format, options));
+        prepare_volume(&volume).unwrap();
+        assert!(is_prepared_filesystem(disk.path().as_str()), "{format}");
+        // What is there stays.
+        let error = prepare_volume(&volume).unwrap_err().to_string();
+        assert!(error.contains("prepare volume db-1") && error.contains("is no longer blank"), "{error}");
+        // But what was cut off is made again.
+        volume.must_be_blank = false;
+        prepare_volume(&volume).unwrap();
+        assert!(is_prepared_filesystem(disk.path().as_str()), "{format}");
+        let size = block_device::read_size_bytes(&File::open(disk.path()).unwrap()).unwrap();
+        block_device::zero_range(&File::options().write(true).open(disk.path()).unwrap(), 0, size).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_whole_disk_becomes_a_partition_with_the_uuid() {
+    for sector_bytes in [512, 4096] {
+        let disk = TestLoopDevice::new(64 << 20, sector_bytes);
+        // An array has a name that is a link, and so have disks by their ids.
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("data");
+        std::os::unix::fs::symlink(disk.path(), &link).unwrap();
+        let link = DevicePath::from(link.display().to_string());
+        prepare_volume(&volume(&link, partition())).unwrap();
+        assert!(is_prepared_block(disk.path().as_str()), "{sector_bytes}");
+        // `/dev/loop3p1`, as an NVMe disk has it.
+        assert!(disk.partition(1).as_str().ends_with("p1"));
+        let size = block_device::read_size_bytes(&File::open(disk.partition(1)).unwrap()).unwrap();
+        assert_eq!(size, 62 << 20);
+        assert!(output("sgdisk", &["-v", disk.path().as_str()]).contains("No problems found"));
+    }
+}
+
+/// Files are attached with `losetup --partscan`, as the unit does it.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_files_of_sparse_volumes_are_prepared() {
+    let dir = tempfile::tempdir().unwrap();
+    for (index, filling) in [
+        filesystem(&"/x".into(), FilesystemFormat::Ext4, &["-m", "0"]),
+        filesystem(&"/x".into(), FilesystemFormat::Xfs, &[]),
+        partition(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = dir.path().join(index.to_string());
+        let file = File::create_new(&path).unwrap();
+        file.set_len(400 << 20).unwrap();
+        fill_sparse_file(&path, &filling, uid(), "db-1").unwrap();
+        let path = path.to_str().unwrap();
+        match &filling {
+            VolumeFilling::Partition { .. } => assert!(is_prepared_block(path)),
+            _ => assert!(is_prepared_filesystem(path)),
+        }
+        let metadata = std::fs::metadata(path).unwrap();
+        assert_eq!(metadata.len(), 400 << 20);
+        assert!(metadata.blocks() * 512 < 100 << 20, "it is sparse: {}", metadata.blocks());
+    }
+}
+
+#[test]
+fn a_partition_covers_whole_mebibytes() {
+    assert_eq!(whole_disk_range(64 << 20, 512), (2048, 63 * 2048 - 1));
+    assert_eq!(whole_disk_range((64 << 20) + 512, 4096), (256, 63 * 256 - 1));
+}
+
+#[test]
+#[ignore = "needs root, LVM and disks: scripts/vm-tests"]
+fn vm_volumes_of_lvm_are_prepared() {
+    use crate::storage::vmdisks::TestDisks;
+    use model::layout::LvmType;
+    use plan::{CreateGroup, CreateVolume};
+    let disks = TestDisks::take("vda");
+    let physical = disks.all().to_vec();
+    let group = CreateGroup { name: "kube".to_owned(), devices: physical.clone(), tags: Vec::new() };
+    lvm::create_group(&group).unwrap();
+    for (name, filling) in
+        [("fs", filesystem(&"/dev/kube/fs".into(), FilesystemFormat::Ext4, &[])), ("bare", VolumeFilling::Nothing)]
+    {
+        let device = DevicePath::from(format!("/dev/kube/{name}"));
+        let create = CreateVolume {
+            name: name.to_owned(),
+            group: "kube".to_owned(),
+            device: device.clone(),
+            physical: physical.clone(),
+            size: 33.into(),
+            kind: LvmType::Linear,
+        };
+        let is_fs = matches!(filling, VolumeFilling::Filesystem(_));
+        let new = PreparePersistent { create: Some(create.clone()), must_be_blank: false, ..volume(&device, filling) };
+        prepare_volume(&new).unwrap();
+        assert_eq!(read_device_size(&device).unwrap(), 36 << 20, "whole extents");
+        assert!(!is_fs || is_prepared_filesystem(device.as_str()));
+        // udev's link is made of the device mapper's own UUID.
+        let path = persistent_path(&VolumePath::Made(create)).unwrap();
+        // Nobody names it dm-0 here, so it is found by its number.
+        let number = std::fs::metadata(&device).unwrap().rdev();
+        let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
+        let dm = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/dm/uuid"));
+        assert_eq!(path, format!("/dev/disk/by-id/dm-uuid-{}", dm.unwrap().trim()));
+        let error = prepare_volume(&new).unwrap_err().to_string();
+        assert!(error.contains("prepare volume db-1"), "{error}");
+    }
+    // What is read of the group is what the next plan counts on.
+    let inventory = probe::read_inventory(probe::ProbeDepth::Deep).unwrap();
+    let found = inventory.groups.iter().find(|group| group.name == "kube").unwrap();
+    assert_eq!(found.free_bytes, Some(found.physical[0].size_bytes - (72 << 20)));
+    lvm::deactivate_group("kube", &physical).unwrap();
+}

@@ -1,0 +1,98 @@
+//! Loop devices over sparse files for tests, removed on drop.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::process::ToolCommand;
+use model::device::DevicePath;
+use plan::{DiskIdentity, NewPartition, PartitionTable};
+use std::path::Path;
+use tempfile::NamedTempFile;
+use uuid::Uuid;
+
+pub struct TestLoopDevice {
+    file: NamedTempFile,
+    device: DevicePath,
+}
+
+impl TestLoopDevice {
+    pub fn new(size_bytes: u64, sector_bytes: u32) -> TestLoopDevice {
+        TestLoopDevice::within(&std::env::temp_dir(), size_bytes, sector_bytes)
+    }
+
+    /// Creates the device like [`TestLoopDevice::new`], with its file in this directory.
+    pub fn within(dir: &Path, size_bytes: u64, sector_bytes: u32) -> TestLoopDevice {
+        let file = NamedTempFile::new_in(dir).unwrap();
+        file.as_file().set_len(size_bytes).unwrap();
+        let losetup =
+            ToolCommand::new("losetup").args(["--find", "--show", "--sector-size", &sector_bytes.to_string()]);
+        let device: DevicePath = losetup.arg(file.path()).run().unwrap().stdout.trim().into();
+        // The kernel preserves this flag when a loop device is detached.
+        super::block_device::set_read_only(&std::fs::File::open(&device).unwrap(), false).unwrap();
+        TestLoopDevice { file, device }
+    }
+
+    /// Creates another device of that size with the same name, like a disk that takes the name of a removed one.
+    pub fn exchanged(size_bytes: u64) -> (DiskIdentity, TestLoopDevice) {
+        loop {
+            let mut disk = TestLoopDevice::new(size_bytes, 512);
+            let before = disk.identity();
+            let file = NamedTempFile::new().unwrap();
+            file.as_file().set_len(size_bytes).unwrap();
+            ToolCommand::new("losetup").arg("--detach").arg(&disk.device).run().unwrap();
+            // Another test may have taken the name in the meantime.
+            if ToolCommand::new("losetup").arg(&disk.device).arg(file.path()).run().is_ok() {
+                disk.file = file;
+                return (before, disk);
+            }
+            disk.device = DevicePath::default();
+        }
+    }
+
+    pub fn path(&self) -> &DevicePath {
+        &self.device
+    }
+
+    pub fn identity(&self) -> DiskIdentity {
+        super::disk_identity::read_identity(&std::fs::File::open(&self.device).unwrap(), &self.device).unwrap()
+    }
+
+    pub fn image(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Returns the device of partition `number`.
+    pub fn partition(&self, number: u32) -> DevicePath {
+        self.device.partition_path(number)
+    }
+
+    /// Returns a table with these partitions, given as number, first and last LBA.
+    pub fn table(&self, sector_bytes: u32, partitions: &[(u32, u64, u64)]) -> PartitionTable {
+        let partitions = partitions.iter().map(|&(number, first_lba, last_lba)| NewPartition {
+            number,
+            device: self.partition(number),
+            first_lba,
+            last_lba,
+            kind: model::layout::PartitionType::Linux.guid(),
+            guid: Uuid::new_v4(),
+            name: format!("part {number}"),
+        });
+        PartitionTable {
+            device: self.device.clone(),
+            identity: self.identity(),
+            guid: Uuid::new_v4(),
+            sector_bytes,
+            partitions: partitions.collect(),
+        }
+    }
+}
+
+impl Drop for TestLoopDevice {
+    fn drop(&mut self) {
+        if let Ok(disk) = std::fs::File::open(&self.device) {
+            for partition in super::block_device::read_partitions(&self.device).unwrap_or_default() {
+                let _ = super::block_device::delete_partition(&disk, partition.number);
+            }
+        }
+        let _ = ToolCommand::new("losetup").arg("--detach").arg(&self.device).run();
+    }
+}

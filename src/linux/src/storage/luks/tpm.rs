@@ -1,0 +1,156 @@
+//! Keys sealed to a TPM 2, by systemd-cryptenroll and systemd's plugin for cryptsetup. Their tokens in a container's
+//! header unlock it in the ramdisk and in the installed system alike.
+//!
+//! The policy includes no PCR. Those that distinguish boots (7: Secure Boot keys and signers) differ between the
+//! ramdisk booted over the network and the installed system booted from disk, and change with each firmware update.
+
+use crate::process::{self, ToolCommand};
+use common::error::{Context, Error, Phase, Result};
+use model::device::DevicePath;
+use model::registry_auth::SecretText;
+use plan::{LuksContainer, OpenContainer};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
+
+const TOOL: &str = "systemd-cryptenroll";
+
+/// Path of the plugin; the only location that cryptsetup searches.
+const PLUGIN: &str = "/usr/lib/x86_64-linux-gnu/cryptsetup/libcryptsetup-token-systemd-tpm2.so";
+
+/// The kernel's TPM 2 resource manager; not available for TPM 1.2.
+const DEVICE: &str = "/dev/tpmrm0";
+
+/// Directory in memory that does not outlive the ramdisk.
+const MEMORY: &str = "/run";
+
+/// Returns the missing requirements for opening these containers.
+pub fn find_missing_requirements() -> Vec<String> {
+    find_missing_requirements_for(DEVICE)
+}
+
+fn find_missing_requirements_for(tpm: &str) -> Vec<String> {
+    let mut missing = Vec::new();
+    if !Path::new(tpm).exists() {
+        missing
+            .push(format!("the machine has no TPM 2 ({tpm}): it is disabled in the firmware setup, or of version 1.2"));
+    }
+    if !process::find_missing_tools(&[TOOL]).is_empty() || !Path::new(PLUGIN).exists() {
+        missing.push(format!(
+            "the ramdisk's part `luks` does not contain {TOOL} or its plugin for cryptsetup: build \
+             it again with initramfs/build"
+        ));
+    }
+    missing
+}
+
+/// Returns the key for creating a container before its TPM is enrolled: the second key, or a temporary one of 244
+/// random bits.
+pub fn choose_first_key(container: &LuksContainer) -> SecretText {
+    match container.key.is_empty() {
+        true => SecretText::new(format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())),
+        false => container.key.clone(),
+    }
+}
+
+/// Adds a key slot that this machine's TPM unseals. The first key is preserved if it is the second key, and removed
+/// otherwise.
+///
+/// # Errors
+/// systemd-cryptenroll fails.
+pub fn enroll_tpm(container: &LuksContainer, first: &SecretText) -> Result<()> {
+    let LuksContainer { device, uuid, .. } = container;
+    let path = Path::new(MEMORY).join(format!("luks-{uuid}.key"));
+    let file =
+        KeyFile::write(path, first).context(Phase::Storage, || format!("create a key file in {MEMORY} for {TOOL}"))?;
+    let enrol = ToolCommand::new(TOOL).args(["--tpm2-device=auto", "--tpm2-pcrs="]).arg(file.to_option());
+    let enrol = enrol.args(container.key.is_empty().then_some("--wipe-slot=0")).arg(device);
+    enrol
+        .deadline(super::DEADLINE)
+        .run()
+        .map(drop)
+        .context(Phase::Storage, || format!("seal the key of {device} to the TPM"))
+}
+
+/// Opens the container with the key that this machine's TPM unseals.
+///
+/// # Errors
+/// There is no TPM, or it is not the one that sealed the key.
+pub fn open_with_tpm(OpenContainer { container, read_only }: &OpenContainer, device: &DevicePath) -> Result<()> {
+    if let Some(why) = find_missing_requirements().into_iter().next() {
+        return Err(Error::new(Phase::Storage, format!("open {}: {why}", container.device)));
+    }
+    let open = super::build_open_command(&SecretText::default(), *read_only)
+        .arg("--token-only")
+        .arg(device)
+        .arg(super::mapping_name(&container.mapping));
+    let only = "only the TPM that sealed the key can unseal it, unless it was cleared";
+    let what = || format!("open {} with this machine's TPM ({only})", container.device);
+    open.run().map(drop).context(Phase::Storage, what)
+}
+
+/// Key in a temporary file: systemd-cryptenroll reads keys from seekable files, which process lists do not show.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn write(path: PathBuf, key: &SecretText) -> std::io::Result<KeyFile> {
+        let mut opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let file = KeyFile(path);
+        opened.write_all(key.reveal().as_bytes())?;
+        Ok(file)
+    }
+
+    fn to_option(&self) -> String {
+        format!("--unlock-key-file={}", self.0.display())
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        // A file that remains is only in memory, and is lost with the ramdisk.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::layout::KeySource;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn container(key: &str) -> LuksContainer {
+        LuksContainer::new("/dev/sda3".into(), Uuid::new_v4(), 512, KeySource::Tpm2, SecretText::new(key))
+    }
+
+    #[test]
+    fn a_machine_without_a_tpm_is_told_so() {
+        let said = find_missing_requirements_for("/dev/none").join("; ");
+        assert!(said.contains("the machine has no TPM 2 (/dev/none)"), "{said}");
+        assert!(!find_missing_requirements_for("/dev/null").join("; ").contains("has no TPM"));
+    }
+
+    #[test]
+    fn the_first_key_is_the_second_that_was_given_or_a_new_one_each_time() {
+        assert_eq!(choose_first_key(&container("hunter2")).reveal(), "hunter2");
+        let (one, other) = (choose_first_key(&container("")), choose_first_key(&container("")));
+        assert!(one.reveal().len() == 64 && one != other);
+    }
+
+    #[test]
+    fn the_file_with_the_key_is_for_root_alone_and_gone_afterwards() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let file = KeyFile::write(path.clone(), &SecretText::new("hunter2")).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "hunter2");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!file.to_option().contains("hunter2"));
+        assert!(
+            KeyFile::write(path.clone(), &SecretText::new("other")).is_err(),
+            "what lies there is not taken for its own"
+        );
+        drop(file);
+        assert!(!path.exists());
+    }
+}

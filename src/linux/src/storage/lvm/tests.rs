@@ -1,0 +1,406 @@
+use super::*;
+use crate::probe::{self, ProbeDepth};
+use crate::storage::teardown::{release_above, verify_unused};
+use crate::storage::vmdisks::{TestDisks, fingerprints};
+use crate::storage::{block_device, mdadm, mkfs};
+use plan::MakeFilesystem;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+mod others;
+
+fn words<T: for<'a> From<&'a str>>(text: &str) -> Vec<T> {
+    text.split_whitespace().map(T::from).collect()
+}
+
+fn group(name: &str, devices: &[DevicePath], tags: &str) -> CreateGroup {
+    CreateGroup { name: name.to_owned(), devices: devices.to_vec(), tags: words(tags) }
+}
+
+fn volume(path: &str, physical: &[DevicePath], size_mib: u64, kind: LvmType) -> CreateVolume {
+    let (group, name) = path.split_once('/').unwrap();
+    let (name, group) = (name.to_owned(), group.to_owned());
+    CreateVolume {
+        name,
+        group,
+        device: format!("/dev/{path}").into(),
+        physical: physical.to_vec(),
+        size: size_mib.into(),
+        kind,
+    }
+}
+
+#[test]
+fn command_lines() {
+    let two = words("/dev/sda1 /dev/sdb1");
+    assert_eq!(build_group_args(&group("vg00", &two, "")).join(" "), "vg00 /dev/sda1 /dev/sdb1");
+    let tagged = group("vg00", &two[..1], "a b=c");
+    assert_eq!(build_group_args(&tagged).join(" "), "--addtag a --addtag b=c vg00 /dev/sda1");
+    let cases = [
+        (LvmType::Linear, 100, "--type linear --size 100m"),
+        (LvmType::Linear, 0, "--type linear --extents 100%FREE"),
+        (LvmType::Striped, 5000, "--type striped --stripes 2 --size 5000m"),
+        (LvmType::Raid1, 0, "--type raid1 --mirrors 1 --extents 100%FREE"),
+    ];
+    for (kind, size, expected) in cases {
+        let args = build_volume_args(&volume("vg00/root", &two, size, kind)).join(" ");
+        assert_eq!(args, format!("{expected} --wipesignatures y --zero y --name root vg00"));
+    }
+}
+
+#[test]
+fn what_is_read_back_is_compared_with_both_sides() {
+    const EXTENT: u64 = 4 << 20;
+    let two = words("/dev/sda1 /dev/sdb1");
+    let cases = [
+        (LvmType::Linear, 100, "linear 1", 100 << 20, true),
+        (LvmType::Linear, 101, "linear 1", 104 << 20, true),
+        (LvmType::Linear, 0, "linear 1", 512 << 20, true),
+        (LvmType::Linear, 100, "linear 1", 96 << 20, false),
+        (LvmType::Linear, 100, "striped 2", 100 << 20, false),
+        (LvmType::Striped, 100, "striped 2", 104 << 20, true),
+        (LvmType::Striped, 100, "striped 1", 104 << 20, false),
+        (LvmType::Striped, 100, "linear 1", 104 << 20, false),
+        (LvmType::Raid1, 100, "raid1 2", 100 << 20, true),
+        (LvmType::Raid1, 100, "mirror 2", 100 << 20, false),
+    ];
+    for (kind, mib, found, bytes, good) in cases {
+        let mut fields = words(found);
+        fields.extend([u64::to_string(&bytes), EXTENT.to_string()]);
+        let result = compare_volume(&volume("vg00/root", &two, mib, kind), &fields);
+        assert_eq!(result.is_ok(), good, "{kind} {mib} {found} {bytes}: {result:?}");
+    }
+    let error = compare_volume(&volume("vg00/root", &two, 100, LvmType::Linear), &words("striped 2 1 1")).unwrap_err();
+    let expected = "/dev/vg00/root was created, but differs from the plan: planned linear 1 104857600 1, found \
+                    striped 2 1 1";
+    assert_eq!(error.to_string(), expected);
+    assert!(compare_volume(&volume("vg00/root", &two, 100, LvmType::Linear), &[]).is_err());
+}
+
+fn put(device: impl AsRef<Path>, offset: u64, bytes: &[u8]) {
+    let file = File::options().write(true).open(device).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+    file.sync_all().unwrap();
+}
+
+fn get(device: impl AsRef<Path>, offset: u64, length: usize) -> Vec<u8> {
+    let file = File::open(device).unwrap();
+    block_device::flush_buffers(&file).unwrap();
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, offset).unwrap();
+    bytes
+}
+
+fn status(device: &str) -> String {
+    let name = teardown::mapping_name(&device.into()).unwrap();
+    ToolCommand::new("dmsetup").args(["status", &name]).run().unwrap().stdout
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_every_kind_of_volume_is_made_deactivated_and_activated() {
+    let disks = TestDisks::take("vda vdb vdc");
+    let all = disks.all();
+    create_group(&group("vg00", all, "metal x=y")).unwrap();
+    let volumes = [
+        volume("vg00/root", all, 101, LvmType::Linear),
+        volume("vg00/fast-er", all, 100, LvmType::Striped),
+        volume("vg00/safe", all, 100, LvmType::Raid1),
+        volume("vg00/rest", all, 0, LvmType::Linear),
+    ];
+    for volume in &volumes {
+        create_volume(volume).unwrap();
+        assert_eq!(get(&volume.device, 0, 1 << 20), vec![0; 1 << 20]);
+        put(&volume.device, 4 << 20, volume.name.as_bytes());
+    }
+    assert!(fs::metadata("/dev/mapper/vg00-fast--er").is_ok());
+    deactivate_group("vg00", all).unwrap();
+    verify_unused(all).unwrap();
+    assert!(fs::metadata("/dev/vg00").is_err());
+    for _ in 0..2 {
+        activate_volumes("vg00", &words("root fast-er safe rest"), all).unwrap();
+        for volume in &volumes {
+            assert_eq!(get(&volume.device, 4 << 20, volume.name.len()), volume.name.as_bytes());
+        }
+    }
+    deactivate_group("vg00", all).unwrap();
+    // The rest in each kind, on disks of different sizes.
+    for (devices, kind) in
+        [("vda vdb", LvmType::Striped), ("vdc nvme0n1", LvmType::Striped), ("vdd nvme1n1", LvmType::Raid1)]
+    {
+        let disks = TestDisks::take(devices);
+        create_group(&group("vg01", disks.all(), "")).unwrap();
+        create_volume(&volume("vg01/all", disks.all(), 0, kind)).unwrap_or_else(|error| panic!("{devices}: {error}"));
+        deactivate_group("vg01", disks.all()).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_copies_synchronise_with_the_next_activation() {
+    let disks = TestDisks::take("vda vdb");
+    let all = disks.all();
+    create_group(&group("vg00", all, "")).unwrap();
+    create_volume(&volume("vg00/safe", all, 600, LvmType::Raid1)).unwrap();
+    let before = status("/dev/vg00/safe");
+    assert!(before.contains(" frozen "), "{before}");
+    put("/dev/vg00/safe", 500 << 20, b"content");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(status("/dev/vg00/safe"), before);
+    deactivate_group("vg00", all).unwrap();
+    activate_volumes("vg00", &words("safe"), all).unwrap();
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while !status("/dev/vg00/safe").contains(" AA 1228800/1228800 idle ") && std::time::Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let after = status("/dev/vg00/safe");
+    assert!(after.contains(" AA 1228800/1228800 idle "), "before: {before}, after: {after}");
+    assert_eq!(get("/dev/vg00/safe", 500 << 20, 7), b"content");
+    deactivate_group("vg00", all).unwrap();
+}
+
+/// All that LVM asks a person about (`yes_no_prompt` in its sources) and that can come up here.
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_nothing_asks_and_nothing_stops_it() {
+    let disks = TestDisks::take("vda vdb");
+    let all = disks.all();
+    let make = |tool: &str, args: &[&str]| drop(ToolCommand::new(tool).args(args).run().unwrap());
+    type Leave<'a> = &'a dyn Fn(&str);
+    let old: [(&str, Leave); 7] = [
+        ("an ext4", &|disk| make("mkfs.ext4", &["-q", "-F", disk])),
+        ("an xfs", &|disk| make("mkfs.xfs", &["-q", "-f", disk])),
+        ("a btrfs", &|disk| make("mkfs.btrfs", &["-q", "-f", disk])),
+        ("a swap area", &|disk| make("mkswap", &[disk])),
+        ("an ISO 9660", &|disk| put(disk, 0x8001, b"CD001")),
+        ("a LUKS header", &|disk| put(disk, 0, b"LUKS\xba\xbe\0\x01")),
+        ("a physical volume of another group", &|disk| {
+            create_group(&group("other", &[disk.into()], "")).unwrap();
+        }),
+    ];
+    for (what, signature) in old {
+        all.iter().for_each(|disk| signature(disk.as_str()));
+        create_group(&group("vg00", all, "")).unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+    for metadata in ["0.90", "1.0", "1.1", "1.2"] {
+        let stale = plan::CreateArray {
+            device: "/dev/md/stale".into(),
+            level: model::layout::RaidLevel::Raid1,
+            metadata: metadata.into(),
+            uuid: uuid::Uuid::new_v4(),
+            devices: plan::ArraySlot::parse_list(all),
+            spares: 0,
+            createoptions: vec![],
+        };
+        mdadm::create_array(&stale).unwrap();
+        mdadm::stop_array(&stale.device).unwrap();
+        create_group(&group("vg00", all, "")).unwrap_or_else(|error| panic!("{metadata}: {error}"));
+    }
+    // What an earlier volume held lies where the new one begins.
+    let kinds = [
+        (LvmType::Linear, "mkfs.ext4"),
+        (LvmType::Linear, "mkfs.btrfs"),
+        (LvmType::Striped, "mkfs.xfs"),
+        (LvmType::Raid1, "mkfs.ext4"),
+    ];
+    for (kind, tool) in kinds.into_iter().flat_map(|case| [case, case]) {
+        create_volume(&volume("vg00/root", all, 400, kind)).unwrap_or_else(|error| panic!("{kind}: {error}"));
+        make(tool, &["-q", "/dev/vg00/root"]);
+        deactivate_group("vg00", all).unwrap();
+        create_group(&group("vg00", all, "")).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_groups_of_the_same_name_elsewhere_do_not_matter() {
+    let disks = TestDisks::take("vda vdb vdc");
+    let [first, second, third] = disks.all() else { unreachable!() };
+    for disk in [first, second] {
+        create_group(&group("vg00", std::slice::from_ref(disk), &disk.kernel_name())).unwrap();
+    }
+    let ours = std::slice::from_ref(third);
+    create_group(&group("vg00", ours, "ours")).unwrap();
+    create_volume(&volume("vg00/root", ours, 100, LvmType::Linear)).unwrap();
+    assert_eq!(fs::read_dir(block_device::sysfs_path(third).unwrap().join("holders")).unwrap().count(), 1);
+    deactivate_group("vg00", ours).unwrap();
+    activate_volumes("vg00", &words("root"), ours).unwrap();
+    deactivate_group("vg00", ours).unwrap();
+    for disk in [first, second] {
+        let found = read_report("vgs", std::slice::from_ref(disk), "vg00", &["vg_tags", "lv_count"]).unwrap();
+        assert_eq!(found, [&disk.kernel_name(), "0"]);
+    }
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_on_arrays_and_on_partitions_with_a_filesystem() {
+    let disks = TestDisks::take("vda vdb");
+    let partitions = disks.partition(&[500]);
+    // Of 1.0 the start of a member looks like the array itself.
+    for metadata in ["0.90", "1.0", "1.2"] {
+        let array = plan::CreateArray {
+            device: "/dev/md/pv".into(),
+            level: model::layout::RaidLevel::Raid1,
+            metadata: metadata.into(),
+            uuid: uuid::Uuid::new_v4(),
+            devices: plan::ArraySlot::parse_list(&partitions[0]),
+            spares: 0,
+            createoptions: vec![],
+        };
+        mdadm::create_array(&array).unwrap();
+        let ours = words("/dev/md/pv");
+        create_group(&group("vg-0", &ours, "")).unwrap();
+        let root = volume("vg-0/root", &ours, 0, LvmType::Linear);
+        create_volume(&root).unwrap();
+        let uuid = "5a1d7c0e-93b2-4f57-8f0c-6e1a2b3c4d5e".to_owned();
+        let format = model::layout::FilesystemFormat::Xfs;
+        let make = MakeFilesystem { device: root.device.clone(), format, label: None, uuid, createoptions: vec![] };
+        mkfs::make_filesystem(&make).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = crate::storage::mount::MountStack::new(dir.path());
+        let (device, path) = (root.device.clone(), "/".to_owned());
+        mounts
+            .mount_filesystem(&plan::MountFilesystem { device, path, format, options: vec![], others: vec![] })
+            .unwrap();
+        let error = deactivate_group("vg-0", &ours).unwrap_err().to_string();
+        let expected = format!("is mounted at {}", dir.path().display());
+        assert!(
+            error.starts_with("deactivate volume group vg-0, used by: dm-") && error.contains(&expected),
+            "{error}"
+        );
+        mounts.unmount_all().unwrap();
+        deactivate_group("vg-0", &ours).unwrap();
+        mdadm::stop_array(&"/dev/md/pv".into()).unwrap();
+        mdadm::assemble_array(&"/dev/md/pv".into(), array.uuid, &partitions[0]).unwrap();
+        activate_volumes("vg-0", &words("root"), &ours).unwrap();
+        deactivate_group("vg-0", &ours).unwrap();
+        mdadm::stop_array(&"/dev/md/pv".into()).unwrap();
+    }
+    verify_unused(disks.all()).unwrap();
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_refuses_with_the_tools_words() {
+    let disks = TestDisks::take("vda vdb");
+    let all = disks.all();
+    create_group(&group("vg00", all, "")).unwrap();
+    let error = create_volume(&volume("vg00/big", all, 1 << 20, LvmType::Linear)).unwrap_err().to_string();
+    assert!(error.starts_with("create linear volume /dev/vg00/big: "), "{error}");
+    assert!(error.contains("insufficient free space"), "{error}");
+    create_volume(&volume("vg00/root", all, 100, LvmType::Linear)).unwrap();
+    let error = create_group(&group("vg00", all, "")).unwrap_err().to_string();
+    assert!(error.contains("open /dev/vda for writing, used by: vda is held by dm-0 (vg00-root)"), "{error}");
+    assert!(
+        activate_volumes("no-such", &words("root"), all).unwrap_err().to_string().contains("\"no-such\" not found")
+    );
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
+    let disks = TestDisks::take("vda vdb vdc");
+    let all = disks.all();
+    create_group(&group("vg-0", all, "")).unwrap();
+    // On the first two.
+    create_volume(&volume("vg-0/safe", all, 100, LvmType::Raid1)).unwrap();
+    put("/dev/vg-0/safe", 8 << 20, &[7; 4096]);
+    deactivate_group("vg-0", all).unwrap();
+    for gone in 0..2 {
+        let saved = get(&all[gone], 0, 2 << 20);
+        wipe::wipe_ends(&all[gone]).unwrap();
+        let left: Vec<DevicePath> = all.iter().filter(|disk| **disk != all[gone]).cloned().collect();
+        // Somebody has looked before.
+        let mut assembled = crate::storage::assembly::assemble_read_only(&left).unwrap();
+        assembled.unlock_disks().unwrap();
+        assert_eq!(assembled.notes, Vec::<String>::new());
+        assert_eq!(get("/dev/mapper/vg--0-safe", 8 << 20, 4096), [7; 4096]);
+        left.iter().for_each(|disk| release_above(disk).unwrap());
+        activate_volumes("vg-0", &words("safe"), &left).unwrap();
+        let expected = [" DA ", " AD "][gone];
+        assert!(status("/dev/vg-0/safe").contains(expected), "{}", status("/dev/vg-0/safe"));
+        assert_eq!(get("/dev/vg-0/safe", 8 << 20, 4096), [7; 4096]);
+        put("/dev/vg-0/safe", 16 << 20, &[8; 4096]);
+        deactivate_group("vg-0", &left).unwrap();
+        verify_unused(&left).unwrap();
+        put(&all[gone], 0, &saved);
+        activate_volumes("vg-0", &words("safe"), all).unwrap();
+        // Made equal again, for the next one.
+        for _ in 0..100 {
+            if status("/dev/vg-0/safe").contains(" AA 204800/204800 ") {
+                break;
+            }
+            let _ =
+                ToolCommand::new("lvm").args(["lvchange", "--refresh", "vg-0/safe"]).env("DM_DISABLE_UDEV", "1").run();
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        assert!(status("/dev/vg-0/safe").contains(" AA 204800/204800 "), "{}", status("/dev/vg-0/safe"));
+        assert_eq!(get("/dev/vg-0/safe", 16 << 20, 4096), [8; 4096]);
+        deactivate_group("vg-0", all).unwrap();
+    }
+    activate_volumes("vg-0", &words("safe"), all).unwrap();
+    run_lvm("lvcreate", all, words::<String>("--type linear --size 100m --name only vg-0 /dev/vdb")).unwrap();
+    deactivate_group("vg-0", all).unwrap();
+    wipe::wipe_ends(&all[1]).unwrap();
+    let left = [all[0].clone(), all[2].clone()];
+    let error = activate_volumes("vg-0", &words("only"), &left).unwrap_err().to_string();
+    assert!(error.starts_with("activate only of volume group vg-0: ") && error.contains("partial"), "{error}");
+    // What somebody else has lost is no reason.
+    activate_volumes("vg-0", &words("safe"), &left).unwrap();
+    assert!(fs::metadata("/dev/vg-0/only").is_err());
+    deactivate_group("vg-0", &left).unwrap();
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
+    let disks = TestDisks::take("vda vdb vdc");
+    let all = disks.all();
+    let uuid = uuid::Uuid::new_v4();
+    let below = plan::CreateArray {
+        device: "/dev/md/below".into(),
+        level: model::layout::RaidLevel::Raid1,
+        metadata: "1.2".into(),
+        uuid,
+        devices: plan::ArraySlot::parse_list(&all[..2]),
+        spares: 0,
+        createoptions: vec![],
+    };
+    mdadm::create_array(&below).unwrap();
+    let physical = [below.device.clone(), all[2].clone()];
+    create_group(&group("vg00", &physical, "")).unwrap();
+    for (name, kind) in
+        [("vg00/safe", LvmType::Raid1), ("vg00/fast", LvmType::Striped), ("vg00/plain", LvmType::Linear)]
+    {
+        create_volume(&volume(name, &physical, 64, kind)).unwrap();
+        put(format!("/dev/{name}"), 8 << 20, &[7; 4096]);
+    }
+    let above = uuid::Uuid::new_v4();
+    let make =
+        format!("--create /dev/md/above --run --homehost=any --level=1 --raid-devices=2 --uuid={}", above.simple());
+    let make = ToolCommand::new("mdadm").args(words::<String>(&make)).args(["/dev/vg00/plain", "missing"]);
+    make.env("MDADM_NO_UDEV", "1").run().unwrap();
+    mdadm::stop_array(&"/dev/md/above".into()).unwrap();
+    deactivate_group("vg00", &physical).unwrap();
+    mdadm::stop_array(&"/dev/md/below".into()).unwrap();
+
+    let mut looked = crate::storage::assembly::assemble_read_only(all).unwrap();
+    looked.unlock_disks().unwrap();
+    let found = probe::read_inventory(ProbeDepth::Deep).unwrap();
+    assert!(found.arrays.iter().filter(|array| [uuid, above].contains(&array.uuid)).all(|it| it.running.is_some()));
+    assert!(found.groups[0].volumes.iter().all(|volume| volume.running.is_some()), "{:?}", found.groups);
+    all.iter().for_each(|disk| crate::storage::teardown::release_above(disk).unwrap());
+    mdadm::assemble_array(&"/dev/md/below".into(), uuid, &all[..2]).unwrap();
+    activate_volumes("vg00", &words("safe fast plain"), &physical).unwrap();
+    mdadm::assemble_array(&"/dev/md/above".into(), above, &words("/dev/vg00/plain")).unwrap();
+    for name in ["safe", "fast"] {
+        assert_eq!(get(format!("/dev/vg00/{name}"), 8 << 20, 4096), [7; 4096], "{name}");
+        put(format!("/dev/vg00/{name}"), 8 << 20, &[9; 4096]);
+    }
+    mdadm::stop_array(&"/dev/md/above".into()).unwrap();
+    deactivate_group("vg00", &physical).unwrap();
+    mdadm::stop_array(&"/dev/md/below".into()).unwrap();
+    verify_unused(all).unwrap();
+}

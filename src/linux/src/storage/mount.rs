@@ -1,0 +1,452 @@
+//! Mounts below the target's root, and strict unmounting: data not written before kexec is lost.
+
+use super::{block_device, device_users};
+use crate::kernel_log::KernelLog;
+use crate::safe_open::{self, PathRestriction};
+use common::error::{Context, Error, Phase, Result};
+use model::device::DevicePath;
+use model::layout::FilesystemFormat;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::mount::MntFlags;
+use nix::sys::stat::{Mode, mkdirat};
+use plan::MountFilesystem;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use sys_mount::MountFlags;
+
+/// Flags for untrusted filesystems that are only read or tested here: no device nodes, no set-user-ID bits, no
+/// executables.
+pub const INERT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
+
+/// Stack of mounts below one directory.
+#[derive(Debug)]
+pub struct MountStack {
+    root: PathBuf,
+    /// Mount points, oldest first.
+    mounted: Vec<PathBuf>,
+}
+
+impl MountStack {
+    /// Creates an empty stack; `root` need not exist.
+    pub fn new(root: impl Into<PathBuf>) -> MountStack {
+        MountStack { root: root.into(), mounted: Vec::new() }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns whether this path is one of the mount points.
+    pub fn contains(&self, path: &Path) -> bool {
+        self.mounted.iter().any(|mounted| mounted == path)
+    }
+
+    /// Mounts a filesystem of the plan.
+    ///
+    /// # Errors
+    /// The path contains a symlink or a file, or the mount fails.
+    pub fn mount_filesystem(&mut self, filesystem: &MountFilesystem) -> Result<()> {
+        self.mount_with(filesystem, MountFlags::empty())
+    }
+
+    /// Mounts like [`MountStack::mount_filesystem`], without device nodes, set-user-ID bits and executables, to verify that mounting
+    /// works.
+    ///
+    /// # Errors
+    /// As for [`MountStack::mount_filesystem`].
+    pub fn mount_inert(&mut self, filesystem: &MountFilesystem) -> Result<()> {
+        self.mount_with(filesystem, INERT)
+    }
+
+    /// Mounts like [`MountStack::mount_inert`], read-only. Only mount options can prevent the replay of a journal.
+    ///
+    /// # Errors
+    /// As for [`MountStack::mount_filesystem`]; the mount point does not exist.
+    pub fn mount_read_only(&mut self, filesystem: &MountFilesystem) -> Result<()> {
+        self.mount_with(filesystem, MountFlags::RDONLY | INERT)
+    }
+
+    fn mount_with(&mut self, filesystem: &MountFilesystem, more: MountFlags) -> Result<()> {
+        let MountFilesystem { device, path, format, options, .. } = filesystem;
+        if matches!(format, FilesystemFormat::Swap | FilesystemFormat::None) {
+            return Err(Error::new(Phase::Storage, format!("{device}: {format} cannot be mounted at {path}")));
+        }
+        let (flags, data) = split_mount_options(options);
+        self.mount_at(device.as_str(), path, format.name(), flags | more, &data)
+    }
+
+    /// Mounts `source` at `path` in the target, creating the directory if it is missing.
+    ///
+    /// # Errors
+    /// As for [`MountStack::mount_filesystem`].
+    pub fn mount_at(&mut self, source: &str, path: &str, fstype: &str, flags: MountFlags, data: &str) -> Result<()> {
+        let what = || format!("mount {source} at {path} in the target");
+        let point = self.create_mount_point(path).context(Phase::Storage, what)?;
+        mount_device(source, &point, fstype, flags, data)
+            .map_err(|why| Error::with_source(Phase::Storage, what(), why))?;
+        self.mounted.push(point);
+        Ok(())
+    }
+
+    /// Creates the directories up to `path`. Rejects symlinks, because an image or an old disk may contain any.
+    fn create_mount_point(&self, path: &str) -> io::Result<PathBuf> {
+        fs::create_dir_all(&self.root)?;
+        let mut point = self.root.clone();
+        let mut parent = std::os::fd::OwnedFd::from(File::open(&self.root)?);
+        for component in Path::new(path).components() {
+            let name = match component {
+                Component::RootDir | Component::CurDir => continue,
+                Component::Normal(name) => name,
+                Component::ParentDir | Component::Prefix(_) => return Err(io::Error::other("the path contains `..`")),
+            };
+            point.push(name);
+            match mkdirat(&parent, name, Mode::from_bits_truncate(0o755)) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+            parent =
+                safe_open::open_beneath(&parent, name, flags, PathRestriction::Plain).map_err(|error| match error {
+                    Errno::ELOOP => io::Error::other(format!("{} is a symlink", point.display())),
+                    Errno::ENOTDIR => io::Error::other(format!("{} is not a directory", point.display())),
+                    other => other.into(),
+                })?;
+        }
+        Ok(point)
+    }
+
+    /// Writes back all data and empties journals, so that the filesystems can be read without a replay. They stay
+    /// mounted.
+    ///
+    /// # Errors
+    /// Data could not be written.
+    pub fn write_back(&self) -> Result<()> {
+        self.mounted.iter().rev().try_for_each(|point| {
+            sync_filesystem(point)?;
+            let settled = File::open(point).and_then(|dir| Ok(block_device::flush_journal(&dir)?));
+            settled.context(Phase::Storage, || format!("flush the journal of the filesystem at {}", point.display()))
+        })
+    }
+
+    /// Writes back dirty data early, so that less remains for the end.
+    ///
+    /// # Errors
+    /// Data could not be written: the kernel reports that only once.
+    pub fn write_back_early(&self) -> Result<()> {
+        self.mounted.iter().try_for_each(|point| sync_filesystem(point))
+    }
+
+    /// Writes back all data and unmounts, youngest first.
+    ///
+    /// # Errors
+    /// Data could not be written, or a mount stays busy (the error lists the users); mounts below it remain.
+    pub fn unmount_all(&mut self) -> Result<()> {
+        while let Some(point) = self.mounted.last() {
+            sync_filesystem(point)?;
+            unmount_strictly(point)?;
+            self.mounted.pop();
+        }
+        Ok(())
+    }
+
+    /// Unmounts as much as possible after a failure; returns the errors.
+    pub fn unmount_best_effort(&mut self) -> Vec<Error> {
+        self.mounted.drain(..).rev().filter_map(|point| unmount_strictly(&point).err()).collect()
+    }
+}
+
+/// Last resort if an error ends the run.
+impl Drop for MountStack {
+    fn drop(&mut self) {
+        for error in self.unmount_best_effort() {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+/// Writes back a filesystem. umount(2) does not report write errors, syncfs(2) does since Linux 5.8.
+fn sync_filesystem(point: &Path) -> Result<()> {
+    let what = || format!("write back the filesystem at {}", point.display());
+    let dir = File::open(point).context(Phase::Storage, what)?;
+    nix::unistd::syncfs(&dir).context(Phase::Storage, what)
+}
+
+/// Mounts and adds the kernel log to errors: mount(2) returns only EINVAL for an unknown option, and logs the reason.
+fn mount_device(source: &str, point: &Path, fstype: &str, flags: MountFlags, data: &str) -> Result<(), String> {
+    let log = KernelLog::from_now();
+    let mount = sys_mount::Mount::builder().fstype(fstype).flags(flags).data(data).mount(source, point);
+    mount.map(drop).map_err(|error| {
+        let read_only = if flags.contains(MountFlags::RDONLY) { " read-only" } else { "" };
+        let options = if data.is_empty() { "no options".to_owned() } else { format!("options {data}") };
+        let name = fs::canonicalize(source).unwrap_or_default();
+        let name = name.file_name().unwrap_or_default().to_string_lossy();
+        // vfat logs as FAT-fs.
+        let kind = fstype.trim_start_matches('v');
+        format!("{error}, as {fstype}{read_only} with {options}{}", log.describe_matching(&[&name, kind]))
+    })
+}
+
+/// Unmounts neither lazily nor forcibly, because both return before data is written.
+///
+/// # Errors
+/// The mount stays busy (the error lists the users).
+pub fn unmount_strictly(point: &Path) -> Result<()> {
+    block_device::retry_while_busy(Errno::EBUSY, || nix::mount::umount2(point, MntFlags::UMOUNT_NOFOLLOW)).map_err(
+        |error| {
+            let users = device_users::format_users(&device_users::list_mount_users(point));
+            Error::with_source(Phase::Storage, format!("unmount {}{users}", point.display()), error)
+        },
+    )
+}
+
+/// Flushes the disk's write cache, and drops its page cache.
+///
+/// # Errors
+/// Data could not be written.
+pub fn flush_disk(device: &DevicePath) -> Result<()> {
+    let what = || format!("flush {device}");
+    let disk = File::open(device).context(Phase::Storage, what)?;
+    disk.sync_all().context(Phase::Storage, what)?;
+    block_device::flush_buffers(&disk).context(Phase::Storage, what)
+}
+
+/// Returns whether these options mount read-only.
+pub(super) fn has_read_only_option(options: &[String]) -> bool {
+    split_mount_options(options).0.contains(MountFlags::RDONLY)
+}
+
+/// Splits fstab options into mount(2)'s flags and data. Options only for user space stay in fstab (mount(8),
+/// "FILESYSTEM-INDEPENDENT MOUNT OPTIONS").
+fn split_mount_options(options: &[String]) -> (MountFlags, String) {
+    let mut flags = MountFlags::empty();
+    let mut data = Vec::new();
+    for option in options.iter().flat_map(|option| option.split(',')).map(str::trim) {
+        let name = option.split('=').next().unwrap_or_default();
+        match name {
+            "" | "defaults" | "auto" | "noauto" | "nofail" | "user" | "nouser" | "users" | "group" | "owner"
+            | "_netdev" | "comment" | "loud" | "loop" | "offset" | "sizelimit" | "helper" => {}
+            "private" | "rprivate" | "shared" | "rshared" | "slave" | "rslave" | "unbindable" | "runbindable" => {}
+            _ if name.starts_with("x-") || name.starts_with("X-") => {}
+            "ro" => flags.insert(MountFlags::RDONLY),
+            "rw" => flags.remove(MountFlags::RDONLY),
+            "suid" => flags.remove(MountFlags::NOSUID),
+            "nosuid" => flags.insert(MountFlags::NOSUID),
+            "dev" => flags.remove(MountFlags::NODEV),
+            "nodev" => flags.insert(MountFlags::NODEV),
+            "exec" => flags.remove(MountFlags::NOEXEC),
+            "noexec" => flags.insert(MountFlags::NOEXEC),
+            "async" => flags.remove(MountFlags::SYNCHRONOUS),
+            "sync" => flags.insert(MountFlags::SYNCHRONOUS),
+            "dirsync" => flags.insert(MountFlags::DIRSYNC),
+            "atime" => flags.remove(MountFlags::NOATIME),
+            "noatime" => flags.insert(MountFlags::NOATIME),
+            "diratime" => flags.remove(MountFlags::NODIRATIME),
+            "nodiratime" => flags.insert(MountFlags::NODIRATIME),
+            "relatime" => flags.insert(MountFlags::RELATIME),
+            "norelatime" => flags.remove(MountFlags::RELATIME),
+            "strictatime" => flags.insert(MountFlags::STRICTATIME),
+            "nostrictatime" => flags.remove(MountFlags::STRICTATIME),
+            "silent" => flags.insert(MountFlags::SILENT),
+            _ => data.push(option),
+        }
+    }
+    (flags, data.join(","))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::storage::loopdev::TestLoopDevice;
+    use crate::storage::mkfs;
+    use plan::MakeFilesystem;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn options_become_flags_and_data() {
+        let none = MountFlags::empty();
+        let cases = [
+            ("", none, ""),
+            ("defaults", none, ""),
+            (
+                "defaults,noatime,nosuid,nodev,noexec,mode=1777,size=512M",
+                MountFlags::NOATIME | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+                "mode=1777,size=512M",
+            ),
+            ("nosuid,suid", none, ""),
+            ("ro,relatime", MountFlags::RDONLY | MountFlags::RELATIME, ""),
+            ("ro,rw", none, ""),
+            ("noauto,nofail,x-systemd.automount,x-a=b,comment=c,_netdev,user,shared", none, ""),
+            ("umask=0077,errors=remount-ro,discard", none, "umask=0077,errors=remount-ro,discard"),
+            ("sync, dirsync", MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC, ""),
+        ];
+        for (text, flags, data) in cases {
+            assert_eq!(split_mount_options(&[text.to_owned()]), (flags, data.to_owned()), "{text}");
+            let split: Vec<String> = text.split(',').map(str::to_owned).collect();
+            assert_eq!(split_mount_options(&split), (flags, data.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn mount_points_lead_through_directories_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        let mounts = MountStack::new(&root);
+        assert_eq!(mounts.create_mount_point("/").unwrap(), root);
+        let point = mounts.create_mount_point("/boot/efi").unwrap();
+        assert_eq!(point, root.join("boot/efi"));
+        assert_eq!(point.metadata().unwrap().permissions().mode() & 0o777, 0o755);
+
+        let outside = dir.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        std::os::unix::fs::symlink(&outside, root.join("var")).unwrap();
+        std::os::unix::fs::symlink("boot", root.join("inside")).unwrap();
+        fs::write(root.join("file"), "").unwrap();
+        for (path, expected) in [
+            ("/var/lib", "var is a symlink"),
+            ("/var", "var is a symlink"),
+            ("/inside/efi", "inside is a symlink"),
+            ("/file/x", "file is not a directory"),
+            ("/../outside", "contains `..`"),
+        ] {
+            let error = mounts.create_mount_point(path).unwrap_err().to_string();
+            assert!(error.contains(expected), "{path}: {error}");
+        }
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    }
+
+    fn ext4(disk: &TestLoopDevice, path: &str) -> MountFilesystem {
+        let (device, uuid) = (disk.path().to_owned(), uuid::Uuid::new_v4().to_string());
+        let make = MakeFilesystem {
+            device,
+            format: FilesystemFormat::Ext4,
+            label: None,
+            uuid: uuid.clone(),
+            createoptions: vec![],
+        };
+        mkfs::make_filesystem(&make).unwrap();
+        fs::remove_file(Path::new("/dev/disk/by-uuid").join(uuid)).unwrap();
+        MountFilesystem {
+            device: make.device,
+            path: path.into(),
+            format: FilesystemFormat::Ext4,
+            options: vec!["noatime".into()],
+            others: vec![],
+        }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_mounts_stack_and_come_off_cleanly() {
+        let (root_disk, var_disk) = (TestLoopDevice::new(16 << 20, 512), TestLoopDevice::new(16 << 20, 512));
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = MountStack::new(dir.path().join("target"));
+        mounts.mount_filesystem(&ext4(&root_disk, "/")).unwrap();
+        mounts.mount_filesystem(&ext4(&var_disk, "/var/lib")).unwrap();
+        fs::write(mounts.root().join("var/lib/file"), "content").unwrap();
+        assert_eq!(
+            device_users::list_mounts_below(mounts.root()),
+            [mounts.root().to_owned(), mounts.root().join("var/lib")]
+        );
+        mounts.unmount_all().unwrap();
+        assert_eq!(device_users::list_mounts_below(mounts.root()), Vec::<PathBuf>::new());
+        for disk in [&root_disk, &var_disk] {
+            flush_disk(disk.path()).unwrap();
+            crate::process::ToolCommand::new("fsck.ext4").args(["-fn", disk.path().as_str()]).run().unwrap();
+        }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_a_busy_mount_is_an_error_that_names_the_process() {
+        let disk = TestLoopDevice::new(16 << 20, 512);
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = MountStack::new(dir.path().join("target"));
+        mounts.mount_filesystem(&ext4(&disk, "/")).unwrap();
+        let mut sleeper = std::process::Command::new("sleep").arg("600").current_dir(mounts.root()).spawn().unwrap();
+        let error = mounts.unmount_all().unwrap_err().to_string();
+        let expected = format!("unmount {}, used by: process {} (sleep)", mounts.root().display(), sleeper.id());
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(error.contains(&expected), "{error}");
+        mounts.unmount_all().unwrap();
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_what_cannot_be_mounted_is_named() {
+        let disk = TestLoopDevice::new(16 << 20, 512);
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = MountStack::new(dir.path());
+        let blank = MountFilesystem {
+            device: disk.path().clone(),
+            path: "/".into(),
+            format: FilesystemFormat::Ext4,
+            options: vec![],
+            others: vec![],
+        };
+        let error = mounts.mount_filesystem(&blank).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("mount {} at / in the target: Invalid argument", disk.path())), "{error}");
+        assert!(error.contains("Invalid argument (os error 22), as ext4 with no options"), "{error}");
+        let swap = MountFilesystem { format: FilesystemFormat::Swap, ..blank };
+        assert!(mounts.mount_filesystem(&swap).unwrap_err().to_string().contains("swap cannot be mounted"));
+    }
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_a_refused_mount_names_type_and_options_and_has_the_kernels_own_line() {
+        let disk = TestLoopDevice::new(16 << 20, 512);
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = MountStack::new(dir.path());
+        let wrong = MountFilesystem { options: vec!["noatime,nosuch".into(), "ro".into()], ..ext4(&disk, "/") };
+        let error = mounts.mount_filesystem(&wrong).unwrap_err().to_string();
+        let start =
+            format!("mount {} at / in the target: Invalid argument (os error 22), as ext4 read-only", disk.path());
+        assert!(error.starts_with(&start), "{error}");
+        assert!(error.contains("with options nosuch; kernel log: "), "{error}");
+        let said = error.split("kernel log: ").nth(1).unwrap();
+        assert!(said.contains("nosuch"), "{error}");
+    }
+
+    /// The options of what is mounted there, as the kernel has them.
+    pub(in crate::storage) fn options_of(point: &Path) -> Vec<String> {
+        let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let point = point.to_str().unwrap();
+        let line = text.lines().find(|line| line.split(' ').nth(4) == Some(point)).unwrap();
+        line.split(' ').nth(5).unwrap().split(',').map(str::to_owned).collect()
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_what_is_only_read_or_tried_is_inert_whatever_its_options_say() {
+        let disk = TestLoopDevice::new(16 << 20, 512);
+        let dir = tempfile::tempdir().unwrap();
+        let filesystem = MountFilesystem { options: vec!["suid,dev,exec".into()], ..ext4(&disk, "/") };
+        type Way = fn(&mut MountStack, &MountFilesystem) -> Result<()>;
+        let ways: [(Way, &[&str]); 3] = [
+            (MountStack::mount_filesystem, &["rw"]),
+            (MountStack::mount_inert, &["rw", "nosuid", "nodev", "noexec"]),
+            (MountStack::mount_read_only, &["ro", "nosuid", "nodev", "noexec"]),
+        ];
+        for (mount, has) in ways {
+            let mut mounts = MountStack::new(dir.path());
+            mount(&mut mounts, &filesystem).unwrap();
+            let options = options_of(dir.path());
+            mounts.unmount_all().unwrap();
+            let found: Vec<&str> = options.iter().map(String::as_str).filter(|word| *word != "relatime").collect();
+            assert_eq!(found, has);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_what_says_ro_is_mounted_read_only() {
+        let disk = TestLoopDevice::new(16 << 20, 512);
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = MountStack::new(dir.path());
+        mounts.mount_filesystem(&MountFilesystem { options: vec!["noatime,ro".into()], ..ext4(&disk, "/") }).unwrap();
+        let error = fs::write(dir.path().join("file"), "").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem);
+        mounts.unmount_all().unwrap();
+    }
+}

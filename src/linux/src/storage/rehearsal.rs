@@ -1,0 +1,233 @@
+//! Rehearsal: before the wipe, all preserved objects are brought up over snapshots whose changes are kept in memory.
+//! Arrays start, groups are activated and journals are replayed, but not a byte of a disk changes.
+
+use super::mount::MountStack;
+use super::overlay::{self, OverlayUsage};
+use super::{btrfs_scan, ext_journal, luks, lvm, mdadm, teardown};
+use crate::kernel_log::KernelLog;
+use common::error::{Context, Error, Phase, Result};
+use model::device::DevicePath;
+use model::layout::FilesystemFormat;
+use nix::sys::statvfs::{FsFlags, statvfs};
+use plan::{ActivateGroup, AssembleArray, CreateVolume, MountFilesystem, Rehearsal, RestoreOp};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Mount point of each filesystem, one after the other.
+const POINT: &str = "/run/drophammer/rehearsal";
+
+/// Result of a rehearsal.
+#[derive(Debug)]
+pub struct RehearsalResult {
+    pub filesystems: usize,
+    /// Data written to the snapshots, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Brings up all preserved objects and takes them down again. Objects assembled on these disks for inspection are
+/// taken down first.
+///
+/// # Errors
+/// A refusal with the object that fails, and the messages of its tool and of the kernel.
+pub fn run_rehearsal(rehearsal: &Rehearsal) -> Result<RehearsalResult> {
+    run_rehearsal_within(rehearsal, overlay::available_memory_bytes())
+}
+
+/// Rehearses with at most `room_bytes` of memory for all changes together.
+fn run_rehearsal_within(rehearsal: &Rehearsal, room_bytes: u64) -> Result<RehearsalResult> {
+    let log = KernelLog::from_now();
+    let room_bytes = room_bytes / rehearsal.over.len().max(1) as u64;
+    let mut stage = RehearsalStage { room_bytes, ..RehearsalStage::default() };
+    let played = stage.create_overlays(&rehearsal.over).and_then(|()| stage.bring_up(&rehearsal.operations));
+    let memory_bytes = stage.used_memory_bytes();
+    let full = stage.find_full_overlay();
+    let struck = stage.tear_down();
+    match (played, full) {
+        (Err(error), None) => Err(build_refusal(&format!("{error}{}", kernel_log_for(log, &error.to_string())))),
+        (_, Some(overlay)) => Err(build_refusal(&format!(
+            "changes to {overlay}, including journal replay, do not fit into {} of memory: start the installed \
+             system, which replays the journals, and try again",
+            common::format::format_bytes(stage.room_bytes)
+        ))),
+        (Ok(filesystems), None) => struck.map(|()| RehearsalResult { filesystems, memory_bytes }),
+    }
+}
+
+fn build_refusal(why: &str) -> Error {
+    Error::refusal(
+        Phase::Storage,
+        format!("rehearsal over in-memory snapshots: preserved data cannot be brought up: {why}"),
+    )
+}
+
+/// Returns the kernel log for errors of md and LVM. Errors of mounts already include it.
+fn kernel_log_for(log: KernelLog, said: &str) -> String {
+    if said.contains("the kernel says") {
+        String::new()
+    } else {
+        log.describe_matching(&["md", "raid", "device-mapper", "dm-"])
+    }
+}
+
+/// Devices that are currently set up.
+#[derive(Default)]
+struct RehearsalStage {
+    /// Overlay of each device.
+    overlays: BTreeMap<DevicePath, DevicePath>,
+    /// Maximum memory for each overlay, in bytes.
+    room_bytes: u64,
+    /// Objects brought up, oldest first.
+    running: Vec<ActiveObject>,
+}
+
+enum ActiveObject {
+    Array(DevicePath),
+    /// Name and devices.
+    Group(String, Vec<DevicePath>),
+    /// Path of the mapping.
+    Container(DevicePath),
+}
+
+impl RehearsalStage {
+    fn create_overlays(&mut self, over: &[DevicePath]) -> Result<()> {
+        over.iter().try_for_each(teardown::release_above)?;
+        for device in over {
+            let overlay = overlay::create_overlay(device, self.room_bytes)?;
+            self.overlays.insert(device.clone(), overlay);
+        }
+        Ok(())
+    }
+
+    /// Brings up the objects and returns the number of filesystems mounted.
+    fn bring_up(&mut self, operations: &[RestoreOp]) -> Result<usize> {
+        let mut filesystems = 0;
+        for operation in operations {
+            match operation {
+                RestoreOp::AssembleArray(AssembleArray { device, uuid, members }) => {
+                    self.running.push(ActiveObject::Array(device.clone()));
+                    mdadm::assemble_array(device, *uuid, &self.overlays_of(members))?;
+                }
+                RestoreOp::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
+                    let devices = self.overlays_of(devices);
+                    self.running.push(ActiveObject::Group(name.clone(), devices.clone()));
+                    lvm::activate_volumes(name, volumes, &devices)?;
+                    lvm::suspend_synchronization(name, volumes);
+                }
+                RestoreOp::OpenContainer(open) => {
+                    self.running.push(ActiveObject::Container(open.container.mapping.clone()));
+                    luks::open_container(open, &self.overlay_of(&open.container.device))?;
+                }
+                RestoreOp::Mount(mount) => {
+                    self.mount_on_overlay(mount)?;
+                    filesystems += 1;
+                }
+                RestoreOp::CreateVolume(volume) => self.create_volume(volume)?,
+            }
+        }
+        Ok(filesystems)
+    }
+
+    /// Adds a volume to a group over the overlays, to detect before the wipe what LVM would refuse after it.
+    fn create_volume(&mut self, volume: &CreateVolume) -> Result<()> {
+        let physical = self.overlays_of(&volume.physical);
+        let is_active =
+            |running: &ActiveObject| matches!(running, ActiveObject::Group(name, _) if *name == volume.group);
+        if !self.running.iter().any(is_active) {
+            self.running.push(ActiveObject::Group(volume.group.clone(), physical.clone()));
+        }
+        lvm::create_volume(&CreateVolume { physical, ..volume.clone() })
+    }
+
+    fn mount_on_overlay(&self, mount: &MountFilesystem) -> Result<()> {
+        let MountFilesystem { device, path, format, options, .. } = mount;
+        let what = || format!("{format} on {device}, to be mounted at {path}");
+        let is_named = options.iter().any(|option| option.contains("journal_path="));
+        if matches!(format, FilesystemFormat::Ext3 | FilesystemFormat::Ext4)
+            && !is_named
+            && ext_journal::has_external_journal(device)?
+        {
+            let why = "has an external journal, which its mount options must specify: journal_path=DEVICE";
+            return Err(Error::new(Phase::Storage, format!("{} {why}", what())));
+        }
+        let substituted = MountFilesystem {
+            device: self.overlay_of(device),
+            path: "/".to_owned(),
+            format: *format,
+            options: options.iter().map(|option| self.substitute_devices(option)).collect(),
+            others: self.overlays_of(&mount.others),
+        };
+        if *format == FilesystemFormat::Btrfs {
+            btrfs_scan::scan_only(self.overlays.values());
+        }
+        mount_and_check(&substituted).context(Phase::Storage, what)
+    }
+
+    fn overlay_of(&self, device: &DevicePath) -> DevicePath {
+        self.overlays.get(device).unwrap_or(device).clone()
+    }
+
+    fn overlays_of(&self, devices: &[DevicePath]) -> Vec<DevicePath> {
+        devices.iter().map(|device| self.overlay_of(device)).collect()
+    }
+
+    /// Replaces devices in mount options by their overlays: `logdev=/dev/sdc1`.
+    fn substitute_devices(&self, option: &str) -> String {
+        let one = |option: &str| match option.split_once('=') {
+            Some((name, device)) => format!("{name}={}", self.overlay_of(&device.trim().into())),
+            None => option.to_owned(),
+        };
+        option.split(',').map(one).collect::<Vec<_>>().join(",")
+    }
+
+    fn used_memory_bytes(&self) -> u64 {
+        let filled = self.overlays.values().filter_map(|overlay| overlay::read_usage(overlay).ok());
+        filled.map(|filled| if let OverlayUsage::Bytes(bytes) = filled { bytes } else { self.room_bytes }).sum()
+    }
+
+    fn find_full_overlay(&self) -> Option<DevicePath> {
+        let is_over =
+            |overlay: &DevicePath| overlay::read_usage(overlay).is_ok_and(|filled| filled == OverlayUsage::Over);
+        self.overlays.iter().find(|(_, overlay)| is_over(overlay)).map(|(device, _)| device.clone())
+    }
+
+    /// Takes everything down in reverse order. Continues after errors, and returns the first one.
+    fn tear_down(&mut self) -> Result<()> {
+        let mut results = Vec::new();
+        for running in self.running.drain(..).rev() {
+            results.push(match &running {
+                ActiveObject::Array(device) if Path::new(device).exists() => mdadm::stop_array(device),
+                // The array was not started.
+                ActiveObject::Array(_) => Ok(()),
+                ActiveObject::Group(name, devices) => lvm::deactivate_group(name, devices),
+                ActiveObject::Container(mapping) => luks::close_mapping(mapping),
+            });
+        }
+        let overlays = std::mem::take(&mut self.overlays);
+        for overlay in overlays.values() {
+            // A partially started array or group may still lie on it.
+            results.push(teardown::release_above(overlay).and_then(|()| overlay::remove_overlay(overlay)));
+        }
+        btrfs_scan::scan_only(overlays.keys());
+        results.into_iter().collect()
+    }
+}
+
+/// Mounts a filesystem and checks that it is writable unless the options contain `ro`: a damaged filesystem may be
+/// mounted read-only.
+fn mount_and_check(mount: &MountFilesystem) -> Result<()> {
+    let point = Path::new(POINT);
+    let mut mounts = MountStack::new(point);
+    mounts.mount_inert(mount)?;
+    let flags = statvfs(point).context(Phase::Storage, || format!("stat {POINT}"))?.flags();
+    let wanted = super::mount::has_read_only_option(&mount.options);
+    mounts.unmount_all()?;
+    match flags.contains(FsFlags::ST_RDONLY) && !wanted {
+        true => {
+            Err(Error::new(Phase::Storage, "the kernel mounted it read-only, although its options do not request that"))
+        }
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

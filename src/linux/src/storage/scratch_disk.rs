@@ -1,0 +1,77 @@
+//! Scratch disks: sparse files in memory. They may have any size, and take a limited amount of memory.
+
+use super::loop_device::LoopDevice;
+use super::mount::MountStack;
+use common::error::{Context, Phase, Result};
+use nix::sys::statvfs::statvfs;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use sys_mount::MountFlags;
+
+/// Parent directory; each scratch file has its own subdirectory.
+const PARENT: &str = "/run/drophammer";
+
+/// Remaining memory below which a failure may be due to its lack.
+const FULL_BYTES: u64 = 1 << 20;
+
+/// File in its own tmpfs; both are removed on drop.
+pub struct ScratchDisk {
+    mounts: MountStack,
+    file: PathBuf,
+}
+
+impl ScratchDisk {
+    /// Creates a file of `size_bytes` that takes at most `memory_bytes`.
+    ///
+    /// # Errors
+    /// The tmpfs cannot be mounted.
+    pub fn new(size_bytes: u64, memory_bytes: u64) -> Result<ScratchDisk> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("scratch-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let root = Path::new(PARENT).join(name);
+        let mut mounts = MountStack::new(&root);
+        let options = format!("mode=0700,size={memory_bytes}");
+        mounts.mount_at("tmpfs", "/", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, &options)?;
+        let file = root.join("disk");
+        let scratch = ScratchDisk { mounts, file };
+        let sized = File::create(&scratch.file).and_then(|file| file.set_len(size_bytes));
+        sized.context(Phase::Storage, || format!("create {}", scratch.file.display()))?;
+        Ok(scratch)
+    }
+
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Returns a path for mounting the scratch disk.
+    pub fn mount_point(&self) -> PathBuf {
+        self.mounts.root().join("mnt")
+    }
+
+    /// Returns whether the memory reserved for the scratch disk is nearly exhausted.
+    pub fn is_full(&self) -> bool {
+        let left = statvfs(self.mounts.root()).map(|is| is.blocks_available().saturating_mul(is.fragment_size()));
+        left.is_ok_and(|left| left < FULL_BYTES)
+    }
+
+    /// Creates a loop device over the file, with sectors of this size.
+    ///
+    /// # Errors
+    /// The kernel does not support loop devices.
+    pub fn attach_loop_device(&self, sector_bytes: u32) -> Result<LoopDevice> {
+        let what = || format!("create a loop device for {}", self.file.display());
+        let backing = File::options().read(true).write(true).open(&self.file).context(Phase::Storage, what)?;
+        LoopDevice::create_over(&backing, sector_bytes).context(Phase::Storage, what)
+    }
+}
+
+impl Drop for ScratchDisk {
+    fn drop(&mut self) {
+        for error in self.mounts.unmount_best_effort() {
+            tracing::warn!("{error}");
+        }
+        // The directory is empty and below /run, so it disappears with the next boot in any case.
+        let _ = fs::remove_dir(self.mounts.root());
+    }
+}

@@ -1,0 +1,141 @@
+//! Taking down of holders of disks, and verification that none are left.
+
+use super::{block_device, device_users, mdadm, wipe};
+use crate::process::ToolCommand;
+use common::error::{Context, Error, Phase, Result};
+use model::device::{DevicePath, KernelName};
+use model::storage_graph::graph::traversal;
+use nix::errno::Errno;
+use plan::Holder;
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[cfg(test)]
+mod tests;
+
+/// Tools used by this module; all must be in `PATH`.
+pub const TOOLS: &[&str] = &["dmsetup"];
+
+/// Takes down one holder; those on top of it must be down already.
+///
+/// # Errors
+/// The holder does not exist, or is in use (the error lists the users).
+pub fn release_holder(holder: &Holder) -> Result<()> {
+    match holder {
+        Holder::Swap { device } => disable_swap(device),
+        Holder::Array { device } => mdadm::stop_array(device),
+        Holder::Mapping { device } | Holder::Volume { device, .. } => remove_mapping(device),
+        Holder::Bcache { device } => stop_bcache(device, &block_device::sysfs_path(device)?),
+    }
+}
+
+/// Takes down all arrays and mappings on a device or its partitions, topmost first. They were assembled only for
+/// inspection.
+///
+/// # Errors
+/// One of them stays in use (the error lists the users).
+pub fn release_above(device: &DevicePath) -> Result<()> {
+    let holders = traversal::order_farthest_first(device.clone(), list_holders);
+    for holder in holders.iter().filter(|holder| *holder != device) {
+        let name = holder.kernel_name();
+        match name {
+            // Already removed together with another underlying device.
+            _ if !Path::new("/sys/block").join(name.as_str()).exists() => {}
+            name if name.starts_with("md") => mdadm::stop_array(holder)?,
+            name if name.starts_with("dm-") => remove_mapping(holder)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Returns the holders of a device and its partitions in sysfs.
+fn list_holders(device: &DevicePath) -> Vec<DevicePath> {
+    let of = |sysfs: PathBuf| fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten();
+    let holders = device_users::sysfs_with_partitions(device).into_iter().flat_map(of);
+    holders.map(|holder| KernelName::from(holder.file_name().to_string_lossy().as_ref()).device_path()).collect()
+}
+
+/// Verifies that these disks and their partitions are unused.
+///
+/// # Errors
+/// The remaining users.
+pub fn verify_unused(disks: &[DevicePath]) -> Result<()> {
+    let mut left = Vec::new();
+    for disk in disks {
+        let holders = device_users::list_device_holders(disk);
+        // sysfs does not list all holders: for a mounted btrfs on several devices, it lists only the first.
+        match wipe::open_exclusive(disk) {
+            _ if !holders.is_empty() => left.push(format!("{disk}: {}", holders.join(", "))),
+            Err(error) => left.push(error.to_string()),
+            Ok(_) => {}
+        }
+    }
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(Phase::Storage, format!("still in use after all holders were taken down: {}", left.join("; "))))
+}
+
+/// Returns the device mapper's name: `vg00-root`.
+///
+/// # Errors
+/// The device does not exist, or is not a device-mapper device.
+pub(super) fn mapping_name(device: &DevicePath) -> Result<String> {
+    let name = fs::read_to_string(block_device::sysfs_path(device)?.join("dm/name"));
+    Ok(name.context(Phase::Storage, || format!("{device} is not a device-mapper device"))?.trim().to_owned())
+}
+
+fn disable_swap(device: &DevicePath) -> Result<()> {
+    let what = || format!("stop swapping to {device}");
+    let path = CString::new(device.as_str()).context(Phase::Storage, what)?;
+    // SAFETY: swapoff(2) reads one string, which lives until it returns.
+    Errno::result(unsafe { nix::libc::swapoff(path.as_ptr()) }).map(drop).context(Phase::Storage, what)
+}
+
+/// Removes a mapping. Not with `lvm vgchange`, since this also works for incomplete groups, and for two groups of one
+/// name.
+pub(super) fn remove_mapping(device: &DevicePath) -> Result<()> {
+    let name = mapping_name(device)?;
+    // `--retry` waits 5 s for short-lived users.
+    let remove = ToolCommand::new("dmsetup").args(["remove", "--retry", "--noudevsync", &name]);
+    remove.env("DM_DISABLE_UDEV", "1").run().map_err(|error| {
+        let users = device_users::format_users(&device_users::list_device_users(device));
+        Error::with_source(Phase::Storage, format!("remove {device} ({name}){users}"), error)
+    })?;
+    // dmsetup does not remove LVM's link, and vgcreate refuses a name that exists in /dev.
+    if let Some(link) = volume_link_path(&name)
+        && fs::symlink_metadata(&link).is_ok_and(|metadata| metadata.is_symlink())
+    {
+        fs::remove_file(&link).context(Phase::Storage, || format!("remove {}", link.display()))?;
+        // Succeeds only for the last link of the directory.
+        let _ = link.parent().map(fs::remove_dir);
+    }
+    Ok(())
+}
+
+/// Returns `/dev/GROUP/VOLUME` for the mapping `GROUP-VOLUME`, in which dashes of the names are doubled.
+fn volume_link_path(mapping: &str) -> Option<PathBuf> {
+    let escaped = mapping.replace("--", "\0");
+    let (group, volume) = escaped.split_once('-')?;
+    let name = |text: &str| text.replace('\0', "-");
+    Some(Path::new("/dev").join(name(group)).join(name(volume)))
+}
+
+/// Stops a bcache (admin-guide/bcache.rst): `stop` of the device releases the backing disk, `stop` of the set the
+/// caching disks.
+fn stop_bcache(device: &DevicePath, sysfs: &Path) -> Result<()> {
+    let what = || format!("stop {device}");
+    let set = fs::canonicalize(sysfs.join("bcache/cache"));
+    fs::write(sysfs.join("bcache/stop"), "1").context(Phase::Storage, what)?;
+    if let Ok(set) = set {
+        fs::write(set.join("stop"), "1").context(Phase::Storage, what)?;
+    }
+    // Both return before they are complete.
+    let gone = || if sysfs.exists() { Err(Errno::EBUSY) } else { Ok(()) };
+    block_device::retry_while_busy(Errno::EBUSY, gone).map_err(|error| {
+        let users = device_users::format_users(&device_users::list_device_users(device));
+        Error::with_source(Phase::Storage, format!("{device} was stopped but is still present{users}"), error)
+    })
+}

@@ -1,0 +1,179 @@
+//! Trials of arrays and filesystems before anything is erased. They are created on files in memory that have the size
+//! and sectors of the real devices, and started or mounted by the kernel, so that options rejected by a tool or the
+//! kernel are found while the old system is intact.
+
+use super::mount::MountStack;
+use super::scratch_disk::ScratchDisk;
+use super::{mdadm, mkfs};
+use crate::process::{CommandError, ProcessFailure};
+use common::error::{Context, Error, Phase, Result};
+use model::device::DevicePath;
+use model::layout::FilesystemFormat;
+use plan::{ArraySlot, CreateArray, MakeFilesystem, MountFilesystem, TryArray, TryFilesystem};
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+/// Maximum memory for a trial. An empty filesystem is mostly a hole; its metadata takes several hundred MiB for 8 TB,
+/// most of it the zeroed log of an xfs.
+const MOST_MEMORY_BYTES: u64 = 256 << 20;
+
+/// Maximum memory for each device of an array. Superblock, bitmap and bad-block log take a few MiB.
+const MEMBER_MEMORY_BYTES: u64 = 64 << 20;
+
+/// Divisor of the available memory that a trial may use.
+const PART_OF_FREE: u64 = 3;
+
+/// Size of a second trial if the first one does not fit into memory.
+const SMALL_BYTES: u64 = 2 << 30;
+
+/// Deadline, which no tool exceeds for a sparse file, unless its options make it read the whole file.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Creates the array on devices in memory. Returns a note if that was not possible for lack of memory.
+///
+/// # Errors
+/// mdadm or the kernel fails in every size listed by the plan, or the result differs from the plan.
+pub fn try_array(trial: &TryArray) -> Result<Option<String>> {
+    let sizes = std::iter::once(&trial.member_bytes).chain(&trial.or_member_bytes);
+    try_sizes(sizes, |member_bytes| try_array_of_size(trial, member_bytes))
+}
+
+/// Returns the first success for one of the sizes, or else the first failure.
+fn try_sizes<S>(
+    mut sizes: impl Iterator<Item = S>,
+    tried: impl Fn(S) -> Result<Option<String>>,
+) -> Result<Option<String>> {
+    let Some(first) = sizes.next() else { return Ok(None) };
+    tried(first).or_else(|error| sizes.find_map(|size| tried(size).ok()).ok_or(error))
+}
+
+fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<String>> {
+    let TryArray { make, sector_bytes, .. } = trial;
+    let what = || format!("{} for {} cannot be created (trial in memory)", make.level, make.device);
+    let (mut scratches, mut members, mut devices) = (Vec::new(), Vec::new(), Vec::new());
+    for (member, size_bytes) in make.devices.iter().zip(member_bytes) {
+        if *member == ArraySlot::Missing {
+            devices.push(ArraySlot::Missing);
+            continue;
+        }
+        let scratch = ScratchDisk::new(*size_bytes, MEMBER_MEMORY_BYTES)?;
+        let member = scratch.attach_loop_device(*sector_bytes)?;
+        devices.push(ArraySlot::Device(member.path.clone()));
+        members.push(member);
+        scratches.push(scratch);
+    }
+    let device = format!("/dev/md/trial-{}", std::process::id()).into();
+    match mdadm::try_create_array(&CreateArray { device, devices, ..make.clone() }) {
+        Err(_) if scratches.iter().any(ScratchDisk::is_full) => {
+            let mib = MEMBER_MEMORY_BYTES >> 20;
+            Ok(Some(format!("{} was not tried: it takes more than {mib} MiB of memory for each device", make.device)))
+        }
+        tried => tried.context(Phase::Storage, what).map(|()| None),
+    }
+}
+
+/// Creates and mounts the filesystem in memory. Returns a note if that was not possible for lack of memory.
+///
+/// # Errors
+/// The tool or the kernel fails in every size listed by the plan.
+pub fn try_filesystem(trial: &TryFilesystem) -> Result<Option<String>> {
+    let memory = trial_memory_bytes().context(Phase::Storage, || "read /proc/meminfo")?;
+    try_filesystem_within(trial, memory)
+}
+
+fn try_filesystem_within(trial: &TryFilesystem, memory_bytes: u64) -> Result<Option<String>> {
+    let sizes = std::iter::once(&trial.size_bytes).chain(&trial.or_size_bytes);
+    try_sizes(sizes, |size_bytes| try_filesystem_of_size(trial, *size_bytes, memory_bytes))
+}
+
+fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<Option<String>> {
+    if trial.make.format == FilesystemFormat::Tmpfs {
+        let scratch = ScratchDisk::new(0, memory_bytes)?;
+        return try_mount(trial, &scratch, &"tmpfs".into()).map(|()| None);
+    }
+    let MakeFilesystem { device, format, .. } = &trial.make;
+    if let TrialOutcome::Whole = try_once(trial, size_bytes, memory_bytes)? {
+        return Ok(None);
+    }
+    let note = format!(
+        "{format} of {device} was not tried in full size: it takes more than {} MiB of memory",
+        memory_bytes >> 20
+    );
+    let small = SMALL_BYTES.min(size_bytes);
+    // The options were accepted in the first trial. If some do not work for a smaller filesystem, that is irrelevant
+    // for the real one.
+    Ok(Some(match try_once(trial, small, memory_bytes) {
+        Ok(TrialOutcome::Whole) => format!("{note}; it was tried with {}", common::format::format_bytes(small)),
+        Ok(TrialOutcome::NoRoom) => format!("{note}, even with {}", common::format::format_bytes(small)),
+        Err(error) => format!("{note}; with {} it fails: {error}", common::format::format_bytes(small)),
+    }))
+}
+
+enum TrialOutcome {
+    Whole,
+    /// Memory or time was not sufficient.
+    NoRoom,
+}
+
+fn try_once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<TrialOutcome> {
+    let MakeFilesystem { device, format, .. } = &trial.make;
+    let scratch = ScratchDisk::new(size_bytes, memory_bytes)?;
+    // A plain file represents a device with sectors of 512 bytes, and zeroing a range of it takes no memory.
+    let four_k = (trial.sector_bytes != 512).then(|| scratch.attach_loop_device(trial.sector_bytes)).transpose()?;
+    let path = match &four_k {
+        Some(device) => device.path.clone(),
+        None => scratch.file().to_string_lossy().as_ref().into(),
+    };
+    let make = MakeFilesystem { device: path, ..trial.make.clone() };
+    let what = || format!("{format} for {device} cannot be created (trial in memory)");
+    if let Err(error) = mkfs::run_mkfs(&make, DEADLINE).context(Phase::Storage, what)? {
+        return match scratch.is_full() || is_timeout(&error) {
+            true => Ok(TrialOutcome::NoRoom),
+            false => Err(error).context(Phase::Storage, what),
+        };
+    }
+    mkfs::verify_uuid(&make).context(Phase::Storage, what)?;
+    drop(four_k);
+    if trial.mount.is_some() {
+        let device = scratch.attach_loop_device(trial.sector_bytes)?;
+        try_mount(trial, &scratch, &device.path)?;
+    }
+    Ok(TrialOutcome::Whole)
+}
+
+fn is_timeout(error: &CommandError) -> bool {
+    matches!(error.end, ProcessFailure::Deadline { .. })
+}
+
+fn try_mount(trial: &TryFilesystem, scratch: &ScratchDisk, from: &DevicePath) -> Result<()> {
+    let Some(options) = &trial.mount else { return Ok(()) };
+    let MakeFilesystem { device, format, .. } = &trial.make;
+    let mut mounts = MountStack::new(scratch.mount_point());
+    let (device_now, path, options) = (from.clone(), "/".to_owned(), options.clone());
+    let said = options.join(",");
+    let mounted = mounts.mount_filesystem(&MountFilesystem {
+        device: device_now,
+        path,
+        format: *format,
+        options,
+        others: Vec::new(),
+    });
+    mounted.and_then(|()| mounts.unmount_all()).map_err(|error| {
+        let with = if said.is_empty() { String::new() } else { format!(" with {said}") };
+        let what = format!("{format} for {device} cannot be mounted{with} (trial in memory)");
+        Error::with_source(Phase::Storage, what, error)
+    })
+}
+
+/// Returns the memory that a trial may use.
+fn trial_memory_bytes() -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    let kib = kib.ok_or_else(|| io::Error::other("/proc/meminfo does not contain MemAvailable"))?;
+    Ok((kib * 1024 / PART_OF_FREE).min(MOST_MEMORY_BYTES))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! With the real tools and the real kernel.
+
+use super::*;
+use std::path::Path;
+use std::time::Instant;
+
+const UUID: &str = "5b1f0f0e-36a1-4d0c-8f43-8a2f0f6f4c11";
+const MIB: u64 = 1 << 20;
+
+fn trial(format: FilesystemFormat, options: &str, mount: Option<&str>) -> TryFilesystem {
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let uuid = if format == FilesystemFormat::Vfat { "1A2B-3C4D" } else { UUID };
+    let make = MakeFilesystem {
+        device: "/dev/sdx2".into(),
+        format,
+        label: Some("data".to_owned()),
+        uuid: uuid.to_owned(),
+        createoptions: words(options),
+    };
+    TryFilesystem { make, size_bytes: 20 << 30, or_size_bytes: vec![], sector_bytes: 512, mount: mount.map(words) }
+}
+
+/// Mounts and loop devices that this process has made to try something.
+fn places() -> Vec<String> {
+    let ours = format!("/run/drophammer/scratch-{}-", std::process::id());
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mounts = mounts.split_whitespace().map(str::to_owned);
+    let loops = fs::read_dir("/sys/block").unwrap().flatten();
+    let backing = loops.filter_map(|entry| fs::read_to_string(entry.path().join("loop/backing_file")).ok());
+    mounts.chain(backing).filter(|place| place.starts_with(&ours)).collect()
+}
+
+/// Tests that run beside this one have such places too: theirs go away, and what is left behind stays.
+fn assert_nothing_left() {
+    let (mut left, began) = (places(), Instant::now());
+    while !left.is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{left:?}");
+        std::thread::sleep(Duration::from_millis(50));
+        let now = places();
+        left.retain(|place| now.contains(place));
+    }
+}
+
+/// One test, since what is left behind is looked for.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
+    use FilesystemFormat::{Btrfs, Ext3, Ext4, Swap, Tmpfs, Vfat, Xfs};
+    for (format, options, mount) in [
+        (Ext4, "-O ^metadata_csum -m 0", Some("noatime data=ordered")),
+        (Ext3, "-j -i 65536", None),
+        (Vfat, "-F 32", None),
+        (Swap, "-p 4096", None),
+        (Tmpfs, "", Some("size=50% mode=1777 nosuid")),
+    ] {
+        for sector_bytes in [512, 4096] {
+            let size_bytes = if format == Vfat { 500 * MIB } else { 20 << 30 };
+            let trial = TryFilesystem { sector_bytes, size_bytes, ..trial(format, options, mount) };
+            // A loop device over memory writes the zeros that a file need not: 454 MiB of the first one with large sectors.
+            let said = try_filesystem_within(&trial, 1024 * MIB)
+                .unwrap_or_else(|error| panic!("{format} {sector_bytes}: {error}"));
+            assert_eq!(said, None, "{format} {sector_bytes}");
+        }
+    }
+    for (format, options, mount, words) in [
+        (Ext4, "-O nosuch", Some(""), "ext4 for /dev/sdx2 cannot be created (trial in memory): `mkfs.ext4"),
+        (Ext4, "-O nosuch", None, "Invalid filesystem option set: nosuch"),
+        (Vfat, "-F 33", None, "vfat for /dev/sdx2 cannot be created (trial in memory)"),
+        (Vfat, "-s 3", None, "mkfs.vfat -s 3"),
+        (Xfs, "-m nosuch=1", None, "xfs for /dev/sdx2 cannot be created (trial in memory)"),
+        (Btrfs, "-O nosuch", None, "btrfs for /dev/sdx2 cannot be created (trial in memory)"),
+        (Swap, "-p 12345", None, "swap for /dev/sdx2 cannot be created (trial in memory)"),
+        (Ext4, "-b 1000", None, "mkfs.ext4 -b 1000"),
+        (Ext4, "", Some("nosuch=1"), "ext4 for /dev/sdx2 cannot be mounted with nosuch=1 (trial in memory)"),
+        (Xfs, "", Some("logbufs=99"), "xfs for /dev/sdx2 cannot be mounted with logbufs=99 (trial in memory)"),
+        (Tmpfs, "", Some("size=x"), "tmpfs for /dev/sdx2 cannot be mounted with size=x (trial in memory)"),
+    ] {
+        let error = try_filesystem_within(&trial(format, options, mount), 256 * MIB).unwrap_err().to_string();
+        assert!(error.contains(words), "{format} {options}: {error}");
+    }
+    // What only a disk with large sectors refuses.
+    let small_blocks = TryFilesystem { sector_bytes: 4096, ..trial(Ext4, "-b 1024", None) };
+    let error = try_filesystem_within(&small_blocks, 256 * MIB).unwrap_err().to_string();
+    assert!(error.contains("mkfs.ext4 -b 1024"), "{error}");
+    assert_nothing_left();
+}
+
+#[test]
+fn what_succeeds_in_one_size_is_not_refused_and_else_the_first_failure_tells() {
+    let tried = |good: &[u64], sizes: &[u64]| {
+        let asked = std::cell::RefCell::new(Vec::new());
+        let result = try_sizes(sizes.iter(), |size| {
+            asked.borrow_mut().push(*size);
+            let is_good = good.contains(size);
+            if is_good { Ok(Some(size.to_string())) } else { Err(Error::new(Phase::Storage, format!("not {size}"))) }
+        });
+        (result.map_err(|error| error.to_string()), asked.into_inner())
+    };
+    for (good, sizes, expected, asked) in [
+        (&[4][..], &[4, 9, 1][..], Ok(Some("4".to_owned())), &[4][..]),
+        (&[1, 9], &[4, 9, 1], Ok(Some("9".to_owned())), &[4, 9]),
+        (&[], &[4, 9, 1], Err("not 4".to_owned()), &[4, 9, 1]),
+        (&[], &[4], Err("not 4".to_owned()), &[4]),
+    ] {
+        assert_eq!(tried(good, sizes), (expected, asked.to_vec()));
+    }
+}
+
+/// `-b 10G` for an array of which nobody knows how large it will be.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn root_an_option_that_the_first_guess_is_too_small_for_is_not_refused() {
+    for (format, fits, wrong) in [
+        (FilesystemFormat::Btrfs, "-b 10G", "-O nosuch"),
+        (FilesystemFormat::Xfs, "-d size=10g", "-d size=30g"),
+        (FilesystemFormat::Ext4, "-N 30000000", "-b 1000"),
+        (FilesystemFormat::Vfat, "-F 16 -s 64", "-F 33"),
+    ] {
+        let guessed = |options| TryFilesystem { size_bytes: 4 << 30, ..trial(format, options, None) };
+        let others = vec![20 << 30, 16 << 30, 1 << 30, 256 << 20, 64 << 20];
+        let several = |options| TryFilesystem { or_size_bytes: others.clone(), ..guessed(options) };
+        assert!(try_filesystem_within(&guessed(fits), 1024 * MIB).is_err(), "{format} {fits}");
+        try_filesystem_within(&several(fits), 1024 * MIB).unwrap_or_else(|error| panic!("{format} {fits}: {error}"));
+        let error = try_filesystem_within(&several(wrong), 1024 * MIB).unwrap_err().to_string();
+        assert!(error.contains("cannot be created (trial in memory)"), "{format} {wrong}: {error}");
+    }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
+    // The log of so large an xfs is 2 GiB of zeros, which a tmpfs keeps.
+    let large = TryFilesystem { size_bytes: 8 << 40, ..trial(FilesystemFormat::Xfs, "-m reflink=0", None) };
+    let said = try_filesystem_within(&large, 96 * MIB).unwrap().unwrap();
+    assert!(
+        said.starts_with("xfs of /dev/sdx2 was not tried in full size: it takes more than 96 MiB of memory"),
+        "{said}"
+    );
+    // A wrong option is told from too little memory.
+    let wrong = TryFilesystem { size_bytes: 8 << 40, ..trial(FilesystemFormat::Xfs, "-m nosuch=1", None) };
+    assert!(try_filesystem_within(&wrong, 96 * MIB).unwrap_err().to_string().contains("cannot be created"));
+    assert!(trial_memory_bytes().unwrap() <= MOST_MEMORY_BYTES);
+    assert!(Path::new("/run/drophammer").exists());
+}
+
+/// mdadm's options are tried with its own words, and nothing of it stays.
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
+    use model::layout::RaidLevel::{self, Raid0, Raid1, Raid5, Raid6, Raid10};
+    crate::storage::vmdisks::assert_test_machine();
+    let trial = |level: RaidLevel, metadata: &str, members: &str, options: &str, sector_bytes| {
+        let devices = ArraySlot::parse_list(members.split(' '));
+        let size = |member: &ArraySlot| member.device().map_or(0, |_| 8 << 40);
+        TryArray {
+            member_bytes: devices.iter().map(size).collect(),
+            make: CreateArray {
+                device: "/dev/md/data".into(),
+                level,
+                metadata: metadata.to_owned(),
+                uuid: uuid::Uuid::from_u128(7),
+                devices,
+                spares: 0,
+                createoptions: options.split_whitespace().map(str::to_owned).collect(),
+            },
+            or_member_bytes: vec![],
+            sector_bytes,
+        }
+    };
+    // Of an array on arrays whose sizes were guessed too small.
+    let guessed = trial(Raid1, "1.2", "/dev/vda /dev/vdb", "--size=10G", 512);
+    let guessed = TryArray { member_bytes: vec![4 << 30; 2], ..guessed };
+    assert!(try_array(&guessed).is_err());
+    assert_eq!(try_array(&TryArray { or_member_bytes: vec![vec![20 << 30; 2]], ..guessed }).unwrap(), None);
+    for (level, metadata, members, options) in [
+        (Raid0, "1.2", "/dev/vda /dev/vdb", "--chunk=64"),
+        (Raid1, "1.0", "/dev/vda missing", "--bitmap=internal --write-mostly"),
+        (Raid5, "1.2", "/dev/vda /dev/vdb /dev/vdc", "--consistency-policy=ppl"),
+        (Raid6, "1.1", "/dev/vda /dev/vdb /dev/vdc /dev/vdd", "--assume-clean --bitmap=none"),
+        (Raid10, "1.2", "/dev/vda /dev/vdb", "--layout=f2"),
+    ] {
+        for sector_bytes in [512, 4096] {
+            let tried = try_array(&trial(level, metadata, members, options, sector_bytes));
+            let said = tried.unwrap_or_else(|error| panic!("{level} {options} {sector_bytes}: {error}"));
+            assert_eq!(said, None, "{level} {options} {sector_bytes}");
+        }
+    }
+    for (level, options, words) in [
+        (Raid1, "--no-such-option", "unrecognized option"),
+        (Raid5, "--chunk=3", "invalid chunk"),
+        (Raid10, "--layout=f7", "layout"),
+        (Raid1, "--size=20T", "device"),
+    ] {
+        let error = try_array(&trial(level, "1.2", "/dev/vda /dev/vdb", options, 512)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{level} for /dev/md/data cannot be created (trial in memory)")), "{error}");
+        assert!(error.contains(words), "{options}: {error}");
+    }
+    assert_nothing_left();
+    let running = fs::read_to_string("/proc/mdstat").unwrap();
+    assert!(!running.contains("active"), "{running}");
+}

@@ -1,0 +1,122 @@
+//! Wiping of signatures at the ends of a disk or partition, of boot code, and of the kernel's partitions.
+
+use super::erase::zeroing;
+use super::{block_device, device_users};
+use common::error::{Context, Error, Phase, Result};
+use model::device::DevicePath;
+use nix::errno::Errno;
+use plan::ByteRange;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+/// Size of the areas at both ends that contain signatures: superblocks, partition tables, RAID and LVM metadata.
+pub const END_BYTES: u64 = 1024 * 1024;
+
+/// Size of the boot code before disk signature and partition table in an MBR (UEFI specification 5.2.1).
+const BOOT_CODE_BYTES: usize = 440;
+
+/// Zeroes the first and last MiB of a disk or partition, so that its old content is no longer recognized.
+///
+/// # Errors
+/// The device is in use (the error lists the users), cannot be written, or returns other data than zeros (the error
+/// contains the offset).
+pub fn wipe_ends(device: &DevicePath) -> Result<()> {
+    let file = open_exclusive(device)?;
+    let size = block_device::read_size_bytes(&file).context(Phase::Storage, || format!("read the size of {device}"))?;
+    let length = END_BYTES.min(size);
+    let ends = [ByteRange { start: 0, length }, ByteRange { start: size - length, length }];
+    zeroing::zero_ranges(&file, device, size, &ends)
+}
+
+/// Zeroes the boot code that a BIOS would run from the disk's first sector, and preserves the partition table.
+///
+/// # Errors
+/// The disk is in use or cannot be written.
+pub fn wipe_boot_code(device: &DevicePath) -> Result<()> {
+    let disk = open_exclusive(device)?;
+    disk.write_all_at(&[0; BOOT_CODE_BYTES], 0)
+        .and_then(|()| disk.sync_data())
+        .context(Phase::Storage, || format!("wipe the boot code of {device}"))
+}
+
+/// Opens a device for writing if it is unused. With O_EXCL the kernel refuses a device that is mounted, used as swap
+/// or held, and a disk with such a partition (open(2), block/bdev.c).
+///
+/// # Errors
+/// The device is missing or in use.
+pub fn open_exclusive(device: &DevicePath) -> Result<File> {
+    let open = || {
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_EXCL).open(device);
+        opened.map_err(|error| block_device::to_errno(&error))
+    };
+    block_device::retry_while_busy(Errno::EBUSY, open).map_err(|error| {
+        let users = if error == Errno::EBUSY {
+            device_users::format_users(&device_users::list_device_users(device))
+        } else {
+            String::new()
+        };
+        Error::with_source(Phase::Storage, format!("open {device} for writing{users}"), error)
+    })
+}
+
+/// Unregisters old partitions from the kernel, since their nodes and caches must not outlive them.
+pub(super) fn unregister_partitions(disk: &File, device: &DevicePath) -> Result<()> {
+    for partition in block_device::read_partitions(device)? {
+        let delete = || block_device::delete_partition(disk, partition.number);
+        block_device::retry_while_busy(Errno::EBUSY, delete).map_err(|error| {
+            let node = partition.name.device_path();
+            let users = device_users::format_users(&device_users::list_device_users(&node));
+            Error::with_source(Phase::Storage, format!("unregister {node} from the kernel{users}"), error)
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::loopdev::TestLoopDevice;
+    use std::time::{Duration, Instant};
+
+    const MIB: u64 = 1024 * 1024;
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_the_boot_code_goes_and_the_table_stays() {
+        let disk = TestLoopDevice::new(16 * MIB, 512);
+        let file = OpenOptions::new().write(true).read(true).open(disk.path()).unwrap();
+        file.write_all_at(&[0xaa; 1024], 0).unwrap();
+        file.sync_all().unwrap();
+        wipe_boot_code(disk.path()).unwrap();
+        let image = std::fs::read(disk.image()).unwrap();
+        assert!(image[..440].iter().all(|byte| *byte == 0));
+        assert!(image[440..1024].iter().all(|byte| *byte == 0xaa));
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_a_disk_in_use_is_refused_and_its_user_named() {
+        let disk = TestLoopDevice::new(16 * MIB, 512);
+        crate::process::ToolCommand::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
+        let point = tempfile::tempdir().unwrap();
+        let mount = sys_mount::Mount::builder()
+            .fstype("ext4")
+            .mount_autodrop(disk.path(), point.path(), sys_mount::UnmountFlags::empty())
+            .unwrap();
+        let error = wipe_ends(disk.path()).unwrap_err().to_string();
+        assert!(error.contains(&format!("is mounted at {}", point.path().display())), "{error}");
+        drop(mount);
+        // An installer that another test runs meanwhile has a copy of this mount in its own namespace, until it ends.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while let Err(error) = wipe_ends(disk.path()) {
+            assert!(Instant::now() < deadline, "{error}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    #[test]
+    fn something_that_is_not_there_is_an_error() {
+        let error = wipe_ends(&"/dev/no-such-disk".into()).unwrap_err().to_string();
+        assert!(error.starts_with("open /dev/no-such-disk for writing: ENOENT: No such file"), "{error}");
+    }
+}

@@ -1,0 +1,122 @@
+//! Early write-back while the image is downloaded. With the kernel's defaults, a machine with much memory would cache
+//! the whole image and write it at the end.
+
+use common::error::{Context, Phase, Result};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Amount of dirty data from which the kernel writes in the background (`vm.dirty_background_bytes`).
+const BEGIN_BYTES: u64 = 64 << 20;
+
+/// Amount of dirty data from which writers are blocked (`vm.dirty_bytes`).
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Minimum pause between two rounds of [`PeriodicWriteback`].
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Applies the limits to the whole machine: only for the ramdisk, which owns the kernel. A failure only costs time.
+pub fn limit_dirty_memory(memory_bytes: u64) {
+    let (begin, most) = compute_limits(memory_bytes);
+    if let Err(error) = write_limits(Path::new("/proc/sys/vm"), begin, most) {
+        tracing::warn!("cannot start write-back early: {error}");
+    }
+}
+
+/// Returns both limits: when writing starts, and when writers are blocked, at most a quarter of the memory.
+fn compute_limits(memory_bytes: u64) -> (u64, u64) {
+    let most = (memory_bytes / 4).min(MOST_BYTES);
+    (BEGIN_BYTES.min(most / 2), most)
+}
+
+fn write_limits(vm: &Path, begin: u64, most: u64) -> Result<()> {
+    // In this order, because the kernel requires the first one to be smaller.
+    for (name, bytes) in [("dirty_background_bytes", begin), ("dirty_bytes", most)] {
+        let file = vm.join(name);
+        fs::write(&file, bytes.to_string())
+            .context(Phase::Storage, || format!("write {bytes} to {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Periodic write-back of filesystems, for machines whose kernel settings must not be changed.
+pub struct PeriodicWriteback {
+    stop: mpsc::Sender<()>,
+    thread: JoinHandle<Result<()>>,
+    points: Vec<PathBuf>,
+}
+
+impl PeriodicWriteback {
+    /// Starts the thread. `points` are directories, one of each filesystem.
+    pub fn start(points: Vec<PathBuf>) -> PeriodicWriteback {
+        let (stop, stopped) = mpsc::channel();
+        let often = points.clone();
+        let thread = thread::spawn(move || {
+            let mut pause = PAUSE;
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let began = Instant::now();
+                sync_filesystems(&often)?;
+                // Processes that create files are blocked while the journal is written, so limit that to a third of
+                // the time.
+                pause = PAUSE.max(2 * began.elapsed());
+            }
+            Ok(())
+        });
+        PeriodicWriteback { stop, thread, points }
+    }
+
+    /// Stops the thread and writes back a last time.
+    ///
+    /// # Errors
+    /// Data could not be written, in this or in an earlier round: the kernel reports each error once.
+    pub fn finish(self) -> Result<()> {
+        // The thread has already ended after an error.
+        let _ = self.stop.send(());
+        let earlier = self.thread.join().unwrap_or(Ok(()));
+        earlier.and(sync_filesystems(&self.points))
+    }
+}
+
+fn sync_filesystems(points: &[PathBuf]) -> Result<()> {
+    points.iter().try_for_each(|point| {
+        let what = || format!("write back the filesystem at {}", point.display());
+        let directory = File::open(point).context(Phase::Storage, what)?;
+        nix::unistd::syncfs(&directory).context(Phase::Storage, what)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_machines_keep_less_in_memory() {
+        const MIB: u64 = 1 << 20;
+        let cases =
+            [(256 << 30, (64 * MIB, 1024 * MIB)), (512 * MIB, (64 * MIB, 128 * MIB)), (64 * MIB, (8 * MIB, 16 * MIB))];
+        for (memory, expected) in cases {
+            assert_eq!(compute_limits(memory), expected);
+        }
+    }
+
+    #[test]
+    fn both_are_set_and_a_failure_names_the_file() {
+        let vm = tempfile::tempdir().unwrap();
+        write_limits(vm.path(), 1, 2).unwrap();
+        assert_eq!(fs::read_to_string(vm.path().join("dirty_background_bytes")).unwrap(), "1");
+        assert_eq!(fs::read_to_string(vm.path().join("dirty_bytes")).unwrap(), "2");
+        let error = write_limits(&vm.path().join("none"), 1, 2).unwrap_err().to_string();
+        assert!(error.contains("write 1 to") && error.contains("none/dirty_background_bytes"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_written_back_is_an_error_at_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        PeriodicWriteback::start(vec![directory.path().to_owned()]).finish().unwrap();
+        let missing = directory.path().join("missing");
+        let error = PeriodicWriteback::start(vec![missing]).finish().unwrap_err().to_string();
+        assert!(error.contains("write back the filesystem at") && error.contains("missing"), "{error}");
+    }
+}

@@ -1,0 +1,59 @@
+//! Runs the `verify` program of an OS definition, which rejects invalid parameters before anything is erased. It runs
+//! in a sandbox with the definition alone: no disks, no network, nothing writable (`process::sandbox`).
+
+pub mod worker;
+
+use crate::process::{CommandError, ProcessFailure, ToolCommand};
+use model::os_definition::SelectedDefinition;
+use std::time::Duration;
+
+/// Argument with which this program is called to become the sandboxed process.
+pub const WORKER: &str = "verify-worker";
+
+/// Path of this program, valid even if its file has been replaced since.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// Result of running `verify`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VerifyVerdict {
+    Good,
+    /// The error output of `verify`.
+    Refused(String),
+    /// `verify` could not be run, for this reason.
+    NotRun(String),
+}
+
+/// Runs `verify` until it exits or the deadline passes.
+pub fn run_verify(chosen: &SelectedDefinition, deadline: Duration) -> VerifyVerdict {
+    if !chosen.has_verify() {
+        return VerifyVerdict::Good;
+    }
+    let files = match serde_json::to_vec(&chosen.files) {
+        Ok(files) => files,
+        Err(error) => return VerifyVerdict::NotRun(error.to_string()),
+    };
+    let command =
+        ToolCommand::new(PROGRAM).args([WORKER]).only_env(chosen.verify_environment()).input(files).deadline(deadline);
+    command.run().map_or_else(|error| judge_error(&error), |_| VerifyVerdict::Good)
+}
+
+fn judge_error(error: &CommandError) -> VerifyVerdict {
+    let said = error.tail.join(" | ");
+    let saying = if said.is_empty() { ", without output".to_owned() } else { format!(", saying: {said}") };
+    match &error.end {
+        ProcessFailure::NotStarted(error) => VerifyVerdict::NotRun(error.to_string()),
+        ProcessFailure::Exited(worker::NOT_RUN) if said.contains(worker::TROUBLE) => {
+            VerifyVerdict::NotRun(said.rsplit(worker::TROUBLE).next().unwrap_or_default().to_owned())
+        }
+        ProcessFailure::Exited(code) => VerifyVerdict::Refused(format!("it exited with {code}{saying}")),
+        ProcessFailure::Killed(signal) => VerifyVerdict::Refused(format!("it was killed by signal {signal}{saying}")),
+        ProcessFailure::Deadline { limit, .. } => {
+            VerifyVerdict::Refused(format!("it did not end within {} s and was killed{saying}", limit.as_secs_f32()))
+        }
+        // The output is not read completely.
+        ProcessFailure::NotWhole(_) => VerifyVerdict::Good,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,40 @@
+//! Process that enters the sandbox and executes `verify`.
+
+use crate::process::sandbox::{self, SandboxFile};
+use model::os_definition::DefinitionFiles;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{self, Command, Stdio};
+
+/// Directory of the definition in the sandbox.
+const FOLDER: &str = "/definition";
+
+/// Exit code if `verify` could not be started.
+pub const NOT_RUN: i32 = 125;
+/// Prefix of the error message in that case.
+pub const TROUBLE: &str = "no sandbox: ";
+
+/// Enters the sandbox and executes the `verify` of the definition whose files are on standard input. The environment is
+/// preserved.
+pub fn run_verify_worker() -> ! {
+    let Err(error) = enter_and_exec();
+    eprintln!("{TROUBLE}{error}");
+    process::exit(NOT_RUN)
+}
+
+fn enter_and_exec() -> io::Result<std::convert::Infallible> {
+    let mut text = Vec::new();
+    io::stdin().read_to_end(&mut text)?;
+    let files: DefinitionFiles = serde_json::from_slice(&text)?;
+    let seen = files.iter().map(|(path, file)| SandboxFile {
+        path: Path::new(FOLDER).join(path),
+        executable: file.executable,
+        content: file.text.as_bytes(),
+    });
+    sandbox::enter_sandbox(&seen.collect::<Vec<_>>())?;
+    let program = Path::new(FOLDER).join("verify");
+    let error = Command::new(&program).arg("parameters").current_dir(FOLDER).stdin(Stdio::null()).exec();
+    let first = files.get("verify").and_then(|file| file.text.lines().next()).unwrap_or_default();
+    Err(io::Error::other(format!("cannot start verify, whose first line is {first:?}: {error}")))
+}

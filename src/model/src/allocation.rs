@@ -1,0 +1,378 @@
+//! Allocations: the image, layout and settings that the control plane assigns to a machine. Only this module knows their wire format.
+//!
+//! The format is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields to the allocation:
+//! `order`, `installed`, `erase`, `steps`, `begun_on`, `attempt_record`, `unremembered`, `former_machines`, `definition`, `finish`,
+//! `network`, `kernel_arguments`, `boot_order`, `volumes`, `prepared_volumes`, `disk_key`, `separate_secrets`, `give_up`, `approved`,
+//! `blank_only`, `moving`, `fencing`; and to its image: `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+
+mod secrets;
+
+pub use secrets::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
+
+mod order_number;
+
+pub use order_number::OrderNumber;
+
+use crate::boot_contents::BootContents;
+use crate::deploy_steps::{EraseMode, TemplateStep};
+use crate::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk, RecordedVolume};
+use crate::k8s_volume::{self, K8sVolume};
+use crate::layout::{self, ParsedLayout};
+use crate::migration::{self, MigrationAnswer, MigrationOffer, MigrationStatus};
+use crate::os_definition::SelectedDefinition;
+use crate::registry_auth::{PullSecret, SecretText};
+use common::diagnostic::Diagnostic;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Machine as returned by `GET /v1/machine/{id}`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", schemars(rename = "Machine"))]
+pub struct AssignedMachine {
+    /// UUID of the machine's firmware.
+    pub id: String,
+    #[serde(default)]
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<IdReference>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<Allocation>,
+    /// Latest migration in which the machine takes part, including a finished one. drophammer extension.
+    #[serde(default, rename = "move", skip_serializing_if = "Option::is_none")]
+    pub newest_move: Option<MigrationStatus>,
+}
+
+impl AssignedMachine {
+    /// Returns the state of the migration with that id, according to this response.
+    pub fn migration_status(&self, order: &str) -> MigrationAnswer<'_> {
+        let part = self.allocation.as_ref().and_then(|allocation| allocation.moving.as_ref());
+        migration::interpret_answer(order, part, self.newest_move.as_ref())
+    }
+}
+
+/// Reference to an object by its id, as metal-api writes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct IdReference {
+    pub id: String,
+}
+
+/// Desired state of the machine: its image, layout and settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct Allocation {
+    /// Id of the allocation. The install marker on the disks records it, so that an installed machine is not installed again.
+    #[serde(rename = "allocationuuid")]
+    pub id: String,
+    #[serde(default)]
+    pub created: String,
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub project: String,
+    pub hostname: String,
+    /// `machine` or `firewall`.
+    #[serde(default)]
+    pub role: String,
+    pub image: AllocatedImage,
+    /// Layout as the control plane spells it; see [`Allocation::parse_layout`].
+    #[cfg_attr(feature = "schema", schemars(with = "crate::layout::Layout", description = "Desired disk layout."))]
+    pub filesystemlayout: Value,
+    /// Passed on unchanged to the image's installer, as are `dns_servers`, `ntp_servers`, `firewall_rules` and `vpn`.
+    #[serde(default)]
+    pub networks: Value,
+    /// Network configuration of the installed system, in version 2 of netplan's format. drophammer extension.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub network: Value,
+    #[serde(default)]
+    pub ssh_pub_keys: Vec<String>,
+    /// Base64. Text that is not valid base64 is used as plain text, as metal-stack does.
+    #[serde(default)]
+    pub user_data: String,
+    #[serde(default)]
+    pub console_password: String,
+    #[serde(default)]
+    pub dns_servers: Value,
+    #[serde(default)]
+    pub ntp_servers: Value,
+    #[serde(default)]
+    pub firewall_rules: Value,
+    #[serde(default)]
+    pub vpn: Value,
+    /// OS definition that the image belongs to, with its parameters. drophammer extension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<SelectedDefinition>,
+    /// Component that makes the image bootable on this machine; overrides `finish` of the image. drophammer extension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish: Option<FinisherChoice>,
+    /// Additional arguments for the installed kernel. drophammer extension.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel_arguments: Vec<String>,
+    /// Position of the installed system in the boot order of an EFI firmware. drophammer extension.
+    #[serde(default)]
+    pub boot_order: BootOrder,
+    /// Kubernetes volumes that are prepared on the machine, with their storage classes; see [`Allocation::parse_volumes`]. drophammer extension.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub volumes: Value,
+    /// Kubernetes volumes that the control plane lists as `Available`; `None` if the control plane does not list volumes. drophammer
+    /// extension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared_volumes: Option<Vec<RecordedVolume>>,
+    /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
+    #[serde(default, skip_serializing_if = "SecretText::is_empty")]
+    pub disk_key: SecretText,
+    /// True if a disk key exists but is omitted here: in documents for operators, and in a boot after the point of no return.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disk_key_withheld: bool,
+    /// Fields that the control plane releases separately, when the installation needs them. drophammer extension.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub separate_secrets: Vec<SecretField>,
+    /// Key of the encrypted filesystems with `key: file`, read from the ramdisk. Never transmitted.
+    #[serde(skip)]
+    pub file_key: SecretText,
+    /// Key of the encrypted filesystems with `key: prompt`, typed at the console. Never transmitted.
+    #[serde(skip)]
+    pub prompt_key: SecretText,
+    /// Reinstalls the image and preserves the disks with `wipeonreinstall: false`.
+    #[serde(default)]
+    pub reinstall: bool,
+    /// True if an installation preserves the disks with `wipeonreinstall: false` if they contain this machine's previous data. Never
+    /// transmitted.
+    #[serde(skip)]
+    pub keeps: bool,
+    /// Order that requested the reinstall. drophammer extension, as is `installed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<OrderedReinstall>,
+    /// Fencing token of this order, first installation or migration. The install marker records it. drophammer extension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing: Option<FencingToken>,
+    /// Install marker of the last finished installation, as stored by the control plane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub installed: Option<InstallMarker>,
+    /// Method by which disks are erased before they are recreated. drophammer extension.
+    #[serde(default)]
+    pub erase: EraseMode,
+    /// Complete list of the steps to run, if a template changes the steps of the installation: a step that is not listed does not run.
+    /// drophammer extension.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<TemplateStep>,
+    /// Disks that the first installation may erase although they cannot be read or identified: by serial number, WWN or path in
+    /// `/dev/disk/by-path`. For a reinstall, the order lists them. drophammer extension.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub give_up: Vec<String>,
+    /// True if a finished installation was reported, by the machine or by the operator (`drophammer machine adopt`).
+    #[serde(default)]
+    pub succeeded: bool,
+    /// Disks of an unfinished first installation that has passed the point of no return. It may continue only on these disks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub begun_on: Vec<RecordedDisk>,
+    /// Record of the last attempt at that installation. Only the install marker of that attempt proves that the installation was finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_record: Option<AttemptRecord>,
+    /// True if the control plane may have lost the record of an installation on this machine. Then a disk that the layout does not identify
+    /// by serial number or WWN is erased only if it is blank or listed in `give_up`. drophammer extension.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unremembered: bool,
+    /// Ids that this machine had before it was renamed. An install marker with one of these ids belongs to this machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former_machines: Vec<String>,
+    /// Plan that the operator has approved; any other plan is refused. drophammer extension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<ApprovedPlan>,
+    /// Reason why this may not be the machine that its file describes; only blank disks are erased then. drophammer extension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blank_only: Option<String>,
+    /// Role of this machine in a migration, which takes precedence over everything else. drophammer extension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<MigrationOffer>,
+}
+
+/// Approved verdicts of a plan ([`plan::ApprovalSummary`]) and the hash of their canonical form.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct ApprovedPlan {
+    /// `sha256:HEX`.
+    pub sha256: String,
+    pub verdicts: Value,
+}
+
+/// Reinstall that an operator has ordered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct OrderedReinstall {
+    pub id: String,
+    /// Number of this attempt, from 1 to `attempts`.
+    pub attempt: u32,
+    pub attempts: u32,
+    /// True if an earlier attempt has reported that it passed the point of no return. The install marker may be gone already.
+    #[serde(default)]
+    pub begun: bool,
+    /// True if the operator confirms that the disk with the install marker was replaced.
+    #[serde(default)]
+    pub without_marker: bool,
+    /// True if the operator confirms that `wipeonreinstall` of the layout differs from the recorded value; the layout applies.
+    #[serde(default)]
+    pub change_promise: bool,
+    /// Disks whose data may be erased, by serial number, WWN or path in `/dev/disk/by-path`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub give_up: Vec<String>,
+    /// Replaces the installation on the disks even if it is newer than the order or unknown to the control plane.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replace_newer: bool,
+    /// True if the operator has placed or confirmed this order since the control plane's database was last restored from a backup.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirmed: bool,
+    /// Disks of the last attempt that passed the point of no return.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<RecordedDisk>,
+    /// Record of that attempt. Only the install marker of that attempt proves that the order was carried out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_record: Option<AttemptRecord>,
+}
+
+/// Operating system image and its location.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", schemars(rename = "Image"))]
+pub struct AllocatedImage {
+    /// `debian-12.0.20261101`.
+    pub id: String,
+    #[serde(default)]
+    pub name: String,
+    /// `http://`, `https://`, `file:///PATH` or `oci://HOST/REPOSITORY:TAG`.
+    pub url: String,
+    /// Alternative URLs of the same file, in the order in which they are tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<String>,
+    /// `sha256:HEX` or `sha512:HEX` of the file at `url`; for an image in a registry, of its manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Credentials for the registries of `url` and `mirrors`, one for each registry that requires a password.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pull_secrets: Vec<PullSecret>,
+    /// Component that makes the image bootable on a machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish: Option<FinisherChoice>,
+    /// Facts about the image's tree that its manifest lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contents: Option<BootContents>,
+}
+
+/// Component that makes the unpacked image bootable: boot loader, users, network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum FinisherChoice {
+    /// The image's installer if it has one; otherwise drophammer.
+    #[default]
+    Auto,
+    /// The image's installer; without one, the installation fails.
+    Image,
+    /// drophammer, even if the image has an installer.
+    Builtin,
+    /// No component: the image boots as it is.
+    None,
+}
+
+/// Position of the installed system in the boot order of an EFI firmware.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum BootOrder {
+    /// After the network, so that a reinstall needs no intervention at the machine.
+    #[default]
+    Pxe,
+    /// First.
+    Disk,
+    /// The boot order is not changed.
+    Keep,
+}
+
+impl Allocation {
+    /// Parses the layout.
+    ///
+    /// # Errors
+    /// All problems of the layout, each with its path in the document.
+    pub fn parse_layout(&self) -> Result<ParsedLayout, Vec<Diagnostic>> {
+        layout::read_json(&self.filesystemlayout)
+    }
+
+    /// Parses the list of Kubernetes volumes.
+    ///
+    /// # Errors
+    /// All problems of the list, each with its path in the document.
+    pub fn parse_volumes(&self) -> Result<Vec<K8sVolume>, Vec<Diagnostic>> {
+        k8s_volume::parse_volumes(&self.volumes)
+    }
+
+    /// Id of the order; `None` for a first installation.
+    pub fn order_id(&self) -> Option<&str> {
+        self.order.as_ref().map(|order| order.id.as_str()).filter(|id| !id.is_empty())
+    }
+    /// Returns `finish` of the allocation if set; otherwise that of the image.
+    pub fn finisher(&self) -> FinisherChoice {
+        self.finish.or(self.image.finish).unwrap_or_default()
+    }
+}
+
+/// Returns the reason why a word cannot be an argument of the installed kernel. Only characters that no boot loader treats as special are
+/// allowed.
+pub fn find_argument_error(word: &str) -> Option<&'static str> {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"'\\$`;&|<>(){}".contains(&byte);
+    match word {
+        "" => Some("a kernel argument must not be empty"),
+        _ if !word.bytes().all(is_plain) => Some(
+            "a kernel argument must be a single word of letters, digits and characters such as - _ . , : = / @ + %",
+        ),
+        _ if word.starts_with("root=") => Some("root= is set from the layout: remove it"),
+        _ => None,
+    }
+}
+
+/// Returns the reason why a name is not a valid hostname (RFC 1123; Linux allows 64 bytes).
+pub fn find_hostname_error(name: &str) -> Option<&'static str> {
+    let is_label = |label: &str| {
+        let is_word = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        is_word && !label.is_empty() && label.len() <= 63 && !label.starts_with('-') && !label.ends_with('-')
+    };
+    match name {
+        _ if name.len() > 64 => Some("a hostname must not have more than 64 characters"),
+        _ if !name.split('.').all(is_label) => Some("a hostname consists of letters, digits, hyphens and dots"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allocation_goes_before_its_image() {
+        let both = |allocation: Option<FinisherChoice>, image: Option<FinisherChoice>| {
+            let image = AllocatedImage { finish: image, ..AllocatedImage::default() };
+            Allocation { finish: allocation, image, ..Allocation::default() }.finisher()
+        };
+        assert_eq!(both(None, None), FinisherChoice::Auto);
+        assert_eq!(both(None, Some(FinisherChoice::None)), FinisherChoice::None);
+        assert_eq!(both(Some(FinisherChoice::Builtin), Some(FinisherChoice::None)), FinisherChoice::Builtin);
+        assert_eq!(both(Some(FinisherChoice::Auto), Some(FinisherChoice::None)), FinisherChoice::Auto);
+    }
+
+    #[test]
+    fn arguments_and_names_are_plain_words() {
+        for good in ["quiet", "nvme_core.io_timeout=300", "ip=dhcp", "module_blacklist=a,b", "hugepages=1G:4"] {
+            assert_eq!(find_argument_error(good), None, "{good}");
+        }
+        for bad in ["", "a b", "a\nb", "a=\"b\"", "$x", "a;b", "root=/dev/sda1", "ä"] {
+            assert!(find_argument_error(bad).is_some(), "{bad}");
+        }
+        for good in ["a", "web-1", "web-1.example.org", "7"] {
+            assert_eq!(find_hostname_error(good), None, "{good}");
+        }
+        let long = "a".repeat(65);
+        for bad in ["", "a b", "-a", "a-", "a..b", "a_b", "web\n1", &long] {
+            assert!(find_hostname_error(bad).is_some(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Steps, which operators and conductors name: `interface.step` with a priority and arguments. No I/O.
+//!
+//! The phases inside of a step are stages; `plan` assigns stages to steps.
+
+mod catalogue;
+mod ironic_steps;
+mod merge;
+pub mod template;
+pub mod traits;
+
+pub use catalogue::{CATALOGUE, CatalogueStep, MAKE_THE_LAYOUT, StepArgument, StepKind, core_steps};
+pub use ironic_steps::{OFFERED, OfferedStep, steps_for_kind};
+pub use merge::{PlannedStep, StepProblem, TemplateStep, merge_templates};
+
+use serde::{Deserialize, Serialize};
+
+/// Thoroughness of erasing a disk before it is recreated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum EraseMode {
+    /// Methods that take seconds: destroying keys, discard. At least all locations of signatures are zeroed.
+    #[default]
+    Quick,
+    /// Makes old contents unrecoverable, or fails the installation.
+    Secure,
+    /// Zeroes only the locations of signatures.
+    None,
+}
+
+/// Steps of a run, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepList {
+    list: Vec<PlannedStep>,
+    /// Problems of a received list, which cannot be run.
+    wrong: Vec<String>,
+}
+
+impl Default for StepList {
+    /// Returns the steps without templates.
+    fn default() -> StepList {
+        StepList::from(merge::default_steps(&CATALOGUE))
+    }
+}
+
+impl StepList {
+    /// Returns the default steps with this thoroughness.
+    pub fn with_erase_mode(erase: EraseMode) -> StepList {
+        let mut steps = StepList::default();
+        for step in steps.list.iter_mut().filter(|step| step.entry.name == "deploy.apply_layout") {
+            step.arguments.insert("erase".to_owned(), serde_json::json!(erase));
+        }
+        steps
+    }
+
+    /// Parses the complete list that a control plane has merged. Steps that are not listed do not run.
+    pub fn from_received(list: &[TemplateStep]) -> StepList {
+        let mut steps = StepList { list: Vec::new(), wrong: Vec::new() };
+        for wanted in list {
+            match merge::parse_step(&CATALOGUE, wanted) {
+                Ok(step) => steps.list.push(step),
+                Err(why) => steps.wrong.extend(why.into_iter().map(|(_, message)| message)),
+            }
+        }
+        steps
+    }
+
+    /// Returns all problems of the received list, which prevent the run.
+    pub fn problems(&self) -> &[String] {
+        &self.wrong
+    }
+
+    /// Returns the steps in order.
+    pub fn list(&self) -> &[PlannedStep] {
+        &self.list
+    }
+
+    /// Returns whether a step is listed.
+    pub fn includes_step(&self, name: &str) -> bool {
+        self.list.iter().any(|step| step.entry.name == name)
+    }
+
+    /// Returns how thoroughly disks are erased.
+    pub fn erase_mode(&self) -> EraseMode {
+        let values = self.list.iter().filter_map(|step| step.arguments.get("erase"));
+        // Invalid values were rejected before.
+        values.filter_map(|value| EraseMode::deserialize(value).ok()).next_back().unwrap_or_default()
+    }
+}
+
+impl From<Vec<PlannedStep>> for StepList {
+    fn from(steps: Vec<PlannedStep>) -> StepList {
+        StepList { list: steps, wrong: Vec::new() }
+    }
+}

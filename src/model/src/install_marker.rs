@@ -1,0 +1,219 @@
+//! Install markers: records of finished installations, stored in `/etc/metal` and by the control plane.
+//!
+//! The marker prevents an installed machine from being treated as an empty one. It also lets a reinstall find its disks again, whatever the
+//! kernel calls them now.
+
+pub mod attempt;
+mod fencing_token;
+
+pub use attempt::{AttemptRecord, AttemptSecret};
+pub use fencing_token::FencingToken;
+
+use crate::device::identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
+pub mod lineage;
+
+use serde::{Deserialize, Serialize};
+
+/// Path of the marker on the root filesystem.
+pub const PATH: &str = "/etc/metal/drophammer.json";
+
+/// Record of a finished installation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct InstallMarker {
+    /// Id of the machine.
+    pub machine: String,
+    /// Id of the allocation.
+    pub allocation: String,
+    /// Project that the machine belonged to, if the control plane reported one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub project: String,
+    /// Id of the reinstall order; empty for the first installation.
+    #[serde(default, with = "common::serde_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub order: Option<String>,
+    /// Fencing token of this installation; `None` in older markers, or if the control plane issues no tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing: Option<FencingToken>,
+    /// Secret of the attempt that has written this marker; `None` in older markers. See [`attempt`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<AttemptSecret>,
+    /// Id of the image.
+    pub image: String,
+    /// Id of the layout.
+    pub layout: String,
+    /// `sha256:HEX` of the layout in its canonical form; empty in older markers.
+    #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub layout_digest: Option<String>,
+    /// RFC 3339, UTC, from the clock of the machine: for display only. [`lineage`] orders installations.
+    #[serde(default)]
+    pub time: String,
+    /// Disks that the layout lists.
+    #[serde(default)]
+    pub disks: Vec<RecordedDisk>,
+    /// `sha256:HEX` of the certificate of the machine that sent this installation in a migration. If that machine has booted since, its own
+    /// system may contain newer data.
+    #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub received_from: Option<String>,
+    /// Digests of the installations that this one replaced, latest first; empty in markers of earlier versions. See [`lineage`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub supersedes: Vec<String>,
+    /// Kubernetes volumes that this installation or an earlier one has prepared; `None` in older markers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<Vec<RecordedVolume>>,
+}
+
+/// Kubernetes volume that an installation has prepared. It is not prepared a second time while its data may exist.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct RecordedVolume {
+    /// `metadata.uid` of the Kubernetes resource.
+    pub uid: String,
+    #[serde(default)]
+    pub name: String,
+    /// Persistent path: `/dev/disk/by-uuid/…`; empty if unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub path: String,
+    /// Device on which the volume was prepared, by its name at that time: `/dev/sdc`; empty if unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub device: String,
+    /// Disks below that device; empty if unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<RecordedDisk>,
+}
+
+/// Disk as it was when the machine was installed: identity, size and contents.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct RecordedDisk {
+    /// Device path as the layout spells it.
+    pub device: String,
+    /// Serial number; empty if the disk reports none. The same applies to `wwn`.
+    #[serde(default)]
+    pub serial: String,
+    #[serde(default)]
+    pub wwn: String,
+    pub size_bytes: u64,
+    /// Logical sector size in bytes; 0 if not recorded.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sector_bytes: u32,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub model: String,
+    /// `/dev/disk/by-path/…`: the slot that the disk occupied.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by_path: String,
+    /// Disk GUID of the GPT; empty if there is none. Every partition table that an installation writes has a new GUID.
+    #[serde(default, with = "common::serde_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub guid: Option<String>,
+    /// Disk GUID before the attempt began. If that attempt was interrupted, the disk may still have it.
+    #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub guid_before: Option<String>,
+    /// True if a reinstall may wipe the disk; `None` in older markers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promise: Option<WipePolicy>,
+    /// Objects that the attempt was about to create on this preserved disk. Empty in the marker of a finished installation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub making: Vec<PendingCreation>,
+}
+
+impl RecordedDisk {
+    /// Returns the serial number in its comparable form; `None` if it is missing or a placeholder.
+    pub fn comparable_serial(&self) -> Option<String> {
+        comparable_serial(&self.serial)
+    }
+
+    /// Returns the world wide name in its comparable form; `None` if it is missing or a placeholder.
+    pub fn comparable_wwn(&self) -> Option<String> {
+        comparable_wwn(&self.wwn)
+    }
+
+    /// Returns whether serial number, world wide name or size prove that these are different disks.
+    pub fn is_different_disk(&self, other: &RecordedDisk) -> bool {
+        is_same_serial(&self.serial, &other.serial) == Some(false)
+            || is_same_wwn(&self.wwn, &other.wwn) == Some(false)
+            || self.size_bytes != other.size_bytes
+    }
+
+    /// Returns the identifiers that prove that both are the same disk, for display; `None` if none does. The contents of the disk are not
+    /// compared.
+    pub fn explain_same_disk(&self, other: &RecordedDisk) -> Option<String> {
+        if is_same_wwn(&self.wwn, &other.wwn) == Some(true) {
+            return Some(format!("wwn {}", self.wwn));
+        }
+        let is_same = is_same_serial(&self.serial, &other.serial) == Some(true);
+        let same = is_same && self.model == other.model && self.size_bytes == other.size_bytes;
+        same.then(|| format!("serial number {}, model and size", self.serial))
+    }
+}
+
+/// Object created on a disk whose other contents are preserved.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct PendingCreation {
+    /// Device on which it is created: `disk`, `partition GUID`, `array UUID`, `volume GROUP-UUID NAME`.
+    pub on: String,
+    /// UUID of the filesystem; empty if the whole disk is recreated.
+    #[serde(default, with = "common::serde_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub uuid: Option<String>,
+    /// True if the device was empty when the attempt started: blank, nonexistent, or left unfinished by the previous attempt. Older records
+    /// lack this field and prove nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_empty: bool,
+    /// UUIDs, GUIDs and LVM names of all objects that the attempt creates; only for a disk that is recreated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contents: Vec<String>,
+}
+
+impl PendingCreation {
+    /// Returns the record of a filesystem that is created on an empty device.
+    pub fn for_filesystem(on: String, uuid: String) -> PendingCreation {
+        PendingCreation { on, uuid: Some(uuid), was_empty: true, contents: Vec::new() }
+    }
+}
+
+/// Effect of a reinstall on the data of a disk, as the layout declares it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum WipePolicy {
+    /// `wipeonreinstall: true`.
+    Wiped,
+    /// `wipeonreinstall: false`.
+    Kept,
+}
+
+impl std::fmt::Display for WipePolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            WipePolicy::Wiped => "wiped",
+            WipePolicy::Kept => "kept",
+        })
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_from_before_volumes_were_recorded_loads() {
+        let old = r#"{"machine": "m", "allocation": "a", "order": "", "image": "i", "layout": "l", "disks": []}"#;
+        let marker: InstallMarker = serde_json::from_str(old).unwrap();
+        assert_eq!(marker.volumes, None);
+        let uid = "9474cda7-0dbe-40fc-9842-3cb0404a7201";
+        let new = old.replace("\"disks\"", &format!("\"volumes\": [{{\"uid\": \"{uid}\"}}], \"disks\""));
+        let marker: InstallMarker = serde_json::from_str(&new).unwrap();
+        assert_eq!(marker.volumes, Some(vec![RecordedVolume { uid: uid.to_owned(), ..RecordedVolume::default() }]));
+        assert_eq!(serde_json::from_str::<InstallMarker>(&serde_json::to_string(&marker).unwrap()).unwrap(), marker);
+    }
+}

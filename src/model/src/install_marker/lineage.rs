@@ -1,0 +1,133 @@
+//! Order of installations, established without clocks.
+//!
+//! The clock of a machine without a battery starts in the past, and clocks of different machines disagree. A marker therefore lists the
+//! digests of the installations that it replaced. One installation is newer than another only if its marker lists the other one. Markers of
+//! earlier versions list nothing, so such an installation is never newer than another.
+
+use super::InstallMarker;
+use sha2::{Digest, Sha256};
+
+/// Maximum length of [`InstallMarker::supersedes`]. The oldest entries are dropped; a dropped installation counts as unrelated.
+const MAXIMUM_SUPERSEDED: usize = 32;
+
+impl InstallMarker {
+    /// Returns the digest that identifies the installation, `sha256:HEX`. It excludes the owner, which `drophammer.keep` changes, and the
+    /// list of replaced installations, which earlier versions drop.
+    pub fn digest(&self) -> String {
+        let (allocation, project, supersedes) = (String::new(), String::new(), Vec::new());
+        let identity = InstallMarker { allocation, project, supersedes, ..self.clone() };
+        let text = serde_json::to_vec(&identity).unwrap_or_default();
+        let hex: Vec<String> = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("sha256:{}", hex.concat())
+    }
+
+    /// Returns whether this installation replaced the other one.
+    pub fn has_superseded(&self, other: &InstallMarker) -> bool {
+        self.supersedes.contains(&other.digest())
+    }
+}
+
+/// Returns the index of the newest installation: the one that replaced all others; `None` if there are no markers or their order is not
+/// proven. Copies of one marker, as on both halves of a mirror, count as one.
+pub fn find_newest(markers: &[&InstallMarker]) -> Option<usize> {
+    let digests: Vec<String> = markers.iter().map(|marker| marker.digest()).collect();
+    let is_newer = |one: usize, other: usize| markers[one].supersedes.contains(&digests[other]);
+    let replaced_others = |candidate: &usize| {
+        let mut others = (0..markers.len()).filter(|other| digests[*other] != digests[*candidate]);
+        others.all(|other| is_newer(*candidate, other) && !is_newer(other, *candidate))
+    };
+    (0..markers.len()).find(replaced_others)
+}
+
+/// Returns the list of superseded installations for a new marker: the replaced installations, and those that they had replaced.
+pub fn collect_superseded<'a>(replaced: impl Iterator<Item = &'a InstallMarker>) -> Vec<String> {
+    let replaced: Vec<&InstallMarker> = replaced.collect();
+    let mut digests: Vec<String> = Vec::new();
+    let inherited = replaced.iter().flat_map(|marker| marker.supersedes.iter().cloned());
+    for digest in replaced.iter().map(|marker| marker.digest()).chain(inherited) {
+        if digests.len() < MAXIMUM_SUPERSEDED && !digests.contains(&digest) {
+            digests.push(digest);
+        }
+    }
+    digests
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEAD: &str = "1970-01-01T00:00:07Z";
+
+    fn marker(order: &str, replaced: &[&InstallMarker]) -> InstallMarker {
+        let supersedes = collect_superseded(replaced.iter().copied());
+        let order = common::serde_empty::non_empty(order.to_owned());
+        InstallMarker {
+            machine: "m".into(),
+            allocation: "a".into(),
+            time: DEAD.into(),
+            order,
+            supersedes,
+            ..InstallMarker::default()
+        }
+    }
+
+    #[test]
+    fn the_newest_installation_is_the_one_that_replaced_all_others() {
+        let first = InstallMarker { time: "2099-01-01T00:00:00Z".into(), ..marker("1", &[]) };
+        let second = marker("2", &[&first]);
+        let third = marker("3", &[&second]);
+        let unrelated = InstallMarker { time: "2099-12-31T00:00:00Z".into(), ..marker("4", &[]) };
+        for (markers, newest) in [
+            (vec![], None),
+            (vec![&first], Some(0)),
+            (vec![&first, &first], Some(0)),
+            (vec![&first, &second], Some(1)),
+            (vec![&third, &first, &second], Some(0)),
+            (vec![&first, &third], Some(1)),
+            (vec![&unrelated, &first], None),
+            (vec![&third, &unrelated], None),
+        ] {
+            assert_eq!(find_newest(&markers), newest, "{markers:?}");
+        }
+    }
+
+    #[test]
+    fn installations_that_claim_to_have_replaced_each_other_are_not_ordered() {
+        let (mut one, mut other) = (marker("1", &[]), marker("2", &[]));
+        (one.supersedes, other.supersedes) = (vec![other.digest()], vec![one.digest()]);
+        assert_eq!(find_newest(&[&one, &other]), None);
+    }
+
+    /// An earlier version, in between, drops the list; the owner may change.
+    #[test]
+    fn the_digest_stays_when_the_owner_changes_or_the_list_is_dropped() {
+        let first = marker("1", &[]);
+        let second = marker("2", &[&first]);
+        let changed =
+            InstallMarker { allocation: "b".into(), project: "p".into(), supersedes: vec![], ..second.clone() };
+        assert_eq!(changed.digest(), second.digest());
+        let later = InstallMarker { time: "2026-11-26T00:00:00Z".into(), ..second.clone() };
+        assert!(later.digest() != second.digest() && second.digest() != first.digest());
+    }
+
+    #[test]
+    fn a_marker_of_an_earlier_version_is_read_and_has_replaced_nothing() {
+        let old =
+            br#"{"machine": "m", "allocation": "a", "image": "i", "layout": "l", "time": "2099-01-01T00:00:00Z"}"#;
+        let old: InstallMarker = serde_json::from_slice(old).unwrap();
+        let new = marker("1", &[&old]);
+        assert!(old.supersedes.is_empty() && new.has_superseded(&old) && !old.has_superseded(&new));
+        assert_eq!(find_newest(&[&old, &new]), Some(1));
+        assert_eq!(find_newest(&[&old, &marker("1", &[])]), None);
+    }
+
+    #[test]
+    fn the_list_is_bounded() {
+        let mut last = marker("0", &[]);
+        for order in 1..100 {
+            let next = marker(&order.to_string(), &[&last]);
+            assert!(next.has_superseded(&last) && next.supersedes.len() <= MAXIMUM_SUPERSEDED);
+            last = next;
+        }
+    }
+}

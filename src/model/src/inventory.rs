@@ -1,0 +1,366 @@
+//! Hardware and disk contents of a machine, collected by `probe`. Serialized as the JSON of `drophammer inventory`,
+//! which `drophammer plan` reads.
+
+mod array;
+#[cfg(any(test, feature = "testing"))]
+pub mod crowded;
+mod disk_identifiers;
+mod failed_attempts;
+mod firmware_variables;
+mod hardware;
+mod limits;
+pub mod lldp;
+mod markers;
+mod opaque;
+mod sanity_checks;
+mod spanning_component;
+#[cfg(test)]
+mod tests;
+mod volume_group;
+
+pub use array::{ArrayMember, MdArray, MemberRole, format_array_uuid};
+pub use disk_identifiers::{ComparableDiskIndex, UniqueIdentifiers};
+pub use failed_attempts::{AttemptTarget, FailedAttempt, UnassignedDevices};
+pub use firmware_variables::{
+    FirmwareLoadOption, FirmwareVariables, GLOBAL_VENDOR, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
+    VariablePurpose,
+};
+pub use hardware::{Cpu, FirmwareType, Nic, SystemInfo};
+pub use markers::MARKER_BYTES;
+pub use opaque::{OpaqueKind, OpaqueObject};
+pub use spanning_component::{ComponentRole, SpanningComponent, XFS_LOG, XFS_REALTIME};
+pub use volume_group::{
+    FreeSpace, GroupAllocation, HAS_SNAPSHOT, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, VolumeHealth,
+};
+
+use crate::device::identifiers::names_placeholder;
+use crate::device::{DevicePath, KernelName};
+use crate::install_marker::InstallMarker;
+use common::small_sort::GatherExt;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use uuid::Uuid;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inventory {
+    pub system: SystemInfo,
+    pub cpus: Vec<Cpu>,
+    pub memory_bytes: u64,
+    pub nics: Vec<Nic>,
+    pub disks: Vec<InventoryDisk>,
+    /// Running block devices on top of others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacked: Vec<StackedDevice>,
+    /// md arrays by their members' superblocks, running or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arrays: Vec<MdArray>,
+    /// LVM volume groups by their metadata, active or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<LvmVolumeGroup>,
+    /// Array members and physical volumes that could not be assigned to an array or group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<UnassignedDevices>,
+    /// Components of objects that span several devices and that neither mdadm nor lvm reports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<SpanningComponent>,
+    /// Filesystems that were inspected, because they are mounted or were mounted read-only for that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filesystems: Vec<FilesystemContents>,
+    /// Failed attempts of the agent to start or mount an object for inspection. Empty if none was made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<FailedAttempt>,
+    /// Boot variables of UEFI firmware; none for BIOS, and in inventories of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware_variables: Option<FirmwareVariables>,
+    /// Whether all objects that can be shown without writing were assembled and mounted before. Otherwise the
+    /// contents of inactive arrays, groups and unmounted filesystems are missing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub explored: bool,
+}
+
+/// Prefix of the agent's write-protecting overlay mappings.
+pub const OVERLAY: &str = "drophammer-overlay-";
+
+/// Contents of a filesystem.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesystemContents {
+    /// Path as spelled by the disk, partition or stacked device: `/dev/sda2`, `/dev/md127`,
+    /// `/dev/mapper/vg00-varlib`.
+    pub device: DevicePath,
+    pub size_bytes: u64,
+    pub used_bytes: u64,
+    /// Install marker, if this is the root filesystem of an installation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marker: Option<InstallMarker>,
+    /// Reason why an existing install marker cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable_marker: Option<String>,
+    /// Backing files of sparse Kubernetes volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sparse: Vec<SparseFile>,
+}
+
+/// Backing file of a sparse volume, named by its UUID.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SparseFile {
+    pub uid: Uuid,
+    pub size_bytes: u64,
+}
+
+/// Whole disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InventoryDisk {
+    /// Kernel name: `sda`, `nvme0n1`.
+    pub name: KernelName,
+    /// Path `/dev/NAME`.
+    pub device: DevicePath,
+    pub size_bytes: u64,
+    /// Logical sector size, 512 or 4096: the unit of LBAs.
+    pub sector_bytes: u32,
+    #[serde(default)]
+    pub model: String,
+    #[serde(default)]
+    pub vendor: String,
+    #[serde(default)]
+    pub serial: String,
+    #[serde(default)]
+    pub wwn: String,
+    /// Sequence number that the kernel assigns to each disk that appears, unique since boot; 0 if unknown.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub diskseq: u64,
+    #[serde(default)]
+    pub rotational: bool,
+    /// Transport: `sata`, `sas`, `nvme`, `virtio`, `usb`, …; empty if unknown.
+    #[serde(default)]
+    pub transport: String,
+    /// Link `/dev/disk/by-path/…` as udev would create it; empty if unknown.
+    #[serde(default)]
+    pub by_path: String,
+    /// All links `/dev/disk/by-id/…` that udev would create.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_id: Vec<String>,
+    /// SCSI host:channel:target:lun; empty for disks other than SCSI and ATA.
+    #[serde(default)]
+    pub hctl: String,
+    /// Supported methods to erase the whole disk, best first, without those that every disk supports:
+    /// [`EraseMethod::WriteZeroes`] and [`EraseMethod::Ends`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erase: Vec<EraseMethod>,
+    #[serde(default)]
+    pub read_only: bool,
+    #[serde(default)]
+    pub removable: bool,
+    #[serde(default)]
+    pub table: Option<DiskTable>,
+    /// Signatures on the whole disk, without the partition table.
+    #[serde(default)]
+    pub signatures: Vec<DeviceSignature>,
+    /// Current users of the whole disk.
+    #[serde(default)]
+    pub uses: Vec<DeviceUse>,
+    /// Reason why the disk contents are not completely known: a read error, a signature with a wrong checksum.
+    /// Missing tables and signatures then prove nothing, and the disk must not be treated as blank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+    /// Whether nothing was recognized, and samples from all over the device are zero.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blank: bool,
+}
+
+/// Partition table as found on the disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskTable {
+    /// Type as in libblkid: `gpt` or `dos`.
+    pub kind: String,
+    /// Disk GUID, for GPT.
+    #[serde(default)]
+    pub guid: Option<Uuid>,
+    pub partitions: Vec<DiskPartition>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskPartition {
+    pub number: u32,
+    /// Path such as `/dev/sda1`.
+    pub device: DevicePath,
+    pub start_bytes: u64,
+    pub size_bytes: u64,
+    /// Partition type: GUID for GPT, `0x83` for DOS.
+    #[serde(default)]
+    pub kind: String,
+    /// PARTUUID.
+    #[serde(default)]
+    pub guid: Option<Uuid>,
+    #[serde(default)]
+    pub label: String,
+    #[serde(default)]
+    pub signatures: Vec<DeviceSignature>,
+    #[serde(default)]
+    pub uses: Vec<DeviceUse>,
+    /// Blank as defined by [`InventoryDisk::blank`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blank: bool,
+}
+
+/// Running block device on top of others, as shown in sysfs: md array, device-mapper device, bcache.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackedDevice {
+    /// Kernel name: `md127`, `dm-0`.
+    pub name: KernelName,
+    /// Path: `/dev/md127`, `/dev/mapper/vg00-varlib`.
+    pub device: DevicePath,
+    pub kind: StackedDeviceKind,
+    /// Underlying devices: disks, partitions, other stacked devices.
+    pub below: Vec<KernelName>,
+    pub size_bytes: u64,
+    #[serde(default)]
+    pub table: Option<DiskTable>,
+    #[serde(default)]
+    pub signatures: Vec<DeviceSignature>,
+    #[serde(default)]
+    pub uses: Vec<DeviceUse>,
+    /// Whether the agent assembled it for inspection; it was not running before.
+    #[serde(default)]
+    pub assembled: bool,
+    /// Blank as defined by [`InventoryDisk::blank`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blank: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StackedDeviceKind {
+    /// md array, including inactive ones, which hold their members as well.
+    Array,
+    /// LVM logical volume, or a hidden subvolume of one.
+    Volume,
+    /// dm-crypt mapping.
+    Crypt,
+    Bcache,
+    #[default]
+    Other,
+}
+
+/// Method to make all data on a disk unreadable or zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EraseMethod {
+    NvmeSanitizeCrypto,
+    NvmeSanitizeBlock,
+    /// Format NVM with secure erase setting 2: the encryption key is discarded.
+    NvmeFormatCrypto,
+    /// Format NVM with secure erase setting 1.
+    NvmeFormat,
+    AtaEnhancedErase,
+    AtaErase,
+    /// Discard of the whole disk, verified by reading zeros.
+    Discard,
+    /// Writing zeros to the whole disk, offloaded to the disk if supported.
+    WriteZeroes,
+    /// Writing zeros only where signatures are located.
+    Ends,
+}
+
+/// Signature that libblkid recognizes: a filesystem, a RAID member, a physical volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceSignature {
+    /// libblkid's TYPE: `ext4`, `vfat`, `linux_raid_member`, `LVM2_member`, `swap`.
+    pub kind: String,
+    /// libblkid's USAGE: `filesystem`, `raid`, `crypto`, `other`.
+    #[serde(default)]
+    pub usage: String,
+    #[serde(default)]
+    pub label: String,
+    #[serde(default)]
+    pub uuid: String,
+}
+
+/// Current use of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceUse {
+    /// Mount point of its filesystem.
+    Mounted(String),
+    Swap,
+    /// Held by another block device (`/sys/block/*/holders`): `md127`, `dm-0`.
+    Holder(KernelName),
+}
+
+impl std::fmt::Display for DeviceUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DeviceUse::Mounted(path) => write!(f, "mounted at {path}"),
+            DeviceUse::Swap => f.write_str("active swap"),
+            DeviceUse::Holder(name) => write!(f, "held by {name}"),
+        }
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Inventory {
+    /// Returns the disk with this path (`/dev/sda`, `/dev/disk/by-path/…`, `/dev/disk/by-id/…`); `None` also if two
+    /// disks share it, as cheap USB sticks with one serial number do.
+    pub fn find_disk(&self, device: &str) -> Option<&InventoryDisk> {
+        let mut found = self.disks.iter().filter(|disk| disk.has_path(device));
+        found.next().filter(|_| found.next().is_none())
+    }
+
+    /// Returns why the last attempt failed; `None` if it succeeded or none was made.
+    pub fn find_failure(&self, tried: &AttemptTarget) -> Option<&str> {
+        self.failed.iter().rfind(|failed| failed.tried == *tried).map(|failed| failed.why.as_str())
+    }
+
+    /// Returns the kernel name of a device in this inventory: `/dev/mapper/vg00-root` → `dm-0`.
+    pub fn resolve_kernel_name(&self, device: &DevicePath) -> KernelName {
+        let stacked = self.stacked.iter().find(|stacked| stacked.device == *device);
+        stacked.map_or_else(|| device.kernel_name(), |stacked| stacked.name.clone())
+    }
+
+    /// Returns the partitions inside volumes, such as those of virtual machine disks. They have no device nodes, so
+    /// that no tool can read them, and their contents belong to the virtual machine.
+    pub fn partitions_inside_volumes(&self) -> BTreeSet<&DevicePath> {
+        use StackedDeviceKind::{Crypt, Other, Volume};
+        let volumes = self.stacked.iter().filter(|stacked| matches!(stacked.kind, Volume | Crypt | Other));
+        let parts = volumes.flat_map(|stacked| stacked.table.iter().flat_map(|table| &table.partitions));
+        // Partitions mapped by kpartx are stacked devices of their own.
+        let stacked: BTreeSet<&DevicePath> = self.stacked.iter().map(|stacked| &stacked.device).gather();
+        parts.map(|part| &part.device).filter(|device| !stacked.contains(device)).gather()
+    }
+
+    /// Returns the paths of all disks, partitions and stacked devices with a signature of one of these types.
+    pub fn devices_with_signature(&self, kinds: &[&str]) -> Vec<&DevicePath> {
+        let has = |signatures: &[DeviceSignature]| signatures.iter().any(|found| kinds.contains(&found.kind.as_str()));
+        self.all_signatures().filter(|(_, signatures)| has(signatures)).map(|(device, _)| device).collect()
+    }
+
+    /// Returns the signatures of each disk, partition and stacked device, by its path.
+    pub fn all_signatures(&self) -> impl Iterator<Item = (&DevicePath, &[DeviceSignature])> {
+        let disks = self.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
+        let stacked = self.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
+        disks.chain(stacked).flat_map(|(device, signatures, table)| {
+            let partitions = table.iter().flat_map(|table| &table.partitions);
+            let partitions = partitions.map(|part| (&part.device, part.signatures.as_slice()));
+            std::iter::once((device, signatures.as_slice())).chain(partitions)
+        })
+    }
+}
+
+impl StackedDevice {
+    /// Returns whether the agent created it as an overlay, so that nothing is written to the device below.
+    pub fn is_overlay(&self) -> bool {
+        self.device.as_str().strip_prefix("/dev/mapper/").is_some_and(|name| name.starts_with(OVERLAY))
+    }
+}
+
+impl InventoryDisk {
+    /// Returns whether the disk has this path. A link derived from a placeholder matches no disk.
+    pub fn has_path(&self, device: &str) -> bool {
+        self.device == device
+            || (!self.by_path.is_empty() && self.by_path == device)
+            || (self.by_id.iter().any(|name| name == device) && !names_placeholder(device))
+    }
+}

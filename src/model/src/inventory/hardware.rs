@@ -1,0 +1,67 @@
+//! Hardware other than disks.
+
+use super::lldp::LldpNeighbour;
+use crate::machine_identity::is_usb_driver;
+use serde::{Deserialize, Serialize};
+
+/// Machine identification from SMBIOS (`/sys/class/dmi/id`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SystemInfo {
+    /// SMBIOS UUID in lower case; none if the firmware provides none.
+    #[serde(with = "common::serde_empty")]
+    pub uuid: Option<String>,
+    #[serde(default)]
+    pub vendor: String,
+    #[serde(default)]
+    pub product: String,
+    #[serde(default)]
+    pub serial: String,
+    #[serde(default)]
+    pub bios_vendor: String,
+    #[serde(default)]
+    pub bios_version: String,
+    #[serde(default)]
+    pub bios_date: String,
+    pub firmware: FirmwareType,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FirmwareType {
+    #[default]
+    Bios,
+    Uefi,
+}
+
+/// CPU socket.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpu {
+    pub vendor: String,
+    pub model: String,
+    pub cores: u32,
+    pub threads: u32,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nic {
+    pub name: String,
+    pub mac: String,
+    #[serde(default)]
+    pub driver: String,
+    /// Whether it is a USB device.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub usb: bool,
+    /// Whether the link has a carrier.
+    #[serde(default)]
+    pub link: bool,
+    /// Neighbours at the other end of the cable; empty if LLDP was not received.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub neighbours: Vec<LldpNeighbour>,
+}
+
+impl Nic {
+    /// Returns whether the NIC is a USB device. Inventories of earlier versions contain only the driver.
+    pub fn is_usb(&self) -> bool {
+        self.usb || is_usb_driver(&self.driver)
+    }
+}

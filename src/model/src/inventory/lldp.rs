@@ -1,0 +1,290 @@
+//! LLDP neighbours (IEEE 802.1AB). Only the fields that metal-stack evaluates are parsed.
+
+use common::small_sort::GatherExt;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// EtherType of LLDP frames.
+pub const ETHERTYPE: u16 = 0x88cc;
+
+/// Length of an Ethernet header: two addresses and the EtherType.
+const HEADER: usize = 14;
+
+const CHASSIS: u8 = 1;
+const PORT: u8 = 2;
+const TTL: u8 = 3;
+const PORT_DESCRIPTION: u8 = 4;
+const SYSTEM_NAME: u8 = 5;
+
+/// Maximum length of descriptive text, in characters.
+const TEXT: usize = 255;
+
+/// Port of another machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LldpNeighbour {
+    /// Name of the other machine.
+    pub hostname: String,
+    /// Chassis ID: a MAC with colons, else as sent.
+    pub chassis: String,
+    /// Port ID: a MAC with colons, else as sent.
+    pub port: String,
+    /// Port description; empty if not sent.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Whether the chassis is identified by its MAC, and the port by a MAC or an interface name, as on switches
+    /// managed by metal-stack.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaf: bool,
+}
+
+impl LldpNeighbour {
+    /// Returns the description of its port, or the port ID if it has none.
+    pub fn display_name(&self) -> &str {
+        if self.description.is_empty() { &self.port } else { &self.description }
+    }
+}
+
+/// Neighbours received on a NIC.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NicNeighbours {
+    pub nic: String,
+    /// Speed in Mbit/s; 0 if unknown.
+    pub speed: u32,
+    pub neighbours: Vec<LldpNeighbour>,
+}
+
+/// Result of the search for the two leaf switches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeafSearch {
+    /// Two leaves, each on its own NIC. Neighbours that are not leaves are omitted.
+    Both(Vec<NicNeighbours>),
+    /// Fewer than two leaves: names of the NICs without a leaf, and of the leaves found.
+    TooFew { silent: Vec<String>, leaves: Vec<String> },
+    /// Names of all leaves, if there are more than two and the speed of the NICs does not distinguish them.
+    TooMany(Vec<String>),
+}
+
+/// Parses an Ethernet frame; `None` if it is not a complete LLDP frame, or is a shutdown frame.
+pub fn parse_frame(frame: &[u8]) -> Option<LldpNeighbour> {
+    let is_lldp = frame.get(12..HEADER)? == ETHERTYPE.to_be_bytes();
+    let mut rest = frame.get(HEADER..).filter(|_| is_lldp)?;
+    let (mut neighbour, mut is_mac, mut is_named, mut seen) = (LldpNeighbour::default(), false, false, 0_usize);
+    loop {
+        let (head, after) = rest.split_first_chunk::<2>()?;
+        let head = u16::from_be_bytes(*head);
+        let (kind, length) = ((head >> 9) as u8, usize::from(head & 0x1ff));
+        let (value, after) = after.split_at_checked(length)?;
+        // These three are mandatory and come first, in this order (802.1AB, 8.2).
+        match (seen, kind) {
+            (0, CHASSIS) => (neighbour.chassis, is_mac) = (parse_id(value, 4)?, value.first() == Some(&4)),
+            (1, PORT) => {
+                neighbour.port = parse_id(value, 3)?;
+                is_named = matches!(value.first(), Some(3 | 7));
+            }
+            (2, TTL) => {
+                let seconds = u16::from_be_bytes(*value.first_chunk::<2>()?);
+                if seconds == 0 {
+                    return None;
+                }
+            }
+            (0..3, _) | (_, CHASSIS | PORT | TTL) => return None,
+            (_, 0) => break,
+            (_, PORT_DESCRIPTION) => neighbour.description = sanitize_text(value),
+            (_, SYSTEM_NAME) => neighbour.hostname = sanitize_text(value),
+            _ => {}
+        }
+        (rest, seen) = (after, seen + 1);
+    }
+    neighbour.leaf = is_mac && is_named && !neighbour.hostname.is_empty();
+    Some(neighbour)
+}
+
+/// Parses an ID: one octet of subtype, then the value. A value of the subtype `mac` is a MAC address.
+fn parse_id(value: &[u8], mac: u8) -> Option<String> {
+    let (subtype, id) = value.split_first()?;
+    let id = match id {
+        [_, _, _, _, _, _] if *subtype == mac => {
+            id.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+        }
+        _ => sanitize_text(id),
+    };
+    Some(id).filter(|id| !id.is_empty())
+}
+
+/// Sanitizes untrusted text: replaces control characters and limits its length.
+fn sanitize_text(value: &[u8]) -> String {
+    let text = String::from_utf8_lossy(value);
+    let plain = text.trim_matches(['\0', ' ']).chars().map(|c| if c.is_control() { '?' } else { c });
+    plain.take(TEXT).collect()
+}
+
+/// Selects the two leaves. Switches of other networks may send LLDP too: of more than two, those on the fastest NICs
+/// are the leaves.
+pub fn select_leaves(heard: &[NicNeighbours]) -> LeafSearch {
+    let of = |heard: &NicNeighbours| -> NicNeighbours {
+        let neighbours = heard.neighbours.iter().filter(|neighbour| neighbour.leaf).cloned().collect();
+        NicNeighbours { neighbours, ..heard.clone() }
+    };
+    let mut cards: Vec<NicNeighbours> = heard.iter().map(of).collect();
+    if leaf_names(&cards).len() > 2 {
+        let with = cards.iter().filter(|card| !card.neighbours.is_empty());
+        let fastest = with.map(|card| card.speed).max().unwrap_or_default();
+        cards.retain(|card| card.speed == fastest);
+        if leaf_names(&cards).len() < 2 {
+            return LeafSearch::TooMany(leaf_names(heard));
+        }
+    }
+    let leaves = leaf_names(&cards);
+    let silent = cards.iter().filter(|card| card.neighbours.is_empty()).map(|card| card.nic.clone());
+    let silent: Vec<String> = silent.collect();
+    cards.retain(|card| !card.neighbours.is_empty());
+    let chassis: BTreeSet<&str> = all_neighbours(&cards).map(|leaf| leaf.chassis.as_str()).gather();
+    match (leaves.len(), cards.len(), chassis.len()) {
+        (2, 2.., 2..) => LeafSearch::Both(cards),
+        (3.., ..) => LeafSearch::TooMany(leaves),
+        _ => LeafSearch::TooFew { silent, leaves },
+    }
+}
+
+fn all_neighbours(cards: &[NicNeighbours]) -> impl Iterator<Item = &LldpNeighbour> {
+    cards.iter().flat_map(|card| &card.neighbours)
+}
+
+fn leaf_names(cards: &[NicNeighbours]) -> Vec<String> {
+    let names: BTreeSet<&str> = all_neighbours(cards).map(|leaf| leaf.hostname.as_str()).gather();
+    names.into_iter().map(str::to_owned).collect()
+}
+
+/// Builds a frame as a switch sends it, from TLVs of type and value.
+#[cfg(any(test, feature = "testing"))]
+pub fn build_frame(tlvs: &[(u8, &[u8])]) -> Vec<u8> {
+    let mut frame = [&[1, 0x80, 0xc2, 0, 0, 0x0e][..], &[2, 0, 0, 0, 0, 1], &ETHERTYPE.to_be_bytes()].concat();
+    for (kind, value) in tlvs {
+        frame.extend((u16::from(*kind) << 9 | value.len() as u16).to_be_bytes());
+        frame.extend(*value);
+    }
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MAC: &[u8] = &[4, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0x01];
+    const LOCAL: &[u8] = b"\x07swp1s0";
+    const MINUTES: &[u8] = &[0, 120];
+
+    fn whole(chassis: &[u8], port: &[u8], name: &[u8]) -> Vec<u8> {
+        build_frame(&[
+            (1, chassis),
+            (2, port),
+            (3, MINUTES),
+            (4, b"a description"),
+            (127, &[0; 9]),
+            (5, name),
+            (0, &[]),
+        ])
+    }
+
+    #[test]
+    fn a_leaf_says_who_it_is() {
+        let leaf = parse_frame(&whole(MAC, LOCAL, b"leaf01")).unwrap();
+        let expected = LldpNeighbour {
+            hostname: "leaf01".into(),
+            chassis: "aa:bb:cc:dd:ee:01".into(),
+            port: "swp1s0".into(),
+            description: "a description".into(),
+            leaf: true,
+        };
+        assert_eq!(leaf, expected);
+        let by_mac = parse_frame(&whole(MAC, &[3, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0x02], b"leaf01")).unwrap();
+        assert_eq!((by_mac.port.as_str(), by_mac.leaf), ("aa:bb:cc:dd:ee:02", true));
+        // By the name of an interface, by a name alone, or without one.
+        for (chassis, port, name) in [
+            (MAC, &b"\x05eth0"[..], &b"server"[..]),
+            (b"\x07box", LOCAL, b"box"),
+            (MAC, LOCAL, b""),
+            (MAC, LOCAL, b"\0"),
+        ] {
+            assert!(!parse_frame(&whole(chassis, port, name)).unwrap().leaf);
+        }
+        assert_eq!(parse_frame(&whole(MAC, LOCAL, b"a\nb\x1b")).unwrap().hostname, "a?b?");
+        // A frame is padded to 60 bytes.
+        assert!(parse_frame(&[whole(MAC, LOCAL, b"leaf01"), vec![0; 30]].concat()).is_some());
+    }
+
+    #[test]
+    fn what_is_no_whole_frame_is_nobody() {
+        let whole = whole(MAC, LOCAL, b"leaf01");
+        for end in 0..whole.len() {
+            assert_eq!(parse_frame(&whole[..end]), None, "{end}");
+        }
+        let mut other = whole.clone();
+        other[13] = 0xcd;
+        for frame in [
+            other,
+            build_frame(&[(2, LOCAL), (1, MAC), (3, MINUTES), (0, &[])]),
+            build_frame(&[(1, MAC), (2, LOCAL), (0, &[])]),
+            build_frame(&[(1, MAC), (2, LOCAL), (3, &[0, 0]), (5, b"leaf"), (0, &[])]),
+            build_frame(&[(1, MAC), (2, LOCAL), (3, MINUTES), (2, LOCAL), (0, &[])]),
+            build_frame(&[(1, &[4]), (2, LOCAL), (3, MINUTES), (0, &[])]),
+            build_frame(&[(1, MAC), (2, &[]), (3, MINUTES), (0, &[])]),
+        ] {
+            assert_eq!(parse_frame(&frame), None, "{frame:?}");
+        }
+    }
+
+    fn heard(nic: &str, speed: u32, names: &[&str]) -> NicNeighbours {
+        let leaf = |name: &&str| LldpNeighbour {
+            hostname: (*name).into(),
+            chassis: format!("of {name}"),
+            leaf: !name.starts_with("host"),
+            ..LldpNeighbour::default()
+        };
+        NicNeighbours { nic: nic.into(), speed, neighbours: names.iter().map(leaf).collect() }
+    }
+
+    #[test]
+    fn there_are_exactly_two_leaves() {
+        let texts = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+        let both = vec![heard("eth0", 25_000, &["leaf01"]), heard("eth1", 25_000, &["leaf02"])];
+        assert_eq!(select_leaves(&both), LeafSearch::Both(both.clone()));
+        // A switch for the BMCs, and a hypervisor.
+        let others = [heard("eth2", 1_000, &["mgmt"]), heard("eth3", 25_000, &["host"]), heard("eth4", 0, &[])];
+        assert_eq!(select_leaves(&[&both[..], &others[..]].concat()), LeafSearch::Both(both.clone()));
+        let four = [&both[..], &[heard("eth2", 25_000, &["leaf01"]), heard("eth3", 25_000, &["leaf02"])]].concat();
+        assert_eq!(select_leaves(&four), LeafSearch::Both(four.clone()));
+        let third = heard("eth2", 25_000, &["leaf03"]);
+        let three = texts(&["leaf01", "leaf02", "leaf03"]);
+        assert_eq!(select_leaves(&[&both[..], &[third]].concat()), LeafSearch::TooMany(three));
+        for (cards, silent, names) in [
+            (vec![heard("eth0", 0, &["leaf01"]), heard("eth1", 0, &[])], texts(&["eth1"]), texts(&["leaf01"])),
+            (vec![heard("eth0", 0, &["leaf01"]), heard("eth1", 0, &["leaf01"])], vec![], texts(&["leaf01"])),
+            (
+                vec![heard("eth0", 0, &["leaf01", "leaf02"]), heard("eth1", 0, &[])],
+                texts(&["eth1"]),
+                texts(&["leaf01", "leaf02"]),
+            ),
+            (vec![heard("eth0", 0, &["host"])], texts(&["eth0"]), vec![]),
+            (vec![], vec![], vec![]),
+        ] {
+            assert_eq!(select_leaves(&cards), LeafSearch::TooFew { silent, leaves: names }, "{cards:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_frame_is_too_strange(tail in prop::collection::vec(any::<u8>(), 0..600), at in 0_usize..60, byte in any::<u8>()) {
+            let _ = parse_frame(&tail);
+            let _ = parse_frame(&[&build_frame(&[])[..], &tail].concat());
+            let mut changed = whole(MAC, LOCAL, b"leaf01");
+            let at = at % changed.len();
+            changed[at] = byte;
+            if let Some(neighbour) = parse_frame(&changed) {
+                let all = [neighbour.hostname, neighbour.chassis, neighbour.port, neighbour.description];
+                prop_assert!(all.iter().all(|text| text.chars().count() <= TEXT && !text.contains(char::is_control)));
+            }
+        }
+    }
+}

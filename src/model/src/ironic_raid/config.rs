@@ -1,0 +1,186 @@
+//! Parser of a list of logical disks.
+
+use crate::layout::{RaidLevel, RequestedSize, hints};
+use common::diagnostic::Diagnostic;
+use common::small_sort::GatherExt;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Requested arrays, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RaidConfig {
+    pub logical_disks: Vec<LogicalDisk>,
+}
+
+/// Array to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogicalDisk {
+    /// Size of the partition on each member.
+    pub size: RequestedSize,
+    pub level: RaidLevel,
+    pub volume_name: Option<String>,
+    pub is_root_volume: bool,
+    /// Hints for each member. Empty for all disks of the machine.
+    pub physical_disks: Vec<BTreeMap<String, String>>,
+}
+
+const FIELDS: [&str; 6] = ["size_gb", "raid_level", "controller", "is_root_volume", "volume_name", "physical_disks"];
+const SOFTWARE: &str = "software";
+const LEVELS: [(&str, RaidLevel); 5] = [
+    ("0", RaidLevel::Raid0),
+    ("1", RaidLevel::Raid1),
+    ("5", RaidLevel::Raid5),
+    ("6", RaidLevel::Raid6),
+    ("1+0", RaidLevel::Raid10),
+];
+const MIB_OF_GIB: u64 = 1024;
+/// Size limit, larger than any disk.
+const LARGEST_GIB: u64 = 1 << 30;
+/// Maximum number of arrays that Ironic's agent supports.
+const MOST_OF_SOFTWARE: usize = 2;
+
+impl RaidConfig {
+    /// Parses `{"logical_disks": […]}`.
+    ///
+    /// # Errors
+    /// Returns all problems, each with its path.
+    pub fn parse_config(value: &Value) -> Result<RaidConfig, Vec<Diagnostic>> {
+        let mut problems = Vec::new();
+        let Some(fields) = value.as_object() else {
+            return Err(vec![Diagnostic::new("", "must be an object with logical_disks")]);
+        };
+        for name in fields.keys().filter(|name| *name != "logical_disks") {
+            problems.push(Diagnostic::new(name, "unknown field; only logical_disks is supported"));
+        }
+        let listed = fields.get("logical_disks").and_then(Value::as_array).filter(|disks| !disks.is_empty());
+        let Some(listed) = listed else {
+            problems.push(Diagnostic::new("logical_disks", "must be a list of at least one logical disk"));
+            return Err(problems);
+        };
+        let read = listed.iter().enumerate().map(|(index, disk)| read_disk(&format!("logical_disks[{index}]"), disk));
+        let read: Vec<_> = read.collect();
+        problems.extend(check_all_disks(listed));
+        problems.extend(read.iter().filter_map(|disk| disk.as_ref().err()).flatten().cloned());
+        match problems.is_empty() {
+            true => Ok(RaidConfig { logical_disks: read.into_iter().flatten().collect() }),
+            false => Err(problems),
+        }
+    }
+
+    /// Returns the index of the array that contains `/`.
+    pub fn root_index(&self) -> usize {
+        self.logical_disks.iter().position(|disk| disk.is_root_volume).unwrap_or(0)
+    }
+}
+
+/// Checks constraints between logical disks.
+fn check_all_disks(listed: &[Value]) -> Vec<Diagnostic> {
+    let mut problems = Vec::new();
+    let mut say = |index: usize, field: &str, message: String| {
+        problems.push(Diagnostic::new(format!("logical_disks[{index}].{field}"), message));
+    };
+    let places = |is: &dyn Fn(&Value) -> bool| -> Vec<usize> {
+        listed.iter().enumerate().filter(|(_, disk)| is(disk)).map(|(index, _)| index).collect()
+    };
+    for index in places(&|disk| disk["size_gb"] == "MAX").into_iter().skip(1) {
+        say(index, "size_gb", "only one logical disk can have the remaining space".to_owned());
+    }
+    for index in places(&|disk| disk["is_root_volume"] == true).into_iter().skip(1) {
+        say(index, "is_root_volume", "only one logical disk can be the root volume".to_owned());
+    }
+    for (index, disk) in listed.iter().enumerate() {
+        let name = disk["volume_name"].as_str();
+        if name.is_some() && listed[..index].iter().any(|earlier| earlier["volume_name"].as_str() == name) {
+            say(index, "volume_name", format!("another logical disk has the name {}", name.unwrap_or_default()));
+        }
+    }
+    let software = places(&|disk| disk["controller"] == SOFTWARE);
+    if software.is_empty() {
+        return problems;
+    }
+    for index in places(&|disk| disk.get("controller").is_none()) {
+        say(index, "controller", format!("required for each logical disk if one has controller: {SOFTWARE}"));
+    }
+    if listed[0]["raid_level"] != "1" {
+        say(0, "raid_level", format!("the first logical disk must have level 1 with controller: {SOFTWARE}"));
+    }
+    for index in MOST_OF_SOFTWARE..listed.len() {
+        let message = format!("at most {MOST_OF_SOFTWARE} logical disks are supported with controller: {SOFTWARE}");
+        say(index, "controller", message);
+    }
+    problems
+}
+
+fn read_disk(place: &str, value: &Value) -> Result<LogicalDisk, Vec<Diagnostic>> {
+    let Some(fields) = value.as_object() else { return Err(vec![Diagnostic::new(place, "must be an object")]) };
+    let mut problems = Vec::new();
+    let mut say = |field: &str, message: String| problems.push(Diagnostic::new(format!("{place}.{field}"), message));
+    for name in fields.keys().filter(|name| !FIELDS.contains(&name.as_str())) {
+        say(name, format!("unknown field; software arrays support {}", FIELDS.join(", ")));
+    }
+    let size = parse_size(fields.get("size_gb"));
+    if size.is_none() {
+        say("size_gb", "must be a positive whole number of GiB, or MAX".to_owned());
+    }
+    let level = fields.get("raid_level").and_then(Value::as_str);
+    let level = LEVELS.iter().find(|(name, _)| Some(*name) == level).map(|(_, level)| *level);
+    if level.is_none() {
+        say("raid_level", format!("must be one of {}, as a string", LEVELS.map(|(name, _)| name).join(", ")));
+    }
+    if fields.get("controller").is_some_and(|controller| controller != SOFTWARE) {
+        say("controller", format!("only {SOFTWARE} is supported"));
+    }
+    if fields.get("is_root_volume").is_some_and(|is| !is.is_boolean()) {
+        say("is_root_volume", "must be true or false".to_owned());
+    }
+    let name = fields.get("volume_name");
+    if name.is_some_and(|name| name.as_str().is_none_or(str::is_empty)) {
+        say("volume_name", "must be a nonempty string".to_owned());
+    }
+    let hints = read_hints(fields, &mut say);
+    match (size, level) {
+        (Some(size), Some(level)) if problems.is_empty() => Ok(LogicalDisk {
+            size,
+            level,
+            volume_name: name.and_then(Value::as_str).map(str::to_owned),
+            is_root_volume: fields.get("is_root_volume") == Some(&Value::Bool(true)),
+            physical_disks: hints,
+        }),
+        _ => Err(problems),
+    }
+}
+
+fn parse_size(value: Option<&Value>) -> Option<RequestedSize> {
+    match value? {
+        Value::String(text) if text == "MAX" => Some(RequestedSize::Rest),
+        Value::Number(gib) => {
+            let gib = gib.as_u64().filter(|gib| (1..=LARGEST_GIB).contains(gib))?;
+            Some(RequestedSize::from(gib * MIB_OF_GIB))
+        }
+        _ => None,
+    }
+}
+
+/// Reads the hints. Strings, numbers and booleans are all expressions in the form of strings.
+fn read_hints(fields: &Map<String, Value>, say: &mut impl FnMut(&str, String)) -> Vec<BTreeMap<String, String>> {
+    let Some(given) = fields.get("physical_disks") else { return Vec::new() };
+    let Some(listed) = given.as_array().filter(|listed| listed.len() >= 2) else {
+        say("physical_disks", "must be a list of hints, one for each member, at least two".to_owned());
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for (index, value) in listed.iter().enumerate() {
+        let at = |hint: &str| format!("physical_disks[{index}]{hint}");
+        let Some(fields) = value.as_object().filter(|fields| !fields.is_empty()) else {
+            say(&at(""), "must be an object of hints".to_owned());
+            continue;
+        };
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let of_disk: BTreeMap<String, String> = fields.iter().map(|(name, value)| (name.clone(), text(value))).gather();
+        for (hint, why) in hints::check_hints(&of_disk) {
+            say(&at(&format!(".{hint}")), why);
+        }
+        all.push(of_disk);
+    }
+    all
+}

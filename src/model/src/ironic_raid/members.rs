@@ -1,0 +1,48 @@
+//! Selection of the member disks of each array.
+
+use super::RaidConfig;
+use crate::inventory::{Inventory, InventoryDisk};
+use crate::layout::hints;
+use common::diagnostic::Diagnostic;
+use std::collections::BTreeMap;
+
+/// Returns the members of each logical disk, in the order of the list. Returns a problem for each hint without a match.
+pub fn select_members<'a>(
+    config: &RaidConfig,
+    inventory: &'a Inventory,
+) -> Result<Vec<Vec<&'a InventoryDisk>>, Vec<Diagnostic>> {
+    let mut problems = Vec::new();
+    let mut all = Vec::new();
+    for (index, logical) in config.logical_disks.iter().enumerate() {
+        let mut found: Vec<&InventoryDisk> = Vec::new();
+        for (number, wanted) in logical.physical_disks.iter().enumerate() {
+            let free = hints::find_candidates(wanted, &inventory.disks);
+            let free = free.into_iter().find(|disk| found.iter().all(|other| other.device != disk.device));
+            match free {
+                Some(disk) => found.push(disk),
+                None => problems.push(Diagnostic::new(
+                    format!("logical_disks[{index}].physical_disks[{number}]"),
+                    "no unused disk of the machine matches",
+                )),
+            }
+        }
+        if logical.physical_disks.is_empty() {
+            // Empty hints exclude removable media.
+            found = hints::find_candidates(&BTreeMap::new(), &inventory.disks);
+        }
+        all.push(found);
+    }
+    if problems.is_empty() { Ok(all) } else { Err(problems) }
+}
+
+/// Returns a hint that matches only this disk, even if kernel names have changed. Empty if the disk has no unique attribute.
+pub fn unique_hint(disk: &InventoryDisk, inventory: &Inventory) -> BTreeMap<String, String> {
+    let attributes = [("serial", &disk.serial), ("wwn", &disk.wwn), ("by_path", &disk.by_path)];
+    let of = |(name, value): (&str, &String)| BTreeMap::from([(name.to_owned(), format!("s== {value}"))]);
+    let is_its_own = |hints: &BTreeMap<String, String>| {
+        let found = hints::find_candidates(hints, &inventory.disks);
+        hints::check_hints(hints).is_empty() && matches!(&found[..], [only] if only.device == disk.device)
+    };
+    let given = attributes.into_iter().filter(|(_, value)| !value.trim().is_empty());
+    given.map(of).find(is_its_own).unwrap_or_default()
+}

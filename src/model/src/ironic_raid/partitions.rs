@@ -1,0 +1,102 @@
+//! Layout for arrays: on each disk a partition for each array of which it is a member, preceded by a mirrored EFI system partition on the
+//! disks of the root volume.
+
+use super::RaidConfig;
+use super::members::{select_members, unique_hint};
+use crate::device::LayoutPath;
+use crate::inventory::{FirmwareType, Inventory, InventoryDisk};
+use crate::layout::{
+    self, ArraySpec, FilesystemFormat, FilesystemSpec, Layout, LayoutConstraints, OnReinstall, PartitionSpec,
+    PartitionType, RaidLevel, RequestedSize,
+};
+use common::diagnostic::Diagnostic;
+use common::small_sort;
+
+/// Size of an EFI system partition, for which the agent of Ironic reserves this space.
+const ESP_MIB: u64 = 550;
+const ESP: &str = "/dev/md/esp";
+
+impl RaidConfig {
+    /// Returns the layout for this machine. A reinstall recreates its disks.
+    ///
+    /// # Errors
+    /// Returns all reasons, each with its path, if the arrays are not possible with these disks.
+    pub fn build_layout(&self, id: &str, inventory: &Inventory) -> Result<Layout, Vec<Diagnostic>> {
+        let members = select_members(self, inventory)?;
+        let order = self.creation_order();
+        let root = self.root_index();
+        let has_esp = inventory.system.firmware == FirmwareType::Uefi;
+        let place =
+            |disk: &InventoryDisk, index: usize| members[index].iter().position(|member| member.device == disk.device);
+        let is_member = |disk: &InventoryDisk, index: usize| place(disk, index).is_some();
+        let mut layout = Layout { id: id.to_owned(), constraints: LayoutConstraints::default(), ..Layout::default() };
+        // Partitions with the index of the member in the list of hints.
+        let mut devices: Vec<Vec<(usize, LayoutPath)>> = vec![Vec::new(); members.len()];
+        let mut esps = Vec::new();
+        for disk in inventory.disks.iter().filter(|disk| (0..members.len()).any(|index| is_member(disk, index))) {
+            let device = LayoutPath::from(disk.device.as_str());
+            let mut partitions: Vec<PartitionSpec> = Vec::new();
+            let mut add = |label: &str, size: RequestedSize, kind: PartitionType| {
+                let number = partitions.len() as u32 + 1;
+                partitions.push(PartitionSpec { number, label: Some(label.to_owned()), size, kind: Some(kind) });
+                device.partition_path(number)
+            };
+            if has_esp && is_member(disk, root) {
+                esps.push(add("efi", RequestedSize::from(ESP_MIB), PartitionType::Boot));
+            }
+            for (index, place) in order.iter().filter_map(|index| Some((*index, place(disk, *index)?))) {
+                let label = if index == root { "root" } else { "data" };
+                let path = add(label, self.logical_disks[index].size, PartitionType::LinuxRaid);
+                devices[index].push((place, path));
+            }
+            let hints = unique_hint(disk, inventory);
+            layout.disks.push(layout::DiskSpec { device, hints, partitions, wipeonreinstall: true, image: false });
+        }
+        if has_esp {
+            layout.raid.push(build_array(ESP.into(), esps, RaidLevel::Raid1));
+            layout.filesystems.push(build_filesystem("/boot/efi", ESP.into(), FilesystemFormat::Vfat, "efi"));
+        }
+        for (number, index) in order.iter().copied().enumerate() {
+            let logical = &self.logical_disks[index];
+            let name = match &logical.volume_name {
+                Some(name) => format!("/dev/md/{name}"),
+                None => format!("/dev/md{number}"),
+            };
+            if index == root {
+                layout.filesystems.push(build_filesystem("/", name.as_str().into(), FilesystemFormat::Ext4, "root"));
+            }
+            small_sort::sort(&mut devices[index]);
+            let members = devices[index].iter().map(|(_, path)| path.clone()).collect();
+            layout.raid.push(build_array(name.into(), members, logical.level));
+        }
+        match &layout::validate_layout(&layout)[..] {
+            [] => Ok(layout),
+            problems => Err(problems.to_vec()),
+        }
+    }
+
+    /// Returns the indices of the arrays, with the one that takes the remaining space last.
+    fn creation_order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.logical_disks.len()).collect();
+        small_sort::sort_by_key(&mut order, |index| self.logical_disks[*index].size == RequestedSize::Rest);
+        order
+    }
+}
+
+fn build_array(arrayname: LayoutPath, devices: Vec<LayoutPath>, level: RaidLevel) -> ArraySpec {
+    ArraySpec { arrayname, devices, level, createoptions: Vec::new(), spares: 0 }
+}
+
+fn build_filesystem(path: &str, device: LayoutPath, format: FilesystemFormat, label: &str) -> FilesystemSpec {
+    FilesystemSpec {
+        path: Some(path.to_owned()),
+        device,
+        format,
+        label: Some(label.to_owned()),
+        mountoptions: Vec::new(),
+        createoptions: Vec::new(),
+        reinstall: OnReinstall::Keep,
+        grow: false,
+        encrypted: None,
+    }
+}

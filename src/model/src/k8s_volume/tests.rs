@@ -1,0 +1,210 @@
+//! What is read of a list of resources, and the manifests of what was prepared.
+
+use super::*;
+use serde_json::json;
+
+fn class() -> Value {
+    json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"},
+        "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer",
+        "parameters": {"fsType": "ext4", "mkfsOptions": "[\"-m\", \"0\"]"}, "mountOptions": ["noatime"]})
+}
+
+fn volume(name: &str, uid: u8, spec: Value) -> Value {
+    let mut spec = spec;
+    spec["nodeName"] = json!("node-1");
+    spec["storageClassName"] = json!("fast");
+    json!({"apiVersion": "storage.metalk8s.scality.com/v1alpha1", "kind": "Volume",
+        "metadata": {"name": name, "uid": format!("9474CDA7-0dbe-40fc-9842-3cb0404a72{uid:02x}")}, "spec": spec})
+}
+
+fn problems(list: Value) -> Vec<String> {
+    parse_volumes(&list).unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn each_kind_is_read_with_its_class() {
+    let list = json!([
+        volume("a", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}})),
+        volume("b", 2, json!({"rawBlockDevice": {"discover": {"size": ">= 100"}}, "mode": "Block"})),
+        class(),
+        volume("c", 3, json!({"lvmLogicalVolume": {"vgName": "vg00", "size": "1Gi"}, "mode": "Filesystem"})),
+        volume("d", 4, json!({"sparseLoopDevice": {"size": 4096}})),
+    ]);
+    let read = parse_volumes(&list).unwrap();
+    let sources: Vec<&VolumeSource> = read.iter().map(|volume| &volume.source).collect();
+    let hints = [("size".to_owned(), ">= 100".to_owned())].into();
+    assert_eq!(
+        sources,
+        [
+            &VolumeSource::Raw("/dev/sdb".into()),
+            &VolumeSource::Discover(hints),
+            &VolumeSource::Logical { group: "vg00".into(), size_bytes: 1 << 30 },
+            &VolumeSource::Sparse { size_bytes: 4096 },
+        ]
+    );
+    assert_eq!(
+        read[0].content,
+        VolumeContent::Filesystem { format: FilesystemFormat::Ext4, options: vec!["-m".into(), "0".into()] }
+    );
+    assert_eq!(read[1].content, VolumeContent::Block);
+    assert_eq!(read[3].sparse_path(), "/var/lib/metalk8s/storage/sparse/9474cda7-0dbe-40fc-9842-3cb0404a7204");
+    assert_eq!(read[2].describe_kind(), "lvmLogicalVolume ext4");
+}
+
+/// Volumes as MetalK8s' pillar has them, which real code has prepared.
+#[test]
+fn the_pillar_of_metalk8s_is_read() {
+    let text = include_str!("../../../../testdata/volumes/pillar.json");
+    let pillar: BTreeMap<String, Value> = serde_json::from_str(text).unwrap();
+    let read = parse_volumes(&pillar.into_values().collect()).unwrap();
+    let said: Vec<String> =
+        read.iter().map(|volume| format!("{} {} {}", volume.name, volume.uid, volume.describe_kind())).collect();
+    assert_eq!(
+        said,
+        [
+            "raw-block 1d78810a-3787-4ca4-b712-50a269e42560 rawBlockDevice Block",
+            "raw-fs 9474cda7-0dbe-40fc-9842-3cb0404a725a rawBlockDevice ext4",
+            "raw-xfs 0f3d3f1a-0dbe-40fc-9842-3cb0404a725b rawBlockDevice xfs",
+        ]
+    );
+}
+
+#[test]
+fn nothing_is_an_empty_list() {
+    assert_eq!(parse_volumes(&Value::Null), Ok(Vec::new()));
+    assert_eq!(parse_volumes(&json!([class()])), Ok(Vec::new()));
+    assert_eq!(problems(json!({"a": 1})), ["volumes: must be a list of Volume and StorageClass resources"]);
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once_with_its_place() {
+    let mut class = class();
+    class["parameters"] = json!({"fsType": "ext3", "mkfsOptions": "-m 0"});
+    let mut nameless = volume("A_b", 2, json!({"sparseLoopDevice": {"size": "0"}}));
+    nameless["metadata"]["uid"] = json!("9474cda70dbe40fc98423cb0404a7201");
+    let list = json!([
+        class,
+        nameless,
+        volume("b", 3, json!({})),
+        volume("c", 4, json!({"rawBlockDevice": {}, "mode": "Raw"})),
+        volume("d", 4, json!({"rawBlockDevice": {"devicePath": "sdb"}, "sparseLoopDevice": {"size": "1"}})),
+        volume("e", 5, json!({"rawBlockDevice": {"discover": {"weight": "1"}}, "mode": "Block"})),
+        volume("f", 6, json!({"lvmLogicalVolume": {"vgName": "-x", "size": "1.5Gi"}, "mode": "Block"})),
+        {"kind": "Pod"},
+        {"kind": "Volume", "apiVersion": "v1"},
+    ]);
+    let said = problems(list);
+    for expected in [
+        "volumes[7].kind: must be Volume or StorageClass, found Pod",
+        "volumes[8].apiVersion: must start with storage.metalk8s.scality.com/ for a Volume, found v1",
+        "volumes[0].parameters.fsType: must be ext4 or xfs, found \"ext3\"",
+        "volumes[0].parameters.mkfsOptions: must be a list of words as JSON in a string, found \"-m 0\"",
+        "volumes[1].metadata.name: must be a name of small letters",
+        "volumes[1].metadata.uid: must be a UUID, found \"9474cda70dbe40fc98423cb0404a7201\"",
+        "volumes[1].spec.sparseLoopDevice.size: must be a whole number with a unit, as 10Gi or 500M, found \"0\"",
+        "volumes[1].spec.storageClassName: parameters.fsType of the storage class fast is missing",
+        "volumes[2].spec: must have one of rawBlockDevice, lvmLogicalVolume, sparseLoopDevice, found none",
+        "volumes[3].spec.rawBlockDevice: must have devicePath, or discover",
+        "volumes[3].spec.mode: must be Filesystem or Block, found \"Raw\"",
+        "volumes[4].spec: must have one of rawBlockDevice, lvmLogicalVolume, sparseLoopDevice, found several",
+        "volumes[5].spec.rawBlockDevice.discover.weight: ",
+        "volumes[6].spec.lvmLogicalVolume.vgName: must be the name of a volume group, found \"-x\"",
+        "volumes[6].spec.lvmLogicalVolume.size: must be a whole number",
+        "volumes[8].metadata.name: name is missing",
+        "volumes[8].metadata.uid: uid is missing",
+        "volumes[8].spec.nodeName: nodeName is missing",
+    ] {
+        assert!(said.iter().any(|line| line.starts_with(expected)), "{expected}\n{}", said.join("\n"));
+    }
+}
+
+#[test]
+fn twins_are_refused() {
+    let raw = |name: &str, uid| volume(name, uid, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
+    assert_eq!(
+        problems(json!([class(), raw("a", 1), raw("a", 2), raw("b", 1), class()])),
+        [
+            "volumes[4].metadata.name: the storage class fast is in the list twice",
+            "volumes[2].metadata.name: volumes[1] has the same name a",
+            "volumes[3].metadata.uid: volumes[1] has the same uid 9474cda7-0dbe-40fc-9842-3cb0404a7201",
+        ]
+    );
+}
+
+/// Options that name another device, or another UUID, are none of a class.
+#[test]
+fn options_of_mkfs_are_read_as_mkfs_reads_them() {
+    let mut class = class();
+    let raw = volume("a", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
+    for (format, options) in [
+        ("ext4", "[\"-U\", \"clear\"]"),
+        ("ext4", "[\"-J\", \"device=/dev/sda1\"]"),
+        ("ext4", "[\"--nosuch\"]"),
+        ("xfs", "[\"-l\", \"logdev=/dev/sda1\"]"),
+        ("xfs", "[\"-m\", \"uuid=9474cda7-0dbe-40fc-9842-3cb0404a7201\"]"),
+    ] {
+        class["parameters"] = json!({"fsType": format, "mkfsOptions": options});
+        let said = problems(json!([raw, class]));
+        assert!(said.iter().all(|line| line.starts_with("volumes[1].parameters.mkfsOptions: ")), "{options}: {said:?}");
+    }
+}
+
+#[test]
+fn names_have_room_on_the_disk() {
+    let long = "a".repeat(40);
+    let block = |source: Value| {
+        let mut spec = source;
+        spec["mode"] = json!("Block");
+        volume(&long, 1, spec)
+    };
+    assert_eq!(
+        problems(json!([block(json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}))])),
+        ["volumes[0].metadata.name: has 40 characters, but at most 36 are supported"]
+    );
+    let logical = |group: &str| block(json!({"lvmLogicalVolume": {"vgName": group, "size": "1Gi"}}));
+    assert!(parse_volumes(&json!([logical("x")])).is_ok());
+    // In the device mapper each hyphen counts twice.
+    assert!(parse_volumes(&json!([logical(&"g".repeat(84))])).is_ok());
+    assert!(parse_volumes(&json!([logical(&"g-".repeat(28))])).is_ok());
+    for (group, why) in [("g".repeat(85), "which LVM limits to 124"), ("g-".repeat(29), "which is limited to 127")] {
+        let said = problems(json!([logical(&group)]));
+        assert!(said.len() == 1 && said[0].contains(why), "{said:?}");
+    }
+}
+
+#[test]
+fn a_manifest_is_bound_to_its_node_and_path() {
+    let mut resource = volume("db-1", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
+    resource["spec"]["template"] =
+        json!({"metadata": {"labels": {"app": "db"}, "name": "other"}, "spec": {"capacity": 1}});
+    let read = parse_volumes(&json!([class(), resource])).unwrap();
+    let path = "/dev/disk/by-uuid/9474cda7-0dbe-40fc-9842-3cb0404a7201";
+    let text = format_manifests([BackedVolume { volume: &read[0], path, size_bytes: 1 << 30 }]);
+    let parsed: Value = serde_json::from_str(text.split_once('\n').unwrap().1).unwrap();
+    assert_eq!(
+        parsed["items"][0],
+        json!({"apiVersion": "v1", "kind": "PersistentVolume",
+            "metadata": {"name": "db-1", "labels": {"app": "db"}},
+            "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1073741824"}, "volumeMode": "Filesystem",
+                "persistentVolumeReclaimPolicy": "Retain", "storageClassName": "fast", "mountOptions": ["noatime"],
+                "local": {"path": path, "fsType": "ext4"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                    {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-1"]}]}]}}}})
+    );
+    assert!(marked_yaml::parse_yaml(0, &text).is_ok());
+}
+
+/// Kubernetes calls a node by its hostname, with or without the domain.
+#[test]
+fn a_node_is_the_machine_of_that_name() {
+    for (node, hostname, is_it) in [
+        ("web-1", "web-1", true),
+        ("web-1", "WEB-1.rack.example", true),
+        ("web-1.rack.example", "web-1", true),
+        ("web-1.rack.example", "web-1.Rack.example", true),
+        ("web-1.site-b", "web-1.site-a", false),
+        ("web-1", "web-2", false),
+    ] {
+        assert_eq!(is_node(node, hostname), is_it, "{node} {hostname}");
+    }
+}

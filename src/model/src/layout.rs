@@ -1,0 +1,39 @@
+//! Filesystem layouts: parsing of all spellings in use, validation that reports all problems at once, and canonical output.
+
+mod advice;
+mod arrays;
+mod canonical;
+mod constraints;
+mod dependencies;
+mod encryption;
+mod field_reader;
+#[cfg(test)]
+mod fuzz;
+pub mod graph;
+pub mod hints;
+mod mapper_name;
+mod mkfs;
+mod parser;
+pub mod selection;
+mod size;
+#[cfg(test)]
+mod tests;
+mod text;
+mod text_edits;
+mod types;
+mod validate;
+mod yaml_document;
+
+pub use advice::suggest_disk;
+pub use canonical::{canonical_yaml, compute_digest};
+pub use constraints::{ImageId, ImageVersion};
+pub use dependencies::UnderlyingObjects;
+pub use encryption::{EncryptionSpec, KeySource};
+pub use mapper_name::explain_excessive_name;
+pub use parser::{FILESYSTEM_OF_V2, LAYOUT_OF_V2};
+pub use parser::{ParsedLayout, read_all_layouts, read_json, read_yaml, respell_canonically};
+pub use size::RequestedSize;
+pub use types::*;
+pub use validate::{MIN_BTRFS_MIB, MIN_XFS_MIB, validate_layout};
+
+use text::find_nearest;

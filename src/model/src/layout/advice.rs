@@ -1,0 +1,348 @@
+//! Advice about valid but probably unintended settings: layouts that can never be reinstalled or that UEFI machines cannot boot, sizes in
+//! the wrong unit, and impossible disk names.
+
+use super::graph::LayoutGraph;
+use super::hints::advice;
+use super::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, PartitionType, RaidLevel, RequestedSize};
+use crate::device::LayoutPath;
+use crate::device::identifiers::names_placeholder;
+use common::diagnostic::Diagnostic;
+
+/// 64 TiB: larger than any disk so far.
+const HUGE_MIB: u64 = 64 << 20;
+/// Size of an ESP from which the author may have written KiB: 512 MiB in KiB look like 512 GiB.
+const HUGE_ESP_MIB: u64 = 32 << 10;
+/// Size of a root filesystem below which the author may have written GiB: no image fits on less.
+const TINY_ROOT_MIB: u64 = 64;
+
+impl Layout {
+    /// Returns advice for the author. The layout must be valid.
+    pub fn collect_advice(&self) -> Vec<Diagnostic> {
+        let mut said = Vec::new();
+        self.advise_reinstall(&mut said);
+        self.advise_uefi(&mut said);
+        self.advise_sizes(&mut said);
+        self.advise_disks(&mut said);
+        said
+    }
+
+    fn advise_reinstall(&self, said: &mut Vec<Diagnostic>) {
+        const NEVER: &str = "so a machine with this layout can never be reinstalled";
+        if !self.disks.iter().any(|disk| disk.wipeonreinstall) {
+            return said.push(Diagnostic::new("disks", format!("no disk has wipeonreinstall: true, {NEVER}")));
+        }
+        let graph = LayoutGraph::from_layout(self);
+        // Returns whether a reinstall wipes some of the disks below these devices, and whether it preserves some.
+        let wipes = |devices: &[LayoutPath]| {
+            let below = graph.objects_below(devices);
+            let wiped = |wanted: bool| below.disks.iter().any(|disk| self.disks[*disk].wipeonreinstall == wanted);
+            (wiped(true), wiped(false))
+        };
+        let arrays =
+            self.raid.iter().enumerate().map(|(index, raid)| ("raid", index, raid.arrayname.as_str(), &raid.devices));
+        let groups = self.volumegroups.iter().enumerate();
+        let groups = groups.map(|(index, group)| ("volumegroups", index, group.name.as_str(), &group.devices));
+        for (list, index, name, devices) in arrays.chain(groups) {
+            if wipes(devices) == (true, true) {
+                let message =
+                    format!("{name} is on disks that a reinstall wipes and on disks that it preserves, {NEVER}");
+                said.push(Diagnostic::new(format!("{list}[{index}].devices"), message));
+            }
+        }
+        if let Some((index, root)) = self.find_mounted_at(&["/"])
+            && wipes(std::slice::from_ref(&root.device)) == (false, true)
+        {
+            let message =
+                format!("/ is on a disk that a reinstall preserves, {NEVER}: set wipeonreinstall: true on that disk");
+            said.push(Diagnostic::new(format!("filesystems[{index}].device"), message));
+        }
+    }
+
+    fn advise_uefi(&self, said: &mut Vec<Diagnostic>) {
+        said.extend(self.find_missing_esp());
+    }
+
+    /// Returns the reason why UEFI machines cannot boot this layout, if any. A raw image contains its own EFI system partition.
+    pub fn find_missing_esp(&self) -> Option<Diagnostic> {
+        if self.disks.iter().any(|disk| disk.image) {
+            return None;
+        }
+        let Some((index, esp)) =
+            self.find_mounted_at(&["/boot/efi", "/efi", "/boot"]).filter(|(_, at)| at.format == FilesystemFormat::Vfat)
+        else {
+            let message =
+                "no vfat filesystem is mounted at /boot/efi: UEFI machines cannot boot without an EFI system partition";
+            return Some(Diagnostic::new("filesystems", message));
+        };
+        let what = self.explain_unusable_esp(&esp.device)?;
+        let message = format!("{} is used as the EFI system partition, but {what}", esp.device);
+        Some(Diagnostic::new(format!("filesystems[{index}].device"), message))
+    }
+
+    fn explain_unusable_esp(&self, device: &LayoutPath) -> Option<String> {
+        let mut parts = self.disks.iter().flat_map(|disk| disk.partitions.iter().map(move |part| (disk, part)));
+        if let Some((_, part)) = parts.find(|(disk, part)| disk.device.partition_path(part.number) == *device) {
+            let found = part.kind.unwrap_or(PartitionType::Linux);
+            let said = || format!("has type {}: UEFI machines require type ef00", found.code());
+            return (found != PartitionType::Boot).then(said);
+        }
+        if let Some(raid) = self.raid.iter().find(|raid| raid.arrayname == *device) {
+            let metadata = self.effective_metadata(raid);
+            let is_read = raid.level == RaidLevel::Raid1 && ["1.0", "0.90"].contains(&metadata.as_str());
+            let said = || {
+                let level = raid.level;
+                format!(
+                    "is {level} with metadata {metadata}: UEFI machines can only read members of raid1 with metadata 1.0"
+                )
+            };
+            return (!is_read).then(said);
+        }
+        let kind =
+            if self.disks.iter().any(|disk| disk.device == *device) { "a whole disk" } else { "a logical volume" };
+        Some(format!("is {kind}: UEFI machines require a partition of type ef00"))
+    }
+
+    fn advise_sizes(&self, said: &mut Vec<Diagnostic>) {
+        let mounts = |device: &LayoutPath, paths: &[&str]| {
+            let mut on = self.filesystems.iter().filter(|filesystem| filesystem.device == *device);
+            on.any(|filesystem| filesystem.path.as_deref().is_some_and(|path| paths.contains(&path)))
+        };
+        let mut advise = |place: String, device: &LayoutPath, size: RequestedSize| {
+            let Some(size_mib) = size.as_mib() else { return };
+            let is_esp = mounts(device, &["/boot/efi", "/efi"]);
+            let unit = match size_mib {
+                _ if size_mib >= HUGE_MIB && size_mib.is_multiple_of(1 << 20) => {
+                    format!("if bytes were intended, write {}", size_mib >> 20)
+                }
+                _ if size_mib >= HUGE_MIB || is_esp && size_mib >= HUGE_ESP_MIB => {
+                    format!("if KiB were intended, write {}", size_mib >> 10)
+                }
+                _ if size_mib < TINY_ROOT_MIB && mounts(device, &["/"]) => {
+                    format!("if GiB were intended, write {}", size_mib << 10)
+                }
+                _ => return,
+            };
+            let size = common::format::format_bytes(size_mib.saturating_mul(1 << 20));
+            said.push(Diagnostic::new(
+                place,
+                format!("{device} has {size_mib} MiB ({size}): sizes are in MiB; {unit}"),
+            ));
+        };
+        for (index, disk) in self.disks.iter().enumerate() {
+            for (number, part) in disk.partitions.iter().enumerate() {
+                let place = format!("disks[{index}].partitions[{number}].size");
+                advise(place, &disk.device.partition_path(part.number), part.size);
+            }
+        }
+        for (index, volume) in self.logicalvolumes.iter().enumerate() {
+            advise(format!("logicalvolumes[{index}].size"), &volume.device_path(), volume.size);
+        }
+    }
+
+    fn advise_disks(&self, said: &mut Vec<Diagnostic>) {
+        for (index, disk) in self.disks.iter().enumerate() {
+            if let Some(message) = check_disk_name(disk) {
+                said.push(Diagnostic::new(format!("disks[{index}].device"), message));
+            }
+            for (hint, message) in advice::collect_doubts(&disk.hints) {
+                said.push(Diagnostic::new(format!("disks[{index}].hints.{hint}"), message));
+            }
+        }
+    }
+
+    fn find_mounted_at(&self, paths: &[&str]) -> Option<(usize, &FilesystemSpec)> {
+        let at = |path: &&str| self.filesystems.iter().position(|filesystem| filesystem.path.as_deref() == Some(path));
+        let index = paths.iter().find_map(at)?;
+        Some((index, &self.filesystems[index]))
+    }
+}
+
+fn check_disk_name(disk: &DiskSpec) -> Option<String> {
+    let name = disk.device.as_str().strip_prefix("/dev/")?;
+    if disk.hints.is_empty() && names_placeholder(disk.device.as_str()) {
+        return Some(format!(
+            "{} contains a placeholder that many disks report: it does not identify a disk",
+            disk.device
+        ));
+    }
+    if !disk.hints.is_empty() || ["disk/by-id/", "disk/by-path/"].iter().any(|start| name.starts_with(start)) {
+        return None;
+    }
+    let message = match is_kernel_disk(name) {
+        true => return None,
+        false if name.starts_with("disk/by-") => {
+            "links of this type are not supported: use /dev/disk/by-id or /dev/disk/by-path".to_owned()
+        }
+        false => match suggest_disk(disk.device.as_str()) {
+            Some(likely) => format!("{} is not a kernel name of a disk; did you mean {likely}?", disk.device),
+            None => format!("{} is not a kernel name of a disk, so no machine has it", disk.device),
+        },
+    };
+    Some(message)
+}
+
+/// Prefixes of disk names that end in letters.
+const LETTERED: [&str; 6] = ["sd", "vd", "hd", "xvd", "dasd", "rssd"];
+const NUMBERED: [&str; 5] = ["mmcblk", "pmem", "nbd", "loop", "md"];
+
+/// Returns whether the kernel gives such names to disks. Names of partitions do not count.
+pub(super) fn is_kernel_disk(name: &str) -> bool {
+    let some = |text: &str, is: fn(u8) -> bool| !text.is_empty() && text.bytes().all(is);
+    let digits = |text: &str| some(text, |byte| byte.is_ascii_digit());
+    let lettered =
+        |start: &&str| name.strip_prefix(*start).is_some_and(|rest| some(rest, |byte| byte.is_ascii_lowercase()));
+    let nvme = name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
+    LETTERED.iter().any(lettered)
+        || NUMBERED.iter().any(|start| name.strip_prefix(start).is_some_and(digits))
+        || nvme.is_some_and(|(controller, namespace)| digits(controller) && digits(namespace))
+}
+
+/// Returns the path that was probably intended by the name of a nonexistent disk: `/dev/nvmne0n1` → `/dev/nvme0n1`.
+pub fn suggest_disk(device: &str) -> Option<String> {
+    let name = device.strip_prefix("/dev/").filter(|name| !is_kernel_disk(name) && name.len() <= 32)?;
+    let letters = name.bytes().take_while(u8::is_ascii_alphabetic).count();
+    let (word, rest) = name.split_at(letters);
+    let known = NUMBERED.iter().chain(&["nvme"]).filter(|known| strsim::damerau_levenshtein(word, known) <= 1);
+    let named = known.map(|known| format!("{known}{rest}")).find(|name| is_kernel_disk(name));
+    // For a partition, its disk.
+    let whole = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let whole = [whole, whole.strip_suffix('p').unwrap_or(whole)]
+        .into_iter()
+        .find(|whole| *whole != name && is_kernel_disk(whole));
+    named.or(whole.map(str::to_owned)).map(|name| format!("/dev/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::read_yaml;
+
+    /// A layout that nothing is said of, with lines replaced.
+    fn said(replaced: &[(&str, &str)]) -> Vec<String> {
+        let mut text = "id: x
+disks:
+- device: /dev/sda
+  wipeonreinstall: true
+  partitions: [{number: 1, size: 500, gpttype: ef00}, {number: 2, size: 5000}, {number: 3, size: 0}]
+- device: /dev/sdb
+filesystems:
+- {path: /boot/efi, device: /dev/sda1, format: vfat}
+- {path: /, device: /dev/sda2, format: ext4}
+constraints: {sizes: [], images: {}}
+"
+        .to_owned();
+        for (old, new) in replaced {
+            assert!(text.contains(old), "{old}");
+            text = text.replace(old, new);
+        }
+        let layout = read_yaml(&text).unwrap_or_else(|problems| panic!("{text}{problems:?}")).layout;
+        layout.collect_advice().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_is_hardly_meant_is_said() {
+        let never = "so a machine with this layout can never be reinstalled";
+        for (replaced, expected) in [
+            (&[][..], &[][..]),
+            (&[("wipeonreinstall: true", "wipeonreinstall: false")], &["disks: no disk has wipeonreinstall: true, "]),
+            (
+                &[
+                    ("wipeonreinstall: true", "wipeonreinstall: false"),
+                    ("/dev/sdb", "/dev/sdb\n  wipeonreinstall: true"),
+                ],
+                &["filesystems[1].device: / is on a disk that a reinstall preserves, so"],
+            ),
+            (
+                &[("constraints", "volumegroups: [{name: vg, devices: [/dev/sda3, /dev/sdb]}]\nconstraints")],
+                &["volumegroups[0].devices: vg is on disks that a reinstall wipes and on disks that it preserves, so"],
+            ),
+            (
+                &[(
+                    "constraints",
+                    "raid: [{arrayname: /dev/md0, level: \"1\", devices: [/dev/sda3, /dev/sdb]}]\nconstraints",
+                )],
+                &["raid[0].devices: /dev/md0 is on disks that a reinstall wipes and on disks that it preserves, so"],
+            ),
+            (&[("path: /boot/efi", "path: /srv")], &["filesystems: no vfat filesystem is mounted at /boot/efi: UEFI"]),
+            (
+                &[(", gpttype: ef00", "")],
+                &["filesystems[0].device: /dev/sda1 is used as the EFI system partition, but has type 8300: UEFI"],
+            ),
+            (
+                &[("/dev/sda1, format", "/dev/sdb, format")],
+                &["filesystems[0].device: /dev/sdb is used as the EFI system partition, but is a whole disk: UEFI"],
+            ),
+            (
+                &[("size: 5000", "size: 5242880000")],
+                &[
+                    "disks[0].partitions[1].size: /dev/sda2 has 5242880000 MiB (5.50 PB): sizes are in MiB; if bytes were intended, write 5000",
+                ],
+            ),
+            (
+                &[("size: 500,", "size: 512000,")],
+                &[
+                    "disks[0].partitions[0].size: /dev/sda1 has 512000 MiB (537 GB): sizes are in MiB; if KiB were intended, write 500",
+                ],
+            ),
+            (
+                &[("size: 5000", "size: 50")],
+                &[
+                    "disks[0].partitions[1].size: /dev/sda2 has 50 MiB (52.4 MB): sizes are in MiB; if GiB were intended, write 51200",
+                ],
+            ),
+            (
+                &[("/dev/sdb", "/dev/nvmne0n1")],
+                &["disks[1].device: /dev/nvmne0n1 is not a kernel name of a disk; did you mean /dev/nvme0n1?"],
+            ),
+            (
+                &[("/dev/sdb", "/dev/sdb1")],
+                &["disks[1].device: /dev/sdb1 is not a kernel name of a disk; did you mean /dev/sdb?"],
+            ),
+            (&[("/dev/sdb", "/dev/disk/by-uuid/x")], &["disks[1].device: links of this type are not supported"]),
+            (
+                &[("/dev/sdb", "/dev/data")],
+                &["disks[1].device: /dev/data is not a kernel name of a disk, so no machine has it"],
+            ),
+            (&[("/dev/sdb", "/dev/disk/by-id/wwn-0x5")], &[]),
+            (
+                &[("/dev/sdb", "/dev/disk/by-id/wwn-0x0000000000000000")],
+                &["disks[1].device: /dev/disk/by-id/wwn-0x0000000000000000 contains a placeholder that many"],
+            ),
+            (
+                &[("/dev/sdb", "data\n  hints: {name: nvmne0n1, tran: pata, size: \"> 500000\"}")],
+                &[
+                    "disks[1].hints.name: nvmne0n1 is not a kernel name of a disk; did you mean /dev/nvme0n1?",
+                    "disks[1].hints.size: no disk has 500000 GiB",
+                    "disks[1].hints.tran: pata is not a transport; supported: ",
+                ],
+            ),
+        ] {
+            let found = said(replaced);
+            assert_eq!(found.len(), expected.len(), "{replaced:?}: {found:#?}");
+            for (found, expected) in found.iter().zip(expected) {
+                assert!(found.starts_with(expected), "{found}");
+                assert!(!expected.ends_with("so") || found.contains(never), "{found}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_disks_are_told_from_others() {
+        for name in ["sda", "sdaa", "vdb", "xvda", "nvme0n1", "nvme10n2", "mmcblk0", "pmem0", "dasda", "md127"] {
+            assert!(is_kernel_disk(name) && suggest_disk(&format!("/dev/{name}")).is_none(), "{name}");
+        }
+        for (name, likely) in [
+            ("nvmne0n1", Some("/dev/nvme0n1")),
+            ("nvem1n1", Some("/dev/nvme1n1")),
+            ("nvme0n1p2", Some("/dev/nvme0n1")),
+            ("sda1", Some("/dev/sda")),
+            ("mmcblk0p1", Some("/dev/mmcblk0")),
+            ("root", None),
+            ("SDA", None),
+            ("é0n1", None),
+        ] {
+            assert_eq!(suggest_disk(&format!("/dev/{name}")).as_deref(), likely, "{name}");
+            assert!(!is_kernel_disk(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Devices that a device of the layout depends on, down to the disks.
+
+use super::graph::LayoutGraph;
+use crate::device::LayoutPath;
+use common::small_sort::GatherExt;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Indices into the layout's lists.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnderlyingObjects {
+    pub disks: BTreeSet<usize>,
+    pub arrays: BTreeSet<usize>,
+    pub groups: BTreeSet<usize>,
+}
+
+impl LayoutGraph<'_> {
+    /// Returns all objects below these devices. Devices that the layout does not provide are ignored.
+    pub fn objects_below<'b>(&self, devices: impl IntoIterator<Item = &'b LayoutPath>) -> UnderlyingObjects {
+        let beneath = self.reach_below(devices.into_iter().filter_map(|device| self.find_device(device)));
+        let of = |list: &Range<usize>| {
+            let nodes = beneath.iter().filter(|node| list.contains(node));
+            nodes.map(|node| node - list.start).gather()
+        };
+        UnderlyingObjects { disks: of(&self.disks), arrays: of(&self.arrays), groups: of(&self.groups) }
+    }
+
+    /// Returns all objects below the root filesystem.
+    pub fn objects_below_root(&self) -> UnderlyingObjects {
+        let root = self.layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/"));
+        self.objects_below(root.map(|root| &root.device))
+    }
+}
+
+impl super::LogicalVolumeSpec {
+    /// Returns the path by which the rest of the layout refers to the volume.
+    pub fn device_path(&self) -> LayoutPath {
+        format!("/dev/{}/{}", self.volumegroup, self.name).into()
+    }
+}

@@ -1,0 +1,339 @@
+//! Field-by-field access to a document: alternative names, value types, and a list of problems.
+
+use super::text::{convert_to_mib, find_nearest, is_number_or_boolean, normalize_name, parse_integer, quote_words};
+use super::text_edits::{EditReplacement, SpellingEdit};
+use super::yaml_document::{DocumentEntry, DocumentNode, NodeValue, SourceLocation, child_path, located_problem};
+use common::diagnostic::Diagnostic;
+use std::collections::HashMap;
+use std::str::FromStr;
+
+/// Field with its canonical name and its alternative names.
+pub(super) struct FieldNames {
+    pub name: &'static str,
+    pub also: &'static [&'static str],
+}
+
+/// Reader that collects problems, notes and edits.
+#[derive(Default)]
+pub(super) struct LayoutReader {
+    pub problems: Vec<Diagnostic>,
+    pub notes: Vec<Diagnostic>,
+    /// Edits that make the spelling canonical.
+    pub edits: Vec<SpellingEdit>,
+    /// Canonical paths of values that could not be read; the types contain a substitute there.
+    pub unread: Vec<String>,
+    pub places: SourceMap,
+}
+
+/// Mapping of the document, with its fields under their canonical names.
+pub(super) struct LayoutFields<'a> {
+    /// Canonical path, as used by the rules.
+    pub place: String,
+    node: &'a DocumentNode,
+    found: Vec<(&'static str, &'a DocumentNode)>,
+    /// Canonical names that an unknown field was probably meant to be.
+    misspelt: Vec<&'static str>,
+}
+
+impl<'a> LayoutFields<'a> {
+    /// Returns the value of a field; `None` if it is missing or null.
+    pub fn get(&self, name: &str) -> Option<&'a DocumentNode> {
+        let found = self.found.iter().find(|(canonical, _)| *canonical == name);
+        found.map(|(_, node)| *node).filter(|node| !matches!(node.value, NodeValue::Null))
+    }
+
+    pub fn path_of(&self, name: &str) -> String {
+        child_path(&self.place, name)
+    }
+}
+
+/// Path, line and column in the document of the value at each canonical path.
+#[derive(Debug, Clone, Default)]
+pub struct SourceMap(HashMap<String, (String, Option<SourceLocation>)>);
+
+impl SourceMap {
+    /// Returns the problem of a rule with its path, line and column in the document.
+    pub fn locate_problem(&self, mut problem: Diagnostic) -> Diagnostic {
+        let mut place = problem.place.as_str();
+        loop {
+            if let Some((spelt, mark)) = self.0.get(place) {
+                return located_problem(spelt, *mark, problem.message);
+            }
+            match place.rfind(['.', '[']) {
+                Some(end) => place = &place[..end],
+                None => break,
+            }
+        }
+        if let Some((_, mark)) = self.0.get("") {
+            problem.line = mark.map(|mark| mark.line);
+            problem.column = mark.map(|mark| mark.column);
+        }
+        problem
+    }
+}
+
+impl LayoutReader {
+    /// Creates a reader that already has the problems of the document itself.
+    pub fn new(problems: Vec<Diagnostic>) -> LayoutReader {
+        LayoutReader { problems, ..LayoutReader::default() }
+    }
+
+    pub fn report(&mut self, node: &DocumentNode, message: impl Into<String>) {
+        self.problems.push(node.make_problem(message));
+    }
+
+    /// Records an unusual spelling and its canonical form.
+    pub fn note_respelling(&mut self, node: &DocumentNode, new: EditReplacement, message: impl Into<String>) {
+        self.notes.push(node.make_problem(message));
+        let old = match &node.value {
+            NodeValue::Scalar { text, .. } => text.as_str(),
+            NodeValue::List(items) if items.is_empty() => "[]",
+            _ => return,
+        };
+        self.edits.extend(SpellingEdit::at_location(node.mark, old, new));
+    }
+
+    /// Reports a problem that leaves the value at the canonical `place` unknown.
+    pub fn report_unreadable(&mut self, node: &DocumentNode, place: &str, message: impl Into<String>) {
+        if !matches!(node.value, NodeValue::Unreadable) {
+            self.report(node, message);
+        }
+        self.unread.push(place.to_owned());
+    }
+
+    /// Records the location in the document of the value at a canonical path.
+    pub fn record_location(&mut self, place: &str, node: &DocumentNode) {
+        self.places.0.insert(place.to_owned(), (node.place.clone(), node.mark));
+    }
+
+    /// Returns the fields of a mapping, and reports each name that is not in `known`.
+    pub fn read_fields<'a>(
+        &mut self,
+        node: &'a DocumentNode,
+        place: &str,
+        known: &[FieldNames],
+    ) -> Option<LayoutFields<'a>> {
+        self.read_fields_with_ignored(node, place, known, &[])
+    }
+
+    /// Returns the fields of a mapping. `unread` lists descriptive fields of metal-stack's v2 API, which are ignored with a note.
+    pub fn read_fields_with_ignored<'a>(
+        &mut self,
+        node: &'a DocumentNode,
+        place: &str,
+        known: &[FieldNames],
+        unread: &[&str],
+    ) -> Option<LayoutFields<'a>> {
+        self.record_location(place, node);
+        let NodeValue::Map(entries) = &node.value else {
+            self.report_unreadable(
+                node,
+                place,
+                format!("must be a mapping of fields, but is {}", node.describe_type()),
+            );
+            return None;
+        };
+        let mut fields = LayoutFields { place: place.to_owned(), node, found: Vec::new(), misspelt: Vec::new() };
+        for entry in entries {
+            match find_field(&entry.key, known) {
+                Some(field) => self.add_known_field(&mut fields, entry, field.name),
+                None if unread.contains(&entry.key.as_str()) => {
+                    let message = "this field of metal-stack's v2 API is ignored";
+                    self.notes.push(located_problem(&entry.node.place, entry.mark, message));
+                    self.edits.extend(SpellingEdit::at_location(entry.mark, &entry.key, EditReplacement::Nothing));
+                }
+                None => self.report_unknown_field(&mut fields, entry, known),
+            }
+        }
+        Some(fields)
+    }
+
+    fn add_known_field<'a>(&mut self, fields: &mut LayoutFields<'a>, entry: &'a DocumentEntry, name: &'static str) {
+        if fields.found.iter().any(|(canonical, _)| *canonical == name) {
+            let message = format!("{name} is specified twice, under two of its names");
+            self.problems.push(located_problem(&entry.node.place, entry.mark, message));
+            return;
+        }
+        if entry.key != name {
+            let message = format!("the canonical name of this field is {name}");
+            self.notes.push(located_problem(&entry.node.place, entry.mark, message));
+            self.edits.extend(SpellingEdit::at_location(
+                entry.mark,
+                &entry.key,
+                EditReplacement::Text(name.to_owned()),
+            ));
+        }
+        self.record_location(&fields.path_of(name), &entry.node);
+        fields.found.push((name, &entry.node));
+    }
+
+    fn report_unknown_field(&mut self, fields: &mut LayoutFields, entry: &DocumentEntry, known: &[FieldNames]) {
+        let spellings =
+            known.iter().flat_map(|field| field.also.iter().chain([&field.name]).map(|name| (*name, field.name)));
+        let hint = match find_nearest(&entry.key, spellings) {
+            Some(name) => {
+                fields.misspelt.push(name);
+                format!("did you mean {name}?")
+            }
+            None => format!("supported: {}", known.iter().map(|field| field.name).collect::<Vec<_>>().join(", ")),
+        };
+        let message = format!("unknown field {}; {hint}", entry.key);
+        self.problems.push(located_problem(&entry.node.place, entry.mark, message));
+    }
+
+    /// Returns a required field. A missing field is not reported if a misspelt name has been reported for it.
+    pub fn read_required<'a>(
+        &mut self,
+        fields: &LayoutFields<'a>,
+        name: &str,
+        missing: &str,
+    ) -> Option<&'a DocumentNode> {
+        let found = fields.get(name);
+        if found.is_none() {
+            if !fields.misspelt.contains(&name) {
+                let place = child_path(&fields.node.place, name);
+                self.problems.push(located_problem(&place, fields.node.mark, missing));
+            }
+            self.unread.push(fields.path_of(name));
+        }
+        found
+    }
+
+    /// Returns a scalar as written, and whether it is unquoted.
+    pub fn read_scalar<'a>(&mut self, node: &'a DocumentNode, place: &str) -> Option<(&'a str, bool)> {
+        match &node.value {
+            NodeValue::Scalar { text, plain } => Some((text, *plain)),
+            _ => {
+                self.report_unreadable(node, place, format!("must be a single value, but is {}", node.describe_type()));
+                None
+            }
+        }
+    }
+
+    pub fn read_text(&mut self, node: &DocumentNode, place: &str) -> Option<String> {
+        let (text, plain) = self.read_scalar(node, place)?;
+        if plain && is_number_or_boolean(text) {
+            let message = format!(
+                "this is text: write it in quotes, \"{text}\", because YAML parsers may treat it as another type"
+            );
+            self.note_respelling(node, EditReplacement::Raw(format!("{text:?}")), message);
+        }
+        Some(text.to_owned())
+    }
+
+    /// Returns optional text; empty text counts as missing.
+    pub fn read_optional_text(&mut self, fields: &LayoutFields, name: &str) -> Option<String> {
+        let node = fields.get(name)?;
+        self.read_text(node, &fields.path_of(name)).filter(|text| !text.is_empty())
+    }
+
+    /// Returns required text; if it is missing, reports that and returns an empty string.
+    pub fn read_required_text(&mut self, fields: &LayoutFields, name: &str) -> String {
+        let node = self.read_required(fields, name, &format!("{name} is missing"));
+        node.and_then(|node| self.read_text(node, &fields.path_of(name))).unwrap_or_default()
+    }
+
+    /// Returns a non-negative integer.
+    pub fn read_number<T: FromStr>(&mut self, node: &DocumentNode, place: &str) -> Option<T> {
+        let (text, plain) = self.read_scalar(node, place)?;
+        match parse_integer(text) {
+            Ok(number) => {
+                if !plain {
+                    let message = format!("this is a number: write {text} without quotes");
+                    self.note_respelling(node, EditReplacement::Raw(text.to_owned()), message);
+                }
+                Some(number)
+            }
+            Err(why) => {
+                let mib = if place.ends_with(".size") { convert_to_mib(text) } else { None };
+                let mib = mib.map(|mib| format!("; sizes are in MiB: write {mib}")).unwrap_or_default();
+                self.report_unreadable(node, place, why + &mib);
+                None
+            }
+        }
+    }
+
+    pub fn read_required_number<T: FromStr>(&mut self, fields: &LayoutFields, name: &str, missing: &str) -> Option<T> {
+        let node = self.read_required(fields, name, missing)?;
+        self.read_number(node, &fields.path_of(name))
+    }
+
+    pub fn read_flag(&mut self, fields: &LayoutFields, name: &str) -> bool {
+        let Some(node) = fields.get(name) else { return false };
+        match self.read_scalar(node, &fields.path_of(name)) {
+            Some(("true" | "True" | "TRUE", true)) => true,
+            Some(("false" | "False" | "FALSE", true)) | None => false,
+            Some((text, plain)) => {
+                let found = if plain { text.to_owned() } else { format!("{text:?}") };
+                self.report_unreadable(
+                    node,
+                    &fields.path_of(name),
+                    format!("must be true or false without quotes, but is {found}"),
+                );
+                false
+            }
+        }
+    }
+
+    /// Returns the items of a list, each read by `read`; a missing list is empty.
+    pub fn read_items<T>(
+        &mut self,
+        fields: &LayoutFields,
+        name: &str,
+        mut read: impl FnMut(&mut LayoutReader, &DocumentNode, &str) -> Option<T>,
+    ) -> Vec<T> {
+        let Some(node) = fields.get(name) else { return Vec::new() };
+        let place = fields.path_of(name);
+        let NodeValue::List(items) = &node.value else {
+            self.report_unreadable(node, &place, format!("must be a list, but is {}", node.describe_type()));
+            return Vec::new();
+        };
+        let mut values = Vec::new();
+        for item in items {
+            // Numbered as in the types, which the rules refer to: items that could not be read are not in them.
+            let place = format!("{place}[{}]", values.len());
+            self.record_location(&place, item);
+            match read(self, item, &place) {
+                Some(value) => values.push(value),
+                None => self.mark_incomplete(fields, name, &place),
+            }
+        }
+        values
+    }
+
+    /// Records that an item of the list could not be read: rules for the whole list no longer apply. The path belongs to the next item.
+    fn mark_incomplete(&mut self, fields: &LayoutFields, name: &str, place: &str) {
+        self.unread.retain(|unread| unread != place);
+        self.unread.push(format!("{}[]", fields.path_of(name)));
+    }
+
+    pub fn read_texts(&mut self, fields: &LayoutFields, name: &str) -> Vec<String> {
+        self.read_items(fields, name, |reader, node, place| reader.read_text(node, place))
+    }
+
+    /// Splits a string that is written instead of a list; `None` if the value is not a string.
+    pub fn split_string(
+        &mut self,
+        fields: &LayoutFields,
+        name: &str,
+        split: fn(&str) -> Vec<&str>,
+    ) -> Option<Vec<String>> {
+        let node = fields.get(name)?;
+        let NodeValue::Scalar { text, .. } = &node.value else { return None };
+        let words = split(text);
+        let list = format!("[{}]", quote_words(&words));
+        let words = words.into_iter().map(str::to_owned).collect();
+        self.note_respelling(
+            node,
+            EditReplacement::Raw(list.clone()),
+            format!("write a list with one word per item: {list}"),
+        );
+        Some(words)
+    }
+}
+
+/// Returns the field with that name. metal-stack's v2 API writes `mount_options` and `mountOptions`.
+fn find_field<'k>(name: &str, known: &'k [FieldNames]) -> Option<&'k FieldNames> {
+    let exact = known.iter().find(|field| field.name == name || field.also.contains(&name));
+    exact.or_else(|| known.iter().find(|field| field.name == normalize_name(name) && name.len() <= 40))
+}

@@ -1,0 +1,256 @@
+//! Description of a migrated machine: its filesystems, and the ids by which the system refers to its partitions and arrays. The source
+//! machine reports it, the control plane passes it on, and the plan of the target machine uses it.
+
+use crate::device::LayoutPath;
+use crate::install_marker::{InstallMarker, RecordedDisk};
+use crate::layout::FilesystemFormat;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+/// Role of a machine in a migration, as sent by the control plane.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct MigrationOffer {
+    /// Id of the order.
+    pub order: String,
+    pub part: MigrationSide,
+    /// Whether the target machine has passed its point of no return, so that data may be transferred.
+    #[serde(default)]
+    pub begun: bool,
+    /// Whether the certificate of at least one of the two machines is not approved yet: neither by the operator, nor by a secret that the
+    /// peer has. The target machine must not start.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_approval: bool,
+    /// The other machine, as it is running in its ramdisk now. It has a new certificate after each boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<MigrationPeer>,
+    /// Description of the migrated data; only sent to the target machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
+    pub carried: Option<MigratedMachine>,
+    /// Disk of the target machine for each name in the layout; only sent to that machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<RecordedDisk>,
+}
+
+/// Role of a machine in a migration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum MigrationSide {
+    /// The source machine, whose disks are only read.
+    Send,
+    Receive,
+}
+
+/// The latest migration of a machine, and its state. The absence of a role does not mean that a migration has ended; this does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct MigrationStatus {
+    /// Id of the order.
+    pub order: String,
+    /// `ordered`, `planned`, `copying`, `booting`, `done`, `cancelled` or `refused`.
+    pub state: String,
+}
+
+/// State of a migration for a machine that waits in its ramdisk, as derived from a response of the control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MigrationAnswer<'m> {
+    /// The migration continues, and this is the role of the machine.
+    Part(&'m MigrationOffer),
+    /// The migration is in this state, and the machine has nothing to do now.
+    Waits(&'m str),
+    /// The system runs on the target machine.
+    Done,
+    /// The migration was cancelled or refused, or is followed by another one.
+    Over,
+    /// The response does not mention the migration: the control plane has an earlier version, or has lost the order. The migration has not
+    /// ended.
+    Nothing,
+}
+
+/// Derives the state of the migration with that id. The end of a migration takes precedence, because it is final.
+pub fn interpret_answer<'m>(
+    order: &str,
+    part: Option<&'m MigrationOffer>,
+    newest: Option<&'m MigrationStatus>,
+) -> MigrationAnswer<'m> {
+    let part = part.filter(|part| part.order == order);
+    match (newest, part) {
+        (Some(newest), _) if newest.order != order => MigrationAnswer::Over,
+        (Some(newest), _) if newest.state == "done" => MigrationAnswer::Done,
+        (Some(newest), _) if newest.state == "cancelled" || newest.state == "refused" => MigrationAnswer::Over,
+        (_, Some(part)) => MigrationAnswer::Part(part),
+        (Some(newest), None) => MigrationAnswer::Waits(&newest.state),
+        (None, None) => MigrationAnswer::Nothing,
+    }
+}
+
+/// The other machine of a migration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct MigrationPeer {
+    /// Certificate in PEM, preceded by a signature if both ramdisks have a secret.
+    pub certificate: String,
+    /// `HOST:PORT` on which the machine listens; empty for the source machine.
+    #[serde(default)]
+    pub address: String,
+    /// Whether the operator approved this certificate, or ordered the migration without approvals. An agent without the secret uses no
+    /// other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub approved: bool,
+}
+
+impl MigrationPeer {
+    /// Returns the digest of the certificate, which identifies this boot of the machine.
+    pub fn digest(&self) -> String {
+        certificate_digest(&self.certificate)
+    }
+}
+
+/// Returns `sha256:HEX` of a certificate as it is passed on.
+pub fn certificate_digest(certificate: &str) -> String {
+    let hex: Vec<String> = Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{}", hex.concat())
+}
+
+/// Report of a machine in a migration, sent after each boot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct MigrationReport {
+    /// Id of the order.
+    pub order: String,
+    pub certificate: String,
+    /// Port on which the target machine listens; its address is that from which it sends the report.
+    #[serde(default)]
+    pub port: Option<u16>,
+    /// Description of the migrated data, from the source machine.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
+    pub carried: Option<MigratedMachine>,
+    /// Problem that does not stop the migration; empty when it is resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub words: Option<String>,
+    /// Whether the ramdisk has the secret of both machines, so that this machine verifies its peer without the operator.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_secret: bool,
+}
+
+/// All data of the source machine's layout, as found on its disks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigratedMachine {
+    /// Install marker of the installed system.
+    pub marker: InstallMarker,
+    pub filesystems: Vec<MigratedFilesystem>,
+    #[serde(default)]
+    pub arrays: Vec<MigratedArray>,
+    #[serde(default)]
+    pub partitions: Vec<MigratedPartition>,
+    /// Network interfaces, in the order of the inventory.
+    #[serde(default)]
+    pub nics: Vec<MigratedNic>,
+}
+
+impl MigratedMachine {
+    /// Returns whether both have the same filesystems, arrays and partitions, by ids and sizes, so that a plan for one fits the other.
+    pub fn has_same_content(&self, other: &MigratedMachine) -> bool {
+        is_same_set(&self.filesystems, &other.filesystems)
+            && is_same_set(&self.arrays, &other.arrays)
+            && is_same_set(&self.partitions, &other.partitions)
+    }
+}
+
+/// Compares two lists regardless of order.
+fn is_same_set<T: PartialEq>(some: &[T], others: &[T]) -> bool {
+    some.len() == others.len() && some.iter().all(|one| others.contains(one))
+}
+
+/// Content of a device of the layout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigratedFilesystem {
+    /// Name of the device in the layout.
+    pub device: LayoutPath,
+    pub format: FilesystemFormat,
+    /// UUID in the notation of blkid; empty if there is none.
+    #[serde(default)]
+    pub uuid: String,
+    /// Size of the device in bytes.
+    pub size_bytes: u64,
+    /// Logical sector size of the device, in bytes.
+    pub sector_bytes: u32,
+}
+
+/// An array of the migrated system, by its name in the layout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigratedArray {
+    pub device: LayoutPath,
+    pub uuid: Uuid,
+}
+
+/// A partition of the migrated system, by its name in the layout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigratedPartition {
+    pub device: LayoutPath,
+    /// Unique partition GUID (PARTUUID).
+    pub guid: Uuid,
+}
+
+/// A network interface of the source machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigratedNic {
+    pub name: String,
+    pub mac: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(order: &str) -> MigrationOffer {
+        let order = order.to_owned();
+        MigrationOffer {
+            order,
+            part: MigrationSide::Send,
+            begun: true,
+            awaits_approval: false,
+            peer: None,
+            carried: None,
+            disks: Vec::new(),
+        }
+    }
+
+    fn newest(order: &str, state: &str) -> MigrationStatus {
+        MigrationStatus { order: order.to_owned(), state: state.to_owned() }
+    }
+
+    /// What both versions of a control plane may answer, and that a missing answer ends nothing.
+    #[test]
+    fn only_a_word_is_an_end() {
+        let (own, other) = (part("o1"), part("o2"));
+        for (part, state, means) in [
+            (Some(&own), "copying", MigrationAnswer::Part(&own)),
+            (Some(&own), "planned", MigrationAnswer::Part(&own)),
+            // A file of the control plane that it cannot read.
+            (None, "copying", MigrationAnswer::Waits("copying")),
+            (None, "ordered", MigrationAnswer::Waits("ordered")),
+            (None, "booting", MigrationAnswer::Waits("booting")),
+            (None, "what a later version calls it", MigrationAnswer::Waits("what a later version calls it")),
+            (None, "done", MigrationAnswer::Done),
+            (None, "cancelled", MigrationAnswer::Over),
+            (None, "refused", MigrationAnswer::Over),
+            // It ended between the two looks of one answer.
+            (Some(&own), "cancelled", MigrationAnswer::Over),
+            (Some(&own), "done", MigrationAnswer::Done),
+            (Some(&other), "copying", MigrationAnswer::Waits("copying")),
+        ] {
+            assert_eq!(interpret_answer("o1", part, Some(&newest("o1", state))), means, "{state}");
+        }
+        assert_eq!(interpret_answer("o1", Some(&other), Some(&newest("o2", "ordered"))), MigrationAnswer::Over);
+        // A control plane of an earlier version has no word for it.
+        assert_eq!(interpret_answer("o1", Some(&own), None), MigrationAnswer::Part(&own));
+        for part in [None, Some(&other)] {
+            assert_eq!(interpret_answer("o1", part, None), MigrationAnswer::Nothing);
+        }
+    }
+}

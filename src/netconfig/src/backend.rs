@@ -1,0 +1,125 @@
+//! Network managers of installed systems: detection, units, and files.
+
+use super::{NetworkConfig, RenderedFile, WRITTEN_BY};
+use model::inventory::Nic;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NetworkBackend {
+    Netplan,
+    NetworkManager,
+    Ifupdown,
+    Networkd,
+    CloudInit,
+}
+
+/// Files of the image that would configure NICs in addition to ours: those in `folder` with one of these endings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DisplacedFiles {
+    pub folder: &'static str,
+    pub endings: &'static [&'static str],
+}
+
+/// Supported network managers in the order of detection: netplan controls the next two, and networkd is part of nearly every systemd
+/// installation. cloud-init is last. It would write the same files, but loses some settings: for networkd it writes neither bonds nor
+/// VLANs, for ifupdown only VLANs whose name contains the VLAN id, and `on-link` only for netplan (22.4, Debian 12).
+const ALL: [NetworkBackend; 5] = [
+    NetworkBackend::Netplan,
+    NetworkBackend::NetworkManager,
+    NetworkBackend::Ifupdown,
+    NetworkBackend::Networkd,
+    NetworkBackend::CloudInit,
+];
+
+const CLOUD_INIT: &str = "/usr/bin/cloud-init";
+
+impl NetworkBackend {
+    /// Detects the network manager of a tree by the paths that exist in it.
+    pub fn detect(has: &dyn Fn(&str) -> bool) -> Option<NetworkBackend> {
+        let is_there = |system: &NetworkBackend| {
+            let is_off = *system == NetworkBackend::CloudInit && has("/etc/cloud/cloud-init.disabled");
+            !is_off && system.program_paths().iter().any(|path| has(path))
+        };
+        ALL.into_iter().find(is_there)
+    }
+
+    fn program_paths(self) -> &'static [&'static str] {
+        match self {
+            NetworkBackend::CloudInit => &[CLOUD_INIT],
+            NetworkBackend::Netplan => &["/usr/sbin/netplan", "/usr/bin/netplan"],
+            NetworkBackend::NetworkManager => &["/usr/sbin/NetworkManager", "/usr/bin/NetworkManager"],
+            NetworkBackend::Ifupdown => &["/sbin/ifup", "/usr/sbin/ifup"],
+            NetworkBackend::Networkd => &["/usr/lib/systemd/systemd-networkd", "/lib/systemd/systemd-networkd"],
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            NetworkBackend::CloudInit => "cloud-init",
+            NetworkBackend::Netplan => "netplan",
+            NetworkBackend::NetworkManager => "NetworkManager",
+            NetworkBackend::Ifupdown => "ifupdown",
+            NetworkBackend::Networkd => "systemd-networkd",
+        }
+    }
+
+    /// Unit that must be enabled; `None` if another program's unit starts it.
+    pub fn unit_name(self) -> Option<&'static str> {
+        match self {
+            NetworkBackend::CloudInit | NetworkBackend::Netplan => None,
+            NetworkBackend::NetworkManager => Some("NetworkManager.service"),
+            NetworkBackend::Ifupdown => Some("networking.service"),
+            NetworkBackend::Networkd => Some("systemd-networkd.service"),
+        }
+    }
+
+    /// Configuration files of the image that must be moved aside.
+    pub fn displaced_files(self) -> &'static [DisplacedFiles] {
+        match self {
+            NetworkBackend::CloudInit => &[],
+            NetworkBackend::Netplan => &[DisplacedFiles { folder: "/etc/netplan", endings: &[".yaml"] }],
+            NetworkBackend::NetworkManager => {
+                &[DisplacedFiles { folder: "/etc/NetworkManager/system-connections", endings: &[".nmconnection"] }]
+            }
+            NetworkBackend::Ifupdown => &[DisplacedFiles { folder: "/etc/network/interfaces.d", endings: &[""] }],
+            NetworkBackend::Networkd => {
+                &[DisplacedFiles { folder: "/etc/systemd/network", endings: &[".network", ".netdev"] }]
+            }
+        }
+    }
+
+    /// Returns whether no program in the tree writes `/etc/resolv.conf`.
+    fn needs_resolv_conf(self, has: &dyn Fn(&str) -> bool) -> bool {
+        let resolved = ["/usr/lib/systemd/systemd-resolved", "/lib/systemd/systemd-resolved"];
+        match self {
+            NetworkBackend::CloudInit | NetworkBackend::NetworkManager => false,
+            NetworkBackend::Netplan | NetworkBackend::Networkd => !resolved.iter().any(|path| has(path)),
+            NetworkBackend::Ifupdown => !["/sbin/resolvconf", "/usr/sbin/resolvconf"].iter().any(|path| has(path)),
+        }
+    }
+}
+
+impl NetworkConfig {
+    /// Renders the configuration files for the network manager, on a machine with these NICs.
+    pub fn render(&self, system: NetworkBackend, nics: &[Nic]) -> Vec<RenderedFile> {
+        match system {
+            NetworkBackend::CloudInit => self.render_cloud_init(nics),
+            NetworkBackend::Netplan => self.render_netplan(),
+            NetworkBackend::Networkd => self.render_networkd(),
+            NetworkBackend::NetworkManager => self.render_network_manager(nics),
+            NetworkBackend::Ifupdown => self.render_ifupdown(nics),
+        }
+    }
+
+    /// Renders additional files: `/etc/resolv.conf` if no daemon writes it, and a file that disables the network configuration of an unused
+    /// cloud-init.
+    pub fn render_additional_files(&self, system: NetworkBackend, has: &dyn Fn(&str) -> bool) -> Vec<RenderedFile> {
+        let resolv_conf = self.render_resolv_conf().filter(|_| system.needs_resolv_conf(has));
+        let is_not_asked = system != NetworkBackend::CloudInit && has(CLOUD_INIT);
+        let cloud_init = is_not_asked.then(|| RenderedFile {
+            path: "/etc/cloud/cloud.cfg.d/99-drophammer-network.cfg".to_owned(),
+            mode: 0o644,
+            content: format!("{WRITTEN_BY}network: {{config: disabled}}\n"),
+        });
+        resolv_conf.into_iter().chain(cloud_init).collect()
+    }
+}

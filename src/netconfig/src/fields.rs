@@ -1,0 +1,162 @@
+//! Field-by-field access to a JSON document; problems are collected, each with its path.
+
+use common::diagnostic::Diagnostic;
+use serde_json::{Map, Value};
+
+/// Value with its path in the document.
+#[derive(Clone)]
+pub(super) struct JsonField<'a> {
+    pub place: String,
+    pub value: &'a Value,
+}
+
+/// Mapping with its path in the document.
+pub(super) struct JsonFields<'a> {
+    pub place: String,
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> JsonFields<'a> {
+    /// Returns the value of a field; `None` if it is missing or null.
+    pub fn get(&self, name: &str) -> Option<JsonField<'a>> {
+        let value = self.map.get(name).filter(|value| !value.is_null())?;
+        Some(JsonField { place: child_path(&self.place, name), value })
+    }
+}
+
+pub(super) fn child_path(place: &str, name: &str) -> String {
+    if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") }
+}
+
+/// Reader that collects problems.
+#[derive(Default)]
+pub(super) struct NetworkReader {
+    pub problems: Vec<Diagnostic>,
+}
+
+impl NetworkReader {
+    pub fn report(&mut self, place: &str, message: impl Into<String>) {
+        self.problems.push(Diagnostic::new(place, message));
+    }
+
+    /// Returns the fields of a mapping. A name that is not in `known` is a problem; `unread` lists the names that only netplan supports.
+    pub fn read_fields<'a>(
+        &mut self,
+        field: &JsonField<'a>,
+        known: &[&str],
+        unread: &[&str],
+    ) -> Option<JsonFields<'a>> {
+        let map = self.read_mapping(field)?;
+        for name in map.keys().filter(|name| !known.contains(&name.as_str())) {
+            let message = match unread.contains(&name.as_str()) {
+                true => format!("drophammer does not support netplan's field {name:?}: remove it"),
+                false => format!("unknown field {name:?}{}", suggest_nearest(name, known)),
+            };
+            self.report(&child_path(&field.place, name), message);
+        }
+        Some(JsonFields { place: field.place.clone(), map })
+    }
+
+    /// Returns the entries of a mapping whose keys are chosen by the user.
+    pub fn read_entries<'a>(&mut self, field: &JsonField<'a>) -> Vec<(&'a str, JsonField<'a>)> {
+        let map = self.read_mapping(field).into_iter().flatten();
+        map.map(|(name, value)| (name.as_str(), JsonField { place: child_path(&field.place, name), value })).collect()
+    }
+
+    fn read_mapping<'a>(&mut self, field: &JsonField<'a>) -> Option<&'a Map<String, Value>> {
+        let map = field.value.as_object();
+        if map.is_none() {
+            self.report(
+                &field.place,
+                format!("this must be a mapping of fields, but is {}", describe_type(field.value)),
+            );
+        }
+        map
+    }
+
+    pub fn read_items<'a>(&mut self, field: &JsonField<'a>) -> Vec<JsonField<'a>> {
+        let Some(items) = field.value.as_array() else {
+            self.report(&field.place, format!("this must be a list, but is {}", describe_type(field.value)));
+            return Vec::new();
+        };
+        let place = |index| format!("{}[{index}]", field.place);
+        items.iter().enumerate().map(|(index, value)| JsonField { place: place(index), value }).collect()
+    }
+
+    /// Returns a scalar as it was written.
+    pub fn read_text(&mut self, field: &JsonField) -> Option<String> {
+        match field.value {
+            Value::String(text) => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            other => {
+                self.report(&field.place, format!("this must be text, but is {}", describe_type(other)));
+                None
+            }
+        }
+    }
+
+    /// Returns the result of `parse` for a scalar.
+    pub fn parse_scalar<T>(&mut self, field: &JsonField, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+        let text = self.read_text(field)?;
+        parse(&text).map_err(|why| self.report(&field.place, why)).ok()
+    }
+
+    /// Returns the results of `parse` for the scalars of a list, each with its path. Items that cannot be parsed are reported and skipped.
+    pub fn parse_items<T>(
+        &mut self,
+        field: Option<JsonField>,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<(T, String)> {
+        let items = field.map(|field| self.read_items(&field)).unwrap_or_default();
+        items.iter().filter_map(|item| Some((self.parse_scalar(item, &parse)?, item.place.clone()))).collect()
+    }
+
+    /// Returns a boolean; the words of YAML 1.1 are accepted too.
+    pub fn read_flag(&mut self, field: Option<JsonField>) -> Option<bool> {
+        let field = field?;
+        let word = field.value.as_str().map(str::to_lowercase);
+        match (field.value, word.as_deref()) {
+            (Value::Bool(flag), _) => Some(*flag),
+            (_, Some("true" | "yes" | "on" | "y")) => Some(true),
+            (_, Some("false" | "no" | "off" | "n")) => Some(false),
+            _ => {
+                self.report(&field.place, "this must be true or false");
+                None
+            }
+        }
+    }
+
+    /// Returns an integer within bounds.
+    pub fn read_number(&mut self, field: Option<JsonField>, least: u32, most: u32, what: &str) -> Option<u32> {
+        let field = field?;
+        let text = self.read_text(&field)?;
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok().filter(|number| is_number && (least..=most).contains(number));
+        if number.is_none() {
+            self.report(&field.place, format!("{what} must be an integer from {least} to {most}, but is {text}"));
+        }
+        number
+    }
+}
+
+/// Returns the type of a value, for messages.
+fn describe_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a mapping",
+    }
+}
+
+/// Returns `; did you mean "x"?`, or the list of known words if none is similar.
+pub(super) fn suggest_nearest(word: &str, known: &[&str]) -> String {
+    let scored = known.iter().rev().map(|name| (strsim::jaro_winkler(&word.to_lowercase(), name), *name));
+    match scored.max_by(|one, other| one.0.total_cmp(&other.0)) {
+        Some((score, name)) if score > 0.8 => format!("; did you mean {name:?}?"),
+        Some(_) => format!("; supported: {}", known.join(", ")),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,274 @@
+//! Structured fuzz tests of the ramdisk's DHCP client: generated offers for udhcpc with the ramdisk's script. Overloaded and split options,
+//! wrong lengths and hostile text must only lead to commands for addresses, routes and name servers.
+
+use fastrand::Rng;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::Ipv4Addr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{LazyLock, Mutex};
+use std::time::Duration;
+use testing::fuzzing::{Fuzz, folder};
+
+const SCRIPT: &str = include_str!("../../../../initramfs/agent/root/usr/lib/dhcp-event");
+
+/// Sizes of the fields `sname` and `file`, with which an input begins.
+const FIELDS: usize = 64 + 128;
+
+static CLIENT: LazyLock<Mutex<Client>> = LazyLock::new(|| Mutex::new(Client::start()));
+
+/// Number of offers by verdict.
+static COUNTS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+
+/// Process that runs udhcpc and a DHCP server in a network namespace.
+struct Client {
+    _folder: tempfile::TempDir,
+    _child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn start() -> Client {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap().to_owned();
+        std::fs::create_dir(folder.path().join("leases")).unwrap();
+        std::fs::write(folder.path().join("dhcp-event"), instrumented(&path)).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path().join("dhcp-event"), executable).unwrap();
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/fuzz/dhcp_offers.py");
+        let mut child = Command::new("unshare")
+            .args(["--map-root-user", "--net", "/usr/bin/python3", program, &path, "dhcp-event"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start unshare");
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Client { _folder: folder, _child: child, input, output }
+    }
+
+    fn offer(&mut self, payload: &[u8]) -> Value {
+        self.input.write_all(&u32::try_from(payload.len()).unwrap().to_be_bytes()).unwrap();
+        self.input.write_all(payload).unwrap();
+        self.input.flush().unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+    }
+}
+
+/// Returns the script with paths below this folder, and with functions instead of the programs that change the system.
+fn instrumented(folder: &str) -> String {
+    let record = |name: &str| {
+        format!(
+            "{name}() {{ printf '%s\\037' {name} \"$@\" >>{folder}/commands; printf '\\036' >>{folder}/commands; }}\n"
+        )
+    };
+    let (first, rest) = SCRIPT.split_once('\n').unwrap();
+    let script = rest
+        .replace("/run/leases", &format!("{folder}/leases"))
+        .replace("/etc/resolv.conf", &format!("{folder}/resolv.conf"))
+        .replace("/dev/console", &format!("{folder}/console"));
+    assert!(["/run/", "/etc/", "/dev/console"].iter().all(|path| !script.contains(path)), "{script}");
+    format!("{first}\n{}{}{script}", record("ip"), record("hostname"))
+}
+
+#[test]
+fn fuzz_dhcp_offers() {
+    let fuzz = Fuzz {
+        folder: folder("dhcp"),
+        few: 60,
+        hangs: Duration::from_secs(120),
+        corpus: Vec::new(),
+        mutated: |_, random| generate(random),
+        judge,
+    };
+    fuzz.run();
+    let counts = COUNTS.lock().unwrap();
+    counts.iter().for_each(|(verdict, count)| println!("{count:>8}  {verdict}"));
+    let total: u64 = counts.values().sum();
+    let bound: u64 = counts.iter().filter(|(verdict, _)| verdict.starts_with("lease")).map(|(_, count)| count).sum();
+    assert!(bound * 3 > total, "{counts:?}");
+    for part in ["router", "DNS", "search", "MTU", "host name"] {
+        assert!(counts.keys().any(|verdict| verdict.contains(part)), "{part}: {counts:?}");
+    }
+}
+
+fn judge(input: &[u8], _: &mut Rng) -> bool {
+    if input.len() < FIELDS {
+        return false;
+    }
+    let answer = CLIENT.lock().unwrap().offer(input);
+    let mut parts = Vec::new();
+    for command in answer["commands"].as_array().unwrap() {
+        let words: Vec<&str> = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+        parts.extend(assert_own_command(&words));
+    }
+    for line in answer["resolv"].as_str().unwrap().lines() {
+        parts.push(assert_resolver_line(line));
+    }
+    let files: Vec<&str> = answer["files"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let known = ["commands", "console", "dhcp-event", "leases", "resolv.conf"];
+    assert!(files.iter().all(|name| known.contains(name)), "{files:?}");
+    parts.sort_unstable();
+    parts.dedup();
+    let is_bound = answer["bound"] == true;
+    let verdict = if is_bound { format!("lease {}", parts.join(", ")) } else { "no lease".to_owned() };
+    *COUNTS.lock().unwrap().entry(verdict).or_default() += 1;
+    is_bound
+}
+
+/// Asserts that the command is expected, and returns the setting that an offer determines, if any.
+fn assert_own_command(words: &[&str]) -> Option<&'static str> {
+    let is_address = |word: &str| word.parse::<Ipv4Addr>().is_ok();
+    let is_network = |word: &str| {
+        let parts = word.split_once('/');
+        parts.is_some_and(|(ip, mask)| is_address(ip) && mask.parse::<u8>().is_ok_and(|mask| mask <= 32))
+    };
+    match words {
+        ["ip", "-4", "addr", "flush" | "show", "dev", "fuzz0"] | ["ip", "link", "set", "fuzz0", "up"] => None,
+        ["ip", "addr", "add", network, "dev", "fuzz0"] if is_network(network) => None,
+        ["ip", "addr", "add", network, "broadcast", broadcast, "dev", "fuzz0"]
+            if is_network(network) && is_address(broadcast) =>
+        {
+            Some("broadcast")
+        }
+        ["ip", "link", "set", "fuzz0", "mtu", mtu] if mtu.parse::<u16>().is_ok() => Some("MTU"),
+        ["ip", "route", "add", router, "dev", "fuzz0"] if is_address(router) => Some("router"),
+        ["ip", "route", "add", "default", "via", router, "dev", "fuzz0", "metric", metric]
+            if is_address(router) && metric.parse::<u32>().is_ok() =>
+        {
+            Some("router")
+        }
+        ["hostname", "--", name] if is_domain(name) => Some("host name"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn assert_resolver_line(line: &str) -> &'static str {
+    match line.split_once(' ') {
+        Some(("nameserver", server)) if server.parse::<Ipv4Addr>().is_ok() => "DNS",
+        Some(("search", domain)) if is_domain(domain) => "search",
+        _ => panic!("{line:?}"),
+    }
+}
+
+fn is_domain(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+const TEXTS: [&[u8]; 12] = [
+    b"node-7",
+    b"node-7.example.org",
+    b"-F/etc/passwd",
+    b"$(reboot)",
+    b"`reboot`",
+    b"a;reboot",
+    b"a\nnameserver 192.0.2.66",
+    b"* /etc/*",
+    b"",
+    b"\x00\x00",
+    b"../../x",
+    &[b'x'; 200],
+];
+
+fn option(code: u8, value: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(value.len()).unwrap_or(u8::MAX);
+    [&[code, length][..], &value[..usize::from(length)]].concat()
+}
+
+fn one_in(random: &mut Rng, many: u8) -> bool {
+    random.u8(..many) == 0
+}
+
+fn address(random: &mut Rng) -> [u8; 4] {
+    *random.choice(&[[10, 9, 8, 1], [10, 9, 8, 254], [192, 0, 2, 53], [0; 4], [255; 4], [127, 0, 0, 1]]).unwrap()
+}
+
+/// Returns the options of a lease in random order, some with invalid lengths.
+fn options(random: &mut Rng) -> Vec<Vec<u8>> {
+    let flawed = |random: &mut Rng, value: Vec<u8>| match one_in(random, 15) {
+        true => value[..random.usize(..value.len().max(1)).min(value.len())].to_vec(),
+        false => value,
+    };
+    let text =
+        |random: &mut Rng| if one_in(random, 3) { TEXTS[random.usize(..TEXTS.len())] } else { TEXTS[1] }.to_vec();
+    let mut options = vec![option(51, &600_u32.to_be_bytes())];
+    let mask = *random.choice(&[[255, 255, 255, 0], [255; 4], [255, 0, 255, 0], [0; 4]]).unwrap();
+    options.push(option(1, &flawed(random, mask.to_vec())));
+    let routers: Vec<u8> = (0..random.usize(..3)).flat_map(|_| address(random)).collect();
+    options.push(option(3, &flawed(random, routers)));
+    let servers: Vec<u8> = (0..random.usize(..4)).flat_map(|_| address(random)).collect();
+    options.push(option(6, &flawed(random, servers)));
+    for code in [12, 15] {
+        if random.bool() {
+            options.push(option(code, &text(random)));
+        }
+    }
+    if one_in(random, 3) {
+        let mtu = *random.choice(&[1500_u16, 9000, 0, 67, u16::MAX]).unwrap();
+        options.push(option(26, &flawed(random, mtu.to_be_bytes().to_vec())));
+    }
+    if one_in(random, 4) {
+        let broadcast = address(random).to_vec();
+        options.push(option(28, &flawed(random, broadcast)));
+    }
+    // Classless routes, domain search with pointers, VLAN, time servers, a URL.
+    for (code, value) in [
+        (121, vec![24, 192, 0, 2, 10, 9, 8, 1, 33, 1, 2]),
+        (249, vec![0, 10, 9, 8, 66]),
+        (119, b"\x03www\xc0\x00\x07example\xc0\x04".to_vec()),
+        (132, vec![0, 0, 16, 1]),
+        (42, vec![10, 9, 8]),
+        (114, b"http://$(reboot)/".to_vec()),
+    ] {
+        if one_in(random, 5) {
+            options.push(option(code, &flawed(random, value)));
+        }
+    }
+    random.shuffle(&mut options);
+    options
+}
+
+fn generate(random: &mut Rng) -> Vec<u8> {
+    let mut options = options(random);
+    let (mut sname, mut file) = (vec![0; 64], vec![0; 128]);
+    if one_in(random, 3) {
+        // Option overload: 1 is `file`, 2 is `sname`, 3 is both.
+        let values = if one_in(random, 8) { 0..6 } else { 1..4 };
+        let overload = random.u8(values);
+        for (bit, field) in [(1, &mut file), (2, &mut sname)] {
+            if overload & bit != 0 {
+                let option = options.pop().unwrap_or_default();
+                let end = option.len().min(field.len() - 1);
+                field[..end].copy_from_slice(&option[..end]);
+                field[end] = if one_in(random, 6) { 0 } else { 255 };
+            }
+        }
+        options.insert(0, option(52, &[overload]));
+    } else if one_in(random, 4) {
+        sname[..TEXTS[3].len()].copy_from_slice(TEXTS[3]);
+    }
+    if one_in(random, 5)
+        && let Some(option) = options.last_mut()
+        && option.len() > 4
+    {
+        // An option split into two parts (RFC 3396).
+        let at = 2 + (option.len() - 2) / 2;
+        let second = [&[option[0], u8::try_from(option.len() - at).unwrap()][..], &option[at..]].concat();
+        option[1] = u8::try_from(at - 2).unwrap();
+        option.truncate(at);
+        option.extend(second);
+    }
+    let mut payload = [sname, file, options.concat()].concat();
+    if one_in(random, 12) {
+        let at = random.usize(FIELDS..payload.len());
+        payload[at] = random.u8(..);
+    }
+    if !one_in(random, 20) {
+        payload.push(255);
+    }
+    payload
+}

@@ -1,0 +1,196 @@
+//! Network configuration of the installed system, in version 2 of netplan's format.
+//!
+//! This module does no I/O. It parses and validates a document ([`NetworkConfig::parse`]), compares it with the machine's NICs ([`NetworkConfig::check_nics`])
+//! and renders it for the network manager of the image ([`NetworkConfig::render`]). The finisher writes the files.
+
+mod backend;
+mod bond_parameters;
+mod cidr;
+mod field_names;
+mod fields;
+#[cfg(test)]
+mod fuzz;
+mod ifupdown;
+mod ini;
+mod metal_stack;
+mod names;
+mod netplan;
+mod network_manager;
+mod networkd;
+mod nic_check;
+mod parser;
+mod ramdisk_script;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+pub use backend::{DisplacedFiles, NetworkBackend};
+pub use cidr::Cidr;
+
+use common::small_sort;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Parsed network configuration. Devices are keyed by their ids in the document; ids are unique across all three maps.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct NetworkConfig {
+    pub ethernets: BTreeMap<String, EthernetConfig>,
+    pub bonds: BTreeMap<String, BondConfig>,
+    pub vlans: BTreeMap<String, VlanConfig>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EthernetConfig {
+    pub card: NicSelector,
+    /// Name that the NIC gets.
+    pub set_name: Option<String>,
+    pub settings: InterfaceSettings,
+}
+
+/// Criterion by which a NIC is selected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NicSelector {
+    /// MAC address in lower case, with colons.
+    Mac(String),
+    /// Interface name in the installed system.
+    Name(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BondConfig {
+    /// Ids of ethernets.
+    pub members: Vec<String>,
+    pub mac: Option<String>,
+    /// Id of the member that is preferred over all others.
+    pub primary: Option<String>,
+    /// Parameters by their netplan names. Times are in milliseconds. `mode` is always set.
+    pub parameters: BTreeMap<String, String>,
+    pub settings: InterfaceSettings,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VlanConfig {
+    pub id: u16,
+    /// Id of the underlying device.
+    pub link: String,
+    pub settings: InterfaceSettings,
+}
+
+/// Settings that every type of device supports.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct InterfaceSettings {
+    pub dhcp4: bool,
+    pub dhcp6: bool,
+    /// `None`: the default of the kernel.
+    pub accept_ra: Option<bool>,
+    pub addresses: Vec<Cidr>,
+    /// Includes the default routes of `gateway4` and `gateway6`.
+    pub routes: Vec<StaticRoute>,
+    pub nameservers: Vec<IpAddr>,
+    pub search: Vec<String>,
+    pub mtu: Option<u32>,
+    /// True if the boot does not wait for the device.
+    pub optional: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StaticRoute {
+    /// `0.0.0.0/0` or `::/0` is a default route.
+    pub to: Cidr,
+    pub via: IpAddr,
+    pub metric: Option<u32>,
+    /// True if the gateway is reachable on the link although no address of the device covers it.
+    pub on_link: bool,
+}
+
+/// File of the installed system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderedFile {
+    /// Path from the root of the tree: `/etc/…`.
+    pub path: String,
+    pub mode: u32,
+    pub content: String,
+}
+
+/// First line of each file.
+const WRITTEN_BY: &str = "# Written by drophammer from the allocation's network.\n";
+
+impl InterfaceSettings {
+    /// Returns whether the device has no addresses, routes or name servers, and no source of them.
+    pub fn is_empty(&self) -> bool {
+        let by_itself = self.dhcp4 || self.dhcp6 || self.accept_ra == Some(true);
+        !by_itself && self.addresses.is_empty() && self.routes.is_empty() && self.has_no_dns()
+    }
+
+    fn has_no_dns(&self) -> bool {
+        self.nameservers.is_empty() && self.search.is_empty()
+    }
+
+    /// Returns whether the device may have an address of the family.
+    fn has_family(&self, is_v4: bool) -> bool {
+        let dynamic = if is_v4 { self.dhcp4 } else { self.dhcp6 || self.accept_ra != Some(false) };
+        dynamic || self.addresses.iter().any(|address| address.is_v4() == is_v4)
+    }
+}
+
+impl NetworkConfig {
+    /// Returns the devices with their ids: ethernets, bonds, VLANs; each VLAN after its underlying device.
+    fn devices_in_order(&self) -> Vec<(&str, &InterfaceSettings)> {
+        let ethernets = self.ethernets.iter().map(|(id, one)| (id.as_str(), &one.settings));
+        let bonds = self.bonds.iter().map(|(id, one)| (id.as_str(), &one.settings));
+        ethernets.chain(bonds).chain(self.vlans_in_order().map(|(id, one)| (id, &one.settings))).collect()
+    }
+
+    fn vlans_in_order(&self) -> impl Iterator<Item = (&str, &VlanConfig)> {
+        let mut vlans: Vec<_> = self.vlans.iter().map(|(id, vlan)| (id.as_str(), vlan)).collect();
+        small_sort::sort_by_key(&mut vlans, |(id, _)| self.vlan_depth(id));
+        vlans.into_iter()
+    }
+
+    /// Returns the number of VLANs below a VLAN.
+    fn vlan_depth(&self, id: &str) -> usize {
+        let mut beneath = self.vlans.get(id);
+        let mut depth = 0;
+        while let Some(vlan) = beneath.filter(|_| depth <= self.vlans.len()) {
+            (depth, beneath) = (depth + 1, self.vlans.get(&vlan.link));
+        }
+        depth
+    }
+
+    /// Returns the id of the bond that the ethernet belongs to.
+    fn find_bond(&self, ethernet: &str) -> Option<&str> {
+        let found = self.bonds.iter().find(|(_, bond)| bond.members.iter().any(|member| member == ethernet));
+        found.map(|(id, _)| id.as_str())
+    }
+
+    fn vlans_on_device<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a str> {
+        self.vlans.iter().filter(move |(_, vlan)| vlan.link == id).map(|(id, _)| id.as_str())
+    }
+
+    /// Renders the name servers and search domains of all devices as `/etc/resolv.conf`, for a system without a DNS daemon.
+    fn render_resolv_conf(&self) -> Option<RenderedFile> {
+        let (mut servers, mut domains) = (Vec::new(), Vec::new());
+        for (_, settings) in self.devices_in_order() {
+            for server in settings.nameservers.iter().filter(|server| !servers.contains(server)).collect::<Vec<_>>() {
+                servers.push(server);
+            }
+            for domain in settings.search.iter().filter(|domain| !domains.contains(domain)).collect::<Vec<_>>() {
+                domains.push(domain);
+            }
+        }
+        if servers.is_empty() && domains.is_empty() {
+            return None;
+        }
+        let mut content = WRITTEN_BY.to_owned();
+        if !domains.is_empty() {
+            let domains: Vec<&str> = domains.into_iter().map(String::as_str).collect();
+            content += &format!("search {}\n", domains.join(" "));
+        }
+        for server in servers {
+            content += &format!("nameserver {server}\n");
+        }
+        Some(RenderedFile { path: "/etc/resolv.conf".to_owned(), mode: 0o644, content })
+    }
+}

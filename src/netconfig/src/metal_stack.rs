@@ -1,0 +1,82 @@
+//! Network configuration derived from metal-stack's `networks`, for an image without a routing daemon.
+//!
+//! In metal-stack a machine announces its addresses over BGP, and the switches route to it; `networks` contains no gateway. Without a
+//! routing daemon, each NIC with a link therefore uses DHCP, in particular for its default route, and the first NIC also has the addresses
+//! of the machine.
+
+use super::cidr::{parse_cidr, parse_ip};
+use super::fields::{JsonField, NetworkReader};
+use super::{Cidr, NetworkConfig};
+use common::diagnostic::Diagnostic;
+use model::inventory::Nic;
+use serde_json::Value;
+
+impl NetworkConfig {
+    /// Builds the configuration from the addresses of `networks` and the servers of `dns_servers`.
+    ///
+    /// # Errors
+    /// Invalid addresses, each with its path in the document.
+    pub fn from_metal_stack(
+        networks: &Value,
+        dns_servers: &Value,
+        nics: &[Nic],
+    ) -> Result<NetworkConfig, Vec<Diagnostic>> {
+        let mut reader = NetworkReader::default();
+        let mut addresses: Vec<Cidr> = Vec::new();
+        for network in read_list(&mut reader, "networks", networks) {
+            for address in read_addresses(&mut reader, &network) {
+                if !addresses.iter().any(|known| known.address == address.address) {
+                    addresses.push(address);
+                }
+            }
+        }
+        let servers = read_list(&mut reader, "dns_servers", dns_servers).into_iter().filter_map(|server| {
+            let value = server.value.get("ip")?;
+            reader.parse_scalar(&JsonField { place: format!("{}.ip", server.place), value }, parse_ip)
+        });
+        let servers: Vec<_> = servers.collect();
+        if !reader.problems.is_empty() {
+            return Err(reader.problems);
+        }
+        let mut cards: Vec<&Nic> = nics.iter().filter(|nic| nic.link).collect();
+        if cards.is_empty() {
+            cards = nics.iter().collect();
+        }
+        let cards: Vec<Nic> = cards.into_iter().cloned().collect();
+        let mut network = NetworkConfig::dhcp_on_all(&cards);
+        // The first NIC in the order of the inventory, not of the map's keys.
+        let first = cards.iter().find(|nic| !nic.mac.is_empty()).map(|nic| nic.mac.to_lowercase().replace(':', ""));
+        if let Some(first) = first.and_then(|mac| network.ethernets.get_mut(&format!("enx{mac}"))) {
+            first.settings.addresses = addresses;
+            first.settings.nameservers = servers;
+        }
+        Ok(network)
+    }
+}
+
+/// Returns the items of a list; empty if the list is missing.
+fn read_list<'a>(reader: &mut NetworkReader, name: &str, value: &'a Value) -> Vec<JsonField<'a>> {
+    match value {
+        Value::Null => Vec::new(),
+        value => reader.read_items(&JsonField { place: name.to_owned(), value }),
+    }
+}
+
+/// Returns the machine's addresses in the network, each with the prefix that contains it. Addresses of the underlay are skipped: the
+/// switches use them.
+fn read_addresses(reader: &mut NetworkReader, network: &JsonField) -> Vec<Cidr> {
+    let field = |name: &str| {
+        let value = network.value.get(name).filter(|value| !value.is_null())?;
+        Some(JsonField { place: format!("{}.{name}", network.place), value })
+    };
+    if network.value.get("underlay") == Some(&Value::Bool(true)) {
+        return Vec::new();
+    }
+    let prefixes = reader.parse_items(field("prefixes"), parse_cidr);
+    let ips = reader.parse_items(field("ips"), parse_ip);
+    let within = |address| {
+        let prefix = prefixes.iter().find(|(prefix, _)| prefix.contains(&address));
+        prefix.map_or(Cidr::single_address(address), |(prefix, _)| Cidr { address, prefix: prefix.prefix })
+    };
+    ips.into_iter().map(|(address, _)| within(address)).collect()
+}

@@ -1,0 +1,80 @@
+//! Ids and interface names of devices.
+
+use super::{NetworkConfig, NicSelector};
+use model::inventory::Nic;
+
+/// Maximum length of an interface name: IFNAMSIZ without the closing NUL.
+const LONGEST_NAME: usize = 15;
+/// Maximum length of an id. Ids become parts of file names.
+const LONGEST_ID: usize = 64;
+
+/// Validates the name of an interface by the rules of the kernel and systemd.
+pub(super) fn parse_interface_name(text: &str) -> Result<String, String> {
+    parse_id(text)?;
+    if text.len() > LONGEST_NAME {
+        return Err(format!(
+            "{text:?} is too long: an interface name must not have more than {LONGEST_NAME} characters"
+        ));
+    }
+    if ["lo", "all", "default"].contains(&text) || text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("{text:?} cannot be the name of a NIC, bond or VLAN"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Validates an id that is used in the document only.
+pub(super) fn parse_id(text: &str) -> Result<String, String> {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let begins_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    if text.contains(['*', '?', '[']) {
+        return Err(format!("{text:?} is a pattern: select a single NIC, preferably with match.macaddress"));
+    }
+    if !begins_well || text.len() > LONGEST_ID || !text.bytes().all(is_good) {
+        return Err(format!(
+            "{text:?} is not a valid name: it must consist of letters and digits, and . _ - after the first character"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+impl NetworkConfig {
+    /// Returns the configuration with kernel names, for a system without udev, in which NICs cannot be renamed: each NIC keeps the kernel
+    /// name that it has now.
+    pub fn with_kernel_names(&self, nics: &[Nic]) -> NetworkConfig {
+        let mut network = self.clone();
+        for ethernet in network.ethernets.values_mut() {
+            let NicSelector::Mac(mac) = &ethernet.card else { continue };
+            if let Some(nic) = nics.iter().find(|nic| nic.mac.eq_ignore_ascii_case(mac)) {
+                (ethernet.card, ethernet.set_name) = (NicSelector::Name(nic.name.clone()), None);
+            }
+        }
+        network
+    }
+
+    /// Returns the interface name in the installed system, if the document determines it. The kernel or udev names the other devices.
+    pub(super) fn interface_name<'a>(&'a self, id: &'a str) -> Option<&'a str> {
+        let Some(ethernet) = self.ethernets.get(id) else { return Some(id) };
+        match (&ethernet.set_name, &ethernet.card) {
+            (Some(name), _) | (None, NicSelector::Name(name)) => Some(name),
+            (None, NicSelector::Mac(_)) => None,
+        }
+    }
+
+    /// Returns an interface name where one is required: the configured name, else the id. If the kernel may give that name to another NIC,
+    /// returns the name that systemd derives from the MAC address.
+    pub(super) fn assigned_name(&self, id: &str, nics: &[Nic]) -> String {
+        if let Some(name) = self.interface_name(id) {
+            return name.to_owned();
+        }
+        let Some(NicSelector::Mac(mac)) = self.ethernets.get(id).map(|ethernet| &ethernet.card) else {
+            return id.to_owned();
+        };
+        let is_the_kernels =
+            id.strip_prefix("eth").is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+        let is_anothers = nics.iter().any(|nic| nic.name == id && !nic.mac.eq_ignore_ascii_case(mac));
+        match parse_interface_name(id) {
+            Ok(name) if !is_the_kernels && !is_anothers => name,
+            _ => format!("enx{}", mac.replace(':', "")),
+        }
+    }
+}

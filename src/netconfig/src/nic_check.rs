@@ -1,0 +1,57 @@
+//! Comparison of the configuration with the NICs of a machine.
+
+use super::{EthernetConfig, InterfaceSettings, NetworkConfig, NicSelector};
+use common::diagnostic::Diagnostic;
+use common::small_sort::GatherExt;
+use model::inventory::Nic;
+
+const MAC: &str = "match.macaddress";
+
+impl NetworkConfig {
+    /// Returns the reasons why the configuration does not fit a machine with these NICs; empty if it fits.
+    pub fn check_nics(&self, nics: &[Nic]) -> Vec<Diagnostic> {
+        let ethernets = self.ethernets.iter();
+        let problem = |(id, ethernet): (&String, &EthernetConfig)| {
+            let (field, why) = find_misfit(ethernet, nics)?;
+            Some(Diagnostic::new(format!("ethernets.{id}.{field}"), why))
+        };
+        ethernets.filter_map(problem).collect()
+    }
+
+    /// Returns the default configuration: DHCP on each of these NICs.
+    pub fn dhcp_on_all(nics: &[Nic]) -> NetworkConfig {
+        let ethernets = nics.iter().filter(|nic| !nic.mac.is_empty()).map(|nic| {
+            let mac = nic.mac.to_lowercase();
+            let settings = InterfaceSettings { dhcp4: true, optional: !nic.link, ..InterfaceSettings::default() };
+            (
+                format!("enx{}", mac.replace(':', "")),
+                EthernetConfig { card: NicSelector::Mac(mac), set_name: None, settings },
+            )
+        });
+        NetworkConfig { ethernets: ethernets.gather(), ..NetworkConfig::default() }
+    }
+}
+
+/// Returns the invalid field and the reason.
+fn find_misfit(ethernet: &EthernetConfig, nics: &[Nic]) -> Option<(&'static str, String)> {
+    // The ramdisk has no udev, so the names of NICs in the installed system are not known here.
+    let NicSelector::Mac(mac) = &ethernet.card else { return None };
+    let is_it = |nic: &&Nic| nic.mac.eq_ignore_ascii_case(mac);
+    let name = |nic: &Nic| nic.name.clone();
+    match nics.iter().filter(is_it).map(name).collect::<Vec<_>>().as_slice() {
+        [] => {
+            let cards: Vec<String> = nics.iter().map(|nic| format!("{} {}", nic.name, nic.mac)).collect();
+            let cards = if cards.is_empty() { "no NICs".to_owned() } else { cards.join(", ") };
+            return Some((MAC, format!("no NIC has the MAC address {mac}; this machine has {cards}")));
+        }
+        [_] => {}
+        several => return Some((MAC, format!("several NICs have the MAC address {mac}: {}", several.join(", ")))),
+    }
+    let name = ethernet.set_name.as_ref()?;
+    let other = nics.iter().find(|nic| nic.name == *name && !is_it(nic))?;
+    let why = format!(
+        "another NIC is called {name} by the kernel ({}), so this one cannot be renamed to it; choose a name such as lan0",
+        other.mac
+    );
+    Some(("set-name", why))
+}

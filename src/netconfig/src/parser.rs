@@ -1,0 +1,399 @@
+//! Parser for the document (netplan version 2). It reads every field and reports all problems at once.
+
+use super::bond_parameters::{BondParameter, DEFAULT_MODE, MII_MILLISECONDS, PARAMETERS, ParameterType};
+use super::cidr::{parse_destination, parse_ip, parse_mac, parse_own_address};
+use super::field_names::{PARAMETERS_UNREAD, ROUTE, ROUTE_UNREAD, SETTINGS, TOP, TOP_UNREAD, UNREAD};
+use super::fields::{JsonField, JsonFields, NetworkReader, child_path, suggest_nearest};
+use super::names::{parse_id, parse_interface_name};
+use super::{BondConfig, Cidr, EthernetConfig, InterfaceSettings, NetworkConfig, NicSelector, StaticRoute, VlanConfig};
+use common::diagnostic::Diagnostic;
+use common::small_sort::GatherExt;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+const MTU: (u32, u32) = (68, 65_535);
+/// Minimum MTU of a link with IPv6 (RFC 8200).
+const MTU_OF_IPV6: u32 = 1280;
+
+/// Values of the document, each with its path.
+pub(super) type LocatedValues<T> = Vec<(T, String)>;
+
+/// Values that the rules for the whole document compare. They include values of devices that could not be read completely.
+#[derive(Default)]
+pub(super) struct DocumentValues {
+    pub ids: LocatedValues<String>,
+    /// Interface name and id of the device.
+    pub names: LocatedValues<(String, String)>,
+    pub macs: LocatedValues<String>,
+    pub addresses: LocatedValues<IpAddr>,
+    /// Default routes: true for IPv4 and false for IPv6, and the metric.
+    pub defaults: LocatedValues<(bool, Option<u32>)>,
+    /// Bond and member.
+    pub members: LocatedValues<(String, String)>,
+}
+
+#[derive(Default)]
+pub(super) struct NetworkParser {
+    pub reader: NetworkReader,
+    pub seen: DocumentValues,
+    pub network: NetworkConfig,
+    /// Path of the configuration in the document: a complete netplan file wraps it in `network`.
+    pub root: String,
+}
+
+impl NetworkConfig {
+    /// Parses and validates a document.
+    ///
+    /// # Errors
+    /// All problems of the document, each with its path.
+    pub fn parse(document: &Value) -> Result<NetworkConfig, Vec<Diagnostic>> {
+        let mut reading = NetworkParser::default();
+        reading.read_document(document);
+        reading.check_rules();
+        if reading.reader.problems.is_empty() { Ok(reading.network) } else { Err(reading.reader.problems) }
+    }
+}
+
+impl NetworkParser {
+    fn read_document(&mut self, document: &Value) {
+        let wrapped = document.as_object().filter(|map| map.len() == 1).and_then(|map| map.get("network"));
+        self.root = if wrapped.is_some() { "network".to_owned() } else { String::new() };
+        let top = JsonField { place: self.root.clone(), value: wrapped.unwrap_or(document) };
+        let Some(fields) = self.reader.read_fields(&top, TOP, TOP_UNREAD) else { return };
+        if let Some(version) = fields.get("version")
+            && self.reader.read_text(&version).is_some_and(|version| version != "2")
+        {
+            self.reader.report(&version.place, "only version 2 is supported, the format of netplan and cloud-init");
+        }
+        self.read_devices(&fields, "ethernets", Self::read_ethernet);
+        self.read_devices(&fields, "bonds", Self::read_bond);
+        self.read_devices(&fields, "vlans", Self::read_vlan);
+        if self.seen.ids.is_empty() && self.reader.problems.is_empty() {
+            self.reader
+                .report(&self.root, "no device is configured: add ethernets, or remove the network configuration");
+        }
+    }
+
+    fn read_devices(&mut self, fields: &JsonFields, kind: &str, read: fn(&mut NetworkParser, &str, &JsonField)) {
+        let Some(field) = fields.get(kind) else { return };
+        for (id, device) in self.reader.read_entries(&field) {
+            self.seen.ids.push((id.to_owned(), device.place.clone()));
+            read(self, id, &device);
+        }
+    }
+
+    /// Reads the fields of a device: those of its type, and those that all types have.
+    fn read_device_fields<'a>(&mut self, device: &JsonField<'a>, own: &[&str]) -> Option<JsonFields<'a>> {
+        self.reader.read_fields(device, &[own, &SETTINGS].concat(), UNREAD)
+    }
+
+    fn record_name(&mut self, id: &str, name: &str, place: &str) {
+        self.seen.names.push(((name.to_owned(), id.to_owned()), place.to_owned()));
+    }
+
+    /// Checks that the id is a valid interface name, because the id names the interface.
+    fn check_id_as_name(&mut self, id: &str, device: &JsonField) {
+        match parse_interface_name(id) {
+            Ok(name) => self.record_name(id, &name, &device.place),
+            Err(why) => self.reader.report(&device.place, why),
+        }
+    }
+
+    fn read_ethernet(&mut self, id: &str, device: &JsonField) {
+        let Some(fields) = self.read_device_fields(device, &["match", "set-name"]) else { return };
+        let card = fields.get("match").map(|matched| self.read_nic_selector(&matched));
+        let set_name = fields.get("set-name").and_then(|field| {
+            let name = self.reader.parse_scalar(&field, parse_interface_name)?;
+            self.record_name(id, &name, &field.place);
+            Some((name, field.place))
+        });
+        match (&card, &set_name) {
+            (None, Some((_, place))) => {
+                self.reader.report(place, "set-name requires a match that selects the NIC");
+            }
+            (None, None) => self.check_id_as_name(id, device),
+            (Some(_), _) => {
+                if let Err(why) = self::parse_id(id) {
+                    self.reader.report(&device.place, why);
+                }
+                if set_name.is_none() {
+                    self.record_name(id, id, &device.place);
+                }
+            }
+        }
+        let settings = self.read_settings(&fields);
+        let card = card.unwrap_or_else(|| Some(NicSelector::Name(id.to_owned())));
+        let set_name = set_name.map(|(name, _)| name);
+        if let Some(card) = card {
+            self.network.ethernets.insert(id.to_owned(), EthernetConfig { card, set_name, settings });
+        }
+    }
+
+    fn read_nic_selector(&mut self, matched: &JsonField) -> Option<NicSelector> {
+        let fields = self.reader.read_fields(matched, &["macaddress", "name"], &["driver"])?;
+        match (fields.get("macaddress"), fields.get("name")) {
+            (Some(field), None) => {
+                let mac = self.reader.parse_scalar(&field, parse_mac)?;
+                self.seen.macs.push((mac.clone(), field.place));
+                Some(NicSelector::Mac(mac))
+            }
+            (None, Some(field)) => self.reader.parse_scalar(&field, parse_interface_name).map(NicSelector::Name),
+            (Some(_), Some(field)) => {
+                self.reader.report(&field.place, "macaddress already selects the NIC: remove name");
+                None
+            }
+            (None, None) => {
+                self.reader.report(&matched.place, "this matches every NIC: add macaddress");
+                None
+            }
+        }
+    }
+
+    fn read_bond(&mut self, id: &str, device: &JsonField) {
+        self.check_id_as_name(id, device);
+        let Some(fields) = self.read_device_fields(device, &["interfaces", "parameters", "macaddress"]) else { return };
+        let members = self.reader.parse_items(fields.get("interfaces"), |text| Ok(text.to_owned()));
+        if members.is_empty() {
+            let message = "a bond without interfaces does not work: list the ethernets that are its members";
+            self.reader.report(&child_path(&device.place, "interfaces"), message);
+        }
+        for (member, place) in &members {
+            self.seen.members.push(((id.to_owned(), member.clone()), place.clone()));
+        }
+        let mac = fields.get("macaddress").and_then(|field| self.reader.parse_scalar(&field, parse_mac));
+        let (parameters, primary) = match fields.get("parameters") {
+            Some(field) => self.read_parameters(&field),
+            None => (add_default_parameters(BTreeMap::new()), None),
+        };
+        let members = members.into_iter().map(|(member, _)| member).collect();
+        let settings = self.read_settings(&fields);
+        self.network.bonds.insert(id.to_owned(), BondConfig { members, mac, primary, parameters, settings });
+    }
+
+    fn read_parameters(&mut self, field: &JsonField) -> (BTreeMap<String, String>, Option<String>) {
+        let names: Vec<&str> = PARAMETERS.iter().map(|parameter| parameter.netplan).chain(["primary"]).collect();
+        let Some(fields) = self.reader.read_fields(field, &names, PARAMETERS_UNREAD) else { return Default::default() };
+        let given = PARAMETERS.iter().filter_map(|parameter| {
+            let value = self.read_parameter(&fields.get(parameter.netplan)?, parameter)?;
+            Some((parameter.netplan.to_owned(), value))
+        });
+        let given = given.gather();
+        let primary = fields.get("primary").and_then(|field| self.reader.read_text(&field));
+        (add_default_parameters(given), primary)
+    }
+
+    fn read_parameter(&mut self, field: &JsonField, parameter: &BondParameter) -> Option<String> {
+        match parameter.kind {
+            ParameterType::OneOf(words) => self.reader.parse_scalar(field, |text| match words.contains(&text) {
+                true => Ok(text.to_owned()),
+                false => Err(format!("{text:?} is not a valid {}{}", parameter.netplan, suggest_nearest(text, words))),
+            }),
+            ParameterType::Milliseconds => self.reader.parse_scalar(field, parse_milliseconds),
+            ParameterType::Number => {
+                let number = self.reader.read_number(Some(field.clone()), 0, u32::from(u16::MAX), parameter.netplan)?;
+                Some(number.to_string())
+            }
+            ParameterType::Targets => {
+                let targets = self.reader.parse_items(Some(field.clone()), |text| match parse_ip(text)? {
+                    IpAddr::V4(address) => Ok(address.to_string()),
+                    IpAddr::V6(_) => Err(format!("{text:?} is not an IPv4 address, which ARP requires")),
+                });
+                let targets: Vec<String> = targets.into_iter().map(|(target, _)| target).collect();
+                Some(targets.join(",")).filter(|targets| !targets.is_empty())
+            }
+        }
+    }
+
+    fn read_vlan(&mut self, id: &str, device: &JsonField) {
+        self.check_id_as_name(id, device);
+        let Some(fields) = self.read_device_fields(device, &["id", "link"]) else { return };
+        let number = self.reader.read_number(fields.get("id"), 1, 4094, "the id of a VLAN");
+        let link = fields.get("link").and_then(|field| self.reader.read_text(&field));
+        for (name, what) in [("id", "a number from 1 to 4094"), ("link", "an underlying device")] {
+            if fields.get(name).is_none() {
+                self.reader.report(&device.place, format!("{name} is missing: a VLAN requires {what}"));
+            }
+        }
+        let settings = self.read_settings(&fields);
+        if let (Some(number), Some(link)) = (number, link) {
+            let vlan = VlanConfig { id: number as u16, link, settings };
+            self.network.vlans.insert(id.to_owned(), vlan);
+        }
+    }
+
+    fn read_settings(&mut self, fields: &JsonFields) -> InterfaceSettings {
+        let flag = |reader: &mut NetworkReader, name: &str| reader.read_flag(fields.get(name));
+        let dhcp4 = flag(&mut self.reader, "dhcp4").unwrap_or_default();
+        let dhcp6 = flag(&mut self.reader, "dhcp6").unwrap_or_default();
+        let accept_ra = flag(&mut self.reader, "accept-ra");
+        let optional = flag(&mut self.reader, "optional").unwrap_or_default();
+        let before = self.reader.problems.len();
+        let addresses = self.reader.parse_items(fields.get("addresses"), parse_own_address);
+        let all_read = self.reader.problems.len() == before;
+        let places = addresses.iter().map(|(cidr, place)| (cidr.address, place.clone()));
+        self.seen.addresses.extend(places);
+        let addresses = addresses.into_iter().map(|(cidr, _)| cidr).collect();
+        let (nameservers, search) = self.read_name_servers(fields);
+        let mut settings = InterfaceSettings {
+            dhcp4,
+            dhcp6,
+            accept_ra,
+            addresses,
+            nameservers,
+            search,
+            optional,
+            ..InterfaceSettings::default()
+        };
+        self.read_routes(fields, &mut settings, all_read);
+        self.check_name_servers(fields, &settings, all_read);
+        self.read_mtu(fields, &mut settings);
+        settings
+    }
+
+    fn read_mtu(&mut self, fields: &JsonFields, settings: &mut InterfaceSettings) {
+        let Some(field) = fields.get("mtu") else { return };
+        settings.mtu = self.reader.read_number(Some(field.clone()), MTU.0, MTU.1, "the MTU");
+        let has_v6 = settings.dhcp6
+            || settings.accept_ra == Some(true)
+            || settings.addresses.iter().any(|address| !address.is_v4());
+        if has_v6 && settings.mtu.is_some_and(|mtu| mtu < MTU_OF_IPV6) {
+            self.reader.report(&field.place, format!("IPv6 needs an MTU of at least {MTU_OF_IPV6}"));
+        }
+    }
+
+    fn read_name_servers(&mut self, fields: &JsonFields) -> (Vec<IpAddr>, Vec<String>) {
+        let servers =
+            fields.get("nameservers").and_then(|field| self.reader.read_fields(&field, &["addresses", "search"], &[]));
+        let Some(servers) = servers else { return Default::default() };
+        let addresses = self.reader.parse_items(servers.get("addresses"), parse_ip);
+        let search = self.reader.parse_items(servers.get("search"), parse_domain);
+        (strip_locations(addresses), strip_locations(search))
+    }
+
+    /// Reports a name server that the device itself cannot reach: network managers with settings per address family have no setting for it.
+    fn check_name_servers(&mut self, fields: &JsonFields, settings: &InterfaceSettings, all_read: bool) {
+        for is_v4 in [true, false] {
+            let server = settings.nameservers.iter().find(|server| server.is_ipv4() == is_v4);
+            if let Some(server) = server
+                && all_read
+                && !settings.has_family(is_v4)
+                && let Some(field) = fields.get("nameservers")
+            {
+                let family = family_name(is_v4);
+                let message = format!(
+                    "{server} cannot be reached from this device, which has no {family} address: add it to another device"
+                );
+                self.reader.report(&child_path(&field.place, "addresses"), message);
+            }
+        }
+    }
+
+    fn read_routes(&mut self, fields: &JsonFields, settings: &mut InterfaceSettings, all_read: bool) {
+        let mut routes = Vec::new();
+        for (name, is_v4) in [("gateway4", true), ("gateway6", false)] {
+            let Some(field) = fields.get(name) else { continue };
+            let gateway = self.reader.parse_scalar(&field, |text| match parse_ip(text)? {
+                via if via.is_ipv4() == is_v4 => Ok(via),
+                via => Err(format!("{via} is not an {} address", family_name(is_v4))),
+            });
+            let route =
+                gateway.map(|via| StaticRoute { to: Cidr::whole_family(is_v4), via, metric: None, on_link: false });
+            routes.extend(route.map(|route| (route, field.place)));
+        }
+        for item in fields.get("routes").map(|field| self.reader.read_items(&field)).unwrap_or_default() {
+            routes.extend(self.read_route(&item).map(|route| (route, item.place)));
+        }
+        for (index, (route, place)) in routes.iter().enumerate() {
+            if all_read && let Err(why) = check_gateway(route, settings) {
+                self.reader.report(place, why);
+            }
+            let same = |other: &StaticRoute| (other.to, other.metric) == (route.to, route.metric);
+            if route.to.is_default() {
+                self.seen.defaults.push(((route.to.is_v4(), route.metric), place.clone()));
+            } else if let Some((_, first)) = routes[..index].iter().find(|(other, _)| same(other)) {
+                self.reader.report(place, format!("the route to {} is specified twice, first at {first}", route.to));
+            }
+        }
+        settings.routes = strip_locations(routes);
+    }
+
+    fn read_route(&mut self, item: &JsonField) -> Option<StaticRoute> {
+        let fields = self.reader.read_fields(item, ROUTE, ROUTE_UNREAD)?;
+        for name in ["to", "via"] {
+            if fields.get(name).is_none() {
+                let message = format!("{name} is missing: a route requires a destination and a gateway");
+                self.reader.report(&item.place, message);
+            }
+        }
+        let metric = self.reader.read_number(fields.get("metric"), 0, u32::MAX, "a metric");
+        let on_link = self.reader.read_flag(fields.get("on-link")).unwrap_or_default();
+        let via = fields.get("via").and_then(|field| self.reader.parse_scalar(&field, parse_ip))?;
+        let to = fields
+            .get("to")
+            .and_then(|field| self.reader.parse_scalar(&field, |text| parse_destination(text, &via)))?;
+        Some(StaticRoute { to, via, metric, on_link })
+    }
+}
+
+fn strip_locations<T>(placed: LocatedValues<T>) -> Vec<T> {
+    placed.into_iter().map(|(value, _)| value).collect()
+}
+
+pub(super) fn family_name(is_v4: bool) -> &'static str {
+    if is_v4 { "IPv4" } else { "IPv6" }
+}
+
+/// Checks that the gateway is directly reachable. Networks that DHCP or router advertisements configure are not known here.
+fn check_gateway(route: &StaticRoute, settings: &InterfaceSettings) -> Result<(), String> {
+    let via = route.via;
+    if settings.addresses.iter().any(|own| own.address == via) {
+        return Err(format!("the gateway {via} is this machine's own address"));
+    }
+    let is_link_local = matches!(via, IpAddr::V6(via) if via.is_unicast_link_local());
+    let dynamic = if via.is_ipv4() { settings.dhcp4 } else { settings.dhcp6 || settings.accept_ra == Some(true) };
+    if route.on_link || is_link_local || dynamic || settings.addresses.iter().any(|own| own.contains(&via)) {
+        return Ok(());
+    }
+    let own: Vec<String> = settings.addresses.iter().map(Cidr::to_string).collect();
+    let own = if own.is_empty() { "no addresses".to_owned() } else { own.join(", ") };
+    Err(format!(
+        "the gateway {via} is not in any network of this device ({own}); set on-link: true if it is reachable on the link nevertheless"
+    ))
+}
+
+/// Adds the parameters that every bond has.
+fn add_default_parameters(mut parameters: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    parameters.entry("mode".to_owned()).or_insert_with(|| DEFAULT_MODE.to_owned());
+    // An interval of 0 disables ARP monitoring.
+    if parameters.get("arp-interval").is_none_or(|interval| interval == "0") {
+        parameters.entry("mii-monitor-interval".to_owned()).or_insert_with(|| MII_MILLISECONDS.to_owned());
+    }
+    parameters
+}
+
+/// Parses a time such as `100`, `100ms` or `1s` and returns it in milliseconds.
+fn parse_milliseconds(text: &str) -> Result<String, String> {
+    let (number, factor) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 1),
+        (None, Some(number)) => (number, 1000),
+        (None, None) => (text, 1),
+    };
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let time = number.trim().parse::<u32>().ok().filter(|_| is_number).and_then(|number| number.checked_mul(factor));
+    let time = time.filter(|time| *time <= i32::MAX as u32);
+    time.map(|time| time.to_string())
+        .ok_or_else(|| format!("{text:?} is not a time such as 100 (milliseconds), 100ms or 1s"))
+}
+
+fn parse_domain(text: &str) -> Result<String, String> {
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    match text.len() <= 253 && text.strip_suffix('.').unwrap_or(text).split('.').all(is_label) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("{text:?} is not a domain such as example.org")),
+    }
+}

@@ -1,0 +1,70 @@
+//! Boot entries of the firmware, through efivarfs. Layouts are those of the UEFI specification: 3.1.3 load options, 10.3 device paths.
+
+mod apply;
+mod entries;
+pub mod loader;
+mod network;
+mod removal;
+
+pub use apply::apply_changes;
+pub use entries::{BootEntryChanges, OWN, add_label_prefix, decide_changes};
+pub use network::{NetworkEntry, find_pxe_entry, set_boot_next};
+pub use removal::remove_variables;
+
+pub use linux::efi::drophammer_variables;
+pub use linux::efi::{BootVariables, LoadOption, PartitionLocation, VARIABLES};
+
+use model::install_report::BootEntryRequest;
+use plan::BootEntries;
+use std::path::Path;
+
+/// Consequence of missing boot entries if there is a boot loader (UEFI specification 3.5.1.1).
+const FALLBACK: &str = r"the machine still boots through the fallback path \EFI\BOOT of its disks";
+
+/// Consequence if the kernel gets its command line only from its boot entry.
+const NO_FALLBACK: &str = "this image lacks a boot loader and cannot boot from its disks without them";
+
+/// Writes the boot entries of this installation. Logs the changes and all resulting entries. Failures are warnings, since the machine boots
+/// without entries if it has a boot loader.
+pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[BootEntryRequest], say: &dyn Fn(&str)) {
+    let needs_them = wanted.iter().any(|entry| !entry.arguments.is_empty());
+    let otherwise = if needs_them { NO_FALLBACK } else { FALLBACK };
+    let warn = |why: &str| say(&format!("WARNING: boot entries: {why}; {otherwise}"));
+    // An unmounted efivarfs is an empty or missing directory.
+    if !std::fs::read_dir(directory).is_ok_and(|mut files| files.next().is_some()) {
+        let mount = "mount -t efivarfs efivarfs";
+        return warn(&format!("no EFI variables in {0}: try `{mount} {0}`", directory.display()));
+    }
+    let before = match BootVariables::read(directory) {
+        Ok(BootVariables { unreadable_order: Some(why), .. }) => return warn(&why),
+        Ok(variables) => variables,
+        Err(error) => return warn(&error.to_string()),
+    };
+    let (options, refused) = build_load_options(planned, wanted);
+    refused.iter().for_each(|why| warn(why));
+    let changes = decide_changes(&before, &options, planned.order);
+    if changes.is_empty() {
+        say("boot entries: already up to date");
+    }
+    apply_changes(directory, &changes, &before).iter().for_each(|why| warn(why));
+    if let Ok(after) = BootVariables::read(directory) {
+        after.to_string().lines().for_each(say);
+    }
+}
+
+/// Returns the load options, and a message for each that cannot be created.
+fn build_load_options(planned: &BootEntries, wanted: &[BootEntryRequest]) -> (Vec<LoadOption>, Vec<String>) {
+    let (mut options, mut refused) = (Vec::new(), Vec::new());
+    let label = add_label_prefix(&planned.label);
+    for BootEntryRequest { esp, loader, arguments } in wanted {
+        let option = planned.esps.get(*esp).and_then(|esp| LoadOption::for_file(&label, esp, loader, arguments));
+        match option {
+            Some(option) => options.push(option),
+            None => refused.push(format!("cannot create an entry for {loader} on ESP {esp}")),
+        }
+    }
+    (options, refused)
+}
+
+#[cfg(test)]
+mod tests;

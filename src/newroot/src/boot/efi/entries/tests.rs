@@ -1,0 +1,209 @@
+//! Tables, and what holds for every firmware.
+
+use super::super::tests::esp;
+use super::*;
+use linux::efi::load_option::testing::{PCI, card, option};
+use proptest::prelude::*;
+
+const DISK: &[u8] = &[3, 18, 10, 0, 0, 0, 0xff, 0xff, 0, 0];
+const IPV6: &[u8] = &[3, 13, 5, 0, 0];
+const HTTP: &[u8] = &[3, 24, 4, 0];
+
+fn ours(disk: u128) -> LoadOption {
+    LoadOption::for_file("drophammer: web-1", &esp("/dev/sda1", disk), r"\EFI\debian\shimx64.efi", "").unwrap()
+}
+
+fn foreign() -> LoadOption {
+    LoadOption::for_file("debian", &esp("/dev/sda1", 99), r"\EFI\debian\shimx64.efi", "").unwrap()
+}
+
+fn pxe(mac: u8) -> LoadOption {
+    option(1, "UEFI PXEv4", &[PCI, &card([2, 0, 0, 0, 0, mac])])
+}
+
+fn with(entries: &[(u16, LoadOption)], order: &[u16]) -> BootVariables {
+    let entries = entries.iter().map(|(number, option)| (*number, option.to_bytes())).collect();
+    BootVariables { entries, order: order.to_vec(), ..BootVariables::default() }
+}
+
+/// What the firmware has afterwards.
+fn after(before: &BootVariables, changes: &BootEntryChanges) -> BootVariables {
+    let mut after = before.clone();
+    after.entries.retain(|number, _| !changes.remove.contains(number));
+    after.entries.extend(changes.write.iter().cloned());
+    after.order = changes.order.clone().unwrap_or(after.order);
+    after
+}
+
+fn order_of(before: &BootVariables, wanted: &[LoadOption], order: BootOrder) -> Vec<u16> {
+    after(before, &decide_changes(before, wanted, order)).order
+}
+
+#[test]
+fn a_new_machine_gets_an_entry_for_each_disk_behind_the_network() {
+    let before = with(&[(0, option(1, "UiApp", &[])), (1, option(1, "DISK", &[DISK])), (3, pxe(1))], &[0, 3, 1]);
+    let changes = decide_changes(&before, &[ours(1), ours(2)], BootOrder::Pxe);
+    let expected = BootEntryChanges {
+        remove: vec![],
+        write: vec![(2, ours(1).to_bytes()), (4, ours(2).to_bytes())],
+        order: Some(vec![3, 2, 4, 0, 1]),
+        ours: vec![2, 4],
+        network: Some(3),
+    };
+    assert_eq!(changes, expected);
+    let again = decide_changes(&after(&before, &changes), &[ours(1), ours(2)], BootOrder::Pxe);
+    assert!(again.is_empty(), "{again:?}");
+    assert_eq!(order_of(&before, &[ours(1), ours(2)], BootOrder::Disk), [2, 4, 0, 3, 1]);
+    assert_eq!(order_of(&before, &[ours(1), ours(2)], BootOrder::Keep), [0, 3, 1, 2, 4]);
+}
+
+#[test]
+fn entries_of_former_installations_are_gone_and_others_stay() {
+    let entries = [(0, ours(8)), (1, foreign()), (2, ours(1)), (5, ours(9)), (7, pxe(1)), (9, ours(7))];
+    let before = with(&entries, &[0, 1, 9, 7, 5, 2, 0x33]);
+    let changes = decide_changes(&before, &[ours(1), ours(2)], BootOrder::Pxe);
+    // Entry 2 is right, entry 0 is used again.
+    assert_eq!((&changes.remove, &changes.write), (&vec![5, 9], &vec![(0, ours(2).to_bytes())]));
+    assert_eq!(changes.order, Some(vec![7, 2, 0, 1, 0x33]));
+    // Where the order is to stay, they stay in it where they are.
+    assert_eq!(order_of(&before, &[ours(1), ours(2)], BootOrder::Keep), [0, 1, 7, 2, 0x33]);
+    assert_eq!(order_of(&before, &[ours(1)], BootOrder::Keep), [1, 7, 2, 0x33]);
+    assert_eq!(order_of(&before, &[], BootOrder::Keep), [1, 7, 0x33]);
+    let five: Vec<LoadOption> = (20..25).map(ours).collect();
+    assert_eq!(order_of(&before, &five, BootOrder::Keep), [0, 1, 9, 7, 5, 2, 3, 0x33]);
+}
+
+#[test]
+fn a_number_that_anything_names_is_not_free() {
+    let mut before = with(&[(0, foreign())], &[1, 0]);
+    before.next = Some(2);
+    before.entries.insert(3, vec![]);
+    assert_eq!(decide_changes(&before, &[ours(1)], BootOrder::Disk).ours, [4]);
+    let all = (0..=u16::MAX).map(|number| (number, vec![])).collect();
+    let changes =
+        decide_changes(&BootVariables { entries: all, ..BootVariables::default() }, &[ours(1)], BootOrder::Pxe);
+    assert!(changes.is_empty(), "{changes:?}");
+}
+
+#[test]
+fn what_the_machine_has_booted_from_comes_first() {
+    let entries = [(0, pxe(1)), (1, pxe(2)), (2, ours(1)), (3, option(1, "disk", &[DISK])), (4, ours(5))];
+    let with_current = |current, order: &[u16]| BootVariables { current, ..with(&entries, order) };
+    for (what, current, order, first) in [
+        ("the second card", Some(1), &[0, 1, 3][..], Some(1)),
+        ("a card outside of the order", Some(1), &[3], Some(1)),
+        ("a disk, then what is first", Some(3), &[1, 0, 3], Some(1)),
+        ("a former entry of ours", Some(4), &[1, 4, 0], Some(1)),
+        ("what is not there", Some(9), &[3, 1, 0], Some(1)),
+        ("no card in the order", None, &[3], None),
+    ] {
+        let changes = decide_changes(&with_current(current, order), &[ours(1)], BootOrder::Pxe);
+        assert_eq!(changes.network, first, "{what}");
+    }
+    let card = card([2, 0, 0, 0, 0, 1]);
+    let kinds: [(u16, &[&[u8]]); 3] = [(1, &[&card, HTTP]), (2, &[&card, IPV6]), (3, &[&card])];
+    let entries: Vec<(u16, LoadOption)> =
+        kinds.iter().map(|(number, nodes)| (*number, option(1, "n", nodes))).collect();
+    let disk = [&entries[..], &[(0, option(1, "disk", &[DISK]))]].concat();
+    assert_eq!(decide_changes(&with(&disk, &[0, 1, 2, 3]), &[], BootOrder::Pxe).network, Some(3));
+    assert_eq!(decide_changes(&with(&disk, &[0, 1, 2]), &[], BootOrder::Pxe).network, Some(2));
+    assert_eq!(decide_changes(&with(&disk, &[1, 2, 3]), &[], BootOrder::Pxe).network, Some(1));
+}
+
+#[test]
+fn firmware_has_several_ways_to_say_network() {
+    let vendor: &[u8] = &[&[3u8, 10, 20, 0][..], &[0; 16]].concat();
+    let bios: &[u8] = &[5, 1, 9, 0, 0x80, 0, 0, 0, 0];
+    let bios_disk: &[u8] = &[5, 1, 9, 0, 2, 0, 0, 0, 0];
+    let file: &[u8] = &[4, 4, 8, 0, b'a', 0, 0, 0];
+    for (is, option) in [
+        (true, pxe(1)),
+        (true, option(1, "PCI LAN", &[vendor])),
+        (true, option(1, "Slot 4 PXEv4", &[])),
+        (true, option(1, "x", &[bios])),
+        (false, option(0, "off", &[&card([0; 6])])),
+        (false, option(1, "x", &[bios_disk])),
+        (false, option(1, "Atlantic plan", &[vendor])),
+        (false, option(1, "network boot program", &[file])),
+        (false, foreign()),
+    ] {
+        assert_eq!(is_network(&option.to_bytes()), is, "{option:?}");
+    }
+    assert!(!is_network(&[1, 0, 0, 0, 200, 0, 0, 0]));
+}
+
+#[test]
+fn labels_of_ours_begin_alike() {
+    assert_eq!(add_label_prefix("web-1"), "drophammer: web-1");
+    assert_eq!(add_label_prefix("drophammer: web-1"), "drophammer: web-1");
+    assert!(is_own(&ours(1).to_bytes()) && !is_own(&foreign().to_bytes()));
+    let close = option(1, "drophammers", &[]);
+    assert!(!is_own(&close.to_bytes()) && !is_own(&ours(1).to_bytes()[..40]));
+}
+
+fn any_entry() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        (1u128..6).prop_map(|disk| ours(disk).to_bytes()),
+        (0u8..3).prop_map(|mac| pxe(mac).to_bytes()),
+        Just(foreign().to_bytes()),
+        Just(option(1, "disk", &[DISK]).to_bytes()),
+        proptest::collection::vec(any::<u8>(), 0..40),
+        (any::<proptest::sample::Index>(), any::<u8>()).prop_map(|(place, byte)| {
+            let mut value = ours(1).to_bytes();
+            *place.get_mut(&mut value) = byte;
+            value
+        }),
+    ]
+}
+
+prop_compose! {
+    fn any_firmware()(
+        entries in proptest::collection::btree_map(0u16..12, any_entry(), 0..9),
+        order in proptest::collection::vec(0u16..14, 0..12),
+        current in proptest::option::of(0u16..12),
+        next in proptest::option::of(0u16..12),
+    ) -> BootVariables {
+        BootVariables { entries, order, current, next, ..BootVariables::default() }
+    }
+}
+
+fn any_order() -> impl Strategy<Value = BootOrder> {
+    prop_oneof![Just(BootOrder::Pxe), Just(BootOrder::Disk), Just(BootOrder::Keep)]
+}
+
+proptest! {
+    #[test]
+    fn what_is_not_ours_stays_and_a_second_time_changes_nothing(
+        before in any_firmware(),
+        disks in proptest::collection::vec(1u128..9, 0..5),
+        order in any_order(),
+    ) {
+        let twice: Vec<LoadOption> = disks.iter().chain(&disks).copied().map(ours).collect();
+        let mut seen = BTreeSet::new();
+        let wanted: Vec<LoadOption> = disks.iter().copied().filter(|disk| seen.insert(*disk)).map(ours).collect();
+        let changes = decide_changes(&before, &twice, order);
+        let after = after(&before, &changes);
+        let is_foreign = |variables: &BootVariables, number: &u16| !variables.entries.get(number).is_some_and(|is| is_own(is));
+        let foreign = |variables: &BootVariables| -> Vec<(u16, Vec<u8>)> {
+            let entries = variables.entries.clone().into_iter();
+            entries.filter(|(number, _)| is_foreign(variables, number)).collect()
+        };
+        prop_assert_eq!(foreign(&before), foreign(&after));
+        // The order has all of the others, one of which may have come to the front.
+        let others = |variables: &BootVariables| -> Vec<u16> {
+            let order = variables.order.iter().copied();
+            order.filter(|number| is_foreign(variables, number) && Some(*number) != changes.network).collect()
+        };
+        prop_assert_eq!(others(&before), others(&after));
+        prop_assert!(changes.network.is_none_or(|number| after.order.first() == Some(&number)));
+        // Ours are just what is wanted, all of them in the order.
+        let own = after.entries.iter().filter(|(_, value)| is_own(value)).count();
+        prop_assert_eq!((own, changes.ours.len()), (wanted.len(), wanted.len()));
+        for (number, option) in changes.ours.iter().zip(&wanted) {
+            prop_assert_eq!(&after.entries[number], &option.to_bytes());
+            prop_assert!(after.order.contains(number));
+        }
+        prop_assert!(changes.remove.iter().all(|number| !after.order.contains(number)));
+        prop_assert!(decide_changes(&after, &wanted, order).is_empty(), "{:?}", decide_changes(&after, &wanted, order));
+    }
+}

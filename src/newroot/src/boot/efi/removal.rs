@@ -1,0 +1,111 @@
+//! Removal of boot variables that the plan lists, with verification.
+
+use common::error::{Error, Phase, Result};
+use linux::efi::variables::{self, variable_path};
+use model::inventory::{GLOBAL_VENDOR, LoadOptionClass};
+use plan::{RemoveVariables, VariableRemoval};
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Removes the variables, then their numbers from the orders. Skips a variable whose value differs from the plan's.
+///
+/// # Errors
+/// Fails if a variable still exists, and the plan requires its removal.
+pub fn remove_variables(directory: &Path, removal: &RemoveVariables, say: &dyn Fn(&str)) -> Result<()> {
+    let mut failures = Vec::new();
+    let mut removed = Vec::new();
+    for variable in &removal.variables {
+        match remove_variable(directory, variable) {
+            Ok(outcome) => {
+                say(&format!("EFI variable {}: {outcome}", variable.name));
+                removed.extend(load_option_number(variable));
+            }
+            Err(error) => failures.push(format!("{}: {error}", variable.name)),
+        }
+    }
+    failures.extend(shorten_orders(directory, &removed));
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "EFI variables: cannot remove {}; remove them in the firmware's setup, or reset its boot entries there",
+        failures.join("; ")
+    );
+    if removal.required {
+        return Err(Error::new(Phase::Boot, message));
+    }
+    say(&format!("WARNING: {message}"));
+    Ok(())
+}
+
+fn removal_path(directory: &Path, variable: &VariableRemoval) -> PathBuf {
+    directory.join(format!("{}-{}", variable.name, variable.vendor))
+}
+
+/// Returns whether the variable has the value from the plan.
+fn is_planned(path: &Path, variable: &VariableRemoval) -> bool {
+    let Some(expected) = &variable.digest else { return true };
+    variables::read_file(path).is_some_and(|value| format!("{:x}", Sha256::digest(value)) == *expected)
+}
+
+fn remove_variable(directory: &Path, variable: &VariableRemoval) -> std::result::Result<&'static str, String> {
+    let path = removal_path(directory, variable);
+    if fs::symlink_metadata(&path).is_err() {
+        return Ok("does not exist");
+    }
+    if !is_planned(&path, variable) {
+        // An entry of this installation uses its number.
+        return Ok("has a new value");
+    }
+    variables::remove_file(&path).map_err(|error| error.to_string())?;
+    match fs::symlink_metadata(&path) {
+        Err(_) => Ok("removed"),
+        Ok(_) => Err("the firmware does not remove it".to_owned()),
+    }
+}
+
+/// Returns class and number of a load option.
+fn load_option_number(variable: &VariableRemoval) -> Option<(LoadOptionClass, u16)> {
+    let number = |class: LoadOptionClass| {
+        let digits = variable.name.strip_prefix(class.prefix()).filter(|digits| digits.len() == 4)?;
+        Some((class, u16::from_str_radix(digits, 16).ok()?))
+    };
+    LoadOptionClass::ALL.into_iter().filter(|_| variable.vendor == GLOBAL_VENDOR).find_map(number)
+}
+
+/// Removes the numbers of removed variables from `BootOrder`, `DriverOrder` and `SysPrepOrder`. Returns the failures.
+fn shorten_orders(directory: &Path, removed: &[(LoadOptionClass, u16)]) -> Vec<String> {
+    let shorten = |class: LoadOptionClass| {
+        let name = class.order_variable()?;
+        let order = variables::read_variable(directory, name)?;
+        let is_gone = |number: u16| {
+            let entry = format!("{}{number:04X}", class.prefix());
+            removed.contains(&(class, number)) && fs::symlink_metadata(variable_path(directory, &entry)).is_err()
+        };
+        let numbers = order.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+        let shorter: Vec<u8> = numbers.filter(|number| !is_gone(*number)).flat_map(u16::to_le_bytes).collect();
+        if shorter.len() == order.len() {
+            return None;
+        }
+        write_order(directory, name, &shorter).err().map(|error| format!("numbers from {name}: {error}"))
+    };
+    LoadOptionClass::ALL.into_iter().filter_map(shorten).collect()
+}
+
+fn write_order(directory: &Path, name: &str, order: &[u8]) -> std::result::Result<(), String> {
+    if order.is_empty() {
+        variables::remove_variable(directory, name).map_err(|error| error.to_string())?;
+        return if variables::read_variable(directory, name).is_none() {
+            Ok(())
+        } else {
+            Err("the firmware does not remove them".to_owned())
+        };
+    }
+    variables::write_variable(directory, name, order).map_err(|error| error.to_string())?;
+    let is_written = variables::read_variable(directory, name).as_deref() == Some(order);
+    if is_written { Ok(()) } else { Err("the firmware does not remove them".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! Boot of the installed system after a reinstall that ended before its first write. Not a byte of a disk changes: everything is mounted
+//! read-only, and no journal is replayed.
+
+use super::boot_info::read_boot_info;
+use super::{BootInfo, fstab_source, kexec};
+use crate::NewRoot;
+use crate::fstab::{self, FstabLine};
+use common::error::{Context, Error, Phase, Result};
+use common::small_sort;
+use linux::storage::filesystem_inspection;
+use linux::storage::mount::{INERT, MountStack};
+use model::device::DevicePath;
+use model::install_marker::{self, InstallMarker};
+use model::inventory::{FilesystemContents, Inventory};
+use std::io::ErrorKind;
+use sys_mount::MountFlags;
+
+/// Mount point of the old system while its kernel is loaded.
+pub const OLD: &str = "/run/drophammer/old";
+
+/// Installed system that will be booted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstalledSystem {
+    /// Device of the filesystem that contains `/`.
+    pub device: DevicePath,
+    pub marker: InstallMarker,
+    pub boot: BootInfo,
+}
+
+/// Loads the kernel of this allocation's installation on the machine with one of these ids; [`kexec::boot_loaded_kernel`] boots it. The inventory must
+/// be assembled and read.
+///
+/// # Errors
+/// Fails if there is no such installation or its boot files cannot be read. Nothing is loaded or mounted then.
+pub fn load_installed_kernel(inventory: &Inventory, machines: &[String], allocation: &str) -> Result<InstalledSystem> {
+    let root = find_root(inventory, machines, allocation)?;
+    let marker = root.marker.clone().unwrap_or_default();
+    let mut mounts = MountStack::new(OLD);
+    mount_read_only(&mut mounts, &root.device, "/", inventory)?;
+    let tree = NewRoot::open(mounts.root())?;
+    let boot = read_boot_info(&tree)?;
+    let fstab = match tree.read_text("/etc/fstab") {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        fstab => fstab.context(Phase::Boot, || "/etc/fstab of the installed system")?,
+    };
+    for line in find_boot_mounts(&fstab, &boot) {
+        let device = fstab_source::find_device(&line.source, inventory);
+        let what = || format!("{} in the fstab of the installed system", line.path);
+        let device = device.map_err(|why| Error::new(Phase::Boot, format!("{}: {why}", what())))?;
+        mount_read_only(&mut mounts, &device, &line.path, inventory).context(Phase::Boot, what)?;
+    }
+    kexec::load_from_root(&tree, &boot)?;
+    drop(tree);
+    if let Err(error) = mounts.unmount_all() {
+        kexec::unload_kernel();
+        return Err(error);
+    }
+    Ok(InstalledSystem { device: root.device.clone(), marker, boot })
+}
+
+/// Returns the filesystem with the marker of this machine and allocation. The system of another tenant is never booted.
+fn find_root<'a>(inventory: &'a Inventory, machines: &[String], allocation: &str) -> Result<&'a FilesystemContents> {
+    let is_ours = |marker: &InstallMarker| machines.contains(&marker.machine) && marker.allocation == allocation;
+    let found = inventory.filesystems.iter().filter(|filesystem| filesystem.marker.as_ref().is_some_and(is_ours));
+    let found: Vec<&FilesystemContents> = found.collect();
+    let message = match found.as_slice() {
+        [root] => return Ok(root),
+        [] => format!("no filesystem contains the marker {} of this machine and allocation", install_marker::PATH),
+        several => {
+            let devices: Vec<&str> = several.iter().map(|filesystem| filesystem.device.as_str()).collect();
+            format!("more than one filesystem has the marker of this allocation: {}", devices.join(", "))
+        }
+    };
+    Err(Error::new(Phase::Boot, message))
+}
+
+/// Returns the mounts that the kernel requires, parents first: `/boot`, and those on the way to the boot files. Without them, an older
+/// kernel below a mount point might be found.
+fn find_boot_mounts(fstab: &str, boot: &BootInfo) -> Vec<FstabLine> {
+    let leads_to = |line: &FstabLine, path: &str| path.starts_with(&format!("{}/", line.path.trim_end_matches('/')));
+    let is_needed = |line: &FstabLine| {
+        let leads = leads_to(line, &boot.kernel) || leads_to(line, &boot.initrd);
+        line.path == "/boot" || (leads && line.path.starts_with('/') && line.path != "/")
+    };
+    let mut lines: Vec<FstabLine> = fstab::parse_fstab(fstab).into_iter().filter(is_needed).collect();
+    small_sort::sort_by_key(&mut lines, |line| line.path.len());
+    lines
+}
+
+fn mount_read_only(mounts: &mut MountStack, device: &DevicePath, path: &str, inventory: &Inventory) -> Result<()> {
+    let kinds = fstab_source::filesystem_types(device, inventory);
+    let how = if let [kind] = kinds.as_slice() { filesystem_inspection::safe_mount_options(kind) } else { None };
+    let (fstype, options) = how.ok_or_else(|| {
+        let is = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(" and ") };
+        Error::new(Phase::Boot, format!("{device}: expected a filesystem, but libblkid detects {is}"))
+    })?;
+    mounts.mount_at(device.as_str(), path, fstype, MountFlags::RDONLY | INERT, options)
+}
+
+#[cfg(test)]
+mod tests;

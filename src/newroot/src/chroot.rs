@@ -1,0 +1,162 @@
+//! Programs of the image, run in a chroot of the target with /proc, /sys, a restricted /dev and, on UEFI machines,
+//! efivarfs.
+
+use super::{NewRoot, restricted_dev};
+use common::error::Result;
+use linux::process::{CommandError, ToolCommand, ToolOutput};
+use linux::storage::device_users;
+use linux::storage::mount::{self, MountStack};
+use model::device::DevicePath;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+use sys_mount::MountFlags;
+
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Runner for programs of the target.
+pub trait TargetRunner {
+    /// Runs a program of the target.
+    ///
+    /// # Errors
+    /// The program is missing, fails, or exceeds its deadline.
+    fn run_program(&self, program: &str, args: &[&str], deadline: Duration) -> Result<ToolOutput, CommandError>;
+}
+
+/// Target with special filesystems mounted, until [`Chroot::close`].
+pub struct Chroot<'a> {
+    root: &'a NewRoot,
+    special: MountStack,
+    /// Mount points that existed below the root before.
+    before: Vec<PathBuf>,
+    /// Mount points without usable device nodes.
+    no_devices: Vec<PathBuf>,
+    /// Environment variables in addition to the default ones, which they override.
+    environment: BTreeMap<String, String>,
+    say: &'a (dyn Fn(&str) + Sync),
+}
+
+impl<'a> Chroot<'a> {
+    /// Opens the chroot with the nodes of these devices and of their partitions. `say` receives each line of output
+    /// of a program.
+    ///
+    /// # Errors
+    /// A device is missing, or a filesystem cannot be mounted.
+    pub fn open(root: &'a NewRoot, devices: &[DevicePath], say: &'a (dyn Fn(&str) + Sync)) -> Result<Chroot<'a>> {
+        let mut special = MountStack::new(root.path());
+        let before = device_users::list_mounts_below(root.path());
+        mount_special(&mut special, devices, say)?;
+        let no_devices =
+            restricted_dev::mounts_without_devices(device_users::list_mounts_below(root.path()), root.path());
+        Ok(Chroot { root, special, before, no_devices, environment: BTreeMap::new(), say })
+    }
+
+    /// Adds environment variables for programs.
+    pub fn with_environment(mut self, environment: &BTreeMap<String, String>) -> Self {
+        self.environment.clone_from(environment);
+        self
+    }
+
+    /// Runs a program in this directory with the variables of [`Chroot::with_environment`] only.
+    ///
+    /// # Errors
+    /// As for [`TargetRunner::run_program`].
+    pub fn run_with_environment(
+        &self,
+        program: &str,
+        folder: &str,
+        deadline: Duration,
+    ) -> Result<ToolOutput, CommandError> {
+        let command = ToolCommand::new(program).confined(self.root.path(), self.no_devices.clone()).current_dir(folder);
+        run_and_report_lines(command.only_env(&self.environment).deadline(deadline), self.say)
+    }
+
+    /// Kills processes left by programs, and unmounts everything that was mounted since [`Chroot::open`].
+    ///
+    /// # Errors
+    /// A filesystem stays mounted.
+    pub fn close(self) -> Result<()> {
+        let Chroot { root, mut special, before, say, .. } = self;
+        kill_processes(root.path(), say);
+        unmount_leftovers(root.path(), &before, &special).and_then(|()| special.unmount_all())
+    }
+}
+
+impl TargetRunner for Chroot<'_> {
+    fn run_program(&self, program: &str, args: &[&str], deadline: Duration) -> Result<ToolOutput, CommandError> {
+        let command = ToolCommand::new(program).args(args).confined(self.root.path(), self.no_devices.clone());
+        let command = command.env("PATH", PATH).env("HOME", "/root");
+        let command = self.environment.iter().fold(command, |command, (name, value)| command.env(name, value));
+        run_and_report_lines(command.deadline(deadline), self.say)
+    }
+}
+
+fn mount_special(special: &mut MountStack, devices: &[DevicePath], say: &dyn Fn(&str)) -> Result<()> {
+    let none = MountFlags::empty();
+    special.mount_at("proc", "/proc", "proc", none, "")?;
+    special.mount_at("sysfs", "/sys", "sysfs", none, "")?;
+    restricted_dev::mount_restricted_dev(special, devices)?;
+    special.mount_at("tmpfs", "/run", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, "mode=0755")?;
+    if Path::new("/sys/firmware/efi/efivars").is_dir()
+        && let Err(error) = special.mount_at("efivarfs", "/sys/firmware/efi/efivars", "efivarfs", none, "")
+    {
+        // Firmware without runtime services still boots the fallback path of the ESP.
+        say(&format!("EFI variables are not available in the chroot: {error}"));
+    }
+    Ok(())
+}
+
+/// Runs a command whose output lines pass through a channel: the reader threads outlive this call if a daemon keeps
+/// the pipe open.
+fn run_and_report_lines(command: ToolCommand, say: &(dyn Fn(&str) + Sync)) -> Result<ToolOutput, CommandError> {
+    let (sender, lines) = mpsc::channel::<Option<String>>();
+    let end = sender.clone();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while let Ok(Some(line)) = lines.recv() {
+                say(&line);
+            }
+        });
+        let ran = command.run_watched(move |line| {
+            // The receiver is gone: the line came from a process left by the installer.
+            let _ = sender.send(Some(line.to_owned()));
+        });
+        let _ = end.send(None);
+        ran
+    })
+}
+
+/// Kills daemons started by programs of the image (a package's service, gpg-agent), which would keep the target busy.
+pub fn kill_processes(root: &Path, say: &dyn Fn(&str)) {
+    let end = Instant::now() + Duration::from_secs(5);
+    let mut said = Vec::new();
+    loop {
+        let left = device_users::find_processes_rooted_at(root);
+        if left.is_empty() || Instant::now() > end {
+            return;
+        }
+        for process in left {
+            if !said.contains(&process.id) {
+                say(&format!("killing {process}, which a program of the image left running"));
+                said.push(process.id);
+            }
+            // A process that has already ended is fine too.
+            let _ = kill(Pid::from_raw(process.id), Signal::SIGKILL);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Unmounts filesystems that programs of the image left mounted, youngest first.
+fn unmount_leftovers(root: &Path, before: &[std::path::PathBuf], special: &MountStack) -> Result<()> {
+    let ours = |path: &Path| before.iter().any(|mount| mount == path) || special.contains(path);
+    device_users::list_mounts_below(root)
+        .iter()
+        .rev()
+        .filter(|path| !ours(path))
+        .try_for_each(|path| mount::unmount_strictly(path))
+}

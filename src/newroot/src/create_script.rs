@@ -1,0 +1,81 @@
+//! Runner for the `create` script of an OS definition, which creates the system itself. It has access to its own
+//! files, the programs of this ramdisk, the network, and in its `/dev` only to the disks assigned by the plan, never
+//! to preserved ones.
+
+use super::chroot::Chroot;
+use super::{NewRoot, restricted_dev};
+use common::error::{Context, Phase, Result};
+use linux::storage::mount::MountStack;
+use nix::mount::{MsFlags, mount};
+use plan::CreateSystem;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::time::Duration;
+use sys_mount::MountFlags;
+
+/// Deadline, with time to download a whole system.
+pub const DEADLINE: Duration = Duration::from_secs(60 * 60);
+
+/// Mount point of its root.
+const PLACE: &str = "/run/drophammer/create";
+
+/// Directory of the definition in its root.
+const FOLDER: &str = "/definition";
+
+/// Directories of the ramdisk that it can read. In the cache, Debian's `debootstrap` finds systems that it need not
+/// download.
+const SHOWN: [&str; 8] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "var/cache"];
+
+/// Runs the script to its end.
+///
+/// # Errors
+/// It fails (the error includes its last lines), or exceeds its deadline.
+pub fn run_create(create: &CreateSystem, deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
+    run_create_at(Path::new(PLACE), create, deadline, say)
+}
+
+fn run_create_at(place: &Path, create: &CreateSystem, deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
+    let mut mounts = MountStack::new(place);
+    mounts.mount_at("tmpfs", "/", "tmpfs", MountFlags::NOSUID, "mode=0755")?;
+    let root = NewRoot::open(place)?;
+    SHOWN.iter().try_for_each(|folder| bind_read_only(&mut mounts, folder))?;
+    ["tmp", "var/tmp"].iter().try_for_each(|folder| create_scratch_directory(&place.join(folder)))?;
+    for (path, file) in &create.chosen.files {
+        let mode = if file.executable { 0o755 } else { 0o644 };
+        root.write_file(&format!("{FOLDER}/{path}"), mode, file.text.as_bytes())?;
+    }
+    let chroot = Chroot::open(&root, &create.disks, say)?.with_environment(&create.environment);
+    let program = format!("{FOLDER}/create");
+    let run = || chroot.run_with_environment(&program, FOLDER, deadline);
+    let ran = restricted_dev::run_with_partition_nodes(&place.join("dev"), &create.disks, run);
+    let left = chroot.close();
+    drop(root);
+    // The script's own error is more informative than that of a mount it left busy.
+    ran.context(Phase::Target, || format!("run create of {}", create.os))?;
+    left?;
+    mounts.unmount_all()
+}
+
+/// Binds a directory of this system read-only, or recreates the symlink that it is.
+fn bind_read_only(mounts: &mut MountStack, folder: &str) -> Result<()> {
+    let (there, here) = (Path::new("/").join(folder), mounts.root().join(folder));
+    let Ok(is) = there.symlink_metadata() else { return Ok(()) };
+    let what = || format!("bind {} for create", there.display());
+    if is.is_symlink() {
+        return fs::read_link(&there).and_then(|to| symlink(to, &here)).context(Phase::Target, what);
+    }
+    mounts.mount_at(&format!("/{folder}"), &format!("/{folder}"), "none", MountFlags::BIND, "")?;
+    // A bind mount accepts flags only on remount.
+    let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    mount(None::<&str>, &here, None::<&str>, read_only, None::<&str>).context(Phase::Target, what)
+}
+
+fn create_scratch_directory(folder: &Path) -> Result<()> {
+    let what = || format!("create {}", folder.display());
+    fs::create_dir_all(folder).context(Phase::Target, what)?;
+    fs::set_permissions(folder, Permissions::from_mode(0o1777)).context(Phase::Target, what)
+}
+
+#[cfg(test)]
+mod tests;

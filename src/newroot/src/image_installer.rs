@@ -1,0 +1,114 @@
+//! The image's own installer, which adapts the image to this machine and its boot loader.
+
+use super::NewRoot;
+use super::chroot::TargetRunner;
+use common::error::{Context, Phase, Result};
+use std::time::Duration;
+
+/// Deadline: the installer installs GRUB and builds an initramfs, which takes minutes under emulation.
+pub const DEADLINE: Duration = Duration::from_secs(15 * 60);
+
+/// Paths of the installer in metal-stack's images, in order of preference.
+pub const INSTALLERS: [&str; 2] = ["/install-go", "/install.sh"];
+
+/// Returns the path of the image's installer.
+pub fn find_installer(root: &NewRoot) -> Option<&'static str> {
+    INSTALLERS.into_iter().find(|installer| root.open_file(installer).is_ok())
+}
+
+/// Runs the installer and removes it.
+///
+/// # Errors
+/// It fails (the error includes its last lines), or exceeds its deadline.
+pub fn run_installer(root: &NewRoot, installer: &str, deadline: Duration, run: &dyn TargetRunner) -> Result<()> {
+    let ran = run.run_program(installer, &[], deadline);
+    ran.context(Phase::Target, || format!("run the image's installer {installer}"))?;
+    INSTALLERS.into_iter().try_for_each(|installer| root.remove(installer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chroot::Chroot;
+    use crate::testing;
+    use linux::storage::device_users;
+    use std::fs;
+    use std::sync::Mutex;
+    use tempfile::TempDir;
+
+    /// A target with a busybox in it, and this installer.
+    fn target(name: &str, script: &str) -> (TempDir, NewRoot) {
+        let (dir, root) = testing::busybox();
+        testing::script(&root, name, script);
+        (dir, root)
+    }
+
+    fn run_here(root: &NewRoot, deadline: Duration) -> (Result<()>, Vec<String>) {
+        let lines = Mutex::new(Vec::new());
+        let say = |line: &str| lines.lock().unwrap().push(line.to_owned());
+        let chroot = Chroot::open(root, &[], &say).unwrap();
+        let ran = run_installer(root, find_installer(root).unwrap(), deadline, &chroot);
+        let result = ran.and(chroot.close());
+        (result, lines.into_inner().unwrap())
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_the_installer_runs_in_its_root_with_the_special_mounts_and_is_removed() {
+        let script = "set -e\ntest -e /proc/self/mounts\ntest -c /dev/null\ntest -d /sys/class/block\n\
+                      echo path=$PATH pwd=$(pwd)\ntouch /done\nls /";
+        let (_dir, root) = target("install.sh", script);
+        let (result, lines) = run_here(&root, MINUTE);
+        result.unwrap();
+        assert_eq!(lines[0], "path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin pwd=/");
+        assert!(root.path().join("done").exists());
+        assert!(!root.path().join("install.sh").exists());
+        assert_eq!(device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_install_go_goes_before_install_sh() {
+        let (_dir, root) = target("install-go", "echo go");
+        fs::write(root.path().join("install.sh"), "#!/bin/sh\necho sh\n").unwrap();
+        let (result, lines) = run_here(&root, MINUTE);
+        result.unwrap();
+        assert_eq!(lines, ["go"]);
+        assert!(!root.path().join("install.sh").exists());
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_a_failing_installer_is_quoted() {
+        let (_dir, root) = target("install.sh", "seq 1 9\necho grub-install: no ESP >&2\nexit 7");
+        let error = run_here(&root, MINUTE).0.unwrap_err().to_string();
+        assert!(error.starts_with("run the image's installer /install.sh: `/install.sh` exited with 7: "), "{error}");
+        assert!(error.contains("grub-install: no ESP") && error.contains("8 | 9"), "{error}");
+        assert_eq!(device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_a_hanging_installer_is_ended_with_all_it_started() {
+        let (_dir, root) = target("install.sh", "echo started\nsleep 600 &\nsleep 600");
+        let (result, lines) = run_here(&root, Duration::from_secs(3));
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("did not end within 3 s and was killed: started"), "{error}");
+        assert_eq!(lines[0], "started");
+        assert!(device_users::find_processes_rooted_at(root.path()).is_empty());
+        assert_eq!(device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_daemons_and_mounts_left_behind_do_not_keep_the_target_busy() {
+        let script = "mount -t tmpfs none /mnt\n/bin/busybox setsid sleep 600 >/dev/null 2>&1 </dev/null &\nexit 0";
+        let (_dir, root) = target("install.sh", script);
+        let (result, _) = run_here(&root, MINUTE);
+        result.unwrap();
+        assert!(device_users::find_processes_rooted_at(root.path()).is_empty());
+        assert_eq!(device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+    }
+}

@@ -1,0 +1,22 @@
+//! The target, which is the system being installed: its files, boot configuration, fstab and install marker.
+
+pub mod boot;
+pub mod chroot;
+pub mod create_script;
+pub mod crypttab;
+pub mod fstab;
+pub mod image_installer;
+pub mod injected_files;
+pub mod k8s_volumes;
+pub mod marker_file;
+pub mod metal_files;
+mod restricted_dev;
+mod root_dir;
+pub mod system_setup;
+#[cfg(test)]
+mod testing;
+
+pub use root_dir::NewRoot;
+
+#[cfg(test)]
+::testing::workers!(linux::verify::WORKER => || -> std::io::Result<()> { linux::verify::worker::run_verify_worker() });

@@ -1,0 +1,92 @@
+//! Configuration of arrays and volume groups in the target, without those of the machine on which the image was
+//! built.
+
+use super::boot_setup::{BootArray, BootRequirements};
+use crate::NewRoot;
+use common::error::{Context, Phase, Result};
+pub use model::inventory::format_array_uuid as uuid_text;
+use std::io::ErrorKind;
+
+/// List that restricts LVM to these devices (lvmdevices(8)).
+const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
+
+/// Writes mdadm.conf and removes LVM's device list.
+///
+/// # Errors
+/// A file of the target cannot be read, written or removed.
+pub fn write_array_config(root: &NewRoot, wants: &BootRequirements) -> Result<()> {
+    if wants.group.is_some() {
+        root.remove(LVM_DEVICES)?;
+    }
+    if wants.arrays.is_empty() {
+        return Ok(());
+    }
+    let path = &wants.mdadm_conf;
+    let own = match root.read_text(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        own => own.context(Phase::Target, || format!("read {path} of the image"))?,
+    };
+    root.write_file(path, 0o644, replace_arrays(&own, &wants.arrays).as_bytes())
+}
+
+/// Replaces the image's arrays and preserves its other settings.
+fn replace_arrays(own: &str, arrays: &[BootArray]) -> String {
+    let mut text = String::new();
+    let mut is_array = false;
+    for line in own.lines() {
+        // A line that starts with a blank continues the previous one (mdadm.conf(5)).
+        let goes_on = line.starts_with([' ', '\t']);
+        is_array = if goes_on { is_array } else { is_array_line(line) };
+        if !is_array {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text.push_str("# written by drophammer\n");
+    for BootArray { device, uuid, metadata, .. } in arrays {
+        text.push_str(&format!("ARRAY {device} metadata={metadata} UUID={}\n", uuid_text(*uuid)));
+    }
+    text
+}
+
+/// Returns whether the line has an ARRAY keyword, which may be abbreviated to three letters, in any case.
+fn is_array_line(line: &str) -> bool {
+    let word = line.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
+    word.len() >= 3 && "array".starts_with(&word)
+}
+
+/// Returns the UUIDs of the arrays in an mdadm.conf, as spelled there.
+pub fn listed_uuids(conf: &str) -> Vec<String> {
+    let lines = conf.lines().filter(|line| is_array_line(line));
+    let words = lines.flat_map(str::split_whitespace);
+    words.filter_map(|word| word.to_ascii_lowercase().strip_prefix("uuid=").map(str::to_owned)).collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use model::layout::RaidLevel;
+    use uuid::Uuid;
+
+    pub fn array(name: &str, is_beneath_root: bool) -> BootArray {
+        BootArray {
+            device: format!("/dev/md/{name}").into(),
+            uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
+            level: RaidLevel::Raid1,
+            metadata: "1.2".into(),
+            is_beneath_root,
+        }
+    }
+
+    #[test]
+    fn the_images_settings_stay_and_its_arrays_go() {
+        let own =
+            "# mine\nHOMEHOST <system>\nARRAY /dev/md0 UUID=1:2:3:4\n  devices=/dev/sda\nMAILADDR root\narr /dev/md1\n";
+        let line = "ARRAY /dev/md/root metadata=1.2 UUID=01234567:89abcdef:01234567:89abcdef\n";
+        let expected = format!("# mine\nHOMEHOST <system>\nMAILADDR root\n# written by drophammer\n{line}");
+        assert_eq!(replace_arrays(own, &[array("root", true)]), expected);
+        assert_eq!(listed_uuids(own), ["1:2:3:4"]);
+        assert_eq!(listed_uuids(line), ["01234567:89abcdef:01234567:89abcdef"]);
+        assert_eq!(listed_uuids("# ARRAY /dev/md0 UUID=1\n"), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,289 @@
+//! Selection of the target's kernel and initramfs.
+
+use super::bls;
+use super::file_search::{find_matching, is_directory, is_file};
+use crate::NewRoot;
+use common::error::{Context, Error, Phase, Result};
+use common::format::natural_sort_key;
+use common::small_sort;
+
+/// Kernel of the target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BootKernel {
+    /// Name of its modules directory: `6.1.0-31-amd64`.
+    pub version: String,
+    /// Path such as `/boot/vmlinuz-6.1.0-31-amd64`.
+    pub image: String,
+    /// Path of the existing initramfs, or where it will be built.
+    pub initrd: String,
+    /// Options of its boot entry in the target.
+    pub words: Vec<String>,
+    /// Path of its boot entry, if any.
+    pub entry: Option<String>,
+}
+
+/// Paths of Boot Loader Specification entries.
+const ENTRIES: [&str; 3] =
+    ["/boot/loader/entries/*.conf", "/efi/loader/entries/*.conf", "/boot/efi/loader/entries/*.conf"];
+
+/// Paths of kernels. The star matches the kernel's name.
+const IMAGES: [&str; 4] = ["/boot/vmlinuz-*", "/usr/lib/modules/*/vmlinuz", "/lib/modules/*/vmlinuz", "/boot/kernel-*"];
+
+const MODULES: [&str; 2] = ["/usr/lib/modules", "/lib/modules"];
+
+/// Paths of the initramfs of a kernel in distributions, by version or by name (`linux` of Arch, `lts` of Alpine). The
+/// first existing one is used.
+const INITRDS: [&str; 9] = [
+    "/boot/initrd.img-{version}",
+    "/boot/initramfs-{version}.img",
+    "/boot/initrd-{version}",
+    "/boot/initramfs-{name}.img",
+    "/boot/initramfs-{name}",
+    "/usr/lib/modules/{version}/initramfs.img",
+    "/usr/lib/modules/{version}/initrd",
+    "/lib/modules/{version}/initramfs.img",
+    "/lib/modules/{version}/initrd",
+];
+
+/// Paths of new initramfs, by a file that identifies the distribution; the last one is the default.
+const NEW_INITRDS: [(&str, &str); 5] = [
+    ("/var/lib/dpkg/status", "/boot/initrd.img-{version}"),
+    ("/usr/bin/zypper", "/boot/initrd-{version}"),
+    ("/usr/bin/pacman", "/boot/initramfs-{name}.img"),
+    ("/sbin/apk", "/boot/initramfs-{name}"),
+    ("/", "/boot/initramfs-{version}.img"),
+];
+
+const INITS: [&str; 5] = ["/sbin/init", "/usr/lib/systemd/systemd", "/lib/systemd/systemd", "/etc/init", "/bin/init"];
+
+/// Returns the init program of the target.
+pub fn find_init(root: &NewRoot) -> Option<&'static str> {
+    INITS.into_iter().find(|init| is_file(root, init))
+}
+
+/// Checks that the target contains an init program.
+///
+/// # Errors
+/// There is none.
+pub fn require_init(root: &NewRoot) -> Result<()> {
+    if find_init(root).is_some() {
+        return Ok(());
+    }
+    let what = format!("the image does not contain an init program and cannot boot: searched {}", INITS.join(", "));
+    Err(Error::new(Phase::Target, what))
+}
+
+/// Returns the only kernel of the target, or the one with the highest version, which is logged then. It is copied to
+/// `/boot` if necessary.
+///
+/// # Errors
+/// There is none, or it cannot be copied.
+pub fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKernel> {
+    let mut found = find_candidates(root);
+    // Prefer kernels with modules, since few machines boot without, and avoid rescue kernels.
+    small_sort::sort_by(&mut found, |one, other| one.sort_key(root).cmp(&other.sort_key(root)));
+    let newest = found.pop().ok_or_else(|| {
+        let looked = [&ENTRIES[..], &IMAGES].concat().join(", ");
+        Error::new(Phase::Target, format!("the image does not contain a kernel and cannot boot: searched {looked}"))
+    })?;
+    found.retain(|other| other.version != newest.version);
+    if !found.is_empty() {
+        let others: Vec<&str> = found.iter().map(|other| other.version.as_str()).collect();
+        say(&format!(
+            "the image contains several kernels: booting {}, which is newer than {}",
+            newest.version,
+            others.join(", ")
+        ));
+    }
+    let mut kernel = add_boot_entry(root, newest.into_kernel(root));
+    if !kernel.image.starts_with("/boot/") {
+        // Boot loaders expect kernel and initramfs in one place.
+        let image = format!("/boot/vmlinuz-{}", kernel.version);
+        copy_file(root, &kernel.image, &image)?;
+        kernel.image = image;
+    }
+    Ok(kernel)
+}
+
+fn copy_file(root: &NewRoot, from: &str, to: &str) -> Result<()> {
+    let mut file = root.open_file(from).context(Phase::Target, || format!("read {from} of the image"))?;
+    root.write_file_from(to, 0o644, &mut file)
+}
+
+/// Returns the paths of all kernels of the target.
+pub fn list_kernel_images(root: &NewRoot) -> Vec<String> {
+    find_candidates(root).into_iter().map(|candidate| candidate.image).collect()
+}
+
+#[derive(Debug)]
+struct KernelCandidate {
+    image: String,
+    /// Part of the path matched by the star.
+    name: String,
+    version: String,
+}
+
+fn find_candidates(root: &NewRoot) -> Vec<KernelCandidate> {
+    let mut found: Vec<KernelCandidate> = Vec::new();
+    for pattern in IMAGES {
+        for image in find_matching(root, pattern) {
+            let (begin, end) = pattern.split_once('*').unwrap_or((pattern, ""));
+            let name = image.strip_prefix(begin).and_then(|rest| rest.strip_suffix(end)).unwrap_or_default().to_owned();
+            let version = find_version(root, &name);
+            // Skip copies of the same kernel.
+            if !name.ends_with(".old") && !found.iter().any(|other| other.version == version) {
+                found.push(KernelCandidate { image, name, version });
+            }
+        }
+    }
+    found
+}
+
+/// Returns the version of a kernel of that name, according to its modules.
+fn find_version(root: &NewRoot, name: &str) -> String {
+    let is_its = |(dir, version): &(&str, String)| {
+        let package = root.read_text(&format!("{dir}/{version}/pkgbase")).unwrap_or_default();
+        package.trim() == name || version.ends_with(&format!("-{name}"))
+    };
+    let all = || {
+        MODULES
+            .iter()
+            .flat_map(|dir| root.list_names(dir).unwrap_or_default().into_iter().map(move |name| (*dir, name)))
+    };
+    let has_its_modules = all().any(|(_, version)| version == name);
+    let found =
+        (!has_its_modules).then(|| all().filter(is_its).max_by(|one, other| compare_versions(&one.1, &other.1)));
+    found.flatten().map_or_else(|| name.to_owned(), |(_, version)| version)
+}
+
+fn compare_versions(one: &str, other: &str) -> std::cmp::Ordering {
+    natural_sort_key(one).cmp(&natural_sort_key(other))
+}
+
+impl KernelCandidate {
+    /// Returns the sort key; the highest one is booted.
+    fn sort_key<'a>(&'a self, root: &NewRoot) -> (bool, bool, Vec<(usize, &'a [u8])>) {
+        let has_modules = MODULES.iter().any(|dir| is_directory(root, &format!("{dir}/{}", self.version)));
+        (has_modules, !self.name.contains("rescue"), natural_sort_key(&self.version))
+    }
+
+    fn into_kernel(self, root: &NewRoot) -> BootKernel {
+        let KernelCandidate { image, name, version } = self;
+        let path = |form: &str| form.replace("{version}", &version).replace("{name}", &name);
+        let there = INITRDS.iter().map(|form| path(form)).find(|path| is_file(root, path));
+        let is_there = |marker: &str| is_file(root, marker) || is_directory(root, marker);
+        let new = || NEW_INITRDS.iter().find(|(marker, _)| is_there(marker)).map(|(_, form)| path(form));
+        let initrd = there.or_else(new).unwrap_or_default();
+        BootKernel { image, initrd, words: Vec::new(), entry: None, version }
+    }
+}
+
+/// Adds the options of the target's own boot entry.
+fn add_boot_entry(root: &NewRoot, kernel: BootKernel) -> BootKernel {
+    let name = kernel.image.rsplit('/').next().unwrap_or_default().to_owned();
+    for path in ENTRIES.iter().flat_map(|pattern| find_matching(root, pattern)) {
+        let Some(entry) = root.read_text(&path).ok().and_then(|text| bls::parse_entry(&text)) else { continue };
+        let is_its =
+            entry.kernel.ends_with(&format!("/{name}")) || entry.kernel.contains(&format!("/{}/", kernel.version));
+        if is_its {
+            return BootKernel { words: entry.words, entry: Some(path), ..kernel };
+        }
+    }
+    kernel
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file_search::tests::tree;
+    use super::*;
+    use std::cell::RefCell;
+
+    fn found(files: &[&str]) -> (Result<BootKernel>, Vec<String>) {
+        let files: Vec<(&str, &str)> =
+            files.iter().map(|path| (*path, if path.ends_with("pkgbase") { "linux\n" } else { "" })).collect();
+        let (_dir, root) = tree(&files);
+        let said = RefCell::new(Vec::new());
+        (find_kernel(&root, &|line| said.borrow_mut().push(line.to_owned())), said.into_inner())
+    }
+
+    /// How the distributions' packages lay them out.
+    #[test]
+    fn kernels_and_their_initramfs_are_found_in_every_distribution() {
+        let cases: [(&str, &[&str], [&str; 3]); 9] = [
+            (
+                "Debian",
+                &[
+                    "boot/vmlinuz-6.1.0-9-amd64",
+                    "boot/initrd.img-6.1.0-9-amd64",
+                    "usr/lib/modules/6.1.0-9-amd64/modules.dep",
+                ],
+                ["6.1.0-9-amd64", "/boot/vmlinuz-6.1.0-9-amd64", "/boot/initrd.img-6.1.0-9-amd64"],
+            ),
+            (
+                "Debian, no initramfs yet",
+                &["boot/vmlinuz-6.1", "usr/lib/modules/6.1/modules.dep", "var/lib/dpkg/status"],
+                ["6.1", "/boot/vmlinuz-6.1", "/boot/initrd.img-6.1"],
+            ),
+            (
+                "Red Hat",
+                &[
+                    "boot/vmlinuz-0-rescue-aa",
+                    "boot/vmlinuz-5.14.el9",
+                    "boot/initramfs-5.14.el9.img",
+                    "lib/modules/5.14.el9/vmlinuz",
+                    "boot/.vmlinuz-5.14.el9.hmac",
+                ],
+                ["5.14.el9", "/boot/vmlinuz-5.14.el9", "/boot/initramfs-5.14.el9.img"],
+            ),
+            (
+                "Fedora with its kernel in /usr",
+                &["usr/lib/modules/6.9.fc40/vmlinuz", "usr/lib/modules/6.9.fc40/initramfs.img"],
+                ["6.9.fc40", "/boot/vmlinuz-6.9.fc40", "/usr/lib/modules/6.9.fc40/initramfs.img"],
+            ),
+            (
+                "SUSE",
+                &["boot/vmlinuz-6.4-default", "boot/initrd-6.4-default", "usr/lib/modules/6.4-default/vmlinuz"],
+                ["6.4-default", "/boot/vmlinuz-6.4-default", "/boot/initrd-6.4-default"],
+            ),
+            (
+                "Arch",
+                &[
+                    "boot/vmlinuz-linux",
+                    "boot/initramfs-linux.img",
+                    "boot/initramfs-linux-fallback.img",
+                    "usr/lib/modules/6.10-arch1-1/pkgbase",
+                    "usr/lib/modules/6.10-arch1-1/vmlinuz",
+                ],
+                ["6.10-arch1-1", "/boot/vmlinuz-linux", "/boot/initramfs-linux.img"],
+            ),
+            (
+                "Alpine",
+                &["boot/vmlinuz-lts", "boot/initramfs-lts", "lib/modules/6.6.30-0-lts/modules.dep"],
+                ["6.6.30-0-lts", "/boot/vmlinuz-lts", "/boot/initramfs-lts"],
+            ),
+            (
+                "two, one without modules",
+                &[
+                    "boot/vmlinuz-6.9",
+                    "boot/vmlinuz-6.10",
+                    "boot/vmlinuz-7.0",
+                    "boot/initrd.img-6.10",
+                    "usr/lib/modules/6.9/x",
+                    "usr/lib/modules/6.10/x",
+                ],
+                ["6.10", "/boot/vmlinuz-6.10", "/boot/initrd.img-6.10"],
+            ),
+            (
+                "alone without modules",
+                &["boot/vmlinuz-6.9", "boot/initrd.img-6.9"],
+                ["6.9", "/boot/vmlinuz-6.9", "/boot/initrd.img-6.9"],
+            ),
+        ];
+        for (what, files, [version, image, initrd]) in cases {
+            let (kernel, said) = found(files);
+            let kernel = kernel.unwrap();
+            assert_eq!([&kernel.version, &kernel.image, &kernel.initrd], [version, image, initrd], "{what}");
+            assert_eq!(said.is_empty(), !what.contains("two") && what != "Red Hat", "{what}: {said:?}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Installation of the image's boot loader for the firmware.
+
+mod efi_stub;
+mod grub_bios;
+mod grub_bios_gap;
+mod grub_common;
+mod grub_uefi;
+mod systemd_boot;
+mod uki;
+
+pub use grub_bios::{find_modules as grub_for_bios, reinstall_grub_bios as renew_grub_bios};
+pub use uki::describe_missing_tools as uki_in_vain;
+
+use super::boot_setup::{BootRequirements, LoaderContext};
+use super::esp::{self, EspFile};
+use crate::NewRoot;
+use common::error::{Error, Phase, Result};
+use model::install_report::BootEntryRequest;
+use model::inventory::FirmwareType;
+
+/// Fallback path of firmware without entries (UEFI specification, 3.5.1.1).
+const FALLBACK: &str = "/EFI/BOOT/BOOTX64.EFI";
+
+/// Program that starts the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BootLoader {
+    GrubUefi,
+    GrubBios,
+    SystemdBoot,
+    Uki,
+    /// The firmware starts the kernel itself.
+    Stub,
+}
+
+/// Files for each ESP, and the one that the firmware starts.
+struct EspInstallation {
+    files: Vec<EspFile>,
+    /// Path from the root of the ESP.
+    loader: String,
+    /// Kernel command line if the kernel starts without a boot loader; else empty.
+    arguments: String,
+}
+
+/// Selects the boot loader.
+///
+/// # Errors
+/// The target contains none for this firmware, or there is no ESP for it.
+pub fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<BootLoader> {
+    let uefi = [
+        (BootLoader::Uki, uki::is_configured as fn(&NewRoot) -> bool),
+        (BootLoader::GrubUefi, grub_uefi::is_available),
+        (BootLoader::SystemdBoot, systemd_boot::is_available),
+        (BootLoader::Uki, uki::is_available),
+    ];
+    match wants.firmware {
+        FirmwareType::Uefi if wants.esps.is_empty() => Err(Error::new(
+            Phase::Target,
+            "this machine boots by UEFI, but the layout does not contain an EFI system partition",
+        )),
+        FirmwareType::Uefi => {
+            Ok(uefi.into_iter().find(|(_, is_in)| is_in(root)).map_or(BootLoader::Stub, |(loader, _)| loader))
+        }
+        FirmwareType::Bios if grub_bios::find_modules(root).is_some() => Ok(BootLoader::GrubBios),
+        FirmwareType::Bios => {
+            let looked = grub_bios::MODULES.join(", ");
+            let what =
+                format!("this machine boots by BIOS, but the image does not contain GRUB for BIOS: searched {looked}");
+            Err(Error::new(Phase::Target, what))
+        }
+    }
+}
+
+/// Installs the boot loader and returns the boot entries required in the firmware: one for each ESP.
+///
+/// # Errors
+/// A tool of the target fails, or a file cannot be written.
+pub fn install_loader(loader: BootLoader, start: &LoaderContext) -> Result<Vec<BootEntryRequest>> {
+    let on_esps = match loader {
+        BootLoader::GrubBios => {
+            grub_bios::install_grub_bios(start)?;
+            return Ok(Vec::new());
+        }
+        BootLoader::GrubUefi => grub_uefi::install_grub_uefi(start)?,
+        BootLoader::SystemdBoot => systemd_boot::install_systemd_boot(start)?,
+        BootLoader::Uki => uki::install_uki(start)?,
+        BootLoader::Stub => efi_stub::install_efi_stub(start)?,
+    };
+    esp::fill_esps(start.root, &start.wants.esps, &on_esps.files)?;
+    if loader == BootLoader::Uki {
+        uki::remove_built_image(start.root)?;
+    }
+    let loader = on_esps.loader.replace('/', "\\");
+    let entry = |esp| BootEntryRequest { esp, loader: loader.clone(), arguments: on_esps.arguments.clone() };
+    Ok((0..start.wants.esps.len()).map(entry).collect())
+}
+
+/// Returns kernel and initramfs as files for each ESP, and their paths there. If the ESP is `/boot`, they are already
+/// there.
+fn kernel_files(start: &LoaderContext, directory: &str) -> [(EspFile, String); 2] {
+    let on_boot = start.wants.esps.iter().any(|esp| esp.path.as_deref() == Some("/boot"));
+    [&start.kernel.image, &start.kernel.initrd].map(|path| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let to = match path.strip_prefix("/boot") {
+            Some(rest) if on_boot => rest.to_owned(),
+            _ => format!("{directory}/{name}"),
+        };
+        (EspFile::from_file(to.clone(), path.clone()), to)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! GRUB for BIOS: its image is built once, and written to every disk beneath the root filesystem, so that each can
+//! boot alone.
+
+use super::super::boot_setup::LoaderContext;
+use super::super::file_search::{find_first, find_program, is_directory};
+use super::grub_bios_gap;
+use super::grub_common::{self, GrubDirectory, MKIMAGE};
+use crate::NewRoot;
+use common::error::{Context, Error, Phase, Result};
+use plan::BootDisk;
+use std::time::Duration;
+
+pub const MODULES: [&str; 3] = ["/usr/lib/grub/i386-pc", "/usr/lib/grub2/i386-pc", "/usr/share/grub2/i386-pc"];
+
+/// Tool that writes two images to a disk. The complete grub-install takes eight times as long.
+const SETUP: [&str; 2] = ["grub-bios-setup", "grub2-bios-setup"];
+const SETUP_BESIDE: [&str; 1] = ["/usr/lib/grub/i386-pc/grub-bios-setup"];
+const INSTALL: [&str; 2] = ["grub-install", "grub2-install"];
+
+const DEADLINE: Duration = Duration::from_secs(5 * 60);
+
+pub fn find_modules(root: &NewRoot) -> Option<&'static str> {
+    MODULES.into_iter().find(|dir| is_directory(root, dir))
+}
+
+pub fn install_grub_bios(start: &LoaderContext) -> Result<()> {
+    install_on_disks(start, true)
+}
+
+/// Writes GRUB to disks that lack it. An existing menu is preserved.
+///
+/// # Errors
+/// As for [`install_grub_bios`].
+pub fn reinstall_grub_bios(start: &LoaderContext) -> Result<()> {
+    let menu = format!("{}/grub.cfg", GrubDirectory::locate(start).directory);
+    install_on_disks(start, !start.root.path_exists(&menu))
+}
+
+fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
+    let LoaderContext { root, wants, run, .. } = start;
+    if wants.disks.is_empty() {
+        return Err(Error::new(Phase::Target, "cannot install GRUB: the root filesystem does not lie on a disk"));
+    }
+    let home = GrubDirectory::locate(start);
+    if with_menu {
+        grub_common::write_menu(start, &home, &terminal_commands(&wants.consoles))?;
+    }
+    let Some(modules) = find_modules(root) else {
+        return Err(Error::new(Phase::Target, "the image does not contain GRUB for BIOS"));
+    };
+    let setup = find_program(root, &SETUP).or_else(|| find_first(root, &SETUP_BESIDE));
+    let boot = find_first(root, &[&format!("{modules}/boot.img")]);
+    let gap = |disk: &BootDisk| disk.gap.filter(|_| boot.is_some());
+    if let Some(mkimage) = find_program(root, &MKIMAGE)
+        && (setup.is_some() || wants.disks.iter().all(|disk| gap(disk).is_some()))
+    {
+        let directory = build_core_image(start, &home, modules, &mkimage)?;
+        for disk in &wants.disks {
+            let device = &disk.device;
+            match (gap(disk), &boot, &setup) {
+                (Some(gap), Some(boot), _) => grub_bios_gap::write_to_gap(start, &directory, boot, device, gap)?,
+                (_, _, Some(setup)) => {
+                    // Without space for its image, GRUB records the sectors of the file, which requires --force.
+                    let args = ["--force", "-d", &directory, device.as_str()];
+                    run.run_program(setup, &args, DEADLINE)
+                        .context(Phase::Target, || format!("install GRUB on {device}"))?;
+                }
+                _ => {}
+            }
+        }
+        return Ok(());
+    }
+    let Some(install) = find_program(root, &INSTALL) else {
+        let looked = [&SETUP[..], &INSTALL].concat().join(", ");
+        let what = format!("cannot install GRUB: the image contains none of {looked}");
+        return Err(Error::new(Phase::Target, what));
+    };
+    for BootDisk { device, .. } in &wants.disks {
+        let args = ["--target=i386-pc", "--force", device.as_str()];
+        run.run_program(&install, &args, DEADLINE).context(Phase::Target, || format!("install GRUB on {device}"))?;
+    }
+    Ok(())
+}
+
+/// Builds the image, which finds the menu by the filesystem's UUID, regardless of disk names. Returns its directory,
+/// in which GRUB also searches for further modules.
+fn build_core_image(start: &LoaderContext, home: &GrubDirectory, modules: &str, mkimage: &str) -> Result<String> {
+    let LoaderContext { root, run, .. } = start;
+    let directory = format!("{}/i386-pc", home.directory);
+    root.make_directory(&directory)?;
+    // A single cp copies 300 files faster than we could write them with a flush each.
+    let copied = run.run_program("cp", &["-r", "--", &format!("{modules}/."), &directory], DEADLINE);
+    copied.context(Phase::Target, || format!("copy GRUB's modules to {directory}"))?;
+    let (search, core) = (format!("{directory}/load.cfg"), format!("{directory}/core.img"));
+    root.write_file(&search, 0o644, home.search_commands().as_bytes())?;
+    let names = grub_common::available_modules(root, modules, &[&["biosdisk"][..], &grub_common::MODULES].concat());
+    let prefix = home.to_grub_path(&home.directory);
+    let args = [&["-O", "i386-pc", "-d", modules, "-c", &search, "-p", prefix, "-o", &core][..], &names].concat();
+    run.run_program(mkimage, &args, DEADLINE).context(Phase::Target, || "build a GRUB image")?;
+    Ok(directory)
+}
+
+/// Returns commands for a serial terminal: on BIOS, GRUB only uses the screen, which few servers have.
+fn terminal_commands(consoles: &[String]) -> String {
+    let serial = consoles.iter().find_map(|console| {
+        let (unit, rest) = console.strip_prefix("ttyS")?.split_at_checked(1)?;
+        let speed: String = rest.trim_start_matches(',').chars().take_while(char::is_ascii_digit).collect();
+        let speed = if speed.is_empty() { "9600".to_owned() } else { speed };
+        unit.parse::<u8>().ok().map(|unit| format!("serial --unit={unit} --speed={speed}\n"))
+    });
+    serial.map_or_else(String::new, |serial| serial + "terminal_input console serial\nterminal_output console serial\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_serial_console_shows_the_menu() {
+        let lines = |line: &str| format!("{line}\nterminal_input console serial\nterminal_output console serial\n");
+        for (console, expected) in [
+            ("ttyS1,115200n8", lines("serial --unit=1 --speed=115200")),
+            ("ttyS0", lines("serial --unit=0 --speed=9600")),
+            ("tty0", String::new()),
+            ("ttyS", String::new()),
+            ("ttySé", String::new()),
+        ] {
+            assert_eq!(terminal_commands(&[console.to_owned()]), expected, "{console}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Installation of GRUB between a partition table and the first partition. GRUB's own tool uses this gap only on
+//! disks with an MBR: with a GPT it requires a separate partition, which layouts do not have, and fails if its menu
+//! is on an array or in a volume group.
+
+use super::super::boot_setup::LoaderContext;
+use crate::NewRoot;
+use common::error::{Context, Phase, Result};
+use model::device::DevicePath;
+use plan::ByteRange;
+use std::io::{self, Read};
+use std::time::Duration;
+
+const SECTOR: usize = 512;
+
+/// Size of the code before disk signature and partitions in the first sector (UEFI specification 5.2.1).
+const CODE_BYTES: usize = 440;
+
+/// Offsets in boot.img of the sector of core.img, and of the jump that makes it trust the drive number from the BIOS
+/// (GRUB 2.12, include/grub/i386/pc/boot.h).
+const CORE_SECTOR: usize = 0x5c;
+const DRIVE_CHECK: usize = 0x66;
+const NO_OPERATION: u8 = 0x90;
+
+/// Offset in the first sector of core.img of the sector of the rest: an entry of twelve bytes at its end.
+const REST_SECTOR: usize = SECTOR - 12;
+
+/// Maximum size of an image; more does not fit before any first partition.
+const MOST_BYTES: u64 = 1 << 20;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Writes boot.img and core.img of the target to a disk, by a program of the target that has access only to disks
+/// that are recreated.
+///
+/// # Errors
+/// The images are invalid, do not fit, or cannot be written.
+pub fn write_to_gap(
+    start: &LoaderContext,
+    directory: &str,
+    boot: &str,
+    disk: &DevicePath,
+    gap: ByteRange,
+) -> Result<()> {
+    let LoaderContext { root, run, .. } = start;
+    let what = || format!("install GRUB on {disk}");
+    let core = format!("{directory}/core.img");
+    let images = read_image(root, boot)
+        .and_then(|boot| relocate_images(boot, read_image(root, &core)?, gap))
+        .context(Phase::Target, what)?;
+    let sector = gap.start / SECTOR as u64;
+    // The sector that starts the rest is written last.
+    for (name, image, at) in [("core.gap", &images.core, sector), ("boot.gap", &images.boot, 0)] {
+        let path = format!("{directory}/{name}");
+        root.write_file(&path, 0o644, image)?;
+        let args = [format!("if={path}"), format!("of={disk}"), format!("seek={at}")];
+        let args = args.iter().map(String::as_str).chain(["bs=512", "conv=notrunc,fsync"]);
+        run.run_program("dd", &args.collect::<Vec<_>>(), DEADLINE).context(Phase::Target, what)?;
+    }
+    Ok(())
+}
+
+fn read_image(root: &NewRoot, path: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    root.open_file(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct GrubImages {
+    boot: Vec<u8>,
+    /// Image, padded to whole sectors.
+    core: Vec<u8>,
+}
+
+/// Adapts the images to their location: each contains the sector of the next one.
+fn relocate_images(mut boot: Vec<u8>, mut core: Vec<u8>, gap: ByteRange) -> io::Result<GrubImages> {
+    if boot.len() != SECTOR || boot[SECTOR - 2..] != [0x55, 0xaa] {
+        return Err(io::Error::other("boot.img of the image is invalid"));
+    }
+    if core.len() <= SECTOR {
+        return Err(io::Error::other("core.img of the image is invalid"));
+    }
+    core.resize(core.len().next_multiple_of(SECTOR), 0);
+    if core.len() as u64 > gap.length {
+        let (wanted, free) = (core.len(), gap.length);
+        return Err(io::Error::other(format!(
+            "core.img has {wanted} bytes, but only {free} are available before the first partition"
+        )));
+    }
+    let sector = gap.start / SECTOR as u64;
+    boot[CORE_SECTOR..][..8].copy_from_slice(&sector.to_le_bytes());
+    boot[DRIVE_CHECK..][..2].fill(NO_OPERATION);
+    boot.truncate(CODE_BYTES);
+    core[REST_SECTOR..][..8].copy_from_slice(&(sector + 1).to_le_bytes());
+    Ok(GrubImages { boot, core })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GAP: ByteRange = ByteRange { start: 34 * 512, length: 3 * 512 };
+
+    fn boot() -> Vec<u8> {
+        [&[7; 510][..], &[0x55, 0xaa]].concat()
+    }
+
+    #[test]
+    fn each_image_names_the_sector_of_what_follows() {
+        let images = relocate_images(boot(), vec![8; 1025], GAP).unwrap();
+        assert_eq!((images.boot.len(), images.core.len()), (440, 1536));
+        assert_eq!(images.boot[0x5b..0x69], [7, 34, 0, 0, 0, 0, 0, 0, 0, 7, 7, 0x90, 0x90, 7]);
+        assert_eq!(images.core[499..510], [8, 35, 0, 0, 0, 0, 0, 0, 0, 8, 8]);
+        assert_eq!(images.core[1024..1026], [8, 0]);
+    }
+
+    #[test]
+    fn what_is_no_image_or_too_large_is_refused() {
+        for (boot, core, says) in [
+            (vec![7; 512], vec![8; 1024], "boot.img of the image is invalid"),
+            (boot()[..511].to_vec(), vec![8; 1024], "boot.img of the image is invalid"),
+            (boot(), vec![8; 512], "core.img of the image is invalid"),
+            (boot(), vec![8; 1537], "core.img has 2048 bytes, but only 1536 are available before the first partition"),
+        ] {
+            let error = relocate_images(boot, core, GAP).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Common parts of GRUB for all firmware: directory, menu, and search commands.
+
+use super::super::boot_setup::{FilesystemByUuid, LoaderContext};
+use super::super::file_search::{find_first, find_program, is_directory};
+use super::super::{bls, command_line};
+use crate::NewRoot;
+use common::error::Result;
+
+/// Names of GRUB's programs; some distributions add a 2.
+pub const MKIMAGE: [&str; 2] = ["grub-mkimage", "grub2-mkimage"];
+const MKCONFIG: [&str; 2] = ["grub2-mkconfig", "grub-mkconfig"];
+
+/// Modules of GRUB's core image, as far as available. The menu can load others from the modules directory.
+pub const MODULES: [&str; 28] = [
+    "part_gpt",
+    "part_msdos",
+    "ext2",
+    "xfs",
+    "btrfs",
+    "fat",
+    "diskfilter",
+    "mdraid09",
+    "mdraid1x",
+    "raid5rec",
+    "raid6rec",
+    "lvm",
+    "search",
+    "search_fs_uuid",
+    "normal",
+    "configfile",
+    "linux",
+    "echo",
+    "test",
+    "true",
+    "ls",
+    "cat",
+    "minicmd",
+    "gzio",
+    "loadenv",
+    "blscfg",
+    "serial",
+    "terminal",
+];
+
+/// Location of the menu.
+pub struct GrubDirectory<'a> {
+    /// Directory in the target: `/boot/grub`.
+    pub directory: String,
+    /// Filesystem that contains `/boot`.
+    pub filesystem: &'a FilesystemByUuid,
+    /// Path prefix that GRUB does not see: `/boot` if it is a separate filesystem.
+    hidden: &'static str,
+}
+
+impl GrubDirectory<'_> {
+    pub fn locate<'a>(start: &LoaderContext<'a>) -> GrubDirectory<'a> {
+        let is_two = find_program(start.root, &[MKCONFIG[0]]).is_some() || is_directory(start.root, "/boot/grub2");
+        GrubDirectory {
+            directory: if is_two { "/boot/grub2" } else { "/boot/grub" }.to_owned(),
+            filesystem: start.wants.boot.as_ref().unwrap_or(&start.wants.root),
+            hidden: if start.wants.boot.is_some() { "/boot" } else { "" },
+        }
+    }
+
+    /// Converts a path of the target to GRUB's view.
+    pub fn to_grub_path<'a>(&self, path: &'a str) -> &'a str {
+        path.strip_prefix(self.hidden).unwrap_or(path)
+    }
+
+    /// Returns commands that set GRUB's own directory.
+    pub fn search_commands(&self) -> String {
+        let directory = self.to_grub_path(&self.directory).to_owned();
+        format!("search --no-floppy --fs-uuid --set=root {}\nset prefix=($root){directory}\n", self.filesystem.uuid)
+    }
+}
+
+/// Writes the menu, and settings with which the image's own tool regenerates it for later kernels. The tool is not
+/// run here: it takes half a minute, and names the root filesystem by device if udev's links are missing.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_menu(start: &LoaderContext, home: &GrubDirectory, terminal: &str) -> Result<()> {
+    command_line::persist_for_grub(start.root, start.own)?;
+    command_line::persist_for_kernel_install(start.root, start.line)?;
+    // Name of the generator, which will replace this menu when a package runs it.
+    let maker =
+        find_program(start.root, &MKCONFIG).map_or("grub-mkconfig".to_owned(), |path| file_name(&path).to_owned());
+    let reads_entries = update_boot_entry(start, home)?;
+    let menu = format_menu(start, home, terminal, &maker, reads_entries);
+    start.root.write_file(&format!("{}/grub.cfg", home.directory), 0o600, menu.as_bytes())
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn format_menu(
+    start: &LoaderContext,
+    home: &GrubDirectory,
+    terminal: &str,
+    maker: &str,
+    reads_entries: bool,
+) -> String {
+    let (kernel, initrd) = (home.to_grub_path(&start.kernel.image), home.to_grub_path(&start.kernel.initrd));
+    let line: Vec<String> = start.line.split(' ').map(quote_word).collect();
+    // The image's boot entries come first, so that later kernels are booted without a new menu.
+    let blscfg = if reads_entries { "insmod blscfg\nblscfg\n" } else { "" };
+    let system = &start.wants.system;
+    format!(
+        "# written by drophammer; {maker} replaces it\nset default=0\nset timeout=2\n{terminal}\
+         search --no-floppy --fs-uuid --set=root {}\n{blscfg}\
+         menuentry {} {{\n\tlinux {kernel} {}\n\tinitrd {initrd}\n}}\n",
+        home.filesystem.uuid,
+        quote_word(&format!("{system} {}", start.kernel.version)),
+        line.join(" ")
+    )
+}
+
+/// Writes this machine's command line to the image's own boot entry. Returns whether GRUB reads such entries, which
+/// are then its only source of later kernels.
+fn update_boot_entry(start: &LoaderContext, home: &GrubDirectory) -> Result<bool> {
+    let reads_entries =
+        find_first(start.root, &["/usr/lib/grub/*/blscfg.mod", "/usr/lib/grub2/*/blscfg.mod", "/etc/grub.d/10_linux"]);
+    let reads_entries = reads_entries.is_some_and(|path| {
+        !path.ends_with("10_linux") || start.root.read_text(&path).is_ok_and(|text| text.contains("blscfg"))
+    });
+    let own = start.kernel.entry.as_deref().filter(|path| path.starts_with("/boot/loader/"));
+    let Some(path) = own.filter(|_| reads_entries) else { return Ok(reads_entries) };
+    let (kernel, initrd) = (home.to_grub_path(&start.kernel.image), home.to_grub_path(&start.kernel.initrd));
+    let version = &start.kernel.version;
+    let entry = bls::format_entry(&format!("{} {version}", start.wants.system), version, kernel, initrd, start.line);
+    start.root.write_file(path, 0o644, entry.as_bytes()).map(|()| true)
+}
+
+/// Quotes a word for GRUB's shell.
+pub fn quote_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "=-_.,:/@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// Returns the modules of the list that exist in this directory.
+pub fn available_modules<'a>(root: &NewRoot, directory: &str, wanted: &[&'a str]) -> Vec<&'a str> {
+    let names = root.list_names(directory).unwrap_or_default();
+    wanted.iter().filter(|module| names.contains(&format!("{module}.mod"))).copied().collect()
+}

@@ -1,0 +1,192 @@
+//! GRUB for UEFI: a prebuilt image of the distribution, which needs a copy and four lines of configuration, or one
+//! built from the target's modules.
+
+use super::super::boot_setup::LoaderContext;
+use super::super::esp::EspFile;
+use super::super::file_search::{find_first, find_program, is_directory};
+use super::grub_common::{self, GrubDirectory, MKIMAGE};
+use super::{EspInstallation, FALLBACK};
+use crate::NewRoot;
+use common::error::{Context, Error, Phase, Result};
+use std::io::Read;
+use std::time::Duration;
+
+/// Prebuilt image of GRUB.
+struct PrebuiltGrub {
+    /// Paths of shim, which starts GRUB under Secure Boot.
+    shim: &'static [&'static str],
+    /// Paths of MokManager, for enrolling keys of shim.
+    manager: &'static [&'static str],
+    grub: &'static [&'static str],
+    /// File name that shim expects for GRUB.
+    name: &'static str,
+}
+
+/// Known images, signed ones first.
+const BUILT: [PrebuiltGrub; 4] = [
+    // Debian, Ubuntu.
+    PrebuiltGrub {
+        shim: &["/usr/lib/shim/shimx64.efi.signed"],
+        manager: &["/usr/lib/shim/mmx64.efi.signed", "/usr/lib/shim/mmx64.efi"],
+        grub: &["/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed"],
+        name: "grubx64.efi",
+    },
+    // Fedora, RHEL and derivatives: in their packages' directory, or in bootupd's source.
+    PrebuiltGrub {
+        shim: &[
+            "/boot/efi/EFI/*/shimx64.efi",
+            "/usr/lib/bootupd/updates/EFI/*/shimx64.efi",
+            "/usr/lib/efi/shim/*/EFI/*/shimx64.efi",
+        ],
+        manager: &[
+            "/boot/efi/EFI/*/mmx64.efi",
+            "/usr/lib/bootupd/updates/EFI/*/mmx64.efi",
+            "/usr/lib/efi/shim/*/EFI/*/mmx64.efi",
+        ],
+        grub: &[
+            "/boot/efi/EFI/*/grubx64.efi",
+            "/usr/lib/bootupd/updates/EFI/*/grubx64.efi",
+            "/usr/lib/efi/grub2/*/EFI/*/grubx64.efi",
+        ],
+        name: "grubx64.efi",
+    },
+    // SUSE.
+    PrebuiltGrub {
+        shim: &["/usr/share/efi/x86_64/shim.efi"],
+        manager: &["/usr/share/efi/x86_64/MokManager.efi"],
+        grub: &["/usr/share/efi/x86_64/grub.efi", "/usr/share/grub2/x86_64-efi/grub.efi"],
+        name: "grub.efi",
+    },
+    // Debian, unsigned.
+    PrebuiltGrub {
+        shim: &[],
+        manager: &[],
+        grub: &["/usr/lib/grub/x86_64-efi/monolithic/grubx64.efi"],
+        name: "grubx64.efi",
+    },
+];
+
+const MODULES: [&str; 3] = ["/usr/lib/grub/x86_64-efi", "/usr/lib/grub2/x86_64-efi", "/usr/share/grub2/x86_64-efi"];
+
+/// Modules only for UEFI.
+const MORE: [&str; 4] = ["all_video", "gfxterm", "efi_gop", "font"];
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Maximum size of an image, which usually has four megabytes.
+const MOST_BYTES: u64 = 64 << 20;
+
+pub fn is_available(root: &NewRoot) -> bool {
+    BUILT.iter().any(|built| find_first(root, built.grub).is_some()) || can_build_image(root)
+}
+
+fn can_build_image(root: &NewRoot) -> bool {
+    MODULES.iter().any(|dir| is_directory(root, dir)) && find_program(root, &MKIMAGE).is_some()
+}
+
+pub fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation> {
+    let root = start.root;
+    let home = GrubDirectory::locate(start);
+    grub_common::write_menu(start, &home, "")?;
+    let built = BUILT.iter().find_map(|built| Some((built, find_first(root, built.grub)?)));
+    let (image, name, shim, manager) = match built {
+        Some((built, grub)) => {
+            let shim = find_first(root, built.shim);
+            let manager = shim.as_ref().and_then(|_| find_first(root, built.manager));
+            (grub, built.name, shim, manager)
+        }
+        None => (build_image(start, &home)?, "grubx64.efi", None, None),
+    };
+    let own = read_prefix(root, &image)?;
+    let directory = own.clone().unwrap_or_else(|| format!("/EFI/{}", start.wants.system));
+    let config = format!(
+        "# written by drophammer: the menu is {}/grub.cfg\n{}configfile $prefix/grub.cfg\n",
+        home.directory,
+        home.search_commands()
+    );
+    let mut files = vec![EspFile::from_text(format!("{directory}/grub.cfg"), config.clone())];
+    // An image without a built-in directory, as SUSE builds it, searches its own directory.
+    files.extend(own.is_none().then(|| EspFile::from_text("/EFI/BOOT/grub.cfg", config)));
+    let started = match &shim {
+        Some(shim) => {
+            let shim_name = if name == "grub.efi" { "shim.efi" } else { "shimx64.efi" };
+            for dir in [directory.as_str(), "/EFI/BOOT"] {
+                files.push(EspFile::from_file(format!("{dir}/{name}"), &image));
+                let managers = manager
+                    .iter()
+                    .map(|path| (path.rsplit('/').next().unwrap_or_default().trim_end_matches(".signed"), path));
+                files.extend(managers.map(|(name, path)| EspFile::from_file(format!("{dir}/{name}"), path)));
+            }
+            files.extend([
+                EspFile::from_file(FALLBACK, shim),
+                EspFile::from_file(format!("{directory}/{shim_name}"), shim),
+            ]);
+            shim_name
+        }
+        None => {
+            files.extend([
+                EspFile::from_file(FALLBACK, &image),
+                EspFile::from_file(format!("{directory}/{name}"), &image),
+            ]);
+            name
+        }
+    };
+    let loader = format!("{directory}/{started}");
+    Ok(EspInstallation { files, loader, arguments: String::new() })
+}
+
+/// Returns the directory on the ESP that is built into an image of GRUB, in which it searches its configuration.
+fn read_prefix(root: &NewRoot, image: &str) -> Result<Option<String>> {
+    let what = || format!("read {image} of the image");
+    let mut bytes = Vec::new();
+    let file = root.open_file(image).context(Phase::Target, what)?;
+    file.take(MOST_BYTES).read_to_end(&mut bytes).context(Phase::Target, what)?;
+    Ok(find_prefix(&bytes))
+}
+
+fn find_prefix(bytes: &[u8]) -> Option<String> {
+    const BEGIN: &[u8] = b"/EFI/";
+    let begins = bytes.windows(BEGIN.len()).enumerate().filter(|(_, window)| *window == BEGIN).map(|(at, _)| at);
+    let names = begins.filter_map(|at| {
+        let rest = bytes.get(at + BEGIN.len()..)?;
+        let name = rest.get(..rest.iter().take(64).position(|byte| *byte == 0)?)?;
+        let is_name = !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte));
+        // The common fallback directory is not specific to the image.
+        is_name.then(|| String::from_utf8_lossy(name).into_owned()).filter(|name| !name.eq_ignore_ascii_case("boot"))
+    });
+    names.into_iter().next().map(|name| format!("/EFI/{name}"))
+}
+
+/// Builds an image from the target's modules. It is stored next to the menu, and copied from there.
+fn build_image(start: &LoaderContext, home: &GrubDirectory) -> Result<String> {
+    let root = start.root;
+    let (Some(program), Some(modules)) =
+        (find_program(root, &MKIMAGE), MODULES.iter().find(|dir| is_directory(root, dir)))
+    else {
+        return Err(Error::new(Phase::Target, "the image does not contain GRUB for UEFI"));
+    };
+    let image = format!("{}/grubx64.efi", home.directory);
+    let prefix = format!("/EFI/{}", start.wants.system);
+    let names = grub_common::available_modules(root, modules, &[&grub_common::MODULES[..], &MORE].concat());
+    let args = [&["-O", "x86_64-efi", "-d", modules, "-p", &prefix, "-o", &image][..], &names].concat();
+    start.run.run_program(&program, &args, DEADLINE).context(Phase::Target, || "build a GRUB image")?;
+    Ok(image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_of_an_image_is_found_in_it() {
+        for (bytes, found) in [
+            (&b"xx/EFI/debian\0yy"[..], Some("/EFI/debian")),
+            (b"/EFI/BOOT/fb.efi\0/EFI/boot\0/EFI/red-hat\0", Some("/EFI/red-hat")),
+            (b"/EFI/no end", None),
+            (b"/EFI/a b\0/EFI/\0", None),
+            (b"", None),
+        ] {
+            assert_eq!(find_prefix(bytes).as_deref(), found);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! systemd-boot: boot loader, entry, kernel and initramfs on each ESP, in the layout of kernel-install(8).
+
+use super::super::boot_setup::LoaderContext;
+use super::super::esp::EspFile;
+use super::super::file_search::find_first;
+use super::super::{bls, command_line};
+use super::{EspInstallation, FALLBACK, kernel_files};
+use crate::NewRoot;
+use common::error::Result;
+
+const IMAGES: [&str; 2] =
+    ["/usr/lib/systemd/boot/efi/systemd-bootx64.efi.signed", "/usr/lib/systemd/boot/efi/systemd-bootx64.efi"];
+
+const LOADER: &str = "/EFI/systemd/systemd-bootx64.efi";
+
+pub fn is_available(root: &NewRoot) -> bool {
+    find_first(root, &IMAGES).is_some()
+}
+
+/// Returns the boot loader with its settings.
+pub fn loader_files(root: &NewRoot) -> Option<[EspFile; 3]> {
+    let image = find_first(root, &IMAGES)?;
+    let settings = EspFile::from_text("/loader/loader.conf", "# written by drophammer\ntimeout 2\n");
+    Some([settings, EspFile::from_file(FALLBACK, &image), EspFile::from_file(LOADER, image)])
+}
+
+pub fn install_systemd_boot(start: &LoaderContext) -> Result<EspInstallation> {
+    let token = &start.wants.system;
+    let version = &start.kernel.version;
+    configure_kernel_install(start)?;
+    let [(kernel, kernel_path), (initrd, initrd_path)] = kernel_files(start, &format!("/{token}/{version}"));
+    let entry = bls::format_entry(&format!("{token} {version}"), version, &kernel_path, &initrd_path, start.line);
+    let mut files = vec![kernel, initrd, EspFile::from_text(format!("/loader/entries/{token}-{version}.conf"), entry)];
+    files.extend(self::loader_files(start.root).into_iter().flatten());
+    Ok(EspInstallation { files, loader: LOADER.to_owned(), arguments: String::new() })
+}
+
+/// Configures kernel-install(8) to add later kernels in the same way, with the same arguments.
+pub fn configure_kernel_install(start: &LoaderContext) -> Result<()> {
+    start.root.write_file("/etc/kernel/entry-token", 0o644, format!("{}\n", start.wants.system).as_bytes())?;
+    command_line::persist_for_kernel_install(start.root, start.line)
+}

@@ -1,0 +1,79 @@
+//! Unified kernel images: kernel, initramfs and command line in one EFI program.
+
+use super::super::boot_setup::LoaderContext;
+use super::super::esp::EspFile;
+use super::super::file_search::{find_first, find_program};
+use super::{EspInstallation, FALLBACK, systemd_boot};
+use crate::NewRoot;
+use common::error::{Context, Error, Phase, Result};
+use std::time::Duration;
+
+const STUBS: [&str; 1] = ["/usr/lib/systemd/boot/efi/linuxx64.efi.stub"];
+const TOOLS: [&str; 1] = ["ukify"];
+
+/// Settings of kernel-install(8), of which it reads the first that exists.
+const SETTINGS: [&str; 2] = ["/etc/kernel/install.conf", "/usr/lib/kernel/install.conf"];
+
+const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
+
+/// Path of the image until it is copied to the ESPs.
+const MADE: &str = "/boot/drophammer.efi";
+
+const DEADLINE: Duration = Duration::from_secs(5 * 60);
+
+/// Returns whether the target can build a unified kernel image.
+pub fn is_available(root: &NewRoot) -> bool {
+    find_program(root, &TOOLS).is_some() && find_first(root, &STUBS).is_some()
+}
+
+/// Returns whether the target is configured for one and can build it.
+pub fn is_configured(root: &NewRoot) -> bool {
+    is_available(root) && is_wanted(root)
+}
+
+fn is_wanted(root: &NewRoot) -> bool {
+    let settings = SETTINGS.iter().find_map(|path| root.read_text(path).ok()).unwrap_or_default();
+    settings.lines().any(|line| line.trim() == "layout=uki")
+}
+
+/// Returns a warning if the target is configured for a unified kernel image but cannot build it. Debian's signed
+/// systemd-boot lacks the stub without any notice.
+pub fn describe_missing_tools(root: &NewRoot) -> Option<String> {
+    (is_wanted(root) && !is_available(root)).then(|| {
+        let lacks = if find_program(root, &TOOLS).is_none() { TOOLS[0] } else { STUBS[0] };
+        format!("WARNING: the image is configured for a unified kernel image (layout=uki), but does not contain {lacks}: none is built")
+    })
+}
+
+pub fn install_uki(start: &LoaderContext) -> Result<EspInstallation> {
+    let Some(ukify) = find_program(start.root, &TOOLS) else {
+        return Err(Error::new(Phase::Target, "the image does not contain ukify"));
+    };
+    systemd_boot::configure_kernel_install(start)?;
+    let kernel = start.kernel;
+    let mut args = vec![
+        "build".to_owned(),
+        format!("--linux={}", kernel.image),
+        format!("--initrd={}", kernel.initrd),
+        format!("--cmdline={}", start.line),
+        format!("--uname={}", kernel.version),
+        format!("--output={MADE}"),
+    ];
+    args.extend(find_first(start.root, &OS_RELEASE).map(|path| format!("--os-release=@{path}")));
+    args.extend(find_first(start.root, &STUBS).map(|path| format!("--stub={path}")));
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    start.run.run_program(&ukify, &args, DEADLINE).context(Phase::Target, || "build a unified kernel image")?;
+    let path = format!("/EFI/Linux/{}-{}.efi", start.wants.system, kernel.version);
+    let mut files = vec![EspFile::from_file(&path, MADE)];
+    match systemd_boot::loader_files(start.root) {
+        // systemd-boot finds images in that directory.
+        Some(loader) => files.extend(loader),
+        None => files.push(EspFile::from_file(FALLBACK, MADE)),
+    }
+    Ok(EspInstallation { files, loader: path, arguments: String::new() })
+}
+
+/// Removes the image after it was copied to the ESPs.
+pub fn remove_built_image(root: &NewRoot) -> Result<()> {
+    root.remove(MADE)
+}

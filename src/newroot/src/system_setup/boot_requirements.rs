@@ -1,0 +1,98 @@
+//! Conversion of the plan's boot requirements.
+
+use super::boot_setup::{BootArray, BootEsp, BootRequirements, FilesystemByUuid, RootGroup};
+use super::distribution::Distribution;
+use super::os_installer_settings::{OsInstallerSettings, task};
+use model::layout::{FilesystemFormat, LvmType};
+use plan::FinishInputs;
+
+pub fn collect_boot_requirements(
+    finishing: &FinishInputs,
+    distribution: &Distribution,
+    overrides: &OsInstallerSettings,
+    root_uuid: &str,
+) -> BootRequirements {
+    let FinishInputs { root, boot, arrays, esps, boot_disks, files, firmware, .. } = finishing;
+    BootRequirements {
+        firmware: *firmware,
+        root: FilesystemByUuid { uuid: root_uuid.to_owned(), format: root.format.unwrap_or(FilesystemFormat::Ext4) },
+        boot: boot.as_ref().map(|boot| FilesystemByUuid { uuid: boot.uuid.clone(), format: boot.format }),
+        arrays: arrays
+            .iter()
+            .map(|array| BootArray {
+                device: array.device.clone(),
+                uuid: array.uuid,
+                level: array.level,
+                metadata: array.metadata.clone(),
+                is_beneath_root: root.arrays.contains(&array.uuid),
+            })
+            .collect(),
+        group: root
+            .volume
+            .as_ref()
+            .map(|volume| RootGroup { name: volume.group.clone(), is_mirrored: volume.kind == LvmType::Raid1 }),
+        esps: esps
+            .iter()
+            .map(|esp| BootEsp {
+                device: esp.array.clone().unwrap_or_else(|| esp.device.clone()),
+                path: esp.path.clone(),
+            })
+            .collect(),
+        disks: boot_disks.clone(),
+        consoles: files.assigned.consoles.clone(),
+        arguments: files.assigned.allocation.kernel_arguments.clone(),
+        system: distribution.id.clone(),
+        bootloader_id: overrides.bootloader_id.clone().unwrap_or_else(|| distribution.id.clone()),
+        keeps_loader: !overrides.is_task_enabled(task::BOOT_LOADER),
+        mdadm_conf: distribution.family.mdadm_conf.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system_setup::testing::tree;
+    use model::layout::RaidLevel;
+    use plan::{FinishedArray, RootFilesystem, RootVolume};
+    use uuid::Uuid;
+
+    #[test]
+    fn what_lies_beneath_the_root_is_told_apart_from_what_is_beside_it() {
+        let array = |name: &str, number| FinishedArray {
+            device: format!("/dev/md/{name}").into(),
+            uuid: Uuid::from_u128(number),
+            level: RaidLevel::Raid1,
+            metadata: "1.0".into(),
+        };
+        let esp = |device: &str, array: Option<&str>| plan::Esp {
+            device: device.into(),
+            array: array.map(Into::into),
+            ..plan::Esp::default()
+        };
+        let volume = RootVolume { group: "vg".into(), name: "root".into(), kind: LvmType::Raid1 };
+        let finishing = FinishInputs {
+            root: RootFilesystem {
+                uuid: "planned".into(),
+                format: Some(FilesystemFormat::Xfs),
+                arrays: vec![Uuid::from_u128(2)],
+                volume: Some(volume),
+            },
+            arrays: vec![array("efi", 1), array("root", 2)],
+            esps: vec![esp("/dev/sda1", Some("/dev/md/efi")), esp("/dev/sdb1", None)],
+            ..FinishInputs::default()
+        };
+        let (_dir, root) = tree(&[("etc/os-release", "ID=ubuntu\n")]);
+        let wants = collect_boot_requirements(
+            &finishing,
+            &Distribution::detect(&root),
+            &OsInstallerSettings::default(),
+            "brought",
+        );
+        assert_eq!((wants.bootloader_id.as_str(), wants.keeps_loader), ("ubuntu", false));
+        assert_eq!(wants.root, FilesystemByUuid { uuid: "brought".into(), format: FilesystemFormat::Xfs });
+        assert_eq!(wants.arrays.iter().map(|array| array.is_beneath_root).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(wants.group, Some(RootGroup { name: "vg".into(), is_mirrored: true }));
+        assert_eq!(wants.esps.iter().map(|esp| esp.device.as_str()).collect::<Vec<_>>(), ["/dev/md/efi", "/dev/sdb1"]);
+        assert_eq!((wants.system.as_str(), wants.mdadm_conf.as_str()), ("ubuntu", "/etc/mdadm/mdadm.conf"));
+    }
+}

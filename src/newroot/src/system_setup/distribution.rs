@@ -1,0 +1,210 @@
+//! Detection of the target's distribution. Differences between distributions are rows of a table.
+
+use crate::NewRoot;
+
+/// Family of distributions with common properties.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DistributionFamily {
+    /// Name for messages.
+    pub name: &'static str,
+    /// Values of `ID` in os-release, or words of `ID_LIKE`.
+    ids: &'static [&'static str],
+    /// Files that only this family has.
+    markers: &'static [&'static str],
+    /// Path of mdadm's configuration.
+    pub mdadm_conf: &'static str,
+    /// Services that create missing SSH host keys at boot. Packages of other families create them at installation.
+    pub host_key_services: &'static [&'static str],
+}
+
+/// Known families; the first one is the fallback.
+static FAMILIES: [DistributionFamily; 6] = [
+    DistributionFamily {
+        name: "generic",
+        ids: &[],
+        markers: &[],
+        mdadm_conf: "/etc/mdadm.conf",
+        host_key_services: &[],
+    },
+    DistributionFamily {
+        name: "Debian",
+        ids: &["debian", "ubuntu"],
+        markers: &["/etc/debian_version"],
+        mdadm_conf: "/etc/mdadm/mdadm.conf",
+        host_key_services: &[],
+    },
+    DistributionFamily {
+        name: "Red Hat",
+        ids: &["rhel", "fedora", "centos", "almalinux", "rocky", "ol", "amzn"],
+        markers: &["/etc/redhat-release"],
+        mdadm_conf: "/etc/mdadm.conf",
+        host_key_services: &["/usr/lib/systemd/system/sshd-keygen@.service"],
+    },
+    DistributionFamily {
+        name: "SUSE",
+        ids: &["suse", "opensuse", "sles", "opensuse-leap", "opensuse-tumbleweed", "sle-micro"],
+        markers: &["/etc/SuSE-release"],
+        mdadm_conf: "/etc/mdadm.conf",
+        host_key_services: &["/usr/sbin/sshd-gen-keys-start"],
+    },
+    DistributionFamily {
+        name: "Arch",
+        ids: &["arch", "archarm", "manjaro"],
+        markers: &["/etc/arch-release"],
+        mdadm_conf: "/etc/mdadm.conf",
+        host_key_services: &["/usr/lib/systemd/system/sshdgenkeys.service"],
+    },
+    DistributionFamily {
+        name: "Alpine",
+        ids: &["alpine"],
+        markers: &["/etc/alpine-release"],
+        mdadm_conf: "/etc/mdadm.conf",
+        host_key_services: &["/etc/init.d/sshd"],
+    },
+];
+
+/// Paths of os-release (os-release(5)).
+const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
+
+/// Distribution of a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Distribution {
+    /// `ID` of os-release; `linux` if unknown.
+    pub id: String,
+    /// `VERSION_ID`; empty if missing.
+    pub version: String,
+    pub family: &'static DistributionFamily,
+    /// Reason why the distribution is treated as unknown.
+    pub doubt: Option<String>,
+}
+
+impl Distribution {
+    /// Returns the distribution configured by the image, or else the detected one.
+    pub fn detect_or_named(root: &NewRoot, name: Option<&str>) -> Distribution {
+        let found = Distribution::detect(root);
+        let Some(name) = name.filter(|name| *name != found.id) else { return found };
+        match FAMILIES.iter().find(|family| family.ids.contains(&name)) {
+            Some(family) => Distribution { id: name.to_owned(), family, doubt: None, ..found },
+            None => {
+                let doubt = format!("the image is configured as {name}, which is not a supported distribution");
+                Distribution { doubt: Some(doubt), ..found }
+            }
+        }
+    }
+
+    pub fn detect(root: &NewRoot) -> Distribution {
+        let text = OS_RELEASE.into_iter().find_map(|path| root.read_text(path).ok());
+        let (id, version) = match &text {
+            Some(text) => (read_assignment(text, "ID"), read_assignment(text, "VERSION_ID").unwrap_or_default()),
+            None => (None, String::new()),
+        };
+        let unknown = || "linux".to_owned();
+        let family = match &text {
+            Some(text) => detect_by_os_release(text).and_then(|said| check_marker_files(root, said)),
+            None => Err(format!("cannot read {}", OS_RELEASE.join(" or "))),
+        };
+        let (family, doubt) = match family {
+            Ok(family) => (family, None),
+            Err(why) => (&FAMILIES[0], Some(format!("{why}: the image is treated as an unknown Linux distribution"))),
+        };
+        let id = id.filter(|id| is_valid_id(id)).unwrap_or_else(unknown);
+        Distribution { id, version, family, doubt }
+    }
+}
+
+/// Returns whether the ID is valid (os-release(5)): it becomes a directory name, and a word of boot entries.
+fn is_valid_id(id: &str) -> bool {
+    id.len() <= 64
+        && !id.starts_with('.')
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+/// Determines the family by `ID`, or for an unknown ID by `ID_LIKE`.
+fn detect_by_os_release(text: &str) -> Result<&'static DistributionFamily, String> {
+    let known = |word: &str| FAMILIES.iter().find(|family| family.ids.contains(&word));
+    let id = read_assignment(text, "ID").unwrap_or_default();
+    if let Some(family) = known(&id) {
+        return Ok(family);
+    }
+    let like = read_assignment(text, "ID_LIKE").unwrap_or_default();
+    let mut families: Vec<&DistributionFamily> = like.split_whitespace().filter_map(known).collect();
+    families.dedup();
+    match families[..] {
+        [family] => Ok(family),
+        [] if id.is_empty() => Err("os-release of the image does not contain ID".to_owned()),
+        [] => Err(format!("{id} is not a supported distribution")),
+        _ => Err(format!("{id} is like {like}, which belong to several families")),
+    }
+}
+
+/// Checks that no file of another family exists.
+fn check_marker_files(
+    root: &NewRoot,
+    said: &'static DistributionFamily,
+) -> Result<&'static DistributionFamily, String> {
+    let others = FAMILIES.iter().filter(|family| *family != said).flat_map(|family| family.markers);
+    match others.into_iter().find(|marker| root.path_exists(marker)) {
+        Some(marker) => Err(format!("os-release of the image indicates {}, but {marker} exists as well", said.name)),
+        None => Ok(said),
+    }
+}
+
+/// Returns the value of a shell assignment without quotes.
+fn read_assignment(text: &str, name: &str) -> Option<String> {
+    let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='))?;
+    let value = value.trim().trim_matches(['"', '\'']);
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system_setup::testing::tree;
+
+    #[test]
+    fn families_are_found_by_their_words() {
+        for (text, family, id) in [
+            ("ID=debian\nVERSION_ID=\"13\"\n", "Debian", "debian"),
+            ("NAME=Ubuntu\nID=ubuntu\nID_LIKE=debian\n", "Debian", "ubuntu"),
+            ("ID=\"almalinux\"\nID_LIKE=\"rhel centos fedora\"\n", "Red Hat", "almalinux"),
+            ("ID=\"rhel\"\nID_LIKE=\"fedora\"\n", "Red Hat", "rhel"),
+            ("ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n", "SUSE", "opensuse-leap"),
+            ("ID='garuda'\nID_LIKE=arch\n", "Arch", "garuda"),
+            ("ID=alpine\n", "Alpine", "alpine"),
+            ("ID=raspbian\nID_LIKE=debian\n", "Debian", "raspbian"),
+        ] {
+            let (_dir, root) = tree(&[("etc/os-release", text)]);
+            let found = Distribution::detect(&root);
+            assert_eq!((found.family.name, found.id.as_str(), found.doubt.as_deref()), (family, id, None), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_or_of_two_kinds_is_generic_with_a_sentence() {
+        for (files, id, why) in [
+            (&[][..], "linux", "cannot read /etc/os-release or /usr/lib/os-release: "),
+            (&[("etc/os-release", "ID=nixos\n")], "nixos", "nixos is not a supported distribution: "),
+            (&[("etc/os-release", "ID=../x\n")], "linux", "../x is not a supported distribution: "),
+            (&[("etc/os-release", "NAME=x\n")], "linux", "os-release of the image does not contain ID: "),
+            (&[("etc/os-release", "ID=x\nID_LIKE=\"debian fedora\"\n")], "x", "x is like debian fedora, "),
+            (
+                &[("etc/os-release", "ID=debian\n"), ("etc/redhat-release", "Fedora\n")],
+                "debian",
+                "os-release of the image indicates Debian, but /etc/redhat-release exists as well: ",
+            ),
+        ] {
+            let (_dir, root) = tree(files);
+            let found = Distribution::detect(&root);
+            assert_eq!((found.family.name, found.id.as_str()), ("generic", id));
+            let doubt = found.doubt.unwrap();
+            assert!(doubt.starts_with(why) && doubt.ends_with("treated as an unknown Linux distribution"), "{doubt}");
+        }
+        let (dir, root) = tree(&[]);
+        std::fs::create_dir(dir.path().join("etc")).unwrap();
+        std::os::unix::fs::symlink("../usr/lib/os-release", dir.path().join("etc/os-release")).unwrap();
+        assert!(Distribution::detect(&root).doubt.is_some());
+        root.write_file("/usr/lib/os-release", 0o644, b"ID=debian\nVERSION_ID=\"12\"\n").unwrap();
+        let found = Distribution::detect(&root);
+        assert_eq!((found.family.name, found.version.as_str()), ("Debian", "12"));
+    }
+}

@@ -1,0 +1,288 @@
+//! Initramfs of the target. It is rebuilt only if it cannot find the root filesystem of this machine, since that
+//! takes as long as the rest of the installation.
+
+mod content;
+mod disk_drivers;
+
+use super::boot_kernel::BootKernel;
+use super::boot_setup::BootRequirements;
+use super::{array_config, file_search};
+use crate::NewRoot;
+use crate::chroot::TargetRunner;
+use common::error::{Context, Error, Phase, Result};
+use content::InitramfsContent;
+#[cfg(test)]
+pub(super) use content::tests::cpio;
+use model::layout::{FilesystemFormat, RaidLevel};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Deadline: under emulation it takes minutes.
+const DEADLINE: Duration = Duration::from_secs(10 * 60);
+
+/// Tool that builds an initramfs.
+struct InitramfsTool {
+    name: &'static str,
+    program: &'static str,
+    /// Arguments, with placeholders in braces.
+    args: &'static [&'static str],
+    /// Settings for this and later initramfs: path, and a line for each type.
+    settings: InitramfsSettings,
+}
+
+struct InitramfsSettings {
+    path: &'static str,
+    /// Line for drivers; `{}` is replaced by the kernel modules.
+    drivers: &'static str,
+    arrays: &'static str,
+    groups: &'static str,
+}
+
+/// Supported tools; the first one in the target is used.
+const MAKERS: [InitramfsTool; 4] = [
+    InitramfsTool {
+        name: "initramfs-tools",
+        program: "update-initramfs",
+        args: &["{update or create}", "-k", "{version}"],
+        // Its hooks detect arrays and groups.
+        settings: InitramfsSettings { path: "/etc/initramfs-tools/modules", drivers: "{}", arrays: "", groups: "" },
+    },
+    InitramfsTool {
+        name: "dracut",
+        program: "dracut",
+        // Not hostonly, since the hardware is not visible from the chroot.
+        args: &["--force", "--no-hostonly", "--kver", "{version}", "{initrd}"],
+        settings: InitramfsSettings {
+            path: "/etc/dracut.conf.d/drophammer.conf",
+            drivers: "add_drivers+=\" {} \"",
+            arrays: "add_dracutmodules+=\" mdraid \"\nmdadmconf=\"yes\"",
+            groups: "add_dracutmodules+=\" lvm \"",
+        },
+    },
+    InitramfsTool {
+        name: "mkinitcpio",
+        program: "mkinitcpio",
+        args: &["-k", "{version}", "-g", "{initrd}"],
+        settings: InitramfsSettings {
+            path: "/etc/mkinitcpio.conf.d/drophammer.conf",
+            drivers: "MODULES+=({})",
+            arrays: "HOOKS+=(mdadm_udev)",
+            groups: "HOOKS+=(lvm2)",
+        },
+    },
+    InitramfsTool {
+        name: "mkinitfs",
+        program: "mkinitfs",
+        args: &["-o", "{initrd}", "{version}"],
+        // Read by a shell. Filesystem and disk drivers are in the image's own feature list.
+        settings: InitramfsSettings {
+            path: "/etc/mkinitfs/mkinitfs.conf",
+            drivers: "",
+            arrays: "features=\"$features raid\"",
+            groups: "features=\"$features lvm\"",
+        },
+    },
+];
+
+/// Maximum size of a list of modules, which is usually about half a megabyte.
+const MOST_LIST_BYTES: u64 = 16 << 20;
+
+/// Requirement for finding the root filesystem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum InitramfsRequirement {
+    Module(String),
+    Program(&'static str),
+    /// The initramfs' mdadm.conf lists this array, or no array.
+    Array(String),
+}
+
+impl InitramfsRequirement {
+    fn is_met(&self, content: &InitramfsContent) -> bool {
+        match self {
+            InitramfsRequirement::Module(name) => content.modules.contains(name),
+            InitramfsRequirement::Program(name) => content.programs.contains(*name),
+            InitramfsRequirement::Array(uuid) => {
+                let named = array_config::listed_uuids(content.mdadm_conf.as_deref().unwrap_or_default());
+                named.is_empty() || named.contains(uuid)
+            }
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            InitramfsRequirement::Module(name) => format!("lacks {name}"),
+            InitramfsRequirement::Program(name) => format!("lacks the program {name}"),
+            InitramfsRequirement::Array(uuid) => format!("does not start array {uuid}"),
+        }
+    }
+}
+
+/// Ensures that the kernel's initramfs can mount this machine's root filesystem. Returns whether it was built by
+/// dracut.
+///
+/// # Errors
+/// It must be rebuilt but the target has no tool for that or lacks a required program, or the tool fails, exceeds its
+/// deadline, or builds an insufficient one.
+pub fn ensure_initramfs(
+    root: &NewRoot,
+    wants: &BootRequirements,
+    kernel: &BootKernel,
+    run: &dyn TargetRunner,
+    say: &dyn Fn(&str),
+) -> Result<bool> {
+    let disks: Vec<_> = wants.disks.iter().map(|disk| disk.device.clone()).collect();
+    let needs =
+        list_requirements(root, wants, &kernel.version, &disk_drivers::find_driver_modules(Path::new("/sys"), &disks));
+    let why = match read_content(root, &kernel.initrd) {
+        Ok(content) => match describe_missing(&needs, &content) {
+            why if why.is_empty() => return Ok(content.is_dracut),
+            why => format!("the image's initramfs {why}"),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "the image does not contain one".to_owned(),
+        Err(error) => format!("the image's initramfs cannot be read: {error}"),
+    };
+    let maker = MAKERS.iter().find_map(|maker| Some((maker, file_search::find_program(root, &[maker.program])?)));
+    let Some((maker, program)) = maker else {
+        let tools = MAKERS.map(|maker| maker.program).join(", ");
+        let what = format!(
+            "cannot build the initramfs {}: the image contains none of {tools}; it must be built because {why}",
+            kernel.initrd
+        );
+        return Err(Error::new(Phase::Target, what));
+    };
+    if let Some(lacking) = needs.iter().find_map(|need| match need {
+        InitramfsRequirement::Program(name) if file_search::find_program(root, &[name]).is_none() => Some(name),
+        _ => None,
+    }) {
+        let what = format!("the root filesystem of this machine requires {lacking}, which the image does not contain");
+        return Err(Error::new(Phase::Target, what));
+    }
+    write_settings(root, &maker.settings, wants, &needs)?;
+    say(&format!("{} builds the initramfs of {}, because {why}", maker.name, kernel.version));
+    let began = Instant::now();
+    let update = if file_search::is_file(root, &kernel.initrd) { "-u" } else { "-c" };
+    let fill = |arg: &&str| {
+        arg.replace("{version}", &kernel.version)
+            .replace("{initrd}", &kernel.initrd)
+            .replace("{update or create}", update)
+    };
+    let args: Vec<String> = maker.args.iter().map(fill).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let what = || format!("build the initramfs of {} with {}", kernel.version, maker.name);
+    run.run_program(&program, &args, DEADLINE).context(Phase::Target, what)?;
+    say(&format!("{} took {:.1} s", maker.name, began.elapsed().as_secs_f32()));
+    let content =
+        read_content(root, &kernel.initrd).context(Phase::Target, || format!("read {} again", kernel.initrd))?;
+    match describe_missing(&needs, &content) {
+        still if still.is_empty() => Ok(content.is_dracut),
+        still => Err(Error::new(Phase::Target, format!("the initramfs built by {} {still}", maker.name))),
+    }
+}
+
+fn read_content(root: &NewRoot, path: &str) -> std::io::Result<InitramfsContent> {
+    content::read_initramfs(root.open_file(path)?)
+}
+
+/// Describes the requirements that are not met.
+fn describe_missing(needs: &[InitramfsRequirement], content: &InitramfsContent) -> String {
+    let missing: Vec<String> =
+        needs.iter().filter(|need| !need.is_met(content)).map(InitramfsRequirement::describe).collect();
+    missing.join(", ")
+}
+
+/// Returns the requirements of this root filesystem for an initramfs of this kernel. Drivers built into the kernel
+/// are excluded, and modules that the kernel does not have.
+fn list_requirements(
+    root: &NewRoot,
+    wants: &BootRequirements,
+    version: &str,
+    drivers: &[String],
+) -> Vec<InitramfsRequirement> {
+    let mut modules: Vec<String> = drivers.to_vec();
+    let mut needs = Vec::new();
+    modules.extend(match wants.root.format {
+        FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => Some("ext4".to_owned()),
+        FilesystemFormat::Swap | FilesystemFormat::Tmpfs | FilesystemFormat::None => None,
+        other => Some(other.name().to_owned()),
+    });
+    for array in wants.arrays.iter().filter(|array| array.is_beneath_root) {
+        modules.push(raid_module(array.level).to_owned());
+        needs.extend([
+            InitramfsRequirement::Program("mdadm"),
+            InitramfsRequirement::Array(array_config::uuid_text(array.uuid)),
+        ]);
+    }
+    if let Some(group) = &wants.group {
+        modules.push("dm_mod".to_owned());
+        modules.extend(group.is_mirrored.then(|| "dm_raid".to_owned()));
+        needs.push(InitramfsRequirement::Program("lvm"));
+    }
+    let loadable = LoadableModules::read_list(root, version);
+    needs.extend(modules.into_iter().filter(|module| loadable.contains(module)).map(InitramfsRequirement::Module));
+    let mut once = Vec::new();
+    needs.retain(|need| {
+        !once.contains(need) && {
+            once.push(need.clone());
+            true
+        }
+    });
+    needs
+}
+
+/// Returns the kernel module of an array's level.
+fn raid_module(level: RaidLevel) -> &'static str {
+    match level {
+        RaidLevel::Raid0 => "raid0",
+        RaidLevel::Raid1 => "raid1",
+        RaidLevel::Raid5 | RaidLevel::Raid6 => "raid456",
+        RaidLevel::Raid10 => "raid10",
+    }
+}
+
+/// Loadable modules of a kernel.
+struct LoadableModules(Vec<String>);
+
+impl LoadableModules {
+    fn read_list(root: &NewRoot, version: &str) -> LoadableModules {
+        let lists = ["/usr/lib/modules", "/lib/modules"].map(|dir| format!("{dir}/{version}/modules.dep"));
+        let Some(list) = lists.iter().find_map(|list| root.open_file(list).ok()) else {
+            return LoadableModules(Vec::new());
+        };
+        let lines = BufReader::new(list.take(MOST_LIST_BYTES)).lines().map_while(std::io::Result::ok);
+        let name =
+            |line: String| Some(line.split(':').next()?.rsplit('/').next()?.split(".ko").next()?.replace('-', "_"));
+        LoadableModules(lines.filter_map(name).collect())
+    }
+
+    fn contains(&self, module: &str) -> bool {
+        self.0.iter().any(|name| name == module)
+    }
+}
+
+fn write_settings(
+    root: &NewRoot,
+    settings: &InitramfsSettings,
+    wants: &BootRequirements,
+    needs: &[InitramfsRequirement],
+) -> Result<()> {
+    let modules = needs.iter().filter_map(|need| match need {
+        InitramfsRequirement::Module(name) => Some(name.as_str()),
+        _ => None,
+    });
+    let is_lines = settings.drivers == "{}";
+    let modules = modules.collect::<Vec<_>>().join(if is_lines { "\n" } else { " " });
+    let mut lines = vec![settings.drivers.replace("{}", &modules)];
+    lines.extend(wants.arrays.iter().any(|array| array.is_beneath_root).then(|| settings.arrays.to_owned()));
+    lines.extend(wants.group.is_some().then(|| settings.groups.to_owned()));
+    lines.retain(|line| !line.is_empty());
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let own = root.read_text(settings.path).unwrap_or_default();
+    let text = format!("{own}# written by drophammer\n{}\n", lines.join("\n"));
+    root.write_file(settings.path, 0o644, text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! User `metal`, which metal-stack's os-installer creates for the owner of a machine.
+
+use super::owner_login::{METAL, PASSWD, SHADOW, append_line};
+use crate::NewRoot;
+use common::error::Result;
+use time::OffsetDateTime;
+
+const GROUP: &str = "/etc/group";
+
+/// Groups whose members may become root, in Debian and Red Hat.
+const SUPERUSERS: [&str; 2] = ["sudo", "wheel"];
+
+/// Creates the user if missing, with its home directory, and without a valid password.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn create_metal_user(root: &NewRoot, now: OffsetDateTime, say: &dyn Fn(&str)) -> Result<()> {
+    let (name, id) = METAL;
+    let Ok(passwd) = root.read_text(PASSWD) else {
+        say(&format!("WARNING: user {name} was not created: the image does not contain {PASSWD}"));
+        return Ok(());
+    };
+    if let Some(line) =
+        passwd.lines().find(|line| passwd_field(line, 0) == name || passwd_field(line, 2) == id.to_string())
+    {
+        if passwd_field(line, 0) != name {
+            say(&format!("WARNING: user {name} was not created: its ID {id} belongs to {}", passwd_field(line, 0)));
+        }
+        return Ok(());
+    }
+    let groups = root.read_text(GROUP).unwrap_or_default();
+    let group = SUPERUSERS.iter().find_map(|group| groups.lines().find(|line| passwd_field(line, 0) == *group));
+    let Some(group) = group else {
+        say(&format!(
+            "WARNING: user {name} was not created: the image contains none of the groups {}",
+            SUPERUSERS.join(", ")
+        ));
+        return Ok(());
+    };
+    let user = format!("{name}:x:{id}:{}:metal:/home/{name}:/bin/bash\n", passwd_field(group, 2));
+    root.rewrite_file(PASSWD, 0o644, append_line(&passwd, &user).as_bytes())?;
+    let shadow = root.read_text(SHADOW).unwrap_or_default();
+    if !shadow.lines().any(|line| passwd_field(line, 0) == name) {
+        let day = now.unix_timestamp() / (24 * 60 * 60);
+        root.rewrite_file(SHADOW, 0o600, append_line(&shadow, &format!("{name}:!:{day}:0:99999:7:::\n")).as_bytes())?;
+    }
+    let home = format!("/home/{name}");
+    if !root.path_exists(&home) {
+        root.make_directory(&home)?;
+        root.change_owner(&home, (id, passwd_field(group, 2).parse().unwrap_or(id)), 0o755)?;
+    }
+    say(&format!("user {name} was created with group {}", passwd_field(group, 0)));
+    Ok(())
+}
+
+fn passwd_field(line: &str, number: usize) -> &str {
+    line.split(':').nth(number).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{said, tree};
+    use super::*;
+    use time::macros::datetime;
+
+    const NOW: OffsetDateTime = datetime!(2026-11-21 01:02:03 UTC);
+    const ROOT: &str = "root:x:0:0:root:/root:/bin/bash";
+
+    fn made(passwd: &str, group: &str) -> (String, Vec<String>) {
+        let (_dir, root) = tree(&[("etc/passwd", passwd), ("etc/group", group), ("etc/shadow", "root:*:1:::::::\n")]);
+        // Not everybody may give a directory away.
+        root.make_directory("/home/metal").unwrap();
+        let (done, lines) = said(|say| create_metal_user(&root, NOW, say));
+        done.unwrap();
+        (root.read_text("/etc/passwd").unwrap() + &root.read_text("/etc/shadow").unwrap(), lines)
+    }
+
+    #[test]
+    fn the_user_is_made_once_and_in_the_group_that_becomes_root() {
+        for (group, number) in [("root:x:0:\nsudo:x:27:\n", 27), ("wheel:x:10:\n", 10)] {
+            let (files, lines) = made(ROOT, group);
+            let user = format!("{ROOT}\nmetal:x:1000:{number}:metal:/home/metal:/bin/bash\n");
+            assert_eq!(files, format!("{user}root:*:1:::::::\nmetal:!:20778:0:99999:7:::\n"));
+            assert!(lines[0].starts_with("user metal was created with group "), "{lines:?}");
+        }
+        let there = "metal:x:1000:27::/home/metal:/bin/bash\n";
+        let (files, lines) = made(there, "sudo:x:27:\n");
+        assert!(files.starts_with(there) && !files.contains("metal:!") && lines.is_empty(), "{files}");
+    }
+
+    #[test]
+    fn who_cannot_be_made_is_said() {
+        for (passwd, group, says) in [
+            ("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n", "sudo:x:27:\n", "its ID 1000 belongs to ubuntu"),
+            (ROOT, "root:x:0:\n", "the image contains none of the groups sudo, wheel"),
+        ] {
+            let (files, lines) = made(passwd, group);
+            assert!(files.starts_with(passwd) && !files.contains("metal"), "{files}");
+            assert!(lines.len() == 1 && lines[0].starts_with("WARNING: ") && lines[0].ends_with(says), "{lines:?}");
+        }
+    }
+}

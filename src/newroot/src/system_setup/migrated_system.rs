@@ -1,0 +1,163 @@
+//! Adaptation of a migrated system to this machine. Its identity is preserved: host keys, users, passwords, names, IDs
+//! and seeds. No installer of the image runs.
+
+mod device_names;
+mod mac_addresses;
+
+use super::boot_kernel::{self, BootKernel};
+use super::boot_loader::{self, BootLoader};
+use super::boot_setup::{BootRequirements, LoaderContext};
+use super::distribution::Distribution;
+use super::os_installer_settings::OsInstallerSettings;
+use super::{Finisher, LogSink, RELABEL, boot_requirements, command_line, has_selinux, initramfs};
+use crate::NewRoot;
+use crate::chroot::{Chroot, TargetRunner};
+use common::error::Result;
+use model::install_report::{BootEntryRequest, BootInfo};
+use model::inventory::FirmwareType;
+use model::migration::MigratedMachine;
+use plan::FinishInputs;
+
+/// LVM's devices file: LVM uses only the devices listed in it (lvmdevices(8)).
+const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
+
+/// Boot configuration of a migrated system.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct AdaptedBoot {
+    /// Boot information created here. Otherwise that of the system's installer is valid.
+    pub info: Option<BootInfo>,
+    /// Newest kernel of the system and its initramfs, if any.
+    pub newest: Option<(String, String)>,
+    /// Boot entries for the firmware that were created here.
+    pub entries: Vec<BootEntryRequest>,
+}
+
+/// Boot components migrated with a system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MigratedBoot {
+    /// Whether its EFI system partition contains a boot loader.
+    pub loader: bool,
+    /// Whether it contains boot information (`/etc/metal/boot-info.yaml`).
+    pub info: bool,
+}
+
+/// Adapts a migrated system.
+///
+/// # Errors
+/// A file cannot be read or written, a tool of the system fails, or it cannot boot on this hardware.
+pub fn adapt_migrated_system(
+    root: &NewRoot,
+    finishing: &FinishInputs,
+    root_uuid: &str,
+    came: MigratedBoot,
+    say: LogSink,
+) -> Result<AdaptedBoot> {
+    let carried = finishing.files.assigned.allocation.moving.as_ref().and_then(|moving| moving.carried.as_ref());
+    let none = MigratedMachine::default();
+    adapt_files(root, carried.unwrap_or(&none), finishing, say)?;
+    let chroot = Chroot::open(root, &finishing.devices, say)?;
+    let adapted = adapt_boot(root, finishing, root_uuid, came, &chroot, say);
+    // A program's error is more informative than that of a mount it left busy.
+    let left = chroot.close();
+    adapted.and_then(|adapted| left.map(|()| adapted))
+}
+
+fn adapt_files(root: &NewRoot, carried: &MigratedMachine, finishing: &FinishInputs, say: LogSink) -> Result<()> {
+    device_names::replace_in_fstab(root, carried, say)?;
+    device_names::replace_in_mdadm_conf(root, &finishing.arrays, say)?;
+    if !finishing.groups.is_empty() && root.path_exists(LVM_DEVICES) {
+        root.remove(LVM_DEVICES)?;
+        say(&format!("removed {LVM_DEVICES}: it restricted LVM to disks of the previous machine"));
+    }
+    mac_addresses::replace_mac_addresses(root, &carried.nics, &finishing.files.nics, say)?;
+    if has_selinux(root) {
+        root.write_file(RELABEL, 0o644, b"")?;
+        say("SELinux relabels all files at the first boot, which takes a while and reboots once");
+    }
+    Ok(())
+}
+
+fn adapt_boot(
+    root: &NewRoot,
+    finishing: &FinishInputs,
+    root_uuid: &str,
+    came: MigratedBoot,
+    run: &dyn TargetRunner,
+    say: LogSink,
+) -> Result<AdaptedBoot> {
+    let overrides = OsInstallerSettings::read_settings(root)?;
+    let distribution = Distribution::detect_or_named(root, overrides.system.as_deref());
+    let wants = boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
+    let is_ours = matches!(Finisher::choose(root, finishing.way), Ok(Finisher::Us)) && !wants.keeps_loader;
+    let kernel = match boot_kernel::find_kernel(root, say) {
+        // The kernel is often removed from finished images.
+        Err(error) if is_ours && !came.info => return Err(error),
+        Err(_) => return Ok(boot_unchanged(None, finishing, came.loader, say)),
+        Ok(kernel) => kernel,
+    };
+    let initrd_before = read_initramfs_stamp(root, &kernel);
+    let is_dracut = initramfs::ensure_initramfs(root, &wants, &kernel, run, say)?;
+    let is_new = read_initramfs_stamp(root, &kernel) != initrd_before;
+    let has_grub = finishing.firmware == FirmwareType::Bios && boot_loader::grub_for_bios(root).is_some();
+    if !is_ours && !has_grub {
+        return Ok(boot_unchanged(Some(kernel), finishing, came.loader, say));
+    }
+    let line = command_line::build_command_line(root, &wants, &kernel, is_dracut)?;
+    let (whole, own) = (line.to_full_line(), line.to_line_without_root());
+    let start = LoaderContext { root, wants: &wants, run, say, kernel: &kernel, line: &whole, own: &own };
+    let newest = Some((kernel.image.clone(), kernel.initrd.clone()));
+    if !is_ours {
+        // Its installer installed it on the previous machine's disks.
+        boot_loader::renew_grub_bios(&start)?;
+        return Ok(AdaptedBoot { newest, ..AdaptedBoot::default() });
+    }
+    let entries = adapt_boot_loader(&start, came.loader, is_new)?;
+    let BootRequirements { bootloader_id, .. } = wants;
+    let info = BootInfo { kernel: kernel.image, initrd: kernel.initrd, cmdline: whole, bootloader_id };
+    Ok(AdaptedBoot { info: Some(info), newest, entries })
+}
+
+/// Returns size and modification time, to detect whether the initramfs was rebuilt.
+fn read_initramfs_stamp(root: &NewRoot, kernel: &BootKernel) -> Option<(u64, std::time::SystemTime)> {
+    let metadata = root.open_file(&kernel.initrd).and_then(|file| file.metadata()).ok()?;
+    Some((metadata.len(), metadata.modified().ok()?))
+}
+
+/// Installs a boot loader if necessary.
+///
+/// | firmware | action |
+/// |---|---|
+/// | BIOS | GRUB is installed on the disks; its menu is preserved |
+/// | UEFI, GRUB was migrated with the ESP | preserved: it finds its menu by the filesystem's UUID |
+/// | UEFI, another loader was migrated, and the initramfs is unchanged | preserved |
+/// | UEFI, none was migrated, or its initramfs is outdated | installed as for an installation |
+fn adapt_boot_loader(start: &LoaderContext, has_loader: bool, is_new_initramfs: bool) -> Result<Vec<BootEntryRequest>> {
+    let chosen = boot_loader::choose_loader(start.root, start.wants)?;
+    match chosen {
+        BootLoader::GrubBios => boot_loader::renew_grub_bios(start).map(|()| Vec::new()),
+        BootLoader::GrubUefi if has_loader => Ok(Vec::new()),
+        BootLoader::SystemdBoot | BootLoader::Uki if has_loader && !is_new_initramfs => Ok(Vec::new()),
+        BootLoader::GrubUefi | BootLoader::SystemdBoot | BootLoader::Uki | BootLoader::Stub => {
+            boot_loader::install_loader(chosen, start)
+        }
+    }
+}
+
+/// Returns a system that boots by its own boot loader, and logs a warning if that is missing.
+fn boot_unchanged(kernel: Option<BootKernel>, finishing: &FinishInputs, has_loader: bool, say: LogSink) -> AdaptedBoot {
+    match finishing.firmware {
+        FirmwareType::Bios => say(
+            "WARNING: the system does not contain a GRUB for these disks, and its installer does not run again: it \
+             is started from here only once. Install a boot loader on its disks before it is booted by BIOS",
+        ),
+        FirmwareType::Uefi if !has_loader => say(
+            "WARNING: no boot loader was migrated on an EFI system partition: the system is started from here only once. Install one before it is booted by its firmware",
+        ),
+        FirmwareType::Uefi => {}
+    }
+    let newest = kernel.map(|kernel| (kernel.image, kernel.initrd));
+    AdaptedBoot { newest, ..AdaptedBoot::default() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Comparison of a plan with the plan that the operator approved. Differences are refused before the first write, by name.
+
+mod disks;
+
+use super::approval_summary::{ApprovalSummary, ApprovedObject, ObjectFate, VERSION};
+use super::{InstallMode, MarkerWaiver, PlanRequest};
+use common::diagnostic::Diagnostic;
+use common::format::format_count;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Maximum number of differences that are listed.
+const NAMED: usize = 20;
+
+const PLACE: &str = "approved";
+
+/// Returns the reasons why the plan differs from the approved one; none if the request has no approval.
+pub fn compare_with_approval(request: &PlanRequest, found: &ApprovalSummary) -> Vec<Diagnostic> {
+    let Some(approved) = &request.assigned.allocation.approved else { return Vec::new() };
+    let verdicts = match parse_approval(&approved.verdicts, &approved.sha256) {
+        Ok(verdicts) => verdicts,
+        Err(why) => return vec![Diagnostic::new(PLACE, format!("{why}; approve this plan again"))],
+    };
+    let differences = find_differences(&verdicts, found, has_begun(request));
+    if differences.is_empty() {
+        return Vec::new();
+    }
+    let more = differences.len().saturating_sub(NAMED);
+    let head = format!(
+        "the plan differs from the approved plan ({}): revert the changes, or review the new plan and approve it \
+         (`drophammer rack plan DIR --approve`)",
+        approved.sha256
+    );
+    let more = (more > 0).then(|| format!("and {}", format_count(more, "other difference", "other differences")));
+    std::iter::once(head)
+        .chain(differences.into_iter().take(NAMED))
+        .chain(more)
+        .map(|line| Diagnostic::new(PLACE, line))
+        .collect()
+}
+
+/// Parses the verdicts of an approval.
+///
+/// # Errors The verdicts do not match the hash, or have another version.
+pub fn parse_approval(verdicts: &Value, sha256: &str) -> Result<ApprovalSummary, String> {
+    let version = verdicts.get("version").and_then(Value::as_u64);
+    if version != Some(u64::from(VERSION)) {
+        let version = version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
+        return Err(format!(
+            "the approval has {version}, which lacks data that version {VERSION} of this drophammer compares"
+        ));
+    }
+    let read: ApprovalSummary =
+        serde_json::from_value(verdicts.clone()).map_err(|error| format!("cannot parse the approval: {error}"))?;
+    let digest = read.digest();
+    match digest == sha256 {
+        true => Ok(read),
+        false => Err(format!("the approval is corrupt: its hash is {sha256}, but that of its verdicts is {digest}")),
+    }
+}
+
+/// Returns whether an earlier attempt with this approval passed the point of no return. This one may then find objects that it created.
+fn has_begun(request: &PlanRequest) -> bool {
+    let claim = request.claim.as_ref();
+    claim.is_some_and(|claim| claim.waiver == Some(MarkerWaiver::Begun) || !claim.begun_on.is_empty())
+}
+
+/// Returns a line for each difference, with both sides.
+fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_begun: bool) -> Vec<String> {
+    let heads = [
+        ("machine", &approved.machine, &found.machine),
+        ("allocation", &approved.allocation, &found.allocation),
+        ("image", &approved.image, &found.image),
+        ("layout", &approved.layout, &found.layout),
+    ];
+    let mut lines: Vec<String> = heads
+        .into_iter()
+        .filter(|(_, approved, found)| approved != found)
+        .map(|(what, approved, found)| format!("{what}: approved {approved}, found {found}"))
+        .collect();
+    if approved.mode != found.mode {
+        lines.push(format!("approved {}, found {}", describe_mode(approved.mode), describe_mode(found.mode)));
+    }
+    if approved.layout == found.layout && approved.layout_digest != found.layout_digest {
+        let (then, now) = (&approved.layout_digest, &found.layout_digest);
+        lines.push(format!("layout {} has changed: approved {then}, found {now}", found.layout));
+    }
+    lines.extend(disks::find_differences(&approved.disks, &found.disks, has_begun));
+    lines.extend(compare_torn(&approved.torn, &found.torn, has_begun));
+    lines.extend(compare_objects(&approved.things, &found.things, has_begun));
+    lines
+}
+
+/// Compares the objects that lose members with the approved ones. Once an attempt has started, an approved object may be missing, because it
+/// may have lost its members already; otherwise any difference counts.
+fn compare_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
+    let more = found.iter().filter(|torn| !approved.contains(torn));
+    let more = more.map(|torn| format!("object that loses members: approved none, found {torn}"));
+    let less = approved.iter().filter(|torn| !has_begun && !found.contains(torn));
+    more.chain(less.map(|torn| format!("object that loses members: approved {torn}, found none"))).collect()
+}
+
+fn compare_objects(approved: &[ApprovedObject], found: &[ApprovedObject], has_begun: bool) -> Vec<String> {
+    let key = |thing: &ApprovedObject| (thing.name.clone(), thing.on.clone());
+    let word = |things: &[&ApprovedObject]| match things {
+        [] => "absent".to_owned(),
+        several => several.iter().map(|thing| describe_fate(thing.fate)).collect::<Vec<_>>().join(" and "),
+    };
+    let is_same = |then: &[&ApprovedObject], now: &[&ApprovedObject]| {
+        then.len() == now.len()
+            && then.iter().zip(now).all(|(then, now)| {
+                let is_done = now.fate == ObjectFate::Kept && matches!(then.fate, ObjectFate::Made | ObjectFate::Added);
+                then.fate == now.fate || (has_begun && is_done)
+            })
+    };
+    let pairs = pair_by_key(approved, found, key).into_iter();
+    let differ = pairs.filter(|(_, (then, now))| !is_same(then, now));
+    differ
+        .map(|((name, on), (then, now))| {
+            let on = if on.is_empty() { String::new() } else { format!(" on {}", on.join(" and ")) };
+            format!("{name}{on}: approved {}, found {}", word(&then), word(&now))
+        })
+        .collect()
+}
+
+type BothSides<'a, T> = (Vec<&'a T>, Vec<&'a T>);
+
+/// Groups the items of both sides by key, each side in order.
+fn pair_by_key<'a, T, K: Ord>(
+    approved: &'a [T],
+    found: &'a [T],
+    key: impl Fn(&T) -> K,
+) -> BTreeMap<K, BothSides<'a, T>> {
+    let mut pairs: BTreeMap<K, BothSides<T>> = BTreeMap::new();
+    approved.iter().for_each(|item| pairs.entry(key(item)).or_default().0.push(item));
+    found.iter().for_each(|item| pairs.entry(key(item)).or_default().1.push(item));
+    pairs
+}
+
+fn describe_mode(mode: InstallMode) -> &'static str {
+    match mode {
+        InstallMode::Install => "an installation",
+        InstallMode::Reinstall => "a reinstall",
+    }
+}
+
+fn describe_fate(kind: ObjectFate) -> &'static str {
+    match kind {
+        ObjectFate::Made => "made",
+        ObjectFate::Kept => "kept",
+        ObjectFate::Added => "added",
+    }
+}

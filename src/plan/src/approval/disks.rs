@@ -1,0 +1,84 @@
+//! Comparison of the disks of a plan with those of the approved plan.
+
+use super::pair_by_key;
+use crate::DiskVerdict;
+use crate::approval_summary::ApprovedDisk;
+use common::small_sort::GatherExt;
+use std::collections::BTreeSet;
+
+/// Suffixes of content lines about devices on which a started attempt may have created something.
+const NOTHING_YET: [&str; 2] = [" blank", " data of no known kind"];
+
+/// Returns a line for each disk that differs, with both sides.
+pub(super) fn find_differences(approved: &[ApprovedDisk], found: &[ApprovedDisk], has_begun: bool) -> Vec<String> {
+    let key = |disk: &ApprovedDisk| {
+        let ApprovedDisk { serial, wwn, device, place, size_bytes, .. } = disk.clone();
+        (serial, wwn, device, place, size_bytes)
+    };
+    let pairs = pair_by_key(approved, found, key).into_iter();
+    pairs.filter_map(|(_, (then, now))| find_difference(&then, &now, has_begun)).collect()
+}
+
+/// Compares the disks with one key. Disks with equal keys are compared in order.
+fn find_difference(then: &[&ApprovedDisk], now: &[&ApprovedDisk], has_begun: bool) -> Option<String> {
+    let name = then.first().or(now.first())?.name();
+    let is_milder = |then: &ApprovedDisk, now: &ApprovedDisk| {
+        has_begun && (then.verdict, now.verdict) == (DiskVerdict::Make, DiskVerdict::Keep)
+    };
+    let pairs = || then.iter().copied().zip(now.iter().copied());
+    let has_verdicts = pairs().all(|(then, now)| then.verdict == now.verdict || is_milder(then, now));
+    if then.len() != now.len() || !has_verdicts {
+        return Some(format!("disk {name}: approved {}, found {}", describe_verdicts(then), describe_verdicts(now)));
+    }
+    if pairs().any(|(then, now)| then.partitions != now.partitions) {
+        let partitions = |disks: &[&ApprovedDisk]| {
+            disks.iter().map(|disk| disk.partitions.join(", ")).collect::<Vec<_>>().join(" and ")
+        };
+        return Some(format!(
+            "disk {name}: approved {} with partitions {:?}, found {} with {:?}",
+            describe_verdicts(then),
+            partitions(then),
+            describe_verdicts(now),
+            partitions(now)
+        ));
+    }
+    pairs().find_map(|(then, now)| compare_disk(&name, then, now, has_begun))
+}
+
+/// Returns the difference between a disk and the approved one in model or content.
+fn compare_disk(name: &str, then: &ApprovedDisk, now: &ApprovedDisk, has_begun: bool) -> Option<String> {
+    if then.model != now.model {
+        return Some(format!("disk {name}: approved model {:?}, found {:?}", then.model, now.model));
+    }
+    let (Some(before), Some(after)) = (&then.contents, &now.contents) else { return None };
+    // A started attempt has erased the disks that it wipes, and may have created filesystems on preserved ones.
+    if has_begun && then.verdict != DiskVerdict::Keep {
+        return None;
+    }
+    let may_change = |line: &str| has_begun && NOTHING_YET.iter().any(|end| line.ends_with(end));
+    let known = |lines: &'_ [String]| -> BTreeSet<String> { lines.iter().cloned().gather() };
+    let (then, now) = (known(before), known(after));
+    let gone: Vec<&str> = before.iter().filter(|line| !now.contains(*line)).map(String::as_str).collect();
+    let gone: Vec<&str> = gone.into_iter().filter(|line| !may_change(line)).collect();
+    let new: Vec<&str> = after.iter().filter(|line| !has_begun && !then.contains(*line)).map(String::as_str).collect();
+    let listed = |lines: &[&str]| if lines.is_empty() { "nothing else".to_owned() } else { lines.join("; ") };
+    let differs = !gone.is_empty() || !new.is_empty();
+    differs.then(|| format!("disk {name}: approved with {}, found with {}", listed(&gone), listed(&new)))
+}
+
+fn describe_verdicts(disks: &[&ApprovedDisk]) -> String {
+    match disks {
+        [] => "not written".to_owned(),
+        several => several.iter().map(|disk| describe_verdict(disk.verdict)).collect::<Vec<_>>().join(" and "),
+    }
+}
+
+fn describe_verdict(verdict: DiskVerdict) -> &'static str {
+    match verdict {
+        DiskVerdict::Wipe => "wiped",
+        DiskVerdict::Keep => "kept",
+        DiskVerdict::Make => "recreated, because it is blank",
+        DiskVerdict::NotOurs => "not written",
+        DiskVerdict::Volumes => "for Kubernetes volumes",
+    }
+}

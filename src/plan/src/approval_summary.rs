@@ -1,0 +1,273 @@
+//! Effect of a plan on the data of a machine, in a canonical form that two programs write identically: the operator approves it, and the
+//! agent compares it. Disks are identified by their printed identifiers and listed with their current contents; other objects have their
+//! names in the layout. Random ids of new objects and kernel names are not included.
+//!
+//! The format is described by a table in docs/rack.md. A change of the format or of its texts requires another [`VERSION`].
+
+mod disks;
+
+pub use disks::ApprovedDisk;
+use disks::DiskNames;
+
+use super::decide::{ArrayFate, GroupFate, PlanDecisions, verdict_on_disk};
+use super::{
+    DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict, PersistentVolume, PlanRequest, bootable,
+    migrate_target, steps,
+};
+use common::diagnostic::Diagnostic;
+use common::small_sort;
+use model::device::LayoutPath;
+use model::inventory::{self, Inventory, UniqueIdentifiers};
+use model::layout::graph::LayoutGraph;
+use model::layout::{self, FilesystemFormat, Layout};
+use model::storage_graph::{LayoutMatch, lookup};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Version of the format. Version 1 did not include the content of the disks.
+pub const VERSION: u32 = 2;
+
+/// Approved form of a plan. The fields of each of these structures are sorted by name, so that the compact JSON is canonical.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalSummary {
+    /// Id of the allocation in the control plane.
+    pub allocation: String,
+    /// Verdicts on disks that are written or preserved.
+    pub disks: Vec<ApprovedDisk>,
+    pub image: String,
+    pub layout: String,
+    pub layout_digest: String,
+    pub machine: String,
+    pub mode: InstallMode,
+    pub things: Vec<ApprovedObject>,
+    /// Arrays, groups and similar objects that lose members and also have members on disks that are not wiped.
+    pub torn: Vec<String>,
+    pub version: u32,
+}
+
+/// An array, group, volume or filesystem of the layout.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovedObject {
+    pub fate: ObjectFate,
+    pub name: String,
+    /// Disks below it, after the installation.
+    pub on: Vec<String>,
+}
+
+/// Fate of an array, group, volume or filesystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ObjectFate {
+    Made,
+    Kept,
+    /// Added to a preserved object: a Kubernetes volume.
+    Added,
+}
+
+impl ApprovalSummary {
+    /// Returns `sha256:HEX` of the canonical JSON.
+    pub fn digest(&self) -> String {
+        // Serialization of texts and numbers cannot fail.
+        let canonical = serde_json::to_vec(self).unwrap_or_default();
+        format!("sha256:{:x}", Sha256::digest(canonical))
+    }
+}
+
+/// Returns the verdicts of a plan that was decided without problems.
+pub fn summarize_plan(
+    layout: &Layout,
+    inventory: &Inventory,
+    request: &PlanRequest,
+    decided: &PlanDecisions,
+) -> ApprovalSummary {
+    let meant = LayoutMatch::new(layout, inventory);
+    let identifiers = UniqueIdentifiers::from_disks(&inventory.disks);
+    let disk = |listed: usize| {
+        let disk = meant.matched_disk(listed)?;
+        let verdict = decided.disks.iter().find(|is| is.name == disk.name)?.verdict;
+        Some(ApprovedDisk::new(&layout.disks[listed], disk, &identifiers, verdict))
+    };
+    let head = SummaryInputs { layout, request, disks: (0..layout.disks.len()).map(disk).collect() };
+    let kind = |is_kept: bool| Some(if is_kept { ObjectFate::Kept } else { ObjectFate::Made });
+    let is_made = |volume: &layout::LogicalVolumeSpec| {
+        decided.volumes.iter().any(|made| made.name == volume.name && made.group == volume.volumegroup)
+    };
+    let volumes = summarize_volumes(inventory, &identifiers, decided);
+    let verdicts = head.build_summary(ObjectFates {
+        array: &|index, _| kind(matches!(decided.arrays.get(index), Some(ArrayFate::Kept { .. }))),
+        group: &|index, _| kind(matches!(decided.groups.get(index), Some(GroupFate::Kept { .. }))),
+        volume: &|index, _| kind(!is_made(&layout.logicalvolumes[index])),
+        filesystem: &|index, _| match decided.filesystems.get(index)? {
+            FilesystemFate::Tmpfs => None,
+            FilesystemFate::Kept { .. } | FilesystemFate::Unformatted { is_kept: true, .. } => Some(ObjectFate::Kept),
+            FilesystemFate::Made(_)
+            | FilesystemFate::Filled(_)
+            | FilesystemFate::InImage { .. }
+            | FilesystemFate::Unformatted { is_kept: false, .. } => Some(ObjectFate::Made),
+        },
+    });
+    let mut things = [verdicts.things, volumes].concat();
+    small_sort::sort(&mut things);
+    let names = DiskNames::new(&inventory.disks, &identifiers);
+    let mut torn: Vec<String> = decided.torn.iter().map(|torn| names.describe(torn)).collect();
+    small_sort::sort(&mut torn);
+    ApprovalSummary { things, torn, ..verdicts }
+}
+
+/// Returns the verdicts on Kubernetes volumes.
+fn summarize_volumes(
+    inventory: &Inventory,
+    identifiers: &UniqueIdentifiers,
+    decided: &PlanDecisions,
+) -> Vec<ApprovedObject> {
+    let name = |disk: &inventory::InventoryDisk| ApprovedDisk::identify_disk("a disk", disk, identifiers).name();
+    let thing = |volume: &PersistentVolume| {
+        let disks = inventory.disks.iter().filter(|disk| volume.disks.contains(&disk.name));
+        let mut on: Vec<String> = disks.map(name).collect();
+        small_sort::sort(&mut on);
+        let fate = match volume.verdict {
+            PersistentVerdict::Make => ObjectFate::Made,
+            PersistentVerdict::Keep => ObjectFate::Kept,
+            PersistentVerdict::Extend => ObjectFate::Added,
+            PersistentVerdict::Leave => return None,
+        };
+        Some(ApprovedObject { fate, name: format!("kubernetes volume {} {}", volume.name, volume.uid), on })
+    };
+    decided.persistent.planned.iter().filter_map(thing).collect()
+}
+
+/// Predicts the verdicts for a machine whose disks have changed since the inventory was read, under the assumption that they are the same
+/// disks with the content that the layout specifies. The agent checks that, and refuses otherwise.
+///
+/// # Errors Returns the problems that do not depend on the content of the disks.
+pub fn predict_summary(
+    layout: &Layout,
+    inventory: &Inventory,
+    request: &PlanRequest,
+) -> Result<ApprovalSummary, Vec<Diagnostic>> {
+    let meant = migrate_target::layout_for_migration(layout, inventory, request);
+    let layout = &*meant;
+    let mut problems = Vec::new();
+    if !request.assigned.allocation.volumes.is_null() {
+        let why = "the verdicts on Kubernetes volumes are unknown until the disks are read again; boot the machine into the ramdisk";
+        problems.push(Diagnostic::new("volumes", why));
+    }
+    let identifiers = UniqueIdentifiers::from_disks(&inventory.disks);
+    let mut seen: Vec<&inventory::InventoryDisk> = Vec::new();
+    let mut disks = Vec::new();
+    for (index, listed) in layout.disks.iter().enumerate() {
+        let place = format!("disks[{index}].device");
+        match lookup::find_disk(listed, inventory) {
+            Ok(disk) if seen.iter().any(|other| other.name == disk.name) => {
+                let why = format!("{} is {}, which the layout already lists", listed.device, disk.device);
+                problems.push(Diagnostic::new(place, why));
+            }
+            Ok(disk) => {
+                seen.push(disk);
+                let verdict = verdict_on_disk(request.mode, Some(listed));
+                let verdict = ApprovedDisk::new(listed, disk, &identifiers, verdict);
+                // Their content has changed since, and was not read again.
+                disks.push(Some(ApprovedDisk { contents: None, ..verdict }));
+            }
+            Err(why) => problems.push(Diagnostic::new(place, why)),
+        }
+    }
+    if request.mode == InstallMode::Reinstall && !layout.disks.iter().any(|disk| disk.wipeonreinstall) {
+        let why = format!("filesystemlayout:{} is not reinstallable, abort reinstallation", layout.id);
+        problems.push(Diagnostic::new("disks", why));
+    }
+    problems.extend(steps::missing_steps(&request.steps));
+    problems.extend(bootable::refuse_finishing(layout, inventory, request));
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let kind = |_: usize, on: &[&ApprovedDisk]| {
+        let is_kept = !on.is_empty() && on.iter().all(|disk| disk.verdict == DiskVerdict::Keep);
+        Some(if is_kept { ObjectFate::Kept } else { ObjectFate::Made })
+    };
+    let filesystem = |index: usize, on: &[&ApprovedDisk]| match layout.filesystems[index].format {
+        FilesystemFormat::Tmpfs => None,
+        _ => kind(index, on),
+    };
+    let fates = ObjectFates { array: &kind, group: &kind, volume: &kind, filesystem: &filesystem };
+    Ok(SummaryInputs { layout, request, disks }.build_summary(fates))
+}
+
+/// Returns the fate of an object, by its index in the layout and the disks below it; `None` if there are no disks below it.
+type ObjectFateFn<'a> = &'a dyn Fn(usize, &[&ApprovedDisk]) -> Option<ObjectFate>;
+
+/// Functions that return the fate of each type of object.
+struct ObjectFates<'a> {
+    array: ObjectFateFn<'a>,
+    group: ObjectFateFn<'a>,
+    volume: ObjectFateFn<'a>,
+    filesystem: ObjectFateFn<'a>,
+}
+
+/// Layout, request and disk verdicts from which a summary is built.
+struct SummaryInputs<'a> {
+    layout: &'a Layout,
+    request: &'a PlanRequest,
+    /// Disks in the order of the layout; `None` for an absent disk without which the plan proceeds.
+    disks: Vec<Option<ApprovedDisk>>,
+}
+
+impl SummaryInputs<'_> {
+    fn build_summary(self, fates: ObjectFates) -> ApprovalSummary {
+        let mut things = self.list_objects(&fates);
+        small_sort::sort(&mut things);
+        let SummaryInputs { layout, request, disks } = self;
+        let mut disks: Vec<ApprovedDisk> = disks.into_iter().flatten().collect();
+        small_sort::sort(&mut disks);
+        ApprovalSummary {
+            allocation: request.assigned.allocation.id.clone(),
+            disks,
+            image: request.subject.image.clone(),
+            layout: layout.id.clone(),
+            layout_digest: migrate_target::stored_layout_digest(layout, request),
+            machine: request.subject.machine.to_lowercase(),
+            mode: request.mode,
+            things,
+            torn: Vec::new(),
+            version: VERSION,
+        }
+    }
+
+    fn list_objects(&self, fates: &ObjectFates) -> Vec<ApprovedObject> {
+        let layout = self.layout;
+        let graph = LayoutGraph::from_layout(layout);
+        let mut things = Vec::new();
+        let mut add = |fate: ObjectFateFn, index: usize, name: String, devices: &[LayoutPath]| {
+            // Nodes of disks come first, in the order of the layout.
+            let bottoms = graph.find_bottoms(devices.iter().filter_map(|device| graph.find_device(device)));
+            let on: Vec<&ApprovedDisk> =
+                bottoms.into_iter().filter_map(|node| self.disks.get(node)?.as_ref()).collect();
+            let Some(fate) = fate(index, &on) else { return };
+            let mut on: Vec<String> = on.into_iter().map(ApprovedDisk::name).collect();
+            small_sort::sort(&mut on);
+            things.push(ApprovedObject { fate, name, on });
+        };
+        for (index, raid) in layout.raid.iter().enumerate() {
+            add(fates.array, index, format!("array {}", raid.arrayname), &raid.devices);
+        }
+        for (index, group) in layout.volumegroups.iter().enumerate() {
+            add(fates.group, index, format!("group {}", group.name), &group.devices);
+        }
+        for (index, volume) in layout.logicalvolumes.iter().enumerate() {
+            let name = format!("volume {}/{}", volume.volumegroup, volume.name);
+            add(fates.volume, index, name, &[volume.device_path()]);
+        }
+        for (index, filesystem) in layout.filesystems.iter().enumerate() {
+            let path = filesystem.path.as_deref().filter(|path| path.starts_with('/'));
+            let name = match (path, &filesystem.label) {
+                (Some(path), _) => format!("{} {path}", filesystem.format.name()),
+                (None, Some(label)) => format!("{} {label:?}", filesystem.format.name()),
+                (None, None) => filesystem.format.name().to_owned(),
+            };
+            add(fates.filesystem, index, name, std::slice::from_ref(&filesystem.device));
+        }
+        things
+    }
+}

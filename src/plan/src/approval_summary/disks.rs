@@ -1,0 +1,200 @@
+//! Disks in the verdicts: identity, content and verdict. Kernel names are not included.
+
+use crate::display::describe_unrecognized;
+use crate::{DiskVerdict, TornObject};
+use common::format::{format_bytes, replace_hidden};
+use common::small_sort::{self, GatherExt};
+use model::inventory::{DeviceSignature, DiskPartition, InventoryDisk, UniqueIdentifiers};
+use model::layout;
+use serde::{Deserialize, Serialize};
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Verdict on a disk. The fields are sorted by name, like those of [`super::ApprovalSummary`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovedDisk {
+    /// Table, partitions and signatures, one line each; `None` if the plan was made without reading them.
+    pub contents: Option<Vec<String>>,
+    /// Name in the layout; only set if neither serial number nor WWN distinguishes the disk from the others of the machine.
+    pub device: String,
+    pub model: String,
+    /// Partitions of the layout: number, label and MiB of each.
+    pub partitions: Vec<String>,
+    /// `by-path` link or SCSI address; only set if `device` is.
+    pub place: String,
+    pub serial: String,
+    pub size_bytes: u64,
+    pub verdict: DiskVerdict,
+    pub wwn: String,
+}
+
+impl PartialOrd for ApprovedDisk {
+    fn partial_cmp(&self, other: &ApprovedDisk) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Orders disks by their identifiers, so that other contents do not change the order.
+impl Ord for ApprovedDisk {
+    fn cmp(&self, other: &ApprovedDisk) -> Ordering {
+        let identity = |is: &ApprovedDisk| [is.serial.clone(), is.wwn.clone(), is.device.clone(), is.place.clone()];
+        let rest = |is: &ApprovedDisk| (is.size_bytes, is.verdict, is.partitions.clone(), is.model.clone());
+        let order = identity(self).cmp(&identity(other)).then_with(|| rest(self).cmp(&rest(other)));
+        order.then_with(|| self.contents.cmp(&other.contents))
+    }
+}
+
+impl ApprovedDisk {
+    /// Returns the verdict on a listed disk. `identifiers` are those of all disks of the machine.
+    pub(super) fn new(
+        listed: &layout::DiskSpec,
+        disk: &InventoryDisk,
+        identifiers: &UniqueIdentifiers,
+        verdict: DiskVerdict,
+    ) -> ApprovedDisk {
+        ApprovedDisk {
+            contents: Some(describe_contents(disk)),
+            model: sanitize(&disk.model),
+            partitions: describe_partitions(listed),
+            verdict,
+            ..ApprovedDisk::identify_disk(listed.device.as_str(), disk, identifiers)
+        }
+    }
+
+    /// Returns the fields that identify the disk among those of the machine. `device` stands for it if it has no unique identifier.
+    pub(super) fn identify_disk(device: &str, disk: &InventoryDisk, identifiers: &UniqueIdentifiers) -> ApprovedDisk {
+        let is_identified =
+            if disk.serial.trim().is_empty() { identifiers.has_wwn(disk) } else { identifiers.has_serial(disk) };
+        let place = if disk.by_path.is_empty() { &disk.hctl } else { &disk.by_path };
+        let unless_identified = |text: &str| if is_identified { String::new() } else { sanitize(text) };
+        ApprovedDisk {
+            device: unless_identified(device),
+            place: unless_identified(place),
+            serial: sanitize(&disk.serial),
+            size_bytes: disk.size_bytes,
+            wwn: sanitize(&disk.wwn),
+            ..ApprovedDisk::default()
+        }
+    }
+
+    /// Returns whether the verdict is about this disk of the inventory.
+    pub fn is_about(&self, disk: &InventoryDisk, identifiers: &UniqueIdentifiers) -> bool {
+        if self.size_bytes != disk.size_bytes {
+            return false;
+        }
+        let found = ApprovedDisk::identify_disk(&self.device, disk, identifiers);
+        let key = |is: &ApprovedDisk| (is.serial.clone(), is.wwn.clone(), is.place.clone(), is.size_bytes);
+        key(self) == key(&found) && self.device == found.device
+    }
+
+    /// Returns the name of the disk for messages and for [`super::ApprovedObject::on`].
+    pub fn name(&self) -> String {
+        let ApprovedDisk { device, place, serial, wwn, size_bytes, .. } = self;
+        if device.is_empty() {
+            return if serial.is_empty() { format!("wwn {wwn}") } else { format!("serial {serial}") };
+        }
+        let at = if place.is_empty() { String::new() } else { format!(" at {place}") };
+        let reported: Vec<String> = [("serial", serial), ("wwn", wwn)]
+            .into_iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| format!(", {name} {value}"))
+            .collect();
+        format!(
+            "{device}{at}, {}{}, which has no serial number of its own",
+            format_bytes(*size_bytes),
+            reported.concat()
+        )
+    }
+}
+
+/// Returns the text as a control plane stores it, without terminal control characters.
+fn sanitize(text: &str) -> String {
+    replace_hidden(text).trim().to_owned()
+}
+
+fn describe_partitions(listed: &layout::DiskSpec) -> Vec<String> {
+    let of_table = listed.partitions.iter().map(|partition| {
+        let label = partition.label.as_deref().unwrap_or_default();
+        let size = partition.size.as_mib().map_or_else(|| "rest".to_owned(), |mib| mib.to_string());
+        format!("{} {label} {size}", partition.number)
+    });
+    let image = listed.image.then(|| "image".to_owned());
+    of_table.chain(image).collect()
+}
+
+/// Describes the content of a disk. Users, used bytes and kernel names are omitted, because they change although nothing is written. The
+/// texts are part of the format.
+fn describe_contents(disk: &InventoryDisk) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(table) = &disk.table {
+        let guid = table.guid.map(|guid| format!(" {guid}")).unwrap_or_default();
+        lines.push(format!("table {}{guid}", table.kind));
+        table.partitions.iter().for_each(|part| lines.extend(describe_partition(part)));
+    }
+    lines.extend(disk.signatures.iter().map(|is| format!("disk: {}", describe_signature(is))));
+    lines.extend(
+        disk.unreadable.iter().map(|why| format!("not all can be read: {}", why.replace(disk.device.as_str(), "disk"))),
+    );
+    if lines.is_empty() {
+        lines.push(format!("disk: {}", describe_unrecognized(disk.blank)));
+    }
+    let mut lines: Vec<String> = lines.iter().map(|line| sanitize(line)).collect();
+    small_sort::sort(&mut lines);
+    lines
+}
+
+fn describe_partition(part: &DiskPartition) -> Vec<String> {
+    let DiskPartition { number, start_bytes, size_bytes, kind, label, .. } = part;
+    let guid = part.guid.map(|guid| format!(" {guid}")).unwrap_or_default();
+    let bounds = format!("partition {number}: {size_bytes} bytes at {start_bytes}, type {kind}{guid} {label:?}");
+    let signatures = part.signatures.iter().map(|is| format!("partition {number} has {}", describe_signature(is)));
+    let nothing = format!("partition {number} has {}", describe_unrecognized(part.blank));
+    let nothing = Some(nothing).filter(|_| part.signatures.is_empty());
+    std::iter::once(bounds).chain(signatures).chain(nothing).collect()
+}
+
+fn describe_signature(signature: &DeviceSignature) -> String {
+    let DeviceSignature { kind, label, uuid, .. } = signature;
+    format!("{kind} {label:?} UUID {uuid}")
+}
+
+/// Common prefix of the paths of all disks.
+const PATHS: &str = "/dev/";
+
+/// Names of disks by path, to replace the paths in a text.
+pub(super) struct DiskNames<'a> {
+    names: BTreeMap<&'a str, String>,
+    /// Lengths of the paths in descending order, so that no path is a prefix of one that is looked up later.
+    lengths: BTreeSet<Reverse<usize>>,
+}
+
+impl<'a> DiskNames<'a> {
+    pub(super) fn new(disks: &'a [InventoryDisk], identifiers: &UniqueIdentifiers) -> DiskNames<'a> {
+        let name = |disk: &InventoryDisk| ApprovedDisk::identify_disk("a disk", disk, identifiers).name();
+        let names = disks.iter().filter(|disk| disk.device.as_str().starts_with(PATHS));
+        let names: BTreeMap<&str, String> = names.map(|disk| (disk.device.as_str(), name(disk))).gather();
+        let lengths = names.keys().map(|path| Reverse(path.len())).gather();
+        DiskNames { names, lengths }
+    }
+
+    /// Describes an object that loses members, with its disks by their identifiers.
+    pub(super) fn describe(&self, torn: &TornObject) -> String {
+        let (mut text, mut rest) = (String::new(), torn.whole.as_str());
+        while let Some((before, after)) = rest.find(PATHS).map(|at| rest.split_at(at)) {
+            text += before;
+            let starts = |length: &usize| after.get(..*length).and_then(|path| self.names.get_key_value(path));
+            rest = match self.lengths.iter().find_map(|Reverse(length)| starts(length)) {
+                Some((path, name)) => {
+                    text += &format!("({name})");
+                    &after[path.len()..]
+                }
+                None => {
+                    text += PATHS;
+                    &after[PATHS.len()..]
+                }
+            };
+        }
+        sanitize(&(text + rest))
+    }
+}

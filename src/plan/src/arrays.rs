@@ -1,0 +1,300 @@
+//! Decision on the arrays of the layout: created on recreated devices, or kept if the found array matches the layout.
+
+use super::capacity::{array_bytes, changes_size, max_array_bytes, stripe_bytes};
+use super::decide::{ArrayFate, PlanDecider};
+use super::devices::{DeviceFate, DeviceSize, PlannedDevice, UnderlyingDevices};
+use super::missing_disks::has_all_data;
+use super::sectors::MIB;
+use super::trials;
+use super::{ArraySlot, CreateArray};
+use common::small_sort;
+use model::device::{DevicePath, KernelName};
+use model::inventory::{self, ArrayMember, AttemptTarget, DeviceSignature, MemberRole};
+use model::layout::ArraySpec;
+use model::storage_graph::find_arrays_on;
+
+/// Metadata versions with the superblock at the end of a member.
+const AT_THE_END: [&str; 2] = ["0.90", "1.0"];
+
+impl<'a> PlanDecider<'a> {
+    pub fn decide_arrays(&mut self) {
+        for (index, raid) in self.layout.raid.iter().enumerate() {
+            let place = format!("raid[{index}]");
+            match self.common_fate(&place, raid.arrayname.as_str(), &raid.devices) {
+                Some(below) if below.fate == DeviceFate::Kept => self.keep_array(&place, raid, &below),
+                Some(below) => self.make_array(&place, raid, &below),
+                None => {}
+            }
+        }
+    }
+
+    fn make_array(&mut self, place: &str, raid: &ArraySpec, below: &UnderlyingDevices) {
+        self.refuse_taken_name(place, raid, None);
+        let active = raid.devices.len().saturating_sub(raid.spares as usize);
+        let missing: Vec<usize> = below.absent().map(|(place, _)| place).filter(|place| *place < active).collect();
+        if !has_all_data(raid.level, active, &missing) {
+            return self.refuse_without(raid, below);
+        }
+        let (devices, spares) = slots_for_mdadm(raid, below);
+        if devices.len() < raid.devices.len() || !missing.is_empty() {
+            let absent: Vec<&str> = below.absent().map(|(_, device)| device.path.as_str()).collect();
+            let how = if missing.is_empty() { "with fewer spares" } else { "DEGRADED" };
+            self.warn(format!("{} is created {how}, without {}", raid.arrayname, absent.join(", ")));
+        }
+        let metadata = self.layout.effective_metadata(raid);
+        let sizes: Vec<Option<u64>> = below.present().map(|device| device.size_bytes).collect();
+        if let Some(message) = too_large_for_metadata(raid, &metadata, below) {
+            return self.refuse(format!("{place}.devices"), message);
+        }
+        let size_bytes = array_bytes(raid, &metadata, &sizes);
+        if size_bytes == Some(0) {
+            let least = below.present().min_by_key(|device| device.size_bytes);
+            let least = least.map(|device| device.path.as_str()).unwrap_or_default();
+            let existing = sizes.iter().flatten().min().map_or(0, |bytes| bytes / MIB);
+            let message = format!(
+                "device:{least} is not big enough required:4MiB, existing:{existing}MiB (for {} with metadata {metadata})",
+                raid.arrayname
+            );
+            self.refuse(format!("{place}.devices"), message);
+            return;
+        }
+        let device = PlannedDevice {
+            path: raid.arrayname.as_device(),
+            now: raid.arrayname.as_device(),
+            fate: below.fate,
+            absent: None,
+            blank: false,
+            size_bytes,
+            most_bytes: max_array_bytes(raid, below.present().map(|device| device.size().max_bytes())),
+            sector_bytes: below.sector_bytes(),
+            stripe_bytes: stripe_bytes(raid),
+            content: Ok(&[]),
+        };
+        self.devices.insert(raid.arrayname.clone(), device);
+        let made = CreateArray {
+            device: raid.arrayname.as_device(),
+            level: raid.level,
+            metadata,
+            uuid: self.migrated_array_uuid(&raid.arrayname).unwrap_or_else(|| (self.ids)()),
+            devices,
+            spares,
+            createoptions: raid.options_without_metadata(),
+        };
+        let members: Vec<DeviceSize> = below.present().map(PlannedDevice::size).collect();
+        self.decided.array_trials.extend(trials::array_trial(&made, &members, below.sector_bytes()));
+        self.decided.arrays.push(ArrayFate::Made(made));
+    }
+
+    /// Adds a problem for every absent device of the array, because the array cannot work without them.
+    fn refuse_without(&mut self, raid: &ArraySpec, below: &UnderlyingDevices) {
+        for (_, device) in below.absent() {
+            let why = format!("{} ({}) requires {}", raid.arrayname, raid.level, device.path);
+            self.refuse_absent(device, why);
+        }
+    }
+
+    fn keep_array(&mut self, place: &str, raid: &ArraySpec, below: &UnderlyingDevices) {
+        let Some(array) = self.array_to_keep(place, raid, below) else { return };
+        if let Some(why) = self.inventory.find_failure(&AttemptTarget::Array(array.uuid)) {
+            let message =
+                format!("{} must be kept, but {} cannot be assembled: {why}", raid.arrayname, describe_array(array));
+            return self.refuse(place, message);
+        }
+        self.warn_degraded(raid, array);
+        self.refuse_taken_name(place, raid, array.running.as_ref());
+        let running = array.running.as_ref().and_then(|name| self.stack.find_stacked(name));
+        let not_running = || format!("{} is not running, so its content is unknown", describe_array(array));
+        let content = running.map(|running| running.signatures.as_slice()).ok_or_else(not_running);
+        let device = PlannedDevice {
+            path: raid.arrayname.as_device(),
+            now: running.map_or_else(|| raid.arrayname.as_device(), |running| running.device.clone()),
+            fate: DeviceFate::Kept,
+            absent: None,
+            blank: running.is_some_and(|running| running.blank),
+            size_bytes: running.map(|running| running.size_bytes),
+            most_bytes: 0,
+            sector_bytes: below.sector_bytes(),
+            stripe_bytes: 0,
+            content,
+        };
+        self.devices.insert(raid.arrayname.clone(), device);
+        let is_faulty =
+            |now: &DevicePath| array.members.iter().any(|is| is.device == *now && is.role == MemberRole::Faulty);
+        let members =
+            below.present().filter(|device| !is_faulty(&device.now)).map(|device| device.path.clone()).collect();
+        let (device, uuid) = (raid.arrayname.as_device(), array.uuid);
+        self.decided.arrays.push(ArrayFate::Kept { device, uuid, members });
+    }
+
+    /// Returns the found array if it matches the layout; otherwise adds a problem and returns `None`.
+    fn array_to_keep(
+        &mut self,
+        place: &str,
+        raid: &ArraySpec,
+        below: &UnderlyingDevices,
+    ) -> Option<&'a inventory::MdArray> {
+        let members = below.present_paths();
+        let found = find_arrays_on(self.inventory, &members);
+        let there = match found.as_slice() {
+            [one] if is_same_array(raid, one, &members) && !self.is_ambiguous(below, &found) => return Some(*one),
+            [one] if is_same_broken_array(raid, one, &members) && !self.is_ambiguous(below, &found) => {
+                self.refuse_without(raid, below);
+                format!("has lost too many members: found {}", describe_array(one))
+            }
+            [] if members.is_empty() => {
+                self.refuse_without(raid, below);
+                return None;
+            }
+            [] => "none of them is a member of an array".to_owned(),
+            several => {
+                let all = several.iter().map(|array| describe_array(array)).collect::<Vec<_>>().join(" and ");
+                let ambiguous =
+                    if self.is_ambiguous(below, &found) { "one member has several signatures:" } else { "there is" };
+                format!("{ambiguous} {all}")
+            }
+        };
+        let wish = describe_wish(raid, &members);
+        self.refuse(place, format!("{} must be kept as {wish}, but {there}", raid.arrayname));
+        None
+    }
+
+    /// Returns whether two arrays or groups claim one member. A physical volume inside an array whose metadata is at the end is also
+    /// visible on the members; it is not a second claim, nor is any other signature.
+    fn is_ambiguous(&self, below: &UnderlyingDevices, found: &[&inventory::MdArray]) -> bool {
+        let contents: Vec<&DeviceSignature> = match found {
+            [one] if AT_THE_END.contains(&one.metadata.as_str()) => {
+                let running = one.running.as_ref().and_then(|name| self.stack.find_stacked(name));
+                running.into_iter().flat_map(|running| &running.signatures).collect()
+            }
+            _ => Vec::new(),
+        };
+        let claims = |found: &&DeviceSignature| match found.kind.as_str() {
+            "linux_raid_member" => true,
+            "LVM2_member" => !contents.contains(found),
+            _ => false,
+        };
+        let count =
+            |device: &PlannedDevice| device.content.as_ref().map_or(0, |found| found.iter().filter(claims).count());
+        below.devices.iter().any(|device| count(device) > 1)
+    }
+
+    fn warn_degraded(&mut self, raid: &ArraySpec, array: &inventory::MdArray) {
+        let spares = array.members.iter().filter(|member| member.role == MemberRole::Spare).count();
+        let how = match missing_slots(array).as_slice() {
+            [] if spares == raid.spares as usize => return,
+            [] => "with a different number of spares than in the layout",
+            _ => "DEGRADED",
+        };
+        self.warn(format!("{} is kept {how}: found {}", raid.arrayname, describe_array(array)));
+    }
+
+    /// Refuses an array name that another array uses which is not released: mdadm cannot assign its number again.
+    fn refuse_taken_name(&mut self, place: &str, raid: &ArraySpec, ours: Option<&KernelName>) {
+        let name = raid.arrayname.as_device().kernel_name();
+        let running = self.stack.find_stacked(&name).filter(|_| ours != Some(&name) && !self.released.contains(&name));
+        if let Some(running) = running {
+            // An overlay of the agent has only a kernel name; the device below it is printed instead.
+            let member = |name: &KernelName| match self.stack.find_stacked(name).filter(|below| below.is_overlay()) {
+                Some(overlay) => overlay.below.join(", "),
+                None => name.to_string(),
+            };
+            let members: Vec<String> = running.below.iter().map(member).collect();
+            let message = format!(
+                "array:{} is the name of another array, which is active on {} and is not released; choose another name",
+                raid.arrayname,
+                members.join(", ")
+            );
+            self.refuse(format!("{place}.arrayname"), message);
+        }
+    }
+}
+
+/// Maximum size of a member with a 0.90 superblock, in bytes; mdadm refuses larger members.
+const MAX_MEMBER_BYTES_0_90: u64 = 4 << 40;
+
+/// Returns why a member is too large for the metadata version. An array whose options set its size is tried in memory instead.
+fn too_large_for_metadata(raid: &ArraySpec, metadata: &str, below: &UnderlyingDevices) -> Option<String> {
+    if metadata != "0.90" || changes_size(raid) {
+        return None;
+    }
+    let is_large = |device: &&PlannedDevice| device.size_bytes.is_some_and(|bytes| bytes > MAX_MEMBER_BYTES_0_90);
+    let large = below.present().find(is_large)?;
+    Some(format!(
+        "{} cannot be created on {}: the device has {}, and metadata 0.90 supports members up to {MAX_MEMBER_BYTES_0_90} bytes; use metadata 1.0 or 1.2",
+        raid.arrayname,
+        large.path,
+        common::format::format_bytes(large.size_bytes.unwrap_or_default())
+    ))
+}
+
+/// Returns the devices for mdadm, and the number of spares among them. Absent spares are omitted.
+fn slots_for_mdadm(raid: &ArraySpec, below: &UnderlyingDevices) -> (Vec<ArraySlot>, u32) {
+    let active = raid.devices.len().saturating_sub(raid.spares as usize);
+    let device = |(place, device): (usize, &PlannedDevice)| match device.absent {
+        None => Some(ArraySlot::Device(device.path.clone())),
+        Some(_) if place < active => Some(ArraySlot::Missing),
+        Some(_) => None,
+    };
+    let devices: Vec<ArraySlot> = below.devices.iter().enumerate().filter_map(device).collect();
+    let spares = devices.len().saturating_sub(active);
+    (devices, spares as u32)
+}
+
+/// Returns whether this is the array of the layout, with all of its data available.
+fn is_same_array(raid: &ArraySpec, array: &inventory::MdArray, members: &[DevicePath]) -> bool {
+    is_listed_array(raid, array, members)
+        && has_all_data(raid.level, array.raid_devices as usize, &missing_slots(array))
+}
+
+fn is_same_broken_array(raid: &ArraySpec, array: &inventory::MdArray, members: &[DevicePath]) -> bool {
+    is_listed_array(raid, array, members)
+        && !has_all_data(raid.level, array.raid_devices as usize, &missing_slots(array))
+}
+
+/// Returns whether this is the array of the layout, with the members that are present in the machine. Roles of spares are not compared,
+/// because they change when a disk fails. Members that claim the same slot were written at different times.
+fn is_listed_array(raid: &ArraySpec, array: &inventory::MdArray, members: &[DevicePath]) -> bool {
+    let mut found: Vec<&DevicePath> = array.members.iter().map(|member| &member.device).collect();
+    small_sort::sort(&mut found);
+    let mut places = active_slots(array);
+    small_sort::sort(&mut places);
+    array.level == raid.level.to_string()
+        && array.raid_devices as usize == raid.devices.len().saturating_sub(raid.spares as usize)
+        && found.into_iter().eq(members.iter())
+        && places.windows(2).all(|pair| pair[0] != pair[1])
+}
+
+fn active_slots(array: &inventory::MdArray) -> Vec<usize> {
+    let place = |member: &ArrayMember| match member.role {
+        MemberRole::Active(place) => Some(place as usize),
+        MemberRole::Spare | MemberRole::Faulty => None,
+    };
+    array.members.iter().filter_map(place).collect()
+}
+
+/// Returns the slots of active devices that have no member.
+fn missing_slots(array: &inventory::MdArray) -> Vec<usize> {
+    let there = active_slots(array);
+    (0..array.raid_devices as usize).filter(|place| !there.contains(place)).collect()
+}
+
+fn describe_wish(raid: &ArraySpec, members: &[DevicePath]) -> String {
+    let spares = if raid.spares == 0 { String::new() } else { format!(", {} of them spare", raid.spares) };
+    format!("{} of {}{spares}", raid.level, members.join(", "))
+}
+
+/// Describes an array: `raid1 "root" of /dev/sda2, /dev/sdb2 (spare)`.
+pub fn describe_array(array: &inventory::MdArray) -> String {
+    let member = |member: &ArrayMember| match member.role {
+        MemberRole::Active(_) => member.device.to_string(),
+        MemberRole::Spare => format!("{} (spare)", member.device),
+        MemberRole::Faulty => format!("{} (faulty)", member.device),
+    };
+    let members: Vec<String> = array.members.iter().map(member).collect();
+    let name = if array.name.is_empty() { String::new() } else { format!(" \"{}\"", array.name) };
+    let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
+    let missing = (array.raid_devices as usize).saturating_sub(active);
+    let missing =
+        if missing == 0 { String::new() } else { format!(" with {missing} of {} missing", array.raid_devices) };
+    format!("{}{name} of {}{missing}", array.level, members.join(", "))
+}

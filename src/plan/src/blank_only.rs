@@ -1,0 +1,33 @@
+//! Protection for a machine that is not proven to be the one in its file: its disks are erased only if they are blank.
+
+use super::{DiskPlan, DiskVerdict, MarkerWaiver, PlanRequest};
+use common::diagnostic::Diagnostic;
+use model::inventory::{Inventory, InventoryDisk};
+
+/// Returns a problem for each disk that would be wiped and is not blank.
+///
+/// A marker of this machine proves that the disks belong to it. A started attempt has passed this check before, and continues on the same
+/// disks ([`super::identity`]).
+pub fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks: &[DiskPlan]) -> Vec<Diagnostic> {
+    let Some(why) = &request.assigned.allocation.blank_only else { return Vec::new() };
+    let claim = request.claim.as_ref();
+    let has_begun = claim.is_some_and(|claim| claim.waiver == Some(MarkerWaiver::Begun) || !claim.begun_on.is_empty());
+    let mut markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    let is_marked = claim.is_some_and(|claim| markers.any(|marker| claim.is_of_this_machine(marker)));
+    if has_begun || is_marked {
+        return Vec::new();
+    }
+    let wiped = disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
+    let written = wiped.filter(|disk| !inventory.disks.iter().any(|found| found.name == disk.name && is_blank(found)));
+    written
+        .map(|disk| {
+            let text = format!("{} is not blank ({}) and will not be erased: {why}", disk.device, disk.now);
+            Diagnostic::new("blank_only", text)
+        })
+        .collect()
+}
+
+fn is_blank(disk: &InventoryDisk) -> bool {
+    let is_clean = disk.signatures.is_empty() && disk.uses.is_empty() && disk.table.is_none();
+    disk.blank && is_clean && disk.unreadable.is_none()
+}

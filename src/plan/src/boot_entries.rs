@@ -1,0 +1,67 @@
+//! Boot entries for the firmware.
+
+use super::{BootEntries, FinishInputs, Operation, SessionOp};
+use model::allocation::FinisherChoice;
+use model::inventory::FirmwareType;
+
+/// Returns the boot entries if the agent installs the boot loader, or may have to; an installer of the image writes its own entries.
+pub fn write_entries(finishing: &FinishInputs) -> Option<Operation> {
+    let made_here = matches!(finishing.way, FinisherChoice::Auto | FinisherChoice::Builtin);
+    if made_here { build_operation(finishing, finishing.way == FinisherChoice::Auto) } else { None }
+}
+
+/// Returns the boot entries for a received system, which the firmware of this machine does not have yet, whatever finished it.
+pub fn write_entries_of_migrated(finishing: &FinishInputs) -> Option<Operation> {
+    build_operation(finishing, false)
+}
+
+fn build_operation(finishing: &FinishInputs, unless_installer: bool) -> Option<Operation> {
+    if finishing.firmware != FirmwareType::Uefi || finishing.esps.is_empty() {
+        return None;
+    }
+    let allocation = &finishing.files.assigned.allocation;
+    // An offline plan may have no hostname.
+    let name = if allocation.hostname.is_empty() { &finishing.files.machine } else { &allocation.hostname };
+    Some(Operation::Run(SessionOp::WriteBootEntries(BootEntries {
+        label: format!("drophammer: {name}"),
+        esps: finishing.esps.clone(),
+        order: allocation.boot_order,
+        unless_installer,
+    })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Esp, MachineFiles, PlanAssignment};
+    use model::allocation::{Allocation, BootOrder};
+
+    #[test]
+    fn the_firmware_is_told_where_it_boots_what_the_agent_makes() {
+        let esp = Esp { device: "/dev/sda1".into(), ..Esp::default() };
+        let of = |firmware, way, esps: &[Esp]| {
+            let allocation =
+                Allocation { hostname: "web-1".into(), boot_order: BootOrder::Disk, ..Allocation::default() };
+            let assigned = PlanAssignment { allocation, ..PlanAssignment::default() };
+            let files = Box::new(MachineFiles { assigned, ..MachineFiles::default() });
+            write_entries(&FinishInputs { way, firmware, esps: esps.to_vec(), files, ..FinishInputs::default() })
+        };
+        let one = [esp.clone()];
+        for way in [FinisherChoice::Auto, FinisherChoice::Builtin] {
+            let Some(Operation::Run(SessionOp::WriteBootEntries(entries))) = of(FirmwareType::Uefi, way, &one) else {
+                panic!("no entries")
+            };
+            assert_eq!(entries.label, "drophammer: web-1");
+            assert_eq!((entries.esps.as_slice(), entries.order), (&one[..], BootOrder::Disk));
+            assert_eq!(entries.unless_installer, way == FinisherChoice::Auto);
+        }
+        for (firmware, way, esps) in [
+            (FirmwareType::Bios, FinisherChoice::Builtin, &one[..]),
+            (FirmwareType::Uefi, FinisherChoice::Image, &one),
+            (FirmwareType::Uefi, FinisherChoice::None, &one),
+            (FirmwareType::Uefi, FinisherChoice::Builtin, &[]),
+        ] {
+            assert_eq!(of(firmware, way, esps), None, "{firmware:?} {way:?}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Plan that adds a boot entry for an unmodified raw image. It is made after the image was written, because only then is the partition with
+//! the boot loader known. All disks are locked, and none is written.
+
+use super::{
+    BootEntries, BootOrder, DiskIdentity, DiskPlan, DiskVerdict, Esp, InstallMode, MountFilesystem, Operation, Plan,
+    PlanRefusal, PlanStage, PlanSubject, SessionOp, StageName, opaque, read_only::ReadOnlyPlan,
+};
+use common::diagnostic::Diagnostic;
+use model::inventory::{DiskPartition, Inventory, InventoryDisk};
+use model::layout::{FilesystemFormat, PartitionType};
+use uuid::Uuid;
+
+/// Name of the plan, in place of a layout.
+const NAME: &str = "boot entry for the unmodified image";
+
+/// Makes a plan with a boot entry for the first EFI system partition of this disk. Returns `None` if the disk has no GPT: an entry cannot
+/// refer to its partitions, and the firmware searches them itself.
+///
+/// # Errors The disk has no EFI system partition, so this firmware cannot boot it.
+pub fn plan_boot_entry(
+    inventory: &Inventory,
+    disk: &InventoryDisk,
+    subject: PlanSubject,
+) -> Result<Option<Plan>, Box<PlanRefusal>> {
+    let Some(table) = disk.table.as_ref().filter(|table| table.kind == "gpt") else { return Ok(None) };
+    let disks: Vec<DiskPlan> =
+        inventory.disks.iter().map(|one| DiskPlan::from_disk(one, disk_verdict(one, disk))).collect();
+    let layout = NAME.to_owned();
+    let Some(esp) = table.partitions.iter().find_map(|partition| find_esp(disk, partition)) else {
+        let why = format!(
+            "this machine boots by UEFI, and the image has no EFI system partition: none of the partitions of {} has that type and a vfat filesystem",
+            disk.device
+        );
+        let problems = vec![Diagnostic::new("image", why)];
+        let opaque = opaque::listed_objects(inventory);
+        return Err(Box::new(PlanRefusal { mode: InstallMode::Install, subject, layout, disks, opaque, problems }));
+    };
+    let lock = |disk: &InventoryDisk| SessionOp::LockDisk { device: disk.device.clone(), untouched: Vec::new() };
+    let locked = inventory.disks.iter().filter(|disk| !disk.read_only);
+    let (device, path) = (esp.device.clone(), "/".to_owned());
+    let mount =
+        MountFilesystem { device, path, format: FilesystemFormat::Vfat, options: Vec::new(), others: Vec::new() };
+    // A node may have no name.
+    let name = if subject.name.is_empty() { &subject.machine } else { &subject.name };
+    let entries = BootEntries {
+        label: format!("drophammer: {name}"),
+        esps: vec![esp],
+        order: BootOrder::Disk,
+        unless_installer: false,
+    };
+    let stages = [
+        (StageName::StorageIdentify, vec![SessionOp::IdentifyDisk(DiskIdentity::from_disk(disk))]),
+        (StageName::StorageLock, locked.map(lock).collect()),
+        (StageName::StorageMount, vec![SessionOp::MountReadOnly(mount)]),
+        (StageName::BootEntries, vec![SessionOp::FindLoader, SessionOp::WriteBootEntries(entries)]),
+        (
+            StageName::StorageUnmount,
+            vec![SessionOp::Unmount, SessionOp::FlushDisks { disks: vec![disk.device.clone()] }],
+        ),
+    ];
+    let stage = |(name, operations): (StageName, Vec<SessionOp>)| PlanStage {
+        name,
+        operations: operations.into_iter().map(Operation::Run).collect(),
+    };
+    let stages: Vec<PlanStage> = stages.into_iter().map(stage).filter(|stage| !stage.operations.is_empty()).collect();
+    let root_uuid = String::new();
+    let harmless =
+        ReadOnlyPlan { mode: InstallMode::Install, subject, layout, disks, stages, root_uuid, already: None };
+    Ok(Some(harmless.build_plan(inventory)))
+}
+
+fn disk_verdict(one: &InventoryDisk, written: &InventoryDisk) -> DiskVerdict {
+    if one.name == written.name { DiskVerdict::Keep } else { DiskVerdict::NotOurs }
+}
+
+/// Returns the EFI system partition, if the partition is one.
+fn find_esp(disk: &InventoryDisk, partition: &DiskPartition) -> Option<Esp> {
+    let is_esp = Uuid::parse_str(&partition.kind).ok() == Some(PartitionType::Boot.guid());
+    let [signature] = partition.signatures.as_slice() else { return None };
+    let sector_bytes = u64::from(disk.sector_bytes.max(1));
+    (is_esp && signature.kind == FilesystemFormat::Vfat.name()).then_some(Esp {
+        device: partition.device.clone(),
+        disk: disk.device.clone(),
+        number: partition.number,
+        guid: partition.guid?,
+        first_lba: partition.start_bytes / sector_bytes,
+        sectors: partition.size_bytes / sector_bytes,
+        sector_bytes: disk.sector_bytes,
+        path: None,
+        array: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Inventory {
+        serde_json::from_str(include_str!("../../../testdata/inventories/installed-default.json")).unwrap()
+    }
+
+    #[test]
+    fn the_partition_that_is_there_is_named_and_every_disk_is_locked() {
+        let inventory = machine();
+        let subject = PlanSubject { machine: "n-1".into(), ..PlanSubject::default() };
+        let plan = plan_boot_entry(&inventory, &inventory.disks[0], subject).unwrap().unwrap();
+        let names: Vec<StageName> = plan.stages.iter().map(|stage| stage.name).collect();
+        let last = [StageName::StorageMount, StageName::BootEntries, StageName::StorageUnmount];
+        assert!(names.ends_with(&last), "{names:?}");
+        assert!(plan.stages.iter().all(|stage| !stage.name.is_destructive()));
+        assert!(plan.extents.iter().all(|extents| extents.disks.is_empty()));
+        let operations = || plan.stages.iter().flat_map(|stage| &stage.operations);
+        let locked = operations().filter(|operation| matches!(operation, Operation::Run(SessionOp::LockDisk { .. })));
+        assert_eq!(locked.count(), inventory.disks.len());
+        let partition = &inventory.disks[0].table.as_ref().unwrap().partitions[0];
+        let entries = operations().find_map(|operation| match operation {
+            Operation::Run(SessionOp::WriteBootEntries(entries)) => Some(entries),
+            _ => None,
+        });
+        let entries = entries.unwrap();
+        let [esp] = &entries.esps[..] else { panic!("{entries:?}") };
+        assert_eq!((&esp.device, Some(esp.guid), esp.number), (&partition.device, partition.guid, 1));
+        assert_eq!((esp.first_lba * 512, esp.sectors * 512), (partition.start_bytes, partition.size_bytes));
+        assert_eq!((entries.label.as_str(), entries.order), ("drophammer: n-1", BootOrder::Disk));
+        assert!(plan.to_string().contains("EFI entries \"drophammer: n-1\" for sda1"), "{plan}");
+    }
+
+    #[test]
+    fn an_image_that_this_firmware_cannot_start_is_refused() {
+        let mut inventory = machine();
+        let refused = |inventory: &Inventory| {
+            plan_boot_entry(inventory, &inventory.disks[0], PlanSubject::default()).unwrap_err().to_string()
+        };
+        let part = |inventory: &mut Inventory, change: fn(&mut DiskPartition)| {
+            change(&mut inventory.disks[0].table.as_mut().unwrap().partitions[0]);
+        };
+        part(&mut inventory, |part| part.signatures[0].kind = "ext4".into());
+        assert!(refused(&inventory).contains("the image has no EFI system partition"));
+        inventory = machine();
+        part(&mut inventory, |part| part.kind = PartitionType::Linux.guid().to_string());
+        assert!(refused(&inventory).contains("none of the partitions of /dev/sda"));
+        for change in [
+            |disk: &mut InventoryDisk| disk.table = None,
+            |disk: &mut InventoryDisk| {
+                disk.table.as_mut().unwrap().kind = "dos".into();
+            },
+        ] {
+            inventory = machine();
+            change(&mut inventory.disks[0]);
+            assert_eq!(plan_boot_entry(&inventory, &inventory.disks[0], PlanSubject::default()).unwrap(), None);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The plan for a machine that is already installed. It destroys nothing and boots the installed system.
+
+use super::display::{self, RunningTrees};
+use super::install_marker::table_guid;
+use super::read_only::ReadOnlyPlan;
+use super::restore::no_replay_option;
+use super::stages::drop_empty_stages;
+use super::{
+    DiskPlan, DiskVerdict, InstallClaim, InstallMode, MountFilesystem, Operation, Plan, PlanRefusal, PlanRequest,
+    SessionOp, StageName, opaque, operation_args,
+};
+use common::diagnostic::Diagnostic;
+use common::small_sort::GatherExt;
+use model::device::{DevicePath, KernelName};
+use model::install_marker::attempt::disks_with_new_tables;
+use model::install_marker::{InstallMarker, RecordedDisk, lineage};
+use model::inventory::{self, ComparableDiskIndex, DeviceSignature, Inventory};
+use model::layout::{self, FilesystemFormat, Layout};
+use model::migration::MigrationOffer;
+use model::storage_graph::{DeviceStack, LayoutMatch, lookup};
+use std::collections::BTreeSet;
+
+/// Finds the marker of an installation that must not be repeated.
+///
+/// | mode | marker of this machine and allocation | reason |
+/// |---|---|---|
+/// | install | any, and the control plane declares that the allocation is installed | an accidental boot over PXE |
+/// | install | of the started attempt | a power cut between marker and report |
+/// | install, migration | of the started attempt, written by this machine, received from the current boot of the source machine, if it is running | a power cut between marker and report |
+/// | install | any other: ignored here, and refused (`identity`) | a previous owner of the disk may have written it |
+/// | reinstall | of this order, and of the started attempt | a power cut between marker and report |
+/// | reinstall | any other: ignored here; the order is carried out | the previous installation, or a forgery by its root user |
+///
+/// A marker is of the started attempt if the control plane declares that attempt, its secret, image and new partition tables agree with the
+/// marker, and these tables are on the disks.
+pub fn find_installation<'a>(
+    layout: &Layout,
+    inventory: &'a Inventory,
+    request: &PlanRequest,
+) -> Option<ExistingInstallation<'a>> {
+    let claim = request.claim.as_ref().filter(|claim| !claim.allocation.is_empty())?;
+    let is_believed = |marker: &InstallMarker| match (request.mode, request.receiving()) {
+        (InstallMode::Install, Some(moving)) => is_received(inventory, claim, moving, marker),
+        (InstallMode::Install, None) => claim.is_installed() || is_from_started_attempt(inventory, claim, marker),
+        (InstallMode::Reinstall, _) => is_carried_out(inventory, claim, marker),
+    };
+    find_latest(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
+}
+
+/// Returns a matching marker: the one on the root filesystem of the layout, else the newest, else the first that was found. The choice only
+/// matters for booting and reading.
+pub fn find_latest<'a>(
+    layout: &Layout,
+    inventory: &'a Inventory,
+    is_it: impl Fn(&InstallMarker) -> bool,
+) -> Option<ExistingInstallation<'a>> {
+    let is_it = |marker: &&InstallMarker| is_it(marker);
+    let found = inventory.filesystems.iter().filter_map(|filesystem| {
+        let marker = filesystem.marker.as_ref().filter(is_it)?;
+        Some(ExistingInstallation { device: &filesystem.device, marker })
+    });
+    let comparable = ComparableDiskIndex::new(&inventory.disks);
+    let is_root = |marked: &ExistingInstallation| {
+        let root = layout.filesystems.iter().find(|is| is.path.as_deref() == Some("/"));
+        let now = root
+            .and_then(|root| match_by_marker(layout, inventory, &comparable, marked.marker).present_path(&root.device));
+        now.as_ref() == Some(marked.device)
+    };
+    let mut found: Vec<ExistingInstallation> = found.collect();
+    let roots: Vec<bool> = found.iter().map(is_root).collect();
+    if roots.contains(&true) {
+        let mut roots = roots.into_iter();
+        found.retain(|_| roots.next() == Some(true));
+    }
+    let markers: Vec<&InstallMarker> = found.iter().map(|marked| marked.marker).collect();
+    let newest = lineage::find_newest(&markers).unwrap_or_default();
+    found.into_iter().nth(newest)
+}
+
+/// An installation that is already on the disks, found by its marker.
+pub struct ExistingInstallation<'a> {
+    /// Current path of the filesystem with the marker.
+    pub device: &'a DevicePath,
+    pub marker: &'a InstallMarker,
+}
+
+/// Returns whether the started attempt wrote the marker, and the disks still have its partition tables. Without a declared attempt a marker
+/// proves nothing.
+fn is_from_started_attempt(inventory: &Inventory, claim: &InstallClaim, marker: &InstallMarker) -> bool {
+    let Some(attempt) = &claim.attempt else { return false };
+    let is_on_a_disk = |new: &RecordedDisk| inventory.disks.iter().any(|disk| table_guid(disk) == new.guid);
+    marker.check_attempt(attempt, &claim.begun_on).is_ok() && disks_with_new_tables(&claim.begun_on).all(is_on_a_disk)
+}
+
+/// Returns whether the order was carried out, and this marker was written by the attempt that did so.
+pub fn is_carried_out(inventory: &Inventory, claim: &InstallClaim, marker: &InstallMarker) -> bool {
+    let is_of_order = claim.order.is_some() && claim.order == marker.order;
+    is_of_order && claim.is_ours(marker) && is_from_started_attempt(inventory, claim, marker)
+}
+
+/// Returns whether this machine wrote the marker after it had received everything. A received root filesystem contains the marker of the
+/// source machine, which is ignored. If that machine has booted since, its own system may have written data that is missing here.
+fn is_received(inventory: &Inventory, claim: &InstallClaim, moving: &MigrationOffer, marker: &InstallMarker) -> bool {
+    let is_present = moving.peer.as_ref().is_none_or(|peer| marker.received_from == Some(peer.digest()));
+    claim.machine == marker.machine && is_from_started_attempt(inventory, claim, marker) && is_present
+}
+
+/// Returns a plan that mounts root and /boot without writing, and boots.
+///
+/// # Errors Root or /boot cannot be mounted without writing.
+pub fn plan_boot(
+    layout: &Layout,
+    inventory: &Inventory,
+    request: PlanRequest,
+    marked: &ExistingInstallation,
+) -> Result<Plan, Box<PlanRefusal>> {
+    let disks = disk_plans(layout, inventory, marked.marker);
+    match read_only_mounts(layout, inventory, marked) {
+        Ok((mounts, root_uuid)) => {
+            let stages = [
+                (StageName::ReportBegin, announce_received(&request).into_iter().map(Operation::Run).collect()),
+                (
+                    StageName::StorageMount,
+                    mounts.into_iter().map(SessionOp::MountReadOnly).map(Operation::Run).collect(),
+                ),
+                (StageName::BootLoad, vec![Operation::Run(SessionOp::LoadKernel)]),
+                (StageName::StorageUnmount, vec![Operation::Run(SessionOp::Unmount)]),
+                (
+                    StageName::ReportFinal,
+                    vec![Operation::Run(operation_args::final_report(&request, Some(marked.marker), Vec::new()))],
+                ),
+                (StageName::BootKexec, vec![Operation::Run(SessionOp::Kexec)]),
+            ];
+            let stages: Vec<(StageName, Vec<Operation>)> = stages.into();
+            let harmless = ReadOnlyPlan {
+                mode: request.mode,
+                subject: request.subject,
+                layout: marked.marker.layout.clone(),
+                disks,
+                stages: drop_empty_stages(stages),
+                root_uuid,
+                already: Some(marked.marker.clone()),
+            };
+            Ok(harmless.build_plan(inventory))
+        }
+        Err(why) => Err(Box::new(PlanRefusal {
+            problems: vec![Diagnostic::new("filesystems", explain_unbootable(&request, &why))],
+            mode: request.mode,
+            subject: request.subject,
+            layout: layout.id.clone(),
+            disks,
+            opaque: opaque::listed_objects(inventory),
+        })),
+    }
+}
+
+/// Announces a received installation again, with the tables and the digest of the attempt that received it. The control plane accepts
+/// success only from a boot that has announced it, because the source machine may run its system again by now.
+fn announce_received(request: &PlanRequest) -> Option<SessionOp> {
+    let (begun_on, attempt) = request.claim.as_ref().map(|claim| (claim.begun_on.clone(), claim.attempt.clone()))?;
+    let secret_digest = attempt.map(|attempt| attempt.secret_digest);
+    request.receiving().map(|_| operation_args::announce_start(request, begun_on, secret_digest))
+}
+
+/// Returns the mounts and the UUID of the root filesystem. Root is the filesystem with the marker; a separate /boot is located by the
+/// layout.
+fn read_only_mounts(
+    layout: &Layout,
+    inventory: &Inventory,
+    marked: &ExistingInstallation,
+) -> Result<(Vec<MountFilesystem>, String), String> {
+    let (root, root_uuid) = mount_without_replay(inventory, marked.device, "/")?;
+    let mut mounts = vec![root];
+    if let Some(boot) = layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/boot")) {
+        let Some(device) =
+            match_by_marker(layout, inventory, &ComparableDiskIndex::new(&inventory.disks), marked.marker)
+                .present_path(&boot.device)
+        else {
+            return Err(format!("/boot is on {}, which is absent or inactive", boot.device));
+        };
+        mounts.push(mount_without_replay(inventory, &device, "/boot")?.0);
+    }
+    Ok((mounts, root_uuid))
+}
+
+/// Explains why the installed system cannot be booted. If the control plane knows of the installation, erasing the disk does not help: only
+/// an order reinstalls it.
+fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
+    let is_known = request.claim.as_ref().is_some_and(InstallClaim::is_installed);
+    let anew = match request.mode {
+        InstallMode::Install if is_known => "order a reinstall",
+        InstallMode::Install | InstallMode::Reinstall => "erase the disk that contains /",
+    };
+    format!(
+        "this allocation is already installed, so it is not installed again, but its system cannot be booted from the ramdisk: \
+         {why}. Boot it from its disk. To install it again, {anew}"
+    )
+}
+
+/// Returns a mount that neither writes nor replays a journal, and the UUID of the filesystem.
+///
+/// # Errors Returns the reason why the device cannot be mounted in this way.
+fn mount_without_replay(
+    inventory: &Inventory,
+    device: &DevicePath,
+    path: &str,
+) -> Result<(MountFilesystem, String), String> {
+    let filesystem = match signatures_on(inventory, device) {
+        [one] => one,
+        [] => return Err(format!("{path} is on {device}, which lacks a filesystem signature")),
+        _ => return Err(format!("{path} is on {device}, which has several signatures")),
+    };
+    let format = FilesystemFormat::ALL.into_iter().find(|format| format.name() == filesystem.kind);
+    let Some((format, option)) = format.and_then(|format| Some((format, no_replay_option(format)?))) else {
+        let held = display::describe_signature(filesystem);
+        return Err(format!("{path} is on {device}, which contains {held} and cannot be mounted without writing"));
+    };
+    let options = ["ro", option].into_iter().filter(|option| !option.is_empty()).map(str::to_owned).collect();
+    let mount = MountFilesystem { device: device.clone(), path: path.to_owned(), format, options, others: Vec::new() };
+    Ok((mount, filesystem.uuid.clone()))
+}
+
+fn signatures_on<'a>(inventory: &'a Inventory, device: &DevicePath) -> &'a [DeviceSignature] {
+    let stack = DeviceStack::new(inventory);
+    stack.find_unit(&stack.kernel_name(device)).signatures()
+}
+
+/// Matches disks by the serial numbers and WWNs in the marker, whatever their present kernel names are.
+pub fn match_by_marker<'a>(
+    layout: &'a Layout,
+    inventory: &'a Inventory,
+    comparable: &ComparableDiskIndex<'a>,
+    marker: &InstallMarker,
+) -> LayoutMatch<'a> {
+    LayoutMatch::with_disks(layout, inventory, |listed| find_recorded_disk(listed, inventory, comparable, marker))
+}
+
+fn find_recorded_disk<'a>(
+    listed: &layout::DiskSpec,
+    inventory: &'a Inventory,
+    comparable: &ComparableDiskIndex<'a>,
+    marker: &InstallMarker,
+) -> Option<&'a inventory::InventoryDisk> {
+    let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
+    let names = recorded.map(|disk| (disk.comparable_serial(), disk.comparable_wwn()));
+    let Some((serial, wwn)) = names.filter(|(serial, wwn)| serial.is_some() || wwn.is_some()) else {
+        return lookup::find_disk(listed, inventory).ok();
+    };
+    comparable.find_disk(serial.as_ref(), wwn.as_ref())
+}
+
+/// Returns the disks of the plan, none of which is wiped or recreated.
+fn disk_plans(layout: &Layout, inventory: &Inventory, marker: &InstallMarker) -> Vec<DiskPlan> {
+    let stack = DeviceStack::new(inventory);
+    let comparable = ComparableDiskIndex::new(&inventory.disks);
+    let listed = layout.disks.iter().filter_map(|listed| find_recorded_disk(listed, inventory, &comparable, marker));
+    let listed: BTreeSet<&KernelName> = listed.map(|disk| &disk.name).gather();
+    let running = RunningTrees::new(inventory, &stack).draw_trees();
+    let plans = inventory.disks.iter().zip(running).map(|(disk, running)| {
+        let verdict = if listed.contains(&disk.name) { DiskVerdict::Keep } else { DiskVerdict::NotOurs };
+        DiskPlan { running, ..DiskPlan::from_disk(disk, verdict) }
+    });
+    plans.collect()
+}

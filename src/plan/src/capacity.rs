@@ -1,0 +1,349 @@
+//! Capacity of stacked devices before they exist. If a tool chooses the size, it is a lower bound.
+
+use super::sectors::MIB;
+use common::small_sort;
+use model::layout::{
+    ArraySpec, FilesystemFormat, FilesystemSpec, LvmType, MIN_BTRFS_MIB, MIN_XFS_MIB, RaidLevel, RequestedSize,
+};
+
+/// Default extent size of LVM, in bytes.
+pub const EXTENT_BYTES: u64 = 4 * MIB;
+/// Size of LVM's metadata at the start of a physical volume (lvm.conf(5), `default_data_alignment`).
+const LVM_METADATA_BYTES: u64 = MIB;
+/// Default chunk size of mdadm, in bytes.
+const CHUNK_BYTES: u64 = 512 << 10;
+/// Minimum number of clusters of a FAT32. According to the FAT specification, fewer make it a FAT16, whatever its header contains.
+const FAT32_CLUSTERS: u64 = 65525;
+/// Minimum size of a FAT32 with clusters of 4096 bytes, both tables included, in MiB. Smaller ones did not boot in OVMF.
+const FAT32_4K_MIB: u64 = 260;
+
+/// Returns the size of an array with these members, spares included; `None` if its create options affect the size.
+pub fn array_bytes(raid: &ArraySpec, metadata: &str, sizes: &[Option<u64>]) -> Option<u64> {
+    let least = sizes.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().min()?;
+    if changes_size(raid) {
+        return None;
+    }
+    // Whole MiB are whole chunks.
+    let member = member_bytes(least, metadata) / MIB * MIB;
+    Some(match raid.level {
+        RaidLevel::Raid10 => member.saturating_mul(active_members(raid)) / 2,
+        _ => member.saturating_mul(data_members(raid)),
+    })
+}
+
+/// Returns an upper bound for the size of an array with these members, whatever its create options are.
+pub fn max_array_bytes(raid: &ArraySpec, most_of_members: impl Iterator<Item = u64>) -> u64 {
+    let members: Vec<u64> = most_of_members.collect();
+    let least = members.iter().copied().min().unwrap_or_default();
+    match raid.level {
+        // RAID 0 uses all of unequal members.
+        RaidLevel::Raid0 => members.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+        // The number of copies depends on the layout of the array.
+        RaidLevel::Raid10 => least.saturating_mul(active_members(raid)),
+        _ => least.saturating_mul(data_members(raid)),
+    }
+}
+
+/// Returns the size that one member contributes. Metadata 1.1 and 1.2 reserve space at the start for a reshape: a 1024th of the member, at
+/// most 128 MiB, in addition to superblock, bitmap and bad block log (mdadm, super1.c: validate_geometry1).
+fn member_bytes(size_bytes: u64, metadata: &str) -> u64 {
+    let reserved = match metadata {
+        "0.90" | "1.0" => MIB,
+        _ => (2 * MIB + size_bytes / 1024).min(130 * MIB),
+    };
+    size_bytes.saturating_sub(reserved)
+}
+
+/// Returns whether a create option changes the size: `--size`, `--data-offset`, `--layout`, `--parity`, `--rounding`,
+/// `--chunk` or a short form.
+pub fn changes_size(raid: &ArraySpec) -> bool {
+    let starts = ["--s", "--da", "--la", "--p", "--ro", "--ch", "-z", "-p", "-c"];
+    raid.options_without_metadata().iter().any(|option| starts.iter().any(|start| option.starts_with(start)))
+}
+
+/// Returns the stripe size to which LVM aligns its data (lvm.conf(5), `data_alignment_detection`); 0 without stripes.
+pub fn stripe_bytes(raid: &ArraySpec) -> u64 {
+    match raid.level {
+        RaidLevel::Raid1 => 0,
+        RaidLevel::Raid10 => CHUNK_BYTES.saturating_mul(active_members(raid)),
+        _ => CHUNK_BYTES.saturating_mul(data_members(raid)),
+    }
+}
+
+fn active_members(raid: &ArraySpec) -> u64 {
+    (raid.devices.len() as u64).saturating_sub(u64::from(raid.spares))
+}
+
+fn data_members(raid: &ArraySpec) -> u64 {
+    match raid.level {
+        RaidLevel::Raid0 | RaidLevel::Raid10 => active_members(raid),
+        RaidLevel::Raid1 => 1,
+        RaidLevel::Raid5 => active_members(raid).saturating_sub(1),
+        RaidLevel::Raid6 => active_members(raid).saturating_sub(2),
+    }
+}
+
+/// Returns the number of extents of a physical volume.
+pub fn physical_volume_extents(size_bytes: u64, stripe_bytes: u64) -> u64 {
+    let start = match stripe_bytes {
+        0 => LVM_METADATA_BYTES,
+        stripe => LVM_METADATA_BYTES.next_multiple_of(stripe),
+    };
+    size_bytes.saturating_sub(start) / EXTENT_BYTES
+}
+
+/// A volume that does not fit into its group.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CapacityShortage {
+    pub required_mib: u64,
+    pub existing_mib: u64,
+}
+
+/// Returns the size of a volume with an explicit size, in a group of `physical` physical volumes of unknown size.
+pub fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usize) -> Option<u64> {
+    let unit = match kind {
+        LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,
+        LvmType::Striped => EXTENT_BYTES.saturating_mul(physical as u64),
+    };
+    size.as_mib().map(|mib| mib.saturating_mul(MIB).div_ceil(unit.max(1)).saturating_mul(unit))
+}
+
+/// Takes the extents of a volume from `free`, the number of free extents of each physical volume. Returns its size in bytes.
+///
+/// # Errors There are not enough free extents, or they are not distributed as the type requires.
+pub fn allocate_extents(kind: LvmType, size: RequestedSize, free: &mut [u64]) -> Result<u64, CapacityShortage> {
+    let wanted = size.as_mib().map(|mib| mib.div_ceil(EXTENT_BYTES / MIB));
+    match kind {
+        LvmType::Linear => {
+            let extents = wanted.unwrap_or_else(|| free.iter().sum());
+            take_linear(extents.max(1), free)?;
+            Ok(extents * EXTENT_BYTES)
+        }
+        LvmType::Striped => {
+            let stripes = free.len() as u64;
+            let room = free.iter().copied().min().unwrap_or_default();
+            let each = wanted.map_or(room.max(1), |wanted| wanted.div_ceil(stripes.max(1)));
+            check_enough(each.saturating_mul(stripes), room.saturating_mul(stripes))?;
+            free.iter_mut().for_each(|free| *free -= each);
+            Ok(each * stripes * EXTENT_BYTES)
+        }
+        LvmType::Raid1 => {
+            let mut order = most_free_first(free);
+            order.truncate(2);
+            let room = if order.len() < 2 { 0 } else { order.iter().map(|&at| free[at]).min().unwrap_or_default() };
+            // One extent of each leg is metadata.
+            let leg = wanted.map_or(room.max(2), |wanted| wanted.saturating_add(1));
+            check_enough(leg.saturating_mul(2), room.saturating_mul(2))?;
+            order.iter().for_each(|&at| free[at] -= leg);
+            Ok((leg - 1) * EXTENT_BYTES)
+        }
+    }
+}
+
+/// Takes extents from the largest free areas first, as LVM does.
+fn take_linear(extents: u64, free: &mut [u64]) -> Result<(), CapacityShortage> {
+    check_enough(extents, free.iter().sum())?;
+    let mut left = extents;
+    for at in most_free_first(free) {
+        let taken = left.min(free[at]);
+        free[at] -= taken;
+        left -= taken;
+    }
+    Ok(())
+}
+
+fn most_free_first(free: &[u64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..free.len()).collect();
+    small_sort::sort_by_key(&mut order, |&at| std::cmp::Reverse(free[at]));
+    order
+}
+
+fn check_enough(required: u64, existing: u64) -> Result<(), CapacityShortage> {
+    let mib = |extents: u64| extents.saturating_mul(EXTENT_BYTES / MIB);
+    if required <= existing {
+        return Ok(());
+    }
+    Err(CapacityShortage { required_mib: mib(required), existing_mib: mib(existing) })
+}
+
+/// Returns the minimum size for the filesystem in MiB, and the reason; `None` if there is no minimum.
+pub fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32) -> Option<(u64, &'static str)> {
+    match filesystem.format {
+        FilesystemFormat::Xfs => Some((MIN_XFS_MIB, "mkfs.xfs refuses smaller devices")),
+        // Other profiles and mixed block groups need less.
+        FilesystemFormat::Btrfs if filesystem.createoptions.is_empty() => {
+            Some((MIN_BTRFS_MIB, "mkfs.btrfs refuses smaller devices"))
+        }
+        FilesystemFormat::Vfat if is_fat32(filesystem) && sector_bytes == 4096 => {
+            Some((FAT32_4K_MIB, "with sectors of 4096 bytes, firmware does not boot from a smaller FAT32"))
+        }
+        FilesystemFormat::Vfat if is_fat32(filesystem) => {
+            // A cluster is at least one sector, and has a four-byte entry in each of the two tables.
+            let bytes = FAT32_CLUSTERS * (u64::from(sector_bytes) + 2 * 4);
+            Some((bytes.div_ceil(MIB), "a FAT32 has at least 65525 clusters"))
+        }
+        _ => None,
+    }
+}
+
+/// Returns whether the create options contain `-F 32` for mkfs.vfat.
+fn is_fat32(filesystem: &FilesystemSpec) -> bool {
+    filesystem.find_option_value('F') == Some("32")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn raid(level: RaidLevel, members: usize, spares: u32, options: &[&str]) -> ArraySpec {
+        ArraySpec {
+            arrayname: "/dev/md0".into(),
+            devices: (0..members).map(|number| format!("/dev/sd{number}").into()).collect(),
+            level,
+            createoptions: options.iter().map(|option| (*option).to_owned()).collect(),
+            spares,
+        }
+    }
+
+    #[test]
+    fn arrays_are_as_large_as_their_smallest_member_allows() {
+        let cases = [
+            (RaidLevel::Raid0, 3, 0, "1.2", Some(3 * 1021)),
+            (RaidLevel::Raid1, 3, 1, "1.2", Some(1021)),
+            (RaidLevel::Raid1, 2, 0, "1.0", Some(1023)),
+            (RaidLevel::Raid1, 2, 0, "0.90", Some(1023)),
+            (RaidLevel::Raid5, 4, 1, "1.2", Some(2 * 1021)),
+            (RaidLevel::Raid6, 5, 1, "1.2", Some(2 * 1021)),
+            (RaidLevel::Raid10, 4, 0, "1.2", Some(2 * 1021)),
+            (RaidLevel::Raid10, 3, 0, "1.2", Some(3 * 1021 / 2)),
+        ];
+        for (level, members, spares, metadata, expected_mib) in cases {
+            let mut sizes = vec![Some(2 * GIB); members];
+            sizes[0] = Some(GIB);
+            let bytes = array_bytes(&raid(level, members, spares, &[]), metadata, &sizes);
+            assert_eq!(bytes.map(|bytes| bytes / MIB), expected_mib, "{level} {members} {spares}");
+        }
+        let large = array_bytes(&raid(RaidLevel::Raid1, 2, 0, &[]), "1.2", &[Some(1000 * GIB); 2]).unwrap();
+        assert_eq!(large, 1000 * GIB - 130 * MIB);
+        assert_eq!(array_bytes(&raid(RaidLevel::Raid1, 2, 0, &[]), "1.2", &[Some(1000), Some(1000)]), Some(0));
+    }
+
+    #[test]
+    fn create_options_that_change_the_size_leave_it_open() {
+        let cases = [
+            (&["--size=5G"][..], false),
+            (&["-z", "5G"], false),
+            (&["--layout=f2"], false),
+            (&["--chunk=64"], false),
+            (&["--data-offset=1M"], false),
+            (&["--assume-clean", "--bitmap=internal"], true),
+            (&["--metadata=1.2"], true),
+        ];
+        for (options, known) in cases {
+            let array = raid(RaidLevel::Raid10, 4, 0, options);
+            assert_eq!(array_bytes(&array, "1.2", &[Some(GIB); 4]).is_some(), known, "{options:?}");
+        }
+        assert_eq!(array_bytes(&raid(RaidLevel::Raid1, 2, 0, &[]), "1.2", &[Some(GIB), None]), None);
+    }
+
+    #[test]
+    fn no_option_makes_an_array_larger_than_this() {
+        for (level, spares, expected) in [
+            (RaidLevel::Raid0, 0, 7),
+            (RaidLevel::Raid1, 0, 1),
+            (RaidLevel::Raid5, 1, 2),
+            (RaidLevel::Raid6, 0, 2),
+            (RaidLevel::Raid10, 0, 4),
+        ] {
+            let array = raid(level, 4, spares, &["--size=max", "--layout=n2"]);
+            let members = [GIB, 2 * GIB, 2 * GIB, 2 * GIB];
+            assert_eq!(max_array_bytes(&array, members.into_iter()) / GIB, expected, "{level}");
+        }
+        let all = raid(RaidLevel::Raid0, 2, 0, &[]);
+        assert_eq!(max_array_bytes(&all, [u64::MAX; 2].into_iter()), u64::MAX);
+    }
+
+    #[test]
+    fn a_volume_has_the_size_that_it_asks_for_in_whole_extents() {
+        for (kind, size_mib, expected_mib) in [
+            (LvmType::Linear, 0, None),
+            (LvmType::Linear, 401, Some(404)),
+            (LvmType::Raid1, 400, Some(400)),
+            (LvmType::Striped, 401, Some(408)),
+        ] {
+            assert_eq!(
+                requested_bytes(kind, RequestedSize::from(size_mib), 3),
+                expected_mib.map(|mib: u64| mib * MIB),
+                "{kind} {size_mib}"
+            );
+        }
+    }
+
+    #[test]
+    fn physical_volumes_lose_their_metadata_and_the_rest_of_an_extent() {
+        let cases = [(GIB, 0, 255), (MIB, 0, 0), (5 * MIB, 0, 1), (5 * MIB - 1, 0, 0), (8 * MIB, 4 * MIB, 1)];
+        for (size, stripe, expected) in cases {
+            assert_eq!(physical_volume_extents(size, stripe), expected, "{size}");
+        }
+    }
+
+    type Case = (LvmType, u64, &'static [u64], Result<u64, CapacityShortage>, &'static [u64]);
+
+    #[test]
+    fn volumes_take_their_extents_where_their_type_needs_them() {
+        let no_room = |required_mib, existing_mib| Err(CapacityShortage { required_mib, existing_mib });
+        let cases: [Case; 14] = [
+            (LvmType::Linear, 9, &[10, 20], Ok(12), &[10, 17]),
+            (LvmType::Linear, 100, &[10, 20], Ok(100), &[5, 0]),
+            (LvmType::Linear, 0, &[10, 20], Ok(120), &[0, 0]),
+            (LvmType::Linear, 121, &[10, 20], no_room(124, 120), &[10, 20]),
+            (LvmType::Linear, 0, &[0, 0], no_room(4, 0), &[0, 0]),
+            (LvmType::Striped, 9, &[10, 20], Ok(16), &[8, 18]),
+            (LvmType::Striped, 0, &[10, 20], Ok(80), &[0, 10]),
+            (LvmType::Striped, 84, &[10, 20], no_room(88, 80), &[10, 20]),
+            (LvmType::Striped, 0, &[0, 20], no_room(8, 0), &[0, 20]),
+            (LvmType::Raid1, 9, &[10, 20, 15], Ok(12), &[10, 16, 11]),
+            (LvmType::Raid1, 0, &[10, 20], Ok(36), &[0, 10]),
+            (LvmType::Raid1, 40, &[10, 20], no_room(88, 80), &[10, 20]),
+            (LvmType::Raid1, 0, &[1, 20], no_room(16, 8), &[1, 20]),
+            (LvmType::Raid1, 4, &[20], no_room(16, 0), &[20]),
+        ];
+        for (kind, size_mib, free, expected, left) in cases {
+            let mut extents = free.to_vec();
+            let found = allocate_extents(kind, RequestedSize::from(size_mib), &mut extents).map(|bytes| bytes / MIB);
+            assert_eq!((found, extents.as_slice()), (expected, left), "{kind} {size_mib} {free:?}");
+        }
+    }
+
+    #[test]
+    fn filesystems_have_a_least_size() {
+        let cases = [
+            (FilesystemFormat::Xfs, &[][..], 512, Some(300)),
+            (FilesystemFormat::Btrfs, &[], 512, Some(109)),
+            (FilesystemFormat::Btrfs, &["--mixed"], 512, None),
+            (FilesystemFormat::Ext4, &[], 512, None),
+            (FilesystemFormat::Vfat, &[], 4096, None),
+            (FilesystemFormat::Vfat, &["-F", "32"], 4096, Some(260)),
+            (FilesystemFormat::Vfat, &["-F32"], 512, Some(33)),
+            (FilesystemFormat::Vfat, &["-F", "16"], 4096, None),
+        ];
+        for (format, options, sector, expected) in cases {
+            let createoptions = options.iter().map(|option| (*option).to_owned()).collect();
+            let device = "/dev/sda1".to_owned();
+            let filesystem = FilesystemSpec {
+                path: None,
+                device: device.into(),
+                format,
+                label: None,
+                mountoptions: Vec::new(),
+                createoptions,
+                reinstall: Default::default(),
+                grow: false,
+                encrypted: None,
+            };
+            assert_eq!(min_filesystem_mib(&filesystem, sector).map(|(mib, _)| mib), expected, "{format} {options:?}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Devices that a preserved filesystem needs in addition to its own: logs, journals, realtime devices and other members.
+//!
+//! | a preserved filesystem, if | |
+//! |---|---|
+//! | a mount option names a device of a wiped disk | refused |
+//! | an option for a log, journal, realtime or further device names a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to it |
+//! | such an option names a device that is not found | refused: it may lie on a wiped disk |
+//! | another member of it lies on an unlisted disk | refused, unless it is mounted with `ro` |
+//! | its log or realtime device is neither found nor named, and a wiped disk contains unrecognized data | refused, unless discarded |
+
+use super::decide::PlanDecider;
+use super::devices::PlannedDevice;
+use super::filesystems::describe_wish;
+use super::restore::mount_path;
+use super::spanning::{SPANNING, all_signatures};
+use super::{DiskVerdict, InstallMode, MarkerWaiver, display};
+use common::format::join_few;
+use common::small_sort::GatherExt;
+use model::device::{DevicePath, KernelName, LayoutPath};
+use model::inventory::{ComponentRole, InventoryDisk, SpanningComponent, XFS_LOG, XFS_REALTIME};
+use model::layout::FilesystemSpec;
+use model::storage_graph::{self, device_names};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Maximum number of filesystems with a missing device that are listed.
+const MAXIMUM_NAMED: usize = 16;
+
+/// Mount options whose value is a device that the filesystem writes to.
+const WRITTEN: [&str; 6] = ["device", "jdev", "journal_dev", "journal_path", "logdev", "rtdev"];
+
+impl<'a> PlanDecider<'a> {
+    /// Refuses a preserved filesystem whose further devices are wiped, unlisted or unknown.
+    pub fn refuse_companions(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
+        if self.request.mode == InstallMode::Install {
+            return;
+        }
+        let of_options = filesystem.mount_options().filter_map(|option| self.refuse_option(filesystem, option));
+        let of_members = self.unlisted_members(filesystem, device);
+        let messages: Vec<String> = of_options.chain(of_members).collect();
+        for message in messages {
+            self.refuse(place, format!("{}, but {message}", describe_wish(filesystem, device)));
+        }
+    }
+
+    /// Returns why a mount option of a preserved filesystem is refused.
+    fn refuse_option(&self, filesystem: &FilesystemSpec, option: &str) -> Option<String> {
+        let (key, value) = option.split_once('=')?;
+        let is_device = WRITTEN.contains(&key.trim()) && mount_path(filesystem).is_some();
+        let devices = self.find_named_devices(value);
+        let on = |is: &dyn Fn(DiskVerdict) -> bool| {
+            devices.iter().find_map(|device| {
+                let disks = self.disks_below(device);
+                Some((device, disks.into_iter().find(|disk| is(self.verdict(disk)))?))
+            })
+        };
+        if let Some((device, disk)) = on(&|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make)) {
+            return Some(format!(
+                "its mount option {option} names {device}, and a reinstall wipes {}: keep that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs it",
+                disk.device_path()
+            ));
+        }
+        if let Some(made) = self.find_new_device(value) {
+            return Some(format!(
+                "its mount option {option} names {made}, which a reinstall recreates: name a device that is kept, or remove the option if the filesystem no longer needs it"
+            ));
+        }
+        if !is_device {
+            return None;
+        }
+        if devices.is_empty() {
+            return Some(format!(
+                "its mount option {option} names a device which is not found and may lie on a wiped disk: correct the option, or attach the device"
+            ));
+        }
+        let (device, disk) = on(&|verdict| matches!(verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes))
+            .filter(|_| !filesystem.is_read_only())?;
+        Some(format!("its mount option {option} names {device}, {}", describe_unlisted(&disk)))
+    }
+
+    /// Returns the devices of the machine that match the value of a mount option.
+    fn find_named_devices(&self, value: &str) -> Vec<DevicePath> {
+        let Some(wanted) = device_names::device_name(value) else { return Vec::new() };
+        let units = storage_graph::all_units(self.inventory);
+        let found = units.filter(|(device, unit)| device_names::has_name(self.stack, device, *unit, &wanted));
+        found.map(|(device, _)| device.clone()).collect()
+    }
+
+    /// Returns the array or volume that the plan creates, if the value is its name in the layout.
+    fn find_new_device(&self, value: &str) -> Option<DevicePath> {
+        let name = LayoutPath::from(device_names::device_name(value)?);
+        let is_stacked = self.layout.raid.iter().any(|raid| raid.arrayname == name)
+            || self.layout.volumegroups.iter().any(|group| name.as_str().starts_with(&format!("/dev/{}/", group.name)));
+        self.graph.find_device(&name).filter(|_| is_stacked)?;
+        let disks = self.graph.objects_below([&name]).disks;
+        let is_made = |index: &usize| {
+            let verdict = self.found.get(index).map(|disk| self.verdict(&disk.name));
+            matches!(verdict, Some(DiskVerdict::Wipe | DiskVerdict::Make))
+        };
+        disks.iter().any(is_made).then(|| name.as_device())
+    }
+
+    /// Returns why a mounted filesystem with members on unlisted disks is refused.
+    fn unlisted_members(&self, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) -> Vec<String> {
+        if mount_path(filesystem).is_none() || filesystem.is_read_only() {
+            return Vec::new();
+        }
+        let mut messages = Vec::new();
+        for other in self.other_members(&device.now) {
+            let is_unlisted =
+                |disk: &&KernelName| matches!(self.verdict(disk), DiskVerdict::NotOurs | DiskVerdict::Volumes);
+            if let Some(disk) = self.disks_below(&other).iter().find(is_unlisted) {
+                messages.push(format!("another member of it is {other}, {}", describe_unlisted(disk)));
+            }
+        }
+        messages
+    }
+
+    /// Returns the devices that belong to the same filesystem as this one, according to the ids in their superblocks.
+    fn other_members(&self, device: &DevicePath) -> BTreeSet<DevicePath> {
+        let parts = || self.inventory.parts.iter();
+        let own: BTreeSet<(&str, &str)> = parts().filter(|part| part.device == *device).map(whole_key).gather();
+        let same = parts().filter(|part| own.contains(&whole_key(part)));
+        let spanning: BTreeSet<(&str, &str)> = all_signatures(self.inventory)
+            .filter(|(on, found)| *on == device && SPANNING.contains(&found.kind.as_str()) && !found.uuid.is_empty())
+            .map(|(_, found)| (found.kind.as_str(), found.uuid.as_str()))
+            .gather();
+        let spanned = all_signatures(self.inventory)
+            .filter(|(_, found)| spanning.contains(&(found.kind.as_str(), found.uuid.as_str())));
+        let all = same.map(|part| &part.device).chain(spanned.map(|(on, _)| on));
+        all.filter(|other| *other != device && !self.is_one_object(device, other)).cloned().gather()
+    }
+
+    /// Refuses to wipe unrecognized data while a preserved xfs lacks its log or its realtime device, which has no signature.
+    pub fn refuse_unrecognized_companions(&mut self) {
+        let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
+        if self.request.mode == InstallMode::Install || begun {
+            return;
+        }
+        let inventory = self.inventory;
+        let serving = inventory.parts.iter().filter(|part| part.role == ComponentRole::Serves);
+        let served: BTreeSet<(&str, &str)> = serving.map(whole_key).gather();
+        let missed: Vec<_> =
+            inventory.parts.iter().filter_map(|part| self.find_missing_companion(part, &served)).collect();
+        if missed.is_empty() {
+            return;
+        }
+        let nameless = self.unrecognized_devices();
+        // All of them are treated alike, so a few are enough for the operator.
+        for (part, option) in missed.into_iter().take(MAXIMUM_NAMED) {
+            for disk in
+                inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == DiskVerdict::Wipe).collect::<Vec<_>>()
+            {
+                if let Some(devices) = nameless.get(&disk.name) {
+                    self.decide_unrecognized(part, option, disk, &join_few(devices, ", "));
+                }
+            }
+        }
+    }
+
+    fn decide_unrecognized(&mut self, part: &SpanningComponent, option: &str, disk: &InventoryDisk, nameless: &str) {
+        let SpanningComponent { device, kind, whole, .. } = part;
+        let said = format!(
+            "{kind} on {device} must be kept but lacks a device ({whole}), which may be the {} on {nameless}, and {} will be wiped",
+            display::NO_KNOWN_KIND,
+            disk.device
+        );
+        if self.is_discarded(&disk.name) {
+            return self.warn(format!("{said}: that data will be discarded, as requested by the operator"));
+        }
+        let remedy = match disk.serial.as_str() {
+            "" => format!("erase {nameless} by hand if it is not needed"),
+            serial => format!("discard the disk with --give-up {serial}"),
+        };
+        self.refuse("disks", format!("{said}: name the device in the layout (mount option {option}), or {remedy}"));
+    }
+
+    /// Returns a part of a preserved xfs that lacks the device of this mount option.
+    fn find_missing_companion(
+        &self,
+        part: &'a SpanningComponent,
+        served: &BTreeSet<(&str, &str)>,
+    ) -> Option<(&'a SpanningComponent, &'static str)> {
+        let option = match part.whole.as_str() {
+            XFS_LOG => "logdev=",
+            XFS_REALTIME => "rtdev=",
+            _ => return None,
+        };
+        let is_kept = self.verdicts_on(&part.device).contains(&DiskVerdict::Keep);
+        let is_on_it = |filesystem: &&FilesystemSpec| {
+            self.devices.find_paths(&filesystem.device).is_some_and(|(now, _)| *now == part.device)
+        };
+        let mut filesystems = self.layout.filesystems.iter().filter(is_on_it);
+        // A named device was judged together with the filesystem.
+        let is_named = filesystems.any(|filesystem| filesystem.mount_options().any(|is| is.starts_with(option)));
+        let is_missed = part.role == ComponentRole::NeedsAnother && is_kept && !is_named;
+        (is_missed && !served.contains(&whole_key(part))).then_some((part, option))
+    }
+
+    /// Returns the devices with unrecognized data, by disk.
+    fn unrecognized_devices(&self) -> BTreeMap<KernelName, Vec<String>> {
+        let is_nameless = |(device, unit): &(&DevicePath, storage_graph::StackUnit)| {
+            unit.signatures().is_empty()
+                && !unit.is_blank()
+                && unit.table().is_none()
+                && !matches!(unit, storage_graph::StackUnit::Partition(part) if display::is_extended(part))
+                && !self.stack.is_held(&self.stack.kernel_name(device))
+        };
+        let mut nameless: BTreeMap<KernelName, Vec<String>> = BTreeMap::new();
+        for (device, _) in storage_graph::all_units(self.inventory).filter(is_nameless) {
+            for disk in self.disks_below(device) {
+                nameless.entry(disk).or_default().push(device.to_string());
+            }
+        }
+        nameless
+    }
+}
+
+/// Key shared by all parts of one filesystem.
+fn whole_key(part: &SpanningComponent) -> (&str, &str) {
+    (&part.whole, &part.id)
+}
+
+fn describe_unlisted(disk: &KernelName) -> String {
+    let disk = disk.device_path();
+    format!(
+        "whose disk the layout does not list, while mounting writes to it: add {disk} to the layout (wipeonreinstall: false), so that it is kept too, or remove it from the filesystem"
+    )
+}

@@ -1,0 +1,211 @@
+//! Comparison of a disk with a record, by all properties that both have.
+
+use super::install_marker::table_guid;
+use common::small_sort::GatherExt;
+use model::device::identifiers::{is_same_serial, is_same_wwn};
+use model::install_marker::RecordedDisk;
+use model::inventory::{Inventory, InventoryDisk};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Result of the comparison of a record with a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskLikeness {
+    /// Both have an identifier in common, and no property differs.
+    Equal,
+    /// A property that both have differs: the disk is a different one, or it has changed.
+    Contradicting,
+    /// No identifier is known of both.
+    TooLittle,
+}
+
+/// Identifiers that two present disks share, or two recorded ones. They identify nothing.
+#[derive(Debug, Default)]
+pub struct SharedIdentifiers {
+    serials: BTreeSet<String>,
+    wwns: BTreeSet<String>,
+    guids: BTreeSet<String>,
+}
+
+impl SharedIdentifiers {
+    pub fn new(inventory: &Inventory, recorded: &[RecordedDisk]) -> SharedIdentifiers {
+        let disks = &inventory.disks;
+        let mut serials = repeated_values(disks.iter().filter_map(InventoryDisk::comparable_serial));
+        serials.extend(repeated_values(recorded.iter().filter_map(RecordedDisk::comparable_serial)));
+        let mut wwns = repeated_values(disks.iter().filter_map(InventoryDisk::comparable_wwn));
+        wwns.extend(repeated_values(recorded.iter().filter_map(RecordedDisk::comparable_wwn)));
+        let mut guids = repeated_values(disks.iter().filter_map(table_guid));
+        guids.extend(repeated_values(recorded.iter().filter_map(|record| record.guid.clone())));
+        SharedIdentifiers { serials, wwns, guids }
+    }
+
+    fn has_serial(&self, disk: &InventoryDisk) -> bool {
+        disk.comparable_serial().is_some_and(|serial| self.serials.contains(&serial))
+    }
+
+    fn has_wwn(&self, disk: &InventoryDisk) -> bool {
+        disk.comparable_wwn().is_some_and(|wwn| self.wwns.contains(&wwn))
+    }
+}
+
+/// Disks or records by identifiers, to find those that [`may_be`] the same without comparing all of them.
+#[derive(Debug, Default)]
+pub struct MatchCandidates {
+    by_serial: BTreeMap<String, Vec<usize>>,
+    by_wwn: BTreeMap<String, Vec<usize>>,
+    by_guid: BTreeMap<String, Vec<usize>>,
+}
+
+impl MatchCandidates {
+    pub fn of_disks(disks: &[InventoryDisk]) -> MatchCandidates {
+        let mut all = MatchCandidates::default();
+        for (index, disk) in disks.iter().enumerate() {
+            all.add_candidate(index, [disk.comparable_serial(), disk.comparable_wwn(), table_guid(disk)]);
+        }
+        all
+    }
+
+    pub fn of_records(records: &[RecordedDisk]) -> MatchCandidates {
+        let mut all = MatchCandidates::default();
+        for (index, record) in records.iter().enumerate() {
+            all.add_candidate(index, [record.comparable_serial(), record.comparable_wwn(), record.guid.clone()]);
+        }
+        all
+    }
+
+    fn add_candidate(&mut self, index: usize, [serial, wwn, guid]: [Option<String>; 3]) {
+        for (all, key) in [(&mut self.by_serial, serial), (&mut self.by_wwn, wwn), (&mut self.by_guid, guid)] {
+            if let Some(key) = key {
+                all.entry(key).or_default().push(index);
+            }
+        }
+    }
+
+    /// Returns the indices of those that share an identifier with the disk, in order.
+    pub fn find_like_disk(&self, disk: &InventoryDisk) -> BTreeSet<usize> {
+        self.find_like([disk.comparable_serial(), disk.comparable_wwn(), table_guid(disk)])
+    }
+
+    /// Returns the indices of those that share an identifier with the record.
+    pub fn find_like_record(&self, record: &RecordedDisk) -> BTreeSet<usize> {
+        self.find_like([record.comparable_serial(), record.comparable_wwn(), record.guid.clone()])
+    }
+
+    fn find_like(&self, [serial, wwn, guid]: [Option<String>; 3]) -> BTreeSet<usize> {
+        let all = [(&self.by_serial, serial), (&self.by_wwn, wwn), (&self.by_guid, guid)];
+        all.into_iter().filter_map(|(all, key)| all.get(&key?)).flatten().copied().gather()
+    }
+}
+
+/// Returns the values that occur more than once.
+fn repeated_values<T: Ord + Clone>(all: impl Iterator<Item = T>) -> BTreeSet<T> {
+    let mut seen = BTreeSet::new();
+    all.filter(|one| !seen.insert(one.clone())).gather()
+}
+
+/// Compares a record with a disk. `guids` are all GUIDs that the table of the recorded disk may have: that of the completed installation,
+/// and those of an interrupted attempt.
+///
+/// A missing table is not a contradiction, because the disk may have been wiped. A different slot is not a contradiction, because disks are
+/// moved. Only the common prefix of the model is compared, because some kernels truncate it earlier than others.
+pub fn compare_disk(
+    record: &RecordedDisk,
+    guids: &[&str],
+    disk: &InventoryDisk,
+    shared: &SharedIdentifiers,
+) -> DiskLikeness {
+    let guid = table_guid(disk).filter(|_| !guids.is_empty());
+    let same_guid = guid.as_deref().map(|guid| guids.contains(&guid));
+    let identifiers = [
+        (is_same_serial(&record.serial, &disk.serial), shared.has_serial(disk)),
+        (is_same_wwn(&record.wwn, &disk.wwn), shared.has_wwn(disk)),
+        (same_guid, guid.is_some_and(|guid| shared.guids.contains(&guid))),
+    ];
+    if identifiers.iter().any(|(same, _)| *same == Some(false)) || !has_same_shape(record, disk) {
+        return DiskLikeness::Contradicting;
+    }
+    match identifiers.iter().any(|(same, is_shared)| *same == Some(true) && !is_shared) {
+        true => DiskLikeness::Equal,
+        false => DiskLikeness::TooLittle,
+    }
+}
+
+/// Returns whether this can be the recorded disk. Serial number and WWN must not differ, and one of them or the GUID of the table must be
+/// the same. It is used to find a disk that was moved, so other differences are ignored.
+pub fn may_be(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> bool {
+    let pairs = [
+        (is_same_serial(&record.serial, &disk.serial), shared.has_serial(disk)),
+        (is_same_wwn(&record.wwn, &disk.wwn), shared.has_wwn(disk)),
+    ];
+    if pairs.iter().any(|(same, _)| *same == Some(false)) {
+        return false;
+    }
+    let is_named = pairs.iter().any(|(same, is_shared)| *same == Some(true) && !is_shared);
+    let has_its_table = |guid: String| !shared.guids.contains(&guid) && record.guid == Some(guid);
+    is_named || table_guid(disk).is_some_and(has_its_table)
+}
+
+/// Returns whether the disk looks like the recorded one and is in the same slot. This is weak evidence, but the only one if disks have no
+/// identifiers.
+pub fn looks_like(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
+    let in_its_place = !record.by_path.is_empty() && record.by_path == disk.by_path;
+    let of_its_size = record.size_bytes == disk.size_bytes && record.sector_bytes == disk.sector_bytes;
+    in_its_place && of_its_size && record.model == disk.model
+}
+
+/// Compares size, sector size and model, if known.
+fn has_same_shape(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
+    let model = record.model.starts_with(&disk.model) || disk.model.starts_with(&record.model);
+    let same = |recorded: u64, found: u64| recorded == 0 || found == 0 || recorded == found;
+    model && same(record.size_bytes, disk.size_bytes) && same(record.sector_bytes.into(), disk.sector_bytes.into())
+}
+
+/// Describes all recorded properties: `serial A0, wwn 0x5, GPT …, 480 GB, SAMSUNG …`.
+pub fn describe_record_fully(record: &RecordedDisk) -> String {
+    describe_fully(
+        &record.serial,
+        &record.wwn,
+        record.guid.as_deref(),
+        record.size_bytes,
+        record.sector_bytes,
+        &record.model,
+        &record.by_path,
+    )
+}
+
+pub fn describe_disk_fully(disk: &InventoryDisk) -> String {
+    let guid = table_guid(disk);
+    describe_fully(
+        &disk.serial,
+        &disk.wwn,
+        guid.as_deref(),
+        disk.size_bytes,
+        disk.sector_bytes,
+        &disk.model,
+        &disk.by_path,
+    )
+}
+
+fn describe_fully(
+    serial: &str,
+    wwn: &str,
+    guid: Option<&str>,
+    size: u64,
+    sector_bytes: u32,
+    model: &str,
+    by_path: &str,
+) -> String {
+    let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
+    let sectors = if sector_bytes == 0 { String::new() } else { format!(" with sectors of {sector_bytes}") };
+    let mut all = format!(
+        "serial {}, wwn {}, GPT {}, {size} bytes{sectors}",
+        or_none(serial),
+        or_none(wwn),
+        guid.unwrap_or("none")
+    );
+    for (what, text) in [("model", model), ("at", by_path)] {
+        if !text.is_empty() {
+            all += &format!(", {what} {text}");
+        }
+    }
+    all
+}

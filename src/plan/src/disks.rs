@@ -1,0 +1,297 @@
+//! Disks and their partitions: matched with the layout, and recreated or compared with it.
+
+use super::decide::{PlanDecider, verdict_on_disk};
+use super::describe::describe_record;
+use super::devices::{DeviceFate, PlannedDevice};
+use super::missing_disks::MissingDisk;
+use super::sectors::{self, SectorExtent};
+use super::{DiskIdentity, DiskVerdict, InstallMode, NewPartition, PartitionTable, display, wipe};
+use common::diagnostic::Diagnostic;
+use model::deploy_steps::EraseMode;
+use model::device::{DevicePath, LayoutPath};
+use model::inventory;
+use model::layout::{self, FilesystemFormat, PartitionType};
+use model::storage_graph::{lookup, multipath};
+
+impl<'a> PlanDecider<'a> {
+    pub fn decide_disks(&mut self) {
+        for (index, disk) in self.layout.disks.iter().enumerate() {
+            let place = format!("disks[{index}]");
+            match lookup::find_disk(disk, self.inventory) {
+                Ok(found) if self.verdicts.contains_key(&found.name) => {
+                    let message = format!("{} is {}, which the layout already lists", disk.device, found.device);
+                    self.refuse(format!("{place}.device"), message);
+                }
+                Ok(found) => {
+                    if let Some(other) = multipath::find_other_path(found, self.inventory) {
+                        self.refuse(format!("{place}.device"), multipath::describe_refusal(found, other));
+                    }
+                    self.found.insert(index, found);
+                    self.decide_disk(&place, disk, found);
+                }
+                Err(message)
+                    if self.request.mode == InstallMode::Reinstall && lookup::is_absent(disk, self.inventory) =>
+                {
+                    let was = self
+                        .latest_record(&disk.device)
+                        .map(|record| format!("; when the machine was installed it was {}", describe_record(record)));
+                    self.absent.insert(index, MissingDisk::new(message + &was.unwrap_or_default()));
+                    self.note_absent(index, disk);
+                }
+                Err(message) => self.refuse(format!("{place}.device"), message),
+            }
+        }
+        if self.request.mode == InstallMode::Reinstall && !self.layout.disks.iter().any(|disk| disk.wipeonreinstall) {
+            let message = format!(
+                "filesystemlayout:{} is not reinstallable, abort reinstallation: no disk has wipeonreinstall: true",
+                self.layout.id
+            );
+            self.refuse("disks", message);
+        }
+    }
+
+    fn decide_disk(&mut self, place: &str, disk: &layout::DiskSpec, found: &'a inventory::InventoryDisk) {
+        let verdict = match verdict_on_disk(self.request.mode, Some(disk)) {
+            DiskVerdict::Keep if self.is_empty(disk, found) || self.was_recreated(&disk.device, found) => {
+                DiskVerdict::Make
+            }
+            verdict => verdict,
+        };
+        self.set_verdict(&found.name, verdict);
+        self.decided.identities.push(DiskIdentity::from_disk(found));
+        match verdict {
+            DiskVerdict::Wipe => self.make_disk(place, disk, found, DeviceFate::Wiped),
+            DiskVerdict::Make => {
+                let said = match self.is_empty(disk, found) {
+                    true => {
+                        self.require_zeros_of(disk, found);
+                        "is blank, as after a replacement: it will be recreated"
+                    }
+                    false => "an interrupted attempt was recreating it: it will be recreated again",
+                };
+                self.warn(format!("{} must be kept, but {said}", found.device));
+                self.make_disk(place, disk, found, DeviceFate::Blank);
+            }
+            _ => {
+                self.decided.problems.extend(keep_disk(place, disk, found));
+                self.note_kept(disk, found);
+            }
+        }
+    }
+
+    /// Returns whether the disk is empty although the layout has content on it. A table whose partitions are all blank counts as empty if
+    /// arrays or groups lie on them: an attempt that was interrupted while it recreated the disk leaves this state.
+    fn is_empty(&self, disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
+        let mut partitions = disk.partitions.iter().map(|partition| disk.device.partition_path(partition.number));
+        let formatted = |device: &LayoutPath| {
+            let mut filesystems = self.layout.filesystems.iter();
+            filesystems.any(|filesystem| filesystem.device == *device && filesystem.format != FilesystemFormat::None)
+        };
+        let is_new = |is: &inventory::DiskPartition| {
+            is.blank && is.uses.is_empty() && disk.partitions.iter().any(|wanted| wanted.number == is.number)
+        };
+        if found.unreadable.is_some() || !found.signatures.is_empty() || !found.uses.is_empty() {
+            return false;
+        }
+        match &found.table {
+            None => {
+                found.blank
+                    && (!disk.partitions.is_empty() || self.graph.is_member(&disk.device) || formatted(&disk.device))
+            }
+            Some(table) => {
+                table.kind == "gpt"
+                    && table.partitions.len() == disk.partitions.len()
+                    && table.partitions.iter().all(is_new)
+                    && partitions.any(|device| self.graph.is_member(&device))
+            }
+        }
+    }
+
+    fn make_disk(
+        &mut self,
+        place: &str,
+        disk: &layout::DiskSpec,
+        found: &'a inventory::InventoryDisk,
+        fate: DeviceFate,
+    ) {
+        if found.read_only {
+            let message =
+                format!("{} is read-only: it cannot be written (write protection switch, failing disk?)", found.device);
+            self.refuse(format!("{place}.device"), message);
+        }
+        let extents = match sectors::place_partitions(&disk.partitions, found.size_bytes, found.sector_bytes) {
+            Ok(extents) => extents,
+            Err(small) => {
+                let message = format!(
+                    "device:{} is not big enough required:{}MiB, existing:{}MiB (with 1 MiB at each end for the partition table)",
+                    disk.device, small.required_mib, small.existing_mib
+                );
+                return self.refuse(format!("{place}.partitions"), message);
+            }
+        };
+        self.devices.insert(disk.device.clone(), new_device(found, fate, found.device.clone(), found.size_bytes));
+        for (partition, extent) in disk.partitions.iter().zip(&extents) {
+            let path = found.device.partition_path(partition.number);
+            let device = new_device(found, fate, path, extent.length_bytes(found.sector_bytes));
+            self.devices.insert(disk.device.partition_path(partition.number), device);
+        }
+        if disk.image {
+            self.note_image(disk, found);
+        }
+        // Nothing has to be erased on a blank disk.
+        let erase = if fate == DeviceFate::Blank { EraseMode::None } else { self.request.steps.erase_mode() };
+        self.decided.wipes.push(wipe::wipe_disk(erase, found, &extents));
+        if !disk.partitions.is_empty() {
+            let partitions = disk.partitions.iter().zip(&extents);
+            let guid = (self.ids)();
+            let partitions = partitions.map(|(new, extent)| self.new_partition(&disk.device, new, found, *extent));
+            let partitions = partitions.collect();
+            let (device, sector_bytes) = (found.device.clone(), found.sector_bytes);
+            let identity = DiskIdentity::from_disk(found);
+            self.decided.tables.push(PartitionTable { device, identity, guid, sector_bytes, partitions });
+        }
+    }
+
+    /// Registers the partitions that the layout expects in the image. They are verified after the image was written.
+    fn note_image(&mut self, disk: &layout::DiskSpec, found: &'a inventory::InventoryDisk) {
+        self.decided.image_disk = Some(found.clone());
+        for device in self.layout.filesystems.iter().map(|filesystem| &filesystem.device) {
+            if let Some(number) = disk.image_partition_number(device) {
+                let path = found.device.partition_path(number);
+                let partition = PlannedDevice { size_bytes: None, ..new_device(found, DeviceFate::Wiped, path, 0) };
+                self.devices.insert(device.clone(), partition);
+            }
+        }
+    }
+
+    fn new_partition(
+        &mut self,
+        listed: &LayoutPath,
+        new: &layout::PartitionSpec,
+        disk: &inventory::InventoryDisk,
+        extent: SectorExtent,
+    ) -> NewPartition {
+        let carried = self.migrated_partition_guid(&listed.partition_path(new.number));
+        NewPartition {
+            number: new.number,
+            device: disk.device.partition_path(new.number),
+            first_lba: extent.first_lba,
+            last_lba: extent.last_lba,
+            kind: new.kind.unwrap_or(PartitionType::Linux).guid(),
+            guid: carried.unwrap_or_else(|| (self.ids)()),
+            name: new.label.clone().unwrap_or_default(),
+        }
+    }
+
+    fn note_kept(&mut self, disk: &layout::DiskSpec, found: &'a inventory::InventoryDisk) {
+        let kept = |path: &DevicePath, size_bytes: u64, blank: bool, content: &'a [inventory::DeviceSignature]| {
+            PlannedDevice {
+                path: path.clone(),
+                now: path.clone(),
+                fate: DeviceFate::Kept,
+                absent: None,
+                blank,
+                size_bytes: Some(size_bytes),
+                most_bytes: size_bytes,
+                sector_bytes: found.sector_bytes,
+                stripe_bytes: 0,
+                content: Ok(content),
+            }
+        };
+        let mut whole = kept(&found.device, found.size_bytes, found.blank, &found.signatures);
+        if found.table.is_some() && found.signatures.is_empty() {
+            whole.content = Err(format!("there is {}", display::describe_contents(found)));
+        }
+        self.devices.insert(disk.device.clone(), whole);
+        for partition in &disk.partitions {
+            // A missing partition was refused together with its disk.
+            if let Some(is) = gpt_partitions(found).iter().find(|is| is.number == partition.number) {
+                let device = kept(&is.device, is.size_bytes, is.blank, &is.signatures);
+                self.devices.insert(disk.device.partition_path(partition.number), device);
+            }
+        }
+    }
+}
+
+fn new_device<'a>(
+    disk: &inventory::InventoryDisk,
+    fate: DeviceFate,
+    path: DevicePath,
+    size_bytes: u64,
+) -> PlannedDevice<'a> {
+    PlannedDevice {
+        now: path.clone(),
+        path,
+        fate,
+        absent: None,
+        blank: false,
+        size_bytes: Some(size_bytes),
+        most_bytes: size_bytes,
+        sector_bytes: disk.sector_bytes,
+        stripe_bytes: 0,
+        content: Ok(&[]),
+    }
+}
+
+/// Returns the partitions of a GPT; none for another table.
+fn gpt_partitions(disk: &inventory::InventoryDisk) -> &[inventory::DiskPartition] {
+    let table = disk.table.as_ref().filter(|table| table.kind == "gpt");
+    table.map(|table| table.partitions.as_slice()).unwrap_or_default()
+}
+
+/// Compares the partitions of a preserved disk with the layout. Their content is compared elsewhere.
+fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> Vec<Diagnostic> {
+    if let Some(why) = &found.unreadable {
+        let message = format!("{} must be kept, but its content cannot be read: {why}", found.device);
+        return vec![Diagnostic::new(format!("{place}.device"), message)];
+    }
+    let has_gpt = found.table.as_ref().is_some_and(|table| table.kind == "gpt");
+    if !disk.partitions.is_empty() && !has_gpt {
+        let message = format!(
+            "{} must be kept with {} partitions, but lacks a GPT: found {}",
+            found.device,
+            disk.partitions.len(),
+            display::describe_contents(found)
+        );
+        return vec![Diagnostic::new(format!("{place}.partitions"), message)];
+    }
+    if found.table.is_some() && !found.signatures.is_empty() && !is_member_with_table(disk, found) {
+        let message = format!(
+            "{} must be kept, but has both a partition table and signatures: {}",
+            found.device,
+            display::describe_contents(found)
+        );
+        return vec![Diagnostic::new(format!("{place}.device"), message)];
+    }
+    let differs = |(index, wanted): (usize, &layout::PartitionSpec)| {
+        let is = gpt_partitions(found).iter().find(|partition| partition.number == wanted.number);
+        let message = keep_partition(found, wanted, is)?;
+        Some(Diagnostic::new(format!("{place}.partitions[{index}]"), message))
+    };
+    disk.partitions.iter().enumerate().filter_map(differs).collect()
+}
+
+/// Returns whether the table is inside an array whose metadata is at the end, so that it is also visible on the members.
+fn is_member_with_table(disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
+    disk.partitions.is_empty() && found.signatures.iter().all(|is| is.usage == "raid" && is.kind != "LVM2_member")
+}
+
+fn keep_partition(
+    disk: &inventory::InventoryDisk,
+    wanted: &layout::PartitionSpec,
+    found: Option<&inventory::DiskPartition>,
+) -> Option<String> {
+    let device = disk.device.partition_path(wanted.number);
+    let Some(found) = found else {
+        return Some(format!("{device} must be kept, but {} lacks partition {}", disk.device, wanted.number));
+    };
+    let found_mib = found.size_bytes / sectors::MIB;
+    if let Some(mib) = wanted.size.as_mib().filter(|mib| *mib != found_mib) {
+        return Some(format!("{device} must be kept with {mib} MiB, but has {found_mib} MiB"));
+    }
+    let kind = wanted.kind?;
+    let is_kind = found.kind.eq_ignore_ascii_case(&kind.guid().to_string());
+    (!is_kind).then(|| {
+        format!("{device} must be kept as type {} ({}), but has type {}", kind.code(), kind.guid(), found.kind)
+    })
+}

@@ -1,0 +1,180 @@
+//! Text form of the plan, which `drophammer plan` and the console print before anything happens.
+
+mod bootable;
+mod disks;
+mod firmware;
+mod k8s_volumes;
+mod luks;
+mod migration;
+mod opaque;
+mod operations;
+mod preserved_tree;
+mod running_tree;
+mod tree_lines;
+
+pub use preserved_tree::draw_preserved;
+pub use running_tree::RunningTrees;
+
+use disks::write_disks;
+use opaque::write_opaque;
+
+use super::{InstallMode, Plan, PlanRefusal, PlanSubject, PlanSummary};
+use common::format::terminal::escape_line;
+use common::format::{format_bytes, format_count};
+use model::device::KernelName;
+use model::install_marker::InstallMarker;
+use model::inventory::{self, DeviceSignature, DiskPartition};
+use std::fmt;
+
+/// Description of a device on which nothing is recognized and which is not proven blank: it may contain data all the same.
+pub const NO_KNOWN_KIND: &str = "data of no known kind";
+const BLANK: &str = "blank";
+
+/// Prints the plan. The alternate form `{:#}` colours wiped disks.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_title(f, &self.subject, self.mode, &self.layout)?;
+        write_disks(f, &self.disks)?;
+        write_opaque(f, &self.opaque)?;
+        firmware::write_firmware(f, self.firmware.as_ref())?;
+        if let Some(marker) = &self.already {
+            write_existing(f, marker)?;
+        }
+        k8s_volumes::write_volumes(f, &self.volumes)?;
+        for warning in &self.warnings {
+            writeln!(f, "WARNING: {}", escape_line(warning))?;
+        }
+        if !self.warnings.is_empty() {
+            writeln!(f)?;
+        }
+        for (index, stage) in self.stages.iter().enumerate() {
+            if index == self.point_of_no_return {
+                writeln!(f, "── point of no return {}", "─".repeat(49))?;
+            }
+            let lines = operations::operation_lines(&stage.operations, &self.sizes);
+            writeln!(
+                f,
+                "{:>2}  {:<18}  {}",
+                index + 1,
+                stage.name,
+                escape_line(lines.first().map(String::as_str).unwrap_or_default())
+            )?;
+            for line in lines.iter().skip(1) {
+                writeln!(f, "{:24}{}", "", escape_line(line))?;
+            }
+        }
+        write!(f, "{}", self.summary)
+    }
+}
+
+impl fmt::Display for PlanRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_title(f, &self.subject, self.mode, &self.layout)?;
+        write_disks(f, &self.disks)?;
+        write_opaque(f, &self.opaque)?;
+        writeln!(f, "refused, for {}:", if self.problems.len() == 1 { "one reason" } else { "these reasons" })?;
+        for problem in &self.problems {
+            writeln!(f, "  {}", escape_line(&problem.to_string()))?;
+        }
+        let remedy = match self.mode {
+            InstallMode::Install => "Correct the layout, or the disks, and try again.",
+            // Editing the layout's file alone does not change the stored layout.
+            InstallMode::Reinstall => {
+                "A reinstall uses the layout that was stored when the machine was installed. Repair the disks and order the \
+                 reinstall again, or correct the layout's file and order it with --change-promise."
+            }
+        };
+        write!(f, "Nothing was written. {remedy}")
+    }
+}
+
+impl fmt::Display for PlanSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let disks = |names: &[KernelName]| format_count(names.len(), "disk", "disks");
+        let lost = match (self.wiped.is_empty(), self.lost_bytes) {
+            (true, _) => String::new(),
+            (false, 0) => " (nothing is lost)".to_owned(),
+            (false, lost) => format!(" (up to {} of data is lost)", format_bytes(lost)),
+        };
+        let parts = [
+            (&self.wiped, "wiped", lost.as_str()),
+            (&self.made, "recreated", ""),
+            (&self.kept, "kept", ""),
+            (&self.volumes, "for Kubernetes volumes only", ""),
+            (&self.untouched, "not touched", ""),
+        ];
+        writeln!(f)?;
+        for (names, what, more) in parts.into_iter().filter(|(names, what, _)| !names.is_empty() || *what == "wiped") {
+            let names_of = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
+            writeln!(f, "{} {what}{more}{}", disks(names), escape_line(&names_of))?;
+        }
+        Ok(())
+    }
+}
+
+fn write_title(f: &mut fmt::Formatter<'_>, subject: &PlanSubject, mode: InstallMode, layout: &str) -> fmt::Result {
+    let mode = match mode {
+        InstallMode::Install => "install",
+        InstallMode::Reinstall => "reinstall",
+    };
+    let name = if subject.name.is_empty() { String::new() } else { format!("  \"{}\"", subject.name) };
+    let machine = if subject.machine.is_empty() { "this machine" } else { &subject.machine };
+    let line = format!("machine {machine}{name}   {mode}  {}   layout {layout}", subject.image);
+    writeln!(f, "{}\n", escape_line(&line))
+}
+
+fn write_existing(f: &mut fmt::Formatter<'_>, marker: &InstallMarker) -> fmt::Result {
+    let order = marker.order.as_ref().map(|order| format!(", order {order}")).unwrap_or_default();
+    let time = if marker.time.is_empty() { String::new() } else { format!(" since {}", marker.time) };
+    let line =
+        format!("Allocation {}{order} is already installed here, with {}{time}.", marker.allocation, marker.image);
+    writeln!(f, "{}", escape_line(&line))?;
+    writeln!(f, "Nothing is written; the installed system is booted.\n")
+}
+
+fn strip_dev<D: AsRef<str> + ?Sized>(device: &D) -> &str {
+    let device = device.as_ref();
+    device.strip_prefix("/dev/").unwrap_or(device)
+}
+
+/// Describes the content of a disk in one line.
+pub fn describe_contents(disk: &inventory::InventoryDisk) -> String {
+    let mut parts = Vec::new();
+    if let Some(table) = &disk.table {
+        let count = table.partitions.len();
+        let plural = if count == 1 { "" } else { "s" };
+        parts.push(format!("{} {count} partition{plural}", table.kind.to_uppercase()));
+        parts.extend(table.partitions.iter().flat_map(|partition| &partition.signatures).map(describe_signature));
+        let nameless: Vec<&str> =
+            table.partitions.iter().filter(|part| is_unrecognized(part)).map(|part| strip_dev(&part.device)).collect();
+        if !nameless.is_empty() {
+            parts.push(format!("{NO_KNOWN_KIND} on {}", nameless.join(", ")));
+        }
+    }
+    parts.extend(disk.signatures.iter().map(describe_signature));
+    parts.extend(disk.unreadable.as_ref().map(|why| format!("partly unreadable: {why}")));
+    if parts.is_empty() { describe_unrecognized(disk.blank).to_owned() } else { parts.join(" · ") }
+}
+
+/// Describes a device on which nothing is recognized. Only a device that is proven blank is called blank.
+pub fn describe_unrecognized(is_blank: bool) -> &'static str {
+    if is_blank { BLANK } else { NO_KNOWN_KIND }
+}
+
+/// Returns whether a partition is an extended MBR partition, which contains a partition table instead of a signature.
+pub fn is_extended(partition: &DiskPartition) -> bool {
+    ["0x5", "0xf", "0x85"].contains(&partition.kind.as_str())
+}
+
+fn is_unrecognized(partition: &DiskPartition) -> bool {
+    partition.signatures.is_empty() && !partition.blank && !is_extended(partition)
+}
+
+pub fn describe_signature(signature: &DeviceSignature) -> String {
+    let kind = match signature.kind.as_str() {
+        "LVM2_member" => "LVM physical volume",
+        "linux_raid_member" => "RAID member",
+        other => other,
+    };
+    if signature.label.is_empty() { kind.to_owned() } else { format!("{kind} \"{}\"", signature.label) }
+}

@@ -1,0 +1,17 @@
+//! Objects whose content could not be inspected, with reason and remedy.
+
+use common::format::terminal::escape_line;
+use model::inventory::OpaqueObject;
+use std::fmt;
+
+pub fn write_opaque(f: &mut fmt::Formatter<'_>, objects: &[OpaqueObject]) -> fmt::Result {
+    if objects.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "not inspected:")?;
+    for object in objects {
+        let line = format!("  {object}: {}; {}", object.reason, object.remedy);
+        writeln!(f, "{}", escape_line(&line))?;
+    }
+    writeln!(f)
+}

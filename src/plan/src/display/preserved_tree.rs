@@ -1,0 +1,202 @@
+//! Tree of the content of a preserved disk: sizes, labels, UUIDs, used space and mount points.
+
+use super::tree_lines::TreeLines;
+use super::{describe_signature, describe_unrecognized, format_bytes, strip_dev};
+use crate::DiskVerdict;
+use crate::decide::{ArrayFate, GroupFate, PlanDecisions};
+use crate::filesystem_fate::FilesystemFate;
+use crate::guard_ranges::foreign_partitions;
+use crate::luks::{self, LuksFate};
+use crate::preserved::{PreservedObjects, find_content};
+use common::small_sort::GatherExt;
+use model::device::{DevicePath, KernelName};
+use model::inventory::{
+    self, DeviceSignature, DiskPartition, LvmLogicalVolume, LvmVolumeGroup, MdArray, StackedDeviceKind,
+};
+use model::layout::{Layout, OnReinstall};
+use model::storage_graph::{DeviceStack, LayoutMatch};
+use std::collections::{BTreeMap, BTreeSet};
+
+const NOT_LISTED: &str = "not in the layout";
+
+/// Sets `running` of the preserved disks of a reinstall to their trees.
+pub fn draw_preserved(meant: &LayoutMatch, decided: &mut PlanDecisions) {
+    let (layout, inventory) = (meant.graph.layout, meant.inventory);
+    let keeping = PreservedObjects::new(inventory, decided);
+    let places = layout.filesystems.iter().zip(&decided.filesystems).filter_map(|(wanted, is)| {
+        let (device, made) = match is {
+            FilesystemFate::Kept { device, .. } | FilesystemFate::Unformatted { device, is_kept: true } => (device, ""),
+            FilesystemFate::Filled(new) => (&new.device, "recreated, "),
+            FilesystemFate::Made(_)
+            | FilesystemFate::InImage { .. }
+            | FilesystemFate::Tmpfs
+            | FilesystemFate::Unformatted { is_kept: false, .. } => return None,
+        };
+        let is_locked = luks::is_locked(decided, device);
+        let (device, _) = find_content(inventory, &keeping.stack, &keeping.locate_device(device))?;
+        if is_locked {
+            return Some((device, "stays locked".to_owned()));
+        }
+        let place = wanted.path.as_deref().filter(|path| path.starts_with('/'));
+        let merge = if wanted.reinstall == OnReinstall::Merge { ", merge" } else { "" };
+        Some((device, place.map_or(format!("{made}not mounted"), |path| format!("{made}mounted at {path}{merge}"))))
+    });
+    let locked = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Locked && luks.group.is_some());
+    let locked = locked
+        .filter_map(|luks| find_content(inventory, &keeping.stack, &keeping.locate_device(&luks.container.device)));
+    let places = places.chain(locked.map(|(device, _)| (device, "stays locked".to_owned())));
+    let mut tree = PreservedTree {
+        meant,
+        stack: DeviceStack::new(inventory),
+        layout,
+        decided,
+        places: places.gather(),
+        // If a device is listed twice, its first entry is used.
+        inside: inventory.filesystems.iter().rev().map(|is| (&is.device, is)).gather(),
+        drawn: BTreeSet::new(),
+        lines: TreeLines::default(),
+    };
+    let kept = decided.disks.iter().map(|disk| disk.verdict == DiskVerdict::Keep);
+    let drawn: Vec<Option<Vec<String>>> =
+        inventory.disks.iter().zip(kept).map(|(disk, kept)| kept.then(|| tree.draw_disk(disk))).collect();
+    for (disk, drawn) in decided.disks.iter_mut().zip(drawn) {
+        disk.running = drawn.unwrap_or_else(|| std::mem::take(&mut disk.running));
+    }
+}
+
+/// Draws the trees of preserved disks. An object that spans several disks is drawn once.
+struct PreservedTree<'a> {
+    meant: &'a LayoutMatch<'a>,
+    stack: DeviceStack<'a>,
+    layout: &'a Layout,
+    decided: &'a PlanDecisions,
+    /// Mount of each filesystem, as text, by its device in the inventory.
+    places: BTreeMap<&'a DevicePath, String>,
+    inside: BTreeMap<&'a DevicePath, &'a inventory::FilesystemContents>,
+    /// UUIDs of arrays and groups that were drawn already, since they may span several disks.
+    drawn: BTreeSet<String>,
+    lines: TreeLines,
+}
+
+impl<'a> PreservedTree<'a> {
+    fn draw_disk(&mut self, disk: &'a inventory::InventoryDisk) -> Vec<String> {
+        if let Some(table) = &disk.table {
+            let guid = table.guid.map(|guid| format!(" {guid}")).unwrap_or_default();
+            self.push_line(0, &format!("{}{guid}", table.kind.to_uppercase()), &[]);
+            let foreign = foreign_partitions(self.meant, disk).into_iter().gather();
+            table.partitions.iter().for_each(|part| self.draw_partition(&foreign, part));
+        }
+        self.draw_device(&disk.device, &disk.signatures, 0);
+        self.lines.take_tree()
+    }
+
+    fn draw_partition(&mut self, foreign: &BTreeSet<u32>, part: &'a DiskPartition) {
+        let label = if part.label.is_empty() { String::new() } else { format!(" \"{}\"", part.label) };
+        let mut parts = vec![format_bytes(part.size_bytes)];
+        if foreign.contains(&part.number) {
+            parts.push(NOT_LISTED.to_owned());
+        }
+        parts.extend(part.guid.map(|guid| format!("PARTUUID {guid}")));
+        self.push_line(0, &format!("{}{label}", strip_dev(&part.device)), &parts);
+        self.draw_device(&part.device, &part.signatures, 1);
+    }
+
+    /// Draws the content of a device: an array, a volume group, or signatures.
+    fn draw_device(&mut self, device: &'a DevicePath, signatures: &'a [DeviceSignature], depth: usize) {
+        if self.lines.is_full(depth) {
+            return;
+        }
+        if let Some(array) = self.stack.arrays_on(device).first() {
+            self.draw_array(array, depth);
+        } else if let Some(group) = self.stack.groups_on(device).first() {
+            self.draw_group(group, depth);
+        } else {
+            self.draw_content(device, signatures, depth);
+        }
+    }
+
+    fn draw_content(&mut self, device: &DevicePath, signatures: &[DeviceSignature], depth: usize) {
+        let place = self.places.get(device).cloned();
+        let inside = self.inside.get(device);
+        let used = inside.map(|is| format!("{} of {} used", format_bytes(is.used_bytes), format_bytes(is.size_bytes)));
+        for found in signatures {
+            let uuid = (!found.uuid.is_empty()).then(|| format!("UUID {}", found.uuid));
+            let parts: Vec<String> = uuid.into_iter().chain(used.clone()).chain(place.clone()).collect();
+            self.push_line(depth, &describe_signature(found), &parts);
+        }
+        // Content of an open container.
+        for holder in self.stack.holders(&self.stack.kernel_name(device)) {
+            let open = self.stack.find_stacked(&holder).filter(|is| is.kind == StackedDeviceKind::Crypt);
+            // A container lies on one device. If it is listed on several, it is drawn once for each.
+            if let Some(open) = open.filter(|is| self.drawn.insert(format!("{} on {device}", is.name))) {
+                self.draw_device(&open.device, &open.signatures, depth + 1);
+            }
+        }
+        if signatures.is_empty() {
+            let place: Vec<String> = place.into_iter().collect();
+            let unit = self.stack.find_unit(&self.stack.kernel_name(device));
+            // The content of a device with a partition table is in its partitions.
+            if !place.is_empty() || unit.table().is_none() {
+                self.push_line(depth, describe_unrecognized(unit.is_blank()), &place);
+            }
+        }
+    }
+
+    fn draw_array(&mut self, array: &'a MdArray, depth: usize) {
+        let named = self.decided.arrays.iter().find_map(|fate| match fate {
+            ArrayFate::Kept { device, uuid, .. } if *uuid == array.uuid => Some(strip_dev(device)),
+            _ => None,
+        });
+        let name = named.or(array.running.as_ref().map(KernelName::as_str)).unwrap_or("an array");
+        let what = format!("{name} {}", array.level);
+        if !self.drawn.insert(array.uuid.to_string()) {
+            return self.push_line(depth, &what, &["as above".to_owned()]);
+        }
+        let running = array.running.as_ref().and_then(|name| self.stack.find_stacked(name));
+        let mut parts: Vec<String> = running.map(|is| format_bytes(is.size_bytes)).into_iter().collect();
+        if named.is_none() {
+            parts.push(NOT_LISTED.to_owned());
+        }
+        let members: Vec<&str> = array.members.iter().map(|member| strip_dev(&member.device)).collect();
+        parts.extend([format!("UUID {}", array.uuid), format!("of {}", members.join(", "))]);
+        self.push_line(depth, &what, &parts);
+        if let Some(running) = running {
+            self.draw_device(&running.device, &running.signatures, depth + 1);
+        }
+    }
+
+    fn draw_group(&mut self, group: &'a LvmVolumeGroup, depth: usize) {
+        let what = format!("volume group {}", group.name);
+        if !self.drawn.insert(group.uuid.clone()) {
+            return self.push_line(depth, &what, &["as above".to_owned()]);
+        }
+        let kept = |fate: &GroupFate| matches!(fate, GroupFate::Kept { name, .. } if *name == group.name);
+        let listed = self.decided.groups.iter().any(kept);
+        let mut parts = vec![format!("UUID {}", group.uuid)];
+        if !listed {
+            parts.insert(0, NOT_LISTED.to_owned());
+        }
+        self.push_line(depth, &what, &parts);
+        for volume in &group.volumes {
+            let wanted = self.layout.logicalvolumes.iter();
+            let mut wanted = wanted.filter(|is| is.volumegroup == group.name && is.name == volume.name);
+            self.draw_volume(group, volume, listed && wanted.next().is_some(), depth + 1);
+        }
+    }
+
+    fn draw_volume(&mut self, group: &LvmVolumeGroup, volume: &'a LvmLogicalVolume, is_listed: bool, depth: usize) {
+        let mut parts = vec![format_bytes(volume.size_bytes)];
+        if !is_listed {
+            parts.push(NOT_LISTED.to_owned());
+        }
+        parts.push(format!("UUID {}", volume.uuid));
+        self.push_line(depth, &format!("{}/{} {}", group.name, volume.name, volume.kind), &parts);
+        if let Some(running) = volume.running.as_ref().and_then(|name| self.stack.find_stacked(name)) {
+            self.draw_device(&running.device, &running.signatures, depth + 1);
+        }
+    }
+
+    fn push_line(&mut self, depth: usize, what: &str, parts: &[String]) {
+        self.lines.push_line(depth, what, parts);
+    }
+}

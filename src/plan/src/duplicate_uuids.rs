@@ -1,0 +1,178 @@
+//! Preserved devices whose UUID another device has as well: a disk was copied (`dd`), and the copy is still attached. A lookup by UUID
+//! finds either of them, and writes to it.
+//!
+//! | one is on a preserved disk, the other on | |
+//! |---|---|
+//! | a preserved disk, or one that is not ours | refused: it is undefined which one will be used |
+//! | a disk that will be wiped | refused, unless the disk is discarded: it is unknown which one was used and has the current data |
+//! | the inside of a volume, as a disk of a virtual machine | allowed: it is not found there |
+
+use super::decide::PlanDecider;
+use super::spanning::{SPANNING, all_signatures};
+use super::{DiskVerdict, InstallMode, display};
+use common::small_sort::GatherExt;
+use model::device::{DevicePath, KernelName};
+use model::inventory::{ArrayMember, DeviceSignature, MdArray, MemberRole};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Maximum number of pairs of a preserved device and another one that are compared for one UUID, and maximum number of copies that are
+/// listed for the machine. Larger numbers are refused without a comparison.
+const MAXIMUM_COMPARED: usize = 1 << 20;
+const MAXIMUM_COPIES: usize = 1000;
+
+/// A device and a signature on it.
+type SignatureOnDevice<'a> = (&'a DevicePath, &'a DeviceSignature);
+
+impl<'a> PlanDecider<'a> {
+    pub fn refuse_copies(&mut self) {
+        if self.request.mode == InstallMode::Install {
+            return;
+        }
+        for (kept, copy) in self.find_copied_contents() {
+            self.decide_copy(kept, copy);
+        }
+        let members: Vec<String> =
+            self.inventory.arrays.iter().flat_map(|array| self.find_copied_members(array)).collect();
+        members.into_iter().for_each(|message| self.refuse("disks", message));
+    }
+
+    /// Returns pairs of a preserved device and another one with its UUID: filesystems, swap areas, physical volumes, LUKS containers.
+    fn find_copied_contents(&mut self) -> Vec<(SignatureOnDevice<'a>, SignatureOnDevice<'a>)> {
+        let mut by_uuid: BTreeMap<String, Vec<SignatureOnDevice>> = BTreeMap::new();
+        let (inside, members) = (self.inventory.partitions_inside_volumes(), self.raid_members());
+        for (device, signature) in all_signatures(self.inventory) {
+            let is_part = SPANNING.contains(&signature.kind.as_str()) || members.contains(device);
+            if !signature.uuid.is_empty() && !inside.contains(device) && !is_part {
+                by_uuid.entry(signature.uuid.to_lowercase()).or_default().push((device, signature));
+            }
+        }
+        let mut copies = Vec::new();
+        for (uuid, found) in by_uuid.into_iter().filter(|(_, found)| found.len() > 1) {
+            match self.find_copies(&found) {
+                Some(of_uuid) if copies.len() + of_uuid.len() <= MAXIMUM_COPIES => copies.extend(of_uuid),
+                _ => self.refuse_many_copies(&uuid, &found),
+            }
+        }
+        copies
+    }
+
+    /// Returns the pairs of which one is preserved. `None` if there are too many to compare.
+    fn find_copies(
+        &self,
+        found: &[SignatureOnDevice<'a>],
+    ) -> Option<Vec<(SignatureOnDevice<'a>, SignatureOnDevice<'a>)>> {
+        let kept: Vec<bool> = found.iter().map(|(device, _)| self.is_kept(device)).collect();
+        if kept.iter().filter(|kept| **kept).count() * found.len() > MAXIMUM_COMPARED {
+            return None;
+        }
+        let mut copies = Vec::new();
+        for (index, one) in found.iter().enumerate() {
+            let others = (index + 1..found.len()).filter(|other| kept[index] || kept[*other]);
+            for other in others.filter(|other| !self.is_one_object(one.0, found[*other].0)) {
+                copies.push(if kept[index] { (*one, found[other]) } else { (found[other], *one) });
+            }
+        }
+        Some(copies)
+    }
+
+    fn refuse_many_copies(&mut self, uuid: &str, found: &[SignatureOnDevice]) {
+        let Some((kept, _)) = found.iter().find(|(device, _)| self.is_kept(device)) else { return };
+        self.refuse(
+            "disks",
+            format!(
+                "{kept} will be preserved, and {} devices have its UUID {uuid}: too many to determine which are copies; disconnect the copies, or give them UUIDs of their own",
+                found.len()
+            ),
+        );
+    }
+
+    /// Returns devices with a signature of a RAID member, and members of known arrays.
+    fn raid_members(&self) -> BTreeSet<&'a DevicePath> {
+        let is_member = |found: &DeviceSignature| found.usage == "raid" && found.kind != "LVM2_member";
+        let signed = all_signatures(self.inventory).filter(|(_, found)| is_member(found)).map(|(device, _)| device);
+        let listed = self.inventory.arrays.iter().flat_map(|array| &array.members).map(|member| &member.device);
+        signed.chain(listed).gather()
+    }
+
+    fn decide_copy(&mut self, (kept, signature): SignatureOnDevice, (copy, other): SignatureOnDevice) {
+        let said = format!(
+            "{} ({}) and {} ({}) have the same UUID, {}, and {kept} must be kept",
+            self.describe_with_disks(kept),
+            display::describe_signature(signature),
+            self.describe_with_disks(copy),
+            display::describe_signature(other),
+            signature.uuid.to_lowercase()
+        );
+        if !self.is_wiped(copy) {
+            let message = format!(
+                "{said}: one of them is a copy, and it is undefined which one will be used; disconnect the copy, or change its UUID"
+            );
+            return self.refuse("disks", message);
+        }
+        let disks = self.disks_below(copy);
+        if disks.iter().all(|disk| self.is_discarded(disk)) {
+            return self.warn(format!(
+                "{said}, and {copy} will be wiped: its data will be discarded, as requested by the operator"
+            ));
+        }
+        let below = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
+        let give_up: Option<Vec<&str>> = below.map(|disk| self.discard_name(disk)).collect();
+        let road = match give_up {
+            None => format!("erase {copy} by hand"),
+            Some(names) => format!("order the reinstall again with --give-up {}", names.join(" --give-up ")),
+        };
+        let message = format!(
+            "{said}, and {copy} will be wiped: one of them is a copy, and it is unknown which one has the current data. Inspect both; if {copy} is not needed, {road}"
+        );
+        self.refuse("disks", message);
+    }
+
+    /// Returns messages about two members of a preserved array that claim the same slot.
+    fn find_copied_members(&self, array: &MdArray) -> Vec<String> {
+        let is_active = |member: &&ArrayMember| matches!(member.role, MemberRole::Active(_));
+        let members: Vec<&ArrayMember> = array.members.iter().filter(is_active).collect();
+        let mut messages = Vec::new();
+        let mut by_place: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (index, member) in members.iter().enumerate() {
+            if let MemberRole::Active(place) = member.role {
+                by_place.entry(place).or_default().push(index);
+            }
+        }
+        for (index, member) in members.iter().enumerate() {
+            let MemberRole::Active(place) = member.role else { continue };
+            let next = by_place.get(&place).and_then(|all| all.get(all.binary_search(&index).ok()? + 1));
+            let copy = next.map(|next| &members[*next]);
+            let is_kept = |copy: &&&ArrayMember| self.is_kept(&member.device) || self.is_kept(&copy.device);
+            if let Some(copy) = copy.filter(is_kept) {
+                messages.push(format!(
+                    "{} and {} both claim to be member {place} of array {} \"{}\", which must be kept: one of them is a copy, and it is undefined which one will be used; disconnect or erase the copy",
+                    self.describe_with_disks(&member.device),
+                    self.describe_with_disks(&copy.device),
+                    array.uuid,
+                    array.name
+                ));
+            }
+        }
+        messages
+    }
+
+    /// Returns whether one of them lies on the other, or an object lies on both.
+    pub fn is_one_object(&self, device: &DevicePath, other: &DevicePath) -> bool {
+        self.stack.is_one_object(&self.stack.kernel_name(device), &self.stack.kernel_name(other))
+    }
+
+    fn is_wiped(&self, device: &DevicePath) -> bool {
+        let verdicts = self.verdicts_on(device);
+        !verdicts.is_empty() && verdicts.iter().all(|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make))
+    }
+
+    fn is_kept(&self, device: &DevicePath) -> bool {
+        self.verdicts_on(device).contains(&DiskVerdict::Keep)
+    }
+
+    /// Returns the device with its disks: `/dev/sdb1 on sdb`.
+    fn describe_with_disks(&self, device: &DevicePath) -> String {
+        let disks: Vec<KernelName> = self.disks_below(device).into_iter().collect();
+        format!("{device} on {}", disks.join(", "))
+    }
+}

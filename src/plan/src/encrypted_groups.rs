@@ -1,0 +1,228 @@
+//! Encrypted volume groups: each physical volume is in a LUKS container of its own, created or preserved together with its device.
+//!
+//! | preserved, and `encrypted` in the layout | |
+//! |---|---|
+//! | containers that open with the key | the group in them is compared and preserved like any other |
+//! | one that does not open, and the new system mounts a volume of the group without `nofail` or `noauto`, or swaps to it | refused, with the reason |
+//! | the same, and the new system does not require the group | all containers stay locked, with a warning |
+//! | the same, and an earlier attempt was recreating one of their disks | recreated, or refused |
+//! | any of them, and a device of the group is missing | refused: the content of that device is unknown |
+//! | anything but a container | refused, with both sides |
+
+use super::decide::{GroupFate, PlanDecider};
+use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
+use super::filesystem_fate::FilesystemFate;
+use super::filesystems::is_in_fstab;
+use super::luks::{self, LuksDecision, LuksFate};
+use super::restore::mount_path;
+use super::{LuksContainer, k8s_volumes};
+use model::device::{DevicePath, LayoutPath};
+use model::inventory::AttemptTarget;
+use model::k8s_volume::{K8sVolume, VolumeSource};
+use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, VolumeGroupSpec};
+use uuid::Uuid;
+
+/// Reason why the content of an encrypted group is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnopenedReason {
+    /// The containers could not be opened.
+    Locked,
+    /// An offline plan has neither the key nor the disks.
+    Unopened,
+}
+
+impl<'a> PlanDecider<'a> {
+    /// Returns the same devices as mappings of their containers. `None` if they were refused, or were not inspected.
+    pub fn open_containers(
+        &mut self,
+        place: &str,
+        group: &'a VolumeGroupSpec,
+        encrypted: EncryptionSpec,
+        below: &UnderlyingDevices<'a>,
+    ) -> Option<UnderlyingDevices<'a>> {
+        let devices = match below.fate {
+            DeviceFate::Wiped | DeviceFate::Blank => self.create_containers(place, group, encrypted, below)?,
+            DeviceFate::Kept => self.keep_containers(place, group, encrypted, below)?,
+        };
+        Some(UnderlyingDevices { devices, fate: below.fate })
+    }
+
+    fn create_containers(
+        &mut self,
+        place: &str,
+        group: &VolumeGroupSpec,
+        encrypted: EncryptionSpec,
+        below: &UnderlyingDevices<'a>,
+    ) -> Option<Vec<PlannedDevice<'a>>> {
+        let mut inside = Vec::new();
+        for (index, device) in below.devices.iter().enumerate() {
+            if device.absent.is_some() {
+                inside.push(device.clone());
+                continue;
+            }
+            if let Some(message) = luks::check_min_size(&group.devices[index], device) {
+                self.refuse(format!("{place}.devices[{index}]"), message);
+                return None;
+            }
+            let uuid = (self.ids)();
+            let container = self.add_group_container(group, encrypted, device, uuid, LuksFate::Made);
+            inside.push(luks::mapping_on(device, container.mapping));
+        }
+        Some(inside)
+    }
+
+    fn keep_containers(
+        &mut self,
+        place: &str,
+        group: &'a VolumeGroupSpec,
+        encrypted: EncryptionSpec,
+        below: &UnderlyingDevices<'a>,
+    ) -> Option<Vec<PlannedDevice<'a>>> {
+        let mut uuids = Vec::new();
+        for device in below.present() {
+            match luks::container_uuid_on(device) {
+                Ok(uuid) => uuids.push(uuid),
+                Err(why) => {
+                    let message = format!("vg:{} must be kept on {} in LUKS, but {why}", group.name, device.now);
+                    self.refuse(place, message);
+                    return None;
+                }
+            }
+        }
+        let opened: Option<Vec<PlannedDevice>> =
+            below.present().zip(&uuids).map(|(device, uuid)| self.find_opened(device, *uuid)).collect();
+        if let Some(opened) = opened {
+            self.add_group_containers(group, encrypted, below, &uuids, LuksFate::Opened);
+            return Some(opened.into_iter().chain(below.absent().map(|(_, device)| device.clone())).collect());
+        }
+        self.decide_unopened_group(place, group, encrypted, below, &uuids);
+        None
+    }
+
+    /// Decides on a group of which at least one container was not opened.
+    fn decide_unopened_group(
+        &mut self,
+        place: &str,
+        group: &'a VolumeGroupSpec,
+        encrypted: EncryptionSpec,
+        below: &UnderlyingDevices<'a>,
+        uuids: &[Uuid],
+    ) {
+        // Unopened containers show neither whether the group survives without the absent disk, nor which disks belong to the group.
+        if below.absent().next().is_some() {
+            return self.refuse_without_physical(group, below);
+        }
+        let failure =
+            |device: &&PlannedDevice| self.inventory.find_failure(&AttemptTarget::Container(device.now.clone()));
+        let failed = below.present().find_map(|device| Some((device.now.clone(), failure(&device)?)));
+        let Some((device, why)) = failed else {
+            self.warn(format!("vg:{}: the machine opens it with its key to inspect the content", group.name));
+            let devices = self.add_group_containers(group, encrypted, below, uuids, LuksFate::Opened);
+            let volumes = self.layout.logicalvolumes.iter().filter(|volume| volume.volumegroup == group.name);
+            let volumes = volumes.map(|volume| volume.name.clone()).collect();
+            self.decided.groups.push(GroupFate::Kept { name: group.name.clone(), devices, volumes });
+            self.hidden.insert(&group.name, UnopenedReason::Unopened);
+            return;
+        };
+        if let Some(needed) = self.find_requirement(group) {
+            let message = format!(
+                "vg:{} must be kept in LUKS, and the new system {needed}, but {device} cannot be opened: {why}. \
+                 Provide its key, or add nofail to its mountoptions to leave it locked",
+                group.name
+            );
+            return self.refuse(place, message);
+        }
+        if group.devices.iter().any(|device| self.was_being_made(device)) {
+            return self.refuse(place, luks::describe_half_made(&format!("vg:{}", group.name), why));
+        }
+        self.warn(format!(
+            "vg:{} stays LOCKED and unchanged, without lines in /etc/crypttab and /etc/fstab: {device} cannot be opened: {why}",
+            group.name
+        ));
+        self.add_group_containers(group, encrypted, below, uuids, LuksFate::Locked);
+        let name = group.name.clone();
+        self.decided.groups.push(GroupFate::Kept { name, devices: Vec::new(), volumes: Vec::new() });
+        self.hidden.insert(&group.name, UnopenedReason::Locked);
+    }
+
+    /// Returns why the new system requires the group, as text.
+    fn find_requirement(&self, group: &VolumeGroupSpec) -> Option<String> {
+        let needed = self.filesystems_in(group).find(|is| !luks::is_optional(is) && is_in_fstab(is))?;
+        Some(mount_path(needed).map_or_else(
+            || format!("swaps to {}", needed.device),
+            |path| format!("mounts {} at {path}", needed.device),
+        ))
+    }
+
+    fn filesystems_in(&self, group: &VolumeGroupSpec) -> impl Iterator<Item = &'a FilesystemSpec> {
+        let (layout, name) = (self.layout, group.name.clone());
+        layout
+            .filesystems
+            .iter()
+            .filter(move |is| layout.find_encrypted_group(&is.device).is_some_and(|group| group.name == name))
+    }
+
+    /// Records the containers of all present devices, and returns their mappings.
+    fn add_group_containers(
+        &mut self,
+        group: &VolumeGroupSpec,
+        encrypted: EncryptionSpec,
+        below: &UnderlyingDevices<'a>,
+        uuids: &[Uuid],
+        fate: LuksFate,
+    ) -> Vec<DevicePath> {
+        let devices: Vec<&PlannedDevice> = below.present().collect();
+        let all = devices.into_iter().zip(uuids);
+        all.map(|(device, uuid)| self.add_group_container(group, encrypted, device, *uuid, fate).mapping).collect()
+    }
+
+    fn add_group_container(
+        &mut self,
+        group: &VolumeGroupSpec,
+        encrypted: EncryptionSpec,
+        device: &PlannedDevice,
+        uuid: Uuid,
+        fate: LuksFate,
+    ) -> LuksContainer {
+        let key = luks::find_key(&self.request.assigned.allocation, encrypted.key);
+        let container = LuksContainer::new(device.path.clone(), uuid, device.sector_bytes, encrypted.key, key);
+        let container = LuksContainer { withheld: self.is_withheld(encrypted.key), ..container };
+        let needed = self.filesystems_in(group).filter(|is| !luks::is_optional(is)).find_map(mount_path);
+        self.decided.luks.push(LuksDecision::for_group(container.clone(), fate, &group.name, needed));
+        if fate == LuksFate::Opened {
+            self.note_foreign_tpm(device);
+        }
+        container
+    }
+
+    /// Returns why the content of a device is unknown, if it is in an encrypted group that was not opened.
+    pub fn unopened_reason(&self, device: &LayoutPath) -> Option<UnopenedReason> {
+        self.hidden.get(self.layout.find_encrypted_group(device)?.name.as_str()).copied()
+    }
+
+    /// Decides on a filesystem on a volume of unknown content.
+    pub fn decide_hidden(&mut self, filesystem: &FilesystemSpec, hidden: UnopenedReason) {
+        let device = filesystem.device.as_device();
+        self.decided.filesystems.push(match hidden {
+            UnopenedReason::Unopened if filesystem.format != FilesystemFormat::None => {
+                FilesystemFate::Kept { device, uuid: None }
+            }
+            UnopenedReason::Unopened | UnopenedReason::Locked => FilesystemFate::Unformatted { device, is_kept: true },
+        });
+    }
+
+    /// Refuses a Kubernetes volume in a group of unknown content.
+    pub fn refuse_hidden(&self, volume: &K8sVolume) -> Result<(), k8s_volumes::VolumeRefusal> {
+        let group = match &volume.source {
+            VolumeSource::Logical { group, .. } => Some(group.as_str()),
+            VolumeSource::Raw(path) => self.layout.find_encrypted_group(path).map(|group| group.name.as_str()),
+            VolumeSource::Discover(_) | VolumeSource::Sparse { .. } => None,
+        };
+        match group.filter(|group| self.hidden.contains_key(group)) {
+            Some(group) => {
+                Err(Some(format!("is in vg:{group}, which is encrypted and was not opened; provide its key")))
+            }
+            None => Ok(()),
+        }
+    }
+}

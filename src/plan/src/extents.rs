@@ -1,0 +1,215 @@
+//! Byte ranges of each disk that each stage may write, for a monitor of writes.
+//!
+//! | | may be written |
+//! |---|---|
+//! | before the first destructive stage, and once the system is complete | nothing |
+//! | disks that are wiped or recreated | whole, from that stage on |
+//! | a preserved array that is assembled | its members, from then on |
+//! | a preserved group of which volumes are activated | its physical volumes, from then on |
+//! | a preserved LUKS container that is opened for writing | its underlying devices, from then on |
+//! | a preserved filesystem that is mounted for writing, or created on a preserved device | its underlying devices, from then on |
+//! | a Kubernetes volume that is created or added | the blank disk that it takes, or the physical volumes of its group, from then on |
+//! | anything else | nothing |
+
+use super::members::AssembledMembers;
+use super::{ByteRange, DeviceOp, DiskVerdict, Operation, Plan, PlanStage, SessionOp, StageName};
+use common::small_sort;
+use model::device::DevicePath;
+use model::inventory::Inventory;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Consecutive stages with the extents that each of them may write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageExtents {
+    /// The JSON field is `steps`, the word that operators read.
+    #[serde(rename = "steps")]
+    pub stages: Vec<StageName>,
+    /// Writable ranges by disk; empty if the stages write nothing.
+    pub disks: Vec<DiskExtents>,
+}
+
+/// Byte ranges of a disk, in order and disjoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskExtents {
+    /// `/dev/sda`.
+    pub device: DevicePath,
+    /// Serial number of the disk; empty if it has none.
+    pub serial: String,
+    pub ranges: Vec<ByteRange>,
+}
+
+/// Returns the extents of all stages of the plan, in order. `inventory` is the one that the plan was made from.
+pub fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageExtents> {
+    let ground = ExtentBuilder { plan, inventory, together: collect_members(plan) };
+    let mut open = WritableRanges::new();
+    let mut extents: Vec<StageExtents> = Vec::new();
+    for (index, stage) in plan.stages.iter().enumerate() {
+        if index == plan.point_of_no_return {
+            ground.open_recreated(&mut open);
+        }
+        if index >= plan.point_of_no_return {
+            ground.open_preserved(stage, &mut open);
+        }
+        let disks = if stage.name.failure_state().is_complete() { Vec::new() } else { ground.disk_extents(&open) };
+        match extents.last_mut().filter(|last| last.disks == disks) {
+            Some(last) => last.stages.push(stage.name),
+            None => extents.push(StageExtents { stages: vec![stage.name], disks }),
+        }
+    }
+    extents
+}
+
+/// Writable ranges by path of the disk.
+type WritableRanges = BTreeMap<DevicePath, Vec<ByteRange>>;
+
+/// Locations of the plan's devices on the disks.
+struct ExtentBuilder<'a> {
+    plan: &'a Plan,
+    inventory: &'a Inventory,
+    together: AssembledMembers,
+}
+
+/// Returns the preserved arrays, groups and containers that the stages activate.
+fn collect_members(plan: &Plan) -> AssembledMembers {
+    let mut together = AssembledMembers::default();
+    for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
+        match operation {
+            Operation::Device(DeviceOp::AssembleArray(array)) => together.add_array(array),
+            Operation::Device(DeviceOp::ActivateGroup(group)) => together.add_group(group),
+            Operation::Device(DeviceOp::OpenContainer(open)) => together.add_container(&open.container),
+            Operation::Device(_) | Operation::Run(_) => {}
+        }
+    }
+    together
+}
+
+impl ExtentBuilder<'_> {
+    fn open_recreated(&self, open: &mut WritableRanges) {
+        let made = self.plan.disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
+        for disk in made {
+            let whole = ByteRange { start: 0, length: disk.size_bytes };
+            open.insert(disk.device.clone(), vec![whole]);
+        }
+    }
+
+    /// Opens the devices that the stage writes. New devices lie on disks that are open already.
+    fn open_preserved(&self, stage: &PlanStage, open: &mut WritableRanges) {
+        for device in stage.operations.iter().flat_map(ExtentBuilder::written_devices) {
+            for (disk, range) in self.locate_device(device) {
+                open.entry(disk).or_default().push(range);
+            }
+        }
+    }
+
+    /// Returns the devices, outside of recreated disks, that an operation starts to write.
+    fn written_devices(operation: &Operation) -> Vec<DevicePath> {
+        match operation {
+            Operation::Device(DeviceOp::AssembleArray(array)) => array.members.clone(),
+            Operation::Device(DeviceOp::ActivateGroup(group)) => group.devices.clone(),
+            // cryptsetup repairs a damaged header when it opens the container for writing.
+            Operation::Device(DeviceOp::OpenContainer(open)) if !open.read_only => vec![open.container.device.clone()],
+            Operation::Device(DeviceOp::MakeFilesystem(make)) => vec![make.device.clone()],
+            Operation::Device(DeviceOp::PreparePersistent(volume)) => {
+                volume.written_devices().into_iter().cloned().collect()
+            }
+            Operation::Device(
+                DeviceOp::Release(_)
+                | DeviceOp::AssertFree { .. }
+                | DeviceOp::TakeDown { .. }
+                | DeviceOp::ProveZeros(_)
+                | DeviceOp::WipeDisk(_)
+                | DeviceOp::WriteTable(_)
+                | DeviceOp::CreateArray(_)
+                | DeviceOp::CreateGroup(_)
+                | DeviceOp::CreateVolume(_)
+                | DeviceOp::CreateContainer(_)
+                | DeviceOp::OpenContainer(_)
+                | DeviceOp::CloseContainer { .. }
+                | DeviceOp::TryArray(_)
+                | DeviceOp::TryFilesystem(_)
+                | DeviceOp::DeactivateGroup { .. }
+                | DeviceOp::StopArray { .. },
+            ) => Vec::new(),
+            Operation::Run(SessionOp::Mount(mount)) if !mount.is_read_only() => mount.devices().collect(),
+            Operation::Run(
+                SessionOp::ReachImage { .. }
+                | SessionOp::VerifyDefinition { .. }
+                | SessionOp::FindPrograms { .. }
+                | SessionOp::IdentifyDisk(_)
+                | SessionOp::CheckContainers(_)
+                | SessionOp::LockDisk { .. }
+                | SessionOp::UnlockDisk { .. }
+                | SessionOp::Rehearse(_)
+                | SessionOp::TellPointOfNoReturn { .. }
+                | SessionOp::MoveStands { .. }
+                | SessionOp::Mount(_)
+                | SessionOp::MountReadOnly(_)
+                | SessionOp::BurnDisk(_)
+                | SessionOp::Receive(_)
+                | SessionOp::AdaptMoved(_)
+                | SessionOp::CreateSystem(_)
+                | SessionOp::GrowFilesystem(_)
+                | SessionOp::BurnImage { .. }
+                | SessionOp::WriteMachineFiles { .. }
+                | SessionOp::InjectFiles(_)
+                | SessionOp::Finish(_)
+                | SessionOp::AdaptImage(_)
+                | SessionOp::WritePersistent(_)
+                | SessionOp::WriteFstab(_)
+                | SessionOp::ExtendFstab(_)
+                | SessionOp::WriteCrypttab(_)
+                | SessionOp::FindLoader
+                | SessionOp::RemoveVariables(_)
+                | SessionOp::WriteBootEntries(_)
+                | SessionOp::LoadKernel
+                | SessionOp::ProveKept(_)
+                | SessionOp::WriteMarker(_)
+                | SessionOp::Unmount
+                | SessionOp::FlushDisks { .. }
+                | SessionOp::Report(_)
+                | SessionOp::Kexec,
+            ) => Vec::new(),
+        }
+    }
+
+    /// Returns the location of an existing device: a disk, a partition, or an object that a stage activates from preserved ones.
+    fn locate_device(&self, device: DevicePath) -> Vec<(DevicePath, ByteRange)> {
+        let bottoms = self.together.find_bottoms([device]);
+        bottoms.iter().filter_map(|bottom| self.locate_bottom(bottom)).collect()
+    }
+
+    fn locate_bottom(&self, device: &DevicePath) -> Option<(DevicePath, ByteRange)> {
+        if let Some(disk) = self.inventory.find_disk(device.as_str()) {
+            return Some((disk.device.clone(), ByteRange { start: 0, length: disk.size_bytes }));
+        }
+        self.inventory.disks.iter().find_map(|disk| {
+            let mut parts = disk.table.iter().flat_map(|table| &table.partitions);
+            let part = parts.find(|part| part.device == *device)?;
+            Some((disk.device.clone(), ByteRange { start: part.start_bytes, length: part.size_bytes }))
+        })
+    }
+
+    fn disk_extents(&self, open: &WritableRanges) -> Vec<DiskExtents> {
+        let disks = open.iter().map(|(device, ranges)| DiskExtents {
+            device: device.clone(),
+            serial: self.inventory.find_disk(device.as_str()).map(|disk| disk.serial.clone()).unwrap_or_default(),
+            ranges: merge_ranges(ranges),
+        });
+        disks.collect()
+    }
+}
+
+fn merge_ranges(ranges: &[ByteRange]) -> Vec<ByteRange> {
+    let mut sorted = ranges.to_vec();
+    small_sort::sort_by_key(&mut sorted, |range| range.start);
+    let mut merged: Vec<ByteRange> = Vec::new();
+    let end = |range: &ByteRange| range.start.saturating_add(range.length);
+    for range in sorted {
+        match merged.last_mut() {
+            Some(last) if range.start <= end(last) => last.length = end(last).max(end(&range)) - last.start,
+            _ => merged.push(range),
+        }
+    }
+    merged
+}

@@ -1,0 +1,113 @@
+//! Filesystems of the layout: their device and fate.
+
+use super::devices::DeviceSize;
+use model::device::DevicePath;
+use model::layout::FilesystemSpec;
+
+/// A filesystem of the layout and its fate.
+pub type PlacedFilesystem<'a> = (&'a FilesystemSpec, &'a FilesystemFate);
+
+/// Fate of a filesystem of the layout. Devices have their paths during the installation, because a path in the layout may be a link.
+pub enum FilesystemFate {
+    /// Created on a new device.
+    Made(NewFilesystem),
+    /// Created on a preserved device, which is blank, or on which an interrupted attempt left the filesystem unfinished.
+    Filled(NewFilesystem),
+    /// Preserved. The UUID may be absent if it is not needed to find the filesystem.
+    Kept { device: DevicePath, uuid: Option<String> },
+    /// Part of a raw image, in the partition with this number.
+    InImage { device: DevicePath, number: u32 },
+    /// A filesystem in memory.
+    Tmpfs,
+    /// A device with `format: none`, on which no filesystem is created or mounted. `is_kept` is set if the device is preserved.
+    Unformatted { device: DevicePath, is_kept: bool },
+}
+
+/// A filesystem that is created.
+pub struct NewFilesystem {
+    pub device: DevicePath,
+    pub uuid: String,
+    /// Size of the device.
+    pub size: DeviceSize,
+    pub sector_bytes: u32,
+}
+
+impl FilesystemFate {
+    /// Returns the device; `None` for a filesystem in memory.
+    pub fn device(&self) -> Option<&DevicePath> {
+        match self {
+            FilesystemFate::Made(NewFilesystem { device, .. })
+            | FilesystemFate::Filled(NewFilesystem { device, .. })
+            | FilesystemFate::Kept { device, .. }
+            | FilesystemFate::InImage { device, .. }
+            | FilesystemFate::Unformatted { device, .. } => Some(device),
+            FilesystemFate::Tmpfs => None,
+        }
+    }
+
+    /// Returns the UUID; `None` if the plan does not know it and does not need it.
+    pub fn uuid(&self) -> Option<&str> {
+        match self {
+            FilesystemFate::Made(new) | FilesystemFate::Filled(new) => Some(&new.uuid),
+            FilesystemFate::Kept { uuid, .. } => uuid.as_deref(),
+            FilesystemFate::InImage { .. } | FilesystemFate::Tmpfs | FilesystemFate::Unformatted { .. } => None,
+        }
+    }
+
+    pub fn as_made(&self) -> Option<&NewFilesystem> {
+        match self {
+            FilesystemFate::Made(new) => Some(new),
+            FilesystemFate::Filled(_)
+            | FilesystemFate::Kept { .. }
+            | FilesystemFate::InImage { .. }
+            | FilesystemFate::Tmpfs
+            | FilesystemFate::Unformatted { .. } => None,
+        }
+    }
+
+    pub fn as_filled(&self) -> Option<&NewFilesystem> {
+        match self {
+            FilesystemFate::Filled(new) => Some(new),
+            FilesystemFate::Made(_)
+            | FilesystemFate::Kept { .. }
+            | FilesystemFate::InImage { .. }
+            | FilesystemFate::Tmpfs
+            | FilesystemFate::Unformatted { .. } => None,
+        }
+    }
+
+    /// Returns whether the filesystem exists and is preserved.
+    pub fn is_kept(&self) -> bool {
+        match self {
+            FilesystemFate::Kept { .. } => true,
+            FilesystemFate::Made(_)
+            | FilesystemFate::Filled(_)
+            | FilesystemFate::InImage { .. }
+            | FilesystemFate::Tmpfs
+            | FilesystemFate::Unformatted { .. } => false,
+        }
+    }
+
+    /// Returns whether the filesystem is on a preserved device, and is mounted together with preserved ones.
+    pub fn is_restored(&self) -> bool {
+        match self {
+            FilesystemFate::Kept { .. } | FilesystemFate::Filled(_) => true,
+            FilesystemFate::Made(_)
+            | FilesystemFate::InImage { .. }
+            | FilesystemFate::Tmpfs
+            | FilesystemFate::Unformatted { .. } => false,
+        }
+    }
+
+    /// Returns the device and number of a partition of a raw image.
+    pub fn as_in_image(&self) -> Option<(&DevicePath, u32)> {
+        match self {
+            FilesystemFate::InImage { device, number } => Some((device, *number)),
+            FilesystemFate::Made(_)
+            | FilesystemFate::Filled(_)
+            | FilesystemFate::Kept { .. }
+            | FilesystemFate::Tmpfs
+            | FilesystemFate::Unformatted { .. } => None,
+        }
+    }
+}

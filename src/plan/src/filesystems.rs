@@ -1,0 +1,227 @@
+//! Filesystems: created on new devices, or compared with the layout.
+
+use super::MarkerWaiver;
+use super::capacity::min_filesystem_mib;
+use super::decide::PlanDecider;
+use super::devices::{DeviceFate, PlannedDevice};
+use super::display;
+use super::filesystem_fate::{FilesystemFate, NewFilesystem};
+use super::restore::mount_path;
+use super::sectors::MIB;
+use model::inventory::AttemptTarget;
+use model::layout::{FilesystemFormat, FilesystemSpec};
+use uuid::Uuid;
+
+impl<'a> PlanDecider<'a> {
+    pub fn decide_filesystems(&mut self) {
+        for (index, filesystem) in self.layout.filesystems.iter().enumerate() {
+            let place = format!("filesystems[{index}]");
+            if filesystem.format == FilesystemFormat::Tmpfs {
+                self.decided.filesystems.push(FilesystemFate::Tmpfs);
+            } else if let Some(hidden) = self.unopened_reason(&filesystem.device) {
+                self.decide_hidden(filesystem, hidden);
+            } else if let Some(device) = self.devices.get_or_report(&place, &filesystem.device) {
+                match filesystem.encrypted {
+                    Some(encrypted) => self.decide_encrypted(&place, filesystem, encrypted, &device),
+                    None => self.decide_plain(&place, filesystem, &device),
+                }
+            }
+        }
+    }
+
+    /// Decides on the filesystem on this device, which may be the mapping of a container.
+    pub fn decide_plain(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
+        // The absent disk was refused.
+        if device.absent.is_some() {
+            return;
+        }
+        let in_image = self.layout.disks.iter().find_map(|disk| disk.image_partition_number(&filesystem.device));
+        if let Some(number) = in_image {
+            let device = device.path.clone();
+            return self.decided.filesystems.push(FilesystemFate::InImage { device, number });
+        }
+        let keep = device.fate == DeviceFate::Kept;
+        let is_filled = keep && filesystem.format != FilesystemFormat::None;
+        let cut_off = if is_filled { self.find_unfinished(device) } else { None };
+        let is_cut_off = cut_off.is_some();
+        let fill = is_filled && (device.blank || is_cut_off);
+        // A blank disk that the layout preserves cannot take the root filesystem, which would then be preserved by later reinstalls.
+        let refused = device.fate != DeviceFate::Wiped && is_root(filesystem);
+        let fate = if refused || keep && !fill {
+            keep_filesystem(filesystem, device)
+        } else {
+            check_min_size(filesystem, device)
+                .map_or_else(|| Ok(self.new_filesystem(filesystem, device, cut_off, fill)), Err)
+        };
+        match fate {
+            Ok(fate) => {
+                match &fate {
+                    FilesystemFate::Filled(new) => {
+                        self.warn_filled(filesystem, device, &new.uuid, is_cut_off);
+                        self.check_mountable(place, filesystem, device, true);
+                    }
+                    FilesystemFate::Kept { .. } => {
+                        self.check_mountable(place, filesystem, device, false);
+                        self.refuse_companions(place, filesystem, device);
+                    }
+                    FilesystemFate::Made(_)
+                    | FilesystemFate::InImage { .. }
+                    | FilesystemFate::Tmpfs
+                    | FilesystemFate::Unformatted { .. } => {}
+                }
+                self.decided.filesystems.push(fate);
+            }
+            Err(message) => self.refuse(place, message),
+        }
+    }
+
+    fn new_filesystem(
+        &mut self,
+        filesystem: &FilesystemSpec,
+        device: &PlannedDevice,
+        cut_off: Option<String>,
+        fill: bool,
+    ) -> FilesystemFate {
+        // The UUID of an interrupted attempt is reused, so that the filesystem is recognized if it is interrupted again.
+        let uuid = cut_off.or_else(|| self.migrated_filesystem_uuid(&filesystem.device));
+        let uuid = uuid.or_else(|| filesystem_uuid(filesystem.format, (self.ids)()));
+        let (device, size, sector_bytes) = (device.path.clone(), device.size(), device.sector_bytes);
+        match uuid {
+            None => FilesystemFate::Unformatted { device, is_kept: false },
+            Some(uuid) if fill => FilesystemFate::Filled(NewFilesystem { device, uuid, size, sector_bytes }),
+            Some(uuid) => FilesystemFate::Made(NewFilesystem { device, uuid, size, sector_bytes }),
+        }
+    }
+
+    fn warn_filled(&mut self, filesystem: &FilesystemSpec, device: &PlannedDevice, uuid: &str, is_cut_off: bool) {
+        if !is_cut_off {
+            self.require_zeros_on(device);
+        }
+        let said = match device.blank {
+            true => {
+                "the samples read from it are blank: the filesystem will be created if the whole device contains only zeros"
+            }
+            false => "an earlier attempt was interrupted while creating it: the filesystem is recreated",
+        };
+        self.warn(format!("{}, but {said}", describe_wish(filesystem, device)));
+        let making = self.record_filling(device, uuid).map(|making| (filesystem.device.clone(), making));
+        self.decided.filling.extend(making);
+    }
+}
+
+impl PlanDecider<'_> {
+    /// Refuses preserved filesystems that cannot be mounted after the installation, while the old system still exists.
+    ///
+    /// | preserved, and mounted by the layout | |
+    /// |---|---|
+    /// | for writing, or blank and created; on a write-protected disk | refused |
+    /// | the agent could not mount it even read-only | refused |
+    /// | the same, and the layout's own mount options may help, or an earlier attempt has wiped the old system already | warning |
+    fn check_mountable(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice, fill: bool) {
+        let path = mount_path(filesystem);
+        let disks = self.disks_below(&device.now);
+        let mut disks = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
+        let is_written = path.is_some() && !filesystem.is_read_only();
+        if let Some(disk) = disks.find(|disk| disk.read_only && (is_written || fill)) {
+            let message = format!(
+                "{} must be written ({}), but {} is read-only (write protection switch, failing disk?)",
+                device.path,
+                path.map_or_else(|| "created".to_owned(), |path| format!("mounted at {path}")),
+                disk.device
+            );
+            return self.refuse(place, message);
+        }
+        let why = self.inventory.find_failure(&AttemptTarget::Filesystem(device.now.clone()));
+        let (Some(path), Some(why), false) = (path, why, fill) else { return };
+        let message = format!(
+            "{}, mounted at {path}, but it cannot be mounted even read-only: {why}",
+            describe_wish(filesystem, device)
+        );
+        let waiver = self.request.claim.as_ref().and_then(|claim| claim.waiver);
+        let may_help = filesystem.mount_options().any(names_further_devices);
+        match may_help || waiver == Some(MarkerWaiver::Begun) {
+            true => self.warn(message),
+            false => self.refuse(place, message),
+        }
+    }
+}
+
+/// Returns whether the option names further devices of a filesystem, or permits their absence. The agent inspects without such options.
+fn names_further_devices(option: &str) -> bool {
+    let starts = ["device=", "logdev=", "rtdev=", "journal_dev=", "journal_path=", "sb=", "rescue="];
+    option == "degraded" || starts.iter().any(|start| option.starts_with(start))
+}
+
+fn is_root(filesystem: &FilesystemSpec) -> bool {
+    filesystem.path.as_deref() == Some("/")
+}
+
+pub fn is_in_fstab(filesystem: &FilesystemSpec) -> bool {
+    filesystem.format == FilesystemFormat::Swap || mount_path(filesystem).is_some()
+}
+
+pub fn describe_wish(wanted: &FilesystemSpec, device: &PlannedDevice) -> String {
+    let label = wanted.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
+    format!("{} must be kept with {}{label}", device.path, wanted.format)
+}
+
+fn check_min_size(filesystem: &FilesystemSpec, device: &PlannedDevice) -> Option<String> {
+    let (required, why) = min_filesystem_mib(filesystem, device.sector_bytes)?;
+    let existing = device.size_bytes.filter(|bytes| bytes / MIB < required)? / MIB;
+    Some(format!(
+        "device:{} is not big enough required:{required}MiB, existing:{existing}MiB ({}: {why})",
+        filesystem.device, filesystem.format
+    ))
+}
+
+/// Keeps the present filesystem if it matches the layout.
+fn keep_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<FilesystemFate, String> {
+    if is_root(wanted) {
+        let message =
+            "contains /, which the new image replaces, so it cannot be kept; set wipeonreinstall: true for its disks";
+        return Err(format!("{} {message}", device.path));
+    }
+    if wanted.format == FilesystemFormat::None {
+        return Ok(FilesystemFate::Unformatted { device: device.path.clone(), is_kept: true });
+    }
+    let wish = describe_wish(wanted, device);
+    match device.content.as_ref().map_err(|why| format!("{wish}, but {why}"))? {
+        [] => {
+            let size = common::format::format_bytes(device.size_bytes.unwrap_or_default());
+            Err(format!("{wish}, but it contains {size} of unrecognized data"))
+        }
+        [one] if one.kind != wanted.format.name() => {
+            Err(format!("{wish}, but it contains {}", display::describe_signature(one)))
+        }
+        [one] if wanted.label.as_ref().is_some_and(|label| *label != one.label) => {
+            Err(format!("{wish}, but it contains {}", display::describe_signature(one)))
+        }
+        [one] if one.uuid.is_empty() && is_in_fstab(wanted) => {
+            Err(format!("{wish}, but it lacks a UUID, which /etc/fstab needs; set one in the installed system"))
+        }
+        [one] => {
+            let uuid = (!one.uuid.is_empty()).then(|| one.uuid.clone());
+            Ok(FilesystemFate::Kept { device: device.path.clone(), uuid })
+        }
+        several => {
+            let there: Vec<String> = several.iter().map(display::describe_signature).collect();
+            Err(format!("{wish}, but it has several signatures: {}", there.join(" and ")))
+        }
+    }
+}
+
+/// Returns the UUID in the notation of blkid; vfat has a 32-bit volume id. `None` if no filesystem is created.
+fn filesystem_uuid(format: FilesystemFormat, id: Uuid) -> Option<String> {
+    match format {
+        FilesystemFormat::None | FilesystemFormat::Tmpfs => None,
+        FilesystemFormat::Vfat => {
+            let bytes = id.as_bytes();
+            Some(format!("{:02X}{:02X}-{:02X}{:02X}", bytes[0], bytes[1], bytes[2], bytes[3]))
+        }
+        FilesystemFormat::Ext3
+        | FilesystemFormat::Ext4
+        | FilesystemFormat::Xfs
+        | FilesystemFormat::Btrfs
+        | FilesystemFormat::Swap => Some(id.to_string()),
+    }
+}

@@ -1,0 +1,278 @@
+//! Boot variables that earlier systems left in the firmware: which of them are foreign, and which are removed.
+//!
+//! | variable | origin | removed by default | with `cleanfirmware`, and when every disk is erased |
+//! |---|---|---|---|
+//! | starts a partition that the plan destroys | destroyed | yes | yes |
+//! | starts a partition of a disk that the plan preserves | preserved | no | no |
+//! | program of the firmware without arguments, whole device, network by DHCP | firmware | no | no |
+//! | URI from which the machine has booted this time | foreign | no | no |
+//! | other URI, fixed network address, unknown program or partition | foreign | no | yes |
+//! | `Driver####`, `SysPrep####` that start no preserved partition | foreign | no | yes |
+//! | `BootNext` | foreign | with the entry that it names | yes |
+//! | requests to shim and firmware, settings of systemd-boot | foreign | no | unless a system is preserved |
+//! | keys in shim, `OsRecovery####` | foreign | impossible | impossible |
+
+mod partitions;
+
+use super::decide::PlanDecisions;
+use super::{FirmwarePlan, Operation, PlannedVariable, RemoveVariables, SessionOp, VariableOrigin, VariableRemoval};
+use common::diagnostic::Diagnostic;
+use model::inventory::{
+    FirmwareLoadOption, FirmwareType, FirmwareVariables, GLOBAL_VENDOR, Inventory, LoadOptionClass, LoadTarget,
+    OtherFirmwareVariable, VariablePurpose,
+};
+use model::layout::Layout;
+use partitions::{BootPartitions, PartitionFate};
+use sha2::{Digest, Sha256};
+
+/// Prefix of the descriptions of drophammer's boot entries.
+pub const OWN_PREFIX: &str = "drophammer: ";
+
+/// Set of variables that a plan removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemovalPolicy {
+    Nothing,
+    /// Entries of partitions that the plan destroys.
+    Destroyed,
+    /// All variables that earlier systems left.
+    Foreign,
+}
+
+impl RemovalPolicy {
+    pub fn from_layout(layout: &Layout) -> RemovalPolicy {
+        if layout.cleanfirmware { RemovalPolicy::Foreign } else { RemovalPolicy::Destroyed }
+    }
+}
+
+/// Returns a problem if the layout removes foreign variables and not all variables are known.
+pub fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<Diagnostic> {
+    if !layout.cleanfirmware || inventory.system.firmware != FirmwareType::Uefi {
+        return None;
+    }
+    let reason = match &inventory.firmware_variables {
+        None => "the inventory does not contain them; read it with this version of drophammer".to_owned(),
+        Some(FirmwareVariables { unreadable: Some(reason), .. }) => {
+            format!("{reason}; mount efivarfs and boot without efi=noruntime, or set cleanfirmware: false")
+        }
+        Some(FirmwareVariables { omitted, .. }) if *omitted > 0 => {
+            format!("{omitted} variables exceed the limit; reset the firmware's boot entries in its setup")
+        }
+        Some(_) => return None,
+    };
+    Some(Diagnostic::new("cleanfirmware", format!("boot variables cannot be removed: {reason}")))
+}
+
+/// Returns the boot variables with their fate; `None` if the inventory has none.
+pub fn plan_variables(
+    inventory: &Inventory,
+    decided: Option<&PlanDecisions>,
+    policy: RemovalPolicy,
+) -> Option<FirmwarePlan> {
+    let found = inventory.firmware_variables.as_ref()?;
+    let judge = VariableClassifier { found, policy, partitions: BootPartitions::new(inventory, decided) };
+    let mut variables: Vec<PlannedVariable> =
+        found.load_options.iter().map(|option| judge.classify_load_option(option)).collect();
+    variables.extend(judge.classify_boot_next(&variables));
+    variables.extend(found.others.iter().map(|other| judge.classify_other(other)));
+    Some(FirmwarePlan {
+        unreadable: found.unreadable.clone(),
+        boot_current: found.boot_current,
+        boot_order: found.boot_order.clone(),
+        variables,
+        omitted: found.omitted,
+    })
+}
+
+/// Classifies boot variables by origin, and decides which are removed.
+struct VariableClassifier<'a> {
+    found: &'a FirmwareVariables,
+    policy: RemovalPolicy,
+    partitions: BootPartitions,
+}
+
+impl VariableClassifier<'_> {
+    fn classify_load_option(&self, option: &FirmwareLoadOption) -> PlannedVariable {
+        let (origin, reason) = self.find_origin(option);
+        let is_fixed = matches!(option.class, LoadOptionClass::PlatformRecovery | LoadOptionClass::OsRecovery);
+        let is_current_uri = matches!(option.target, LoadTarget::Uri(_)) && self.is_current(option);
+        PlannedVariable {
+            name: option.variable_name(),
+            vendor: GLOBAL_VENDOR,
+            content: describe_option(option),
+            own: is_own(option),
+            removed: !is_fixed && !is_current_uri && self.is_removed(origin),
+            origin,
+            reason,
+            digest: option.digest.clone(),
+        }
+    }
+
+    fn is_removed(&self, origin: VariableOrigin) -> bool {
+        match self.policy {
+            RemovalPolicy::Nothing => false,
+            RemovalPolicy::Destroyed => origin == VariableOrigin::Destroyed,
+            RemovalPolicy::Foreign => matches!(origin, VariableOrigin::Destroyed | VariableOrigin::Foreign),
+        }
+    }
+
+    fn is_current(&self, option: &FirmwareLoadOption) -> bool {
+        option.class == LoadOptionClass::Boot && self.found.boot_current == Some(option.number)
+    }
+
+    /// Returns the origin of a load option, and the reason for it.
+    fn find_origin(&self, option: &FirmwareLoadOption) -> (VariableOrigin, String) {
+        use VariableOrigin::{Firmware, Foreign};
+        let (origin, reason) = match &option.target {
+            LoadTarget::Partition(guid) => self.partition_origin(self.partitions.find_fate(*guid)),
+            LoadTarget::MbrPartition => self.partition_origin(self.partitions.mbr_fate()),
+            LoadTarget::Uri(_) if self.is_current(option) => {
+                (Foreign, "starts a URI; the machine has booted from it".to_owned())
+            }
+            LoadTarget::Uri(_) => (Foreign, "starts a URI".to_owned()),
+            LoadTarget::RemoteAddress => (Foreign, "starts from a fixed network address".to_owned()),
+            LoadTarget::Malformed => (Foreign, "cannot be read".to_owned()),
+            LoadTarget::Unknown => (Foreign, "starts an unknown program".to_owned()),
+            LoadTarget::Network | LoadTarget::Firmware | LoadTarget::Device if option.arguments.is_some() => {
+                (Foreign, "passes arguments to the firmware's program".to_owned())
+            }
+            LoadTarget::Network => (Firmware, "network".to_owned()),
+            LoadTarget::Firmware => (Firmware, "program of the firmware".to_owned()),
+            LoadTarget::Device => (Firmware, "whole device".to_owned()),
+        };
+        match option.class {
+            LoadOptionClass::Boot => (origin, reason),
+            LoadOptionClass::PlatformRecovery => (Firmware, "only the firmware can write it".to_owned()),
+            LoadOptionClass::OsRecovery => (Foreign, "the running system cannot remove it".to_owned()),
+            // No known firmware creates them.
+            LoadOptionClass::Driver | LoadOptionClass::SysPrep if origin == Firmware => {
+                (Foreign, format!("runs before every boot entry; {reason}"))
+            }
+            LoadOptionClass::Driver | LoadOptionClass::SysPrep => {
+                (origin, format!("runs before every boot entry; {reason}"))
+            }
+        }
+    }
+
+    fn partition_origin(&self, fate: PartitionFate) -> (VariableOrigin, String) {
+        match fate {
+            PartitionFate::Destroyed(device) => {
+                (VariableOrigin::Destroyed, format!("starts {device}, which is destroyed"))
+            }
+            PartitionFate::Preserved(device) => (VariableOrigin::Preserved, format!("starts {device}")),
+            PartitionFate::Unread(device) => {
+                (VariableOrigin::Preserved, format!("may start a partition of {device}, which cannot be read"))
+            }
+            PartitionFate::Absent => (VariableOrigin::Foreign, "starts a partition that no disk has".to_owned()),
+        }
+    }
+
+    fn classify_boot_next(&self, options: &[PlannedVariable]) -> Option<PlannedVariable> {
+        let number = self.found.boot_next?;
+        let entry = format!("Boot{number:04X}");
+        let is_named_removed = options.iter().any(|option| option.removed && option.name == entry);
+        Some(PlannedVariable {
+            name: "BootNext".to_owned(),
+            vendor: GLOBAL_VENDOR,
+            content: entry,
+            origin: VariableOrigin::Foreign,
+            reason: "precedes the boot order once".to_owned(),
+            own: false,
+            removed: is_named_removed || self.is_removed(VariableOrigin::Foreign),
+            digest: Some(format!("{:x}", Sha256::digest(number.to_le_bytes()))),
+        })
+    }
+
+    fn classify_other(&self, other: &OtherFirmwareVariable) -> PlannedVariable {
+        use VariableOrigin::{Drophammer, Firmware, Foreign};
+        let (origin, reason, is_removable) = match other.purpose {
+            VariablePurpose::HotKey => (Firmware, "key that starts a boot entry", false),
+            VariablePurpose::Drophammer => (Drophammer, "state of drophammer", false),
+            VariablePurpose::ShimKeys => {
+                (Foreign, "keys that shim trusts; the running system cannot remove them", false)
+            }
+            VariablePurpose::FirmwareRequest => (Foreign, "request to the firmware", true),
+            VariablePurpose::ShimRequest => (Foreign, "request to shim", !self.partitions.has_preserved()),
+            VariablePurpose::SystemdBoot => (Foreign, "setting of systemd-boot", !self.partitions.has_preserved()),
+        };
+        PlannedVariable {
+            name: other.name.clone(),
+            vendor: other.vendor,
+            content: format!("{} bytes", other.bytes),
+            origin,
+            reason: reason.to_owned(),
+            own: false,
+            removed: is_removable && self.is_removed(origin),
+            digest: other.digest.clone(),
+        }
+    }
+}
+
+fn is_own(option: &FirmwareLoadOption) -> bool {
+    option.class == LoadOptionClass::Boot && option.description.starts_with(OWN_PREFIX)
+}
+
+fn describe_option(option: &FirmwareLoadOption) -> String {
+    let arguments = option.arguments.iter().map(String::as_str);
+    let active = if option.active { "" } else { "(inactive)" };
+    let words = [active, &option.description, &option.path].into_iter().chain(arguments);
+    words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ")
+}
+
+impl FirmwarePlan {
+    /// Returns the operation that removes variables before the installation's own entries are written.
+    pub fn remove_variables(&self, policy: RemovalPolicy, writes_entries: bool) -> Option<Operation> {
+        self.build_removal(policy, |variable| !(writes_entries && variable.own))
+    }
+
+    /// Returns the operation that removes former entries of drophammer after its new ones, which reuse their numbers, are written.
+    pub fn remove_own_entries(&self) -> Option<Operation> {
+        self.build_removal(RemovalPolicy::Destroyed, |variable| variable.own)
+    }
+
+    fn build_removal(
+        &self,
+        policy: RemovalPolicy,
+        is_included: impl Fn(&PlannedVariable) -> bool,
+    ) -> Option<Operation> {
+        let removed = self.variables.iter().filter(|variable| variable.removed && is_included(variable));
+        let variables: Vec<VariableRemoval> = removed
+            .map(|variable| VariableRemoval {
+                name: variable.name.clone(),
+                vendor: variable.vendor,
+                digest: variable.digest.clone(),
+            })
+            .collect();
+        let required = policy == RemovalPolicy::Foreign;
+        (!variables.is_empty())
+            .then_some(Operation::Run(SessionOp::RemoveVariables(RemoveVariables { variables, required })))
+    }
+
+    /// Returns warnings about variables that are not removed.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        warnings.extend(self.unreadable.as_ref().map(|reason| {
+            format!(
+                "boot variables of the firmware cannot be read: {reason}; boot entries of earlier systems are unknown and are not removed. \
+                 Check for them in the firmware's setup"
+            )
+        }));
+        if self.omitted > 0 {
+            warnings.push(format!(
+                "{} boot variables of the firmware were not read, because there are too many; they are not removed. Reset the boot entries in \
+                 the firmware's setup",
+                self.omitted
+            ));
+        }
+        let foreign =
+            self.variables.iter().filter(|variable| variable.origin == VariableOrigin::Foreign && !variable.removed);
+        let foreign: Vec<&str> = foreign.map(|variable| variable.name.as_str()).collect();
+        if !foreign.is_empty() {
+            warnings.push(format!(
+                "boot variables of foreign origin stay in the firmware: {}; cleanfirmware: true in the layout removes those that can \
+                 be removed",
+                foreign.join(", ")
+            ));
+        }
+        warnings
+    }
+}

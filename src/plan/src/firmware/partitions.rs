@@ -1,0 +1,91 @@
+//! Partitions that boot entries may start, and what the plan does with them.
+
+use crate::DiskVerdict;
+use crate::decide::PlanDecisions;
+use common::small_sort::GatherExt;
+use model::device::{DevicePath, KernelName};
+use model::inventory::{DiskPartition, DiskTable, Inventory};
+use model::storage_graph::DeviceStack;
+use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
+
+/// Fate of the partition that a boot entry starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PartitionFate {
+    Destroyed(DevicePath),
+    Preserved(DevicePath),
+    /// No readable disk has it, and the content of this disk is unknown.
+    Unread(DevicePath),
+    Absent,
+}
+
+/// Partitions of the machine by GUID.
+pub struct BootPartitions {
+    destroyed: BTreeMap<Uuid, DevicePath>,
+    preserved: BTreeMap<Uuid, DevicePath>,
+    /// Preserved disk whose content is unknown.
+    unread: Option<DevicePath>,
+    /// Preserved disk with an MBR.
+    mbr: Option<DevicePath>,
+}
+
+impl BootPartitions {
+    /// Collects the partitions. Without a decision, all disks are preserved.
+    pub fn new(inventory: &Inventory, decided: Option<&PlanDecisions>) -> BootPartitions {
+        let is_made = |verdict: DiskVerdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make);
+        let plans = decided.iter().flat_map(|decided| &decided.disks);
+        let made: BTreeSet<KernelName> =
+            plans.filter(|disk| is_made(disk.verdict)).map(|disk| disk.name.clone()).gather();
+        let stack = DeviceStack::new(inventory);
+        let is_destroyed = |name: &KernelName| {
+            let disks = stack.disks_below(name);
+            !disks.is_empty() && disks.iter().all(|disk| made.contains(disk))
+        };
+        let disks = inventory.disks.iter().map(|disk| (&disk.table, made.contains(&disk.name)));
+        let stacked = inventory.stacked.iter().map(|device| (&device.table, is_destroyed(&device.name)));
+        let tables: Vec<(&DiskTable, bool)> =
+            disks.chain(stacked).filter_map(|(table, is_made)| Some((table.as_ref()?, is_made))).collect();
+        let of = |is_wanted: bool| {
+            let tables = tables.iter().filter(move |(_, is_made)| *is_made == is_wanted);
+            tables.flat_map(|(table, _)| &table.partitions).filter_map(guid_and_device).gather()
+        };
+        let mut preserved: BTreeMap<Uuid, DevicePath> = of(false);
+        // A repeated attempt recreates partitions with the same GUIDs.
+        let new = decided.iter().flat_map(|decided| &decided.tables).flat_map(|table| &table.partitions);
+        preserved.extend(new.map(|partition| (partition.guid, partition.device.clone())));
+        let kept = || inventory.disks.iter().filter(|disk| !made.contains(&disk.name));
+        let is_mbr = |table: &DiskTable| table.kind == "dos";
+        BootPartitions {
+            destroyed: of(true),
+            preserved,
+            unread: kept().find(|disk| disk.unreadable.is_some()).map(|disk| disk.device.clone()),
+            mbr: kept().find(|disk| disk.table.as_ref().is_some_and(is_mbr)).map(|disk| disk.device.clone()),
+        }
+    }
+
+    /// Returns the fate of the partition with this GUID. If a preserved disk has the GUID as well, as a copy does, that partition counts.
+    pub fn find_fate(&self, guid: Uuid) -> PartitionFate {
+        if let Some(device) = self.preserved.get(&guid) {
+            return PartitionFate::Preserved(device.clone());
+        }
+        if let Some(device) = self.destroyed.get(&guid) {
+            return PartitionFate::Destroyed(device.clone());
+        }
+        self.unread.clone().map_or(PartitionFate::Absent, PartitionFate::Unread)
+    }
+
+    /// Returns the fate of an MBR partition. Inventories do not contain the signature of an MBR, so any preserved one may be meant.
+    pub fn mbr_fate(&self) -> PartitionFate {
+        let unread = || self.unread.clone().map(PartitionFate::Unread);
+        self.mbr.clone().map(PartitionFate::Preserved).or_else(unread).unwrap_or(PartitionFate::Absent)
+    }
+
+    /// Returns whether a disk with partitions, or with unknown content, is preserved.
+    pub fn has_preserved(&self) -> bool {
+        !self.preserved.is_empty() || self.unread.is_some() || self.mbr.is_some()
+    }
+}
+
+fn guid_and_device(partition: &DiskPartition) -> Option<(Uuid, DevicePath)> {
+    Some((partition.guid?, partition.device.clone()))
+}

@@ -1,0 +1,314 @@
+//! Identification of the installation on the disks. A reinstall replaces only an installation that is proven by a marker to be its own. A
+//! first installation is made only if the disks have none. Whether the disks are the recorded ones is decided in `disk_records`.
+
+use super::decide::PlanDecider;
+use super::disk_records::DiskRecords;
+use super::{DiskVerdict, InstallClaim, InstallMode, MarkerWaiver};
+use common::small_sort::GatherExt;
+use model::device::{DevicePath, KernelName, LayoutPath};
+use model::install_marker::{self, InstallMarker, RecordedDisk, lineage};
+use model::migration::MigratedMachine;
+use std::collections::BTreeSet;
+
+/// A filesystem with an install marker.
+struct MarkedFilesystem<'a> {
+    device: &'a DevicePath,
+    marker: &'a InstallMarker,
+    /// Disks below the filesystem.
+    disks: BTreeSet<KernelName>,
+}
+
+impl<'a> PlanDecider<'a> {
+    pub fn decide_identity(&mut self) {
+        match self.request.mode {
+            InstallMode::Install => self.check_first_install(),
+            InstallMode::Reinstall => self.check_reinstall(),
+        }
+    }
+
+    /// Checks a first installation, which erases data: the allocation must never have been installed, and the disks must not belong to
+    /// another installation. If an earlier attempt was started, the disks must be those of that attempt.
+    fn check_first_install(&mut self) {
+        let request = self.request;
+        let Some(claim) = &request.claim else { return };
+        let marked = self.marked_filesystems();
+        // A trusted marker never gets here: `boot_existing` boots that installation.
+        if claim.is_installed() {
+            self.refuse_installed(claim, &marked);
+        }
+        for found in marked.iter().filter(|found| claim.is_ours(found.marker)) {
+            match request.receiving() {
+                None => self.refuse_untrusted(claim, found),
+                Some(moving) => match moving.carried.as_ref().filter(|carried| is_finished(claim, found, carried)) {
+                    Some(carried) => self.refuse_finished(found, carried),
+                    None => self.warn_copied(found),
+                },
+            }
+        }
+        self.refuse_others(&marked);
+        self.compare_started(&claim.begun_on);
+        if !claim.is_installed() {
+            self.refuse_opaque(claim);
+        }
+    }
+
+    /// Checks a reinstall.
+    ///
+    /// | found on the disks of `/` | |
+    /// |---|---|
+    /// | the marker of this machine and allocation | accepted |
+    /// | no such marker | refused, unless there is a known reason |
+    fn check_reinstall(&mut self) {
+        let request = self.request;
+        let marked = self.marked_filesystems();
+        let root = self.root_disks();
+        self.refuse_others(&marked);
+        self.refuse_outdated_order();
+        let on_root = |found: &&MarkedFilesystem| !found.disks.is_empty() && found.disks.is_subset(&root);
+        let ours = marked.iter().filter(|found| self.is_ours(found.marker)).filter(on_root);
+        let ours: Vec<&MarkedFilesystem> = ours.collect();
+        let markers: Vec<&InstallMarker> = ours.iter().map(|found| found.marker).collect();
+        let ours = lineage::find_newest(&markers).map(|newest| ours[newest]);
+        match (ours, markers.is_empty()) {
+            (Some(_), _) => {}
+            (None, true) => self.decide_without_marker(&marked, &root),
+            (None, false) => self.refuse_ambiguous_markers(&marked),
+        }
+        let remembered = request.claim.as_ref().and_then(|claim| claim.installed.as_ref());
+        let finished = ours.map(|found| found.marker).or(remembered);
+        let proven = ours.map(|found| found.disks.clone()).unwrap_or_default();
+        let begun_on = request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
+        self.check_wipe_policy(finished);
+        let finished = finished.map(|marker| marker.disks.as_slice()).unwrap_or_default();
+        self.compare_disks(&DiskRecords::new(self.inventory, finished, begun_on, proven));
+    }
+
+    /// Refuses because several installations of this allocation are on the disks of `/`, and none is proven to be the newest.
+    fn refuse_ambiguous_markers(&mut self, marked: &[MarkedFilesystem]) {
+        let found = describe_markers(marked);
+        let message = format!(
+            "/ will be recreated, but its disks contain more than one marker ({}) of this installation, none of which lists the others as replaced: {found}. Their timestamps do not prove which one is the newest. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
+            install_marker::PATH
+        );
+        self.refuse("disks", message);
+    }
+
+    /// Refuses because the control plane orders an installation, although the allocation is installed according to its own records.
+    fn refuse_installed(&mut self, claim: &InstallClaim, marked: &[MarkedFilesystem]) {
+        let message = format!(
+            "allocation {} is installed on this machine according to the control plane, but no filesystem has its marker ({}): {}. An installation would wipe every listed disk, including those that a reinstall keeps. Attach the disk with the installation; or order a reinstall, with --without-marker if that disk was replaced; or, to discard all data of the machine, assign a new id to the allocation",
+            claim.allocation,
+            install_marker::PATH,
+            describe_markers(marked)
+        );
+        self.refuse("disks", message);
+    }
+
+    /// Refuses because a marker of this installation is on the disk, but not in the records of the control plane. One of them is wrong.
+    fn refuse_untrusted(&mut self, claim: &InstallClaim, found: &MarkedFilesystem) {
+        let disks: Vec<&str> = found.disks.iter().map(KernelName::as_str).collect();
+        let message = format!(
+            "{} on {} has the marker ({}) of {}, image {}, dated {}, but the control plane does not report this allocation as installed. The installation is neither booted nor erased. If the control plane has lost its records, register the installation with drophammer machine adopt {}; if it is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)",
+            found.device,
+            disks.join(", "),
+            install_marker::PATH,
+            describe_owner(&found.marker.machine, &found.marker.allocation),
+            found.marker.image,
+            found.marker.time,
+            claim.machine
+        );
+        self.refuse("disks", message);
+    }
+
+    /// Refuses because no marker proves that the installation on this machine is older than the one that would overwrite it.
+    fn refuse_finished(&mut self, found: &MarkedFilesystem, carried: &MigratedMachine) {
+        let message = format!(
+            "{} on {} has the marker ({}) of {}, dated {}, and the marker of the source machine, dated {}, does not list it as replaced: the system may have been migrated to this machine before, and may have run here since; the database of the control plane may be outdated. Nothing is overwritten. Make sure that only one of the two machines is running. To keep the system on this machine, restore a newer backup of the control plane; if it is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
+            found.device,
+            join_disks(&found.disks),
+            install_marker::PATH,
+            describe_owner(&found.marker.machine, &found.marker.allocation),
+            found.marker.time,
+            carried.marker.time
+        );
+        self.refuse("disks", message);
+    }
+
+    /// Warns about the source machine's marker, which an earlier migration attempt has copied here. According to the control plane, the
+    /// allocation still belongs to the source machine.
+    fn warn_copied(&mut self, found: &MarkedFilesystem) {
+        self.warn(format!(
+            "{} on {} has the marker of {}, left by an earlier attempt to migrate it to this machine; the migration starts over",
+            found.device,
+            join_disks(&found.disks),
+            describe_owner(&found.marker.machine, &found.marker.allocation)
+        ));
+    }
+
+    fn marked_filesystems(&self) -> Vec<MarkedFilesystem<'a>> {
+        let filesystems = self.inventory.filesystems.iter();
+        let marked = filesystems.filter_map(|filesystem| {
+            let marker = filesystem.marker.as_ref()?;
+            Some(MarkedFilesystem { device: &filesystem.device, marker, disks: self.disks_below(&filesystem.device) })
+        });
+        marked.collect()
+    }
+
+    /// Returns the disks below `/` according to the layout.
+    fn root_disks(&self) -> BTreeSet<KernelName> {
+        let below = self.graph.objects_below_root().disks;
+        below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).gather()
+    }
+
+    /// Returns the latest record of the disk with the name `device` in the layout.
+    pub fn latest_record(&self, device: &LayoutPath) -> Option<&'a RecordedDisk> {
+        let request = self.request;
+        let claim = request.claim.as_ref();
+        let begun = claim.into_iter().flat_map(|claim| &claim.begun_on);
+        let remembered = claim.and_then(|claim| claim.installed.as_ref()).into_iter();
+        let found = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+        let found = found.filter(|marker| self.is_ours(marker));
+        let mut all = begun.chain(found.chain(remembered).flat_map(|marker| &marker.disks));
+        all.find(|record| record.device == *device)
+    }
+
+    /// Returns whether the marker is of this installation. An offline plan has no claim, and accepts any.
+    fn is_ours(&self, marker: &InstallMarker) -> bool {
+        self.request.claim.as_ref().is_none_or(|claim| claim.is_ours(marker))
+    }
+
+    /// Refuses to wipe or keep the disks of another installation.
+    ///
+    /// | the marker is of | on a disk | installation | reinstall |
+    /// |---|---|---|---|
+    /// | another machine | that will be wiped | refused | refused, unless the disk is discarded |
+    /// | another machine | that will be kept |  | refused |
+    /// | another allocation of this machine | that will be wiped | it has ended: wiped | like that of another machine |
+    fn refuse_others(&mut self, marked: &[MarkedFilesystem]) {
+        let request = self.request;
+        let Some(claim) = &request.claim else { return };
+        for found in marked {
+            let is_foreign = !claim.is_of_this_machine(found.marker);
+            let is_over = !is_foreign && self.request.mode == InstallMode::Install;
+            if claim.is_ours(found.marker) || is_over {
+                continue;
+            }
+            let on = |verdicts: &[DiskVerdict]| -> Vec<KernelName> {
+                let disks = found.disks.iter().filter(|disk| verdicts.contains(&self.verdict(disk)));
+                disks.cloned().collect()
+            };
+            let (wiped, kept) = (on(&[DiskVerdict::Wipe, DiskVerdict::Make]), on(&[DiskVerdict::Keep]));
+            let theirs = describe_owner(&found.marker.machine, &found.marker.allocation);
+            let (mode, ours) = match request.mode {
+                InstallMode::Install => ("installation", describe_owner(&claim.machine, &claim.allocation)),
+                InstallMode::Reinstall => ("reinstall", describe_owner(&claim.machine, &claim.allocation)),
+            };
+            let holds = |disks: &[KernelName], fate: &str| {
+                let disks = disks.join(", ");
+                format!(
+                    "{} on {disks}, which will be {fate}, contains the installation of {theirs}, but this is the {mode} of {ours}",
+                    found.device
+                )
+            };
+            if !wiped.is_empty() {
+                let said = holds(&wiped, "wiped");
+                if request.mode == InstallMode::Reinstall && wiped.iter().all(|disk| self.is_discarded(disk)) {
+                    self.warn(format!("{said}: it will be discarded, as requested by the operator"));
+                } else {
+                    let remedy = suggest_remedy(request.mode, claim, found.marker);
+                    self.refuse("disks", format!("{said}: {remedy}"));
+                }
+            } else if !kept.is_empty() && is_foreign {
+                let said = holds(&kept, "kept");
+                self.refuse(
+                    "disks",
+                    format!("{said}: attach the disk of this machine, or erase this one if it is not needed"),
+                );
+            }
+        }
+    }
+
+    fn decide_without_marker(&mut self, marked: &[MarkedFilesystem], root: &BTreeSet<KernelName>) {
+        let root = join_disks(root);
+        let root = if root.is_empty() { "absent disks" } else { &root };
+        let claim = self.request.claim.as_ref();
+        match claim.map(|claim| claim.waiver) {
+            None | Some(Some(MarkerWaiver::Unseen)) if self.inventory.filesystems.is_empty() => {
+                let message = "the inventory does not include the content of filesystems: the agent will refuse to reinstall without a marker of this installation on";
+                return self.warn(format!("{message} {root}"));
+            }
+            Some(Some(MarkerWaiver::Operator)) => {
+                let message = "no marker of this installation is on";
+                return self.warn(format!("{message} {root}; the operator permits the reinstall without it"));
+            }
+            Some(Some(MarkerWaiver::Begun)) => {
+                let message = "no marker of this installation is on";
+                return self.warn(format!("{message} {root}; an earlier attempt has started to wipe"));
+            }
+            None | Some(None | Some(MarkerWaiver::Unseen)) => {}
+        }
+        let wanted = match claim {
+            Some(claim) => format!("the marker of {}", describe_owner(&claim.machine, &claim.allocation)),
+            None => "the marker of an installation".to_owned(),
+        };
+        let place = self.layout.filesystems.iter().position(|filesystem| filesystem.path.as_deref() == Some("/"));
+        let place = format!("filesystems[{}]", place.unwrap_or_default());
+        let elsewhere: Vec<String> = marked
+            .iter()
+            .filter(|found| self.is_ours(found.marker))
+            .map(|found| format!("{} on {}", found.device, join_disks(&found.disks)))
+            .collect();
+        if !elsewhere.is_empty() {
+            let message = format!(
+                "/ will be recreated on {root}, but this installation is on other disks of the machine: {}. The names or hints in the layout now match other disks than at installation. Put the disks back in their slots, or reboot so that they get their names back",
+                elsewhere.join("; ")
+            );
+            return self.refuse(place, message);
+        }
+        let found = describe_markers(marked);
+        let message = format!(
+            "/ will be recreated on {root}, but no filesystem there has {wanted} ({}): {found}. Attach the disk with the installation; or, if it was replaced, order the reinstall again with --without-marker",
+            install_marker::PATH
+        );
+        self.refuse(place, message);
+    }
+}
+
+/// Returns whether this machine may have the newer installation: its marker is not listed as replaced by the received one, and no attempt
+/// was started. A started attempt is recognized by its tables (`boot_existing`), or starts over.
+fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &MigratedMachine) -> bool {
+    let is_replaced = carried.marker.has_superseded(found.marker);
+    claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced
+}
+
+/// Returns the remedy for a disk with the installation of another machine or allocation that would be wiped.
+fn suggest_remedy(mode: InstallMode, claim: &InstallClaim, marker: &InstallMarker) -> &'static str {
+    match mode {
+        InstallMode::Reinstall => "attach the disks of this machine; if that installation is not needed, erase it",
+        InstallMode::Install if claim.allocation == marker.allocation => {
+            "if this is that machine and its id has changed, register the new id (drophammer machine rename OLD NEW); otherwise attach the disks of this machine. If that installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)"
+        }
+        InstallMode::Install => {
+            "attach the disks of this machine; if that installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)"
+        }
+    }
+}
+
+fn join_disks(disks: &BTreeSet<KernelName>) -> String {
+    disks.iter().map(KernelName::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// Lists the markers that were found, with their devices.
+fn describe_markers(marked: &[MarkedFilesystem]) -> String {
+    let found = marked.iter().map(|found| {
+        let whose = describe_owner(&found.marker.machine, &found.marker.allocation);
+        format!("{} on {} has the marker of {whose}", found.device, join_disks(&found.disks))
+    });
+    let found: Vec<String> = found.collect();
+    if found.is_empty() { "no filesystem of the machine has a marker".to_owned() } else { found.join("; ") }
+}
+
+/// Describes an installation: `machine m-1, allocation a-1`.
+pub fn describe_owner(machine: &str, allocation: &str) -> String {
+    format!("machine {machine}, allocation {allocation}")
+}

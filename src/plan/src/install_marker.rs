@@ -1,0 +1,111 @@
+//! Content of the install marker that this installation writes.
+
+use super::decide::PlanDecisions;
+use super::migrate_target;
+use super::{InstallClaim, PlanRequest};
+use model::install_marker::{InstallMarker, RecordedDisk, lineage};
+use model::inventory::{self, Inventory, UniqueIdentifiers};
+use model::layout;
+use model::storage_graph::LayoutMatch;
+
+/// Returns the marker without the time, which the plan does not know. An offline plan has no marker.
+pub fn build_marker(meant: &LayoutMatch, request: &PlanRequest, decided: &PlanDecisions) -> Option<InstallMarker> {
+    let layout = meant.graph.layout;
+    let claim = request.claim.as_ref()?;
+    let identifiers = UniqueIdentifiers::from_disks(&meant.inventory.disks);
+    // An absent disk keeps its record, because it may be attached again.
+    let known = claim.begun_on.iter().chain(claim.installed.iter().flat_map(|marker| &marker.disks));
+    let disks = layout.disks.iter().enumerate().filter_map(|(index, listed)| {
+        let promise = Some(listed.wipe_policy());
+        match meant.matched_disk(index) {
+            Some(disk) => {
+                let guid = future_table_guid(listed, disk, decided);
+                Some(RecordedDisk {
+                    device: listed.device.to_string(),
+                    guid,
+                    promise,
+                    ..unique_record(disk, &identifiers)
+                })
+            }
+            None => {
+                let known = known.clone().find(|known| known.device == listed.device)?;
+                Some(RecordedDisk { promise, guid_before: None, making: Vec::new(), ..known.clone() })
+            }
+        }
+    });
+    Some(InstallMarker {
+        machine: claim.machine.clone(),
+        allocation: claim.allocation.clone(),
+        project: request.assigned.allocation.project.clone(),
+        order: claim.order.clone(),
+        fencing: claim.fencing.clone(),
+        secret: decided.secret.clone(),
+        image: request.subject.image.clone(),
+        layout: layout.id.clone(),
+        layout_digest: Some(migrate_target::stored_layout_digest(layout, request)),
+        time: String::new(),
+        disks: disks.collect(),
+        received_from: None,
+        supersedes: superseded_digests(meant.inventory, request, claim),
+        volumes: Some(decided.persistent.records.clone()),
+    })
+}
+
+/// Returns the digests of the installations that this one replaces: those of this machine, found or recorded, and the one that is received
+/// from another machine.
+fn superseded_digests(inventory: &Inventory, request: &PlanRequest, claim: &InstallClaim) -> Vec<String> {
+    let found = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    let found = found.filter(|marker| claim.is_of_this_machine(marker));
+    let carried = request.receiving().and_then(|moving| moving.carried.as_ref()).map(|carried| &carried.marker);
+    lineage::collect_superseded(carried.into_iter().chain(found).chain(&claim.installed))
+}
+
+/// Returns the records of the disks for the control plane when an attempt starts, with the tables that they have before.
+pub fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker>) -> Vec<RecordedDisk> {
+    let disks = marker.into_iter().flat_map(|marker| &marker.disks);
+    let before = |device: &str| {
+        let listed = meant.graph.layout.disks.iter().position(|listed| listed.device == device)?;
+        table_guid(meant.matched_disk(listed)?)
+    };
+    disks.map(|disk| RecordedDisk { guid_before: before(&disk.device), ..disk.clone() }).collect()
+}
+
+/// Returns all properties that distinguish the disk from others, except its table. A value that another disk of the machine shares
+/// identifies neither, even if that disk is removed later. A placeholder identifies no disk.
+pub fn unique_record(disk: &inventory::InventoryDisk, identifiers: &UniqueIdentifiers) -> RecordedDisk {
+    let named = full_record(disk);
+    RecordedDisk {
+        serial: if identifiers.has_serial(disk) { named.serial } else { String::new() },
+        wwn: if identifiers.has_wwn(disk) { named.wwn } else { String::new() },
+        ..named
+    }
+}
+
+/// Returns the record with identifiers that other disks of the machine may share, as two paths to one disk do.
+pub fn full_record(disk: &inventory::InventoryDisk) -> RecordedDisk {
+    RecordedDisk {
+        serial: disk.serial.clone(),
+        wwn: disk.wwn.clone(),
+        size_bytes: disk.size_bytes,
+        sector_bytes: disk.sector_bytes,
+        model: disk.model.clone(),
+        by_path: disk.by_path.clone(),
+        ..RecordedDisk::default()
+    }
+}
+
+/// Returns the GUID of the new table, else of the preserved one. The GUID of a raw image is not known yet, and its copies share it.
+fn future_table_guid(
+    listed: &layout::DiskSpec,
+    disk: &inventory::InventoryDisk,
+    decided: &PlanDecisions,
+) -> Option<String> {
+    let new = decided.tables.iter().find(|table| disk.device == table.device).map(|table| table.guid.to_string());
+    let loses_its_own = listed.image || decided.wipes.iter().any(|wipe| disk.device == wipe.device);
+    new.or_else(|| if loses_its_own { None } else { table_guid(disk) })
+}
+
+/// Returns the GUID of the disk's GPT.
+pub fn table_guid(disk: &inventory::InventoryDisk) -> Option<String> {
+    disk.table.as_ref()?.guid.map(|guid| guid.to_string())
+}

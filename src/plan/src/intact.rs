@@ -1,0 +1,61 @@
+//! Check whether the installation is still complete that a reinstall replaces, although an earlier attempt has announced that it would
+//! start to destroy data: it may not have received the response.
+
+use super::InstallClaim;
+use super::install_marker::table_guid;
+use model::install_marker::InstallMarker;
+use model::inventory::{self, Inventory};
+use model::layout::{self, Layout};
+use model::storage_graph::{DeviceStack, LayoutMatch};
+
+/// Returns whether the old installation is provably complete.
+///
+/// | found | |
+/// |---|---|
+/// | the marker of this installation on the disks of `/`, and every disk that will be wiped starts as the layout specifies, with the table that the marker names | complete |
+/// | anything else, or a disk of unknown state | possibly incomplete |
+///
+/// A wipe destroys the start of a disk first, and all disks are wiped before anything new is written to one of them. So if every disk still
+/// starts as expected, no wipe was started. The marker alone proves nothing: a new mirror shows the content of the old one, with its
+/// marker, but the table below the new mirror is different. If the marker has this very order, the installation is not the old one.
+pub fn is_intact(layout: &Layout, inventory: &Inventory, claim: &InstallClaim) -> bool {
+    let meant = LayoutMatch::new(layout, inventory);
+    let Some(marker) = find_own_marker(&meant, inventory, claim) else { return false };
+    let mut wiped = layout.disks.iter().enumerate().filter(|(_, listed)| listed.wipeonreinstall);
+    wiped.all(|(index, listed)| {
+        meant
+            .matched_disk(index)
+            .is_some_and(|found| starts_as_listed(listed, found) && has_its_table(listed, found, marker))
+    })
+}
+
+fn find_own_marker<'a>(
+    meant: &LayoutMatch,
+    inventory: &'a Inventory,
+    claim: &InstallClaim,
+) -> Option<&'a InstallMarker> {
+    let root = meant.root_disks();
+    let stack = DeviceStack::new(inventory);
+    let mut marked = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
+    let ours = marked.find(|(device, marker)| {
+        let disks = stack.disks_below(&stack.kernel_name(device));
+        claim.is_ours(marker) && marker.order != claim.order && !disks.is_empty() && disks.is_subset(&root)
+    });
+    ours.map(|(_, marker)| marker)
+}
+
+/// Returns whether the disk has the GPT of the time when the marker was written. An older marker does not name the GPT, and proves nothing.
+fn has_its_table(listed: &layout::DiskSpec, found: &inventory::InventoryDisk, marker: &InstallMarker) -> bool {
+    let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
+    let (recorded, is) = (recorded.and_then(|disk| disk.guid.as_ref()), table_guid(found));
+    is.as_ref() == recorded && (listed.partitions.is_empty() || is.is_some())
+}
+
+/// Returns whether the disk starts as the layout specifies. The superblock of an array proves nothing, because it may be at the end.
+fn starts_as_listed(listed: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
+    if listed.partitions.is_empty() {
+        return found.table.is_some() || found.signatures.iter().any(|is| is.kind != "linux_raid_member");
+    }
+    let there: Vec<u32> = found.table.iter().flat_map(|table| &table.partitions).map(|is| is.number).collect();
+    listed.partitions.iter().all(|partition| there.contains(&partition.number))
+}

@@ -1,0 +1,275 @@
+//! Kubernetes volumes: created, kept, or added to preserved objects.
+//!
+//! An implementation of the table in docs/plan.md.
+//!
+//! | |  |
+//! |---|---|
+//! | its UUID is on a device that is not wiped | kept, wherever that is |
+//! | a blank disk that the layout does not list | created: the volume names that disk, and nothing else is written to it |
+//! | a device that this plan creates | created; refused on a disk that this reinstall wipes |
+//! | free space of a preserved group, a new file in a preserved filesystem | added |
+//! | it was prepared before, and its data are not found | refused: they may be on a disk that is absent or unreadable ([`earlier_preparation`]) |
+//! | it is marked for deletion | kept if it exists, otherwise left |
+//! | anything else | refused, by the name of the volume |
+
+mod block_devices;
+mod deleted_volumes;
+mod earlier_preparation;
+mod group_space;
+mod logical_volumes;
+mod marker_records;
+mod sparse_file_space;
+mod sparse_files;
+mod volume_devices;
+
+use super::decide::PlanDecider;
+use super::devices::{DeviceFate, DeviceSize, PlannedDevice};
+use super::sectors::MIB;
+use super::{
+    DiskVerdict, InstallMode, MakeFilesystem, ManifestVolume, PersistentVerdict, PersistentVolume, PreparePersistent,
+    SparseVolume, TryFilesystem, VolumeFilling, VolumePath, spanning_partition_bytes,
+};
+use common::small_sort;
+use model::device::{DevicePath, KernelName, LayoutPath};
+use model::install_marker::RecordedVolume;
+use model::inventory::{DeviceSignature, Inventory, InventoryDisk};
+use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
+use model::layout::{FilesystemFormat, MIN_XFS_MIB};
+use std::collections::BTreeSet;
+
+/// Decisions on all Kubernetes volumes.
+#[derive(Default)]
+pub struct VolumeDecisions {
+    /// Volumes in the order of the list.
+    pub planned: Vec<PersistentVolume>,
+    pub prepared: Vec<ManifestVolume>,
+    pub prepares: Vec<PreparePersistent>,
+    pub sparse: Vec<SparseVolume>,
+    pub trials: Vec<TryFilesystem>,
+    /// Disks that the layout does not list and that are written for a volume.
+    pub written: Vec<KernelName>,
+    /// Volumes that the marker records.
+    pub records: Vec<RecordedVolume>,
+    /// Preserved groups to which a volume is added.
+    pub extended: BTreeSet<String>,
+}
+
+/// Minimum size of a volume: a partition table, and space for a partition.
+const LEAST_BYTES: u64 = 4 * MIB;
+
+/// Decision on one volume.
+struct VolumeDecision {
+    device: DevicePath,
+    disks: BTreeSet<KernelName>,
+    verdict: PersistentVerdict,
+    size: DeviceSize,
+    sector_bytes: u32,
+    prepare: Option<PreparePersistent>,
+    persistent: VolumePath,
+}
+
+/// Reason why a volume is refused; `None` if an object below it was refused.
+pub type VolumeRefusal = Option<String>;
+
+impl<'a> PlanDecider<'a> {
+    pub fn decide_persistent(&mut self) {
+        let allocation = &self.request.assigned.allocation;
+        let (volumes, hostname) = match allocation.parse_volumes() {
+            Ok(volumes) => (volumes, allocation.hostname.clone()),
+            Err(problems) => return self.decided.problems.extend(problems),
+        };
+        let mut order: Vec<usize> = (0..volumes.len()).collect();
+        // Volumes with hints come last: they take only disks that no other volume names.
+        small_sort::sort_by_key(&mut order, |&index| matches!(volumes[index].source, VolumeSource::Discover(_)));
+        let mut decisions: Vec<(usize, VolumeDecision)> = Vec::new();
+        for index in order {
+            let volume = &volumes[index];
+            let decided = match volume.belongs_to_host(&hostname) {
+                true if volume.deleted => self.decide_deleted(volume),
+                true => self.refuse_hidden(volume).and_then(|()| self.decide_volume(volume)),
+                false => Err(Some(format!("belongs to node {}, but this machine is {hostname}", volume.node))),
+            };
+            match decided {
+                Ok(decision) => decisions.push((index, decision)),
+                Err(Some(why)) => self.refuse(problem_place(volume), format!("volume {} {why}", volume.name)),
+                Err(None) => {}
+            }
+        }
+        small_sort::sort_by_key(&mut decisions, |(index, _)| *index);
+        for (index, decision) in decisions {
+            self.note_decision(&volumes[index], decision);
+        }
+        self.record_volumes();
+        self.refuse_full_carrier();
+    }
+
+    fn decide_volume(&mut self, volume: &K8sVolume) -> Result<VolumeDecision, VolumeRefusal> {
+        let decision = match &volume.source {
+            VolumeSource::Raw(path) => self.decide_raw(volume, Some(path)),
+            VolumeSource::Discover(hints) => match self.discover_disk(volume, hints) {
+                Ok(None) => self.decide_raw(volume, None),
+                Ok(Some(disk)) => self.take_disk(volume, disk),
+                Err(why) => Err(why),
+            },
+            VolumeSource::Logical { group, size_bytes } => self.decide_logical(volume, group, *size_bytes),
+            VolumeSource::Sparse { size_bytes } => self.decide_sparse(volume, *size_bytes),
+        }?;
+        if decision.verdict == PersistentVerdict::Keep {
+            return Ok(decision);
+        }
+        if let Some(why) = self.find_wiped(volume).map(describe_on_wiped) {
+            return Err(Some(why));
+        }
+        self.refuse_second_copy(volume, &decision)?;
+        match check_min_size(volume, &decision) {
+            Some(why) => Err(Some(why)),
+            None => Ok(decision),
+        }
+    }
+
+    fn note_decision(&mut self, volume: &K8sVolume, decision: VolumeDecision) {
+        let VolumeDecision { device, disks, verdict, size, sector_bytes, prepare, persistent } = decision;
+        if verdict == PersistentVerdict::Leave {
+            let (name, uid, kind) = (volume.name.clone(), volume.uid, volume.describe_kind());
+            let left =
+                PersistentVolume { name, uid, kind, device, disks: Vec::new(), verdict, path: None, size_bytes: None };
+            return self.decided.persistent.planned.push(left);
+        }
+        let filling = prepare.as_ref().map(|prepare| &prepare.filling);
+        let is_kept = verdict == PersistentVerdict::Keep;
+        let new = if is_kept { None } else { filling.cloned().or_else(|| self.sparse_filling(volume)) };
+        let trial = new.as_ref().and_then(|filling| {
+            super::trials::volume_trial(filling, size, sector_bytes, verdict == PersistentVerdict::Extend)
+        });
+        let is_part = matches!(new, Some(VolumeFilling::Partition { .. }));
+        let size_bytes = match size {
+            DeviceSize::Known(bytes) if is_part => Some(spanning_partition_bytes(bytes)),
+            DeviceSize::Known(bytes) => Some(bytes),
+            DeviceSize::AtMost(_) => None,
+        };
+        let decided = &mut self.decided.persistent;
+        decided.trials.extend(trial);
+        if let (VolumeSource::Sparse { .. }, DeviceSize::Known(size_bytes)) = (&volume.source, size) {
+            let (name, uid, path) = (volume.name.clone(), volume.uid, volume.sparse_path());
+            decided.sparse.push(SparseVolume { name, uid, path, size_bytes, make: new });
+        }
+        decided.planned.push(PersistentVolume {
+            name: volume.name.clone(),
+            uid: volume.uid,
+            kind: volume.describe_kind(),
+            device: device.clone(),
+            disks: disks.into_iter().collect(),
+            verdict,
+            path: persistent.as_known().map(str::to_owned),
+            size_bytes,
+        });
+        decided.prepares.extend(prepare);
+        decided.prepared.push(ManifestVolume { volume: volume.clone(), device, is_part, persistent, size_bytes });
+    }
+
+    /// Returns the name of the listed volume with this filesystem.
+    fn volume_of_filesystem(&self, signatures: &[DeviceSignature]) -> Option<String> {
+        let [one] = signatures else { return None };
+        let volumes = self.request.assigned.allocation.parse_volumes().unwrap_or_default();
+        let is_it = |volume: &K8sVolume| one.uuid.eq_ignore_ascii_case(&volume.uid.to_string());
+        volumes.into_iter().find(is_it).map(|volume| volume.name)
+    }
+
+    /// Returns the filesystem or partition that is created for a volume on this device; nothing for a block volume of LVM.
+    fn volume_filling(&mut self, volume: &K8sVolume, device: &DevicePath, is_logical: bool) -> VolumeFilling {
+        match &volume.content {
+            VolumeContent::Filesystem { format, options } => VolumeFilling::Filesystem(MakeFilesystem {
+                device: device.clone(),
+                format: *format,
+                label: None,
+                uuid: volume.uid.to_string(),
+                createoptions: options.clone(),
+            }),
+            VolumeContent::Block if is_logical => VolumeFilling::Nothing,
+            VolumeContent::Block => VolumeFilling::Partition { guid: (self.ids)() },
+        }
+    }
+
+    fn prepare_volume(&mut self, volume: &K8sVolume, device: &DevicePath, must_be_blank: bool) -> PreparePersistent {
+        PreparePersistent {
+            name: volume.name.clone(),
+            uid: volume.uid,
+            device: device.clone(),
+            create: None,
+            must_be_blank,
+            filling: self.volume_filling(volume, device, false),
+        }
+    }
+
+    /// Reserves an unlisted disk for the allocation.
+    fn reserve_disk(&mut self, disk: &InventoryDisk) {
+        if self.set_verdict(&disk.name, DiskVerdict::Volumes).is_none() {
+            self.decided.identities.push(super::DiskIdentity::from_disk(disk));
+        }
+    }
+
+    /// Returns whether the layout does not list the disk.
+    fn is_unlisted(&self, disk: &InventoryDisk) -> bool {
+        !self.found.values().any(|found| found.name == disk.name)
+    }
+}
+
+/// Returns the device as if it were preserved, for comparison with those of an interrupted attempt.
+fn as_preserved<'a>(device: &DevicePath, signatures: &'a [DeviceSignature], size_bytes: u64) -> PlannedDevice<'a> {
+    PlannedDevice {
+        path: device.clone(),
+        now: device.clone(),
+        fate: DeviceFate::Kept,
+        absent: None,
+        blank: false,
+        size_bytes: Some(size_bytes),
+        most_bytes: size_bytes,
+        sector_bytes: 512,
+        stripe_bytes: 0,
+        content: Ok(signatures),
+    }
+}
+
+fn problem_place(volume: &K8sVolume) -> String {
+    format!("volumes[{}]", volume.name)
+}
+
+/// Returns the path of the volume in the installed system, from the kernel and udev, on any device except arrays.
+fn udev_path(volume: &K8sVolume) -> VolumePath {
+    VolumePath::Known(match volume.content {
+        VolumeContent::Filesystem { .. } => format!("/dev/disk/by-uuid/{}", volume.uid),
+        VolumeContent::Block => format!("/dev/disk/by-partuuid/{}", volume.uid),
+    })
+}
+
+fn describe_on_wiped(device: &DevicePath) -> String {
+    format!("lies on {device}, which a reinstall wipes; set wipeonreinstall: false for its disks")
+}
+
+fn check_min_size(volume: &K8sVolume, decision: &VolumeDecision) -> Option<String> {
+    let required = match volume.content {
+        VolumeContent::Filesystem { format: FilesystemFormat::Xfs, .. } => MIN_XFS_MIB * MIB,
+        VolumeContent::Filesystem { .. } | VolumeContent::Block => LEAST_BYTES,
+    };
+    let existing = match decision.size {
+        DeviceSize::Known(bytes) if bytes < required => bytes,
+        _ => return None,
+    };
+    let (existing, required) = (common::format::format_bytes(existing), common::format::format_bytes(required));
+    Some(format!("has {existing} on {}, but {} requires {required}", decision.device, volume.content))
+}
+
+/// Lists the disks of the machine for a message.
+fn list_disks(inventory: &Inventory) -> String {
+    let disks: Vec<&str> = inventory.disks.iter().map(|disk| disk.device.as_str()).collect();
+    if disks.is_empty() { "no disks were found".to_owned() } else { format!("its disks are {}", disks.join(", ")) }
+}
+
+fn is_of_disk(disk: &InventoryDisk, path: &LayoutPath) -> bool {
+    disk.has_path(path.as_str())
+}
+
+/// Returns whether a device with this fate is wiped by a reinstall.
+fn is_wiped_later(mode: InstallMode, fate: DeviceFate) -> bool {
+    mode == InstallMode::Reinstall && fate == DeviceFate::Wiped
+}

@@ -1,0 +1,299 @@
+//! Kubernetes volumes that are separate logical volumes in a group of the layout.
+
+use super::super::capacity::{self, CapacityShortage, EXTENT_BYTES};
+use super::super::decide::{GroupFate, PlanDecider};
+use super::super::devices::{DeviceFate, DeviceSize as Known};
+use super::super::sectors::MIB;
+use super::super::{
+    CreateVolume, PersistentVerdict, PreparePersistent, VolumeFilling, VolumePath, display, logical_volume_link,
+};
+use super::{VolumeDecision, VolumeRefusal, as_preserved, group_space, is_wiped_later, udev_path};
+use common::format;
+use common::small_sort::GatherExt;
+use model::device::{DevicePath, KernelName, LayoutPath};
+use model::install_marker::PendingCreation;
+use model::inventory::{self, VolumeHealth};
+use model::k8s_volume::{K8sVolume, VolumeContent};
+use model::layout::{LvmType, RequestedSize};
+use std::collections::BTreeSet;
+
+impl<'a> PlanDecider<'a> {
+    pub(super) fn decide_logical(
+        &mut self,
+        volume: &K8sVolume,
+        group: &str,
+        size_bytes: u64,
+    ) -> Result<VolumeDecision, VolumeRefusal> {
+        let layout = self.layout;
+        if layout.logicalvolumes.iter().any(|listed| listed.volumegroup == group && listed.name == volume.name) {
+            return Err(Some(format!(
+                "has the name of a volume that the layout has in vg:{group}; list it as rawBlockDevice"
+            )));
+        }
+        let Some(listed) = layout.volumegroups.iter().find(|listed| listed.name == group) else {
+            return Err(Some(format!("requires vg:{group}, which is not in the layout")));
+        };
+        // A missing group was refused.
+        let Some(found) = self.groups.get(group) else { return Err(None) };
+        let (fate, kept) = (found.fate, found.kept);
+        if is_wiped_later(self.request.mode, fate) {
+            let why = "which a reinstall wipes; set wipeonreinstall: false for its disks";
+            return Err(Some(format!("requires vg:{group}, {why}")));
+        }
+        let mib = size_bytes.div_ceil(MIB);
+        let create = CreateVolume {
+            name: volume.name.clone(),
+            group: group.to_owned(),
+            device: format!("/dev/{group}/{}", volume.name).into(),
+            physical: found.physical.clone(),
+            size: RequestedSize::from(mib),
+            kind: LvmType::Linear,
+        };
+        if fate != DeviceFate::Kept {
+            self.warn_of_wipes(volume, &listed.devices);
+        }
+        let same_name = kept.and_then(|kept| kept.volumes.iter().find(|found| found.name == volume.name));
+        if let Some(decision) = self.keep_renamed(volume, &create.device, same_name)? {
+            return Ok(decision);
+        }
+        match (kept, same_name) {
+            (None, _) => self.make_logical(volume, create, mib, &listed.devices),
+            (Some(kept), Some(found)) => self.keep_logical(volume, create, kept, found, size_bytes, &listed.devices),
+            (Some(kept), None) => self.add_logical(volume, create, kept, size_bytes, &listed.devices),
+        }
+    }
+
+    /// Keeps the volume under its present name if it was renamed: found by its UUID, or by the recorded LVM UUID of a `Block` volume. A
+    /// volume with its own name is left to the caller, as is the refusal of another volume with that name.
+    fn keep_renamed(
+        &mut self,
+        volume: &K8sVolume,
+        named: &DevicePath,
+        same_name: Option<&inventory::LvmLogicalVolume>,
+    ) -> Result<Option<VolumeDecision>, VolumeRefusal> {
+        if volume.content == VolumeContent::Block {
+            return self.keep_recorded(volume, named, same_name);
+        }
+        let Some((device, unit)) = self.find_preserved(volume)?.filter(|_| same_name.is_none()) else {
+            return Ok(None);
+        };
+        self.warn(format!("volume {} names {named}, but is kept on {device}, which has its UUID", volume.name));
+        Ok(Some(self.keep_raw(volume, None, device, unit)))
+    }
+
+    fn keep_recorded(
+        &mut self,
+        volume: &K8sVolume,
+        named: &DevicePath,
+        same_name: Option<&inventory::LvmLogicalVolume>,
+    ) -> Result<Option<VolumeDecision>, VolumeRefusal> {
+        let recorded = self.find_record(volume).and_then(|record| self.recorded_logical(record));
+        let stays = |group: &inventory::LvmVolumeGroup| !group.present_devices().any(|device| self.is_erased(device));
+        let Some((group, found)) = recorded.filter(|(group, _)| stays(group)) else { return Ok(None) };
+        if same_name.is_some_and(|same_name| same_name.uuid == found.uuid) {
+            return Ok(None);
+        }
+        let device = DevicePath::from(format!("/dev/{}/{}", group.name, found.name));
+        if found.health == VolumeHealth::Lost {
+            return Err(Some(format!(
+                "cannot be kept on {device}, which was {named}: part of its data are missing; attach the missing disk"
+            )));
+        }
+        self.warn(format!(
+            "volume {} names {named}, but is kept on {device}, which has the recorded LVM UUID",
+            volume.name
+        ));
+        Ok(Some(VolumeDecision {
+            device,
+            disks: group.present_devices().flat_map(|device| self.disks_below(device)).gather(),
+            verdict: PersistentVerdict::Keep,
+            size: Known::Known(found.size_bytes),
+            sector_bytes: 512,
+            prepare: None,
+            persistent: VolumePath::Known(logical_volume_link(&group.uuid, &found.uuid)),
+        }))
+    }
+
+    fn make_logical(
+        &mut self,
+        volume: &K8sVolume,
+        create: CreateVolume,
+        mib: u64,
+        on: &[LayoutPath],
+    ) -> Result<VolumeDecision, VolumeRefusal> {
+        let Some(group) = self.groups.get_mut(create.group.as_str()) else { return Err(None) };
+        let sector_bytes = group.sector_bytes;
+        let room =
+            group.free.as_mut().map(|free| capacity::allocate_extents(LvmType::Linear, RequestedSize::from(mib), free));
+        let size_bytes = match room.transpose() {
+            Ok(known) => known.unwrap_or(mib.saturating_mul(MIB).next_multiple_of(EXTENT_BYTES)),
+            Err(CapacityShortage { required_mib, existing_mib }) => {
+                let why = format!("needs {required_mib} MiB in vg:{}, which has {existing_mib} MiB left", create.group);
+                return Err(Some(why));
+            }
+        };
+        let disks = self.disks_meant(on);
+        Ok(self.created_decision(volume, create, size_bytes, sector_bytes, disks, PersistentVerdict::Make))
+    }
+
+    /// Adds the volume to a preserved group. The only writes to its disks are new extents, and LVM's record of them.
+    fn add_logical(
+        &mut self,
+        volume: &K8sVolume,
+        create: CreateVolume,
+        kept: &'a inventory::LvmVolumeGroup,
+        size_bytes: u64,
+        on: &[LayoutPath],
+    ) -> Result<VolumeDecision, VolumeRefusal> {
+        let group = &create.group;
+        if kept.physical.iter().any(|physical| physical.device.is_none()) {
+            return Err(Some(format!(
+                "is new in vg:{group}, which lacks a physical volume, so no volume can be added"
+            )));
+        }
+        let disks: BTreeSet<KernelName> = kept.present_devices().flat_map(|device| self.disks_below(device)).gather();
+        let mut beneath = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
+        if let Some(disk) = beneath.find(|disk| disk.read_only) {
+            return Err(Some(format!("is new in vg:{group}, but {} is read-only", disk.device)));
+        }
+        let extent = kept.extent_bytes.max(1);
+        let size_bytes = size_bytes.div_ceil(MIB).saturating_mul(MIB).div_ceil(extent).saturating_mul(extent);
+        let added = self.added.entry(group.clone()).or_default();
+        if let Some(why) = group_space::find_obstacle(kept, size_bytes, added) {
+            return Err(Some(why));
+        }
+        added.push(size_bytes);
+        self.record_extension(&kept.uuid, volume, &create, on);
+        let sector_bytes = self.groups.get(create.group.as_str()).map_or(512, |group| group.sector_bytes);
+        Ok(self.created_decision(volume, create, size_bytes, sector_bytes, disks, PersistentVerdict::Extend))
+    }
+
+    /// Records the new volume for the next attempt, in case this one is interrupted.
+    fn record_extension(&mut self, group: &str, volume: &K8sVolume, create: &CreateVolume, on: &[LayoutPath]) {
+        self.decided.persistent.extended.insert(create.group.clone());
+        if let VolumeContent::Filesystem { .. } = volume.content {
+            let making =
+                PendingCreation::for_filesystem(format!("volume {group} {}", volume.name), volume.uid.to_string());
+            self.decided.filling.extend(on.first().map(|first| (first.clone(), making)));
+        }
+    }
+
+    fn created_decision(
+        &mut self,
+        volume: &K8sVolume,
+        create: CreateVolume,
+        size_bytes: u64,
+        sector_bytes: u32,
+        disks: BTreeSet<KernelName>,
+        verdict: PersistentVerdict,
+    ) -> VolumeDecision {
+        let device = create.device.clone();
+        let persistent = match volume.content {
+            VolumeContent::Filesystem { .. } => udev_path(volume),
+            VolumeContent::Block => VolumePath::Made(create.clone()),
+        };
+        let filling = self.volume_filling(volume, &device, true);
+        let prepare = self.prepare_logical(volume, &device, Some(create), filling);
+        VolumeDecision {
+            device,
+            disks,
+            verdict,
+            size: Known::Known(size_bytes),
+            sector_bytes,
+            prepare: Some(prepare),
+            persistent,
+        }
+    }
+
+    fn prepare_logical(
+        &self,
+        volume: &K8sVolume,
+        device: &DevicePath,
+        create: Option<CreateVolume>,
+        filling: VolumeFilling,
+    ) -> PreparePersistent {
+        let (name, uid, device) = (volume.name.clone(), volume.uid, device.clone());
+        PreparePersistent { name, uid, device, create, must_be_blank: false, filling }
+    }
+
+    /// Keeps the logical volume with that name in the preserved group if it is the requested one.
+    fn keep_logical(
+        &mut self,
+        volume: &K8sVolume,
+        create: CreateVolume,
+        kept: &'a inventory::LvmVolumeGroup,
+        found: &'a inventory::LvmLogicalVolume,
+        size_bytes: u64,
+        on: &[LayoutPath],
+    ) -> Result<VolumeDecision, VolumeRefusal> {
+        let device = create.device.clone();
+        let refuse = |why: String| Err(Some(format!("cannot be {device}: {why}")));
+        if found.health == VolumeHealth::Lost {
+            return refuse("part of its data are missing".to_owned());
+        }
+        if found.size_bytes < size_bytes {
+            let (is, wanted) = (format::format_bytes(found.size_bytes), format::format_bytes(size_bytes));
+            return refuse(format!("its size is {is} instead of {wanted}"));
+        }
+        let running = found.running.as_ref().and_then(|name| self.stack.find_stacked(name));
+        let disks = kept.present_devices().flat_map(|device| self.disks_below(device)).collect();
+        let sector_bytes = self.groups.get(create.group.as_str()).map_or(512, |group| group.sector_bytes);
+        let is = VolumeDecision {
+            device: device.clone(),
+            disks,
+            verdict: PersistentVerdict::Keep,
+            size: Known::Known(found.size_bytes),
+            sector_bytes,
+            prepare: None,
+            persistent: udev_path(volume),
+        };
+        if volume.content == VolumeContent::Block {
+            if let Some(other) = running.and_then(|running| self.volume_of_filesystem(&running.signatures)) {
+                return refuse(format!("it contains the filesystem of volume {other}"));
+            }
+            return Ok(VolumeDecision {
+                persistent: VolumePath::Known(logical_volume_link(&kept.uuid, &found.uuid)),
+                ..is
+            });
+        }
+        let elsewhere = self.find_preserved(volume)?;
+        let Some(running) = running else {
+            return refuse("it is not active, so its content is unknown".to_owned());
+        };
+        match elsewhere {
+            Some((carrier, _)) if *carrier == running.device => return Ok(is),
+            Some((carrier, _)) => return refuse(format!("the UUID of the volume is on {carrier}")),
+            None => {}
+        }
+        let content = as_preserved(&running.device, &running.signatures, found.size_bytes);
+        let cut_off = self.find_unfinished(&content).is_some_and(|uuid| uuid == volume.uid.to_string());
+        if !running.blank && !cut_off {
+            let there: Vec<String> = running.signatures.iter().map(display::describe_signature).collect();
+            let there =
+                if there.is_empty() { display::describe_unrecognized(false).to_owned() } else { there.join(" and ") };
+            return refuse(format!("it does not have the UUID of the volume, but contains {there}"));
+        }
+        if let Some(how) = &found.entangled {
+            return refuse(format!("it {how}; undo that in the installed system"));
+        }
+        if !cut_off {
+            self.require_zeros(&running.device, found.size_bytes);
+        }
+        // A previous attempt created the logical volume, but did not initialize it.
+        self.record_extension(&kept.uuid, volume, &create, on);
+        self.activate_volume(&create);
+        let filling = self.volume_filling(volume, &device, true);
+        let prepare = self.prepare_logical(volume, &device, None, filling);
+        Ok(VolumeDecision { verdict: PersistentVerdict::Extend, prepare: Some(prepare), ..is })
+    }
+
+    fn activate_volume(&mut self, create: &CreateVolume) {
+        for fate in &mut self.decided.groups {
+            if let GroupFate::Kept { name, volumes, .. } = fate
+                && *name == create.group
+            {
+                volumes.push(create.name.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Kubernetes volumes in files of the installed system.
+
+use super::super::decide::PlanDecider;
+use super::super::devices::DeviceSize;
+use super::super::filesystem_fate::FilesystemFate;
+use super::super::restore::mount_path;
+use super::super::{InstallMode, PersistentVerdict, VolumeFilling};
+use super::{VolumeDecision, VolumeRefusal, udev_path};
+use common::format;
+use model::device::DevicePath;
+use model::inventory::AttemptTarget;
+use model::k8s_volume::{K8sVolume, SPARSE, VolumeSource};
+use model::layout::{FilesystemFormat, FilesystemSpec};
+
+impl<'a> PlanDecider<'a> {
+    /// Decides on a volume in a file.
+    ///
+    /// | the filesystem that contains the file | |
+    /// |---|---|
+    /// | is created by this installation | created, with a warning if a reinstall recreates the filesystem |
+    /// | is created by this reinstall, next to preserved ones | refused: the file would be lost |
+    /// | is preserved, and contains the file | kept |
+    /// | is preserved, and does not contain it | added, unless it is mounted read-only |
+    /// | does not support a file of that size | refused |
+    /// | has too little space for what mkfs writes to the file ([`super::sparse_file_space`]) | refused |
+    pub(super) fn decide_sparse(
+        &mut self,
+        volume: &K8sVolume,
+        size_bytes: u64,
+    ) -> Result<VolumeDecision, VolumeRefusal> {
+        // An object of the layout was refused.
+        if self.decided.filesystems.len() != self.layout.filesystems.len() {
+            return Err(None);
+        }
+        let Some((path, wanted, is)) = self.sparse_carrier() else { return Err(None) };
+        let verdict = match is {
+            FilesystemFate::Made(_) | FilesystemFate::InImage { .. } | FilesystemFate::Tmpfs
+                if self.request.mode == InstallMode::Reinstall =>
+            {
+                let why = "which a reinstall recreates; put /var/lib/metalk8s on a filesystem that is kept";
+                return Err(Some(format!("is a file below {path}, {why}")));
+            }
+            FilesystemFate::Tmpfs => return Err(Some(format!("is a file below {path}, which is a tmpfs"))),
+            FilesystemFate::Kept { .. } if self.is_unopened(wanted) => {
+                self.warn(format!(
+                    "volume {}: the machine will check for its backing file once {path} is unlocked",
+                    volume.name
+                ));
+                PersistentVerdict::Extend
+            }
+            FilesystemFate::Kept { .. } => self.keep_sparse(volume, size_bytes, path)?,
+            FilesystemFate::Unformatted { .. } => {
+                return Err(Some(format!("is a file below {path}, which stays locked; provide its key")));
+            }
+            FilesystemFate::Made(_) | FilesystemFate::InImage { .. } | FilesystemFate::Filled(_) => {
+                PersistentVerdict::Make
+            }
+        };
+        if verdict != PersistentVerdict::Keep
+            && let Some(why) = check_max_size(size_bytes, path, wanted)
+        {
+            return Err(Some(why));
+        }
+        if verdict == PersistentVerdict::Make {
+            self.warn_of_wipes(volume, std::slice::from_ref(&wanted.device));
+        }
+        Ok(VolumeDecision {
+            device: volume.sparse_path().into(),
+            disks: self.disks_meant(std::slice::from_ref(&wanted.device)),
+            verdict,
+            size: DeviceSize::Known(size_bytes),
+            sector_bytes: 512,
+            prepare: None,
+            persistent: udev_path(volume),
+        })
+    }
+
+    /// Returns the filesystem that contains the files, with its mount point.
+    pub(super) fn sparse_carrier(&self) -> Option<(&'a str, &'a FilesystemSpec, &FilesystemFate)> {
+        let carries = |path: &str| path == "/" || SPARSE == path || SPARSE.starts_with(&format!("{path}/"));
+        let carriers = self.layout.filesystems.iter().zip(&self.decided.filesystems);
+        let carriers = carriers.filter_map(|(wanted, is)| Some((mount_path(wanted)?, wanted, is)));
+        carriers.filter(|(path, ..)| carries(path)).max_by_key(|(path, ..)| path.len())
+    }
+
+    /// Returns whether the filesystem is encrypted and was not opened.
+    fn is_unopened(&self, wanted: &FilesystemSpec) -> bool {
+        let Some((_, _, is)) = self.sparse_carrier() else { return false };
+        let is_seen =
+            is.device().is_some_and(|device| self.inventory.stacked.iter().any(|stacked| stacked.device == *device));
+        match wanted.encrypted {
+            Some(_) => !is_seen,
+            None => self.unopened_reason(&wanted.device).is_some(),
+        }
+    }
+
+    /// Returns whether the preserved filesystem with the files is on this device.
+    pub(super) fn is_carried_on(&self, device: &DevicePath) -> bool {
+        self.preserved_carrier().is_some_and(|(_, now)| now == device)
+    }
+
+    /// Returns the preserved filesystem that contains the files, and its present device: for an encrypted one, the mapping of its
+    /// container.
+    pub(super) fn preserved_carrier(&self) -> Option<(&'a FilesystemSpec, &DevicePath)> {
+        let (_, wanted, FilesystemFate::Kept { device, .. }) = self.sparse_carrier()? else { return None };
+        let now = match wanted.encrypted {
+            Some(_) => device,
+            None => self.devices.find_paths(&wanted.device)?.0,
+        };
+        Some((wanted, now))
+    }
+
+    fn keep_sparse(
+        &mut self,
+        volume: &K8sVolume,
+        size_bytes: u64,
+        path: &str,
+    ) -> Result<PersistentVerdict, VolumeRefusal> {
+        let Some((wanted, now)) = self.preserved_carrier().map(|(wanted, now)| (wanted, now.clone())) else {
+            return Err(None);
+        };
+        let Some(inside) = self.inventory.filesystems.iter().find(|is| is.device == now) else {
+            return self.extend_unread(volume, &now, path);
+        };
+        match inside.sparse.iter().find(|file| file.uid == volume.uid) {
+            Some(file) if file.size_bytes == size_bytes => Ok(PersistentVerdict::Keep),
+            Some(file) => {
+                let (is, wanted) = (format::format_bytes(file.size_bytes), format::format_bytes(size_bytes));
+                Err(Some(format!("is a file below {path}, whose size is {is} instead of {wanted}")))
+            }
+            None if wanted.is_read_only() => {
+                Err(Some(format!("is a new file below {path}, which is kept and mounted read-only")))
+            }
+            None => Ok(PersistentVerdict::Extend),
+        }
+    }
+
+    /// Decides on a preserved filesystem that was not inspected. Offline, the machine will inspect it later; on the machine, it cannot be
+    /// mounted.
+    fn extend_unread(
+        &mut self,
+        volume: &K8sVolume,
+        now: &DevicePath,
+        path: &str,
+    ) -> Result<PersistentVerdict, VolumeRefusal> {
+        let failure = self.inventory.find_failure(&AttemptTarget::Filesystem(now.clone()));
+        let is_preview = self.request.claim.is_none() && self.inventory.filesystems.is_empty();
+        match failure {
+            None if is_preview => {
+                self.warn(format!(
+                    "volume {}: the machine will check for its backing file once {path} is mounted",
+                    volume.name
+                ));
+                Ok(PersistentVerdict::Extend)
+            }
+            why => Err(Some(format!(
+                "cannot be located below {path}: {now} cannot be mounted: {}; repair that filesystem in the installed system",
+                why.unwrap_or("it was not inspected")
+            ))),
+        }
+    }
+
+    /// Returns whether the file may be in a filesystem that is opened only on the machine, while this plan is made offline.
+    pub(super) fn may_be_in_closed_carrier(&self, volume: &K8sVolume) -> bool {
+        let is_preview = self.request.claim.is_none();
+        let carrier = self.sparse_carrier().filter(|_| matches!(volume.source, VolumeSource::Sparse { .. }));
+        carrier.is_some_and(|(_, wanted, is)| {
+            let is_kept = matches!(is, FilesystemFate::Kept { .. });
+            let is_unread = self.inventory.filesystems.is_empty() || self.is_unopened(wanted);
+            is_preview && is_kept && is_unread
+        })
+    }
+
+    /// Returns the initial content of the file of a new sparse volume.
+    pub(super) fn sparse_filling(&mut self, volume: &K8sVolume) -> Option<VolumeFilling> {
+        let VolumeSource::Sparse { .. } = volume.source else { return None };
+        let device = DevicePath::from(volume.sparse_path());
+        Some(self.volume_filling(volume, &device, false))
+    }
+}
+
+/// Maximum size of a file on ext3: 2^32 sectors, less those of its block tree.
+const EXT3_BYTES: u64 = 2_196_873_666_560;
+
+/// Returns why the filesystem does not support a file of that size.
+fn check_max_size(size_bytes: u64, path: &str, carrier: &FilesystemSpec) -> Option<String> {
+    let most = largest_file_bytes(carrier).filter(|most| size_bytes > *most)?;
+    let has = format!("which is {} and supports at most {most} bytes", carrier.format);
+    let put = "make it smaller, or put /var/lib/metalk8s on xfs";
+    Some(format!("is a file of {size_bytes} bytes below {path}, {has}; {put}"))
+}
+
+/// Returns the maximum file size of the kernel (fs/ext4/super.c: `ext4_max_size` and `ext4_max_bitmap_size`). `None` if it exceeds the
+/// maximum size of a volume.
+fn largest_file_bytes(carrier: &FilesystemSpec) -> Option<u64> {
+    let block_bytes: u64 = match carrier.find_option_value('b') {
+        Some("1024" | "1k" | "1K") => 1024,
+        Some("2048" | "2k" | "2K") => 2048,
+        _ => 4096,
+    };
+    match carrier.format {
+        FilesystemFormat::Ext4 if !is_like_ext3(carrier) => Some(u64::from(u32::MAX) * block_bytes),
+        FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => {
+            let pointers = block_bytes / 4;
+            let tree = 12 + pointers + pointers.pow(2) + pointers.pow(3);
+            Some((tree * block_bytes).min(EXT3_BYTES))
+        }
+        // vfat stores the length in 32 bits.
+        FilesystemFormat::Vfat => Some(u64::from(u32::MAX)),
+        FilesystemFormat::Xfs
+        | FilesystemFormat::Btrfs
+        | FilesystemFormat::Swap
+        | FilesystemFormat::Tmpfs
+        | FilesystemFormat::None => None,
+    }
+}
+
+/// Returns whether the create options disable the features for large files.
+fn is_like_ext3(carrier: &FilesystemSpec) -> bool {
+    let without = ["^extent", "^extents", "^huge_file", "-extent", "-extents", "-huge_file", "none"];
+    let features = carrier.find_option_value('O').unwrap_or_default().to_ascii_lowercase();
+    features.split(|letter: char| letter == ',' || letter.is_whitespace()).any(|feature| without.contains(&feature))
+}

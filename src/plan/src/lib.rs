@@ -1,0 +1,170 @@
+//! The planner: a pure function of layout, inventory and mode, without I/O, clock or randomness.
+
+pub mod approval;
+pub mod approval_summary;
+mod arrays;
+mod attempt;
+mod attempt_records;
+mod blank_only;
+mod boot_entries;
+mod boot_entry;
+mod boot_existing;
+mod bootable;
+mod capacity;
+mod companion_devices;
+mod decide;
+mod describe;
+mod devices;
+mod discarded_disks;
+mod disk_match;
+mod disk_records;
+mod disks;
+mod display;
+mod duplicate_uuids;
+mod encrypted_groups;
+mod erase;
+mod extents;
+mod filesystem_fate;
+mod filesystems;
+pub mod firmware;
+mod guard_ranges;
+mod identity;
+mod image_needs;
+mod image_stages;
+mod inject;
+mod install_marker;
+mod intact;
+mod k8s_volumes;
+pub mod luks;
+mod lvm;
+mod make_writable;
+mod members;
+mod migrate_source;
+mod migrate_target;
+mod missing_disks;
+mod missing_members;
+mod opaque;
+mod operation_args;
+mod order_age;
+mod orphans;
+mod os_definition;
+pub mod plan_request;
+mod pool;
+pub mod pool_disks;
+pub mod preserved;
+mod raw_image;
+mod read_only;
+mod restore;
+mod retry;
+mod sectors;
+mod spanning;
+mod stages;
+mod steps;
+mod teardown;
+mod trials;
+mod types;
+mod unrecorded_disks;
+mod uuids_in_use;
+mod wipe;
+mod wipe_policy;
+mod zero_proofs;
+
+pub use approval_summary::ApprovalSummary;
+pub use boot_entry::plan_boot_entry;
+pub use boot_existing::is_carried_out;
+pub use erase::plan_erasure;
+pub use extents::{DiskExtents, StageExtents};
+use filesystem_fate::FilesystemFate;
+pub use image_needs::ImageNeeds;
+pub use inject::plan_injection;
+pub use intact::is_intact;
+pub use migrate_source::check_migration;
+pub use pool::{PoolAllocation, is_installed, plan_emptying};
+pub use raw_image::plan_raw_image;
+pub use steps::missing_steps as without_steps;
+pub use types::*;
+
+use common::diagnostic::Diagnostic;
+use model::install_marker::AttemptSecret;
+use model::inventory::{Inventory, OpaqueObject};
+use model::layout::Layout;
+use model::storage_graph::LayoutMatch;
+use uuid::Uuid;
+
+/// A plan that was refused: all reasons at once, and how each disk would have been treated.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct PlanRefusal {
+    pub mode: InstallMode,
+    pub subject: PlanSubject,
+    pub layout: String,
+    pub disks: Vec<DiskPlan>,
+    /// Objects whose content could not be inspected.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub opaque: Vec<OpaqueObject>,
+    pub problems: Vec<Diagnostic>,
+}
+
+impl std::error::Error for PlanRefusal {}
+
+impl PlanRefusal {
+    /// Returns the refusal with each problem located by line and column in the file that the layout was read from.
+    pub fn located(mut self, locate: impl Fn(Diagnostic) -> Diagnostic) -> PlanRefusal {
+        self.problems = self.problems.into_iter().map(locate).collect();
+        self
+    }
+}
+
+/// Decides what happens to every disk of the machine. `ids` supplies the UUIDs of new objects, so that the plan contains them before the
+/// objects exist.
+///
+/// The layout must be valid ([`model::layout::validate_layout`]).
+///
+/// # Errors Returns every reason why the layout does not fit this machine.
+pub fn make_plan(
+    layout: &Layout,
+    inventory: &Inventory,
+    request: PlanRequest,
+    ids: &mut dyn FnMut() -> Uuid,
+) -> Result<Plan, Box<PlanRefusal>> {
+    let meant = migrate_target::layout_for_migration(layout, inventory, &request);
+    let layout = &*meant;
+    if let Some(marked) = boot_existing::find_installation(layout, inventory, &request) {
+        return boot_existing::plan_boot(layout, inventory, request, &marked);
+    }
+    let mut decided = decide::decide_plan(layout, inventory, &request, &Default::default(), ids);
+    // Objects that an interrupted attempt completed are preserved; only incomplete ones are recreated.
+    let remade = retry::disks_to_remake(layout, inventory, &request, &decided.problems);
+    if !remade.is_empty() {
+        let again = decide::decide_plan(layout, inventory, &request, &remade, ids);
+        let is_better = again.problems.is_empty()
+            && retry::changes_only(&LayoutMatch::new(layout, inventory), &remade, &decided, &again);
+        decided = if is_better { again } else { decided };
+    }
+    decided.problems.extend(steps::missing_steps(&request.steps));
+    decided.problems.extend(bootable::refuse_finishing(layout, inventory, &request));
+    decided.problems.extend(firmware::refuse_cleaning(layout, inventory));
+    decided.problems.extend(blank_only::refuse_wiping(&request, inventory, &decided.disks));
+    decided.problems.extend(migrate_target::refuse_taken_ids(&request, inventory, &decided));
+    decided.secret = Some(AttemptSecret::generate(ids));
+    let verdicts =
+        decided.problems.is_empty().then(|| approval_summary::summarize_plan(layout, inventory, &request, &decided));
+    // A plan that is refused for other reasons has no verdicts to compare.
+    decided.problems.extend(verdicts.iter().flat_map(|verdicts| approval::compare_with_approval(&request, verdicts)));
+    if !decided.problems.is_empty() {
+        let PlanRequest { mode, subject, .. } = request;
+        return Err(Box::new(PlanRefusal {
+            mode,
+            subject,
+            layout: layout.id.clone(),
+            disks: decided.disks,
+            opaque: opaque::listed_objects(inventory),
+            problems: decided.problems,
+        }));
+    }
+    Ok(Plan { verdicts, ..stages::arrange_stages(layout, inventory, request, decided) })
+}
+
+#[cfg(any(test, feature = "testing"))]
+pub mod simulator;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,374 @@
+//! Encrypted filesystems: a LUKS container between the device and the filesystem, created or preserved together with the device. Encrypted
+//! volume groups are in `encrypted_groups`.
+//!
+//! | preserved, and `encrypted` in the layout | |
+//! |---|---|
+//! | a container that opens with the key | the filesystem in it is compared and preserved like any other |
+//! | a container that opens with `disk_key` but not with the TPM of the machine | the same, with a warning |
+//! | a container that does not open, and the new system mounts it without `nofail` or `noauto` | refused, with the reason |
+//! | the same, and the new system does not require it | left locked, with a warning |
+//! | the same, and an earlier attempt was recreating its disk | recreated, or refused |
+//! | a container that opens, and contains zeros instead of a filesystem | refused |
+//! | anything else | refused, with both sides |
+
+use super::decide::{PlanDecider, PlanDecisions};
+use super::devices::{DeviceFate, PlannedDevice};
+use super::display;
+use super::filesystem_fate::FilesystemFate;
+use super::restore::mount_path;
+use super::sectors::MIB;
+use super::{ByteRange, CrypttabEntry, DeviceOp, DiskPlan, LuksContainer, Operation, Plan, SessionOp};
+use model::allocation::Allocation;
+use model::device::{DevicePath, LayoutPath};
+use model::inventory::{AttemptTarget, DeviceSignature, Inventory};
+use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, Layout};
+use model::registry_auth::SecretText;
+use model::storage_graph::{DeviceStack, LayoutMatch};
+use uuid::Uuid;
+
+/// Signature type of a container in libblkid, for both versions of LUKS.
+pub const KIND: &str = "crypto_LUKS";
+
+/// Offset of the data, after both headers and the key slots (LUKS2 On-Disk Format, 2.2; default of cryptsetup).
+pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
+
+/// A container of the layout, around a filesystem or a physical volume of a group.
+pub struct LuksDecision {
+    pub container: LuksContainer,
+    pub fate: LuksFate,
+    /// Name of the volume group; `None` for a filesystem.
+    pub group: Option<String>,
+    /// Mount point that requires the container, if any.
+    path: Option<String>,
+    nofail: bool,
+    noauto: bool,
+    read_only: bool,
+    /// Whether it is preserved, and the TPM of this machine does not open it.
+    strange_tpm: bool,
+}
+
+/// Fate of a LUKS container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LuksFate {
+    Made,
+    /// Preserved and opened, so that its content is preserved as well.
+    Opened,
+    /// Preserved and not opened, so that its content is unknown.
+    Locked,
+}
+
+/// Returns the key from the allocation for a container with this source; empty if there is none. For a TPM, `disk_key` is the additional
+/// passphrase.
+pub fn find_key(allocation: &Allocation, source: KeySource) -> SecretText {
+    match source {
+        KeySource::Server | KeySource::Tpm2 => allocation.disk_key.clone(),
+        KeySource::File => allocation.file_key.clone(),
+        KeySource::Prompt => allocation.prompt_key.clone(),
+    }
+}
+
+/// Returns the containers that a reinstall preserves, which are opened read-only before the plan is made: one list for each filesystem, and
+/// one for each group.
+pub fn containers_to_open(layout: &Layout, inventory: &Inventory, allocation: &Allocation) -> Vec<Vec<LuksContainer>> {
+    if !allocation.reinstall && !allocation.keeps {
+        return Vec::new();
+    }
+    let (meant, stack) = (LayoutMatch::new(layout, inventory), DeviceStack::new(inventory));
+    let kept = |device: &LayoutPath, source: KeySource| {
+        let disks = meant.graph.objects_below([device]).disks;
+        let device = meant.present_path(device)?;
+        let uuid = container_uuid(stack.find_unit(&stack.kernel_name(&device)).signatures()).ok()?;
+        let is_kept = disks.iter().all(|disk| !layout.disks[*disk].wipeonreinstall);
+        is_kept.then(|| LuksContainer::new(device, uuid, 512, source, find_key(allocation, source)))
+    };
+    let filesystems = layout.filesystems.iter();
+    let alone = filesystems.filter_map(|is| Some(vec![kept(&is.device, is.encrypted?.key)?]));
+    let groups = layout.volumegroups.iter().filter_map(|group| {
+        let source = group.encrypted?.key;
+        Some(group.devices.iter().filter_map(|device| kept(device, source)).collect())
+    });
+    alone.chain(groups).collect()
+}
+
+/// Returns the UUID of the container on a preserved device, or the reason why there is none.
+pub fn container_uuid_on(device: &PlannedDevice) -> Result<Uuid, String> {
+    device.content.as_deref().map_err(String::clone).and_then(container_uuid)
+}
+
+fn container_uuid(found: &[DeviceSignature]) -> Result<Uuid, String> {
+    match found {
+        [one] if one.kind == KIND => one.uuid.parse().map_err(|_| "its UUID cannot be read".to_owned()),
+        [one] => Err(format!("there is {}", display::describe_signature(one))),
+        [] => Err("no signature was found".to_owned()),
+        several => {
+            let there: Vec<String> = several.iter().map(display::describe_signature).collect();
+            Err(format!("there are several signatures: {}", there.join(" and ")))
+        }
+    }
+}
+
+impl<'a> PlanDecider<'a> {
+    pub fn decide_encrypted(
+        &mut self,
+        place: &str,
+        filesystem: &FilesystemSpec,
+        encrypted: EncryptionSpec,
+        device: &PlannedDevice<'a>,
+    ) {
+        // The absent disk was refused.
+        if device.absent.is_some() {
+            return;
+        }
+        match device.fate {
+            DeviceFate::Wiped | DeviceFate::Blank => self.make_encrypted(place, filesystem, encrypted, device),
+            DeviceFate::Kept => self.keep_encrypted(place, filesystem, encrypted, device),
+        }
+    }
+
+    fn make_encrypted(
+        &mut self,
+        place: &str,
+        filesystem: &FilesystemSpec,
+        encrypted: EncryptionSpec,
+        device: &PlannedDevice<'a>,
+    ) {
+        if let Some(message) = check_min_size(&filesystem.device, device) {
+            return self.refuse(place, message);
+        }
+        let uuid = (self.ids)();
+        let container = self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Made);
+        let device = mapping_on(device, container.mapping);
+        self.decide_plain(place, filesystem, &device);
+    }
+
+    fn keep_encrypted(
+        &mut self,
+        place: &str,
+        filesystem: &FilesystemSpec,
+        encrypted: EncryptionSpec,
+        device: &PlannedDevice<'a>,
+    ) {
+        let uuid = match container_uuid_on(device) {
+            Ok(uuid) => uuid,
+            Err(why) => {
+                let message = format!("{} must be kept with {} in LUKS, but {why}", device.path, filesystem.format);
+                return self.refuse(place, message);
+            }
+        };
+        if let Some(inside) = self.find_opened(device, uuid) {
+            self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Opened);
+            self.note_foreign_tpm(device);
+            if inside.blank && filesystem.format != FilesystemFormat::None {
+                let message = format!(
+                    "{} must be kept with {} in LUKS, but the container holds only zeros; create the filesystem in it, or erase the disk \
+                     to have it recreated",
+                    device.path, filesystem.format
+                );
+                return self.refuse(place, message);
+            }
+            return self.decide_plain(place, filesystem, &inside);
+        }
+        let needed = mount_path(filesystem).filter(|_| !is_optional(filesystem));
+        match (self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())), needed) {
+            (Some(why), Some(path)) => {
+                let message = format!(
+                    "{} must be kept with {} in LUKS, and the new system mounts it at {path}, but it cannot be opened: {why}. \
+                     Provide its key, or add nofail to its mountoptions to leave it locked",
+                    device.path, filesystem.format
+                );
+                self.refuse(place, message);
+            }
+            (Some(why), None) if self.was_being_made(&filesystem.device) => {
+                self.refuse(place, describe_half_made(device.path.as_str(), why));
+            }
+            (Some(why), None) => {
+                self.warn(format!(
+                    "{} stays LOCKED and unchanged, without a line in /etc/crypttab and /etc/fstab: it cannot be opened: {why}",
+                    device.path
+                ));
+                self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Locked);
+                let device = device.path.clone();
+                self.decided.filesystems.push(FilesystemFate::Unformatted { device, is_kept: true });
+            }
+            // An offline plan has neither the key nor the disks.
+            (None, _) => {
+                self.warn(format!("{}: the machine opens it with its key to inspect the content", device.path));
+                let container = self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Opened);
+                self.decided.filesystems.push(FilesystemFate::Kept { device: container.mapping, uuid: None });
+            }
+        }
+    }
+
+    /// Marks the last container as sealed to the TPM of another machine. Preserved headers are not written, so it stays sealed to that TPM.
+    pub fn note_foreign_tpm(&mut self, device: &PlannedDevice) {
+        let Some(why) = self.inventory.find_failure(&AttemptTarget::Sealed(device.now.clone())) else { return };
+        if let Some(luks) = self.decided.luks.last_mut() {
+            luks.strange_tpm = true;
+        }
+        self.warn(format!(
+            "{} opens only with disk_key, which the new system does not have: it asks for the passphrase at its console until the TPM of \
+             this machine is enrolled (systemd-cryptenroll). {why}",
+            device.path
+        ));
+    }
+
+    /// Returns the mapping of a preserved device if its container was opened with the given key.
+    pub fn find_opened(&self, device: &PlannedDevice<'a>, uuid: Uuid) -> Option<PlannedDevice<'a>> {
+        // Another process may have opened it.
+        if self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())).is_some() {
+            return None;
+        }
+        let mapping = LuksContainer::new(device.now.clone(), uuid, 0, KeySource::Server, SecretText::default()).mapping;
+        let (below, inventory) = (self.stack.kernel_name(&device.now), self.inventory);
+        let opened = inventory.stacked.iter().find(|is| is.device == mapping && is.below.contains(&below))?;
+        let (size_bytes, blank) = (Some(opened.size_bytes), opened.blank);
+        let content = Ok(opened.signatures.as_slice());
+        Some(PlannedDevice { path: mapping.clone(), now: mapping, size_bytes, blank, content, ..device.clone() })
+    }
+
+    pub fn is_withheld(&self, key: KeySource) -> bool {
+        self.request.assigned.allocation.disk_key_withheld && matches!(key, KeySource::Server | KeySource::Tpm2)
+    }
+
+    fn add_filesystem_container(
+        &mut self,
+        filesystem: &FilesystemSpec,
+        encrypted: EncryptionSpec,
+        device: &PlannedDevice,
+        uuid: Uuid,
+        fate: LuksFate,
+    ) -> LuksContainer {
+        let key = find_key(&self.request.assigned.allocation, encrypted.key);
+        let container = LuksContainer::new(device.path.clone(), uuid, device.sector_bytes, encrypted.key, key);
+        let container = LuksContainer { withheld: self.is_withheld(encrypted.key), ..container };
+        let says = |word: &str| filesystem.mount_options().any(|option| option == word);
+        self.decided.luks.push(LuksDecision {
+            container: container.clone(),
+            fate,
+            group: None,
+            path: mount_path(filesystem).map(str::to_owned),
+            nofail: says("nofail"),
+            noauto: says("noauto"),
+            read_only: filesystem.is_read_only(),
+            strange_tpm: false,
+        });
+        container
+    }
+}
+
+/// Returns the message for a container that can neither be opened nor stay locked. The plan is then made again, with its disk recreated.
+pub fn describe_half_made(what: &str, why: &str) -> String {
+    format!(
+        "{what} must be kept in LUKS, but an interrupted attempt was creating it, and it cannot be opened: {why}. \
+         Provide its key, or erase it to have it recreated"
+    )
+}
+
+/// Returns a message if the device has room only for the headers.
+pub fn check_min_size(name: &LayoutPath, device: &PlannedDevice) -> Option<String> {
+    let bytes = device.size_bytes.filter(|bytes| *bytes <= DATA_OFFSET_BYTES)?;
+    Some(format!(
+        "device:{name} is not big enough required:{}MiB, existing:{}MiB (LUKS2 headers)",
+        DATA_OFFSET_BYTES / MIB + 1,
+        bytes / MIB
+    ))
+}
+
+/// Returns the mapping of a container that is created on the device.
+pub fn mapping_on<'a>(device: &PlannedDevice<'a>, mapping: DevicePath) -> PlannedDevice<'a> {
+    let within = |bytes: u64| bytes.saturating_sub(DATA_OFFSET_BYTES);
+    let (size_bytes, most_bytes) = (device.size_bytes.map(within), within(device.most_bytes));
+    PlannedDevice { path: mapping.clone(), now: mapping, size_bytes, most_bytes, content: Ok(&[]), ..device.clone() }
+}
+
+pub fn is_optional(filesystem: &FilesystemSpec) -> bool {
+    filesystem.mount_options().any(|option| ["nofail", "noauto"].contains(&option))
+}
+
+impl LuksDecision {
+    /// Returns the container around a physical volume of a group. `needed` is a mount point in the new system that requires the group.
+    pub fn for_group(container: LuksContainer, fate: LuksFate, group: &str, needed: Option<&str>) -> LuksDecision {
+        let (group, path, nofail) = (Some(group.to_owned()), needed.map(str::to_owned), needed.is_none());
+        LuksDecision { container, fate, group, path, nofail, noauto: false, read_only: false, strange_tpm: false }
+    }
+
+    pub fn is_kept(&self) -> bool {
+        self.fate != LuksFate::Made
+    }
+
+    /// Returns whether the container is written once it is open.
+    pub fn is_written(&self) -> bool {
+        self.path.is_some() && !self.read_only
+    }
+
+    fn crypttab_entry(&self) -> CrypttabEntry {
+        let options = [("nofail", self.nofail || self.path.is_none()), ("noauto", self.noauto)];
+        let options = options.into_iter().filter(|(_, says)| *says).map(|(word, _)| word.to_owned());
+        let needed_at = self.path.clone().filter(|_| !self.nofail && !self.noauto);
+        let (key, more) = match self.container.source {
+            KeySource::Tpm2 => (SecretText::default(), Some(CrypttabEntry::BY_TPM.to_owned())),
+            // The operator is asked again when the installed system starts.
+            KeySource::Prompt => (SecretText::default(), None),
+            KeySource::Server | KeySource::File => (self.container.key.clone(), None),
+        };
+        let options = std::iter::once("luks".to_owned()).chain(more).chain(options).collect();
+        CrypttabEntry { uuid: self.container.uuid, options, needed_at, key }
+    }
+}
+
+fn opened_containers(decided: &PlanDecisions) -> impl Iterator<Item = &LuksDecision> {
+    decided.luks.iter().filter(|luks| luks.fate != LuksFate::Locked)
+}
+
+/// Returns a check, before the first write, for cryptsetup and every required key or TPM.
+pub fn check_containers(decided: &PlanDecisions) -> Option<Operation> {
+    let asked = opened_containers(decided).filter(|luks| !luks.strange_tpm);
+    let containers: Vec<LuksContainer> = asked.map(|luks| luks.container.clone()).collect();
+    (!containers.is_empty()).then_some(Operation::Run(SessionOp::CheckContainers(containers)))
+}
+
+/// Returns whether the plan creates a container whose passphrase was not entered yet.
+pub fn needs_passphrase(plan: &Plan) -> bool {
+    let is_open = |container: &LuksContainer| container.source == KeySource::Prompt && container.key.is_empty();
+    plan.stages.iter().flat_map(|stage| &stage.operations).any(
+        |operation| matches!(operation, Operation::Device(DeviceOp::CreateContainer(container)) if is_open(container)),
+    )
+}
+
+/// Returns the operations that create containers: those around physical volumes, which precede their groups, or those around filesystems.
+pub fn create_containers(decided: &PlanDecisions, of_groups: bool) -> Vec<Operation> {
+    let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Made && luks.group.is_some() == of_groups);
+    made.map(|luks| Operation::Device(DeviceOp::CreateContainer(luks.container.clone()))).collect()
+}
+
+/// Returns the operations that close containers: those around physical volumes, after their groups are deactivated, or those around
+/// filesystems.
+pub fn close_containers(decided: &PlanDecisions, of_groups: bool) -> impl Iterator<Item = Operation> {
+    let close = |luks: &LuksDecision| DeviceOp::CloseContainer { mapping: luks.container.mapping.clone() };
+    opened_containers(decided).filter(move |luks| luks.group.is_some() == of_groups).map(close).map(Operation::Device)
+}
+
+pub fn write_crypttab(decided: &PlanDecisions) -> Option<Operation> {
+    let entries: Vec<CrypttabEntry> = opened_containers(decided).map(LuksDecision::crypttab_entry).collect();
+    (!entries.is_empty()).then_some(Operation::Run(SessionOp::WriteCrypttab(entries)))
+}
+
+/// Returns both ends of the locked containers on this disk, which must not be written.
+pub fn guard_locked(meant: &LayoutMatch, decided: &PlanDecisions, disk: &DiskPlan) -> Vec<ByteRange> {
+    let Some(found) = meant.inventory.find_disk(disk.device.as_str()) else { return Vec::new() };
+    let locked = |device: &DevicePath| is_locked(decided, device);
+    let whole = locked(&found.device).then_some((0, found.size_bytes));
+    let parts = found.table.iter().flat_map(|table| &table.partitions).filter(|part| locked(&part.device));
+    let all = whole.into_iter().chain(parts.map(|part| (part.start_bytes, part.size_bytes)));
+    all.flat_map(|(start, size)| super::guard_ranges::end_ranges(start, size)).collect()
+}
+
+/// Returns whether the container on this device stays locked.
+pub fn is_locked(decided: &PlanDecisions, device: &DevicePath) -> bool {
+    decided.luks.iter().any(|luks| luks.fate == LuksFate::Locked && luks.container.device == *device)
+}
+
+/// Returns whether the device is the mapping of a container of the plan.
+pub fn is_mapping(decided: &PlanDecisions, device: &DevicePath) -> bool {
+    decided.luks.iter().any(|luks| luks.container.mapping == *device)
+}

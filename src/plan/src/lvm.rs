@@ -1,0 +1,314 @@
+//! Volume groups and logical volumes: created on new devices, or compared with the layout.
+
+use super::capacity::{self, CapacityShortage, EXTENT_BYTES};
+use super::decide::{GroupFate, PlanDecider};
+use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
+use super::sectors::MIB;
+use super::{CreateGroup, CreateVolume, DiskVerdict, display};
+use common::small_sort;
+use model::device::DevicePath;
+use model::inventory::{self, VolumeHealth};
+use model::layout::{LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};
+use model::storage_graph::find_groups_on;
+
+/// A group whose volumes are decided next.
+pub struct PlannedGroup<'a> {
+    /// Physical volumes.
+    pub physical: Vec<DevicePath>,
+    /// Free extents of each physical volume; `None` if a size is unknown.
+    pub free: Option<Vec<u64>>,
+    /// Maximum total size of the physical volumes.
+    most_bytes: u64,
+    pub sector_bytes: u32,
+    pub fate: DeviceFate,
+    /// The existing group, if it is preserved.
+    pub kept: Option<&'a inventory::LvmVolumeGroup>,
+}
+
+impl<'a> PlanDecider<'a> {
+    pub fn decide_groups(&mut self) {
+        for (index, group) in self.layout.volumegroups.iter().enumerate() {
+            let place = format!("volumegroups[{index}]");
+            let Some(below) = self.common_fate(&place, &format!("vg:{}", group.name), &group.devices) else { continue };
+            let below = match group.encrypted {
+                Some(encrypted) => self.open_containers(&place, group, encrypted, &below),
+                None => Some(below),
+            };
+            // The group was refused, or stays locked.
+            let Some(below) = below else { continue };
+            self.refuse_same_name(&place, group, &below);
+            if below.fate == DeviceFate::Kept {
+                self.keep_group(&place, group, &below);
+            } else {
+                self.make_group(&place, group, &below);
+            }
+        }
+    }
+
+    /// Refuses a name that another group on unwiped disks has, because the installed system distinguishes groups by name.
+    fn refuse_same_name(&mut self, place: &str, group: &VolumeGroupSpec, below: &UnderlyingDevices) {
+        let ours = if below.fate == DeviceFate::Kept { below.present_paths() } else { Vec::new() };
+        for twin in self.inventory.groups.iter().filter(|twin| twin.name == group.name) {
+            // A disk that is recreated after an interruption loses the group of the previous attempt.
+            let is_lost = |verdict: &DiskVerdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make);
+            let stays = |device: &&DevicePath| {
+                let verdicts = self.verdicts_on(device);
+                verdicts.is_empty() || !verdicts.iter().all(is_lost)
+            };
+            let devices: Vec<DevicePath> = twin.present_devices().filter(stays).cloned().collect();
+            if !devices.is_empty() && !devices.iter().any(|device| ours.iter().any(|is| is == device)) {
+                let message = format!(
+                    "vg:{} is also the name of another group on {}, which is not wiped; choose another name",
+                    group.name,
+                    devices.join(", ")
+                );
+                self.refuse(format!("{place}.name"), message);
+            }
+        }
+    }
+
+    fn make_group(&mut self, place: &str, group: &'a VolumeGroupSpec, below: &UnderlyingDevices) {
+        if below.absent().next().is_some() {
+            return self.refuse_without_physical(group, below);
+        }
+        let mut sectors: Vec<u32> = below.devices.iter().map(|device| device.sector_bytes).collect();
+        small_sort::sort(&mut sectors);
+        sectors.dedup();
+        if sectors.len() > 1 {
+            let each = below.devices.iter().map(|device| format!("{} {}", device.path, device.sector_bytes));
+            let message = format!(
+                "vg:{} cannot combine devices with different sector sizes, which LVM refuses: {} bytes",
+                group.name,
+                each.collect::<Vec<_>>().join(", ")
+            );
+            return self.refuse(format!("{place}.devices"), message);
+        }
+        let mut free = Vec::new();
+        for (index, device) in below.devices.iter().enumerate() {
+            let extents = device.size_bytes.map(|bytes| capacity::physical_volume_extents(bytes, device.stripe_bytes));
+            if extents == Some(0) {
+                let message = format!(
+                    "device:{} is not big enough required:{}MiB, existing:{}MiB (for an extent of vg:{} and its metadata)",
+                    group.devices[index],
+                    EXTENT_BYTES / MIB + 1,
+                    device.size_bytes.unwrap_or_default() / MIB,
+                    group.name
+                );
+                return self.refuse(format!("{place}.devices[{index}]"), message);
+            }
+            free.push(extents);
+        }
+        let (physical, free) = (below.install_paths(), free.into_iter().collect());
+        let (name, devices, tags) = (group.name.clone(), physical.clone(), group.tags.clone());
+        self.decided.groups.push(GroupFate::Made(CreateGroup { name, devices, tags }));
+        let most_bytes = below.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.size().max_bytes()));
+        let (sector_bytes, fate) = (below.sector_bytes(), below.fate);
+        self.groups.insert(&group.name, PlannedGroup { physical, free, most_bytes, sector_bytes, fate, kept: None });
+    }
+
+    fn keep_group(&mut self, place: &str, group: &'a VolumeGroupSpec, below: &UnderlyingDevices) {
+        let wanted = below.present_paths();
+        let found = find_groups_on(self.inventory, &wanted);
+        let kept = match found.as_slice() {
+            [one] if one.name == group.name && is_same_group(one, &wanted, below.absent().count()) => *one,
+            [] if wanted.is_empty() => return self.refuse_without_physical(group, below),
+            several => {
+                let there: Vec<String> = several.iter().map(|group| describe_group(group)).collect();
+                let there = match there.is_empty() {
+                    true => "none of them is a physical volume of a known group".to_owned(),
+                    false => format!("there is {}", there.join(" and ")),
+                };
+                let message = format!("vg:{} must be kept on {}, but {there}", group.name, wanted.join(", "));
+                return self.refuse(place, message);
+            }
+        };
+        if let Some(device) = below.present().find(|device| device.content.as_ref().is_ok_and(|found| found.len() > 1))
+        {
+            let there: Vec<String> =
+                device.content.iter().copied().flatten().map(display::describe_signature).collect();
+            let message = format!(
+                "vg:{} must be kept on {}, but there are several signatures: {}",
+                group.name,
+                device.now,
+                there.join(" and ")
+            );
+            return self.refuse(place, message);
+        }
+        if let Some(why) = &kept.closed {
+            return self.refuse(place, format!("vg:{} must be kept, but {why}", group.name));
+        }
+        if !self.is_complete(place, group, below, kept) {
+            return;
+        }
+        let physical = below.install_paths();
+        let volumes = self.layout.logicalvolumes.iter().filter(|volume| volume.volumegroup == group.name);
+        let volumes = volumes.map(|volume| volume.name.clone()).collect();
+        self.decided.groups.push(GroupFate::Kept { name: group.name.clone(), devices: physical.clone(), volumes });
+        let sector_bytes = below.sector_bytes();
+        let fate = below.fate;
+        let group_of_ours = PlannedGroup { physical, free: None, most_bytes: 0, sector_bytes, fate, kept: Some(kept) };
+        self.groups.insert(&group.name, group_of_ours);
+    }
+
+    /// Returns whether all data of the group are available, including volumes that the layout does not list.
+    fn is_complete(
+        &mut self,
+        place: &str,
+        group: &VolumeGroupSpec,
+        below: &UnderlyingDevices,
+        kept: &inventory::LvmVolumeGroup,
+    ) -> bool {
+        let of = |health: VolumeHealth| -> String {
+            let volumes = kept.volumes.iter().filter(|volume| volume.health == health);
+            volumes.map(|volume| volume.name.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        let (lost, degraded) = (of(VolumeHealth::Lost), of(VolumeHealth::Degraded));
+        if !lost.is_empty() {
+            let there = describe_group(kept);
+            let message = format!("vg:{} must be kept, but data of {lost} are missing: {there}", group.name);
+            self.refuse(place, message);
+            self.refuse_without_physical(group, below);
+        } else if !degraded.is_empty() {
+            let there = describe_group(kept);
+            self.warn(format!("vg:{} is kept DEGRADED: {degraded} without redundancy: {there}", group.name));
+        } else if below.absent().next().is_some() {
+            self.warn(format!("vg:{} is kept without a physical volume: {}", group.name, describe_group(kept)));
+        }
+        lost.is_empty()
+    }
+
+    pub fn refuse_without_physical(&mut self, group: &VolumeGroupSpec, below: &UnderlyingDevices) {
+        for (_, device) in below.absent() {
+            self.refuse_absent(device, format!("vg:{} requires {}", group.name, device.path));
+        }
+    }
+
+    pub fn decide_volumes(&mut self) {
+        let mut order: Vec<usize> = (0..self.layout.logicalvolumes.len()).collect();
+        // Volumes that take the remaining space come last.
+        small_sort::sort_by_key(&mut order, |&index| self.layout.logicalvolumes[index].size == RequestedSize::Rest);
+        for index in order {
+            let volume = &self.layout.logicalvolumes[index];
+            let place = format!("logicalvolumes[{index}]");
+            // A missing group was refused.
+            let Some(mut group) = self.groups.remove(volume.volumegroup.as_str()) else { continue };
+            match group.kept {
+                Some(kept) => self.keep_volume(&place, volume, &group, kept),
+                None => self.make_volume(&place, volume, &mut group),
+            }
+            self.groups.insert(&volume.volumegroup, group);
+        }
+    }
+
+    fn make_volume(&mut self, place: &str, volume: &LogicalVolumeSpec, group: &mut PlannedGroup<'a>) {
+        let LogicalVolumeSpec { name, volumegroup, size, lvmtype } = volume;
+        let allocate = |free: &mut Vec<u64>| capacity::allocate_extents(*lvmtype, *size, free);
+        let size_bytes = match group.free.as_mut().map(allocate).transpose() {
+            Ok(Some(size_bytes)) => Some(size_bytes),
+            Ok(None) => capacity::requested_bytes(*lvmtype, *size, group.physical.len()),
+            Err(CapacityShortage { required_mib, existing_mib }) => {
+                let extents = match lvmtype {
+                    LvmType::Linear => "in extents of 4 MiB",
+                    LvmType::Striped => "the same on each physical volume, in extents of 4 MiB",
+                    LvmType::Raid1 => "two copies on two physical volumes, in extents of 4 MiB and one for metadata",
+                };
+                let message = format!(
+                    "vg:{volumegroup} is not big enough for lv:{name} required:{required_mib}MiB, existing:{existing_mib}MiB ({lvmtype}: {extents})"
+                );
+                return self.refuse(format!("{place}.size"), message);
+            }
+        };
+        let path = volume.device_path();
+        let device = PlannedDevice {
+            path: path.as_device(),
+            now: path.as_device(),
+            fate: group.fate,
+            absent: None,
+            blank: false,
+            size_bytes,
+            most_bytes: if *lvmtype == LvmType::Raid1 { group.most_bytes / 2 } else { group.most_bytes },
+            sector_bytes: group.sector_bytes,
+            stripe_bytes: 0,
+            content: Ok(&[]),
+        };
+        self.devices.insert(path.clone(), device);
+        self.decided.volumes.push(CreateVolume {
+            name: name.clone(),
+            group: volumegroup.clone(),
+            device: path.as_device(),
+            physical: group.physical.clone(),
+            size: *size,
+            kind: *lvmtype,
+        });
+    }
+
+    fn keep_volume(
+        &mut self,
+        place: &str,
+        volume: &LogicalVolumeSpec,
+        group: &PlannedGroup<'a>,
+        kept: &'a inventory::LvmVolumeGroup,
+    ) {
+        let path = volume.device_path();
+        let found = kept.volumes.iter().find(|found| found.name == volume.name);
+        let Some(found) = found.filter(|found| is_same_volume(volume, found, group, kept)) else {
+            let size = volume.size.as_mib().map(|mib| format!(" {mib} MiB")).unwrap_or_default();
+            let there = match found {
+                Some(found) => format!("is {} {} MiB", found.kind, found.size_bytes / MIB),
+                None => format!("is missing: {}", describe_group(kept)),
+            };
+            return self.refuse(place, format!("{path} must be kept as {}{size}, but {there}", volume.lvmtype));
+        };
+        if let Some(how) = &found.entangled {
+            let message = format!("{path} must be kept, but it {how}; undo that in the installed system");
+            return self.refuse(place, message);
+        }
+        let running = found.running.as_ref().and_then(|name| self.stack.find_stacked(name));
+        let not_running = || "the volume is not active, so its content is unknown".to_owned();
+        let device = PlannedDevice {
+            path: path.as_device(),
+            now: running.map_or_else(|| path.as_device(), |running| running.device.clone()),
+            fate: DeviceFate::Kept,
+            absent: None,
+            blank: running.is_some_and(|running| running.blank),
+            size_bytes: Some(found.size_bytes),
+            most_bytes: found.size_bytes,
+            sector_bytes: group.sector_bytes,
+            stripe_bytes: 0,
+            content: running.map(|running| running.signatures.as_slice()).ok_or_else(not_running),
+        };
+        self.devices.insert(path, device);
+    }
+}
+
+/// Returns whether the group has exactly the physical volumes of the present disks, and lacks as many as there are absent disks.
+fn is_same_group(group: &inventory::LvmVolumeGroup, wanted: &[DevicePath], absent: usize) -> bool {
+    let mut found: Vec<&DevicePath> = group.present_devices().collect();
+    small_sort::sort(&mut found);
+    found.iter().copied().eq(wanted.iter()) && group.physical.len() - found.len() == absent
+}
+
+/// Returns whether the type is equal, and the size is what lvcreate makes of the one in the layout: whole extents, equal on all stripes.
+fn is_same_volume(
+    volume: &LogicalVolumeSpec,
+    found: &inventory::LvmLogicalVolume,
+    group: &PlannedGroup,
+    kept: &inventory::LvmVolumeGroup,
+) -> bool {
+    let extent = kept.extent_bytes.max(1);
+    let unit = match volume.lvmtype {
+        LvmType::Striped => extent.saturating_mul(group.physical.len() as u64),
+        _ => extent,
+    };
+    let is_of = |mib: u64| found.size_bytes == mib.saturating_mul(MIB).div_ceil(unit).saturating_mul(unit);
+    found.kind == volume.lvmtype.name() && volume.size.as_mib().is_none_or(is_of)
+}
+
+/// Describes a group: `vg:vg00 on /dev/sda, a missing device (volumes: root, data)`.
+pub fn describe_group(group: &inventory::LvmVolumeGroup) -> String {
+    let devices = group.physical.iter().map(|physical| physical.device.as_ref());
+    let on: Vec<&str> = devices.map(|device| device.map_or("a missing device", DevicePath::as_str)).collect();
+    let volumes: Vec<&str> = group.volumes.iter().map(|volume| volume.name.as_str()).collect();
+    let volumes = if volumes.is_empty() { "none".to_owned() } else { volumes.join(", ") };
+    format!("vg:{} on {} (volumes: {volumes})", group.name, on.join(", "))
+}

@@ -1,0 +1,311 @@
+//! Target of a machine migration: an installation whose image is another machine. The disks are those that the migration specifies, all ids
+//! are those of the source machine, and its filesystems are received instead of created.
+//!
+//! | refused before the first write | |
+//! |---|---|
+//! | a filesystem of the layout that the source machine does not have, or has with another format | nothing would fill it |
+//! | a device that is smaller than that on the source machine, or has larger sectors | the filesystem does not fit |
+//! | a device with smaller sectors, for `vfat` or unknown content | it may count in sectors |
+//! | an id that is also on a disk that is not wiped | the system would use the wrong one |
+//! | a disk of the source machine among those that are wiped, identified by its table or hardware identifiers | it is the data that would be migrated |
+//! | Kubernetes volumes | they are not migrated |
+
+use super::decide::{PlanDecider, PlanDecisions, decide_plan};
+use super::devices::PlannedDevice;
+use super::image_stages::ImageStages;
+use super::install_marker::{full_record, table_guid};
+use super::restore::RestorePlan;
+use super::{
+    DeviceOp, FinishInputs, InstallMode, MakeFilesystem, Operation, PlanRequest, PlanSubject, ReceiveMigration,
+    ReceivedDevice, SessionOp, StageName, boot_entries, uuids_in_use,
+};
+use common::diagnostic::Diagnostic;
+use common::format::format_bytes;
+use model::deploy_steps::StepList;
+use model::device::{DevicePath, LayoutPath};
+use model::install_marker::{InstallMarker, RecordedDisk};
+use model::inventory::{self, Inventory};
+use model::layout::{self, FilesystemFormat, Layout, hints};
+use model::migration::{MigratedFilesystem, MigratedMachine, MigrationOffer, MigrationSide};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use uuid::Uuid;
+
+impl PlanRequest {
+    /// Returns the migration by which this machine receives the system of another one.
+    pub fn receiving(&self) -> Option<&MigrationOffer> {
+        self.assigned.allocation.moving.as_ref().filter(|moving| moving.part == MigrationSide::Receive)
+    }
+
+    fn migrated_machine(&self) -> Option<&MigratedMachine> {
+        self.receiving()?.carried.as_ref()
+    }
+}
+
+/// Returns the layout with hints for the disks that the migration specifies, independent of kernel names.
+pub fn layout_for_migration<'a>(layout: &'a Layout, inventory: &Inventory, request: &PlanRequest) -> Cow<'a, Layout> {
+    let Some(moving) = request.receiving() else { return Cow::Borrowed(layout) };
+    let mut meant = layout.clone();
+    for disk in &mut meant.disks {
+        let Some(record) = disk_record(moving, disk) else { continue };
+        let mut hints = BTreeMap::new();
+        let serial = record.comparable_serial().map(|_| &record.serial);
+        let wwn = record.comparable_wwn().map(|_| &record.wwn);
+        for (hint, value) in [("serial", serial), ("wwn", wwn), ("by_path", Some(&record.by_path))] {
+            // The slot is only used if the other identifiers are ambiguous.
+            let is_told =
+                hint == "by_path" && !hints.is_empty() && hints::find_candidates(&hints, &inventory.disks).len() < 2;
+            if let Some(value) = value.filter(|value| !value.is_empty() && !is_told) {
+                hints.insert(hint.to_owned(), format!("s== {value}"));
+            }
+        }
+        if !hints.is_empty() {
+            disk.hints = hints;
+        }
+    }
+    Cow::Owned(meant)
+}
+
+fn disk_record<'a>(moving: &'a MigrationOffer, disk: &layout::DiskSpec) -> Option<&'a RecordedDisk> {
+    moving.disks.iter().find(|record| disk.device == record.device)
+}
+
+/// Returns the digest of the layout as it is stored in the control plane.
+pub fn stored_layout_digest(layout: &Layout, request: &PlanRequest) -> String {
+    let stored = request.receiving().and_then(|_| request.assigned.allocation.parse_layout().ok());
+    layout::compute_digest(stored.as_ref().map_or(layout, |stored| &stored.layout))
+}
+
+impl PlanDecider<'_> {
+    pub fn migrated_filesystem_uuid(&self, device: &LayoutPath) -> Option<String> {
+        let mut carried = self.request.migrated_machine()?.filesystems.iter();
+        carried.find(|is| is.device == *device).map(|is| is.uuid.clone()).filter(|uuid| !uuid.is_empty())
+    }
+
+    pub fn migrated_array_uuid(&self, device: &LayoutPath) -> Option<Uuid> {
+        let mut carried = self.request.migrated_machine()?.arrays.iter();
+        carried.find(|is| is.device == *device).map(|is| is.uuid)
+    }
+
+    pub fn migrated_partition_guid(&self, device: &LayoutPath) -> Option<Uuid> {
+        let mut carried = self.request.migrated_machine()?.partitions.iter();
+        carried.find(|is| is.device == *device).map(|is| is.guid)
+    }
+
+    pub fn check_migration(&mut self) {
+        let Some(moving) = self.request.receiving() else { return };
+        let Some(carried) = &moving.carried else {
+            let message = "the source machine has not reported its data; boot it into the ramdisk";
+            return self.refuse("moving", message);
+        };
+        let volumes = &self.request.assigned.allocation.volumes;
+        if !volumes.is_null() && volumes.as_array().is_none_or(|volumes| !volumes.is_empty()) {
+            let message = "the allocation has Kubernetes volumes, which are not migrated; remove them from it first (drophammer volume rm)";
+            self.refuse("moving", message);
+        }
+        self.compare_migration_disks(moving, &carried.marker);
+        let before = source_sizes(self.layout, &carried.marker);
+        let layout = self.layout;
+        for (index, wanted) in layout.filesystems.iter().enumerate() {
+            if wanted.format == FilesystemFormat::Tmpfs {
+                continue;
+            }
+            let place = format!("filesystems[{index}]");
+            let device = self.devices.get_or_report(&place, &wanted.device).filter(|device| device.absent.is_none());
+            let Some(device) = device else { continue };
+            let is_it = |is: &&MigratedFilesystem| is.device == wanted.device && is.format == wanted.format;
+            let Some(was) = carried.filesystems.iter().find(is_it) else {
+                let message = format!(
+                    "{} must have {} according to the layout, but the source machine has none; correct the layout, or that machine",
+                    wanted.device, wanted.format
+                );
+                self.refuse(place, message);
+                continue;
+            };
+            // Swap is recreated, as large as its device.
+            if was.format != FilesystemFormat::Swap {
+                self.compare_size(&place, was, &device, before.get(index).copied().flatten());
+                self.decided.received.push(ReceivedDevice {
+                    name: wanted.device.clone(),
+                    device: device.path.clone(),
+                    format: was.format,
+                    uuid: was.uuid.clone(),
+                    size_bytes: was.size_bytes,
+                });
+            }
+        }
+    }
+
+    /// Checks that the disks are those that the control plane specifies, and that none belongs to the source machine.
+    fn compare_migration_disks(&mut self, moving: &MigrationOffer, marker: &InstallMarker) {
+        let layout = self.layout;
+        for (index, listed) in layout.disks.iter().enumerate() {
+            let place = format!("disks[{index}].device");
+            if listed.image {
+                let message = "the disk takes a raw image, and machines with raw images cannot be migrated";
+                self.refuse(format!("disks[{index}]"), message);
+            }
+            let Some(found) = self.found.get(&index).copied() else { continue };
+            match disk_record(moving, listed) {
+                Some(record) if record.size_bytes != 0 && record.size_bytes != found.size_bytes => {
+                    let message = format!(
+                        "{} must be a disk of {}, but {} has {}; choose the disks of the migration again",
+                        listed.device,
+                        format_bytes(record.size_bytes),
+                        found.device,
+                        format_bytes(found.size_bytes)
+                    );
+                    self.refuse(place.clone(), message);
+                }
+                None if !moving.disks.is_empty() => {
+                    let message =
+                        format!("the migration does not specify which disk of this machine is {}", listed.device);
+                    self.refuse(place.clone(), message);
+                }
+                Some(_) | None => {}
+            }
+            let guid = table_guid(found);
+            if guid.is_some() && marker.disks.iter().any(|disk| disk.guid == guid) {
+                let message = format!(
+                    "{} has the partition table of {}, whose system is migrated: it is a disk of that machine, or a copy. Return it to that machine; if it is a copy, erase it",
+                    found.device, marker.machine
+                );
+                self.refuse(place, message);
+                continue;
+            }
+            // This also covers disks without a table, which are members of an array or group as a whole.
+            let here = full_record(found);
+            if let Some((there, by)) = marker.disks.iter().find_map(|disk| Some((disk, disk.explain_same_disk(&here)?)))
+            {
+                let message = format!(
+                    "{} has the {by} of {} of {}, whose system is migrated: both machines have access to that disk, or it was inserted here. Return it to that machine, or choose another disk of this machine for the migration",
+                    found.device, there.device, marker.machine
+                );
+                self.refuse(place, message);
+            }
+        }
+    }
+
+    fn compare_size(&mut self, place: &str, was: &MigratedFilesystem, device: &PlannedDevice, before: Option<u64>) {
+        // Only a lower bound is known for arrays, so it is compared with the same estimate for the source machine.
+        let below = self.graph.objects_below([&was.device]);
+        let before = before.filter(|_| !below.arrays.is_empty());
+        let disks = below.disks.iter().filter_map(|index| self.found.get(index));
+        let disks: Vec<String> =
+            disks.map(|disk| format!("{} ({})", disk.device, format_bytes(disk.size_bytes))).collect();
+        let disks = disks.join(", ");
+        let (here, there) = match (device.size_bytes, before) {
+            (Some(here), _) if here >= was.size_bytes => (here, was.size_bytes),
+            (Some(here), Some(before)) => (here, before),
+            (Some(here), None) => (here, was.size_bytes),
+            (None, _) => (device.most_bytes, was.size_bytes),
+        };
+        if here < there {
+            let message = format!(
+                "{} has {} ({here} bytes) on this machine, on {disks}, but {} ({} bytes) on the source machine: its {} does not fit; choose larger disks",
+                was.device,
+                format_bytes(here),
+                format_bytes(was.size_bytes),
+                was.size_bytes,
+                was.format
+            );
+            self.refuse(place, message);
+        } else if here > there && was.format.can_grow() {
+            self.decided.larger.push(device.path.clone());
+        }
+        // Unknown content and vfat may count in sectors, and are then unreadable with smaller ones too.
+        let counts_in_sectors = matches!(was.format, FilesystemFormat::Vfat | FilesystemFormat::None);
+        let there = was.sector_bytes;
+        let differs = device.sector_bytes != there;
+        if device.sector_bytes > there || differs && counts_in_sectors {
+            let message = format!(
+                "{} has sectors of {} bytes on this machine, on {disks}, but of {there} bytes on the source machine, for which its {} was created; choose disks with sectors of {there} bytes, or format an NVMe disk accordingly (nvme format)",
+                was.device, device.sector_bytes, was.format
+            );
+            self.refuse(place, message);
+        }
+    }
+}
+
+/// Returns the sizes of the layout's filesystems on the source machine, by the same estimate as for this machine, in the order of the
+/// layout.
+fn source_sizes(layout: &Layout, marker: &InstallMarker) -> Vec<Option<u64>> {
+    let (mut layout, mut inventory) = (layout.clone(), Inventory::default());
+    for (index, disk) in layout.disks.iter_mut().enumerate() {
+        let Some(record) = marker.disks.iter().find(|record| disk.device == record.device) else { continue };
+        let name = format!("there{index}");
+        let device = format!("/dev/{name}");
+        disk.hints = [("name".to_owned(), device.clone())].into();
+        inventory.disks.push(inventory::InventoryDisk {
+            name: name.into(),
+            device: device.into(),
+            size_bytes: record.size_bytes,
+            sector_bytes: if record.sector_bytes == 0 { 512 } else { record.sector_bytes },
+            ..inventory::InventoryDisk::default()
+        });
+    }
+    let (steps, assigned) = (StepList::default(), Default::default());
+    let request =
+        PlanRequest { mode: InstallMode::Install, steps, subject: PlanSubject::default(), assigned, claim: None };
+    let decided = decide_plan(&layout, &inventory, &request, &Default::default(), &mut || Uuid::nil());
+    if !decided.problems.is_empty() {
+        return Vec::new();
+    }
+    let size = |is: &super::FilesystemFate| decided.sizes.get(is.device()?).copied();
+    decided.filesystems.iter().map(size).collect()
+}
+
+/// Returns a problem for each migrated id that a disk has which is not wiped.
+pub fn refuse_taken_ids(request: &PlanRequest, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic> {
+    let Some(carried) = request.migrated_machine() else { return Vec::new() };
+    let taken = uuids_in_use::collect_uuids(inventory, &decided.disks);
+    let filesystems = carried.filesystems.iter().map(|is| (&is.device, is.uuid.to_lowercase()));
+    let arrays = carried.arrays.iter().map(|is| (&is.device, is.uuid.to_string()));
+    let partitions = carried.partitions.iter().map(|is| (&is.device, is.guid.to_string()));
+    let ids = filesystems.chain(arrays).chain(partitions);
+    let problem = |(device, id): (&LayoutPath, String)| {
+        let on: &DevicePath = taken.get(&id)?;
+        let message = format!(
+            "{device} has the id {id}, which {on} has as well, on a disk that is not wiped: the migrated system could not distinguish them; disconnect that disk, or erase it"
+        );
+        Some(Diagnostic::new("moving", message))
+    };
+    ids.filter_map(problem).collect()
+}
+
+/// Returns whether the operation is needed: of a migrated system only swap is created on this machine.
+pub fn is_made_here(request: &PlanRequest, operation: &Operation) -> bool {
+    let is_swap = match operation {
+        Operation::Device(DeviceOp::MakeFilesystem(MakeFilesystem { format, .. })) => *format == FilesystemFormat::Swap,
+        Operation::Device(DeviceOp::TryFilesystem(trial)) => trial.make.format == FilesystemFormat::Swap,
+        _ => true,
+    };
+    is_swap || request.receiving().is_none()
+}
+
+/// Returns the stages that receive the data, in place of those for an image.
+pub fn migration_stages(
+    moving: &MigrationOffer,
+    decided: &PlanDecisions,
+    returning: &RestorePlan,
+    finishing: Box<FinishInputs>,
+) -> ImageStages {
+    let machine = moving.carried.as_ref().map(|carried| carried.marker.machine.clone()).unwrap_or_default();
+    let receive = ReceiveMigration { order: moving.order.clone(), machine, devices: decided.received.clone() };
+    let mounts = returning.before_the_image().into_iter().flat_map(|mount| {
+        let grow = match &mount {
+            Operation::Run(SessionOp::Mount(mount)) if decided.larger.contains(&mount.device) => {
+                Some(Operation::Run(SessionOp::GrowFilesystem(mount.clone())))
+            }
+            _ => None,
+        };
+        [Some(mount), grow].into_iter().flatten()
+    });
+    ImageStages {
+        first: (StageName::MoveCopy, vec![Operation::Run(SessionOp::Receive(receive))]),
+        second: (StageName::StorageMount, mounts.collect()),
+        entries: boot_entries::write_entries_of_migrated(&finishing),
+        installer: Operation::Run(SessionOp::AdaptMoved(finishing)),
+        fstab: Vec::new(),
+    }
+}

@@ -1,0 +1,85 @@
+//! Disks of the layout that are absent from the machine. A reinstall continues without such a disk, with a warning, if everything on it has
+//! a copy elsewhere.
+
+use super::decide::PlanDecider;
+use super::devices::{DeviceFate, PlannedDevice};
+use common::diagnostic::Diagnostic;
+use model::device::LayoutPath;
+use model::layout::{self, RaidLevel};
+
+/// A disk of the layout that is absent.
+pub struct MissingDisk {
+    /// Name of the disk, and what is present instead.
+    message: String,
+    /// Reasons why objects need the disk.
+    needed: Vec<String>,
+}
+
+impl MissingDisk {
+    pub fn new(message: String) -> MissingDisk {
+        MissingDisk { message, needed: Vec::new() }
+    }
+}
+
+impl PlanDecider<'_> {
+    /// Registers the devices that the layout has on the absent disk, so that its dependents can check whether they survive without them.
+    pub fn note_absent(&mut self, index: usize, disk: &layout::DiskSpec) {
+        for path in disk_devices(disk) {
+            let device = PlannedDevice {
+                now: path.as_device(),
+                path: path.as_device(),
+                fate: if disk.wipeonreinstall { DeviceFate::Wiped } else { DeviceFate::Kept },
+                absent: Some(index),
+                blank: false,
+                size_bytes: None,
+                most_bytes: 0,
+                sector_bytes: 512,
+                stripe_bytes: 0,
+                content: Err("it is absent".to_owned()),
+            };
+            self.devices.insert(path, device);
+        }
+    }
+
+    /// Adds a reason why the disk of that device is needed.
+    pub fn refuse_absent(&mut self, device: &PlannedDevice, why: String) {
+        if let Some(absent) = device.absent.and_then(|index| self.absent.get_mut(&index)) {
+            absent.needed.push(why);
+        }
+    }
+
+    /// Refuses a disk that is needed or whose content has no copy elsewhere; warns about the others.
+    pub fn decide_absent(&mut self) {
+        for (index, absent) in std::mem::take(&mut self.absent) {
+            let disk = &self.layout.disks[index];
+            let leaves = disk_devices(disk).skip(usize::from(!disk.partitions.is_empty()));
+            let alone: Vec<LayoutPath> = leaves.filter(|leaf| !self.graph.is_member(leaf)).collect();
+            let mut message = absent.message;
+            if !alone.is_empty() || !absent.needed.is_empty() {
+                let alone = alone.iter().map(|leaf| format!("nothing else has a copy of {leaf}"));
+                let why: Vec<String> = alone.chain(absent.needed).collect();
+                message = format!("{message}; {}", why.join("; "));
+                self.decided.problems.push(Diagnostic::new(format!("disks[{index}].device"), message));
+            } else {
+                self.warn(format!("{message}; arrays and volume groups on it continue WITHOUT it"));
+            }
+        }
+    }
+}
+
+/// Returns the disk and its partitions.
+fn disk_devices(disk: &layout::DiskSpec) -> impl Iterator<Item = LayoutPath> {
+    let partitions = disk.partitions.iter().map(|partition| disk.device.partition_path(partition.number));
+    std::iter::once(disk.device.clone()).chain(partitions)
+}
+
+/// Returns whether an array still has all data without these active members. RAID 10 stores the two copies on adjacent members.
+pub fn has_all_data(level: RaidLevel, active: usize, missing: &[usize]) -> bool {
+    match level {
+        RaidLevel::Raid0 => missing.is_empty(),
+        RaidLevel::Raid1 => missing.len() < active,
+        RaidLevel::Raid5 => missing.len() <= 1,
+        RaidLevel::Raid6 => missing.len() <= 2,
+        RaidLevel::Raid10 => !missing.iter().any(|place| missing.contains(&((place + 1) % active.max(1)))),
+    }
+}

@@ -1,0 +1,182 @@
+//! Objects on disks that a reinstall does not wipe and that lack a component, while a disk that is wiped contains an object that could not
+//! be inspected: it may be the component.
+
+use super::decide::PlanDecider;
+use super::opaque::OpaqueOnDisks;
+use super::spanning::SPANNING;
+use super::{DiskVerdict, InstallMode, MarkerWaiver, arrays, lvm};
+use common::format::join_few;
+use common::small_sort::GatherExt;
+use model::device::{DevicePath, KernelName};
+use model::inventory::{ComponentRole, InventoryDisk, MemberRole, SpanningComponent};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl<'a> PlanDecider<'a> {
+    /// Refuses to wipe a disk that may contain the missing component of a preserved object.
+    ///
+    /// | on disks that are not wiped, kept or not ours | on a disk that a reinstall wipes | |
+    /// |---|---|---|
+    /// | no object lacks a component | anything | allowed |
+    /// | an object lacks a component, or could not be inspected and may lack one | an object that could not be inspected | refused |
+    /// | the same | the same, and the operator discards that disk | allowed, with a warning |
+    ///
+    /// Unfinished objects of a started attempt belong to this installation.
+    pub fn refuse_missing(&mut self) {
+        let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
+        if self.request.mode == InstallMode::Install || begun {
+            return;
+        }
+        let opaque = self.opaque_of_one_fate();
+        let missing = [self.describe_incomplete(), self.describe_possibly_incomplete(&opaque)].concat();
+        if missing.is_empty() {
+            return;
+        }
+        for (disk, objects) in self.opaque_on_wiped(&opaque) {
+            let device = &disk.device;
+            let said = format!(
+                "{device} will be wiped, and the content of {objects} could not be inspected, but {}",
+                join_few(&missing, "; ")
+            );
+            if self.is_discarded(&disk.name) {
+                self.warn(format!("{said}. The content of {device} will be discarded, as requested by the operator"));
+                continue;
+            }
+            let road = match self.discard_name(disk) {
+                Some(name) => format!("discard the disk with --give-up {name}"),
+                None => {
+                    format!("erase {device} by hand (wipefs -a), because it lacks an identifier for --give-up")
+                }
+            };
+            self.refuse("disks", format!("{said}. It may be the missing component; connect that, or {road}"));
+        }
+    }
+
+    /// Returns objects that may contain a component. An object that lies both on wiped disks and on others, by itself or together with
+    /// components of the same whole, is omitted: it is refused for that reason.
+    fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
+        let is_wiped = |it: &OpaqueOnDisks| {
+            let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).gather();
+            (verdicts.contains(&DiskVerdict::Wipe), verdicts.iter().any(|verdict| *verdict != DiskVerdict::Wipe))
+        };
+        let all: Vec<OpaqueOnDisks> =
+            self.opaque_on_disks().into_iter().filter(|it| it.object.may_contain_devices()).collect();
+        let mut parts: BTreeMap<&DevicePath, &SpanningComponent> = BTreeMap::new();
+        for part in &self.inventory.parts {
+            parts.entry(&part.device).or_insert(part);
+        }
+        let wholes = |wiped: bool| -> BTreeSet<String> {
+            let of_fate = all.iter().filter(|it| if wiped { is_wiped(it).0 } else { is_wiped(it).1 });
+            of_fate.filter_map(|it| self.whole_id(&parts, it)).gather()
+        };
+        let (wiped, staying) = (wholes(true), wholes(false));
+        let is_torn = |it: &OpaqueOnDisks| {
+            let whole = self.whole_id(&parts, it);
+            is_wiped(it) == (true, true)
+                || whole.is_some_and(|whole| wiped.contains(&whole) && staying.contains(&whole))
+        };
+        let torn: Vec<bool> = all.iter().map(is_torn).collect();
+        all.into_iter().zip(torn).filter(|(_, torn)| !torn).map(|(it, _)| it).collect()
+    }
+
+    /// Returns the id that all components of a whole share, if the object is one of them.
+    fn whole_id(&self, parts: &BTreeMap<&DevicePath, &SpanningComponent>, it: &OpaqueOnDisks) -> Option<String> {
+        let [device] = it.object.devices.as_slice() else { return None };
+        let part = parts.get(device);
+        let found = self.stack.unit_at(device)?.signatures();
+        let spanning = found.iter().find(|found| SPANNING.contains(&found.kind.as_str()) && !found.uuid.is_empty());
+        part.map(|part| part.id.clone()).or_else(|| spanning.map(|found| found.uuid.clone()))
+    }
+
+    /// Describes the fate of the object on these devices, if one of their disks is not wiped.
+    fn describe_fate<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> Option<&'static str> {
+        let verdicts: BTreeSet<DiskVerdict> = devices.flat_map(|device| self.verdicts_on(device)).gather();
+        self.describe_fate_of(&verdicts)
+    }
+
+    fn describe_fate_of(&self, verdicts: &BTreeSet<DiskVerdict>) -> Option<&'static str> {
+        let stays = |verdict: &&DiskVerdict| matches!(verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes);
+        match verdicts.contains(&DiskVerdict::Keep) {
+            true => Some("must be kept"),
+            false => verdicts.iter().find(stays).map(|_| "is on a disk that is not ours"),
+        }
+    }
+
+    /// Describes the objects that lack components and are not, or not only, on wiped disks.
+    fn describe_incomplete(&self) -> Vec<String> {
+        let arrays = self.inventory.arrays.iter().filter_map(|array| {
+            let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
+            let fate = self.describe_fate(array.members.iter().map(|member| &member.device))?;
+            let is_short = active < array.raid_devices as usize;
+            is_short.then(|| format!("{} {fate}, and lacks members", arrays::describe_array(array)))
+        });
+        let groups = self.inventory.groups.iter().filter_map(|group| {
+            let fate = self.describe_fate(group.present_devices())?;
+            let is_short = group.physical.iter().any(|physical| physical.device.is_none());
+            is_short.then(|| format!("{} {fate}, and lacks physical volumes", lvm::describe_group(group)))
+        });
+        let mut wholes: BTreeMap<(&str, &str), PartGroup> = BTreeMap::new();
+        for part in &self.inventory.parts {
+            let whole = wholes.entry((&part.whole, &part.id)).or_default();
+            whole.devices.push(self.stack.kernel_name(&part.device));
+            whole.is_served |= part.role == ComponentRole::Serves;
+        }
+        for whole in wholes.values_mut() {
+            whole.count = self.stack.count_distinct(&whole.devices);
+        }
+        let parts = self.inventory.parts.iter().filter_map(|part| {
+            let fate = self.describe_fate(std::iter::once(&part.device))?;
+            let missed = describe_missing(part, wholes.get(&(part.whole.as_str(), part.id.as_str()))?)?;
+            Some(format!("{} on {} {fate}, and {missed}", part.kind, part.device))
+        });
+        arrays.chain(groups).chain(parts).collect()
+    }
+
+    /// Describes the objects on disks that are not wiped and that could not be inspected: an array, a group or a filesystem inside may lack
+    /// a component. Objects that the agent has not tried to open are omitted.
+    fn describe_possibly_incomplete(&self, opaque: &[OpaqueOnDisks]) -> Vec<String> {
+        let stay = opaque.iter().filter(|it| !it.object.untried).filter_map(|OpaqueOnDisks { object, disks }| {
+            let verdicts: BTreeSet<DiskVerdict> = disks.iter().map(|disk| self.verdict(disk)).gather();
+            let fate = self.describe_fate_of(&verdicts)?;
+            Some(format!("{object} {fate}, and its content may lack a component: {}", object.reason))
+        });
+        stay.collect()
+    }
+
+    /// Returns the disks that will be wiped and that contain objects that could not be inspected, with a description of the objects.
+    fn opaque_on_wiped(&self, opaque: &[OpaqueOnDisks]) -> Vec<(&'a InventoryDisk, String)> {
+        let wiped = self.inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == DiskVerdict::Wipe);
+        let on = |name: &KernelName| -> Vec<String> {
+            let here = opaque.iter().filter(|it| it.disks.contains(name));
+            here.map(|it| format!("{} ({})", it.object, it.object.reason)).collect()
+        };
+        let opaque = wiped.map(|disk| (disk, on(&disk.name))).filter(|(_, objects)| !objects.is_empty());
+        opaque.map(|(disk, objects)| (disk, join_few(&objects, " and "))).collect()
+    }
+}
+
+/// All parts of one filesystem or pool.
+#[derive(Default)]
+struct PartGroup {
+    devices: Vec<KernelName>,
+    is_served: bool,
+    /// Number of distinct devices: the content of an array is visible on the array, and may be on its members.
+    count: usize,
+}
+
+/// Describes what a part lacks.
+///
+/// | role of the part | it lacks something |
+/// |---|---|
+/// | requires another part | if no other part serves it |
+/// | one of a known number | if fewer are present |
+/// | one of an unknown number | always assumed, because it cannot be determined |
+fn describe_missing(part: &SpanningComponent, whole: &PartGroup) -> Option<String> {
+    match part.role {
+        ComponentRole::Serves => None,
+        ComponentRole::NeedsAnother if whole.is_served => None,
+        ComponentRole::NeedsAnother => Some(format!("the other part of it is missing ({})", part.whole)),
+        ComponentRole::Peer => Some(format!("its number of parts is unknown ({} {})", part.whole, part.id)),
+        ComponentRole::OneOf(count) => ((whole.count as u64) < count)
+            .then(|| format!("only {} of its {count} devices are present ({})", whole.count, part.id)),
+    }
+}

@@ -1,0 +1,98 @@
+//! Objects whose content could not be inspected, and the limits for an installation that wipes them. The limits for a reinstall are in
+//! `missing_members`.
+
+use super::decide::PlanDecider;
+use super::{DiskVerdict, InstallClaim};
+use common::small_sort::GatherExt;
+use model::device::KernelName;
+use model::inventory::{Inventory, InventoryDisk, OpaqueObject};
+use std::collections::BTreeSet;
+
+/// An opaque object with the disks below it.
+pub struct OpaqueOnDisks {
+    pub object: OpaqueObject,
+    pub disks: BTreeSet<KernelName>,
+}
+
+/// Returns the opaque objects that a plan lists. Objects that were not tried yet are omitted, because a warning announces that the agent
+/// will inspect them.
+pub fn listed_objects(inventory: &Inventory) -> Vec<OpaqueObject> {
+    inventory.find_opaque_objects().into_iter().filter(|object| !object.untried).collect()
+}
+
+impl PlanDecider<'_> {
+    pub fn opaque_on_disks(&self) -> Vec<OpaqueOnDisks> {
+        let objects = self.inventory.find_opaque_objects().into_iter();
+        let on_disks = objects.map(|object| {
+            let names: Vec<KernelName> = object.devices.iter().map(|device| self.stack.kernel_name(device)).collect();
+            let disks = self.stack.disks_below_all(&names);
+            OpaqueOnDisks { object, disks }
+        });
+        on_disks.collect()
+    }
+
+    /// Refuses an installation that would wipe an object that could not be inspected: it may contain the marker of an installation that is
+    /// missing in the records of the control plane.
+    ///
+    /// | an opaque object lies on | a first installation is |
+    /// |---|---|
+    /// | disks that are not wiped | allowed: they are never written |
+    /// | a disk that is wiped | refused |
+    /// | the same, and the operator discards each such disk | allowed, with a warning |
+    /// | the same, and an attempt of this allocation was started on these disks | allowed: the attempt was allowed, and left the object |
+    /// | the same, and opening was not tried yet | allowed, with a warning: the agent tries, and decides again |
+    pub fn refuse_opaque(&mut self, claim: &InstallClaim) {
+        if !claim.begun_on.is_empty() {
+            return;
+        }
+        let mut untried = Vec::new();
+        for OpaqueOnDisks { object, disks } in self.opaque_on_disks() {
+            let is_wiped = |disk: &&KernelName| matches!(self.verdict(disk), DiskVerdict::Wipe | DiskVerdict::Make);
+            let wiped: Vec<KernelName> = disks.iter().filter(is_wiped).cloned().collect();
+            let needed: Vec<KernelName> = wiped.iter().filter(|disk| !self.is_discarded(disk)).cloned().collect();
+            match (wiped.is_empty(), needed.is_empty(), object.untried) {
+                (true, ..) => {}
+                (false, true, _) => self.warn(format!(
+                    "the content of {object} cannot be inspected ({}), and the content of {} will be discarded, as requested by the operator; remove give_up from the allocation once it is installed",
+                    object.reason,
+                    wiped.join(", ")
+                )),
+                // Earlier systems have filesystems, which can nearly always be mounted.
+                (false, false, true) if !object.may_contain_devices() => {}
+                (false, false, true) => untried.push(object.to_string()),
+                (false, false, false) => {
+                    let message = format!(
+                        "{object}: cannot inspect its content: {}. It may contain an installation, and allocation {} wipes {}; {}; {}",
+                        object.reason,
+                        claim.allocation,
+                        wiped.join(", "),
+                        object.remedy,
+                        self.how_to_discard(&needed)
+                    );
+                    self.refuse("disks", message);
+                }
+            }
+        }
+        if !untried.is_empty() {
+            self.warn(format!(
+                "the inventory was read before anything was assembled: the agent will inspect {}, and refuse the installation if that fails or a marker is found",
+                untried.join("; ")
+            ));
+        }
+    }
+
+    /// Describes how the operator can discard the content of these disks.
+    fn how_to_discard(&self, names: &[KernelName]) -> String {
+        let names: BTreeSet<&KernelName> = names.iter().gather();
+        let disks = self.inventory.disks.iter().filter(|disk| names.contains(&disk.name));
+        let (named, nameless): (Vec<&InventoryDisk>, Vec<&InventoryDisk>) =
+            disks.partition(|disk| self.discard_name(disk).is_some());
+        if nameless.is_empty() {
+            let given: Vec<String> =
+                named.iter().filter_map(|disk| self.discard_name(disk)).map(|name| format!("{name:?}")).collect();
+            return format!("or discard it with give_up: [{}] in the allocation", given.join(", "));
+        }
+        let devices: Vec<&str> = nameless.iter().map(|disk| disk.device.as_str()).collect();
+        format!("or erase {} in the rescue shell (wipefs -a)", devices.join(", "))
+    }
+}

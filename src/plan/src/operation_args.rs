@@ -1,0 +1,79 @@
+//! Parts of the request that are copied into the operations of an installation, so that the executor needs no lookups.
+
+use super::decide::PlanDecisions;
+use super::{
+    BurnDisk, DeviceOp, FinalReport, ImageNeeds, MachineFiles, MakeFilesystem, Operation, PlanRequest, PlanStage,
+    SessionOp, StageExtents,
+};
+use model::device::DevicePath;
+use model::install_marker::{InstallMarker, RecordedDisk};
+use model::inventory::Inventory;
+
+/// Returns the operation that queries the image at its locations, with the disk that it is written to if it is a raw image.
+pub fn query_image(request: &PlanRequest, burned: &[Operation], needs: Option<ImageNeeds>) -> SessionOp {
+    let onto = burned.iter().find_map(raw_image);
+    let (name, url) = (request.subject.image.clone(), request.subject.url.clone());
+    let image = Box::new(request.assigned.allocation.image.clone());
+    SessionOp::ReachImage { name, url, image, onto: onto.cloned(), needs }
+}
+
+fn raw_image(operation: &Operation) -> Option<&BurnDisk> {
+    match operation {
+        Operation::Run(SessionOp::BurnDisk(burn)) => Some(burn),
+        _ => None,
+    }
+}
+
+pub fn announce_start(request: &PlanRequest, disks: Vec<RecordedDisk>, secret_digest: Option<String>) -> SessionOp {
+    let allocation = &request.assigned.allocation;
+    let (order, allocation) = (allocation.order_id().map(str::to_owned), allocation.id.clone());
+    let approved = request.assigned.allocation.approved.as_ref().map(|approved| approved.sha256.clone());
+    SessionOp::TellPointOfNoReturn { allocation, order, disks, extents: Vec::new(), approved, secret_digest }
+}
+
+/// Copies the extents of the plan into the announcement of the point of no return, once all stages are known.
+pub fn insert_extents(stages: &mut [PlanStage], all: &[StageExtents]) {
+    for operation in stages.iter_mut().flat_map(|stage| &mut stage.operations) {
+        if let Operation::Run(SessionOp::TellPointOfNoReturn { extents, .. }) = operation {
+            *extents = all.to_vec();
+        }
+    }
+}
+
+pub fn machine_files(
+    request: &PlanRequest,
+    inventory: &Inventory,
+    decided: &PlanDecisions,
+    formats: &[Operation],
+    root_uuid: &str,
+) -> MachineFiles {
+    let made = formats.iter().filter_map(new_filesystem).cloned().collect();
+    MachineFiles {
+        machine: request.subject.machine.clone(),
+        assigned: request.assigned.clone(),
+        nics: inventory.nics.clone(),
+        has_arrays: !decided.arrays.is_empty(),
+        made,
+        root_uuid: root_uuid.to_owned(),
+    }
+}
+
+fn new_filesystem(operation: &Operation) -> Option<&MakeFilesystem> {
+    match operation {
+        Operation::Device(DeviceOp::MakeFilesystem(make)) => Some(make),
+        _ => None,
+    }
+}
+
+/// Returns the final report of a success: what was installed, or was present already. `made` are the disks that were created for it.
+pub fn final_report(request: &PlanRequest, already: Option<&InstallMarker>, made: Vec<DevicePath>) -> SessionOp {
+    let allocation = &request.assigned.allocation;
+    let message = match (already, request.receiving()) {
+        (Some(marker), _) => format!("{} is already installed; nothing was written", marker.image),
+        (None, Some(_)) => format!("{} was received from another machine", request.subject.image),
+        (None, None) => format!("{} is installed", request.subject.image),
+    };
+    let (order, allocation) = (allocation.order_id().map(str::to_owned), allocation.id.clone());
+    let taken_back = if request.receiving().is_some() { made } else { Vec::new() };
+    SessionOp::Report(FinalReport { allocation, order, message, already: already.cloned(), taken_back })
+}

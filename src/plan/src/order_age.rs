@@ -1,0 +1,101 @@
+//! Age of an order. The database of the control plane may be older than the disks, for example because it was restored from a backup: then
+//! it may issue an order again that was carried out and replaced by a newer one.
+//!
+//! | token of the order | token of a marker of this allocation | |
+//! |---|---|---|
+//! | none: the control plane issues none | any | accepted |
+//! | number of database D | smaller number of D | accepted |
+//! | number of D | the same or a larger number of D | refused: the installation is newer |
+//! | number of D | number of another database | refused, unless the operator has placed or confirmed the order since the last restore, or the control plane has a record of that installation |
+//! | number of D | none: installed by an older version | as above |
+//! | number of D | impossible number | refused |
+//! | impossible number | any | refused |
+//!
+//! The installation of this very order is recognized before, and booted (`boot_existing`). The operator's `--replace-newer` accepts every
+//! row but the last one.
+
+use super::InstallClaim;
+use super::decide::PlanDecider;
+use model::install_marker::{self, InstallMarker};
+use std::cmp::Ordering;
+
+/// Relation of an order to an installation on the disks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OrderAge {
+    /// The order follows that installation, or nothing contradicts it.
+    Newer,
+    /// The installation is newer than the order.
+    Older,
+    /// Undecidable: the two numbers belong to different histories.
+    Unknown,
+    /// The marker has a token that no server issues.
+    ImpossibleMarker,
+    /// The order has a token that no server issues.
+    ImpossibleOrder,
+}
+
+/// Compares the order of the claim with an installation of the same allocation.
+fn compare_age(claim: &InstallClaim, found: &InstallMarker) -> OrderAge {
+    let Some(order) = &claim.fencing else { return OrderAge::Newer };
+    if !order.is_plausible() {
+        return OrderAge::ImpossibleOrder;
+    }
+    let is_known = || claim.confirmed || claim.installed.as_ref() == Some(found);
+    let Some(installed) = &found.fencing else {
+        return if is_known() { OrderAge::Newer } else { OrderAge::Unknown };
+    };
+    match order.compare_age(installed) {
+        Some(Ordering::Greater) => OrderAge::Newer,
+        Some(Ordering::Equal | Ordering::Less) => OrderAge::Older,
+        None if !installed.is_plausible() => OrderAge::ImpossibleMarker,
+        None if is_known() => OrderAge::Newer,
+        None => OrderAge::Unknown,
+    }
+}
+
+impl PlanDecider<'_> {
+    /// Refuses a reinstall whose order is not proven to be newer than every installation of this allocation on the disks.
+    pub fn refuse_outdated_order(&mut self) {
+        let (request, inventory) = (self.request, self.inventory);
+        let Some(claim) = &request.claim else { return };
+        for filesystem in &inventory.filesystems {
+            let Some(found) = filesystem.marker.as_ref().filter(|found| claim.is_ours(found)) else { continue };
+            let age = compare_age(claim, found);
+            if age == OrderAge::Newer {
+                continue;
+            }
+            let message = format!("{}: {}", filesystem.device, describe_age(claim, found, age));
+            if claim.replace_newer && age != OrderAge::ImpossibleOrder {
+                self.warn(format!("{message}; it will be replaced, as requested by the operator"));
+            } else {
+                self.refuse("disks", format!("{message}; {}", suggest_remedy(age)));
+            }
+        }
+    }
+}
+
+fn describe_age(claim: &InstallClaim, found: &InstallMarker, age: OrderAge) -> String {
+    let order = claim.order.as_deref().unwrap_or_default();
+    let number = claim.fencing.as_ref().map(ToString::to_string).unwrap_or_default();
+    let installed = found.fencing.as_ref().map_or_else(|| "without a number".to_owned(), ToString::to_string);
+    let installation = format!("image {} of {} ({installed}; {})", found.image, found.time, install_marker::PATH);
+    match age {
+        OrderAge::Older => {
+            format!("order {order} ({number}) is older than the installation on the disk, {installation}")
+        }
+        OrderAge::ImpossibleMarker => {
+            format!("cannot compare order {order} ({number}) with the installation on the disk, {installation}")
+        }
+        OrderAge::ImpossibleOrder => format!("order {order} has {number}, so that its age is unknown"),
+        OrderAge::Newer | OrderAge::Unknown => format!(
+            "order {order} ({number}) was placed before the control plane's database was restored, and may be older than the installation on the disk, {installation}"
+        ),
+    }
+}
+
+fn suggest_remedy(age: OrderAge) -> &'static str {
+    match age {
+        OrderAge::ImpossibleOrder => "cancel the order and place it again",
+        _ => "if the new image must replace that installation, order the reinstall again with --replace-newer",
+    }
+}

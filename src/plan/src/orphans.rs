@@ -1,0 +1,34 @@
+//! Members of arrays and physical volumes whose array or group is unknown: its other parts may be on any disk.
+
+use super::decide::PlanDecider;
+use super::{DiskVerdict, InstallMode, MarkerWaiver};
+use model::device::DevicePath;
+
+impl PlanDecider<'_> {
+    /// Refuses a reinstall while one of its disks has such a part, because it may be half of a preserved object. An installation wipes its
+    /// disks anyway. Unfinished objects of an interrupted attempt on wiped disks belong to this installation: anything else would have been
+    /// refused before the attempt started.
+    pub fn refuse_orphans(&mut self) {
+        if self.request.mode == InstallMode::Install {
+            return;
+        }
+        let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
+        for unknown in &self.inventory.unknown {
+            let is_ours = |device: &&DevicePath| {
+                let verdicts = self.verdicts_on(device);
+                verdicts.contains(&DiskVerdict::Keep)
+                    || (!begun && verdicts.iter().any(|is| *is != DiskVerdict::NotOurs))
+            };
+            let ours: Vec<&str> = unknown.devices.iter().filter(is_ours).map(DevicePath::as_str).collect();
+            if ours.is_empty() {
+                continue;
+            }
+            let message = format!(
+                "it is unknown what {} belongs to, and whether that spans other disks too: {}; repair it, or erase it if it is not needed",
+                ours.join(", "),
+                unknown.reason
+            );
+            self.refuse("disks", message);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The request for a plan, from the allocation of the control plane; used by the agent and for offline plans.
+
+pub mod preview;
+
+use crate::{InstallClaim, InstallMode, MarkerWaiver, PlanAssignment, PlanRequest, PlanSubject, RecordSource};
+use common::format;
+use model::allocation::{Allocation, AssignedMachine, OrderedReinstall};
+use model::deploy_steps::StepList;
+use model::install_marker::{AttemptRecord, RecordedDisk};
+use model::install_marker::{InstallMarker, lineage};
+use model::inventory::Inventory;
+use model::layout::Layout;
+
+/// Returns the request for a plan of the machine with this id. `consoles` are those on its kernel command line.
+pub fn build_request(machine: &AssignedMachine, id: &str, allocation: &Allocation, consoles: &[String]) -> PlanRequest {
+    let subject = PlanSubject {
+        machine: id.to_owned(),
+        name: machine.name.clone(),
+        image: allocation.image.id.clone(),
+        url: format::without_secrets(&allocation.image.url),
+    };
+    let claim = InstallClaim {
+        machine: id.to_owned(),
+        allocation: allocation.id.clone(),
+        order: allocation.order_id().map(str::to_owned),
+        fencing: allocation.fencing.clone(),
+        confirmed: allocation.order.as_ref().is_some_and(|order| order.confirmed),
+        replace_newer: allocation.order.as_ref().is_some_and(|order| order.replace_newer),
+        installed: allocation.installed.clone(),
+        succeeded: allocation.succeeded,
+        former_machines: allocation.former_machines.clone(),
+        waiver: allocation.order.as_ref().and_then(marker_waiver),
+        begun_on: started_disks(allocation),
+        attempt: started_attempt(allocation),
+        change_promise: allocation.order.as_ref().is_some_and(|order| order.change_promise),
+        give_up: discarded_disks(allocation),
+        memory: if allocation.unremembered { RecordSource::DisksOnly } else { RecordSource::ControlPlane },
+    };
+    let mode = if allocation.reinstall { InstallMode::Reinstall } else { InstallMode::Install };
+    let assigned = PlanAssignment { allocation: allocation.clone(), consoles: consoles.to_vec() };
+    PlanRequest { mode, steps: select_steps(allocation), subject, assigned, claim: Some(claim) }
+}
+
+/// Returns the steps of the merged templates, which include the erase method; without templates, the default steps.
+fn select_steps(allocation: &Allocation) -> StepList {
+    match allocation.steps.is_empty() {
+        true => StepList::with_erase_mode(allocation.erase),
+        false => StepList::from_received(&allocation.steps),
+    }
+}
+
+/// Returns the disks of the last attempt that passed the point of no return, whether reinstall or first installation.
+fn started_disks(allocation: &Allocation) -> Vec<RecordedDisk> {
+    match &allocation.order {
+        Some(order) if order.begun => order.disks.clone(),
+        Some(_) => Vec::new(),
+        None => allocation.begun_on.clone(),
+    }
+}
+
+/// Returns the record of that attempt.
+fn started_attempt(allocation: &Allocation) -> Option<AttemptRecord> {
+    match &allocation.order {
+        Some(order) if order.begun => order.attempt_record.clone(),
+        Some(_) => None,
+        None => allocation.attempt_record.clone(),
+    }
+}
+
+/// Returns the disks whose data the operator discards. Those in the machine's file do not apply to reinstalls, because the file is
+/// permanent.
+fn discarded_disks(allocation: &Allocation) -> Vec<String> {
+    match (&allocation.order, allocation.reinstall) {
+        (Some(order), _) => order.give_up.clone(),
+        (None, true) => Vec::new(),
+        (None, false) => allocation.give_up.clone(),
+    }
+}
+
+/// Clears `begun` and returns true if the old installation is still complete. An earlier attempt has announced its start, but may not have
+/// received the response: then it has written nothing.
+pub fn clear_begun_if_intact(
+    machine: &str,
+    allocation: &mut Allocation,
+    layout: &Layout,
+    inventory: &Inventory,
+) -> bool {
+    let (machine, id) = (machine.to_owned(), allocation.id.clone());
+    let former_machines = allocation.former_machines.clone();
+    let order_id = allocation.order_id().map(str::to_owned);
+    let Some(order) = allocation.order.as_mut().filter(|order| order.begun) else { return false };
+    let claim = InstallClaim { machine, former_machines, allocation: id, order: order_id, ..InstallClaim::default() };
+    let is_whole = crate::is_intact(layout, inventory, &claim);
+    order.begun &= !is_whole;
+    is_whole
+}
+
+/// Returns why the plan may proceed without the marker. A started attempt takes precedence, because the operator has not seen its results.
+pub fn marker_waiver(order: &OrderedReinstall) -> Option<MarkerWaiver> {
+    match order {
+        OrderedReinstall { begun: true, .. } => Some(MarkerWaiver::Begun),
+        OrderedReinstall { without_marker: true, .. } => Some(MarkerWaiver::Operator),
+        _ => None,
+    }
+}
+
+/// Returns a marker of this very allocation if the control plane does not know of the installation: the newest one, if that is proven.
+/// Either the control plane has lost its record, or an earlier owner of the disk has written the marker. Only an operator can decide which.
+pub fn find_untrusted_marker<'a>(request: &PlanRequest, inventory: &'a Inventory) -> Option<&'a InstallMarker> {
+    // A received system contains the marker of the source machine.
+    let is_first = request.mode == InstallMode::Install && request.receiving().is_none();
+    let claim = request.claim.as_ref().filter(|claim| is_first && !claim.is_installed())?;
+    let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    let markers: Vec<&InstallMarker> = markers.filter(|marker| claim.is_ours(marker)).collect();
+    markers.get(lineage::find_newest(&markers).unwrap_or_default()).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::inventory::FilesystemContents;
+
+    #[test]
+    fn a_marker_that_is_not_believed_is_one_of_this_very_allocation() {
+        let marker = |machine: &str, allocation: &str, time: &str| FilesystemContents {
+            marker: Some(InstallMarker {
+                machine: machine.into(),
+                allocation: allocation.into(),
+                time: time.into(),
+                ..InstallMarker::default()
+            }),
+            ..FilesystemContents::default()
+        };
+        let filesystems = vec![
+            FilesystemContents::default(),
+            marker("m", "a", "2026-01-02"),
+            marker("m", "a", "2026-01-01"),
+            marker("m", "b", "2026-01-03"),
+            marker("n", "a", "2026-01-04"),
+        ];
+        let inventory = Inventory { filesystems, ..Inventory::default() };
+        let found = |allocation: Allocation| {
+            let request = build_request(&AssignedMachine::default(), "m", &allocation, &[]);
+            find_untrusted_marker(&request, &inventory).map(|marker| marker.time.clone())
+        };
+        let waits = Allocation { id: "a".into(), ..Allocation::default() };
+        assert_eq!(found(waits.clone()).as_deref(), Some("2026-01-02"));
+        assert_eq!(found(Allocation { succeeded: true, ..waits.clone() }), None);
+        assert_eq!(found(Allocation { reinstall: true, ..waits.clone() }), None);
+        assert_eq!(found(Allocation { id: "c".into(), ..waits }), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! Plan of a machine from the inventory that it has registered, without contacting it; used offline and in the server.
+
+use super::{build_request, clear_begun_if_intact};
+use crate::{ApprovalSummary, DiskVerdict, InstallMode, MarkerWaiver, Plan, PlanRequest};
+use common::diagnostic::{Diagnostic, join_problems};
+use model::allocation::{Allocation, AssignedMachine};
+use model::inventory::{DeviceUse, Inventory, LvmVolumeGroup, UniqueIdentifiers};
+use model::layout::Layout;
+use serde::Serialize;
+use uuid::Uuid;
+
+pub const NOBODY_LOOKED: &str = "only the machine can tell whether the data that must be kept are intact: its agent checks them, and refuses otherwise";
+
+/// A disk that the layout lists, and its verdict.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlannedDisk {
+    pub serial: String,
+    pub wwn: String,
+    /// Kernel path of the disk when the inventory was read.
+    pub device: String,
+    pub size_bytes: u64,
+    pub verdict: DiskVerdict,
+    pub lost_bytes: u64,
+}
+
+/// A plan that would be carried out.
+pub struct PreviewPlan {
+    pub disks: Vec<PlannedDisk>,
+    /// The whole plan, if the inventory is sufficient for it.
+    pub plan: Option<Box<Plan>>,
+    /// Verdicts to approve; `None` if nothing is written.
+    pub verdicts: Option<ApprovalSummary>,
+    /// Reason why the verdicts are only a prediction.
+    pub foreseen: Option<&'static str>,
+}
+
+/// A plan that would be refused.
+pub struct PreviewRefusal {
+    pub problems: Vec<Diagnostic>,
+    /// Refusal as printed by `drophammer plan`.
+    pub printed: String,
+}
+
+impl From<Vec<Diagnostic>> for PreviewRefusal {
+    fn from(problems: Vec<Diagnostic>) -> PreviewRefusal {
+        PreviewRefusal { printed: join_problems(&problems), problems }
+    }
+}
+
+/// Makes the plan as the agent would, as far as the inventory permits.
+///
+/// # Errors The plan is refused.
+pub fn preview_plan(
+    machine: &AssignedMachine,
+    mut allocation: Allocation,
+    mut inventory: Inventory,
+    is_outdated: bool,
+) -> Result<PreviewPlan, PreviewRefusal> {
+    let parsed = allocation.parse_layout()?;
+    remove_temporary_uses(&mut inventory);
+    clear_begun_if_intact(&machine.id, &mut allocation, &parsed.layout, &inventory);
+    let mut request = build_request(machine, &machine.id, &allocation, &[]);
+    if is_outdated {
+        return predict_plan(&parsed.layout, &inventory, &request, "its disks have changed since it registered");
+    }
+    if inventory.filesystems.is_empty()
+        && request.mode == InstallMode::Reinstall
+        && let Some(claim) = request.claim.as_mut().filter(|claim| claim.waiver.is_none())
+    {
+        claim.waiver = Some(MarkerWaiver::Unseen);
+    }
+    match crate::make_plan(&parsed.layout, &inventory, request.clone(), &mut placeholder_uuids()) {
+        Ok(plan) => {
+            let (disks, verdicts) = (planned_disks(&plan, &inventory), plan.verdicts.clone());
+            Ok(PreviewPlan { disks, verdicts, plan: Some(Box::new(plan)), foreseen: None })
+        }
+        Err(_) if request.mode == InstallMode::Reinstall && has_inactive_devices(&inventory) => predict_plan(
+            &parsed.layout,
+            &inventory,
+            &request,
+            "its arrays and volume groups were not active when it registered",
+        ),
+        Err(refusal) => Err(PreviewRefusal { printed: refusal.to_string(), problems: refusal.problems }),
+    }
+}
+
+/// Returns whether the disks contain inactive arrays or volumes, which the agent assembles for inspection.
+fn has_inactive_devices(inventory: &Inventory) -> bool {
+    let is_inactive = |group: &LvmVolumeGroup| group.volumes.iter().any(|volume| volume.running.is_none());
+    inventory.arrays.iter().any(|array| array.running.is_none()) || inventory.groups.iter().any(is_inactive)
+}
+
+fn planned_disks(plan: &Plan, inventory: &Inventory) -> Vec<PlannedDisk> {
+    let ours = plan.disks.iter().filter(|disk| disk.verdict != DiskVerdict::NotOurs);
+    let wwn = |device: &str| inventory.find_disk(device).map(|disk| disk.wwn.clone()).unwrap_or_default();
+    ours.map(|disk| PlannedDisk {
+        serial: disk.serial.clone(),
+        wwn: wwn(disk.device.as_str()),
+        device: disk.device.to_string(),
+        size_bytes: disk.size_bytes,
+        verdict: disk.verdict,
+        lost_bytes: if disk.verdict == DiskVerdict::Wipe && !disk.found.blank { disk.size_bytes } else { 0 },
+    })
+    .collect()
+}
+
+fn predict_plan(
+    layout: &Layout,
+    inventory: &Inventory,
+    request: &PlanRequest,
+    why: &'static str,
+) -> Result<PreviewPlan, PreviewRefusal> {
+    let verdicts = crate::approval_summary::predict_summary(layout, inventory, request)?;
+    let identifiers = UniqueIdentifiers::from_disks(&inventory.disks);
+    let disks = verdicts.disks.iter().map(|disk| {
+        let found = inventory.disks.iter().find(|found| disk.is_about(found, &identifiers));
+        let device = found.map(|found| found.device.to_string()).unwrap_or_default();
+        PlannedDisk {
+            serial: disk.serial.clone(),
+            wwn: disk.wwn.clone(),
+            device,
+            size_bytes: disk.size_bytes,
+            verdict: disk.verdict,
+            lost_bytes: if disk.verdict == DiskVerdict::Wipe { disk.size_bytes } else { 0 },
+        }
+    });
+    Ok(PreviewPlan { disks: disks.collect(), plan: None, verdicts: Some(verdicts), foreseen: Some(why) })
+}
+
+/// Returns UUIDs for new objects, whose real UUIDs are unknown before the plan is carried out. They are the same in every run, and
+/// recognizable as placeholders.
+pub fn placeholder_uuids() -> impl FnMut() -> Uuid {
+    let mut next = 0;
+    move || {
+        next += 1;
+        Uuid::from_u128(next << 96 | next)
+    }
+}
+
+/// Removes uses that end with the installed system, its mounts and swap, so that the disks appear as the agent will find them.
+pub fn remove_temporary_uses(inventory: &mut Inventory) {
+    let stop = |uses: &mut Vec<DeviceUse>| uses.retain(|usage| matches!(usage, DeviceUse::Holder(_)));
+    let disks = inventory.disks.iter_mut().map(|disk| (&mut disk.uses, &mut disk.table));
+    let stacked = inventory.stacked.iter_mut().map(|device| (&mut device.uses, &mut device.table));
+    for (uses, table) in disks.chain(stacked) {
+        stop(uses);
+        table.iter_mut().flat_map(|table| &mut table.partitions).for_each(|partition| stop(&mut partition.uses));
+    }
+}

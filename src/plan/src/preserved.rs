@@ -1,0 +1,301 @@
+//! Objects that a reinstall preserves, and their identities: read before the first stage, and again after the last one. The same function
+//! reads both, so that they differ only if the machine has changed.
+
+use super::decide::{ArrayFate, GroupFate, PlanDecisions};
+use super::filesystem_fate::FilesystemFate;
+use super::{DiskVerdict, ObjectLocator, PreservedObject, StableDevice, luks};
+use common::small_sort::{self, GatherExt};
+use model::device::{DevicePath, KernelName};
+use model::install_report::PreservationProof;
+use model::inventory::{self, DeviceSignature, Inventory};
+use model::layout::Layout;
+use model::storage_graph::{CombinedValues, DeviceStack, StackUnit};
+use std::collections::{BTreeMap, BTreeSet};
+
+type ObjectIdentity = BTreeMap<String, String>;
+
+/// Returns all objects on preserved disks, including those that are not in the layout.
+pub fn list_preserved(layout: &Layout, inventory: &Inventory, decided: &PlanDecisions) -> Vec<PreservedObject> {
+    let keeping = PreservedObjects::new(inventory, decided);
+    let disks = keeping.disks().map(|disk| ObjectLocator::Disk(disk.name.clone()));
+    let arrays = keeping.arrays().map(|array| {
+        let named = keeping.decided.arrays.iter().find_map(|fate| match fate {
+            ArrayFate::Kept { device, uuid, .. } if *uuid == array.uuid => Some(device.clone()),
+            _ => None,
+        });
+        let device = named.or_else(|| array.running.as_ref().map(KernelName::device_path));
+        ObjectLocator::Array { uuid: array.uuid, device }
+    });
+    let groups = keeping.groups();
+    let groups = groups.map(|group| ObjectLocator::Group {
+        uuid: group.uuid.clone(),
+        name: group.name.clone(),
+        added: keeping.added_volumes(group),
+    });
+    let objects = disks.chain(arrays).chain(groups).chain(keeping.filesystems(layout));
+    objects
+        .map(|object| PreservedObject { identity: read_identity(&object, inventory, &keeping.stack), object })
+        .collect()
+}
+
+/// Compares the identity of each preserved object with its present one.
+pub fn compare_preserved(kept: &[PreservedObject], now: &Inventory) -> Vec<PreservationProof> {
+    let stack = DeviceStack::new(now);
+    let proof = |kept: &PreservedObject| PreservationProof {
+        object: kept.object.to_string(),
+        before: kept.identity.clone(),
+        after: read_identity(&kept.object, now, &stack),
+    };
+    kept.iter().map(proof).collect()
+}
+
+/// Returns each difference with both sides.
+pub fn describe_differences(proofs: &[PreservationProof]) -> Vec<String> {
+    let mut differences = Vec::new();
+    for proof in proofs.iter().filter(|proof| proof.before != proof.after) {
+        if proof.after.is_empty() {
+            differences.push(format!("{} is missing", proof.object));
+            continue;
+        }
+        let names: std::collections::BTreeSet<&String> = proof.before.keys().chain(proof.after.keys()).gather();
+        for name in names {
+            let side = |identity: &ObjectIdentity| identity.get(name).map_or("nothing".to_owned(), String::clone);
+            let (before, after) = (side(&proof.before), side(&proof.after));
+            if before != after {
+                differences.push(format!("{}: {name} was {before} and is {after}", proof.object));
+            }
+        }
+    }
+    differences
+}
+
+impl std::fmt::Display for ObjectLocator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ObjectLocator::Disk(name) => write!(f, "disk {}", name.device_path()),
+            ObjectLocator::Array { device: None, uuid } => write!(f, "array {uuid}"),
+            ObjectLocator::Array { device: Some(device), .. } => write!(f, "array {device}"),
+            ObjectLocator::Group { name, .. } => write!(f, "volume group {name}"),
+            ObjectLocator::Filesystem { device, path: None, .. } => write!(f, "filesystem on {device}"),
+            ObjectLocator::Filesystem { path: Some(path), .. } => write!(f, "filesystem at {path}"),
+        }
+    }
+}
+
+/// Returns the identity of an object; empty if it is absent.
+fn read_identity(object: &ObjectLocator, inventory: &Inventory, stack: &DeviceStack) -> ObjectIdentity {
+    let found = match object {
+        ObjectLocator::Disk(name) => inventory.disks.iter().find(|disk| disk.name == *name).map(disk_identity),
+        ObjectLocator::Array { uuid, .. } => {
+            inventory.arrays.iter().find(|array| array.uuid == *uuid).map(array_identity)
+        }
+        ObjectLocator::Group { uuid, added, .. } => {
+            inventory.groups.iter().find(|group| group.uuid == *uuid).map(|found| group_identity(found, added))
+        }
+        ObjectLocator::Filesystem { on, .. } => {
+            find_content(inventory, stack, on).map(|(_, signatures)| filesystem_identity(signatures))
+        }
+    };
+    found.unwrap_or_default()
+}
+
+fn disk_identity(disk: &inventory::InventoryDisk) -> ObjectIdentity {
+    let mut identity = ObjectIdentity::new();
+    let mut put = |name: &str, value: String| drop(identity.insert(name.to_owned(), value));
+    put("size", format!("{} bytes", disk.size_bytes));
+    if let Some(table) = &disk.table {
+        put("table", table.kind.clone());
+        table.guid.into_iter().for_each(|guid| put("guid", guid.to_string()));
+        for part in &table.partitions {
+            let guid = part.guid.map(|guid| guid.to_string()).unwrap_or_default();
+            let (start, size, kind, label) = (part.start_bytes, part.size_bytes, &part.kind, &part.label);
+            put(&format!("partition {}", part.number), format!("{guid} at {start} + {size} bytes, {kind} \"{label}\""));
+        }
+    }
+    if !disk.signatures.is_empty() {
+        put("content", describe_signatures(&disk.signatures));
+    }
+    identity
+}
+
+fn array_identity(array: &inventory::MdArray) -> ObjectIdentity {
+    let mut members: Vec<&str> = array.members.iter().map(|member| member.device.as_str()).collect();
+    small_sort::sort(&mut members);
+    [
+        ("uuid", array.uuid.to_string()),
+        ("level", array.level.clone()),
+        ("metadata", array.metadata.clone()),
+        ("devices", array.raid_devices.to_string()),
+        ("members", members.join(" ")),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+/// Returns the identity of a group without the volumes that the plan adds.
+fn group_identity(group: &inventory::LvmVolumeGroup, added: &[String]) -> ObjectIdentity {
+    let mut physical: Vec<&str> = group.physical.iter().map(|physical| physical.uuid.as_str()).collect();
+    small_sort::sort(&mut physical);
+    let own = [("uuid", group.uuid.clone()), ("name", group.name.clone()), ("physical volumes", physical.join(" "))];
+    let own = own.map(|(name, value)| (name.to_owned(), value));
+    let volumes = group.volumes.iter().filter(|is| !added.contains(&is.name));
+    let volumes =
+        volumes.map(|is| (format!("volume {}", is.name), format!("{}, {} bytes, {}", is.uuid, is.size_bytes, is.kind)));
+    own.into_iter().chain(volumes).gather()
+}
+
+fn filesystem_identity(found: &[DeviceSignature]) -> ObjectIdentity {
+    match found {
+        [one] => [("format", &one.kind), ("uuid", &one.uuid), ("label", &one.label)]
+            .map(|(name, value)| (name.to_owned(), value.clone()))
+            .into(),
+        [] => ObjectIdentity::new(),
+        several => [("format".to_owned(), describe_signatures(several))].into(),
+    }
+}
+
+fn describe_signatures(signatures: &[DeviceSignature]) -> String {
+    let mut said: Vec<String> = signatures.iter().map(|is| format!("{} {}", is.kind, is.uuid)).collect();
+    small_sort::sort(&mut said);
+    said.join(", ")
+}
+
+/// Returns the path and the signatures of a device in an inventory; `None` if it is absent or inactive.
+pub fn find_content<'a>(
+    inventory: &'a Inventory,
+    stack: &DeviceStack<'a>,
+    on: &StableDevice,
+) -> Option<(&'a DevicePath, &'a [DeviceSignature])> {
+    let running = match on {
+        StableDevice::Device(device) => {
+            let unit = stack.unit_at(device)?;
+            let is_of_disk = match unit {
+                StackUnit::Disk(_) => true,
+                StackUnit::Partition(_) => matches!(stack.whole_of(device), Some(StackUnit::Disk(_))),
+                StackUnit::Stacked(_) | StackUnit::Unknown => false,
+            };
+            return unit.device().filter(|_| is_of_disk).map(|device| (device, unit.signatures()));
+        }
+        StableDevice::Mapping(device) => &stack.kernel_name(device),
+        StableDevice::Array(uuid) => inventory.arrays.iter().find(|array| array.uuid == *uuid)?.running.as_ref()?,
+        StableDevice::Volume { group, name } => {
+            let group = inventory.groups.iter().find(|is| is.uuid == *group)?;
+            group.volumes.iter().find(|volume| volume.name == *name)?.running.as_ref()?
+        }
+    };
+    let stacked = stack.find_stacked(running)?;
+    Some((&stacked.device, &stacked.signatures))
+}
+
+/// Returns whether the disk is preserved, as is one that already contains a Kubernetes volume.
+fn is_preserved(decided: &PlanDecisions, disk: &super::DiskPlan) -> bool {
+    match disk.verdict {
+        DiskVerdict::Keep => true,
+        DiskVerdict::Volumes => !decided.persistent.written.contains(&disk.name),
+        DiskVerdict::Wipe | DiskVerdict::Make | DiskVerdict::NotOurs => false,
+    }
+}
+
+/// Objects that lie only on preserved disks.
+pub struct PreservedObjects<'a> {
+    inventory: &'a Inventory,
+    decided: &'a PlanDecisions,
+    pub stack: DeviceStack<'a>,
+    /// Flags of each device: whether disks below it are preserved ([`KEPT`]), and whether others are not ([`OTHER`]).
+    below: CombinedValues,
+    kept: BTreeSet<&'a KernelName>,
+}
+
+/// Flags of a disk in [`PreservedObjects::below`].
+const KEPT: u8 = 1;
+const OTHER: u8 = 2;
+
+impl<'a> PreservedObjects<'a> {
+    pub fn new(inventory: &'a Inventory, decided: &'a PlanDecisions) -> PreservedObjects<'a> {
+        let stack = DeviceStack::new(inventory);
+        let kept: BTreeSet<&KernelName> =
+            decided.disks.iter().filter(|disk| is_preserved(decided, disk)).map(|disk| &disk.name).gather();
+        let below = stack.combine_values(|disk| if kept.contains(disk) { KEPT } else { OTHER });
+        PreservedObjects { inventory, decided, stack, below, kept }
+    }
+
+    fn is_kept(&self, disk: &KernelName) -> bool {
+        self.kept.contains(disk)
+    }
+
+    /// Returns the volumes that this plan creates in a preserved group.
+    fn added_volumes(&self, group: &inventory::LvmVolumeGroup) -> Vec<String> {
+        let made = self.decided.persistent.prepares.iter().filter_map(|prepare| prepare.create.as_ref());
+        let made = made.filter(|create| create.group == group.name);
+        made.map(|create| create.name.clone()).filter(|name| group.volumes.iter().all(|is| is.name != *name)).collect()
+    }
+
+    fn lie_on_kept<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> bool {
+        let values = devices.map(|device| {
+            let name = self.stack.kernel_name(device);
+            let unknown = if self.is_kept(&name) { KEPT } else { OTHER };
+            self.stack.combined_value(&self.below, &name).unwrap_or(unknown)
+        });
+        values.fold(0, |all, value| all | value) == KEPT
+    }
+
+    fn disks(&self) -> impl Iterator<Item = &'a inventory::InventoryDisk> {
+        self.inventory.disks.iter().filter(|disk| self.is_kept(&disk.name))
+    }
+
+    fn arrays(&self) -> impl Iterator<Item = &'a inventory::MdArray> {
+        let arrays = self.inventory.arrays.iter();
+        arrays.filter(|array| self.lie_on_kept(array.members.iter().map(|member| &member.device)))
+    }
+
+    fn groups(&self) -> impl Iterator<Item = &'a inventory::LvmVolumeGroup> {
+        let groups = self.inventory.groups.iter();
+        groups.filter(|group| self.lie_on_kept(group.present_devices()))
+    }
+
+    /// Identifies the device of a path in the plan by a property that is independent of kernel names.
+    pub fn locate_device(&self, device: &DevicePath) -> StableDevice {
+        let array = self.decided.arrays.iter().find_map(|fate| match fate {
+            ArrayFate::Kept { device: named, uuid, .. } if named == device => Some(StableDevice::Array(*uuid)),
+            _ => None,
+        });
+        let volume = || {
+            let kept = self.decided.groups.iter().find_map(|fate| match fate {
+                GroupFate::Kept { name, .. } => {
+                    let volume =
+                        device.as_str().strip_prefix("/dev/")?.strip_prefix(name.as_str())?.strip_prefix('/')?;
+                    Some((name, volume))
+                }
+                GroupFate::Made(_) => None,
+            });
+            let (name, volume) = kept?;
+            let group = self.groups().find(|group| group.name == *name)?;
+            Some(StableDevice::Volume { group: group.uuid.clone(), name: volume.to_owned() })
+        };
+        let mapping = || luks::is_mapping(self.decided, device).then(|| StableDevice::Mapping(device.clone()));
+        array.or_else(volume).or_else(mapping).unwrap_or_else(|| StableDevice::Device(device.clone()))
+    }
+
+    /// Returns the filesystems of the layout, those in partitions that the layout does not list, and LUKS containers.
+    fn filesystems(&self, layout: &Layout) -> Vec<ObjectLocator> {
+        let ours = layout.filesystems.iter().zip(&self.decided.filesystems).filter(|(_, is)| is.is_kept());
+        let ours = ours.filter_map(|(wanted, is)| {
+            let device = is.device()?;
+            let path = wanted.path.clone().filter(|path| path.starts_with('/'));
+            Some(ObjectLocator::Filesystem { device: device.clone(), path, on: self.locate_device(device) })
+        });
+        let parts = self.disks().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
+        let used = parts.filter(|part| part.signatures.iter().any(|is| is.usage == "filesystem"));
+        let taken: BTreeSet<&DevicePath> = self.decided.filesystems.iter().filter_map(FilesystemFate::device).gather();
+        let theirs = used.filter(|part| !taken.contains(&part.device)).map(|part| ObjectLocator::Filesystem {
+            device: part.device.clone(),
+            path: None,
+            on: StableDevice::Device(part.device.clone()),
+        });
+        let containers = self.decided.luks.iter().filter(|luks| luks.is_kept()).map(|luks| {
+            let device = luks.container.device.clone();
+            ObjectLocator::Filesystem { on: self.locate_device(&device), device, path: None }
+        });
+        ours.chain(theirs).chain(containers).collect()
+    }
+}

@@ -1,0 +1,65 @@
+//! Common parts of plans that destroy nothing.
+
+use super::firmware::{self, RemovalPolicy};
+use super::{
+    DiskContent, DiskPlan, DiskVerdict, InstallMode, Plan, PlanStage, PlanSubject, PlanSummary, display, extents,
+    opaque,
+};
+use model::install_marker::InstallMarker;
+use model::inventory::{Inventory, InventoryDisk};
+use std::collections::BTreeMap;
+
+/// Actions and subject of a plan that destroys nothing.
+pub struct ReadOnlyPlan {
+    pub mode: InstallMode,
+    pub subject: PlanSubject,
+    pub layout: String,
+    pub disks: Vec<DiskPlan>,
+    pub stages: Vec<PlanStage>,
+    pub root_uuid: String,
+    pub already: Option<InstallMarker>,
+}
+
+impl ReadOnlyPlan {
+    pub fn build_plan(self, inventory: &Inventory) -> Plan {
+        let plan = Plan {
+            mode: self.mode,
+            subject: self.subject,
+            layout: self.layout,
+            summary: PlanSummary::from_disks(&self.disks),
+            disks: self.disks,
+            point_of_no_return: self.stages.len(),
+            stages: self.stages,
+            fstab: Vec::new(),
+            root_uuid: self.root_uuid,
+            already: self.already,
+            warnings: Vec::new(),
+            torn: Vec::new(),
+            opaque: opaque::listed_objects(inventory),
+            sizes: BTreeMap::new(),
+            extents: Vec::new(),
+            volumes: Vec::new(),
+            firmware: firmware::plan_variables(inventory, None, RemovalPolicy::Nothing),
+            verdicts: None,
+        };
+        Plan { extents: extents::compute_extents(&plan, inventory), ..plan }
+    }
+}
+
+impl DiskPlan {
+    /// Returns the plan of a disk without a tree of its content, listed by its own name or not at all.
+    pub fn from_disk(disk: &InventoryDisk, verdict: DiskVerdict) -> DiskPlan {
+        DiskPlan {
+            name: disk.name.clone(),
+            device: disk.device.clone(),
+            size_bytes: disk.size_bytes,
+            model: disk.model.clone(),
+            serial: disk.serial.clone(),
+            verdict,
+            listed_as: None,
+            found: DiskContent::from_disk(disk),
+            now: display::describe_contents(disk),
+            running: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Activation of preserved objects: before the image is written if files of the image are merged into them, otherwise afterwards.
+
+use super::decide::{ArrayFate, GroupFate, PlanDecisions};
+use super::filesystem_fate::{FilesystemFate, PlacedFilesystem};
+use super::guard_ranges::foreign_partitions;
+use super::luks::{LuksDecision, LuksFate, is_mapping};
+use super::members::AssembledMembers;
+use super::stages::new_filesystem;
+use super::{
+    ActivateGroup, AssembleArray, CreateVolume, DeviceOp, DiskPlan, DiskVerdict, MountFilesystem, OpenContainer,
+    Operation, Rehearsal, RestoreOp, SessionOp,
+};
+use common::small_sort::GatherExt;
+use model::device::DevicePath;
+use model::inventory::{DeviceSignature, Inventory};
+use model::layout::{FilesystemFormat, FilesystemSpec, OnReinstall, UnderlyingObjects};
+use model::storage_graph::LayoutMatch;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Time at which a preserved object is activated, relative to the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RestoreTime {
+    BeforeTheImage,
+    AfterTheImage,
+}
+
+/// Preserved objects, with the time at which each is activated.
+pub struct RestorePlan<'a> {
+    inventory: &'a Inventory,
+    decided: &'a PlanDecisions,
+    filesystems: &'a [PlacedFilesystem<'a>],
+    /// Paths of the disks, arrays and open containers, and names of the groups, on which merged filesystems lie.
+    early: BTreeSet<String>,
+    /// Numbers of the partitions of each disk that the layout does not list.
+    others: BTreeMap<DevicePath, Vec<u32>>,
+}
+
+impl<'a> RestorePlan<'a> {
+    pub fn new(
+        meant: &LayoutMatch<'a>,
+        decided: &'a PlanDecisions,
+        filesystems: &'a [PlacedFilesystem<'a>],
+    ) -> RestorePlan<'a> {
+        let layout = meant.graph.layout;
+        let merged = || filesystems.iter().filter(|placed| is_merged(placed));
+        let mappings = merged().filter(|(wanted, _)| wanted.encrypted.is_some()).filter_map(|(_, is)| is.device());
+        let UnderlyingObjects { disks, arrays, groups } =
+            meant.graph.objects_below(merged().map(|(wanted, _)| &wanted.device));
+        let disks = disks.into_iter().filter_map(|index| meant.matched_disk(index));
+        let arrays = arrays.into_iter().map(|index| layout.raid[index].arrayname.to_string());
+        let groups = groups.into_iter().map(|index| layout.volumegroups[index].name.clone());
+        let mappings = mappings.map(DevicePath::to_string);
+        let early = disks.map(|disk| disk.device.to_string()).chain(arrays).chain(groups).chain(mappings).gather();
+        let others = meant.inventory.disks.iter();
+        let others = others.map(|disk| (disk.device.clone(), foreign_partitions(meant, disk))).gather();
+        RestorePlan { inventory: meant.inventory, decided, filesystems, early, others }
+    }
+
+    pub fn before_the_image(&self) -> Vec<Operation> {
+        self.restore_operations(RestoreTime::BeforeTheImage)
+    }
+
+    pub fn after_the_image(&self) -> Vec<Operation> {
+        self.restore_operations(RestoreTime::AfterTheImage)
+    }
+
+    /// Returns the trial activation of all preserved objects, and of all volumes that are added to preserved groups, on the disks as they
+    /// are now. The mounts have the options of the layout, because the installed system must mount with them too. Filesystems that are yet
+    /// to be created are not mounted.
+    pub fn build_rehearsal(&self) -> Option<Rehearsal> {
+        let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
+        let mounts = mounted.filter_map(|placed| {
+            let options = placed.0.mountoptions.clone();
+            self.build_mount(placed).map(|mount| MountFilesystem { options, ..mount })
+        });
+        let stacked = self.restore_stacked(|_| true).chain(self.added_volumes().map(RestoreOp::CreateVolume));
+        let operations: Vec<RestoreOp> = stacked.chain(mounts.map(RestoreOp::Mount)).collect();
+        let over = bottom_devices(&operations).into_iter().collect();
+        (!operations.is_empty()).then_some(Rehearsal { over, operations })
+    }
+
+    /// Returns the mount of a filesystem while the image is written. A tmpfs is not mounted, because it would hide files of the image, and
+    /// has only a line in fstab. Locked filesystems are not mounted either.
+    fn build_mount(&self, placed: &PlacedFilesystem) -> Option<MountFilesystem> {
+        let (filesystem, is) = placed;
+        if matches!(is, FilesystemFate::Unformatted { .. }) {
+            return None;
+        }
+        Some(MountFilesystem {
+            device: is.device()?.clone(),
+            path: mount_path(filesystem)?.to_owned(),
+            format: filesystem.format,
+            options: mount_options(filesystem, is),
+            others: self.other_parts(placed),
+        })
+    }
+
+    /// Returns the disks and partitions with a superblock of this preserved btrfs, except its own device.
+    fn other_parts(&self, (wanted, is): &PlacedFilesystem) -> Vec<DevicePath> {
+        let FilesystemFate::Kept { device: own, uuid: Some(uuid) } = is else { return Vec::new() };
+        if wanted.format != FilesystemFormat::Btrfs {
+            return Vec::new();
+        }
+        let is_part = |signatures: &[DeviceSignature]| {
+            signatures.iter().any(|found| found.kind == FilesystemFormat::Btrfs.name() && found.uuid == *uuid)
+        };
+        let disks = self.inventory.disks.iter();
+        let whole = disks.clone().map(|disk| (&disk.device, &disk.signatures));
+        let parts = disks.flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
+        let all = whole.chain(parts.map(|part| (&part.device, &part.signatures)));
+        let parts = all.filter(|(device, signatures)| *device != own && is_part(signatures));
+        parts.map(|(device, _)| device.clone()).collect()
+    }
+
+    /// Returns operations that restore preserved arrays, then groups that may lie on them, preceded by their containers, then containers of
+    /// filesystems.
+    fn restore_stacked(&self, is: impl Fn(&str) -> bool + Copy) -> impl Iterator<Item = RestoreOp> {
+        let arrays = self.decided.arrays.iter().filter_map(move |array| match array {
+            ArrayFate::Kept { device, uuid, members } if is(device.as_str()) => {
+                let (device, uuid, members) = (device.clone(), *uuid, members.clone());
+                Some(RestoreOp::AssembleArray(AssembleArray { device, uuid, members }))
+            }
+            ArrayFate::Kept { .. } | ArrayFate::Made(_) => None,
+        });
+        let groups = self.decided.groups.iter().filter_map(move |group| match group {
+            GroupFate::Kept { name, devices, volumes } if is(name) && !volumes.is_empty() => {
+                let (name, devices, volumes) = (name.clone(), devices.clone(), volumes.clone());
+                Some(RestoreOp::ActivateGroup(ActivateGroup { name, devices, volumes }))
+            }
+            GroupFate::Kept { .. } | GroupFate::Made(_) => None,
+        });
+        let opened = self.decided.luks.iter().filter(|luks| luks.fate == LuksFate::Opened);
+        let open = |luks: &LuksDecision, is_written: bool| {
+            RestoreOp::OpenContainer(OpenContainer { container: luks.container.clone(), read_only: !is_written })
+        };
+        let of_groups = opened.clone().filter_map(move |luks| {
+            let group = luks.group.as_deref().filter(|group| is(group))?;
+            Some(open(luks, self.is_written(group)))
+        });
+        let of_filesystems = opened.filter(move |luks| luks.group.is_none() && is(luks.container.mapping.as_str()));
+        let of_filesystems = of_filesystems.map(move |luks| open(luks, luks.is_written()));
+        arrays.chain(of_groups).chain(groups).chain(of_filesystems)
+    }
+
+    /// Returns whether a volume of this preserved group is activated or added.
+    fn is_written(&self, group: &str) -> bool {
+        let is_active = |fate: &GroupFate| matches!(fate, GroupFate::Kept { name, volumes, .. } if *name == group && !volumes.is_empty());
+        self.decided.persistent.extended.contains(group) || self.decided.groups.iter().any(is_active)
+    }
+
+    /// Returns the Kubernetes volumes that are added to preserved groups.
+    fn added_volumes(&self) -> impl Iterator<Item = CreateVolume> {
+        let extended = &self.decided.persistent.extended;
+        let created = self.decided.persistent.prepares.iter().filter_map(|prepare| prepare.create.as_ref());
+        created.filter(|create| extended.contains(&create.group)).cloned()
+    }
+
+    /// Returns the mount points of preserved filesystems that will hide files of the image.
+    pub fn hiding_paths(&self) -> Vec<String> {
+        self.kept_paths(|placed| !is_merged(placed))
+    }
+
+    /// Returns the mount points of preserved filesystems to which files of the image are added.
+    pub fn merged_paths(&self) -> Vec<String> {
+        self.kept_paths(is_merged)
+    }
+
+    /// Returns the mount points, except `/`, of new filesystems that are mounted before the image is written.
+    pub fn new_paths(&self) -> Vec<String> {
+        let made = self.filesystems.iter().filter(|(_, is)| is.as_made().is_some());
+        let made = made.filter_map(|placed| self.build_mount(placed)).map(|mount| mount.path);
+        made.filter(|path| path != "/" && self.when_mounted(path) == RestoreTime::BeforeTheImage).collect()
+    }
+
+    fn kept_paths(&self, is: impl Fn(&PlacedFilesystem) -> bool) -> Vec<String> {
+        let kept = self.filesystems.iter().filter(|placed| placed.1.is_restored() && is(placed));
+        kept.filter_map(|(wanted, _)| mount_path(wanted)).map(str::to_owned).collect()
+    }
+
+    fn restore_operations(&self, when: RestoreTime) -> Vec<Operation> {
+        let is_now = |what: &str| self.early.contains(what) == (when == RestoreTime::BeforeTheImage);
+        let stacked: Vec<RestoreOp> = self.restore_stacked(is_now).collect();
+        // Arrays and groups on these devices may be active read-only and under other names, because they were assembled for inspection. A
+        // volume may also be added to a preserved group of which no volume is activated.
+        let extended = self.decided.groups.iter().filter_map(|group| match group {
+            GroupFate::Kept { name, devices, volumes } if is_now(name) && volumes.is_empty() => {
+                self.decided.persistent.extended.contains(name).then_some(devices)
+            }
+            GroupFate::Kept { .. } | GroupFate::Made(_) => None,
+        });
+        let extended: Vec<DevicePath> = extended.flatten().cloned().collect();
+        let mut devices: Vec<DevicePath> = bottom_devices(&stacked).into_iter().collect();
+        // Devices on an array are deactivated together with the array.
+        devices.extend(self.on_existing_devices(extended));
+        let down = (!devices.is_empty()).then_some(Operation::Device(DeviceOp::TakeDown { devices }));
+        let fills = self.filesystems.iter().filter(|placed| self.when_filled(placed) == when);
+        let fills = fills.filter_map(|(wanted, is)| Some(new_filesystem(wanted, is.as_filled()?)));
+        let fills = fills.map(DeviceOp::MakeFilesystem).map(Operation::Device);
+        let mounts = self.filesystems.iter().filter_map(|placed| self.build_mount(placed));
+        let mounts = mounts.filter(|mount| self.when_mounted(&mount.path) == when);
+        let mounts = mounts.map(SessionOp::Mount).map(Operation::Run);
+        let operations: Vec<Operation> =
+            down.into_iter().chain(stacked.into_iter().map(Operation::from)).chain(fills).chain(mounts).collect();
+        if operations.is_empty() {
+            return operations;
+        }
+        let disks =
+            self.decided.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Keep && is_now(disk.device.as_str()));
+        let unlock = |disk: &DiskPlan| {
+            let others = self.others.get(&disk.device).cloned().unwrap_or_default();
+            Operation::Run(SessionOp::UnlockDisk { device: disk.device.clone(), others })
+        };
+        disks.map(unlock).chain(operations).collect()
+    }
+
+    /// Returns the physical volumes that are neither arrays nor containers of the plan; those are deactivated together with their devices.
+    fn on_existing_devices(&self, devices: Vec<DevicePath>) -> impl Iterator<Item = DevicePath> {
+        let is_array = |device: &DevicePath| {
+            self.decided
+                .arrays
+                .iter()
+                .any(|array| matches!(array, ArrayFate::Kept { device: named, .. } if named == device))
+        };
+        devices.into_iter().filter(move |device| !is_array(device) && !is_mapping(self.decided, device))
+    }
+
+    fn when_filled(&self, placed: &PlacedFilesystem) -> RestoreTime {
+        if is_merged(placed) { RestoreTime::BeforeTheImage } else { RestoreTime::AfterTheImage }
+    }
+
+    /// Returns when a path is mounted. A preserved filesystem that is not merged is mounted after the image, and so is every mount below
+    /// it, which it would otherwise hide.
+    fn when_mounted(&self, path: &str) -> RestoreTime {
+        let late = self.hiding_paths();
+        let is_late = late.iter().any(|kept| path == kept || path.starts_with(&format!("{kept}/")));
+        if is_late { RestoreTime::AfterTheImage } else { RestoreTime::BeforeTheImage }
+    }
+}
+
+/// Returns the devices that these operations use and that none of them creates.
+pub fn bottom_devices(operations: &[RestoreOp]) -> BTreeSet<DevicePath> {
+    let (mut together, mut taken) = (AssembledMembers::default(), BTreeSet::<DevicePath>::new());
+    for operation in operations {
+        let devices = match operation {
+            RestoreOp::AssembleArray(array) => {
+                together.add_array(array);
+                array.members.clone()
+            }
+            RestoreOp::ActivateGroup(group) => {
+                together.add_group(group);
+                group.devices.clone()
+            }
+            RestoreOp::OpenContainer(open) => {
+                together.add_container(&open.container);
+                vec![open.container.device.clone()]
+            }
+            RestoreOp::Mount(mount) => mount.devices().collect(),
+            RestoreOp::CreateVolume(volume) => volume.physical.clone(),
+        };
+        taken.extend(devices);
+    }
+    together.find_bottoms(taken)
+}
+
+impl MountFilesystem {
+    fn options(&self) -> impl Iterator<Item = &str> {
+        self.options.iter().flat_map(|option| option.split(',')).map(str::trim)
+    }
+
+    /// Returns all devices that the kernel writes: that of the filesystem, those named in its mount options, and its other members.
+    pub fn devices(&self) -> impl Iterator<Item = DevicePath> {
+        let values = self.options().filter_map(|option| Some(option.split_once('=')?.1.trim()));
+        let named = values.filter(|value| value.starts_with("/dev/")).map(DevicePath::from);
+        std::iter::once(self.device.clone()).chain(named).chain(self.others.iter().cloned())
+    }
+
+    /// Returns whether the filesystem is mounted read-only. The last of `ro` and `rw` in the options counts.
+    pub fn is_read_only(&self) -> bool {
+        self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
+    }
+}
+
+fn is_merged((wanted, is): &PlacedFilesystem) -> bool {
+    is.is_restored() && wanted.reinstall == OnReinstall::Merge
+}
+
+pub fn mount_path(filesystem: &FilesystemSpec) -> Option<&str> {
+    let path = filesystem.path.as_deref().filter(|path| path.starts_with('/'))?;
+    (!matches!(filesystem.format, FilesystemFormat::Swap | FilesystemFormat::None)).then_some(path)
+}
+
+/// Returns the mount options of the layout, with two exceptions: a new filesystem is mounted without `ro`, because the image is written to
+/// it, and a preserved filesystem with `ro` does not replay its journal.
+fn mount_options(filesystem: &FilesystemSpec, is: &FilesystemFate) -> Vec<String> {
+    if !filesystem.is_read_only() {
+        return filesystem.mountoptions.clone();
+    }
+    match is {
+        FilesystemFate::Kept { .. } => {
+            let more = no_replay_option(filesystem.format).filter(|option| !option.is_empty()).map(str::to_owned);
+            filesystem.mountoptions.iter().cloned().chain(more).collect()
+        }
+        FilesystemFate::Filled(_) => filesystem.mountoptions.clone(),
+        FilesystemFate::Made(_)
+        | FilesystemFate::InImage { .. }
+        | FilesystemFate::Tmpfs
+        | FilesystemFate::Unformatted { .. } => {
+            filesystem.mount_options().filter(|option| *option != "ro").map(str::to_owned).collect()
+        }
+    }
+}
+
+/// Returns the mount option that, in addition to `ro`, prevents a journal replay; empty if `ro` is sufficient. `None` if the format cannot
+/// be mounted from a disk.
+pub fn no_replay_option(format: FilesystemFormat) -> Option<&'static str> {
+    match format {
+        FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => Some("noload"),
+        FilesystemFormat::Xfs => Some("norecovery"),
+        FilesystemFormat::Btrfs => Some("rescue=nologreplay"),
+        FilesystemFormat::Vfat => Some(""),
+        FilesystemFormat::Swap | FilesystemFormat::Tmpfs | FilesystemFormat::None => None,
+    }
+}

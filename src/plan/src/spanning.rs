@@ -1,0 +1,157 @@
+//! Objects that span disks with different verdicts: arrays, groups, filesystems and anything else made of several devices, active or not.
+
+use super::decide::PlanDecider;
+use super::{DiskVerdict, InstallMode, TornObject, arrays, display, lvm};
+use model::device::{DevicePath, KernelName};
+use model::inventory::{DeviceSignature, Inventory, SpanningComponent, StackedDeviceKind};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Filesystems that span several devices without another layer below. Each of their devices has the UUID of the whole.
+pub const SPANNING: [&str; 3] = ["btrfs", "zfs_member", "bcachefs"];
+
+/// An object made of devices of the machine.
+struct SpanningObject {
+    /// Name, such as `md127`, `raid5 "data"`, `vg:vg00`.
+    name: String,
+    whole: String,
+    members: Vec<KernelName>,
+}
+
+impl PlanDecider<'_> {
+    /// Checks objects that would lose members.
+    ///
+    /// | mode | some members on disks that are wiped, the others on | |
+    /// |---|---|---|
+    /// | install | disks that are not ours | loses members, with a warning |
+    /// | reinstall | preserved disks, or disks that are not ours | refused |
+    pub fn check_spanning(&mut self) {
+        for thing in self.list_spanning() {
+            let below = |member: &KernelName| (member.clone(), self.verdicts_below(member));
+            let members: Vec<(KernelName, BTreeSet<DiskVerdict>)> = thing.members.iter().map(below).collect();
+            let of = |wiped: bool| -> Vec<KernelName> {
+                let members = members.iter().filter(|(_, verdicts)| is_made(verdicts) == wiped);
+                members.map(|(name, _)| name.clone()).collect()
+            };
+            let (wiped, staying) = (of(true), of(false));
+            if wiped.is_empty() || staying.is_empty() {
+                continue;
+            }
+            match self.request.mode {
+                InstallMode::Install => self.warn_torn(&thing, &wiped, &staying),
+                InstallMode::Reinstall => self.refuse_torn(&thing, &wiped, &staying),
+            }
+        }
+    }
+
+    fn warn_torn(&mut self, thing: &SpanningObject, wiped: &[KernelName], staying: &[KernelName]) {
+        let disks = self.stack.disks_below_all(staying);
+        let stays_on: Vec<KernelName> = disks.into_iter().collect();
+        self.warn(format!(
+            "REMOVES {} FROM {}, whose other members on {} are not ours and stay unchanged: {}",
+            wiped.join(", "),
+            thing.name,
+            stays_on.join(", "),
+            thing.whole
+        ));
+        let (name, whole) = (thing.name.clone(), thing.whole.clone());
+        self.decided.torn.push(TornObject { name, whole, wiped: wiped.to_vec(), stays_on });
+    }
+
+    fn refuse_torn(&mut self, thing: &SpanningObject, wiped: &[KernelName], staying: &[KernelName]) {
+        let message = format!(
+            "{} lies on {}, which a reinstall wipes, and on {}, which it does not write: {}; dismantle it first, or keep or wipe all of it",
+            thing.name,
+            wiped.join(", "),
+            staying.join(", "),
+            thing.whole
+        );
+        self.refuse("disks", message);
+    }
+
+    fn list_spanning(&self) -> Vec<SpanningObject> {
+        let names = |devices: &mut dyn Iterator<Item = &DevicePath>| -> Vec<KernelName> {
+            devices.map(|device| self.stack.kernel_name(device)).collect()
+        };
+        let arrays = self.inventory.arrays.iter().map(|array| SpanningObject {
+            name: array
+                .running
+                .as_ref()
+                .map_or_else(|| format!("{} \"{}\"", array.level, array.name), KernelName::to_string),
+            whole: arrays::describe_array(array),
+            members: names(&mut array.members.iter().map(|member| &member.device)),
+        });
+        let groups = self.inventory.groups.iter().map(|group| SpanningObject {
+            name: format!("vg:{}", group.name),
+            whole: lvm::describe_group(group),
+            members: names(&mut group.present_devices()),
+        });
+        // Arrays and volumes that are unknown from superblocks, and other stacked devices.
+        let told = |name: &KernelName| self.stack.find_array(name).is_some() || self.stack.find_volume(name).is_some();
+        let others = self.inventory.stacked.iter().filter(|device| !told(&device.name)).map(|device| SpanningObject {
+            name: device.name.to_string(),
+            whole: format!("{} {}", describe_type(device.kind), device.device),
+            members: device.below.clone(),
+        });
+        arrays.chain(groups).chain(others).chain(self.spanning_filesystems()).chain(self.spanning_parts()).collect()
+    }
+
+    /// Returns filesystems on several devices. Absent devices are not checked here but in `missing_members`, and a signature does not
+    /// distinguish a copy from another device.
+    fn spanning_filesystems(&self) -> impl Iterator<Item = SpanningObject> {
+        let mut found: BTreeMap<(&str, &str), (&DeviceSignature, Vec<&DevicePath>)> = BTreeMap::new();
+        for (device, signature) in all_signatures(self.inventory) {
+            if SPANNING.contains(&signature.kind.as_str()) && !signature.uuid.is_empty() {
+                let whole = found.entry((&signature.kind, &signature.uuid));
+                whole.or_insert_with(|| (signature, Vec::new())).1.push(device);
+            }
+        }
+        let several = found.into_values().filter(|(_, devices)| devices.len() > 1);
+        several.map(|(signature, devices)| SpanningObject {
+            name: display::describe_signature(signature),
+            whole: format!("{} with UUID {} on {}", signature.kind, signature.uuid, join_devices(&devices)),
+            members: devices.into_iter().map(|device| self.stack.kernel_name(device)).collect(),
+        })
+    }
+}
+
+/// Returns every signature, with the path of the disk, partition or stacked device that it is on.
+pub fn all_signatures(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, &DeviceSignature)> {
+    inventory.all_signatures().flat_map(|(device, found)| found.iter().map(move |found| (device, found)))
+}
+
+impl PlanDecider<'_> {
+    /// Returns objects whose components identify the object in their own metadata, not by a UUID that libblkid reports.
+    fn spanning_parts(&self) -> impl Iterator<Item = SpanningObject> {
+        let mut found: BTreeMap<(&str, &str), Vec<&SpanningComponent>> = BTreeMap::new();
+        // Other formats are recognized by their signatures, which every inventory contains.
+        for part in self.inventory.parts.iter().filter(|part| !SPANNING.contains(&part.kind.as_str())) {
+            found.entry((&part.whole, &part.id)).or_default().push(part);
+        }
+        found.into_iter().filter(|(_, parts)| parts.len() > 1).map(|((whole, id), parts)| {
+            let on: Vec<String> = parts.iter().map(|part| format!("{} on {}", part.kind, part.device)).collect();
+            SpanningObject {
+                name: whole.to_owned(),
+                whole: format!("{whole} {id}: {}", on.join(", ")),
+                members: parts.iter().map(|part| self.stack.kernel_name(&part.device)).collect(),
+            }
+        })
+    }
+}
+
+fn join_devices(devices: &[&DevicePath]) -> String {
+    devices.iter().map(|device| device.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn is_made(verdicts: &BTreeSet<DiskVerdict>) -> bool {
+    verdicts.contains(&DiskVerdict::Wipe) || verdicts.contains(&DiskVerdict::Make)
+}
+
+fn describe_type(kind: StackedDeviceKind) -> &'static str {
+    match kind {
+        StackedDeviceKind::Array => "array",
+        StackedDeviceKind::Volume => "logical volume",
+        StackedDeviceKind::Crypt => "dm-crypt",
+        StackedDeviceKind::Bcache => "bcache",
+        StackedDeviceKind::Other => "device-mapper device",
+    }
+}

@@ -1,0 +1,89 @@
+//! Holders that are released before disks are wiped: everything active on them, the topmost first.
+
+use super::Holder;
+use model::device::{DevicePath, KernelName};
+use model::inventory::{DeviceUse, InventoryDisk, StackedDevice, StackedDeviceKind};
+use model::storage_graph::DeviceStack;
+use std::collections::BTreeSet;
+
+/// Maximum number of unknown holders of one device that are listed.
+const MAXIMUM_NAMED: usize = 16;
+
+/// Collects holders in the order in which they are released, each once.
+pub struct HolderTeardown<'a> {
+    stack: &'a DeviceStack<'a>,
+    /// Devices that were examined: those that are released, and devices in them.
+    pub seen: BTreeSet<KernelName>,
+    pub holders: Vec<Holder>,
+}
+
+impl<'a> HolderTeardown<'a> {
+    pub fn new(stack: &'a DeviceStack<'a>) -> HolderTeardown<'a> {
+        HolderTeardown { stack, seen: BTreeSet::new(), holders: Vec::new() }
+    }
+
+    /// Releases everything on this disk. Returns the uses that cannot be released.
+    pub fn release_disk(&mut self, disk: &InventoryDisk) -> Vec<String> {
+        self.take_down(&disk.name, &disk.device)
+    }
+
+    /// Releases this device and everything on it.
+    pub fn release_device(&mut self, device: &StackedDevice) -> Vec<String> {
+        self.take_down(&device.name, &device.device)
+    }
+
+    fn take_down(&mut self, name: &KernelName, bottom: &DevicePath) -> Vec<String> {
+        let mut refused = Vec::new();
+        for name in self.stack.topmost_first_except(&self.seen, name) {
+            if self.seen.insert(name.clone()) {
+                refused.extend(self.release_unit(&name, bottom));
+            }
+        }
+        refused
+    }
+
+    /// Releases one disk, partition or device, after everything above it was released.
+    fn release_unit(&mut self, name: &KernelName, bottom: &DevicePath) -> Vec<String> {
+        let unit = self.stack.find_unit(name);
+        // The holder of an unknown device was checked before.
+        let Some(device) = unit.device() else { return Vec::new() };
+        let mut refused = Vec::new();
+        for usage in unit.uses() {
+            match usage {
+                DeviceUse::Mounted(_) => refused.push(describe_use(device, bottom, usage)),
+                DeviceUse::Swap => self.holders.push(Holder::Swap { device: device.clone() }),
+                DeviceUse::Holder(_) => {}
+            }
+        }
+        let unknown = self.stack.unknown_holders(name);
+        let named = unknown.iter().take(MAXIMUM_NAMED).map(|holder| (*holder).clone());
+        refused.extend(named.map(|holder| describe_use(device, bottom, &DeviceUse::Holder(holder))));
+        if unknown.len() > MAXIMUM_NAMED {
+            refused.push(format!("{device} is in use by {} more devices", unknown.len() - MAXIMUM_NAMED));
+        }
+        self.holders.extend(self.stack.find_stacked(name).map(|stacked| self.holder_of(stacked)));
+        refused
+    }
+
+    fn holder_of(&self, stacked: &StackedDevice) -> Holder {
+        let device = stacked.device.clone();
+        match stacked.kind {
+            StackedDeviceKind::Array => Holder::Array { device },
+            StackedDeviceKind::Bcache => Holder::Bcache { device },
+            StackedDeviceKind::Volume => match self.stack.volume_name(stacked) {
+                Some(name) => Holder::Volume { device, name },
+                None => Holder::Mapping { device },
+            },
+            StackedDeviceKind::Crypt | StackedDeviceKind::Other => Holder::Mapping { device },
+        }
+    }
+}
+
+fn describe_use(device: &DevicePath, bottom: &DevicePath, usage: &DeviceUse) -> String {
+    let on = if device == bottom || device.as_str().starts_with(bottom.as_str()) {
+        String::new()
+    } else {
+        format!(", which lies on {bottom},")
+    };
+    format!("{device}{on} is in use ({usage}); unmount or stop it first, because this is not done automatically")
+}

@@ -1,0 +1,219 @@
+//! The decision table as cases, and what must hold for every layout on every machine.
+
+use super::*;
+use crate::simulator;
+use crate::simulator::after;
+use model::deploy_steps::StepList;
+use model::install_marker::{AttemptRecord, AttemptSecret, InstallMarker};
+use model::inventory::{self, DeviceSignature, DeviceUse, DiskTable};
+use model::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, PartitionSpec, PartitionType};
+
+mod already;
+mod approved;
+mod approved_contents;
+mod begun;
+mod blank_only;
+mod blankness;
+mod carrying;
+mod clocks;
+mod companions;
+mod concealed;
+mod copies;
+mod cost;
+mod defining;
+mod degraded;
+mod disabled;
+mod drawn;
+mod drivers;
+mod effect;
+mod encrypted_groups;
+mod erasing;
+mod extents;
+mod failed;
+mod finding;
+mod finishing;
+mod firmware;
+mod foreign;
+mod fuzz;
+mod identity;
+mod image;
+mod installed;
+mod judged;
+mod kept;
+mod likeness;
+mod luks;
+mod making;
+mod member_content;
+mod missing;
+mod mutated;
+mod old_metadata;
+mod opaque;
+mod order_age;
+mod overlaid;
+mod persistent;
+mod placeholders;
+mod preview;
+mod promises;
+mod proof;
+mod properties;
+mod receiving;
+mod recorded;
+mod refusals;
+mod rehearsing;
+mod releases;
+mod retry;
+mod room;
+mod same_table;
+mod spanning;
+mod stacks;
+mod table;
+mod trying;
+mod unknown;
+mod unremembered;
+mod whole;
+mod zero_proofs;
+
+const MIB: u64 = 1 << 20;
+
+fn filesystem(path: &str, device: &str, format: FilesystemFormat, label: &str) -> FilesystemSpec {
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    FilesystemSpec {
+        path: some(path),
+        device: device.into(),
+        format,
+        label: some(label),
+        mountoptions: Vec::new(),
+        createoptions: Vec::new(),
+        reinstall: Default::default(),
+        grow: false,
+        encrypted: None,
+    }
+}
+
+fn partition(number: u32, label: &str, size_mib: u64, kind: PartitionType) -> PartitionSpec {
+    PartitionSpec { number, label: Some(label.to_owned()), size: size_mib.into(), kind: Some(kind) }
+}
+
+/// System on sda, data on sdb, which a reinstall keeps.
+fn layout() -> Layout {
+    Layout {
+        id: "data".to_owned(),
+        filesystems: vec![
+            filesystem("/srv", "/dev/sdb1", FilesystemFormat::Ext4, "srv"),
+            filesystem("/boot/efi", "/dev/sda1", FilesystemFormat::Vfat, "efi"),
+            filesystem("", "/dev/sda3", FilesystemFormat::Swap, ""),
+            filesystem("/", "/dev/sda2", FilesystemFormat::Ext4, "root"),
+            filesystem("/tmp", "tmpfs", FilesystemFormat::Tmpfs, ""),
+        ],
+        disks: vec![
+            DiskSpec {
+                hints: Default::default(),
+                device: "/dev/sda".into(),
+                wipeonreinstall: true,
+                image: false,
+                partitions: vec![
+                    partition(1, "efi", 500, PartitionType::Boot),
+                    partition(2, "root", 5000, PartitionType::Linux),
+                    partition(3, "swap", 0, PartitionType::Linux),
+                ],
+            },
+            DiskSpec {
+                hints: Default::default(),
+                device: "/dev/sdb".into(),
+                wipeonreinstall: false,
+                image: false,
+                partitions: vec![partition(1, "srv", 0, PartitionType::Linux)],
+            },
+        ],
+        ..Layout::default()
+    }
+}
+
+fn disk(name: &str, size_mib: u64) -> inventory::InventoryDisk {
+    inventory::InventoryDisk {
+        name: name.into(),
+        device: format!("/dev/{name}").into(),
+        size_bytes: size_mib * MIB,
+        sector_bytes: 512,
+        ..inventory::InventoryDisk::default()
+    }
+}
+
+fn machine() -> Inventory {
+    Inventory { disks: vec![disk("sda", 20_000), disk("sdb", 8_000), disk("sdc", 9_000)], ..Inventory::default() }
+}
+
+fn counting() -> impl FnMut() -> Uuid {
+    counting_from(0)
+}
+
+/// Other ones than those of an earlier plan for the same machine.
+fn counting_from(mut next: u128) -> impl FnMut() -> Uuid {
+    move || {
+        next += 1;
+        Uuid::from_u128(next << 96 | next)
+    }
+}
+
+/// Secret that no plan of [`counting`] draws.
+fn secret() -> AttemptSecret {
+    AttemptSecret::generate(&mut counting_from(0x5ec))
+}
+
+/// Record of the attempt that has written this marker, at any image.
+fn record_of(marker: &InstallMarker) -> Option<AttemptRecord> {
+    let secret_digest = marker.secret.as_ref()?.digest()?;
+    Some(AttemptRecord { secret_digest, image: None })
+}
+
+fn subject() -> PlanSubject {
+    PlanSubject {
+        machine: "4c4c4544-0051-3010".to_owned(),
+        name: "storage-7".to_owned(),
+        image: "debian-12.0.20261101".to_owned(),
+        url: "http://10.0.0.1/debian-12.tar.zst".to_owned(),
+    }
+}
+
+fn make(layout: &Layout, inventory: &Inventory, mode: InstallMode) -> Result<Plan, Box<PlanRefusal>> {
+    super::make_plan(
+        layout,
+        inventory,
+        PlanRequest { mode, steps: StepList::default(), subject: subject(), assigned: Default::default(), claim: None },
+        &mut counting(),
+    )
+}
+
+/// Compares with `testdata/plans/NAME.txt`; with UPDATE_PLANS in the environment, writes it.
+fn assert_printed(name: &str, text: &impl ToString) {
+    let path =
+        std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(format!("testdata/plans/{name}.txt"));
+    let text = text.to_string();
+    if std::env::var_os("UPDATE_PLANS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(&path).unwrap_or_default(), "{name}\n{text}");
+}
+
+/// Reads an inventory from `testdata`.
+fn recorded_inventory(path: &str) -> Inventory {
+    let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata").join(path);
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Reads a layout that must be valid.
+fn layout_of(yaml: &str) -> Layout {
+    model::layout::read_yaml(yaml).unwrap().layout
+}
+
+fn reasons(result: Result<Plan, Box<PlanRefusal>>) -> Vec<String> {
+    result.unwrap_err().problems.iter().map(ToString::to_string).collect()
+}
+
+fn installed() -> Inventory {
+    after(&make(&layout(), &machine(), InstallMode::Install).unwrap(), machine())
+}
+
+fn verdicts(plan: &Plan) -> Vec<DiskVerdict> {
+    plan.disks.iter().map(|disk| disk.verdict).collect()
+}

@@ -1,0 +1,99 @@
+//! A machine that is not proven to be the one of its file: only blank disks are erased.
+
+use super::identity::{claim, empty, marker};
+use super::*;
+use model::allocation::Allocation;
+use model::install_marker::{InstallMarker, RecordedDisk};
+use model::inventory::FilesystemContents;
+
+fn planned(inventory: &Inventory, mode: InstallMode, claim: InstallClaim) -> Result<Plan, Box<PlanRefusal>> {
+    let allocation = Allocation { blank_only: Some("UUID A is not B".to_owned()), ..Allocation::default() };
+    let assigned = PlanAssignment { allocation, ..PlanAssignment::default() };
+    let request = PlanRequest { mode, steps: StepList::default(), subject: subject(), assigned, claim: Some(claim) };
+    super::super::make_plan(&layout(), inventory, request, &mut counting())
+}
+
+fn first() -> InstallClaim {
+    InstallClaim { order: None, ..claim() }
+}
+
+fn blank() -> Inventory {
+    let mut inventory = machine();
+    inventory.disks.iter_mut().for_each(|disk| empty(disk, ""));
+    inventory
+}
+
+#[test]
+fn blank_disks_are_installed() {
+    let plan = planned(&blank(), InstallMode::Install, first()).unwrap();
+    assert!(plan.disks.iter().any(|disk| disk.verdict == DiskVerdict::Wipe));
+    // What the layout does not name may have anything.
+    let mut other = blank();
+    other.disks[2].blank = false;
+    planned(&other, InstallMode::Install, first()).unwrap();
+}
+
+#[test]
+fn each_disk_that_is_not_blank_is_named_with_the_reason() {
+    type Change = fn(&mut inventory::InventoryDisk);
+    let cases: [Change; 4] = [
+        |disk| disk.blank = false,
+        |disk| disk.table = Some(DiskTable { kind: "gpt".into(), ..DiskTable::default() }),
+        |disk| disk.signatures.push(DeviceSignature { kind: "xfs".into(), ..DeviceSignature::default() }),
+        |disk| disk.unreadable = Some("read error".into()),
+    ];
+    for (case, change) in cases.into_iter().enumerate() {
+        for number in [0, 1] {
+            let mut inventory = blank();
+            change(&mut inventory.disks[number]);
+            let device = inventory.disks[number].device.to_string();
+            let why = reasons(planned(&inventory, InstallMode::Install, first()));
+            let is_it = |line: &&String| line.starts_with(&format!("blank_only: {device} is not blank"));
+            let found: Vec<&String> = why.iter().filter(is_it).collect();
+            assert!(found.len() == 1 && found[0].contains("UUID A is not B"), "{case}: {why:?}");
+        }
+    }
+    let mut inventory = machine();
+    inventory.disks.iter_mut().for_each(|disk| disk.blank = false);
+    assert_eq!(reasons(planned(&inventory, InstallMode::Install, first())).len(), 2);
+}
+
+#[test]
+fn what_proves_the_disks_lets_it_go_on() {
+    // The marker of an earlier installation of this machine.
+    let mut inventory = installed();
+    let of_machine = |machine: &str| {
+        Some(InstallMarker { machine: machine.into(), allocation: "a-0".into(), ..InstallMarker::default() })
+    };
+    inventory.filesystems.push(FilesystemContents {
+        device: "/dev/sda2".into(),
+        marker: of_machine("m-1"),
+        ..FilesystemContents::default()
+    });
+    planned(&inventory, InstallMode::Install, first()).unwrap();
+    let renamed = InstallClaim { former_machines: vec!["m-0".to_owned()], ..first() };
+    inventory.filesystems[0].marker = of_machine("m-0");
+    planned(&inventory, InstallMode::Install, renamed).unwrap();
+    inventory.filesystems[0].marker = of_machine("m-9");
+    let why = reasons(planned(&inventory, InstallMode::Install, first()));
+    assert!(why.iter().any(|line| line.starts_with("blank_only: /dev/sda ")), "{why:?}");
+
+    // An attempt that has begun goes on with its disks.
+    let disks: Vec<RecordedDisk> = marker(&installed()).disks.into_iter().take(2).collect();
+    let begun = InstallClaim { begun_on: disks, ..first() };
+    planned(&installed(), InstallMode::Install, begun).unwrap();
+
+    // A reinstall is proven by the marker that it needs, and not by a waiver.
+    let mut inventory = installed();
+    inventory.filesystems.push(FilesystemContents {
+        device: "/dev/sda2".into(),
+        marker: Some(marker(&inventory)),
+        ..FilesystemContents::default()
+    });
+    planned(&inventory, InstallMode::Reinstall, claim()).unwrap();
+    let mut forgotten = claim();
+    super::identity::forget_marker(&mut inventory, &mut forgotten);
+    forgotten.waiver = Some(MarkerWaiver::Operator);
+    let why = reasons(planned(&inventory, InstallMode::Reinstall, forgotten));
+    assert!(why.iter().any(|line| line.starts_with("blank_only: /dev/sda ")), "{why:?}");
+}

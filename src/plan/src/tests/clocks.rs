@@ -1,0 +1,70 @@
+//! The clock of a machine without a battery starts in the past, and whoever had a disk before may have written any time. No decision
+//! that destroys something depends on it.
+
+use super::identity::{claim, install, marked, reinstall};
+use super::*;
+use model::install_marker::{InstallMarker, WipePolicy, lineage};
+use model::inventory::FilesystemContents;
+
+const TIMES: [&str; 4] = ["", "1970-01-01T00:00:07Z", "2026-11-01T00:00:00Z", "2099-12-31T23:59:59Z"];
+
+fn promising(marker: &InstallMarker, order: &str, promise: WipePolicy) -> InstallMarker {
+    let mut marker = InstallMarker { order: Some(order.to_owned()), ..marker.clone() };
+    let data = marker.disks.iter_mut().find(|disk| disk.device == "/dev/sdb").unwrap();
+    data.promise = Some(promise);
+    marker
+}
+
+/// Both filesystems of the system disk have a marker. The first installation promised to wipe the data disk, the second one to keep it.
+fn installed_twice(times: [&str; 2], is_proven: bool) -> Inventory {
+    let mut inventory = marked();
+    let marker = inventory.filesystems[0].marker.clone().unwrap();
+    let (mut old, mut new) =
+        (promising(&marker, "o-8", WipePolicy::Wiped), promising(&marker, "o-9", WipePolicy::Kept));
+    (old.time, new.time) = (times[0].to_owned(), times[1].to_owned());
+    if is_proven {
+        new.supersedes = lineage::collect_superseded(std::iter::once(&old));
+    }
+    inventory.filesystems[0].marker = Some(new);
+    inventory.filesystems.push(FilesystemContents {
+        device: "/dev/sda1".into(),
+        marker: Some(old),
+        ..FilesystemContents::default()
+    });
+    inventory
+}
+
+#[test]
+fn a_reinstall_goes_by_the_installation_that_replaced_the_other_one() {
+    for old in TIMES {
+        for new in TIMES {
+            let plan = reinstall(&layout(), &installed_twice([old, new], true), claim());
+            let plan = plan.unwrap_or_else(|refusal| panic!("{old} {new}: {refusal}"));
+            assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::NotOurs], "{old} {new}");
+            let refused = reinstall(&layout(), &installed_twice([old, new], false), claim()).unwrap_err().to_string();
+            assert!(refused.contains("none of which lists the others as replaced"), "{old} {new}: {refused}");
+        }
+    }
+}
+
+/// With one marker, and with that of another machine or allocation, there is nothing to compare.
+#[test]
+fn the_time_of_a_marker_changes_no_verdict() {
+    type Change = fn(&mut InstallMarker);
+    let changes: [(&str, Change); 3] = [
+        ("ours", |_| {}),
+        ("another allocation", |marker| marker.allocation = "a-0".to_owned()),
+        ("another machine", |marker| marker.machine = "m-0".to_owned()),
+    ];
+    for (name, change) in changes {
+        let decided = TIMES.map(|time| {
+            let mut inventory = marked();
+            let marker = inventory.filesystems[0].marker.as_mut().unwrap();
+            time.clone_into(&mut marker.time);
+            change(marker);
+            let plans = [reinstall(&layout(), &inventory, claim()), install(&layout(), &inventory, claim())];
+            plans.map(|plan| plan.map(|plan| verdicts(&plan)).map_err(|refusal| refusal.problems.len()))
+        });
+        assert!(decided.iter().all(|one| *one == decided[0]), "{name}: {decided:?}");
+    }
+}

@@ -1,0 +1,132 @@
+//! What planning costs for inventories with very many devices and links: each test ends, on a small stack, and what it prints is bounded.
+
+use super::identity::{claim, planned};
+use super::*;
+use model::inventory::crowded;
+use std::time::Instant;
+
+/// Stack of the threads of an asynchronous runtime.
+const STACK_BYTES: usize = 2 << 20;
+
+fn text(result: &Result<Plan, Box<PlanRefusal>>) -> String {
+    match result {
+        Ok(plan) => plan.to_string(),
+        Err(refusal) => refusal.to_string(),
+    }
+}
+
+fn on_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    std::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).unwrap().join().unwrap()
+}
+
+/// A search through all devices for each device, let alone for each pair, would take hours for these.
+#[test]
+fn crowded_inventories_are_planned_on_a_small_stack() {
+    for (shape, inventory) in [
+        ("towers", crowded::towers(300)),
+        ("chain", crowded::chain(1000)),
+        ("array", crowded::array(800)),
+        ("holders", crowded::holders(100_000)),
+        ("layers", crowded::layers(100)),
+        ("partitions", crowded::partitions(500)),
+        ("volumes", crowded::volumes(4, 200)),
+        ("groups", crowded::volumes(200, 2)),
+        ("markers", crowded::markers(60)),
+    ] {
+        for mode in [InstallMode::Install, InstallMode::Reinstall] {
+            let inventory = inventory.clone();
+            let printed = on_small_stack(move || text(&planned(&layout(), &inventory, mode, claim())));
+            assert!(printed.len() < 2 << 20, "{shape} {mode:?}: {} bytes", printed.len());
+        }
+    }
+}
+
+/// The tree of a chain ends at a depth, and says so.
+#[test]
+fn a_deep_tree_is_cut() {
+    let mut inventory = crowded::chain(1000);
+    inventory.stacked.iter_mut().for_each(|stacked| stacked.signatures.clear());
+    let mut layout = layout();
+    layout.disks.truncate(1);
+    layout.filesystems.remove(0);
+    let plan = on_small_stack(move || make(&layout, &inventory, InstallMode::Install).unwrap());
+    let tree = &plan.disks[1].running;
+    assert!(tree.len() < 100 && tree.last().unwrap().contains("more devices not shown"), "{tree:?}");
+}
+
+/// More copies of one filesystem than can be compared are refused, although not each is named.
+#[test]
+fn many_copies_are_refused_as_one() {
+    let mut inventory = after(&make(&layout(), &machine(), InstallMode::Install).unwrap(), machine());
+    let own = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].clone();
+    for number in 0..1200 {
+        let name = format!("nvme{number}n1");
+        inventory.disks.push(inventory::InventoryDisk { signatures: vec![own.clone()], ..crowded::disk(&name) });
+    }
+    let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
+    let many = format!("1201 devices have its UUID {}", own.uuid);
+    assert!(reasons.iter().any(|reason| reason.contains(&many)), "{reasons:?}");
+    inventory.disks.truncate(4);
+    let few = super::reasons(make(&layout(), &inventory, InstallMode::Reinstall));
+    assert!(few.iter().any(|reason| reason.contains("have the same UUID") && reason.contains("nvme0n1")), "{few:?}");
+}
+
+/// Disks below devices are named so often that the plan is not completed.
+#[test]
+fn a_plan_that_takes_too_many_steps_is_refused() {
+    let mut inventory = crowded::array(2000);
+    inventory.disks[1].signatures.clear();
+    for number in 1..2200 {
+        let signatures = vec![crowded::signature("crypto_LUKS", "crypto", &number.to_string())];
+        let lower = crowded::mapping(number, vec!["md0".into()]);
+        inventory.stacked.push(inventory::StackedDevice { signatures, ..lower });
+    }
+    let reasons = reasons(planned(&layout(), &inventory, InstallMode::Reinstall, claim()));
+    assert!(reasons.iter().any(|reason| reason.contains("in too many ways")), "{}", reasons.len());
+    assert!(reasons.len() < 100);
+}
+
+/// Prints seconds of planning and display by shape and mode; `scripts/bench plan` runs it in an optimized build.
+#[test]
+#[ignore = "measures"]
+fn bench_crowded_inventories() {
+    let wanted = std::env::var("DROPHAMMER_BENCH").unwrap_or_default();
+    for (shape, inventory) in crowded::all().into_iter().filter(|(shape, _)| shape.contains(&wanted)) {
+        let json = serde_json::to_vec(&inventory).unwrap().len();
+        let started = Instant::now();
+        let limit = inventory.find_exceeded_limit().map_or_else(String::new, |why| format!("  not registered: {why}"));
+        println!("{shape:28} {json:8} B  limits {:6.3} s{limit}", started.elapsed().as_secs_f64());
+        for mode in [InstallMode::Install, InstallMode::Reinstall] {
+            let started = Instant::now();
+            let result = planned(&layout(), &inventory, mode, claim());
+            let made = started.elapsed().as_secs_f64();
+            let length = text(&result).len();
+            let shown = started.elapsed().as_secs_f64() - made;
+            println!("{:28} {mode:?}: plan {made:7.3} s, text {shown:7.3} s, {length} B", "");
+        }
+    }
+}
+
+/// Prints seconds for layouts that a template makes of all disks of a machine, and for planning with them.
+#[test]
+#[ignore = "measures"]
+fn bench_generated_layouts() {
+    let all = serde_json::json!({ "logical_disks": [{ "size_gb": "MAX", "raid_level": "1" }] });
+    let config = model::ironic_raid::RaidConfig::parse_config(&all).unwrap();
+    for count in [100, 800, 4000] {
+        let mut inventory = crowded::array(count);
+        inventory.stacked.clear();
+        inventory.arrays.clear();
+        inventory.disks.retain(|disk| disk.name.starts_with("nvme"));
+        inventory.disks.iter_mut().for_each(|disk| disk.table = None);
+        let started = Instant::now();
+        let layout = config.build_layout("all", &inventory).unwrap();
+        let generated = started.elapsed().as_secs_f64();
+        for mode in [InstallMode::Install, InstallMode::Reinstall] {
+            let started = Instant::now();
+            let result = planned(&layout, &inventory, mode, claim());
+            let made = started.elapsed().as_secs_f64();
+            println!("{count:5} disks: layout {generated:7.3} s, {mode:?} {made:7.3} s, {} B", text(&result).len());
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! A template that disables steps.
+
+use super::*;
+use model::deploy_steps::{CATALOGUE, StepList, TemplateStep, merge_templates};
+
+fn disabled(names: &[&str]) -> Result<Plan, Box<PlanRefusal>> {
+    let wanted = |name: &&str| {
+        let (interface, step) = name.split_once('.').unwrap();
+        TemplateStep { interface: interface.into(), step: step.into(), priority: Some(0), ..TemplateStep::default() }
+    };
+    let defaults = StepList::default().list().to_vec();
+    let steps = merge_templates(&CATALOGUE, defaults, &[names.iter().map(wanted).collect()]).unwrap();
+    let request = PlanRequest {
+        mode: InstallMode::Install,
+        steps: steps.into(),
+        subject: subject(),
+        assigned: Default::default(),
+        claim: None,
+    };
+    super::super::make_plan(&layout(), &machine(), request, &mut counting())
+}
+
+#[test]
+fn the_stages_of_a_disabled_step_do_not_run_and_all_others_do() {
+    // The operation of report.begin carries the extents of all stages.
+    let shown = |plan: &Plan| plan.stages.iter().map(|stage| serde_json::to_string(stage).unwrap()).collect::<Vec<_>>();
+    let whole = disabled(&[]).unwrap();
+    assert_eq!(whole, make(&layout(), &machine(), InstallMode::Install).unwrap());
+    for (step, gone) in [
+        ("deploy.write_files", &[StageName::TargetFiles] as &[_]),
+        ("deploy.run_installer", &[StageName::TargetInstaller, StageName::TargetFstab]),
+    ] {
+        assert!(gone.iter().all(|gone| whole.stages.iter().any(|stage| stage.name == *gone)));
+        let mut expected = whole.clone();
+        expected.stages.retain(|stage| !gone.contains(&stage.name));
+        assert_eq!(shown(&disabled(&[step]).unwrap()), shown(&expected), "{step}");
+    }
+}
+
+#[test]
+fn what_an_installation_needs_cannot_be_disabled() {
+    let both = disabled(&["deploy.burn_image", "deploy.finish"]);
+    let expected = ["burn_image", "finish"].map(|step| {
+        format!("steps: deploy.{step} is disabled, but an installation requires it; enable it in the template")
+    });
+    assert_eq!(reasons(both), expected);
+}

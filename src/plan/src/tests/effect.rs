@@ -1,0 +1,147 @@
+//! What each operation does to devices, as the properties judge it. There is no catch-all arm: a new operation does not compile
+//! until it has an answer here.
+
+use super::*;
+use model::device::DevicePath;
+use std::collections::BTreeMap;
+
+/// An operation may do several of these.
+#[derive(Default)]
+pub(super) struct Effect<'a> {
+    /// Devices that lose what is on them, or may: only what is made anew may be among them.
+    pub destroyed: Vec<&'a DevicePath>,
+    /// Devices that are written from now on, and keep what is on them.
+    pub written: Vec<&'a DevicePath>,
+    /// Devices that are there from now on, and what each lies on.
+    pub brought: Vec<(DevicePath, Vec<&'a DevicePath>)>,
+    pub mounted: Option<&'a MountFilesystem>,
+}
+
+/// Every device that the plan makes or puts together, and what it lies on.
+pub(super) type Brought<'a> = BTreeMap<DevicePath, Vec<&'a DevicePath>>;
+
+pub(super) fn brought(plan: &Plan) -> Brought<'_> {
+    plan.stages.iter().flat_map(|stage| &stage.operations).flat_map(|operation| effect(operation).brought).collect()
+}
+
+pub(super) fn effect(operation: &Operation) -> Effect<'_> {
+    match operation {
+        Operation::Device(operation) => on_device(operation),
+        Operation::Run(operation) => of_run(operation),
+    }
+}
+
+fn destroying<'a>(devices: impl IntoIterator<Item = &'a DevicePath>) -> Effect<'a> {
+    Effect { destroyed: all(devices), ..Effect::default() }
+}
+
+fn all<'a>(devices: impl IntoIterator<Item = &'a DevicePath>) -> Vec<&'a DevicePath> {
+    devices.into_iter().collect()
+}
+
+fn on_device(operation: &DeviceOp) -> Effect<'_> {
+    match operation {
+        DeviceOp::WipeDisk(wipe) => destroying([&wipe.device]),
+        DeviceOp::WriteTable(table) => {
+            let partitions = table.partitions.iter().map(|new| (new.device.clone(), vec![&table.device]));
+            Effect { brought: partitions.collect(), ..destroying([&table.device]) }
+        }
+        DeviceOp::CreateArray(array) => Effect {
+            destroyed: array.present_devices().collect(),
+            brought: vec![(array.device.clone(), array.present_devices().collect())],
+            ..Effect::default()
+        },
+        DeviceOp::CreateGroup(group) => destroying(&group.devices),
+        DeviceOp::CreateVolume(volume) => {
+            Effect { brought: vec![(volume.device.clone(), all(&volume.physical))], ..destroying(&volume.physical) }
+        }
+        DeviceOp::CreateContainer(LuksContainer { device, mapping, .. }) => {
+            Effect { brought: vec![(mapping.clone(), vec![device])], ..destroying([device]) }
+        }
+        DeviceOp::OpenContainer(OpenContainer { container: LuksContainer { device, mapping, .. }, read_only }) => {
+            let written = if *read_only { Vec::new() } else { vec![device] };
+            Effect { written, brought: vec![(mapping.clone(), vec![device])], ..Effect::default() }
+        }
+        DeviceOp::MakeFilesystem(make) => destroying([&make.device]),
+        // What lies on the physical volumes stays: only free space of theirs is written.
+        DeviceOp::PreparePersistent(volume) => match &volume.create {
+            Some(create) => Effect {
+                written: all(&create.physical),
+                brought: vec![(create.device.clone(), all(&create.physical))],
+                ..Effect::default()
+            },
+            None => destroying([&volume.device]),
+        },
+        DeviceOp::AssembleArray(AssembleArray { device, members, .. }) => {
+            Effect { written: all(members), brought: vec![(device.clone(), all(members))], ..Effect::default() }
+        }
+        DeviceOp::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
+            let volumes = volumes.iter().map(|volume| (format!("/dev/{name}/{volume}").into(), all(devices)));
+            Effect { written: all(devices), brought: volumes.collect(), ..Effect::default() }
+        }
+        // What is taken down at the end was written since it was made or assembled. What is taken down before was only looked at.
+        DeviceOp::Release(_)
+        | DeviceOp::TakeDown { .. }
+        | DeviceOp::DeactivateGroup { .. }
+        | DeviceOp::StopArray { .. }
+        | DeviceOp::CloseContainer { .. } => Effect::default(),
+        // In memory.
+        DeviceOp::TryArray(_) | DeviceOp::TryFilesystem(_) => Effect::default(),
+        DeviceOp::AssertFree { .. } | DeviceOp::ProveZeros(_) => Effect::default(),
+    }
+}
+
+fn brought_by(burn: &BurnDisk) -> Vec<(DevicePath, Vec<&DevicePath>)> {
+    burn.filesystems.iter().map(|is| (is.device.clone(), vec![&burn.device])).collect()
+}
+
+fn of_run(operation: &SessionOp) -> Effect<'_> {
+    match operation {
+        SessionOp::BurnDisk(burn) => Effect { brought: brought_by(burn), ..destroying([&burn.device]) },
+        // It gets the nodes of these.
+        SessionOp::CreateSystem(create) => Effect { brought: brought_by(&create.onto), ..destroying(&create.disks) },
+        // The image's own program gets the nodes of these, and may write a boot loader anywhere on them.
+        SessionOp::Finish(finishing) | SessionOp::AdaptImage(finishing) | SessionOp::AdaptMoved(finishing) => {
+            destroying(&finishing.devices)
+        }
+        SessionOp::Receive(receive) => destroying(receive.devices.iter().map(|received| &received.device)),
+        // More than files are written: what is kept must keep its size.
+        SessionOp::GrowFilesystem(mount) => destroying([&mount.device]),
+        SessionOp::Mount(mount) => {
+            let is_read_only = mount.options.iter().any(|option| option == "ro");
+            let written = if is_read_only { Vec::new() } else { vec![&mount.device] };
+            Effect { written, mounted: Some(mount), ..Effect::default() }
+        }
+        SessionOp::MountReadOnly(mount) => Effect { mounted: Some(mount), ..Effect::default() },
+        // Over snapshots, whose changes live in memory.
+        SessionOp::Rehearse(_) => Effect::default(),
+        // Files of what is mounted.
+        SessionOp::BurnImage { .. }
+        | SessionOp::WriteMachineFiles { .. }
+        | SessionOp::InjectFiles(_)
+        | SessionOp::WritePersistent(_)
+        | SessionOp::WriteFstab(_)
+        | SessionOp::ExtendFstab(_)
+        | SessionOp::WriteCrypttab(_)
+        | SessionOp::WriteMarker(_) => Effect::default(),
+        // Nothing is written, or only what was to be written anyway.
+        SessionOp::ReachImage { .. }
+        | SessionOp::VerifyDefinition { .. }
+        | SessionOp::FindPrograms { .. }
+        | SessionOp::IdentifyDisk(_)
+        | SessionOp::CheckContainers(_)
+        | SessionOp::LockDisk { .. }
+        | SessionOp::UnlockDisk { .. }
+        | SessionOp::TellPointOfNoReturn { .. }
+        | SessionOp::MoveStands { .. }
+        | SessionOp::FindLoader
+        | SessionOp::RemoveVariables(_)
+        | SessionOp::WriteBootEntries(_)
+        | SessionOp::LoadKernel
+        | SessionOp::ProveKept(_)
+        | SessionOp::Unmount
+        | SessionOp::FlushDisks { .. }
+        | SessionOp::Report(_)
+        | SessionOp::Kexec => Effect::default(),
+    }
+}

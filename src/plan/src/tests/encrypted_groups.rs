@@ -1,0 +1,319 @@
+//! Encrypted groups: made, kept, left locked, refused.
+
+use super::luks::{on_device, planned, request_with_key};
+use super::stacks::{group, volume};
+use super::*;
+use crate::luks::containers_to_open;
+use model::device::{DevicePath, KernelName};
+use model::inventory::{AttemptTarget, FailedAttempt};
+use model::layout::{EncryptionSpec, KeySource, LvmType};
+
+/// A group on two kept disks, each of its physical volumes in a container of its own, with two filesystems.
+fn encrypted(options: &[&str]) -> Layout {
+    let mut layout = layout();
+    layout.disks.push(DiskSpec { device: "/dev/sdc".into(), partitions: Vec::new(), ..layout.disks[1].clone() });
+    layout.volumegroups = vec![group("vault", &["/dev/sdb1", "/dev/sdc"])];
+    layout.volumegroups[0].encrypted = Some(EncryptionSpec { key: KeySource::Server });
+    layout.logicalvolumes =
+        vec![volume("srv", "vault", 400, LvmType::Linear), volume("log", "vault", 200, LvmType::Linear)];
+    layout.filesystems.remove(0);
+    for name in ["srv", "log"] {
+        let mut made = filesystem(&format!("/{name}"), &format!("/dev/vault/{name}"), FilesystemFormat::Ext4, name);
+        made.mountoptions = options.iter().map(|option| (*option).to_owned()).collect();
+        layout.filesystems.push(made);
+    }
+    layout
+}
+
+fn installed(layout: &Layout) -> Inventory {
+    let mut inventory = after(&planned(layout, &machine(), InstallMode::Install).unwrap(), machine());
+    inventory.groups.iter_mut().for_each(|group| group.uuid = format!("uuid-of-{}", group.name));
+    inventory
+}
+
+/// What a reinstall sees that could not open all of it.
+fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
+    let mut inventory = installed(layout);
+    inventory.groups.clear();
+    let gone: Vec<KernelName> = inventory.stacked.drain(..).map(|stacked| stacked.name).collect();
+    let forget =
+        |uses: &mut Vec<DeviceUse>| uses.retain(|is| !matches!(is, DeviceUse::Holder(name) if gone.contains(name)));
+    for disk in &mut inventory.disks {
+        forget(&mut disk.uses);
+        disk.table.iter_mut().flat_map(|table| &mut table.partitions).for_each(|part| forget(&mut part.uses));
+    }
+    let failed = |why: &str| FailedAttempt { tried: AttemptTarget::Container("/dev/sdc".into()), why: why.to_owned() };
+    inventory.failed.extend(why.map(failed));
+    inventory
+}
+
+fn crypttab(plan: &Plan) -> Vec<CrypttabEntry> {
+    let all = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let tables =
+        all.filter_map(|is| if let Operation::Run(SessionOp::WriteCrypttab(is)) = is { Some(is) } else { None });
+    tables.flatten().cloned().collect()
+}
+
+fn said(refusal: &PlanRefusal) -> Vec<String> {
+    refusal.problems.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn containers_are_made_before_the_group_and_closed_after_it() {
+    let plan = planned(&encrypted(&[]), &machine(), InstallMode::Install).unwrap();
+    let operations = on_device(&plan);
+    let containers: Vec<&LuksContainer> = operations
+        .iter()
+        .filter_map(|is| if let DeviceOp::CreateContainer(is) = is { Some(is) } else { None })
+        .collect();
+    let on: Vec<&str> = containers.iter().map(|container| container.device.as_str()).collect();
+    assert_eq!(on, ["/dev/sdb1", "/dev/sdc"]);
+    let mappings: Vec<DevicePath> = containers.iter().map(|container| container.mapping.clone()).collect();
+    let at = |is: &dyn Fn(&DeviceOp) -> bool| operations.iter().position(|operation| is(operation)).unwrap();
+    let order = [
+        at(&|is| matches!(is, DeviceOp::CreateContainer(is) if is.mapping == mappings[1])),
+        at(&|is| matches!(is, DeviceOp::CreateGroup(group) if group.devices == mappings)),
+        at(&|is| matches!(is, DeviceOp::CreateVolume(volume) if volume.physical == mappings)),
+        at(&|is| matches!(is, DeviceOp::DeactivateGroup { devices, .. } if *devices == mappings)),
+        at(&|is| matches!(is, DeviceOp::CloseContainer { mapping } if *mapping == mappings[0])),
+    ];
+    assert!(order.is_sorted(), "{operations:?}");
+    assert!(plan.fstab.iter().filter(|entry| entry.path == "/srv").all(|entry| entry.source.starts_with("UUID=")));
+    let table = crypttab(&plan);
+    assert_eq!(table.len(), 2);
+    assert!(table.iter().all(|entry| entry.options == ["luks"] && entry.needed_at.as_deref() == Some("/srv")));
+    let text = plan.to_string();
+    assert!(text.contains("sdb1: LUKS2, key: server, opened as") && !text.contains("storage.encrypt"), "{text}");
+    // 16 MiB of each device are the container's.
+    let mut layout = encrypted(&[]);
+    layout.logicalvolumes[1].size = 0_u64.into();
+    let plan = planned(&layout, &machine(), InstallMode::Install).unwrap();
+    let whole = |mib: u64| (mib - 16 - 1) / 4 * 4;
+    let sdb1 = plan.sizes[&DevicePath::from("/dev/sdb1")] / MIB;
+    assert_eq!(plan.sizes[&DevicePath::from("/dev/vault/log")] / MIB, whole(sdb1) + whole(9_000) - 400);
+}
+
+#[test]
+fn it_is_kept_with_its_key_and_all_that_is_in_it() {
+    let layout = encrypted(&[]);
+    let plan = planned(&layout, &installed(&layout), InstallMode::Reinstall).unwrap();
+    assert!(!plan.warnings.iter().any(|said| said.contains("vault")), "{:?}", plan.warnings);
+    let operations = on_device(&plan);
+    let is_made = |is: &&DeviceOp| matches!(is, DeviceOp::CreateContainer(_) | DeviceOp::CreateGroup(_));
+    assert!(!operations.iter().any(is_made));
+    let place = |is: &dyn Fn(&DeviceOp) -> bool| operations.iter().rposition(|operation| is(operation)).unwrap();
+    let down = place(&|is| matches!(is, DeviceOp::TakeDown { devices } if *devices == ["/dev/sdb1", "/dev/sdc"]));
+    let opened = place(&|is| matches!(is, DeviceOp::OpenContainer(open) if !open.read_only));
+    let active = place(&|is| matches!(is, DeviceOp::ActivateGroup(group) if group.volumes == ["srv", "log"]));
+    let inactive = place(&|is| matches!(is, DeviceOp::DeactivateGroup { .. }));
+    let closed = operations.iter().position(|is| matches!(is, DeviceOp::CloseContainer { .. })).unwrap();
+    assert!([down, opened, active, inactive, closed].is_sorted(), "{operations:?}");
+    let rehearsed = plan.stages.iter().find(|stage| stage.name == StageName::StorageRehearse).unwrap();
+    let [Operation::Run(SessionOp::Rehearse(rehearsal))] = &rehearsed.operations[..] else { panic!("{rehearsed:?}") };
+    assert_eq!(rehearsal.over, ["/dev/sdb1", "/dev/sdc"]);
+    let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
+        Operation::Run(SessionOp::ProveKept(kept)) => Some(kept),
+        _ => None,
+    });
+    let kept: Vec<String> = kept.unwrap().iter().map(|kept| kept.object.to_string()).collect();
+    for object in ["volume group vault", "filesystem at /srv", "filesystem at /log", "filesystem on /dev/sdb1"] {
+        assert!(kept.iter().any(|is| is == object), "{object}: {kept:?}");
+    }
+    assert!(plan.to_string().contains("volume group vault: UUID uuid-of-vault"), "{plan}");
+    assert_eq!(crypttab(&plan).len(), 2);
+}
+
+/// Nothing of a group that no filesystem of the layout is in is written.
+#[test]
+fn without_volumes_of_the_layout_it_is_opened_for_reading() {
+    let mut layout = encrypted(&[]);
+    let inventory = installed(&layout);
+    layout.logicalvolumes.clear();
+    layout.filesystems.retain(|is| !is.device.as_str().starts_with("/dev/vault"));
+    let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
+    let operations = on_device(&plan);
+    let opened = operations.iter().filter(|is| matches!(is, DeviceOp::OpenContainer(open) if open.read_only));
+    assert_eq!(opened.count(), 2);
+    assert!(!operations.iter().any(|is| matches!(is, DeviceOp::ActivateGroup(_))));
+    assert!(crypttab(&plan).iter().all(|entry| entry.options == ["luks", "nofail"] && entry.needed_at.is_none()));
+}
+
+#[test]
+fn what_does_not_open_stays_locked_as_a_whole_where_the_new_system_can_do_without() {
+    let layout = encrypted(&["nofail"]);
+    let inventory = locked(&layout, Some("no key"));
+    let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
+    let warned = |said: &String| said.contains("vg:vault stays LOCKED and unchanged") && said.contains("no key");
+    assert!(plan.warnings.iter().any(warned), "{:?}", plan.warnings);
+    let is_touched = |is: &&DeviceOp| {
+        matches!(
+            is,
+            DeviceOp::OpenContainer(_)
+                | DeviceOp::CreateContainer(_)
+                | DeviceOp::ActivateGroup(_)
+                | DeviceOp::DeactivateGroup { .. }
+        )
+    };
+    assert!(!on_device(&plan).iter().any(is_touched), "{plan}");
+    assert!(!plan.fstab.iter().any(|entry| ["/srv", "/log"].contains(&entry.path.as_str())), "{:?}", plan.fstab);
+    assert!(crypttab(&plan).is_empty() && plan.to_string().contains("stays locked"), "{plan}");
+    for (device, least) in [("/dev/sdb", 3), ("/dev/sdc", 2)] {
+        let mut all = plan.stages.iter().flat_map(|stage| &stage.operations);
+        let compared = |is: &Operation| matches!(is, Operation::Run(SessionOp::LockDisk { device: disk, untouched }) if *disk == device && untouched.len() >= least);
+        assert!(all.any(compared), "both ends of what is on {device} are compared");
+    }
+    // A volume of Kubernetes in it cannot be promised.
+    let mut request = request_with_key(InstallMode::Reinstall);
+    request.assigned.allocation.hostname = "node-1".to_owned();
+    request.assigned.allocation.volumes = serde_json::json!([{
+        "kind": "Volume",
+        "metadata": {"name": "v1", "uid": "11111111-2222-4333-8444-555555555555"},
+        "spec": {"nodeName": "node-1", "storageClassName": "x", "mode": "Block", "lvmLogicalVolume": {"vgName": "vault", "size": "64Mi"}},
+    }]);
+    let refusal = crate::make_plan(&layout, &inventory, request, &mut counting()).unwrap_err();
+    assert!(said(&refusal).iter().any(|said| said.contains("vg:vault")), "{:?}", said(&refusal));
+}
+
+/// Nobody sees what was on the missing one, nor whether another disk was part of it: under another name it may be one to be wiped.
+#[test]
+fn what_stays_locked_is_whole() {
+    let layout = encrypted(&["nofail"]);
+    for why in [Some("no passphrase"), None] {
+        let mut inventory = locked(&layout, why);
+        inventory.disks.retain(|disk| disk.name.as_str() != "sdc");
+        inventory.failed.clear();
+        let tried = AttemptTarget::Container("/dev/sdb1".into());
+        inventory.failed.extend(why.map(|why| FailedAttempt { tried, why: why.to_owned() }));
+        let refusal = planned(&layout, &inventory, InstallMode::Reinstall).unwrap_err();
+        assert!(said(&refusal).iter().any(|said| said.contains("vg:vault requires")), "{:?}", said(&refusal));
+    }
+}
+
+#[test]
+fn what_does_not_open_and_is_needed_is_refused_with_what_to_do() {
+    let layout = encrypted(&[]);
+    let refusal =
+        planned(&layout, &locked(&layout, Some("no key was provided for key: server")), InstallMode::Reinstall)
+            .unwrap_err();
+    let [one] = &said(&refusal)[..] else { panic!("{:?}", said(&refusal)) };
+    for words in [
+        "mounts /dev/vault/srv at /srv",
+        "/dev/sdc cannot be opened: no key was provided for key: server",
+        "add nofail",
+    ] {
+        assert!(one.contains(words), "{words}: {one}");
+    }
+    // Swap cannot be left out silently.
+    let mut swaps = encrypted(&["nofail"]);
+    swaps.filesystems.last_mut().unwrap().format = FilesystemFormat::Swap;
+    (swaps.filesystems.last_mut().unwrap().path, swaps.filesystems.last_mut().unwrap().mountoptions) = (None, vec![]);
+    let refusal = planned(&swaps, &locked(&swaps, Some("no key")), InstallMode::Reinstall).unwrap_err();
+    assert!(said(&refusal)[0].contains("the new system swaps to /dev/vault/log"), "{:?}", said(&refusal));
+}
+
+#[test]
+fn on_a_desk_nobody_has_tried_to_open_it() {
+    let layout = encrypted(&[]);
+    let plan = planned(&layout, &locked(&layout, None), InstallMode::Reinstall).unwrap();
+    let says = |said: &String| said.contains("vg:vault: the machine opens it with its key");
+    assert!(plan.warnings.iter().any(says), "{:?}", plan.warnings);
+    assert!(on_device(&plan).iter().any(|is| matches!(is, DeviceOp::ActivateGroup(_))));
+    assert!(format!("{:?}", plan.verdicts.unwrap()).contains("group vault"));
+}
+
+#[test]
+fn what_is_there_must_be_containers_with_the_group_in_them() {
+    let (sealed, mut plain) = (encrypted(&[]), encrypted(&[]));
+    plain.volumegroups[0].encrypted = None;
+    let refusal = planned(&sealed, &installed(&plain), InstallMode::Reinstall).unwrap_err();
+    assert!(said(&refusal)[0].contains("must be kept on /dev/sdb1 in LUKS, but there is"), "{:?}", said(&refusal));
+    let refusal = planned(&plain, &installed(&sealed), InstallMode::Reinstall).unwrap_err();
+    assert!(said(&refusal).iter().any(|said| said.contains("vg:vault must be kept on")), "{:?}", said(&refusal));
+    let mut other = sealed.clone();
+    other.volumegroups[0].name = "other".to_owned();
+    other.logicalvolumes.iter_mut().for_each(|volume| volume.volumegroup = "other".to_owned());
+    for filesystem in other.filesystems.iter_mut().filter(|is| is.device.as_str().starts_with("/dev/vault")) {
+        filesystem.device = filesystem.device.as_str().replace("vault", "other").as_str().into();
+    }
+    let refusal = planned(&other, &installed(&sealed), InstallMode::Reinstall).unwrap_err();
+    assert!(said(&refusal)[0].contains("vg:other must be kept on"), "{:?}", said(&refusal));
+    // Headers alone.
+    let mut small = machine();
+    small.disks[2].size_bytes = 16 * MIB;
+    let refusal = planned(&sealed, &small, InstallMode::Install).unwrap_err();
+    assert!(said(&refusal)[0].contains("LUKS2 headers"), "{:?}", said(&refusal));
+}
+
+#[test]
+fn all_containers_of_a_kept_group_are_opened_together() {
+    let layout = encrypted(&[]);
+    let inventory = locked(&layout, None);
+    let mut allocation = request_with_key(InstallMode::Reinstall).assigned.allocation;
+    assert!(containers_to_open(&layout, &inventory, &allocation).is_empty(), "an installation opens nothing");
+    allocation.reinstall = true;
+    let [together] = &containers_to_open(&layout, &inventory, &allocation)[..] else { panic!("one group") };
+    let devices: Vec<&str> = together.iter().map(|container| container.device.as_str()).collect();
+    assert_eq!(devices, ["/dev/sdb1", "/dev/sdc"]);
+    let mut wiped = layout.clone();
+    wiped.disks.iter_mut().for_each(|disk| disk.wipeonreinstall = true);
+    assert!(containers_to_open(&wiped, &inventory, &allocation).iter().all(Vec::is_empty));
+}
+
+/// A board was changed: the TPM of this machine opens one of the two no more.
+#[test]
+fn what_only_the_disk_key_opens_is_kept_and_said() {
+    let mut layout = encrypted(&[]);
+    layout.volumegroups[0].encrypted = Some(EncryptionSpec { key: KeySource::Tpm2 });
+    let mut inventory = installed(&layout);
+    let why = "the TPM does not unseal it".to_owned();
+    inventory.failed.push(FailedAttempt { tried: AttemptTarget::Sealed("/dev/sdc".into()), why });
+    let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
+    let warned: Vec<&String> = plan.warnings.iter().filter(|said| said.contains("opens only with disk_key")).collect();
+    assert!(warned.len() == 1 && warned[0].starts_with("/dev/sdc "), "{:?}", plan.warnings);
+    let checked = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
+        Operation::Run(SessionOp::CheckContainers(containers)) => Some(containers),
+        _ => None,
+    });
+    let checked: Vec<&str> = checked.unwrap().iter().map(|container| container.device.as_str()).collect();
+    assert_eq!(checked, ["/dev/sdb1"]);
+    assert!(crypttab(&plan).iter().all(|entry| entry.is_by_tpm() && entry.key.is_empty()));
+}
+
+/// systemd waits 90 s for a device, and a person may need longer.
+#[test]
+fn what_lies_behind_a_passphrase_is_waited_for() {
+    let mut layout = encrypted(&["noatime"]);
+    layout.volumegroups[0].encrypted = Some(EncryptionSpec { key: KeySource::Prompt });
+    let plan = planned(&layout, &machine(), InstallMode::Install).unwrap();
+    let srv = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
+    assert_eq!(srv.options, ["noatime", "x-systemd.device-timeout=0"]);
+    assert!(crate::luks::needs_passphrase(&plan));
+    let mut request = request_with_key(InstallMode::Install);
+    request.assigned.allocation.prompt_key = model::registry_auth::SecretText::new("correct horse");
+    let plan = crate::make_plan(&layout, &machine(), request, &mut counting()).unwrap();
+    assert!(!crate::luks::needs_passphrase(&plan));
+    assert!(crypttab(&plan).iter().all(|entry| entry.key.is_empty()), "whoever starts it is asked");
+    assert!(!format!("{plan:?}{plan}").contains("correct horse"));
+    // With the key in the installed system nobody has to come.
+    let plan = planned(&encrypted(&["noatime"]), &machine(), InstallMode::Install).unwrap();
+    assert!(!crate::luks::needs_passphrase(&plan) && crypttab(&plan).iter().all(|entry| !entry.key.is_empty()));
+    assert_eq!(plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap().options, ["noatime"]);
+}
+
+/// A disk of somebody else's old life, with an open container and an active group on it.
+#[test]
+fn an_old_group_in_containers_is_taken_down_from_its_top_before_its_disks_are_wiped() {
+    let layout = encrypted(&[]);
+    let plan = planned(&layout, &installed(&layout), InstallMode::Install).unwrap();
+    let releases: Vec<String> = on_device(&plan)
+        .into_iter()
+        .filter_map(|is| match is {
+            DeviceOp::Release(Holder::Volume { name, .. }) => Some(name.clone()),
+            DeviceOp::Release(Holder::Mapping { .. }) => Some("container".to_owned()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(releases.len(), 4, "{releases:?}");
+    let first = releases.iter().position(|is| is == "container").unwrap();
+    assert!(first > 0 && releases[releases.len() - 1] == "container", "{releases:?}");
+}

@@ -1,0 +1,286 @@
+//! Boot variables that earlier systems left: what the plan shows of them, and which ones it removes.
+
+use super::*;
+use crate::firmware::{self as boot_variables, RemovalPolicy};
+use crate::pool::{self, PoolAllocation};
+use LoadOptionClass::{Boot, Driver, OsRecovery, PlatformRecovery, SysPrep};
+use model::inventory::{
+    FirmwareLoadOption, FirmwareType, FirmwareVariables, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
+    VariablePurpose,
+};
+
+fn option(class: LoadOptionClass, number: u16, description: &str, target: LoadTarget) -> FirmwareLoadOption {
+    FirmwareLoadOption {
+        class,
+        number,
+        active: true,
+        description: description.to_owned(),
+        path: "path".to_owned(),
+        target,
+        arguments: None,
+        digest: Some(format!("{description}{number}")),
+    }
+}
+
+fn guid_of(inventory: &Inventory, disk: &str, number: u32) -> Uuid {
+    let disk = inventory.disks.iter().find(|found| found.name == disk).unwrap();
+    disk.table.as_ref().unwrap().partitions.iter().find(|part| part.number == number).unwrap().guid.unwrap()
+}
+
+/// The installed machine of [`layout`]: a reinstall destroys sda and preserves sdb.
+fn machine_with(options: impl FnOnce(&Inventory) -> Vec<FirmwareLoadOption>) -> Inventory {
+    let mut inventory = installed();
+    inventory.system.firmware = FirmwareType::Uefi;
+    let boot_order = vec![1, 2, 3];
+    inventory.firmware_variables =
+        Some(FirmwareVariables { load_options: options(&inventory), boot_order, ..FirmwareVariables::default() });
+    inventory
+}
+
+fn on(inventory: &Inventory, disk: &str) -> LoadTarget {
+    LoadTarget::Partition(guid_of(inventory, disk, 1))
+}
+
+fn uri() -> LoadTarget {
+    LoadTarget::Uri("http://198.51.100.7/boot.efi".to_owned())
+}
+
+/// Partitions that are made get other GUIDs than those that are found.
+fn reinstall_from(uuids: u128, layout: &Layout, inventory: &Inventory) -> Result<Plan, Box<PlanRefusal>> {
+    let (mode, steps, subject) = (InstallMode::Reinstall, StepList::default(), subject());
+    let request = PlanRequest { mode, steps, subject, assigned: Default::default(), claim: None };
+    crate::make_plan(layout, inventory, request, &mut counting_from(uuids))
+}
+
+fn reinstall(layout: &Layout, inventory: &Inventory) -> Result<Plan, Box<PlanRefusal>> {
+    reinstall_from(1000, layout, inventory)
+}
+
+/// One of each kind, as a tenant with root can leave them.
+fn hostile() -> Inventory {
+    let mut inventory = machine_with(|inventory| {
+        vec![
+            option(Boot, 0, "UiApp", LoadTarget::Firmware),
+            option(Boot, 1, "debian", on(inventory, "sda")),
+            option(Boot, 2, "other", on(inventory, "sdb")),
+            option(Boot, 3, "UEFI PXEv4", LoadTarget::Network),
+            option(Boot, 4, "UEFI PXEv4", uri()),
+            option(Boot, 5, "drophammer: web-1", uri()),
+            option(Boot, 6, "drophammer: web-0", on(inventory, "sda")),
+            option(Boot, 7, "gone", LoadTarget::Partition(Uuid::from_u128(99))),
+            option(Boot, 8, "iSCSI", LoadTarget::RemoteAddress),
+            option(Boot, 9, "legacy", LoadTarget::MbrPartition),
+            FirmwareLoadOption {
+                arguments: Some("fs0:evil.nsh".into()),
+                ..option(Boot, 10, "EFI Shell", LoadTarget::Firmware)
+            },
+            option(Boot, 11, "broken", LoadTarget::Malformed),
+            option(Driver, 0, "driver", LoadTarget::Unknown),
+            option(SysPrep, 0, "prepare", on(inventory, "sdb")),
+            option(SysPrep, 1, "prepare", LoadTarget::Firmware),
+            option(PlatformRecovery, 0, "recovery", LoadTarget::Firmware),
+            option(OsRecovery, 0, "recovery", LoadTarget::Unknown),
+        ]
+    });
+    let found = inventory.firmware_variables.as_mut().unwrap();
+    found.boot_next = Some(4);
+    let other = |name: &str, purpose| OtherFirmwareVariable {
+        name: name.to_owned(),
+        vendor: Uuid::nil(),
+        purpose,
+        bytes: 8,
+        digest: Some(name.to_owned()),
+    };
+    found.others = vec![
+        other("Key0001", VariablePurpose::HotKey),
+        other("OsIndications", VariablePurpose::FirmwareRequest),
+        other("LoaderEntryOneShot", VariablePurpose::SystemdBoot),
+        other("MokNew", VariablePurpose::ShimRequest),
+        other("MokListRT", VariablePurpose::ShimKeys),
+        other("DrophammerReported", VariablePurpose::Drophammer),
+    ];
+    inventory
+}
+
+/// Names of the variables that the plan removes, in the order of its operations, and whether that is required.
+fn removed(plan: &Plan) -> Vec<(String, bool)> {
+    let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let removals = operations.filter_map(|operation| match operation {
+        Operation::Run(SessionOp::RemoveVariables(removal)) => Some(removal),
+        _ => None,
+    });
+    removals
+        .flat_map(|removal| removal.variables.iter().map(|variable| (variable.name.clone(), removal.required)))
+        .collect()
+}
+
+fn names(removed: &[(String, bool)]) -> Vec<&str> {
+    removed.iter().map(|(name, _)| name.as_str()).collect()
+}
+
+fn clean() -> Layout {
+    Layout { cleanfirmware: true, ..layout() }
+}
+
+#[test]
+fn by_default_entries_of_destroyed_partitions_are_removed_and_all_others_are_named() {
+    let plan = reinstall(&layout(), &hostile()).unwrap();
+    let removed = removed(&plan);
+    assert_eq!(names(&removed), ["Boot0001", "Boot0006"]);
+    assert!(removed.iter().all(|(_, required)| !required));
+    let text = plan.to_string();
+    for line in [
+        "boot variables of the firmware: order 0001,0002,0003",
+        "  Boot0000      firmware  program of the firmware: UiApp  path",
+        "  Boot0001      REMOVE    starts /dev/sda1, which is destroyed: debian  path",
+        "  Boot0002      keep      starts /dev/sdb1: other  path",
+        "  Boot0004      foreign   starts a URI: UEFI PXEv4  path",
+        "  Boot0010",
+        "  Driver0000    foreign   runs before every boot entry; starts an unknown program: driver  path",
+        "  BootNext      foreign   precedes the boot order once: Boot0004",
+        "  MokListRT     foreign   keys that shim trusts",
+        "boot variables of foreign origin stay in the firmware: Boot0004, Boot0005, Boot0007",
+        "cleanfirmware: true in the layout removes",
+    ] {
+        assert!(line == "  Boot0010" || text.contains(line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn a_layout_that_cleans_the_firmware_keeps_preserved_systems_and_the_firmwares_own_entries() {
+    let plan = reinstall(&clean(), &hostile()).unwrap();
+    let removed = removed(&plan);
+    let before = ["Boot0001", "Boot0004", "Boot0007", "Boot0008", "Boot0009", "Boot000A", "Boot000B"];
+    let rest = ["Driver0000", "SysPrep0001", "BootNext", "OsIndications"];
+    assert_eq!(names(&removed), [&before[..], &rest, &["Boot0005", "Boot0006"]].concat());
+    let stages: Vec<StageName> = plan.stages.iter().map(|stage| stage.name).collect();
+    let wipe = stages.iter().position(|stage| *stage == StageName::StorageWipe).unwrap();
+    assert_eq!(stages[wipe + 1], StageName::BootClean);
+    assert!(removed.iter().take(before.len() + rest.len()).all(|(_, required)| *required));
+}
+
+#[test]
+fn a_pool_machine_loses_everything_that_its_last_tenant_could_leave() {
+    let plan = pool::plan_emptying(&hostile(), PoolAllocation::Nobody, &[], subject()).unwrap().unwrap();
+    let removed = removed(&plan);
+    let expected = [
+        "Boot0001",
+        "Boot0002",
+        "Boot0004",
+        "Boot0005",
+        "Boot0006",
+        "Boot0007",
+        "Boot0008",
+        "Boot0009",
+        "Boot000A",
+        "Boot000B",
+        "Driver0000",
+        "SysPrep0000",
+        "SysPrep0001",
+        "BootNext",
+        "OsIndications",
+        "LoaderEntryOneShot",
+        "MokNew",
+    ];
+    assert_eq!(names(&removed), expected);
+    assert!(removed.iter().all(|(_, required)| *required));
+    assert_eq!(plan.stages.last().map(|stage| stage.name), Some(StageName::BootClean));
+    assert!(
+        plan.to_string().contains("boot variables of foreign origin stay in the firmware: OsRecovery0000, MokListRT")
+    );
+}
+
+#[test]
+fn the_uri_that_the_machine_has_booted_from_stays_and_is_named() {
+    let mut inventory = hostile();
+    inventory.firmware_variables.as_mut().unwrap().boot_current = Some(4);
+    let plan = pool::plan_emptying(&inventory, PoolAllocation::Nobody, &[], subject()).unwrap().unwrap();
+    assert!(!names(&removed(&plan)).contains(&"Boot0004"));
+    let text = plan.to_string();
+    assert!(
+        text.contains("starts a URI; the machine has booted from it")
+            && text.contains("stay in the firmware: Boot0004")
+    );
+}
+
+#[test]
+fn boot_next_goes_with_the_entry_that_it_names() {
+    for (next, is_removed) in [(1, true), (2, false), (0x77, false)] {
+        let mut inventory = hostile();
+        inventory.firmware_variables.as_mut().unwrap().boot_next = Some(next);
+        let plan = reinstall(&layout(), &inventory).unwrap();
+        assert_eq!(names(&removed(&plan)).contains(&"BootNext"), is_removed, "{next}");
+    }
+}
+
+#[test]
+fn a_partition_that_a_preserved_disk_has_too_or_may_have_is_preserved() {
+    let mut copied = hostile();
+    let table = copied.disks[0].table.clone();
+    copied.disks[2].table = table;
+    let plan = boot_variables::plan_variables(&copied, None, RemovalPolicy::Foreign).unwrap();
+    assert!(!plan.variables[1].removed, "nothing is destroyed");
+    let mut unread = hostile();
+    unread.disks[2].unreadable = Some("read error".to_owned());
+    let plan = reinstall(&clean(), &unread).unwrap();
+    let removed = removed(&plan);
+    assert!(!names(&removed).contains(&"Boot0007") && !names(&removed).contains(&"Boot0009"), "{removed:?}");
+    assert!(plan.to_string().contains("may start a partition of /dev/sdc, which cannot be read"));
+    let mut mbr = hostile();
+    mbr.disks[2].table = Some(DiskTable { kind: "dos".into(), ..DiskTable::default() });
+    let plan = reinstall(&clean(), &mbr).unwrap();
+    assert!(!names(&self::removed(&plan)).contains(&"Boot0009"));
+}
+
+#[test]
+fn variables_that_cannot_be_read_are_not_absent() {
+    let with = |variables: Option<FirmwareVariables>| Inventory { firmware_variables: variables, ..hostile() };
+    let unreadable =
+        || Some(FirmwareVariables { unreadable: Some("not mounted".into()), ..FirmwareVariables::default() });
+    let too_many = || Some(FirmwareVariables { omitted: 9, ..FirmwareVariables::default() });
+    for (variables, words) in [
+        (unreadable(), "not mounted; mount efivarfs"),
+        (too_many(), "9 variables exceed the limit"),
+        (None, "the inventory does not contain them"),
+    ] {
+        let refused = reasons(reinstall(&clean(), &with(variables)));
+        assert!(
+            refused.len() == 1 && refused[0].starts_with("cleanfirmware: boot variables cannot be removed"),
+            "{refused:?}"
+        );
+        assert!(refused[0].contains(words), "{refused:?}");
+    }
+    let bios = Inventory { system: Default::default(), ..with(None) };
+    assert!(reinstall(&clean(), &bios).is_ok());
+    for (variables, words) in
+        [(unreadable(), "cannot be read: not mounted"), (too_many(), "9 boot variables of the firmware were not read")]
+    {
+        let inventory = with(variables);
+        let install = reinstall(&layout(), &inventory).unwrap();
+        let pool = pool::plan_emptying(&inventory, PoolAllocation::Nobody, &[], subject()).unwrap().unwrap();
+        for plan in [install, pool] {
+            assert!(plan.warnings.iter().any(|warning| warning.contains(words)), "{plan}");
+        }
+    }
+}
+
+#[test]
+fn texts_of_variables_neither_steer_a_terminal_nor_flood_it() {
+    let hostile = format!("\u{1b}[2J\u{202e}{}\nBoot9999  own", "x".repeat(5000));
+    let inventory = machine_with(|_| vec![option(Boot, 1, &hostile, uri())]);
+    let text = reinstall(&layout(), &inventory).unwrap().to_string();
+    let line = text.lines().find(|line| line.contains("Boot0001")).unwrap();
+    assert!(line.len() < 300 && !line.contains(['\u{1b}', '\u{202e}']), "{line}");
+    assert!(!text.contains("\nBoot9999"), "{text}");
+}
+
+/// The next plan finds nothing more to remove.
+#[test]
+fn a_second_plan_removes_nothing() {
+    for layout in [layout(), clean()] {
+        let first = reinstall(&layout, &hostile()).unwrap();
+        let found = after(&first, hostile());
+        let second = reinstall_from(2000, &layout, &found).unwrap();
+        assert_eq!(removed(&second), [], "{second}");
+    }
+}

@@ -1,0 +1,309 @@
+//! Inventories that nobody would make: serial numbers that are missing or doubled, names that have moved, disks that were
+//! replaced, pulled and copied. No plan silently wipes what the record says is kept, or a disk of somebody else.
+//!
+//! `scripts/fuzz SECONDS SEED inventories` goes on for longer (DROPHAMMER_FUZZ_SECONDS, DROPHAMMER_FUZZ_SEED).
+
+use super::identity::{claim, install, reinstall};
+use super::stacks::operations;
+use super::*;
+use crate::simulator::after;
+use model::install_marker::{InstallMarker, RecordedDisk};
+use model::inventory::FilesystemContents;
+use std::time::{Duration, Instant};
+
+/// Inventories of a run without DROPHAMMER_FUZZ_SECONDS, always the same ones.
+const FEW: u64 = 10_500;
+
+/// Serial numbers that many disks report and that identify none.
+const PLACEHOLDERS: [&str; 4] = ["000000000000", "None", "0123456789ABCDEF", "N/A"];
+const ZERO_WWN: &str = "0x0000000000000000";
+
+/// Whose a disk is, whatever it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Root,
+    Kept,
+    Scratch,
+    Foreign,
+    /// It has nothing to lose.
+    Blank,
+}
+
+#[derive(Debug, Clone)]
+struct Physical {
+    whose: Whose,
+    disk: inventory::InventoryDisk,
+}
+
+/// splitmix64.
+pub(super) struct Random(pub u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    /// One in so many.
+    pub fn one_in(&mut self, many: usize) -> bool {
+        self.below(many) == 0
+    }
+}
+
+/// Root on sda, data on sdb and sdc, scratch space on sdd with a table and on sde without one.
+fn drawn_layout(random: &mut Random) -> Layout {
+    let mut layout = layout();
+    let data = layout.disks[1].clone();
+    layout.disks.push(DiskSpec { device: "/dev/sdc".into(), ..data.clone() });
+    layout.filesystems.push(filesystem("/opt", "/dev/sdc1", FilesystemFormat::Ext4, "srv"));
+    layout.disks.push(DiskSpec { device: "/dev/sdd".into(), wipeonreinstall: true, ..data.clone() });
+    layout.filesystems.push(filesystem("/scratch", "/dev/sdd1", FilesystemFormat::Ext4, "srv"));
+    layout.disks.push(DiskSpec { device: "/dev/sde".into(), wipeonreinstall: true, partitions: vec![], ..data });
+    layout.filesystems.push(filesystem("/tmp2", "/dev/sde", FilesystemFormat::Xfs, "tmp"));
+    if random.one_in(4) {
+        // One of them is used as a whole, so that no table tells it.
+        layout.disks[2].partitions.clear();
+        layout.filesystems[5].device = "/dev/sdc".into();
+    }
+    layout
+}
+
+/// The disks of the machine before it is installed, and one that is nobody's business. All of one size, as in a shelf.
+fn drawn_machine(random: &mut Random) -> Inventory {
+    let sizes = if random.one_in(3) { [8000, 8000, 9000, 9000, 8000, 9000] } else { [8000; 6] };
+    let (serials, wwns) = (random.below(5), random.below(4));
+    let mut machine = Inventory::default();
+    for (index, name) in ["sda", "sdb", "sdc", "sdd", "sde", "sdf"].iter().enumerate() {
+        let mut disk = disk(name, sizes[index]);
+        // All, none, some, some twice.
+        disk.serial = match serials {
+            0 => format!("S{index}"),
+            1 => String::new(),
+            2 if random.one_in(2) => String::new(),
+            2 => format!("S{index}"),
+            3 => format!("S{}", random.below(4)),
+            // Bridges and enclosures without a number of their own.
+            _ => PLACEHOLDERS[random.below(PLACEHOLDERS.len())].to_owned(),
+        };
+        disk.wwn = match wwns {
+            0 => format!("0x{index}"),
+            1 if random.one_in(2) => format!("0x{index}"),
+            3 => ZERO_WWN.to_owned(),
+            _ => String::new(),
+        };
+        disk.by_path = format!("/dev/disk/by-path/slot-{index}");
+        machine.disks.push(disk);
+    }
+    machine
+}
+
+/// The plan counts its UUIDs from one each time; those on a disk are its own.
+fn with_own_uuids(machine: &mut Inventory, random: &mut Random) {
+    for table in machine.disks.iter_mut().filter_map(|disk| disk.table.as_mut()) {
+        table.guid = Some(Uuid::from_u128(u128::from(random.next()) << 64 | u128::from(random.next())));
+        for signature in table.partitions.iter_mut().flat_map(|part| &mut part.signatures) {
+            signature.uuid = Uuid::from_u128(random.next().into()).to_string();
+        }
+    }
+}
+
+fn whose(index: usize) -> Whose {
+    [Whose::Root, Whose::Kept, Whose::Kept, Whose::Scratch, Whose::Scratch, Whose::Foreign][index]
+}
+
+/// Installed, with somebody's data on the disk that is not listed.
+fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>, InstallMarker) {
+    let machine = drawn_machine(random);
+    let plan = install(layout, &machine, claim()).unwrap_or_else(|refusal| panic!("{refusal}"));
+    let mut inventory = after(&plan, machine);
+    with_own_uuids(&mut inventory, random);
+    let [Operation::Run(SessionOp::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+        panic!("{plan}")
+    };
+    let mut marker = marker.clone();
+    for (record, disk) in marker.disks.iter_mut().zip(&inventory.disks) {
+        record.guid = disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string());
+        if random.one_in(4) {
+            // As it was recorded before.
+            let RecordedDisk { device, serial, wwn, size_bytes, guid, .. } = record.clone();
+            *record = RecordedDisk { device, serial, wwn, size_bytes, guid, ..RecordedDisk::default() };
+        }
+    }
+    let physical = inventory.disks.into_iter().enumerate();
+    let mut physical: Vec<Physical> = physical.map(|(index, disk)| Physical { whose: whose(index), disk }).collect();
+    foreign_content(&mut physical[5].disk, random);
+    (physical, marker)
+}
+
+/// What looks like ours, or like nothing of ours.
+fn foreign_content(disk: &mut inventory::InventoryDisk, random: &mut Random) {
+    let mut uuid = || Uuid::from_u128(random.next().into()).to_string();
+    let (content, guid) = (uuid(), uuid());
+    let signature = |kind: &str, label: &str| DeviceSignature {
+        kind: kind.to_owned(),
+        usage: "filesystem".to_owned(),
+        label: label.to_owned(),
+        uuid: content.clone(),
+    };
+    (disk.table, disk.signatures, disk.blank) = (None, Vec::new(), false);
+    if random.one_in(3) {
+        disk.signatures.push(signature("xfs", "tmp"));
+        return;
+    }
+    let partition = inventory::DiskPartition {
+        number: 1,
+        device: Default::default(),
+        start_bytes: MIB,
+        size_bytes: disk.size_bytes - 2 * MIB,
+        kind: PartitionType::Linux.guid().to_string(),
+        signatures: vec![signature("ext4", "srv")],
+        ..inventory::DiskPartition::default()
+    };
+    disk.table = Some(DiskTable { kind: "gpt".to_owned(), guid: guid.parse().ok(), partitions: vec![partition] });
+}
+
+/// What has happened to the machine since: a few things at once.
+fn suffers(physical: &mut Vec<Physical>, random: &mut Random) {
+    for _ in 0..random.below(4) {
+        let (one, other) = (random.below(physical.len()), random.below(physical.len()));
+        match random.below(9) {
+            // The kernel counts them in another order.
+            0 | 1 => physical.swap(one, other),
+            // Somebody has plugged them into each other's places.
+            2 => {
+                let path = physical[one].disk.by_path.clone();
+                physical[one].disk.by_path = std::mem::replace(&mut physical[other].disk.by_path, path);
+                physical.swap(one, other);
+            }
+            3 if physical.len() > 3 => drop(physical.remove(one)),
+            4 => {
+                let mut new = physical[one].disk.clone();
+                if !PLACEHOLDERS.contains(&new.serial.as_str()) {
+                    new.serial = if random.one_in(2) { String::new() } else { format!("N{one}") };
+                }
+                if new.wwn != ZERO_WWN {
+                    new.wwn.clear();
+                }
+                foreign_content(&mut new, random);
+                physical[one] = Physical { whose: Whose::Foreign, disk: new };
+            }
+            5 => {
+                let disk = &mut physical[one].disk;
+                (disk.table, disk.signatures, disk.blank) = (None, Vec::new(), true);
+                disk.serial = format!("B{one}");
+                physical[one].whose = Whose::Blank;
+            }
+            6 | 7 => physical[one].disk.serial.clear(),
+            _ => {
+                // `dd` onto a disk of somebody.
+                let (table, signatures) = (physical[one].disk.table.clone(), physical[one].disk.signatures.clone());
+                if physical[other].whose == Whose::Foreign {
+                    (physical[other].disk.table, physical[other].disk.signatures) = (table, signatures);
+                    physical[other].whose = physical[one].whose;
+                }
+            }
+        }
+    }
+    if random.one_in(4) {
+        // Behind one kind of bridge they all say the same.
+        let (one, other) = (random.below(physical.len()), random.below(physical.len()));
+        physical[one].disk.serial = physical[other].disk.serial.clone();
+    }
+}
+
+/// What the agent sees: names in the order of the disks, and the marker where the root is.
+fn seen(physical: &[Physical], marker: &InstallMarker, random: &mut Random) -> Inventory {
+    let mut inventory = Inventory::default();
+    // A name is skipped now and then, where a disk has died.
+    let mut letters = "abcdefghij".chars().filter(|_| !random.one_in(20));
+    for Physical { whose, disk } in physical {
+        let Some(letter) = letters.next() else { break };
+        let (name, device) = (format!("sd{letter}"), format!("/dev/sd{letter}"));
+        let mut disk = inventory::InventoryDisk { name: name.into(), device: device.as_str().into(), ..disk.clone() };
+        for partition in disk.table.iter_mut().flat_map(|table| &mut table.partitions) {
+            partition.device = disk.device.partition_path(partition.number);
+        }
+        if *whose == Whose::Root && disk.table.as_ref().is_some_and(|table| table.partitions.len() == 3) {
+            let marker = Some(marker.clone());
+            inventory.filesystems.push(FilesystemContents {
+                device: format!("{device}2").into(),
+                marker,
+                ..FilesystemContents::default()
+            });
+        }
+        inventory.disks.push(disk);
+    }
+    inventory
+}
+
+/// Is each disk that is wiped one that was to be wiped, or said to be another one?
+fn assert_nothing_lost(plan: &Plan, inventory: &Inventory, physical: &[Physical], seed: u64) {
+    assert_eq!(plan.disks.len(), inventory.disks.len(), "seed {seed}");
+    for ((disk, found), is) in plan.disks.iter().zip(&inventory.disks).zip(physical) {
+        let is_wiped = match disk.verdict {
+            DiskVerdict::Wipe | DiskVerdict::Make => true,
+            DiskVerdict::Keep | DiskVerdict::NotOurs | DiskVerdict::Volumes => false,
+        };
+        if !is_wiped || found.blank || matches!(is.whose, Whose::Root | Whose::Scratch) {
+            continue;
+        }
+        let said = plan.warnings.iter().any(|warning| warning.starts_with(&format!("{} ", disk.device)));
+        assert!(said, "seed {seed}: {} is {:?} and silently wiped\n{plan}\n{inventory:#?}", disk.device, is.whose);
+    }
+}
+
+/// One inventory and what the plan makes of it; is there a plan at all?
+fn judge(seed: u64) -> bool {
+    let mut random = Random(seed);
+    let layout = drawn_layout(&mut random);
+    let (mut physical, marker) = installed_with_marker(&layout, &mut random);
+    suffers(&mut physical, &mut random);
+    let mut inventory = seen(&physical, &marker, &mut random);
+    let mut claim = claim();
+    if random.one_in(4) {
+        inventory.filesystems.clear();
+        claim.waiver = Some(if random.one_in(2) { MarkerWaiver::Operator } else { MarkerWaiver::Begun });
+    }
+    claim.installed = Some(marker.clone());
+    if claim.waiver == Some(MarkerWaiver::Begun) && random.one_in(2) {
+        claim.begun_on = marker.disks.clone();
+    }
+    let Ok(plan) = reinstall(&layout, &inventory, claim) else { return false };
+    assert_nothing_lost(&plan, &inventory, &physical, seed);
+    true
+}
+
+/// Calls `judge` with one seed after the other: `few` times, or for `DROPHAMMER_FUZZ_SECONDS` from `DROPHAMMER_FUZZ_SEED` (scripts/fuzz).
+/// Returns how often.
+pub(super) fn judge_seeds(few: u64, mut judge: impl FnMut(u64)) -> u64 {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let seconds = number("DROPHAMMER_FUZZ_SECONDS").map(Duration::from_secs);
+    let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let seed = number("DROPHAMMER_FUZZ_SEED").unwrap_or_else(|| if seconds.is_some() { now() } else { 1 });
+    println!("DROPHAMMER_FUZZ_SEED={seed}");
+    let began = Instant::now();
+    let mut judged = 0;
+    while seconds.map_or(judged < few, |seconds| began.elapsed() < seconds) {
+        judge(seed.wrapping_add(judged));
+        judged += 1;
+    }
+    let a_minute = judged as f64 * 60.0 / began.elapsed().as_secs_f64();
+    println!("{judged} inputs judged, {a_minute:.0} a minute");
+    judged
+}
+
+#[test]
+fn fuzz_inventories_whose_disks_have_moved() {
+    let mut planned = 0;
+    let judged = judge_seeds(FEW, |seed| planned += u64::from(judge(seed)));
+    println!("{planned} plans, none wipes silently");
+    // Neither refuses all, nor lets all through.
+    assert!(judged < 1000 || (planned > judged / 20 && planned < judged * 19 / 20), "{planned} of {judged}");
+}

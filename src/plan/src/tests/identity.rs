@@ -1,0 +1,411 @@
+//! Whose installation is on the disks, and are they the disks of the installation?
+
+use super::degraded::unplug;
+use super::*;
+use model::install_marker::{InstallMarker, RecordedDisk};
+use model::inventory::FilesystemContents;
+
+pub(super) fn marker(inventory: &Inventory) -> InstallMarker {
+    let disks = inventory.disks.iter().map(|disk| RecordedDisk {
+        device: disk.device.to_string(),
+        serial: disk.serial.clone(),
+        wwn: disk.wwn.clone(),
+        size_bytes: disk.size_bytes,
+        guid: disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()),
+        ..RecordedDisk::default()
+    });
+    InstallMarker {
+        machine: "m-1".to_owned(),
+        allocation: "a-1".to_owned(),
+        time: "2026-11-01T00:00:00Z".to_owned(),
+        disks: disks.collect(),
+        ..InstallMarker::default()
+    }
+}
+
+pub(super) fn claim() -> InstallClaim {
+    InstallClaim {
+        machine: "m-1".to_owned(),
+        allocation: "a-1".to_owned(),
+        order: Some("o-1".to_owned()),
+        ..InstallClaim::default()
+    }
+}
+
+pub(super) fn reinstall(layout: &Layout, inventory: &Inventory, claim: InstallClaim) -> Result<Plan, Box<PlanRefusal>> {
+    planned(layout, inventory, InstallMode::Reinstall, claim)
+}
+
+/// A first installation: without an order.
+pub(super) fn install(layout: &Layout, inventory: &Inventory, claim: InstallClaim) -> Result<Plan, Box<PlanRefusal>> {
+    planned(layout, inventory, InstallMode::Install, InstallClaim { order: None, ..claim })
+}
+
+pub(super) fn planned(
+    layout: &Layout,
+    inventory: &Inventory,
+    mode: InstallMode,
+    claim: InstallClaim,
+) -> Result<Plan, Box<PlanRefusal>> {
+    let request = PlanRequest {
+        mode,
+        steps: StepList::default(),
+        subject: subject(),
+        assigned: Default::default(),
+        claim: Some(claim),
+    };
+    super::super::make_plan(layout, inventory, request, &mut counting())
+}
+
+/// System on sda with its marker, data on sdb; all disks with serial numbers.
+pub(super) fn marked() -> Inventory {
+    let mut inventory = installed();
+    for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0"]) {
+        disk.serial = serial.to_owned();
+    }
+    let marker = Some(marker(&inventory));
+    inventory.filesystems.push(FilesystemContents {
+        device: "/dev/sda2".into(),
+        marker,
+        ..FilesystemContents::default()
+    });
+    inventory
+}
+
+/// As if the marker had been lost with the disk, and the control plane remembers it.
+pub(super) fn forget_marker(inventory: &mut Inventory, claim: &mut InstallClaim) {
+    claim.installed = inventory.filesystems.pop().and_then(|filesystem| filesystem.marker);
+}
+
+pub(super) fn empty(disk: &mut inventory::InventoryDisk, serial: &str) {
+    disk.serial = serial.to_owned();
+    disk.table = None;
+    disk.blank = true;
+}
+
+#[test]
+fn a_disk_that_is_gone_is_told_by_what_is_recorded_of_it() {
+    let (mut inventory, mut remembered) = (marked(), claim());
+    unplug(&mut inventory, "sdb");
+    let expected = "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB); when the machine was installed it was the disk with serial B0 (8.39 GB); nothing else has a copy of /dev/sdb1";
+    assert_eq!(reasons(reinstall(&layout(), &inventory, claim())), [expected]);
+    // Also where only the control plane remembers it.
+    forget_marker(&mut inventory, &mut remembered);
+    remembered.waiver = Some(MarkerWaiver::Operator);
+    assert_eq!(reasons(reinstall(&layout(), &inventory, remembered)), [expected]);
+}
+
+#[test]
+fn a_refusal_ends_with_what_can_be_done_in_its_mode() {
+    let mut inventory = marked();
+    unplug(&mut inventory, "sda");
+    let install = install(&layout(), &inventory, InstallClaim { allocation: "a-2".to_owned(), ..claim() }).unwrap_err();
+    assert!(install.to_string().ends_with("Correct the layout, or the disks, and try again."), "{install}");
+    let reinstall = reinstall(&layout(), &inventory, claim()).unwrap_err().to_string();
+    let last = reinstall.lines().last().unwrap();
+    assert!(last.contains("the layout that was stored when the machine was installed"), "{last}");
+    assert!(last.contains("--change-promise") && !last.contains("Correct the layout, or"), "{last}");
+}
+
+type Case = (&'static str, fn(&mut Inventory, &mut InstallClaim), &'static str);
+
+#[test]
+fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
+    let cases: [Case; 11] = [
+        (
+            "no marker",
+            forget_marker,
+            "filesystems[3]: / will be recreated on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has a marker. Attach the disk with the installation; or, if it was replaced, order the reinstall again with --without-marker",
+        ),
+        (
+            "marker on another disk",
+            |inventory, _| inventory.filesystems[0].device = "/dev/sdb1".into(),
+            "filesystems[3]: / will be recreated on sda, but this installation is on other disks of the machine: /dev/sdb1 on sdb. The names or hints in the layout now match other disks than at installation. Put the disks back in their slots, or reboot so that they get their names back",
+        ),
+        (
+            "another allocation",
+            |_, claim| claim.allocation = "a-2".to_owned(),
+            "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-1, allocation a-2: attach the disks of this machine; if that installation is not needed, erase it",
+        ),
+        (
+            "another machine, and the marker waived",
+            |_, claim| {
+                claim.machine = "m-2".to_owned();
+                claim.waiver = Some(MarkerWaiver::Operator);
+            },
+            "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-2, allocation a-1: attach the disks of this machine; if that installation is not needed, erase it",
+        ),
+        (
+            "names swapped",
+            |inventory, _| {
+                inventory.disks[0].serial = "B0".to_owned();
+                inventory.disks[1].serial = "A0".to_owned();
+            },
+            "disks[0].device: /dev/sda is the disk with serial B0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdb, and /dev/sda was the disk with serial A0 (21.0 GB). That one is /dev/sdb now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
+        ),
+        (
+            "names swapped, marker gone",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(MarkerWaiver::Begun);
+                inventory.disks[0].serial = "C0".to_owned();
+                inventory.disks[2].serial = "A0".to_owned();
+            },
+            "disks[0].device: /dev/sda is the disk with serial C0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdc, and /dev/sda was the disk with serial A0 (21.0 GB). That one is /dev/sdc now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
+        ),
+        (
+            "the kept disk under another name",
+            |inventory, _| {
+                let gone = inventory.disks.remove(1);
+                inventory.disks[1].serial = gone.serial;
+            },
+            "disks[1].device: /dev/sdb is absent now. When the machine was installed, /dev/sdb was the disk with serial B0 (8.39 GB). That one is /dev/sdc now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
+        ),
+        (
+            "another disk with data",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(MarkerWaiver::Operator);
+                inventory.disks[0].serial = "Z9".to_owned();
+            },
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent; it will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
+        ),
+        (
+            "another disk with data of no known kind",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(MarkerWaiver::Operator);
+                empty(&mut inventory.disks[0], "Z9");
+                inventory.disks[0].blank = false;
+            },
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent; it will be wiped and is not blank: it contains data of no known kind. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT none, 20971520000 bytes with sectors of 512)",
+        ),
+        (
+            "another disk than the one that an earlier attempt has begun on",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(MarkerWaiver::Begun);
+                claim.begun_on = marker(inventory).disks;
+                inventory.disks[0].serial = "Z9".to_owned();
+            },
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent; it will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
+        ),
+        (
+            "replaced by a blank one, not waived",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                empty(&mut inventory.disks[0], "Z9");
+            },
+            "filesystems[3]: / will be recreated on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has a marker. Attach the disk with the installation; or, if it was replaced, order the reinstall again with --without-marker",
+        ),
+    ];
+    for (name, change, expected) in cases {
+        let (mut inventory, mut claim) = (marked(), claim());
+        change(&mut inventory, &mut claim);
+        let reasons = reasons(reinstall(&layout(), &inventory, claim));
+        assert!(reasons.iter().any(|reason| reason == expected), "{name}: {reasons:#?}");
+    }
+}
+
+#[test]
+fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
+    let cases: [Case; 7] = [
+        ("as installed", |_, _| {}, ""),
+        ("nothing tells disks apart", |inventory, _| inventory.disks[0].serial.clear(), ""),
+        (
+            "the first attempt had begun",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(MarkerWaiver::Begun);
+            },
+            "no marker of this installation is on sda; an earlier attempt has started to wipe",
+        ),
+        (
+            "replaced by a blank one, waived",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(MarkerWaiver::Operator);
+                empty(&mut inventory.disks[0], "Z9");
+            },
+            "no marker of this installation is on sda; the operator permits the reinstall without it|/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent",
+        ),
+        (
+            "a replaced one that has the marker, as a mirror does when the new disk was added",
+            |inventory, _| inventory.disks[0].serial = "Z9".to_owned(),
+            "/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent",
+        ),
+        (
+            "a replaced one, made by the attempt that had begun",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(MarkerWaiver::Begun);
+                inventory.disks[0].serial = "Z9".to_owned();
+                claim.begun_on = marker(inventory).disks;
+            },
+            "no marker of this installation is on sda; an earlier attempt has started to wipe",
+        ),
+        (
+            "a foreign disk with somebody else's installation",
+            |inventory, _| {
+                let marker = Some(InstallMarker { machine: "m-9".to_owned(), ..InstallMarker::default() });
+                let device = "/dev/sdc".into();
+                inventory.filesystems.push(FilesystemContents { device, marker, ..FilesystemContents::default() });
+            },
+            "",
+        ),
+    ];
+    for (name, change, expected) in cases {
+        let (mut inventory, mut claim) = (marked(), claim());
+        change(&mut inventory, &mut claim);
+        let plan = reinstall(&layout(), &inventory, claim).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        assert_eq!(plan.warnings.join("|"), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_disk_found_by_hints_may_have_any_name() {
+    let (mut layout, mut inventory) = (layout(), marked());
+    layout.disks[0].hints = [("serial".to_owned(), "A0".to_owned())].into();
+    layout.disks[1].hints = [("serial".to_owned(), "B0".to_owned())].into();
+    // As if they had been sdb and sda when the machine was installed.
+    layout.disks.iter_mut().zip(["os", "data"]).for_each(|(disk, name)| disk.device = name.into());
+    for filesystem in &mut layout.filesystems {
+        filesystem.device = filesystem.device.as_str().replace("/dev/sda", "os").replace("/dev/sdb", "data").into();
+    }
+    let recorded = &mut inventory.filesystems[0].marker.as_mut().unwrap().disks;
+    recorded.iter_mut().zip(["os", "data"]).for_each(|(disk, name)| disk.device = name.to_owned());
+    let plan = reinstall(&layout, &inventory, claim()).unwrap();
+    assert_eq!(plan.warnings, [""; 0]);
+}
+
+/// Scratch space on the smallest disk that rotates: sdc at first. The larger one, sdd, is nobody's business.
+fn hinted() -> (Layout, Inventory) {
+    let mut layout = layout();
+    layout.disks.push(DiskSpec {
+        device: "scratch".into(),
+        hints: [("rotational".to_owned(), "true".to_owned()), ("size".to_owned(), "smallest".to_owned())].into(),
+        partitions: Vec::new(),
+        wipeonreinstall: true,
+        image: false,
+    });
+    layout.filesystems.push(filesystem("/scratch", "scratch", FilesystemFormat::Xfs, "scratch"));
+    let mut machine = machine();
+    machine.disks.push(disk("sdd", 16_000));
+    machine.disks[2..].iter_mut().for_each(|disk| disk.rotational = true);
+    let mut inventory = after(&make(&layout, &machine, InstallMode::Install).unwrap(), machine);
+    for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0", "D0"]) {
+        disk.serial = serial.to_owned();
+    }
+    let (kind, label, uuid) = ("xfs".to_owned(), "archive".to_owned(), "a-9".to_owned());
+    let archive = DeviceSignature { kind, label, uuid, ..DeviceSignature::default() };
+    inventory.disks[3].signatures.push(archive);
+    let mut marker = marker(&inventory);
+    marker.disks.truncate(3);
+    marker.disks[2].device = "scratch".to_owned();
+    let device = "/dev/sda2".into();
+    inventory.filesystems.push(FilesystemContents { device, marker: Some(marker), ..FilesystemContents::default() });
+    (layout, inventory)
+}
+
+const ANOTHER: &str = "/dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB), but was the disk with serial C0 (9.44 GB) when the machine was installed, which is now absent";
+
+/// The scratch disk has died, and the archive is the smallest one that rotates.
+#[test]
+fn another_disk_that_matches_the_hints_is_not_wiped() {
+    let (layout, inventory) = hinted();
+    assert_eq!(reinstall(&layout, &inventory, claim()).unwrap().disks[3].verdict, DiskVerdict::NotOurs);
+    for waiver in [None, Some(MarkerWaiver::Operator), Some(MarkerWaiver::Begun)] {
+        let mut inventory = inventory.clone();
+        unplug(&mut inventory, "sdc");
+        let reasons = reasons(reinstall(&layout, &inventory, InstallClaim { waiver, ..claim() }));
+        let expected = format!(
+            "disks[2].device: {ANOTHER}; it will be wiped and is not blank: it contains xfs \"archive\". Attach the old disk, erase the new one, or discard its data with --give-up D0 (recorded: serial C0, wwn none, GPT none, 9437184000 bytes; found: serial D0, wwn none, GPT none, 16777216000 bytes with sectors of 512)"
+        );
+        assert_eq!(reasons, [expected], "{waiver:?}");
+        empty(&mut inventory.disks[2], "D0");
+        inventory.disks[2].signatures.clear();
+        let plan = reinstall(&layout, &inventory, InstallClaim { waiver, ..claim() }).unwrap();
+        assert_eq!(plan.warnings, [ANOTHER], "{waiver:?}");
+    }
+}
+
+#[test]
+fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
+    let cases: [Case; 3] = [
+        (
+            "a smaller one was added",
+            |inventory, _| {
+                let mut new = disk("sde", 3000);
+                (new.rotational, new.blank, new.serial) = (true, true, "E0".to_owned());
+                inventory.disks.push(new);
+            },
+            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
+        ),
+        (
+            "the recorded one rotates no more, behind another controller",
+            |inventory, _| inventory.disks[2].rotational = false,
+            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
+        ),
+        (
+            "no disk rotates",
+            |inventory, _| inventory.disks[2..].iter_mut().for_each(|disk| disk.rotational = false),
+            "disks[2].device: scratch is absent now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
+        ),
+    ];
+    for (name, change, expected) in cases {
+        for keep in [false, true] {
+            let (mut layout, mut inventory) = hinted();
+            layout.disks[2].wipeonreinstall = !keep;
+            change(&mut inventory, &mut claim());
+            let reasons = reasons(reinstall(&layout, &inventory, claim()));
+            assert!(reasons.iter().any(|reason| reason == expected), "{name}, kept: {keep}: {reasons:#?}");
+        }
+    }
+}
+
+/// As with names: what is kept is not wiped, and must be as the layout says.
+#[test]
+fn another_disk_that_matches_the_hints_of_a_kept_one_is_said() {
+    let (mut layout, mut inventory) = hinted();
+    layout.disks[2].wipeonreinstall = false;
+    unplug(&mut inventory, "sdc");
+    let reasons = reasons(reinstall(&layout, &inventory, claim()));
+    assert!(reasons[0].contains("must be kept with xfs \"scratch\""), "{reasons:?}");
+    inventory.disks[2].signatures[0].label = "scratch".to_owned();
+    let plan = reinstall(&layout, &inventory, claim()).unwrap();
+    assert_eq!((plan.warnings.as_slice(), plan.disks[2].verdict), (&[ANOTHER.to_owned()][..], DiskVerdict::Keep));
+}
+
+#[test]
+fn a_desk_asks_for_any_marker_where_filesystems_were_seen() {
+    let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
+    assert!(plan.warnings[0].starts_with("the inventory does not include the content of filesystems"), "{plan:?}");
+    let mut inventory = marked();
+    assert_eq!(make(&layout(), &inventory, InstallMode::Reinstall).unwrap().warnings, [""; 0]);
+    inventory.filesystems[0].marker = None;
+    let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
+    assert!(reasons[0].contains("no filesystem there has the marker of an installation"), "{reasons:?}");
+}
+
+#[test]
+fn an_install_asks_for_no_marker() {
+    let mut inventory = marked();
+    inventory.filesystems[0].marker.as_mut().unwrap().allocation = "old".to_owned();
+    let claim = Some(InstallClaim { order: None, ..claim() });
+    let request = PlanRequest {
+        mode: InstallMode::Install,
+        steps: StepList::default(),
+        subject: subject(),
+        assigned: Default::default(),
+        claim,
+    };
+    assert!(super::super::make_plan(&layout(), &inventory, request, &mut counting()).is_ok());
+}
+
+#[test]
+fn the_printed_refusal_of_swapped_disks() {
+    let mut inventory = marked();
+    inventory.disks[0].serial = "B0".to_owned();
+    inventory.disks[1].serial = "A0".to_owned();
+    assert_printed("reinstall-swapped-refused", &reinstall(&layout(), &inventory, claim()).unwrap_err());
+}

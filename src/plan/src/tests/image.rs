@@ -1,0 +1,243 @@
+//! A raw image onto a disk: wiped, written, fitted, and mounted as it is.
+
+use super::*;
+use model::allocation::{Allocation, AssignedMachine};
+use model::device::DevicePath;
+use model::inventory::StackedDevice;
+use std::collections::BTreeMap;
+
+/// The image on sda, data on sdb, which a reinstall keeps.
+pub(super) fn raw() -> Layout {
+    let mut layout = layout();
+    layout.id = "raw".to_owned();
+    layout.disks[0].partitions.clear();
+    layout.disks[0].image = true;
+    layout.filesystems.retain(|filesystem| filesystem.format != FilesystemFormat::Swap);
+    layout.filesystems.iter_mut().filter(|is| is.path.as_deref() == Some("/")).for_each(|root| root.grow = true);
+    layout
+}
+
+fn operations(plan: &Plan, name: StageName) -> Vec<Operation> {
+    plan.stages.iter().filter(|stage| stage.name == name).flat_map(|stage| stage.operations.clone()).collect()
+}
+
+#[test]
+fn an_install_writes_the_image_before_anything_is_mounted() {
+    assert!(model::layout::validate_layout(&raw()).is_empty());
+    let plan = make(&raw(), &machine(), InstallMode::Install).unwrap();
+    assert_printed("raw", &plan);
+    assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Wipe, DiskVerdict::NotOurs]);
+    let expected = |number, path: &str, format, label: &str| ExpectedFilesystem {
+        number,
+        device: format!("/dev/sda{number}").into(),
+        path: path.to_owned(),
+        format,
+        label: Some(label.to_owned()),
+    };
+    let burn = BurnDisk {
+        name: subject().image,
+        device: "/dev/sda".into(),
+        identity: DiskIdentity::from_disk(&machine().disks[0]),
+        size_bytes: machine().disks[0].size_bytes,
+        sector_bytes: 512,
+        grow: Some(2),
+        filesystems: vec![
+            expected(2, "/", FilesystemFormat::Ext4, "root"),
+            expected(1, "/boot/efi", FilesystemFormat::Vfat, "efi"),
+        ],
+        taken: BTreeMap::new(),
+        added: None,
+    };
+    assert_eq!(operations(&plan, StageName::ImageBurn), [Operation::Run(SessionOp::BurnDisk(burn))]);
+    let mounts = operations(&plan, StageName::StorageMount);
+    let Operation::Run(SessionOp::Mount(root)) = &mounts[0] else { panic!("{mounts:?}") };
+    assert_eq!((root.path.as_str(), &mounts[1]), ("/", &Operation::Run(SessionOp::GrowFilesystem(root.clone()))));
+    let paths: Vec<_> = plan.fstab.iter().map(|entry| entry.path.as_str()).collect();
+    assert_eq!(paths, ["/srv", "/tmp"]);
+    assert_eq!(operations(&plan, StageName::TargetFstab), [Operation::Run(SessionOp::ExtendFstab(plan.fstab.clone()))]);
+    let adapt = operations(&plan, StageName::TargetInstaller);
+    let [Operation::Run(SessionOp::AdaptImage(finishing))] = &adapt[..] else { panic!("{adapt:?}") };
+    assert_eq!(finishing.devices, ["/dev/sda", "/dev/sdb"]);
+    assert_eq!(plan.stages[plan.point_of_no_return].name, StageName::StorageWipe);
+}
+
+/// The image's own third partition, and one that the layout makes on another disk.
+#[test]
+fn a_seed_has_a_partition_where_the_layout_names_one() {
+    let seed = |device: &str| FilesystemSpec { path: None, ..filesystem("", device, FilesystemFormat::Vfat, "cidata") };
+    let mut own = raw();
+    own.filesystems.push(seed("/dev/sda3"));
+    let mut beside = raw();
+    beside.disks[1].wipeonreinstall = true;
+    beside.disks[1].partitions =
+        vec![partition(1, "seed", 8, PartitionType::Linux), partition(2, "srv", 0, PartitionType::Linux)];
+    beside.filesystems.iter_mut().filter(|is| is.device == "/dev/sdb1").for_each(|srv| srv.device = "/dev/sdb2".into());
+    beside.filesystems.push(seed("/dev/sdb1"));
+    for (layout, device, name) in [(&own, "/dev/sda3", "raw-seed"), (&beside, "/dev/sdb1", "raw-seed-beside")] {
+        assert_eq!(model::layout::validate_layout(layout), []);
+        let plan = make(layout, &machine(), InstallMode::Install).unwrap();
+        assert_printed(name, &plan);
+        let adapt = operations(&plan, StageName::TargetInstaller);
+        let [Operation::Run(SessionOp::AdaptImage(finishing))] = &adapt[..] else { panic!("{adapt:?}") };
+        assert_eq!(finishing.seed, Some(SeedFilesystem { device: device.into(), path: None }));
+    }
+    // What a reinstall keeps is written where it is mounted, and nowhere else.
+    let mut kept = beside.clone();
+    kept.disks[1].wipeonreinstall = false;
+    let installed = after(&make(&kept, &machine(), InstallMode::Install).unwrap(), machine());
+    let finished = |layout: &Layout| {
+        let plan = make(layout, &installed, InstallMode::Reinstall).unwrap();
+        let adapt = operations(&plan, StageName::TargetInstaller);
+        let [Operation::Run(SessionOp::AdaptImage(finishing))] = &adapt[..] else { panic!("{adapt:?}") };
+        finishing.seed.clone()
+    };
+    assert_eq!(finished(&kept), None);
+    kept.filesystems.last_mut().unwrap().path = Some("/seed".to_owned());
+    assert_eq!(finished(&kept), Some(SeedFilesystem { device: "/dev/sdb1".into(), path: Some("/seed".to_owned()) }));
+    // Of what the image brings only that is listed without being mounted.
+    let mut other = own.clone();
+    other.filesystems.last_mut().unwrap().label = Some("data".to_owned());
+    assert!(model::layout::validate_layout(&other)[0].message.contains("list only partitions that are mounted"));
+}
+
+#[test]
+fn a_reinstall_writes_it_again_and_keeps_the_others() {
+    let installed = after(&make(&raw(), &machine(), InstallMode::Install).unwrap(), machine());
+    let plan = make(&raw(), &installed, InstallMode::Reinstall).unwrap();
+    assert_printed("raw-reinstall", &plan);
+    assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::NotOurs]);
+    let kept = operations(&plan, StageName::StorageMountKept);
+    assert!(
+        matches!(&kept[..], [Operation::Run(SessionOp::UnlockDisk { .. }), Operation::Run(SessionOp::Mount(mount))] if mount.path == "/srv")
+    );
+    let wiped: Vec<_> = operations(&plan, StageName::StorageWipe);
+    assert!(
+        matches!(&wiped[..], [Operation::Device(DeviceOp::WipeDisk(disk))] if disk.device == "/dev/sda"),
+        "{wiped:?}"
+    );
+}
+
+#[test]
+fn what_the_disks_that_stay_are_known_by_must_not_be_in_the_image() {
+    let mut installed = after(&make(&raw(), &machine(), InstallMode::Install).unwrap(), machine());
+    let guid = |byte: u8| Uuid::from_bytes([byte; 16]);
+    let signature = |kind: &str, uuid: &str| DeviceSignature {
+        kind: kind.to_owned(),
+        usage: "filesystem".to_owned(),
+        uuid: uuid.to_owned(),
+        ..DeviceSignature::default()
+    };
+    let partition = |device: &str, guid, uuid: &str| inventory::DiskPartition {
+        number: 1,
+        device: device.into(),
+        guid,
+        signatures: vec![signature("vfat", uuid)],
+        ..inventory::DiskPartition::default()
+    };
+    let stacked = |name: &str, below: &[&str], uuid: &str| StackedDevice {
+        name: name.into(),
+        device: format!("/dev/{name}").into(),
+        below: below.iter().map(|below| (*below).into()).collect(),
+        signatures: vec![signature("ext4", uuid)],
+        ..StackedDevice::default()
+    };
+    let kept = installed.disks[1].table.clone().unwrap();
+    let root = &mut installed.disks[0].table.as_mut().unwrap();
+    root.guid = Some(guid(1));
+    root.partitions[0].guid = Some(guid(2));
+    installed.disks[2].table = Some(DiskTable {
+        kind: "gpt".to_owned(),
+        guid: Some(guid(3)),
+        partitions: vec![partition("/dev/sdc1", Some(guid(0)), "1A2B-3C4D")],
+    });
+    installed.stacked =
+        vec![stacked("dm-0", &["sda2"], "on what is wiped"), stacked("dm-2", &["sdc1"], "on what is not ours")];
+    let srv = &kept.partitions[0];
+    let of_kept = [
+        (kept.guid.unwrap().to_string(), "/dev/sdb"),
+        (srv.guid.unwrap().to_string(), "/dev/sdb1"),
+        (srv.signatures[0].uuid.to_lowercase(), "/dev/sdb1"),
+    ];
+    let of_others = [
+        (guid(3).to_string(), "/dev/sdc"),
+        ("1a2b-3c4d".to_owned(), "/dev/sdc1"),
+        ("on what is not ours".to_owned(), "/dev/dm-2"),
+    ];
+    let both = [&of_kept[..], &of_others].concat();
+    for (mode, expected) in [(InstallMode::Reinstall, both), (InstallMode::Install, of_others.to_vec())] {
+        let plan = make(&raw(), &installed, mode).unwrap();
+        let expected = expected.into_iter().map(|(uuid, device)| (uuid, DevicePath::from(device)));
+        let reach = operations(&plan, StageName::ImageReach);
+        let [Operation::Run(SessionOp::ReachImage { onto: Some(burn), .. })] = reach.as_slice() else {
+            panic!("{plan}")
+        };
+        assert_eq!(burn.taken, expected.collect());
+        // An install may take it apart: a reinstall is refused.
+        installed.stacked.push(stacked("dm-1", &["sda2", "sdc1"], "on both"));
+    }
+}
+
+#[test]
+fn without_growth_and_other_disks_the_image_is_left_alone() {
+    let mut layout = raw();
+    layout.disks.truncate(1);
+    layout.filesystems.retain(|filesystem| filesystem.device.as_str().starts_with("/dev/sda"));
+    layout.filesystems.iter_mut().for_each(|filesystem| filesystem.grow = false);
+    let plan = make(&layout, &machine(), InstallMode::Install).unwrap();
+    assert!(
+        matches!(&operations(&plan, StageName::ImageBurn)[..], [Operation::Run(SessionOp::BurnDisk(burn))] if burn.grow.is_none())
+    );
+    let mounts = operations(&plan, StageName::StorageMount);
+    assert!(mounts.iter().all(|operation| matches!(operation, Operation::Run(SessionOp::Mount(_)))), "{mounts:?}");
+    assert_eq!(operations(&plan, StageName::TargetFstab), []);
+    assert_eq!((plan.root_uuid.as_str(), plan.fstab.len()), ("", 0));
+}
+
+#[test]
+fn partitions_are_called_what_the_disk_is_called() {
+    let mut layout = raw();
+    layout.disks[0].device = "os".into();
+    layout.disks[0].hints = [("name".to_owned(), "/dev/sdc".to_owned())].into();
+    for filesystem in &mut layout.filesystems {
+        filesystem.device = filesystem.device.as_str().replace("/dev/sda", "os").into();
+    }
+    let plan = make(&layout, &machine(), InstallMode::Install).unwrap();
+    let burn = operations(&plan, StageName::ImageBurn);
+    let [Operation::Run(SessionOp::BurnDisk(burn))] = &burn[..] else { panic!("{burn:?}") };
+    let devices: Vec<_> = burn.filesystems.iter().map(|is| is.device.as_str()).collect();
+    assert_eq!((burn.device.as_str(), devices), ("/dev/sdc", vec!["/dev/sdc2", "/dev/sdc1"]));
+    assert_eq!(verdicts(&plan), [DiskVerdict::NotOurs, DiskVerdict::Wipe, DiskVerdict::Wipe]);
+}
+
+#[test]
+fn the_disk_for_the_image_must_be_there_and_writable() {
+    let mut machine = machine();
+    machine.disks.remove(0);
+    for mode in [InstallMode::Install, InstallMode::Reinstall] {
+        let said = reasons(make(&raw(), &machine, mode)).join("; ");
+        assert!(said.contains("disks[0].device: device:/dev/sda does not exist on given hardware"), "{said}");
+    }
+    let mut machine = super::machine();
+    machine.disks[0].read_only = true;
+    let said = reasons(make(&raw(), &machine, InstallMode::Install)).join("; ");
+    assert!(said.contains("/dev/sda is read-only"), "{said}");
+}
+
+#[test]
+fn the_image_is_reached_by_its_whole_url_and_printed_without_its_secrets() {
+    let secret = model::registry_auth::PullSecret {
+        password: model::registry_auth::SecretText::new("hunter2"),
+        ..Default::default()
+    };
+    let url = "https://me:hunter2@h/i.zst?sig=secret".to_owned();
+    let image = model::allocation::AllocatedImage { url, pull_secrets: vec![secret], ..Default::default() };
+    let allocation = Allocation { image, user_data: "secret".to_owned(), ..Allocation::default() };
+    let request = crate::plan_request::build_request(&AssignedMachine::default(), "m-1", &allocation, &[]);
+    let plan = super::super::make_plan(&layout(), &machine(), request, &mut counting()).unwrap();
+    let reach = operations(&plan, StageName::ImageReach);
+    let [Operation::Run(SessionOp::ReachImage { image, .. })] = reach.as_slice() else { panic!("{plan}") };
+    assert_eq!(image.url, allocation.image.url);
+    for text in [plan.to_string(), serde_json::to_string(&plan).unwrap()] {
+        assert!(text.contains("https://") && !text.contains("hunter2") && !text.contains("secret"), "{text}");
+    }
+}

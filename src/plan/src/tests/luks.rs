@@ -1,0 +1,361 @@
+//! Encrypted filesystems: made, kept, left locked, refused.
+
+use super::identity::{claim, empty, marked, reinstall};
+use super::making::next;
+use super::*;
+use crate::luks::containers_to_open;
+use model::device::KernelName;
+use model::inventory::{AttemptTarget, FailedAttempt};
+use model::layout::{EncryptionSpec, KeySource};
+use model::registry_auth::SecretText;
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+/// The data filesystem is encrypted, which a reinstall keeps.
+fn encrypted(options: &[&str]) -> Layout {
+    encrypted_by(KeySource::Server, options)
+}
+
+fn encrypted_by(key: KeySource, options: &[&str]) -> Layout {
+    let mut layout = layout();
+    let data = data(&mut layout);
+    data.encrypted = Some(EncryptionSpec { key });
+    data.mountoptions = options.iter().map(|option| (*option).to_owned()).collect();
+    layout
+}
+
+fn data(layout: &mut Layout) -> &mut FilesystemSpec {
+    layout.filesystems.iter_mut().find(|is| is.device.as_str().starts_with("/dev/sdb")).unwrap()
+}
+
+pub(super) fn request_with_key(mode: InstallMode) -> PlanRequest {
+    let (steps, subject) = (StepList::default(), subject());
+    let mut request = PlanRequest { mode, steps, subject, assigned: Default::default(), claim: None };
+    request.assigned.allocation.disk_key = SecretText::new(KEY);
+    request
+}
+
+pub(super) fn planned(layout: &Layout, inventory: &Inventory, mode: InstallMode) -> Result<Plan, Box<PlanRefusal>> {
+    crate::make_plan(layout, inventory, request_with_key(mode), &mut counting())
+}
+
+/// What the installation leaves, and what the reinstall sees of it when it has the key.
+fn installed(layout: &Layout) -> Inventory {
+    after(&planned(layout, &machine(), InstallMode::Install).unwrap(), machine())
+}
+
+/// The same without.
+fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
+    let mut inventory = installed(layout);
+    let device = data(&mut layout.clone()).device.as_device();
+    close(&mut inventory);
+    inventory
+        .failed
+        .extend(why.map(|why| FailedAttempt { tried: AttemptTarget::Container(device), why: why.to_owned() }));
+    inventory
+}
+
+/// Containers, and all that is in them.
+fn close(inventory: &mut Inventory) {
+    let gone: Vec<KernelName> = inventory.stacked.drain(..).map(|stacked| stacked.name).collect();
+    for partition in inventory.disks.iter_mut().flat_map(|disk| &mut disk.table).flat_map(|table| &mut table.partitions)
+    {
+        partition.uses.retain(|usage| !matches!(usage, DeviceUse::Holder(name) if gone.contains(name)));
+    }
+}
+
+pub(super) fn on_device(plan: &Plan) -> Vec<&DeviceOp> {
+    let all = plan.stages.iter().flat_map(|stage| &stage.operations);
+    all.filter_map(|operation| if let Operation::Device(operation) = operation { Some(operation) } else { None })
+        .collect()
+}
+
+#[test]
+fn it_is_made_between_the_device_and_its_filesystem() {
+    let mut layout = encrypted(&[]);
+    let device = data(&mut layout).device.as_device();
+    let plan = planned(&layout, &machine(), InstallMode::Install).unwrap();
+    let operations = on_device(&plan);
+    let container =
+        operations.iter().find_map(|is| if let DeviceOp::CreateContainer(is) = is { Some(is) } else { None });
+    let container = container.unwrap();
+    assert_eq!((&container.device, container.key.reveal()), (&device, KEY));
+    assert_eq!(container.mapping.as_str(), format!("/dev/mapper/luks-{}", container.uuid));
+    let at = |is: &dyn Fn(&DeviceOp) -> bool| operations.iter().position(|operation| is(operation)).unwrap();
+    let made = at(&|is| matches!(is, DeviceOp::CreateContainer(_)));
+    let formatted = at(&|is| matches!(is, DeviceOp::MakeFilesystem(make) if make.device == container.mapping));
+    let closed = at(&|is| matches!(is, DeviceOp::CloseContainer { mapping } if *mapping == container.mapping));
+    assert!(made < formatted && formatted < closed, "{operations:?}");
+    assert!(plan.fstab.iter().any(|entry| entry.source == container.mapping.as_str()), "{:?}", plan.fstab);
+    let text = plan.to_string();
+    for words in ["storage.encrypt", "LUKS2, key: server", "cryptsetup and the keys of", "/etc/crypttab"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    for told in [text, serde_json::to_string(&plan).unwrap(), format!("{plan:?}")] {
+        assert!(!told.contains(KEY));
+    }
+}
+
+#[test]
+fn it_is_kept_with_its_key_and_nothing_of_it_is_made() {
+    let mut layout = encrypted(&[]);
+    let device = data(&mut layout).device.as_device();
+    let inventory = installed(&layout);
+    let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
+    assert!(!plan.warnings.iter().any(|said| said.contains("opens it")), "{:?}", plan.warnings);
+    let operations = on_device(&plan);
+    assert!(!operations.iter().any(|is| matches!(is, DeviceOp::CreateContainer(_))));
+    let opened = operations.iter().find_map(|is| if let DeviceOp::OpenContainer(is) = is { Some(is) } else { None });
+    let OpenContainer { container, read_only } = opened.unwrap();
+    assert!((&container.device, container.key.reveal(), *read_only) == (&device, KEY, false));
+    assert!(
+        !operations.iter().any(|is| matches!(is, DeviceOp::MakeFilesystem(make) if make.device == container.mapping))
+    );
+    let rehearsed = plan.stages.iter().find(|stage| stage.name == StageName::StorageRehearse).unwrap();
+    assert!(format!("{rehearsed:?}").contains("OpenContainer"), "{rehearsed:?}");
+    let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
+        Operation::Run(SessionOp::ProveKept(kept)) => Some(kept),
+        _ => None,
+    });
+    let proven: Vec<String> = kept.unwrap().iter().map(|kept| format!("{:?}", kept.identity)).collect();
+    assert!(proven.iter().any(|is| is.contains("crypto_LUKS")), "{proven:?}");
+    assert!(kept.unwrap().iter().all(|kept| !kept.identity.is_empty()), "{proven:?}");
+}
+
+#[test]
+fn what_does_not_open_stays_locked_where_the_new_system_can_do_without() {
+    for options in [&["nofail"][..], &["noauto"]] {
+        let layout = encrypted(options);
+        let plan = planned(&layout, &locked(&layout, Some("no key")), InstallMode::Reinstall).unwrap();
+        assert!(
+            plan.warnings.iter().any(|said| said.contains("stays LOCKED and unchanged") && said.contains("no key"))
+        );
+        assert!(plan.to_string().contains("stays locked"), "{plan}");
+        let operations = on_device(&plan);
+        assert!(!operations.iter().any(|is| matches!(is, DeviceOp::OpenContainer(_) | DeviceOp::CreateContainer(_))));
+        assert!(!plan.fstab.iter().any(|entry| entry.source.contains("luks-")), "{:?}", plan.fstab);
+        let device = data(&mut layout.clone()).device.as_device();
+        let mut all = plan.stages.iter().flat_map(|stage| &stage.operations);
+        let is_mounted = |operation: &Operation| matches!(operation, Operation::Run(SessionOp::Mount(mount)) if mount.path == "/srv");
+        assert!(!all.any(is_mounted), "{plan}");
+        let of_lock = plan.stages.iter().flat_map(|stage| &stage.operations).any(|operation| match operation {
+            Operation::Run(SessionOp::LockDisk { device: disk, untouched }) => {
+                device.as_str().starts_with(disk.as_str()) && untouched.len() >= 3
+            }
+            _ => false,
+        });
+        assert!(of_lock, "both ends of it are compared");
+    }
+}
+
+#[test]
+fn what_does_not_open_and_is_needed_is_refused_with_what_to_do() {
+    let layout = encrypted(&["noatime"]);
+    let refusal =
+        planned(&layout, &locked(&layout, Some("no key was provided for key: server")), InstallMode::Reinstall)
+            .unwrap_err();
+    let said: Vec<String> = refusal.problems.iter().map(ToString::to_string).collect();
+    assert!(
+        said.len() == 1 && said[0].contains("no key was provided for key: server") && said[0].contains("add nofail"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn on_a_desk_nobody_has_tried_to_open_it() {
+    let layout = encrypted(&[]);
+    let plan = planned(&layout, &locked(&layout, None), InstallMode::Reinstall).unwrap();
+    assert!(plan.warnings.iter().any(|said| said.contains("the machine opens it with its key")), "{:?}", plan.warnings);
+    assert!(plan.fstab.iter().any(|entry| entry.source.starts_with("/dev/mapper/luks-")), "{:?}", plan.fstab);
+}
+
+#[test]
+fn what_is_there_must_be_a_container_and_what_is_in_it_as_the_layout_says() {
+    // Without encryption there, and with it in the layout.
+    let plain = layout();
+    let refusal = planned(&encrypted(&[]), &installed(&plain), InstallMode::Reinstall).unwrap_err();
+    assert!(refusal.problems.iter().any(|is| is.message.contains("in LUKS, but there is")), "{:?}", refusal.problems);
+    // The other way round.
+    let refusal = planned(&plain, &installed(&encrypted(&[])), InstallMode::Reinstall).unwrap_err();
+    assert!(refusal.problems.iter().any(|is| is.message.contains("crypto_LUKS")), "{:?}", refusal.problems);
+    // Another filesystem in it.
+    let mut other = encrypted(&[]);
+    data(&mut other).format =
+        if data(&mut other).format == FilesystemFormat::Xfs { FilesystemFormat::Ext4 } else { FilesystemFormat::Xfs };
+    let refusal = planned(&other, &installed(&encrypted(&[])), InstallMode::Reinstall).unwrap_err();
+    assert!(refusal.problems.iter().any(|is| is.message.contains("must be kept with")), "{:?}", refusal.problems);
+}
+
+#[test]
+fn only_what_is_kept_is_opened_before_the_plan() {
+    let layout = encrypted(&[]);
+    let inventory = locked(&layout, None);
+    let mut allocation = request_with_key(InstallMode::Reinstall).assigned.allocation;
+    assert!(containers_to_open(&layout, &inventory, &allocation).is_empty(), "an installation opens nothing");
+    allocation.reinstall = true;
+    let [container] = &containers_to_open(&layout, &inventory, &allocation).concat()[..] else { panic!("one") };
+    assert_eq!(container.key.reveal(), KEY);
+    let mut wiped = layout.clone();
+    wiped.disks.iter_mut().for_each(|disk| disk.wipeonreinstall = true);
+    assert!(containers_to_open(&wiped, &inventory, &allocation).is_empty());
+}
+
+fn crypttab(plan: &Plan) -> Vec<CrypttabEntry> {
+    let all = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let tables = all
+        .filter_map(|is| if let Operation::Run(SessionOp::WriteCrypttab(entries)) = is { Some(entries) } else { None });
+    tables.flatten().cloned().collect()
+}
+
+fn checked(plan: &Plan) -> usize {
+    let all = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let checks =
+        all.filter_map(|is| if let Operation::Run(SessionOp::CheckContainers(all)) = is { Some(all) } else { None });
+    checks.flatten().count()
+}
+
+#[test]
+fn with_a_tpm_the_plan_says_what_opens_it_and_the_new_system_gets_no_key() {
+    let layout = encrypted_by(KeySource::Tpm2, &["noatime"]);
+    let with = planned(&layout, &machine(), InstallMode::Install).unwrap();
+    let mut request = request_with_key(InstallMode::Install);
+    request.assigned.allocation.disk_key = SecretText::default();
+    let without = crate::make_plan(&layout, &machine(), request.clone(), &mut counting()).unwrap();
+    // On a desk.
+    request.assigned.allocation.disk_key_withheld = true;
+    let untold = crate::make_plan(&layout, &machine(), request, &mut counting()).unwrap();
+    for (plan, words) in [
+        (&with, "key: tpm2 and disk_key"),
+        (&untold, "key: tpm2 and disk_key"),
+        (&without, "key: tpm2 only (no disk_key given)"),
+    ] {
+        let text = plan.to_string();
+        for words in [words, "cryptsetup, a TPM 2 and the keys of sdb1 (tpm2)"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        let [entry] = &crypttab(plan)[..] else { panic!("one line: {plan}") };
+        assert_eq!(entry.options, ["luks", "tpm2-device=auto"]);
+        assert!(entry.key.is_empty() && entry.is_by_tpm());
+        for told in [text, serde_json::to_string(plan).unwrap(), format!("{plan:?}")] {
+            assert!(!told.contains(KEY));
+        }
+    }
+}
+
+#[test]
+fn what_this_tpm_opens_is_kept_without_any_key() {
+    let layout = encrypted_by(KeySource::Tpm2, &["nofail"]);
+    let plan = planned(&layout, &installed(&layout), InstallMode::Reinstall).unwrap();
+    assert!(!plan.warnings.iter().any(|said| said.contains("disk_key")), "{:?}", plan.warnings);
+    assert_eq!(crypttab(&plan)[0].options, ["luks", "tpm2-device=auto", "nofail"]);
+    assert_eq!(checked(&plan), 1);
+}
+
+#[test]
+fn what_disk_key_alone_opens_is_kept_and_the_plan_says_what_to_do() {
+    let layout = encrypted_by(KeySource::Tpm2, &[]);
+    let mut inventory = installed(&layout);
+    let device = data(&mut layout.clone()).device.as_device();
+    inventory.failed.push(FailedAttempt { tried: AttemptTarget::Sealed(device), why: "no TPM 2".to_owned() });
+    let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
+    let warned = plan.warnings.iter().find(|said| said.contains("opens only with disk_key"));
+    assert!(warned.is_some_and(|said| said.contains("systemd-cryptenroll") && said.contains("no TPM 2")), "{plan}");
+    let operations = on_device(&plan);
+    assert!(operations.iter().any(|is| matches!(is, DeviceOp::OpenContainer(_))));
+    assert!(!operations.iter().any(|is| matches!(is, DeviceOp::CreateContainer(_))), "nothing of it is made");
+    assert!(crypttab(&plan)[0].key.is_empty());
+    assert_eq!(checked(&plan), 0, "a TPM that does not open it is not asked for");
+}
+
+/// By an earlier look of the ramdisk, or as the copy of a disk that is not ours.
+#[test]
+fn what_is_open_with_another_key_is_not_kept_by_it() {
+    for key in [KeySource::Server, KeySource::Tpm2] {
+        let layout = encrypted_by(key, &[]);
+        let mut inventory = installed(&layout);
+        let device = data(&mut layout.clone()).device.as_device();
+        inventory.failed.push(FailedAttempt { tried: AttemptTarget::Container(device), why: "no such key".to_owned() });
+        let refusal = planned(&layout, &inventory, InstallMode::Reinstall).unwrap_err();
+        assert!(refusal.problems.iter().any(|is| is.message.contains("no such key")), "{:?}", refusal.problems);
+    }
+}
+
+/// The name of what is open is of the UUID, and the second of them could not be opened once writing has begun.
+#[test]
+fn the_copy_of_a_kept_container_is_refused_with_both() {
+    let layout = encrypted(&[]);
+    let mut inventory = installed(&layout);
+    let device = data(&mut layout.clone()).device.as_device();
+    let kept = inventory.disks.iter().find(|disk| device.as_str().starts_with(disk.device.as_str())).unwrap();
+    let mut table = kept.table.clone().unwrap();
+    let free = inventory.disks.iter().position(|disk| disk.table.is_none()).expect("a disk that nobody has");
+    let name = inventory.disks[free].device.clone();
+    for partition in &mut table.partitions {
+        partition.device = name.partition_path(partition.number);
+        partition.uses.clear();
+    }
+    inventory.disks[free].table = Some(table);
+    let refusal = planned(&layout, &inventory, InstallMode::Reinstall).unwrap_err();
+    let said = |is: &&common::diagnostic::Diagnostic| {
+        is.message.contains("have the same UUID") && is.message.contains("crypto_LUKS")
+    };
+    assert_eq!(refusal.problems.iter().filter(said).count(), 1, "{:?}", refusal.problems);
+}
+
+/// Its key may be lost, as a random one whose TPM was never enrolled, and nothing was ever in it.
+#[test]
+fn what_an_earlier_attempt_left_half_made_is_made_again() {
+    let layout = encrypted_by(KeySource::Tpm2, &["nofail"]);
+    let mut before = marked();
+    empty(&mut before.disks[1], "NEW");
+    let first = reinstall(&layout, &before, claim()).unwrap();
+    let made = |plan: &Plan| on_device(plan).iter().any(|is| matches!(is, DeviceOp::CreateContainer(_)));
+    assert!(made(&first), "{first}");
+    let mut cut = after(&first, before);
+    cut.filesystems.clear();
+    close(&mut cut);
+    cut.failed.push(FailedAttempt {
+        tried: AttemptTarget::Container("/dev/sdb1".into()),
+        why: "no token opens it".to_owned(),
+    });
+    let again = reinstall(&layout, &cut, next(&first)).unwrap();
+    assert!(made(&again) && !again.to_string().contains("LOCKED"), "{again}");
+    // Another disk in its place stays as it is, and is no reason to go on without a word.
+    cut.disks[1].serial = "Z9".to_owned();
+    let refusal = reinstall(&layout, &cut, next(&first));
+    assert!(refusal.as_ref().map_or(true, |plan| !made(plan)), "{refusal:?}");
+}
+
+#[test]
+fn zeros_in_a_kept_container_are_not_filled() {
+    let layout = encrypted(&[]);
+    let mut inventory = installed(&layout);
+    for stacked in inventory.stacked.iter_mut().filter(|stacked| stacked.device.as_str().contains("luks-")) {
+        (stacked.signatures, stacked.blank) = (vec![], true);
+    }
+    let refusal = planned(&layout, &inventory, InstallMode::Reinstall).unwrap_err();
+    assert!(refusal.problems.iter().any(|is| is.message.contains("holds only zeros")), "{:?}", refusal.problems);
+}
+
+#[test]
+fn what_no_tpm_and_no_key_opens_is_refused_or_left_locked() {
+    let why = "the machine has no TPM 2";
+    let layout = encrypted_by(KeySource::Tpm2, &["noatime"]);
+    let refusal = planned(&layout, &locked(&layout, Some(why)), InstallMode::Reinstall).unwrap_err();
+    assert!(refusal.problems.len() == 1 && refusal.problems[0].message.contains(why), "{:?}", refusal.problems);
+    let layout = encrypted_by(KeySource::Tpm2, &["nofail"]);
+    let plan = planned(&layout, &locked(&layout, Some(why)), InstallMode::Reinstall).unwrap();
+    assert!(plan.warnings.iter().any(|said| said.contains("stays LOCKED") && said.contains(why)), "{plan}");
+    assert!(crypttab(&plan).is_empty(), "{plan}");
+}
+
+#[test]
+fn the_second_key_of_a_tpm_is_the_disk_key() {
+    let layout = encrypted_by(KeySource::Tpm2, &[]);
+    let inventory = locked(&layout, None);
+    let mut allocation = request_with_key(InstallMode::Reinstall).assigned.allocation;
+    allocation.reinstall = true;
+    assert_eq!(containers_to_open(&layout, &inventory, &allocation)[0][0].key.reveal(), KEY);
+    allocation.disk_key = SecretText::default();
+    assert_eq!(containers_to_open(&layout, &inventory, &allocation).len(), 1, "the TPM may open it");
+}

@@ -1,0 +1,219 @@
+//! A first installation over objects whose content was not seen: the marker of an installation may be in them.
+
+use super::identity::{claim, install, marked};
+use super::*;
+use model::device::DevicePath;
+use model::inventory::{
+    ArrayMember, AttemptTarget, FailedAttempt, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, MdArray,
+    MemberRole, StackedDevice, StackedDeviceKind, UnassignedDevices,
+};
+
+type Change = fn(&mut Inventory);
+
+/// Another allocation than the one whose marker is there: an installation of it wipes sda and sdb.
+fn another() -> InstallClaim {
+    InstallClaim { allocation: "a-2".to_owned(), ..claim() }
+}
+
+/// The machine as an agent sees it that has lost its memory: the root of an earlier life was not seen.
+fn explored() -> Inventory {
+    let mut inventory = marked();
+    inventory.explored = true;
+    inventory.filesystems.clear();
+    for part in
+        inventory.disks.iter_mut().flat_map(|disk| disk.table.iter_mut().flat_map(|table| &mut table.partitions))
+    {
+        part.signatures.clear();
+    }
+    inventory
+}
+
+pub(super) fn put(inventory: &mut Inventory, disk: usize, part: usize, kind: &str, usage: &str) {
+    let [kind, usage] = [kind, usage].map(str::to_owned);
+    let table = inventory.disks[disk].table.as_mut().unwrap();
+    table.partitions[part].signatures = vec![DeviceSignature { kind, usage, ..DeviceSignature::default() }];
+}
+
+/// A group on these devices with one volume of that kind, which does not run.
+pub(super) fn group(inventory: &mut Inventory, devices: &[&str], kind: &str, closed: Option<&str>) {
+    let physical =
+        |device: &&str| LvmPhysicalVolume { device: Some(DevicePath::from(*device)), ..LvmPhysicalVolume::default() };
+    let volume = LvmLogicalVolume { name: "root".to_owned(), kind: kind.to_owned(), ..LvmLogicalVolume::default() };
+    inventory.groups.push(LvmVolumeGroup {
+        name: "vg00".to_owned(),
+        uuid: "g-1".to_owned(),
+        physical: devices.iter().map(physical).collect(),
+        volumes: vec![volume],
+        closed: closed.map(str::to_owned),
+        ..LvmVolumeGroup::default()
+    });
+}
+
+fn array(inventory: &mut Inventory, device: &str) {
+    let member = ArrayMember { device: device.into(), role: MemberRole::Active(0) };
+    let (uuid, level, members) = (Uuid::from_u128(9), "raid5".to_owned(), vec![member]);
+    inventory.arrays.push(MdArray { uuid, level, raid_devices: 3, members, ..MdArray::default() });
+    inventory.failed.push(FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() });
+}
+
+const ON_SDA: [(&str, Change, &str); 17] = [
+    (
+        "system ID",
+        |it| group(it, &["/dev/sda2"], "raid5", Some("it belongs to the host with the system ID \"x\": take that off")),
+        "volume group vg00 (root) on /dev/sda2: cannot inspect its content: it belongs to",
+    ),
+    (
+        "exported",
+        |it| group(it, &["/dev/sda2"], "thin", Some("it is exported: import it")),
+        "volume group vg00 (root) on /dev/sda2",
+    ),
+    ("snapshot", |it| group(it, &["/dev/sda2"], "snapshot", None), "logical volume vg00/root (snapshot) on /dev/sda2"),
+    ("thin", |it| group(it, &["/dev/sda2"], "thin", None), "logical volume vg00/root (thin)"),
+    ("cache", |it| group(it, &["/dev/sda2"], "cache", None), "logical volume vg00/root (cache)"),
+    ("writecache", |it| group(it, &["/dev/sda2"], "writecache", None), "logical volume vg00/root (writecache)"),
+    ("raid5", |it| group(it, &["/dev/sda2"], "raid5", None), "logical volume vg00/root (raid5)"),
+    ("vdo", |it| group(it, &["/dev/sda2"], "vdo", None), "logical volume vg00/root (vdo)"),
+    ("raid1", |it| group(it, &["/dev/sda2"], "raid1", None), "logical volume vg00/root (raid1)"),
+    ("linear", |it| group(it, &["/dev/sda2"], "linear", None), "logical volume vg00/root (linear)"),
+    (
+        "array",
+        |it| array(it, "/dev/sda2"),
+        "(raid5) on /dev/sda2: cannot inspect its content: it does not start: not enough",
+    ),
+    ("LUKS", |it| put(it, 0, 1, "crypto_LUKS", "crypto"), "crypto_LUKS on /dev/sda2"),
+    ("zpool", |it| put(it, 0, 1, "zfs_member", "raid"), "zfs_member on /dev/sda2"),
+    ("bcache", |it| put(it, 0, 1, "bcache", "other"), "bcache on /dev/sda2"),
+    ("filesystem", |it| put(it, 0, 1, "xfs", "filesystem"), "xfs on /dev/sda2"),
+    (
+        "unassigned",
+        |it| it.unknown.push(UnassignedDevices { devices: vec!["/dev/sda2".into()], reason: "r".into() }),
+        "RAID member or physical volume on /dev/sda2",
+    ),
+    ("unreadable", |it| it.disks[0].unreadable = Some("EIO".into()), "unreadable region on /dev/sda"),
+];
+
+#[test]
+fn an_installation_over_what_was_not_seen_is_refused_by_name() {
+    install(&layout(), &explored(), another()).unwrap();
+    for (name, change, words) in ON_SDA {
+        let mut inventory = explored();
+        change(&mut inventory);
+        let refusal = install(&layout(), &inventory, another()).unwrap_err();
+        let [problem] = &refusal.problems[..] else { panic!("{name}: {refusal}") };
+        let said = problem.to_string();
+        assert!(said.contains(words), "{name}: {said}");
+        assert!(said.contains("It may contain an installation, and allocation a-2 wipes sda; "), "{name}: {said}");
+        assert!(said.ends_with("or discard it with give_up: [\"A0\"] in the allocation"), "{name}: {said}");
+        assert_eq!(refusal.opaque.len(), 1, "{name}: {refusal}");
+        assert!(refusal.to_string().contains("not inspected:\n  "), "{name}: {refusal}");
+
+        let given = InstallClaim { give_up: vec!["A0".to_owned()], ..another() };
+        let plan = install(&layout(), &inventory, given).unwrap();
+        let warned = plan
+            .warnings
+            .iter()
+            .any(|said| said.contains("the content of sda will be discarded, as requested by the operator"));
+        assert!(warned && plan.opaque.len() == 1, "{name}: {plan}");
+        for other in [vec!["B0".to_owned()], vec![String::new()]] {
+            install(&layout(), &inventory, InstallClaim { give_up: other, ..another() }).unwrap_err();
+        }
+        // The attempt that goes on was allowed, and has left it.
+        let begun = InstallClaim { begun_on: super::identity::marker(&inventory).disks, ..another() };
+        install(&layout(), &inventory, begun).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        // On a desk nobody's installation is planned. The plan lists it all the same.
+        assert_eq!(make(&layout(), &inventory, InstallMode::Install).unwrap().opaque.len(), 1, "{name}");
+    }
+}
+
+#[test]
+fn what_was_not_seen_on_other_disks_is_not_touched_and_listed() {
+    for (name, change) in [
+        ("group", (|it| group(it, &["/dev/sdc"], "thin", None)) as Change),
+        ("array", |it| array(it, "/dev/sdc")),
+        ("unreadable", |it| it.disks[2].unreadable = Some("EIO".into())),
+        ("unassigned", |it| {
+            it.unknown.push(UnassignedDevices { devices: vec!["/dev/sdc".into()], reason: "r".into() })
+        }),
+    ] {
+        let mut inventory = explored();
+        change(&mut inventory);
+        let plan = install(&layout(), &inventory, another()).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        assert_eq!((plan.opaque.len(), plan.warnings.len()), (1, 0), "{name}: {plan}");
+        assert!(plan.to_string().contains("not inspected:\n  "), "{name}: {plan}");
+    }
+}
+
+#[test]
+fn each_wiped_disk_of_an_object_must_be_given_up() {
+    let mut inventory = explored();
+    group(&mut inventory, &["/dev/sda2", "/dev/sdb1", "/dev/sdc"], "raid5", None);
+    let given =
+        |serials: &[&str]| InstallClaim { give_up: serials.iter().map(|it| (*it).to_owned()).collect(), ..another() };
+    for (serials, needed) in [(&[][..], "[\"A0\", \"B0\"]"), (&["A0"], "[\"B0\"]"), (&["B0", "C0"], "[\"A0\"]")] {
+        let reasons = reasons(install(&layout(), &inventory, given(serials)));
+        assert!(
+            reasons[0].ends_with(&format!("or discard it with give_up: {needed} in the allocation")),
+            "{reasons:?}"
+        );
+    }
+    install(&layout(), &inventory, given(&["A0", "B0"])).unwrap();
+    // A serial number that two disks share identifies neither.
+    inventory.disks[2].serial = "A0".to_owned();
+    let reasons = reasons(install(&layout(), &inventory, given(&["A0", "B0"])));
+    assert!(reasons[0].ends_with("or erase /dev/sda in the rescue shell (wipefs -a)"), "{reasons:?}");
+}
+
+#[test]
+fn what_was_seen_is_no_reason() {
+    let mut inventory = explored();
+    put(&mut inventory, 0, 1, "crypto_LUKS", "crypto");
+    let (name, device) = ("dm-0".into(), "/dev/mapper/open".into());
+    let below = vec!["sda2".into()];
+    let kind = StackedDeviceKind::Crypt;
+    inventory.stacked.push(StackedDevice {
+        name,
+        device,
+        kind,
+        below,
+        size_bytes: 1 << 20,
+        assembled: true,
+        ..StackedDevice::default()
+    });
+    group(&mut inventory, &["/dev/sda3"], "linear", None);
+    inventory.groups[0].volumes[0].running = Some("dm-1".into());
+    install(&layout(), &inventory, another()).unwrap();
+    inventory.stacked.clear();
+    install(&layout(), &inventory, another()).unwrap_err();
+}
+
+/// Registered before anything was assembled.
+#[test]
+fn what_nobody_has_tried_is_said_on_a_desk_and_not_refused() {
+    for (name, change, words) in [
+        ("linear", (|it| group(it, &["/dev/sda2"], "linear", None)) as Change, "vg00/root (linear) on /dev/sda2"),
+        ("exported", |it| group(it, &["/dev/sda2"], "linear", Some("it is exported: import it")), "volume group vg00"),
+    ] {
+        let mut inventory = Inventory { explored: false, ..explored() };
+        change(&mut inventory);
+        let plan = install(&layout(), &inventory, another()).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        let [warning] = &plan.warnings[..] else { panic!("{name}: {plan}") };
+        assert!(warning.contains("the agent will inspect") && warning.contains(words), "{warning}");
+        assert!(plan.opaque.is_empty());
+    }
+    // A filesystem, which can nearly always be mounted; and what no agent can open.
+    let mut inventory = Inventory { explored: false, ..explored() };
+    put(&mut inventory, 0, 1, "ext4", "filesystem");
+    assert!(install(&layout(), &inventory, another()).unwrap().warnings.is_empty());
+    put(&mut inventory, 0, 1, "crypto_LUKS", "crypto");
+    install(&layout(), &inventory, another()).unwrap_err();
+}
+
+/// A marker that was found goes first: the machine is adopted, and nothing is given up.
+#[test]
+fn a_marker_that_was_found_is_named_first() {
+    let mut inventory = marked();
+    inventory.explored = true;
+    group(&mut inventory, &["/dev/sda3"], "snapshot", None);
+    let reasons = reasons(install(&layout(), &inventory, claim()));
+    assert!(reasons[0].contains("drophammer machine adopt m-1"), "{reasons:?}");
+}

@@ -1,0 +1,132 @@
+//! What no volume of Kubernetes is prepared on.
+
+use super::*;
+
+#[test]
+fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
+    let volumes = [raw("data", 1, "Filesystem", "/dev/sdc"), raw("block", 2, "Block", "/dev/sdd")];
+    let is = |change: &dyn Fn(&mut model::inventory::InventoryDisk)| {
+        let mut machine = machine();
+        change(&mut machine.disks[2]);
+        refused(&layout(), &machine, InstallMode::Install, &volumes)
+    };
+    let signature =
+        |kind: &str| DeviceSignature { kind: kind.into(), usage: "filesystem".into(), ..DeviceSignature::default() };
+    for (said, expected) in [
+        (is(&|disk| disk.signatures.push(signature("xfs"))), "names /dev/sdc, which is not blank: it contains xfs"),
+        (
+            is(&|disk| disk.table = Some(DiskTable { kind: "gpt".into(), ..DiskTable::default() })),
+            "names /dev/sdc, which is not blank: it contains GPT 0 partitions",
+        ),
+        (is(&|disk| disk.blank = false), "names /dev/sdc, which is not blank: it contains data of no known kind"),
+        (is(&|disk| disk.uses.push(DeviceUse::Swap)), "names /dev/sdc, which is in use"),
+        (is(&|disk| disk.read_only = true), "names /dev/sdc, which is read-only"),
+        (is(&|disk| disk.unreadable = Some("EIO".into())), "names /dev/sdc, whose content cannot be read: EIO"),
+        (
+            is(&|disk| disk.signatures.push(DeviceSignature { uuid: uid(1), ..signature("xfs") })),
+            "must be ext4, but /dev/sdc has its UUID and contains xfs",
+        ),
+    ] {
+        assert_eq!(said, [format!("volumes[data]: volume data {expected}")]);
+    }
+}
+
+#[test]
+fn what_a_volume_cannot_lie_on_is_refused() {
+    let cases = [
+        (raw("v", 1, "Block", "/dev/sdz"), "names /dev/sdz, which does not exist on given hardware: its disks are"),
+        (raw("v", 1, "Block", "/dev/sda2"), "names /dev/sda2, which the layout or another volume uses"),
+        (raw("v", 1, "Block", "/dev/sda"), "names /dev/sda, which the layout or another volume uses"),
+        (raw("v", 1, "Block", "/dev/csi/varlib"), "names /dev/csi/varlib, which the layout or another volume uses"),
+        (in_group("v", 1, "Block", "other", "1Gi"), "requires vg:other, which is not in the layout"),
+        (in_group("varlib", 1, "Block", "csi", "1Gi"), "has the name of a volume that the layout has in vg:csi"),
+        (in_group("v", 1, "Block", "csi", "1Ti"), "needs 1048576 MiB in vg:csi, which has 6996 MiB left"),
+        (raw("v", 1, "Filesystem", "/dev/sdc1"), "names /dev/sdc1, which does not exist on given hardware"),
+    ];
+    for (volume, expected) in cases {
+        let said = refused(&layout(), &machine(), InstallMode::Install, &[volume]);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains(expected), "{said:?}");
+    }
+    let twice = [raw("a", 1, "Block", "/dev/sdc"), raw("b", 2, "Block", "/dev/sdc")];
+    assert!(refused(&layout(), &machine(), InstallMode::Install, &twice)[0].contains("which another volume uses"));
+    let mut elsewhere = raw("v", 1, "Block", "/dev/sdc");
+    elsewhere["spec"]["nodeName"] = json!("node-2");
+    let said = refused(&layout(), &machine(), InstallMode::Install, &[elsewhere]);
+    assert_eq!(said, ["volumes[v]: volume v belongs to node node-2, but this machine is node-1"]);
+    let xfs = with_class(vec![sparse("v", 1, "Filesystem", "200Mi")], json!({"fsType": "xfs"}));
+    let said =
+        reasons(crate::make_plan(&layout(), &machine(), request(InstallMode::Install, xfs, None), &mut counting()));
+    assert!(said[0].contains("has 210 MB on ") && said[0].contains("xfs requires 315 MB"), "{said:?}");
+    // What is wrong with the list is told as well.
+    let said = refused(&layout(), &machine(), InstallMode::Install, &[json!({"kind": "Volume"})]);
+    assert!(said[0].starts_with("volumes[0].metadata.name: "), "{said:?}");
+}
+
+/// The size of each line has room, and one byte more has not.
+#[test]
+fn a_file_that_its_filesystem_cannot_have_is_refused() {
+    let on = |format: FilesystemFormat, options: &str| {
+        let mut layout = layout();
+        layout.filesystems[0].format = format;
+        layout.filesystems[0].createoptions = options.split_whitespace().map(str::to_owned).collect();
+        layout
+    };
+    for (format, options, most) in [
+        (FilesystemFormat::Ext4, "", (16_u64 << 40) - 4096),
+        (FilesystemFormat::Ext4, "-b 4096", (16 << 40) - 4096),
+        (FilesystemFormat::Ext4, "-b 2048", (8 << 40) - 2048),
+        (FilesystemFormat::Ext4, "-b1k", (4 << 40) - 1024),
+        (FilesystemFormat::Ext4, "-O ^has_journal,^huge_file", 2_196_873_666_560),
+        (FilesystemFormat::Ext4, "-O ^extent,^64bit", 2_196_873_666_560),
+        (FilesystemFormat::Ext3, "", 2_196_873_666_560),
+        (FilesystemFormat::Ext3, "-b 1024", 17_247_252_480),
+    ] {
+        let layout = on(format, options);
+        let fits = [sparse("small", 1, "Block", &most.to_string())];
+        let first = planned(&layout, &machine(), InstallMode::Install, &fits);
+        assert!(first.is_ok(), "{format} {options}: {:?}", reasons(first));
+        let large = [sparse("small", 1, "Block", &(most + 1).to_string())];
+        let said = refused(&layout, &machine(), InstallMode::Install, &large);
+        let expected = format!(
+            "volumes[small]: volume small is a file of {} bytes below /var/lib, which is {format} and supports at most \
+             {most} bytes; make it smaller, or put /var/lib/metalk8s on xfs",
+            most + 1
+        );
+        assert_eq!(said, [expected], "{options}");
+    }
+    // Another filesystem has all that a volume can have.
+    for format in [FilesystemFormat::Xfs, FilesystemFormat::Btrfs] {
+        let large = [sparse("small", 1, "Block", &i64::MAX.to_string())];
+        let first = planned(&on(format, ""), &machine(), InstallMode::Install, &large);
+        assert!(first.is_ok(), "{format}: {:?}", reasons(first));
+    }
+}
+
+#[test]
+fn what_a_reinstall_makes_anew_carries_no_volume() {
+    let mut layout = layout();
+    layout.disks.push(DiskSpec { wipeonreinstall: true, ..whole("/dev/sdc") });
+    let volumes = [raw("data", 1, "Filesystem", "/dev/sdc")];
+    let first = planned(&layout, &machine(), InstallMode::Install, &volumes).unwrap();
+    assert_eq!(shown(&first), ["data /dev/sdc make sdc"]);
+    let said = "volume data lies on /dev/sdc, which a reinstall wipes: as long as the volume is listed, reinstalls are refused";
+    assert!(first.warnings.contains(&said.to_owned()), "{first}");
+    let inventory = after(&first, machine());
+    let said = refused(&layout, &inventory, InstallMode::Reinstall, &volumes);
+    let expected = "volumes[data]: volume data lies on /dev/sdc, which a reinstall wipes; set wipeonreinstall: false for its disks";
+    assert_eq!(said, [expected]);
+    // Nor does it begin anew on another disk while its data are wiped, whoever calls that disk so.
+    for elsewhere in [raw("data", 1, "Filesystem", "/dev/sdd"), discover("data", 1, json!({}))] {
+        let said = refused(&layout, &inventory, InstallMode::Reinstall, &[elsewhere]);
+        assert_eq!(said, [expected]);
+    }
+    // Without a filesystem that is kept, the file of a sparse volume is gone with the old system.
+    let mut alone = super::super::layout();
+    alone.id = "alone".to_owned();
+    let volumes = [sparse("small", 1, "Block", "10Mi")];
+    let first = planned(&alone, &machine(), InstallMode::Install, &volumes).unwrap();
+    assert_eq!(first.warnings.len(), 1, "{first}");
+    let said = refused(&alone, &after(&first, machine()), InstallMode::Reinstall, &volumes);
+    assert!(said[0].contains("is a file below /, which a reinstall recreates"), "{said:?}");
+}

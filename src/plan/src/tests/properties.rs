@@ -1,0 +1,472 @@
+//! What must hold for every layout on every machine.
+
+use super::degraded::{replace, unplug};
+use super::drawn::{NAMES, any_layout, any_machine, blank};
+use super::effect::{Brought, brought, effect};
+use super::identity::{claim, marker, reinstall};
+use super::judged::Judged;
+use super::*;
+use model::device::DevicePath;
+use model::storage_graph::DeviceStack;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// The disks at the bottom of every device that the plan makes or names.
+fn bottoms<'a>(plan: &'a Plan, brought: &Brought, device: &DevicePath) -> BTreeSet<&'a str> {
+    if let Some(below) = brought.get(device) {
+        return below.iter().flat_map(|device| bottoms(plan, brought, device)).collect();
+    }
+    plan.disks
+        .iter()
+        .filter(|disk| device.as_str().starts_with(disk.device.as_str()))
+        .map(|disk| disk.name.as_str())
+        .collect()
+}
+
+fn is_made(verdict: DiskVerdict) -> bool {
+    match verdict {
+        DiskVerdict::Wipe | DiskVerdict::Make => true,
+        DiskVerdict::Keep | DiskVerdict::NotOurs | DiskVerdict::Volumes => false,
+    }
+}
+
+pub(super) fn assert_sound(plan: &Plan, inventory: &Inventory) {
+    let verdict = |name: &str| plan.disks.iter().find(|disk| disk.name == name).unwrap().verdict;
+    let brought = brought(plan);
+    for (index, stage) in plan.stages.iter().enumerate() {
+        for operation in &stage.operations {
+            for device in effect(operation).destroyed {
+                let disks = bottoms(plan, &brought, device);
+                assert!(!disks.is_empty(), "{operation:?}");
+                let fills =
+                    matches!(operation, Operation::Device(DeviceOp::MakeFilesystem(_))) && is_blank(inventory, device);
+                let takes = matches!(operation, Operation::Device(DeviceOp::PreparePersistent(_)));
+                assert!(disks.iter().all(|disk| is_made(verdict(disk))) || fills || takes, "{operation:?}");
+                assert!(index >= plan.point_of_no_return);
+            }
+            match operation {
+                Operation::Device(DeviceOp::PreparePersistent(volume)) => assert_prepares(volume, plan, inventory),
+                Operation::Device(operation) => assert_on_device(operation, inventory, verdict),
+                Operation::Run(operation) => assert_of_run(operation, inventory, verdict),
+            }
+        }
+    }
+    for disk in plan.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Make) {
+        let found = inventory.find_disk(disk.device.as_str()).unwrap();
+        let partitions = found.table.iter().flat_map(|table| &table.partitions);
+        assert!(found.blank || (found.table.is_some() && partitions.into_iter().all(|part| part.blank)), "{disk:?}");
+    }
+    assert_parents_first(plan);
+    extents::assert_just_what_is_written(plan, inventory);
+}
+
+fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
+    match operation {
+        DeviceOp::WipeDisk(wipe) => assert_wipe(wipe, inventory),
+        DeviceOp::WriteTable(table) => assert_table(table, inventory.find_disk(table.device.as_str()).unwrap()),
+        DeviceOp::Release(holder) => assert_release(holder, inventory, verdict),
+        DeviceOp::AssertFree { disks } => {
+            let is_made = |disk: &DevicePath| is_made(verdict(&inventory.find_disk(disk.as_str()).unwrap().name));
+            assert!(disks.iter().all(is_made), "{operation:?}");
+        }
+        DeviceOp::TakeDown { .. }
+        | DeviceOp::ProveZeros(_)
+        | DeviceOp::CreateArray(_)
+        | DeviceOp::CreateGroup(_)
+        | DeviceOp::CreateVolume(_)
+        | DeviceOp::CreateContainer(_)
+        | DeviceOp::OpenContainer(_)
+        | DeviceOp::CloseContainer { .. }
+        | DeviceOp::AssembleArray(_)
+        | DeviceOp::ActivateGroup(_)
+        | DeviceOp::TryArray(_)
+        | DeviceOp::TryFilesystem(_)
+        | DeviceOp::MakeFilesystem(_)
+        | DeviceOp::PreparePersistent(_)
+        | DeviceOp::DeactivateGroup { .. }
+        | DeviceOp::StopArray { .. } => {}
+    }
+}
+
+fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
+    let verdict = |device: &DevicePath| verdict(&inventory.find_disk(device.as_str()).unwrap().name);
+    match operation {
+        SessionOp::BurnDisk(burn) => assert_burn(burn, inventory.find_disk(burn.device.as_str()).unwrap()),
+        SessionOp::CreateSystem(create) => {
+            assert!(create.disks.iter().all(|disk| is_made(verdict(disk))), "{operation:?}");
+            assert_burn(&create.onto, inventory.find_disk(create.onto.device.as_str()).unwrap());
+        }
+        SessionOp::LockDisk { device, .. } => assert!(!is_made(verdict(device)), "{operation:?}"),
+        SessionOp::UnlockDisk { device, .. } => {
+            assert!(matches!(verdict(device), DiskVerdict::Keep | DiskVerdict::Volumes), "{operation:?}");
+        }
+        SessionOp::ReachImage { .. }
+        | SessionOp::VerifyDefinition { .. }
+        | SessionOp::FindPrograms { .. }
+        | SessionOp::IdentifyDisk(_)
+        | SessionOp::CheckContainers(_)
+        | SessionOp::Rehearse(_)
+        | SessionOp::TellPointOfNoReturn { .. }
+        | SessionOp::MoveStands { .. }
+        | SessionOp::Mount(_)
+        | SessionOp::MountReadOnly(_)
+        | SessionOp::GrowFilesystem(_)
+        | SessionOp::BurnImage { .. }
+        | SessionOp::WriteMachineFiles { .. }
+        | SessionOp::InjectFiles(_)
+        | SessionOp::WritePersistent(_)
+        | SessionOp::Finish(_)
+        | SessionOp::AdaptImage(_)
+        | SessionOp::AdaptMoved(_)
+        | SessionOp::Receive(_)
+        | SessionOp::WriteFstab(_)
+        | SessionOp::ExtendFstab(_)
+        | SessionOp::WriteCrypttab(_)
+        | SessionOp::FindLoader
+        | SessionOp::RemoveVariables(_)
+        | SessionOp::WriteBootEntries(_)
+        | SessionOp::LoadKernel
+        | SessionOp::ProveKept(_)
+        | SessionOp::WriteMarker(_)
+        | SessionOp::Unmount
+        | SessionOp::FlushDisks { .. }
+        | SessionOp::Report(_)
+        | SessionOp::Kexec => {}
+    }
+}
+
+/// A volume of Kubernetes is prepared on what the plan makes, on a whole disk that is blank and that nobody else names, or in the free
+/// space of a group on kept disks. No other disk is written for it.
+fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventory) {
+    let brought = brought(plan);
+    let disks: BTreeSet<&str> =
+        volume.written_devices().into_iter().flat_map(|device| bottoms(plan, &brought, device)).collect();
+    let verdict = |name: &str| plan.disks.iter().find(|disk| disk.name == name).unwrap().verdict;
+    assert!(!disks.is_empty(), "{volume:?}");
+    for disk in disks {
+        let found = inventory.disks.iter().find(|found| found.name == disk).unwrap();
+        match verdict(disk) {
+            DiskVerdict::Wipe | DiskVerdict::Make => {}
+            DiskVerdict::Volumes => {
+                assert!(volume.must_be_blank && found.blank && found.device == volume.device, "{volume:?}");
+                let others = plan.volumes.iter().filter(|other| other.disks.iter().any(|name| name == disk));
+                assert_eq!(others.count(), 1, "{volume:?}");
+            }
+            DiskVerdict::Keep => {
+                let create = volume.create.as_ref().unwrap_or_else(|| panic!("{volume:?}"));
+                let group = inventory.groups.iter().find(|group| group.name == create.group).unwrap();
+                assert!(group.volumes.iter().all(|is| is.name != create.name), "{volume:?}");
+                assert!(create.size.as_mib().unwrap() * MIB <= group.free_bytes.unwrap(), "{volume:?}");
+            }
+            DiskVerdict::NotOurs => panic!("{volume:?} on {disk}, which is not ours"),
+        }
+    }
+}
+
+/// A reinstall, with other UUIDs than those of the installation.
+fn later(layout: &Layout, inventory: &Inventory, claim: Option<InstallClaim>) -> Result<Plan, Box<PlanRefusal>> {
+    let request = PlanRequest {
+        mode: InstallMode::Reinstall,
+        steps: StepList::default(),
+        subject: subject(),
+        assigned: Default::default(),
+        claim,
+    };
+    super::super::make_plan(layout, inventory, request, &mut counting_from(1000))
+}
+
+fn is_blank(inventory: &Inventory, device: &DevicePath) -> bool {
+    let partitions = inventory.disks.iter().flat_map(|disk| &disk.table).flat_map(|table| &table.partitions);
+    partitions.into_iter().any(|part| part.device == *device && part.blank)
+}
+
+/// What runs on kept disks alone stays, and on foreign ones what was running before.
+fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
+    let device = match holder {
+        Holder::Swap { device }
+        | Holder::Array { device }
+        | Holder::Mapping { device }
+        | Holder::Volume { device, .. }
+        | Holder::Bcache { device } => device,
+    };
+    let stack = DeviceStack::new(inventory);
+    let disks = stack.disks_below(&stack.kernel_name(&device.as_str().into()));
+    let verdicts: Vec<DiskVerdict> = disks.iter().map(|disk| verdict(disk)).collect();
+    let assembled = inventory.stacked.iter().any(|stacked| stacked.device == *device && stacked.assembled);
+    let put_back = assembled && verdicts.iter().any(|verdict| *verdict != DiskVerdict::Keep);
+    assert!(verdicts.contains(&DiskVerdict::Wipe) || put_back, "{holder:?} on {verdicts:?}");
+}
+
+fn assert_wipe(wipe: &WipeDisk, inventory: &Inventory) {
+    let disk = inventory.find_disk(wipe.device.as_str()).unwrap();
+    assert!(wipe.zero.iter().chain(&wipe.first).all(|range| range.start + range.length <= disk.size_bytes));
+    assert!(wipe.zero.windows(2).all(|pair| pair[0].start + pair[0].length < pair[1].start));
+    // What boots it goes before anything that a booted system would miss.
+    assert_eq!(wipe.first[0], ByteRange { start: 0, length: u64::from(disk.sector_bytes) });
+    for part in disk.table.iter().flat_map(|table| &table.partitions) {
+        let ends_before = |range: &ByteRange| range.start + range.length <= part.start_bytes;
+        let begins_behind = |range: &ByteRange| range.start >= part.start_bytes + part.size_bytes;
+        assert!(wipe.first[1..].iter().all(|range| ends_before(range) || begins_behind(range)), "{wipe:?}");
+    }
+}
+
+fn assert_table(table: &PartitionTable, disk: &inventory::InventoryDisk) {
+    let sector = u64::from(disk.sector_bytes);
+    assert_eq!(table.sector_bytes, disk.sector_bytes);
+    let mut next = MIB / sector;
+    let mut partitions: Vec<&NewPartition> = table.partitions.iter().collect();
+    partitions.sort_by_key(|partition| partition.number);
+    for partition in partitions {
+        assert!(partition.first_lba >= next && partition.first_lba <= partition.last_lba);
+        assert_eq!(partition.first_lba * sector % MIB, 0);
+        next = partition.last_lba + 1;
+    }
+    // Backup entries and header.
+    assert!(next * sector + 16384 + sector <= disk.size_bytes);
+}
+
+/// The image is for this disk, and what is mounted of it, or grows, is on it.
+fn assert_burn(burn: &BurnDisk, disk: &inventory::InventoryDisk) {
+    assert_eq!((burn.size_bytes, burn.sector_bytes), (disk.size_bytes, disk.sector_bytes));
+    assert!(!burn.filesystems.is_empty());
+    assert!(burn.filesystems.iter().all(|is| is.device == disk.device.partition_path(is.number)), "{burn:?}");
+    let is_listed = |number: u32| burn.filesystems.iter().any(|is| is.number == number);
+    assert!(burn.grow.is_none_or(is_listed), "{burn:?}");
+}
+
+fn assert_parents_first(plan: &Plan) {
+    let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let mounts = operations.filter_map(|operation| effect(operation).mounted);
+    let mounted: Vec<&str> = mounts.map(|mount| mount.path.as_str()).collect();
+    let listed: Vec<&str> = plan.fstab.iter().map(|entry| entry.path.as_str()).collect();
+    for paths in [mounted, listed] {
+        for (index, path) in paths.iter().enumerate() {
+            assert!(paths[..index].iter().all(|earlier| !earlier.starts_with(&format!("{path}/"))), "{paths:?}");
+        }
+    }
+}
+
+/// What is on the disks that were not to be wiped, and on top of them.
+fn untouched(inventory: &Inventory, plan: &Plan) -> (Vec<inventory::InventoryDisk>, Vec<inventory::LvmVolumeGroup>) {
+    let stays = |name: &str| plan.disks.iter().any(|disk| disk.name == name && disk.verdict == DiskVerdict::Keep);
+    let disks = inventory.disks.iter().filter(|disk| stays(&disk.name)).cloned();
+    let stack = DeviceStack::new(inventory);
+    let on_kept = |group: &&inventory::LvmVolumeGroup| {
+        let disks = |device: &DevicePath| stack.disks_below(&stack.kernel_name(device));
+        let stays = |device: &DevicePath| disks(device).iter().all(|disk| stays(disk));
+        group.physical.iter().all(|physical| physical.device.as_ref().is_some_and(stays))
+    };
+    (disks.collect(), inventory.groups.iter().filter(on_kept).cloned().collect())
+}
+
+const CASES: u32 = 400;
+
+fn writes_raw_image(plan: &Plan) -> bool {
+    let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
+    operations.any(|operation| matches!(operation, Operation::Run(SessionOp::BurnDisk(_))))
+}
+
+fn note_reinstall(judged: &Judged, plan: &Plan) {
+    let (keeps, is_raw) = (verdicts(plan).contains(&DiskVerdict::Keep), writes_raw_image(plan));
+    judged.note("reinstalls", true);
+    judged.note("reinstalls that keep a disk", keeps);
+    judged.note("reinstalls with a raw image", is_raw);
+    judged.note("reinstalls that keep a disk, with a raw image", keeps && is_raw);
+    let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let opens = operations.any(|is| matches!(is, Operation::Device(DeviceOp::OpenContainer(_))));
+    judged.note("reinstalls that keep an encrypted group", opens);
+}
+
+/// The simulator checks every operation: nothing is used before it is made, released before what lies on it, or left running
+/// on a wiped disk.
+#[test]
+fn no_plan_destroys_what_is_kept_or_foreign() {
+    let judged = Judged::new("no_plan_destroys_what_is_kept_or_foreign");
+    proptest!(ProptestConfig::with_cases(CASES), |(
+        layout in any_layout(),
+        machine in any_machine(),
+        again in any::<bool>(),
+    )| {
+        judged.case();
+        // Valid, except for sizes that are too small in themselves.
+        let problems = model::layout::validate_layout(&layout);
+        let too_small = |text: &str| text.contains("needs at least") || text.contains("of the group are usable");
+        prop_assert!(problems.iter().all(|problem| too_small(&problem.message)), "{:?}", problems);
+        let mode = if again { InstallMode::Reinstall } else { InstallMode::Install };
+        prop_assert_eq!(make(&layout, &machine, mode), make(&layout, &machine, mode));
+        match make(&layout, &machine, mode) {
+            Ok(plan) => {
+                let is_full = |disk: &DiskPlan| disk.found.table.is_some() || !disk.found.signatures.is_empty();
+                let of_others = |disk: &DiskPlan| disk.verdict == DiskVerdict::NotOurs && is_full(disk);
+                judged.note("installations", mode == InstallMode::Install);
+                judged.note("reinstalls", mode == InstallMode::Reinstall);
+                judged.note("with a raw image", writes_raw_image(&plan));
+                judged.note("over another layout's", plan.disks.iter().any(is_full));
+                judged.note("beside a foreign disk that is not empty", plan.disks.iter().any(of_others));
+                assert_sound(&plan, &machine);
+                prop_assert_eq!(plan.to_string().matches("point of no return").count(), 1);
+                let after = after(&plan, machine.clone());
+                for (before, after) in machine.disks.iter().zip(&after.disks) {
+                    let verdict = plan.disks.iter().find(|disk| disk.name == before.name).unwrap().verdict;
+                    prop_assert!(verdict == DiskVerdict::Wipe || before.signatures == after.signatures);
+                }
+            }
+            Err(refusal) => prop_assert!(!refusal.problems.is_empty()),
+        }
+    });
+    judged.assert_shares(&[
+        ("installations", 12),
+        // Few: what another layout has left on a disk is hardly ever what this one keeps.
+        ("reinstalls", 0),
+        ("with a raw image", 3),
+        ("over another layout's", 10),
+        ("beside a foreign disk that is not empty", 7),
+    ]);
+}
+
+#[test]
+fn a_reinstall_over_an_install_keeps_and_a_second_one_too() {
+    let judged = Judged::new("a_reinstall_over_an_install_keeps_and_a_second_one_too");
+    proptest!(ProptestConfig::with_cases(CASES), |(layout in any_layout(), machine in any_machine())| {
+        judged.case();
+        let Ok(first) = make(&layout, &machine, InstallMode::Install) else { return Ok(()) };
+        judged.note("installations", true);
+        let installed = after(&first, machine);
+        match later(&layout, &installed, None) {
+            Ok(second) => {
+                note_reinstall(&judged, &second);
+                assert_sound(&second, &installed);
+                let reinstalled = after(&second, installed.clone());
+                prop_assert_eq!(untouched(&installed, &second), untouched(&reinstalled, &second));
+                prop_assert!(make(&layout, &reinstalled, InstallMode::Reinstall).is_ok());
+            }
+            Err(refusal) => {
+                let expected = ["which a reinstall wipes, and on", "is not reinstallable", "contains /"];
+                let text = refusal.to_string();
+                prop_assert!(expected.iter().any(|expected| text.contains(expected)), "{}", text);
+            }
+        }
+    });
+    judged.assert_shares(&[
+        ("installations", 25),
+        ("reinstalls", 20),
+        ("reinstalls that keep a disk", 15),
+        ("reinstalls that keep an encrypted group", 1),
+        ("reinstalls with a raw image", 5),
+        ("reinstalls that keep a disk, with a raw image", 4),
+    ]);
+}
+
+/// Disks are pulled, replaced by blank ones and swapped, members fail, markers are there or not. A disk that is nobody's
+/// business matches the hints of one of them.
+#[test]
+fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
+    let judged = Judged::new("no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept");
+    proptest!(ProptestConfig::with_cases(CASES), |(
+        layout in any_layout(),
+        pulled in prop::collection::vec(prop::bool::weighted(0.1), NAMES.len()),
+        replaced in prop::collection::vec(prop::bool::weighted(0.15), NAMES.len()),
+        failed in prop::collection::vec(prop::bool::weighted(0.2), 4),
+        emptied in prop::bool::weighted(0.2),
+        swapped in prop::bool::weighted(0.1),
+        hinted in prop::collection::vec(prop::bool::weighted(0.3), NAMES.len()),
+        lookalike in 0..NAMES.len(),
+        waiver in prop_oneof![3 => Just(None), 1 => Just(Some(MarkerWaiver::Operator)), 1 => Just(Some(MarkerWaiver::Begun))],
+    )| {
+        judged.case();
+        let Ok(first) = make(&layout, &blank(), InstallMode::Install) else { return Ok(()) };
+        judged.note("installations", true);
+        let mut machine = after(&first, blank());
+        for disk in &mut machine.disks {
+            disk.serial = format!("{}-0", disk.name);
+        }
+        let recorded = marker(&machine);
+        let vendor = |name: &str| format!("maker of {name}");
+        machine.disks.iter_mut().for_each(|disk| disk.vendor = vendor(&disk.name));
+        let mut layout = layout;
+        for disk in &mut layout.disks {
+            let name = disk.device.as_str().trim_start_matches("/dev/");
+            if hinted[NAMES.iter().position(|is| *is == name).unwrap()] {
+                disk.hints.insert("vendor".to_owned(), vendor(name));
+            }
+        }
+        let signatures = vec![DeviceSignature { kind: "xfs".to_owned(), usage: "filesystem".to_owned(), ..DeviceSignature::default() }];
+        let serial = "archive".to_owned();
+        machine.disks.push(inventory::InventoryDisk { serial, vendor: vendor(NAMES[lookalike]), signatures, ..disk("sdz", 6000) });
+        let root_uuid = simulator::root_uuid(&first);
+        let marked = |machine: &mut Inventory| {
+            let roots = (machine.disks.iter().flat_map(|disk| &disk.table).flat_map(|table| &table.partitions))
+                .map(|part| (&part.device, &part.signatures))
+                .chain(machine.disks.iter().map(|disk| (&disk.device, &disk.signatures)))
+                .chain(machine.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures)));
+            let roots = roots.filter(|(_, is)| is.iter().any(|is| is.uuid == root_uuid));
+            let marker = Some(recorded.clone());
+            machine.filesystems = roots
+                .map(|(device, _)| inventory::FilesystemContents { device: device.clone(), marker: marker.clone(), ..Default::default() })
+                .collect();
+        };
+        marked(&mut machine);
+        let failing = machine.arrays.iter_mut().zip(&failed).filter(|(_, failed)| **failed);
+        failing.for_each(|(array, _)| array.members[0].role = inventory::MemberRole::Faulty);
+        for (index, name) in NAMES.iter().enumerate() {
+            if replaced[index] {
+                replace(&mut machine, name);
+                (machine.disks[index].serial, machine.disks[index].vendor) = (format!("{name}-1"), vendor(name));
+            }
+        }
+        if swapped {
+            let serial = std::mem::replace(&mut machine.disks[1].serial, "sda-0".to_owned());
+            machine.disks[0].serial = serial;
+        }
+        for (name, _) in NAMES.iter().zip(&pulled).filter(|(_, pulled)| **pulled) {
+            unplug(&mut machine, name);
+        }
+        if emptied {
+            let partitions = machine.disks.iter_mut().flat_map(|disk| &mut disk.table).flat_map(|table| &mut table.partitions);
+            for part in partitions.filter(|part| part.signatures.iter().all(|is| is.usage != "raid")) {
+                part.signatures.clear();
+                part.blank = true;
+            }
+            machine.filesystems.clear();
+        }
+        let request = InstallClaim { waiver, installed: Some(recorded.clone()), ..claim() };
+        let Ok(plan) = later(&layout, &machine, Some(request.clone())) else { return Ok(()) };
+        note_reinstall(&judged, &plan);
+        let suffered = |kind: &[bool]| kind.iter().any(|is| *is);
+        judged.note("reinstalls after a disk was pulled", suffered(&pulled));
+        judged.note("reinstalls after a disk was replaced", suffered(&replaced));
+        judged.note("reinstalls of emptied disks", emptied);
+        judged.note("reinstalls that make a kept disk anew", verdicts(&plan).contains(&DiskVerdict::Make));
+        prop_assert!(waiver.is_some() || !machine.filesystems.is_empty());
+        // A disk that nobody has recorded is told from the recorded one only while that is there too.
+        let told = !replaced[1] || !pulled[1];
+        let listed = layout.disks.iter().any(|disk| disk.device == "/dev/sda");
+        prop_assert!(!swapped || !told || !listed || machine.disks[0].name != "sda");
+        assert_sound(&plan, &machine);
+        let reinstalled = after(&plan, machine.clone());
+        let archive = |inventory: &Inventory| inventory.disks.iter().find(|disk| disk.name == "sdz").unwrap().signatures.clone();
+        prop_assert_eq!(archive(&machine), archive(&reinstalled));
+        if !emptied {
+            prop_assert_eq!(untouched(&machine, &plan), untouched(&reinstalled, &plan));
+        }
+        // What was made is kept from now on, also by an attempt that follows one which got so far and no further.
+        let begin = super::stacks::operations(&plan, StageName::ReportBegin);
+        let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = begin else { panic!("{begin:?}") };
+        let request = InstallClaim { waiver: Some(MarkerWaiver::Begun), begun_on: disks.clone(), ..request };
+        let again = reinstall(&layout, &reinstalled, request).unwrap_or_else(|refusal| panic!("{refusal}"));
+        prop_assert!(verdicts(&again).iter().all(|verdict| *verdict != DiskVerdict::Make));
+    });
+    judged.assert_shares(&[
+        ("installations", 50),
+        ("reinstalls", 8),
+        ("reinstalls that keep a disk", 7),
+        ("reinstalls with a raw image", 1),
+        ("reinstalls after a disk was pulled", 1),
+        ("reinstalls after a disk was replaced", 4),
+        // Few: most of what was pulled, replaced or emptied has something that nothing else has, and is refused.
+        ("reinstalls that keep an encrypted group", 0),
+        ("reinstalls that keep a disk, with a raw image", 0),
+        ("reinstalls of emptied disks", 0),
+        ("reinstalls that make a kept disk anew", 0),
+    ]);
+}

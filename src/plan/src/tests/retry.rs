@@ -1,0 +1,199 @@
+//! What an attempt that was cut off left behind is made again only as far as its record proves that it made it.
+
+use super::degraded::replace;
+use super::identity::{claim, empty, marked, reinstall};
+use super::making::next;
+use super::*;
+use crate::simulator::{after, cut};
+
+/// The attempt that fills the blank partition of /srv, and the machine with unrecognized data there.
+fn filling() -> (Plan, Inventory) {
+    let mut before = marked();
+    let part = &mut before.disks[1].table.as_mut().unwrap().partitions[0];
+    (part.signatures, part.blank) = (Vec::new(), true);
+    let plan = reinstall(&layout(), &before, claim()).unwrap();
+    before.disks[1].table.as_mut().unwrap().partitions[0].blank = false;
+    before.filesystems.clear();
+    (plan, before)
+}
+
+type Case = (&'static str, fn(&mut InstallClaim, &mut Inventory));
+
+#[test]
+fn unrecognized_data_are_made_again_only_on_the_device_that_was_empty() {
+    let (first, left) = filling();
+    let again = |change: fn(&mut InstallClaim, &mut Inventory)| {
+        let (mut claim, mut left) = (next(&first), left.clone());
+        change(&mut claim, &mut left);
+        reinstall(&layout(), &left, claim)
+    };
+    assert!(again(|_, _| {}).unwrap().to_string().contains("the filesystem is recreated"));
+    let cases: [Case; 4] = [
+        ("older record, which does not tell", |claim, _| claim.begun_on[1].making[0].was_empty = false),
+        ("copy of the partition on another disk", |_, left| left.disks[1].serial = "clone".to_owned()),
+        ("disk of another size", |_, left| left.disks[1].size_bytes += MIB),
+        ("in use", |_, left| {
+            let part = &mut left.disks[1].table.as_mut().unwrap().partitions[0];
+            part.uses.push(DeviceUse::Holder("bcache0".into()));
+        }),
+    ];
+    for (name, change) in cases {
+        let refused = reasons(again(change));
+        assert!(refused.iter().any(|reason| reason.contains("unrecognized data")), "{name}: {refused:?}");
+    }
+}
+
+#[test]
+fn a_partition_table_on_a_kept_array_is_not_an_unfinished_filesystem() {
+    let mut layout = stacks::layout();
+    layout.volumegroups.clear();
+    layout.logicalvolumes.clear();
+    layout.filesystems.retain(|is| !is.device.as_str().starts_with("/dev/vg00"));
+    layout.filesystems.push(filesystem("/srv", "/dev/md/data", FilesystemFormat::Ext4, "srv"));
+    let mut machine = after(&make(&layout, &stacks::five(), InstallMode::Install).unwrap(), stacks::five());
+    let array = machine.arrays.last().unwrap().running.clone().unwrap();
+    let device = |machine: &mut Inventory| machine.stacked.iter().position(|is| is.name == array).unwrap();
+    let index = device(&mut machine);
+    (machine.stacked[index].signatures, machine.stacked[index].blank) = (Vec::new(), true);
+    let claim = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
+    let first = reinstall(&layout, &machine, claim).unwrap();
+    machine.stacked[index].blank = false;
+    reinstall(&layout, &machine, next(&first)).unwrap();
+    machine.stacked[index].table = Some(DiskTable { kind: "gpt".to_owned(), ..DiskTable::default() });
+    let refused = reasons(reinstall(&layout, &machine, next(&first)));
+    assert!(refused[0].contains("unrecognized data"), "{refused:?}");
+}
+
+/// sdb was replaced by a blank disk, and the attempt that made it anew was cut off with its filesystem unfinished.
+fn remaking() -> (Plan, Inventory) {
+    let mut before = marked();
+    empty(&mut before.disks[1], "B1");
+    let first = reinstall(&layout(), &before, claim()).unwrap();
+    let mut half = after(&first, before);
+    half.filesystems.clear();
+    let part = &mut half.disks[1].table.as_mut().unwrap().partitions[0];
+    (part.signatures, part.blank) = (Vec::new(), false);
+    (first, half)
+}
+
+#[test]
+fn a_disk_is_remade_only_if_all_that_is_on_it_was_made_by_the_attempt() {
+    let (first, half) = remaking();
+    assert_eq!(verdicts(&reinstall(&layout(), &half, next(&first)).unwrap())[1], DiskVerdict::Make);
+    fn part(half: &mut Inventory) -> &mut inventory::DiskPartition {
+        &mut half.disks[1].table.as_mut().unwrap().partitions[0]
+    }
+    let restored = |half: &mut Inventory| {
+        part(half).signatures = vec![DeviceSignature {
+            kind: "xfs".into(),
+            usage: "filesystem".into(),
+            uuid: "restored".into(),
+            ..DeviceSignature::default()
+        }];
+    };
+    let cases: [Case; 4] = [
+        ("filesystem of somebody else", |_, half| {
+            let uuid = "restored".to_owned();
+            part(half).signatures = vec![DeviceSignature { kind: "xfs".into(), uuid, ..DeviceSignature::default() }];
+        }),
+        ("partition of somebody else", |_, half| {
+            let more = inventory::DiskPartition { number: 9, guid: Some(Uuid::from_u128(9)), ..part(half).clone() };
+            half.disks[1].table.as_mut().unwrap().partitions.push(more);
+        }),
+        ("old table", |claim, half| {
+            let guid = Uuid::from_u128(77);
+            claim.begun_on[1].guid_before = Some(guid.to_string());
+            half.disks[1].table.as_mut().unwrap().guid = Some(guid);
+        }),
+        ("older record, which does not tell", |claim, _| claim.begun_on[1].making[0].contents.clear()),
+    ];
+    for (name, change) in cases {
+        let (mut claim, mut half) = (next(&first), half.clone());
+        change(&mut claim, &mut half);
+        let refusal = reinstall(&layout(), &half, claim).map(|plan| plan.to_string()).expect_err(name);
+        assert_eq!(refusal.disks[1].verdict, DiskVerdict::Keep, "{name}");
+    }
+    // With its own filesystem it is whole, and kept.
+    let mut other = half.clone();
+    restored(&mut other);
+    assert!(reinstall(&layout(), &other, next(&first)).is_err());
+}
+
+/// sdc is kept as well, and its filesystem is gone: nothing of that is solved by making sdb anew.
+#[test]
+fn a_problem_of_another_disk_does_not_remake_the_disk() {
+    let mut layout = layout();
+    layout
+        .disks
+        .push(DiskSpec { partitions: vec![partition(1, "opt", 0, PartitionType::Linux)], ..stacks::whole("/dev/sdc") });
+    layout.filesystems.push(filesystem("/opt", "/dev/sdc1", FilesystemFormat::Ext4, "opt"));
+    let mut before = after(&make(&layout, &machine(), InstallMode::Install).unwrap(), machine());
+    for (disk, serial) in before.disks.iter_mut().zip(["A0", "B0", "C0"]) {
+        disk.serial = serial.to_owned();
+    }
+    let claim = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
+    empty(&mut before.disks[1], "B1");
+    let first = reinstall(&layout, &before, claim).unwrap();
+    let mut whole = after(&first, before);
+    whole.disks[2].table.as_mut().unwrap().partitions[0].signatures.clear();
+    for half in [false, true] {
+        let mut left = whole.clone();
+        if half {
+            left.disks[1].table.as_mut().unwrap().partitions[0].signatures.clear();
+        }
+        let refusal = reinstall(&layout, &left, next(&first)).unwrap_err();
+        assert_eq!(refusal.disks[1].verdict, DiskVerdict::Keep, "{refusal}");
+        assert!(refusal.problems.iter().any(|problem| problem.message.starts_with("/dev/sdc1")), "{refusal}");
+    }
+}
+
+/// Every attempt is cut after every operation, and once more inside the operation that makes a filesystem. The attempt
+/// after the next one succeeds, whatever the two before it left.
+#[test]
+fn replaced_disks_converge_after_two_cuts_anywhere() {
+    let mut machine = stacks::installed();
+    for (disk, serial) in machine.disks.iter_mut().zip(["A", "B", "C", "D", "E"]) {
+        disk.serial = serial.to_owned();
+    }
+    for name in ["sdc", "sdd", "sde"] {
+        replace(&mut machine, name);
+        let disk = machine.disks.iter_mut().find(|disk| disk.name == name).unwrap();
+        disk.serial = format!("new {name}");
+    }
+    let layout = stacks::layout();
+    let first = reinstall(&layout, &machine, InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() }).unwrap();
+    assert!(verdicts(&first).contains(&DiskVerdict::Make), "{first}");
+    // Each attempt has UUIDs of its own.
+    let attempt = |left: &Inventory, claim: InstallClaim, ids: u128| {
+        let (steps, assigned, mode) = (StepList::default(), Default::default(), InstallMode::Reinstall);
+        let request = PlanRequest { mode, steps, subject: subject(), assigned, claim: Some(claim) };
+        super::super::make_plan(&layout, left, request, &mut counting_from(ids))
+    };
+    for left in all_cuts(&first, &machine) {
+        let second = attempt(&left, next(&first), 1000).unwrap_or_else(|refusal| panic!("{refusal}"));
+        for left in all_cuts(&second, &left) {
+            attempt(&left, next(&second), 2000).unwrap_or_else(|refusal| panic!("{second}\n{refusal}"));
+        }
+    }
+}
+
+/// What is found after a cut behind each operation, and behind the unfinished making of each filesystem.
+fn all_cuts(plan: &Plan, before: &Inventory) -> Vec<Inventory> {
+    let operations: Vec<&Operation> = plan.stages.iter().flat_map(|stage| &stage.operations).collect();
+    let begin = operations.iter().position(|is| matches!(is, Operation::Run(SessionOp::TellPointOfNoReturn { .. })));
+    let mut found = Vec::new();
+    for done in begin.unwrap()..=operations.len() {
+        let mut left = cut(plan, before.clone(), done);
+        left.filesystems.clear();
+        if let Some(Operation::Device(DeviceOp::MakeFilesystem(make))) = done.checked_sub(1).map(|at| operations[at]) {
+            let mut unfinished = left.clone();
+            let disks = unfinished.disks.iter_mut().flat_map(|disk| &mut disk.table);
+            let parts = disks.flat_map(|table| &mut table.partitions).map(|part| &mut part.signatures);
+            let stacked = unfinished.stacked.iter_mut().map(|is| &mut is.signatures);
+            parts.chain(stacked).for_each(|all| all.retain(|is| is.uuid != make.uuid));
+            found.push(unfinished);
+        }
+        found.push(left);
+    }
+    found
+}

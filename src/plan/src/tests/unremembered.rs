@@ -1,0 +1,170 @@
+//! Machines that only their own disks remember: what nothing identifies and nobody gives up is not erased.
+
+use super::identity::{claim, empty, install, marked, reinstall};
+use super::*;
+use model::install_marker::RecordedDisk;
+use model::inventory::{FilesystemContents, InventoryDisk};
+
+fn forgotten() -> InstallClaim {
+    InstallClaim { memory: RecordSource::DisksOnly, order: None, ..claim() }
+}
+
+/// System on the only listed disk; sdb is not listed.
+fn one_disk() -> Layout {
+    let mut layout = layout();
+    layout.disks.truncate(1);
+    layout.filesystems.retain(|filesystem| !filesystem.device.as_str().starts_with("/dev/sdb"));
+    layout
+}
+
+/// Blank disks with serial numbers.
+fn blank() -> Inventory {
+    let mut inventory = machine();
+    for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0"]) {
+        empty(disk, serial);
+    }
+    inventory
+}
+
+/// The disk with the system is gone, and the disk with the data has its name.
+fn moved_up() -> Inventory {
+    let mut inventory = blank();
+    let (name, device) = (inventory.disks[0].name.clone(), inventory.disks[0].device.clone());
+    let data = InventoryDisk { name, device, size_bytes: 20_000 * MIB, blank: false, ..inventory.disks[1].clone() };
+    inventory.disks = vec![InventoryDisk { signatures: vec![xfs("customers")], ..data }];
+    inventory
+}
+
+fn xfs(label: &str) -> DeviceSignature {
+    DeviceSignature {
+        kind: "xfs".to_owned(),
+        usage: "filesystem".to_owned(),
+        label: label.to_owned(),
+        uuid: "31b18bff-f6f4-580a-9c9b-dac45d049e00".to_owned(),
+    }
+}
+
+fn with_hint(hint: &str, value: &str) -> Layout {
+    let mut layout = one_disk();
+    layout.disks[0].hints = [(hint.to_owned(), value.to_owned())].into();
+    layout
+}
+
+#[test]
+fn a_data_disk_that_has_moved_up_is_not_erased() {
+    let said = reasons(install(&one_disk(), &moved_up(), forgotten())).join("\n");
+    assert!(
+        said.starts_with("disks[0].device: /dev/sda would be wiped and is not blank: it contains xfs \"customers\""),
+        "{said}"
+    );
+    assert!(said.contains("add the hint `serial: B0`") && said.contains("`give_up: [\"B0\"]`"), "{said}");
+    // A control plane that remembers the machine has handed it out for an allocation that was never installed.
+    assert!(install(&one_disk(), &moved_up(), InstallClaim { order: None, ..claim() }).is_ok());
+    // Data without a signature are data too.
+    let mut raw = moved_up();
+    raw.disks[0].signatures.clear();
+    let said = reasons(install(&one_disk(), &raw, forgotten())).join("\n");
+    assert!(said.contains("it contains data of no known kind"), "{said}");
+}
+
+#[test]
+fn what_is_blank_identified_or_given_up_is_erased() {
+    let mut inventory = moved_up();
+    inventory.disks[0].wwn = "0x5000c500a1b2c3d7".to_owned();
+    inventory.disks[0].by_path = "/dev/disk/by-path/pci-1".to_owned();
+    inventory.disks[0].by_id = vec!["/dev/disk/by-id/wwn-0x5000c500a1b2c3d7".to_owned()];
+    assert!(install(&one_disk(), &blank(), forgotten()).is_ok());
+    for (hint, value, is_erased) in [
+        ("serial", "B0", true),
+        ("serial", "<or> A0 <or> B0", true),
+        ("wwn", "0x5000c500a1b2c3d7", true),
+        ("serial", "<in> B", false),
+        ("size", "> 1", false),
+        ("name", "/dev/sda", false),
+        ("by_path", "/dev/disk/by-path/pci-1", false),
+    ] {
+        let plan = install(&with_hint(hint, value), &inventory, forgotten());
+        assert_eq!(plan.is_ok(), is_erased, "{hint} {value}: {plan:?}");
+    }
+    let mut by_id = one_disk();
+    let device = "/dev/disk/by-id/wwn-0x5000c500a1b2c3d7";
+    by_id.disks[0].device = device.into();
+    for filesystem in &mut by_id.filesystems {
+        if let Some(number) = filesystem.device.as_str().strip_prefix("/dev/sda").map(str::to_owned) {
+            filesystem.device = format!("{device}-part{number}").as_str().into();
+        }
+    }
+    let plan = install(&by_id, &inventory, forgotten());
+    assert!(plan.is_ok(), "{}", plan.unwrap_err());
+    for (given, is_erased) in
+        [("B0", true), ("0x5000c500a1b2c3d7", true), ("/dev/disk/by-path/pci-1", true), ("A0", false), ("", false)]
+    {
+        let claim = InstallClaim { give_up: vec![given.to_owned()], ..forgotten() };
+        let plan = install(&one_disk(), &inventory, claim);
+        assert_eq!(plan.is_ok(), is_erased, "{given}");
+        let warns = |plan: &Plan| {
+            plan.warnings
+                .iter()
+                .any(|warning| warning.ends_with("its data will be discarded, as requested by the operator"))
+        };
+        assert!(plan.is_ok_and(|plan| warns(&plan)) == is_erased, "{given}");
+    }
+}
+
+/// A fresh allocation id on a machine whose disks have the marker of an earlier one.
+#[test]
+fn what_the_marker_of_this_machine_records_is_known() {
+    let next = |inventory: &Inventory| {
+        install(&layout(), inventory, InstallClaim { allocation: "a-2".to_owned(), ..forgotten() })
+    };
+    let inventory = marked();
+    assert!(next(&inventory).is_ok(), "{}", next(&inventory).unwrap_err());
+    // One of the recorded disks was replaced by another one that is not blank.
+    let mut replaced = inventory.clone();
+    replaced.disks[1].serial = "Z9".to_owned();
+    replaced.disks[1].table = None;
+    replaced.disks[1].signatures = vec![xfs("customers")];
+    let said = reasons(next(&replaced)).join("\n");
+    assert!(said.starts_with("disks[1].device: /dev/sdb would be wiped and is not blank"), "{said}");
+    // Nothing is recorded where the disk with the marker is gone.
+    let mut gone = inventory;
+    empty(&mut gone.disks[0], "N1");
+    gone.filesystems.clear();
+    let said = reasons(next(&gone)).join("\n");
+    assert!(said.starts_with("disks[1].device: /dev/sdb would be wiped and is not blank"), "{said}");
+}
+
+#[test]
+fn an_installation_that_has_begun_goes_on_with_its_disks() {
+    let inventory = marked();
+    let mut cut_off = inventory.clone();
+    cut_off.filesystems = vec![FilesystemContents::default()];
+    let begun_on: Vec<RecordedDisk> = inventory.filesystems.last().unwrap().marker.clone().unwrap().disks;
+    let claim = InstallClaim { begun_on, ..forgotten() };
+    assert!(install(&layout(), &cut_off, claim.clone()).is_ok());
+    cut_off.disks[0].serial = "Z9".to_owned();
+    let said = reasons(install(&layout(), &cut_off, claim));
+    assert_eq!(said.len(), 1, "{said:?}");
+}
+
+/// An order without the marker says that the disk with the marker was replaced, and not which disk is which.
+#[test]
+fn a_reinstall_without_any_record_erases_no_disk_by_its_name() {
+    let mut inventory = marked();
+    inventory.filesystems.clear();
+    let order = InstallClaim { waiver: Some(MarkerWaiver::Operator), order: Some("1".to_owned()), ..forgotten() };
+    let said = reasons(reinstall(&layout(), &inventory, order.clone())).join("\n");
+    assert!(said.starts_with("disks[0].device: /dev/sda would be wiped and is not blank"), "{said}");
+    for claim in [
+        InstallClaim { give_up: vec!["A0".to_owned()], ..order.clone() },
+        InstallClaim { memory: RecordSource::ControlPlane, ..order.clone() },
+    ] {
+        let plan = reinstall(&layout(), &inventory, claim);
+        assert!(plan.is_ok(), "{}", plan.unwrap_err());
+    }
+    empty(&mut inventory.disks[0], "N1");
+    assert!(reinstall(&layout(), &inventory, order).is_ok());
+    // With the marker, the record decides as ever.
+    let plan = reinstall(&layout(), &marked(), InstallClaim { order: Some("1".to_owned()), ..forgotten() });
+    assert!(plan.is_ok(), "{}", plan.unwrap_err());
+}

@@ -1,0 +1,116 @@
+//! Trials before the point of no return: arrays and filesystems whose options only their tool or the kernel can check.
+
+use super::devices::DeviceSize;
+use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem};
+use super::restore::mount_path;
+use super::stages::new_filesystem;
+use super::{ArraySlot, CreateArray, DeviceOp, MakeFilesystem, Operation, TryArray, TryFilesystem, VolumeFilling};
+use model::layout::FilesystemFormat;
+use uuid::Uuid;
+
+/// First estimate of the size of a device that is unknown before the device is created.
+const GUESS_BYTES: u64 = 4 << 30;
+
+/// Smallest other estimate, and the factor between estimates. These tools refuse sizes in ranges much wider than this factor.
+const LEAST_GUESS_BYTES: u64 = 64 << 20;
+const GUESS_STEP: u64 = 4;
+
+/// Returns the sizes to try for a device of this size, in order. An option that fits the real size fits one of them.
+fn size_estimates(size: DeviceSize) -> (u64, Vec<u64>) {
+    let most_bytes = match size {
+        DeviceSize::Known(bytes) => return (bytes, Vec::new()),
+        DeviceSize::AtMost(bytes) => bytes,
+    };
+    let first = GUESS_BYTES.min(most_bytes);
+    let steps = std::iter::successors(Some(LEAST_GUESS_BYTES), |bytes| bytes.checked_mul(GUESS_STEP));
+    let steps = steps.take_while(|bytes| *bytes < most_bytes).chain([most_bytes]);
+    let mut others: Vec<u64> = steps.filter(|bytes| *bytes != first).collect();
+    others.reverse();
+    (first, others)
+}
+
+/// Returns the trial of a new array; `None` without options and with usual metadata. `sizes` are those of the present devices, in order.
+pub fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes: u32) -> Option<TryArray> {
+    if made.createoptions.is_empty() && ["1.0", "1.2"].contains(&made.metadata.as_str()) {
+        return None;
+    }
+    // The same estimate is used for all unknown sizes.
+    let of_largest =
+        sizes.iter().copied().filter(|size| matches!(size, DeviceSize::AtMost(_))).max_by_key(|size| size.max_bytes());
+    let (first, others) = size_estimates(of_largest.unwrap_or(DeviceSize::Known(0)));
+    let members = |guess: u64| -> Option<Vec<u64>> {
+        let mut sizes = sizes.iter().map(|size| match size {
+            DeviceSize::Known(bytes) => *bytes,
+            DeviceSize::AtMost(most) => guess.min(*most),
+        });
+        let of = |member: &ArraySlot| match member {
+            ArraySlot::Device(_) => sizes.next(),
+            ArraySlot::Missing => Some(0),
+        };
+        made.devices.iter().map(of).collect()
+    };
+    let (member_bytes, or_member_bytes) = (members(first)?, others.into_iter().filter_map(members).collect());
+    let uuid = Uuid::from_u128(!made.uuid.as_u128());
+    Some(TryArray { make: CreateArray { uuid, ..made.clone() }, member_bytes, or_member_bytes, sector_bytes })
+}
+
+/// Returns the trials of filesystems on preserved devices, and of those with options. Without options the defaults of the tool apply.
+pub fn filesystem_trials(filesystems: &[PlacedFilesystem]) -> Vec<Operation> {
+    let tried = filesystems.iter().filter(|(wanted, is)| {
+        let mounted = mount_path(wanted).is_some() && wanted.mountoptions.iter().any(|option| option != "defaults");
+        is.as_filled().is_some()
+            || !wanted.createoptions.is_empty()
+            || mounted
+            || wanted.format == FilesystemFormat::Tmpfs && !wanted.mountoptions.is_empty()
+    });
+    tried.filter_map(filesystem_trial).map(DeviceOp::TryFilesystem).map(Operation::Device).collect()
+}
+
+/// Returns the trial of a Kubernetes volume that is added to a preserved object, or whose class has options.
+pub fn volume_trial(
+    filling: &VolumeFilling,
+    size: DeviceSize,
+    sector_bytes: u32,
+    extends: bool,
+) -> Option<TryFilesystem> {
+    let VolumeFilling::Filesystem(make) = filling else { return None };
+    if make.createoptions.is_empty() && !extends {
+        return None;
+    }
+    let uuid = invert_uuid(&make.uuid);
+    let (size_bytes, or_size_bytes) = size_estimates(size);
+    Some(TryFilesystem {
+        make: MakeFilesystem { uuid, ..make.clone() },
+        size_bytes,
+        or_size_bytes,
+        sector_bytes,
+        mount: None,
+    })
+}
+
+fn invert_uuid(uuid: &str) -> String {
+    Uuid::try_parse(uuid).map_or(uuid.to_owned(), |uuid| Uuid::from_u128(!uuid.as_u128()).to_string())
+}
+
+/// Returns the trial of a filesystem; `None` if it is not created.
+fn filesystem_trial((wanted, is): &PlacedFilesystem) -> Option<TryFilesystem> {
+    let in_memory =
+        NewFilesystem { device: "tmpfs".into(), uuid: String::new(), size: DeviceSize::Known(0), sector_bytes: 512 };
+    let new = match is {
+        FilesystemFate::Made(new) | FilesystemFate::Filled(new) => new,
+        FilesystemFate::Tmpfs => &in_memory,
+        FilesystemFate::Kept { .. } | FilesystemFate::InImage { .. } | FilesystemFate::Unformatted { .. } => {
+            return None;
+        }
+    };
+    let make = new_filesystem(wanted, new);
+    let uuid = invert_uuid(&make.uuid);
+    let (size_bytes, or_size_bytes) = size_estimates(new.size);
+    Some(TryFilesystem {
+        make: MakeFilesystem { uuid, ..make },
+        size_bytes,
+        or_size_bytes,
+        sector_bytes: new.sector_bytes,
+        mount: mount_path(wanted).map(|_| wanted.mountoptions.clone()),
+    })
+}

@@ -1,0 +1,57 @@
+//! Member slots of an array that is created.
+
+use super::CreateArray;
+use model::device::DevicePath;
+use serde::{Serialize, Serializer};
+use std::fmt;
+
+/// Slot of an array: a device, or none in a degraded array.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ArraySlot {
+    Device(DevicePath),
+    /// The device is absent; the array is created degraded.
+    Missing,
+}
+
+impl ArraySlot {
+    pub fn device(&self) -> Option<&DevicePath> {
+        match self {
+            ArraySlot::Device(device) => Some(device),
+            ArraySlot::Missing => None,
+        }
+    }
+}
+
+/// Prints the member as an argument of mdadm.
+impl fmt::Display for ArraySlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.device().map_or("missing", DevicePath::as_str))
+    }
+}
+
+impl Serialize for ArraySlot {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl CreateArray {
+    /// Returns the devices of the array that are present, including spares.
+    pub fn present_devices(&self) -> impl Iterator<Item = &DevicePath> {
+        self.devices.iter().filter_map(ArraySlot::device)
+    }
+
+    /// Returns all slots in order, as arguments of mdadm.
+    pub fn mdadm_arguments(&self) -> String {
+        self.devices.iter().map(ArraySlot::to_string).collect::<Vec<_>>().join(" ")
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl ArraySlot {
+    /// Parses arguments of mdadm.
+    pub fn parse_list(words: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<ArraySlot> {
+        let member = |word: &str| if word == "missing" { ArraySlot::Missing } else { ArraySlot::Device(word.into()) };
+        words.into_iter().map(|word| member(word.as_ref())).collect()
+    }
+}

@@ -1,0 +1,130 @@
+//! Properties of a machine that are needed to make the files of the image bootable on it.
+
+use super::{ByteRange, FstabEntry, MachineFiles};
+use model::allocation::FinisherChoice;
+use model::device::DevicePath;
+use model::inventory::FirmwareType;
+use model::layout::{FilesystemFormat, LvmType, RaidLevel};
+use netconfig::NetworkConfig;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use uuid::Uuid;
+
+/// A disk from which a BIOS boots.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BootDisk {
+    pub device: DevicePath,
+    /// Gap between the partition table and the first partition, for a boot loader. `None` on a disk without a GPT, and on one whose sector
+    /// size no BIOS boots from.
+    pub gap: Option<ByteRange>,
+}
+
+/// Everything that is needed to make the image bootable on this machine, and to let its owner log in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct FinishInputs {
+    pub way: FinisherChoice,
+    /// Devices whose nodes, and those of their partitions, are visible to programs of the image.
+    pub devices: Vec<DevicePath>,
+    pub firmware: FirmwareType,
+    pub root: RootFilesystem,
+    /// The filesystem mounted at `/boot`, if it is separate.
+    pub boot: Option<BootFilesystem>,
+    /// Arrays of the layout, created or preserved.
+    pub arrays: Vec<FinishedArray>,
+    /// Names of the volume groups of the layout.
+    pub groups: Vec<String>,
+    /// Partitions in which an EFI firmware finds a boot loader.
+    pub esps: Vec<Esp>,
+    /// Disks below `/boot`, or below `/`, on which a BIOS finds a boot loader.
+    pub boot_disks: Vec<BootDisk>,
+    pub fstab: Vec<FstabEntry>,
+    /// Filesystem for the cloud-init seed; without it, the seed is written to the root tree.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<SeedFilesystem>,
+    pub network: RequestedNetwork,
+    /// Environment of the image's installer: parameters of the OS definition, and the machine in the terms of that definition.
+    #[serde(skip)]
+    pub environment: BTreeMap<String, String>,
+    /// The allocation with its passwords and keys, and other data for files of the installed system.
+    #[serde(skip)]
+    pub files: Box<MachineFiles>,
+}
+
+/// The filesystem for the cloud-init seed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SeedFilesystem {
+    pub device: DevicePath,
+    /// Mount point in the target, if it is mounted.
+    #[serde(with = "common::serde_empty")]
+    pub path: Option<String>,
+}
+
+/// Requested network configuration of the installed system.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestedNetwork {
+    /// No network configuration was requested.
+    #[default]
+    Unsaid,
+    /// Configuration from `network` of the allocation.
+    Described(NetworkConfig),
+    /// Configuration derived from metal-stack's `networks`, which a routing daemon would announce.
+    Announced(NetworkConfig),
+}
+
+/// The root filesystem.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct RootFilesystem {
+    /// UUID; empty if a raw image brings the filesystem.
+    pub uuid: String,
+    pub format: Option<FilesystemFormat>,
+    /// UUIDs of the arrays below it.
+    pub arrays: Vec<Uuid>,
+    /// The logical volume that contains it, if any.
+    pub volume: Option<RootVolume>,
+}
+
+/// A filesystem from which a boot loader reads the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BootFilesystem {
+    pub uuid: String,
+    pub format: FilesystemFormat,
+}
+
+/// The logical volume that contains the root filesystem.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RootVolume {
+    pub group: String,
+    pub name: String,
+    pub kind: LvmType,
+}
+
+/// An array of the layout, as the installed system refers to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FinishedArray {
+    pub device: DevicePath,
+    pub uuid: Uuid,
+    pub level: RaidLevel,
+    pub metadata: String,
+}
+
+/// An EFI system partition: of type ef00 with a vfat filesystem, or a member of a mirror that the firmware can read as one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Esp {
+    /// `/dev/sda1`.
+    pub device: DevicePath,
+    /// `/dev/sda`.
+    pub disk: DevicePath,
+    pub number: u32,
+    /// Unique partition GUID (PARTUUID).
+    pub guid: Uuid,
+    pub first_lba: u64,
+    pub sectors: u64,
+    pub sector_bytes: u32,
+    /// Mount point in the target, of the partition or of the mirror that it is a member of.
+    #[serde(with = "common::serde_empty")]
+    pub path: Option<String>,
+    /// The mirror, which writes to all of its members.
+    #[serde(with = "common::serde_empty")]
+    pub array: Option<DevicePath>,
+}

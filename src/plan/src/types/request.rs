@@ -1,0 +1,103 @@
+//! The request: the mode, and the owner of the installation.
+
+use super::PlanAssignment;
+use model::deploy_steps::StepList;
+use model::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk};
+use serde::{Deserialize, Serialize};
+
+/// Fresh installation, or a new image on a machine that preserves its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InstallMode {
+    Install,
+    Reinstall,
+}
+
+/// Inputs of a plan in addition to layout and inventory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanRequest {
+    pub mode: InstallMode,
+    pub steps: StepList,
+    pub subject: PlanSubject,
+    pub assigned: PlanAssignment,
+    /// Ownership of the installation; `None` for an offline plan.
+    pub claim: Option<InstallClaim>,
+}
+
+/// State of the machine's installation, as reported by the control plane.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InstallClaim {
+    pub machine: String,
+    pub allocation: String,
+    /// Id of the reinstall order; `None` for an install.
+    pub order: Option<String>,
+    /// Fencing token of the order or first installation; `None` from a control plane that issues none.
+    pub fencing: Option<FencingToken>,
+    /// Whether the operator placed or confirmed the order after the last restore of the control plane's database.
+    pub confirmed: bool,
+    /// Whether the operator replaces the installation on the disks even if it is newer than the order.
+    pub replace_newer: bool,
+    /// Whether a successful installation of this allocation was reported to the control plane.
+    pub succeeded: bool,
+    /// Ids of the machine before it was renamed.
+    pub former_machines: Vec<String>,
+    /// The last completed installation in the records of the control plane.
+    pub installed: Option<InstallMarker>,
+    pub waiver: Option<MarkerWaiver>,
+    /// Disks of the last attempt that passed the point of no return, whether reinstall or first installation.
+    pub begun_on: Vec<RecordedDisk>,
+    /// Record of that attempt; `None` if no attempt has passed the point of no return.
+    pub attempt: Option<AttemptRecord>,
+    /// Whether the layout's wipe policy replaces the one in the marker.
+    pub change_promise: bool,
+    /// Disks whose data the operator discards, by serial number, WWN or `by-path` link.
+    pub give_up: Vec<String>,
+    pub memory: RecordSource,
+}
+
+impl InstallClaim {
+    /// Returns whether the marker was written for this machine, under its present or a former id.
+    pub fn is_of_this_machine(&self, marker: &InstallMarker) -> bool {
+        self.machine == marker.machine || self.former_machines.contains(&marker.machine)
+    }
+
+    pub fn is_ours(&self, marker: &InstallMarker) -> bool {
+        self.is_of_this_machine(marker) && self.allocation == marker.allocation
+    }
+
+    /// Returns whether this allocation was ever installed, according to the control plane. An order for a reinstall implies it.
+    pub fn is_installed(&self) -> bool {
+        let remembered = self.installed.as_ref().is_some_and(|marker| marker.allocation == self.allocation);
+        self.succeeded || remembered || self.order.is_some()
+    }
+}
+
+/// Source of information about earlier installations of the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RecordSource {
+    /// Records of the control plane.
+    #[default]
+    ControlPlane,
+    /// Records on the disks only: there is no control plane, or its database was lost.
+    DisksOnly,
+}
+
+/// Reason why a reinstall may proceed without a marker on the disks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MarkerWaiver {
+    /// The operator has replaced the disk that contained the marker.
+    Operator,
+    /// An earlier attempt has passed the point of no return.
+    Begun,
+    /// The plan is made offline from an inventory without the content of filesystems. No control plane reports this.
+    Unseen,
+}
+
+/// Machine and image, for the title of the plan and for the image stages.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct PlanSubject {
+    pub machine: String,
+    pub name: String,
+    pub image: String,
+    pub url: String,
+}

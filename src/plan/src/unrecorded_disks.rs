@@ -1,0 +1,98 @@
+//! Protection of disks that only the machine itself knows: in a fleet without a server, or after the loss of the server's database. Kernel
+//! names change when a disk fails or is added, so a name alone does not permit a wipe.
+//!
+//! | a disk that would be wiped, not proven blank, of a machine without records in a control plane | |
+//! |---|---|
+//! | its serial number or WWN is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped |
+//! | the marker of this machine records it | decided as usual (`identity`, `disk_records`) |
+//! | this very installation was started on it | continues |
+//! | the operator discards it | wiped, with a warning |
+//! | none of these | refused |
+
+use super::decide::PlanDecider;
+use super::disk_records::DiskRecords;
+use super::{DiskVerdict, RecordSource, display};
+use model::install_marker::InstallMarker;
+use model::inventory::InventoryDisk;
+use model::layout::{self, hints};
+use std::collections::BTreeSet;
+
+const BY_ID: &str = "/dev/disk/by-id/";
+
+impl PlanDecider<'_> {
+    /// Refuses to wipe a disk that neither the layout nor a record on the disks identifies.
+    pub fn refuse_unrecorded(&mut self) {
+        let request = self.request;
+        let Some(claim) = request.claim.as_ref().filter(|claim| claim.memory == RecordSource::DisksOnly) else {
+            return;
+        };
+        let markers = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+        let own: Vec<&InstallMarker> = markers.filter(|marker| claim.is_of_this_machine(marker)).collect();
+        let begun = DiskRecords::new(self.inventory, &[], &claim.begun_on, BTreeSet::new());
+        let own = own.into_iter().map(|marker| DiskRecords::new(self.inventory, &marker.disks, &[], BTreeSet::new()));
+        let own: Vec<DiskRecords> = own.collect();
+        let layout = self.layout;
+        for (index, listed) in layout.disks.iter().enumerate() {
+            let Some(found) = self.found.get(&index).copied() else { continue };
+            let is_lost = self.verdict(&found.name) == DiskVerdict::Wipe && !found.blank;
+            let is_known = is_identified(listed, found) || is_recorded(listed, found, &own, &begun);
+            if !is_lost || is_known {
+                continue;
+            }
+            // A disk that contradicts its record was refused by `disk_records`.
+            let place = format!("disks[{index}].device");
+            if self.decided.problems.iter().any(|problem| problem.place == place) {
+                continue;
+            }
+            let said = format!(
+                "{} would be wiped and is not blank: it contains {}. It is selected only by its name, and is not in any record of this machine, so it may not be the disk that the layout is meant for",
+                found.device,
+                display::describe_contents(found)
+            );
+            if self.is_discarded(&found.name) {
+                self.warn(format!("{said}; its data will be discarded, as requested by the operator"));
+                continue;
+            }
+            let remedy = self.unrecorded_remedy(found);
+            self.refuse(place, format!("{said}. {remedy}"));
+        }
+    }
+
+    fn unrecorded_remedy(&self, found: &InventoryDisk) -> String {
+        let hint = match (self.identifiers.has_serial(found), self.identifiers.has_wwn(found)) {
+            (true, _) => {
+                format!("add the hint `serial: {}` to the disk in the layout if this disk is meant", found.serial)
+            }
+            (false, true) => {
+                format!("add the hint `wwn: {}` to the disk in the layout if this disk is meant", found.wwn)
+            }
+            (false, false) => "no serial number or WWN identifies this disk".to_owned(),
+        };
+        match self.discard_name(found) {
+            Some(name) => {
+                format!("{hint}; or, if its data are not needed, add `give_up: [\"{name}\"]` to the allocation")
+            }
+            None => format!(
+                "{hint}; if its data are not needed, overwrite it in the rescue shell: dd if=/dev/zero of={} bs=1M",
+                found.device
+            ),
+        }
+    }
+}
+
+/// Returns whether a record of this machine has the disk with the same name as the layout.
+fn is_recorded(listed: &layout::DiskSpec, found: &InventoryDisk, own: &[DiskRecords], begun: &DiskRecords) -> bool {
+    let has_begun = begun.record_of(&listed.device).is_some_and(|record| begun.is_attempt_disk(record, found));
+    has_begun
+        || own
+            .iter()
+            .any(|known| known.record_of(&listed.device).is_some_and(|record| known.is_recorded_disk(record, found)))
+}
+
+/// Returns whether the layout selects the disk by an identifier of its hardware.
+fn is_identified(listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
+    match listed.hints.is_empty() {
+        true => listed.device.as_str().starts_with(BY_ID),
+        false => hints::identify_hardware(&listed.hints, found),
+    }
+}

@@ -1,0 +1,45 @@
+//! UUIDs on disks that are not wiped. A raw image has UUIDs of its own, the same on every disk that it is written to: if another disk has
+//! them too, it is undefined which of the two the installed system uses.
+
+use super::{DiskPlan, DiskVerdict};
+use common::small_sort::GatherExt;
+use model::device::{DevicePath, KernelName};
+use model::inventory::{DeviceSignature, DiskTable, Inventory};
+use model::storage_graph::DeviceStack;
+use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
+
+/// Returns the UUIDs of disks, partitions and their content, in lower case, with the device that has each.
+pub fn collect_uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, DevicePath> {
+    let stack = DeviceStack::new(inventory);
+    let made = disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
+    let made: BTreeSet<&KernelName> = made.map(|disk| &disk.name).gather();
+    let below = stack.combine_values(|disk| u8::from(made.contains(disk)));
+    let disks = inventory.disks.iter().map(|disk| (&disk.name, &disk.device, &disk.table, &disk.signatures));
+    let stacked = inventory.stacked.iter().map(|is| (&is.name, &is.device, &is.table, &is.signatures));
+    let mut found = BTreeMap::new();
+    for (name, device, table, signatures) in disks.chain(stacked) {
+        if stack.combined_value(&below, name) == Some(0) {
+            note_signatures(&mut found, device, signatures);
+            table.iter().for_each(|table| note_table(&mut found, device, table));
+        }
+    }
+    found
+}
+
+fn note_table(found: &mut BTreeMap<String, DevicePath>, device: &DevicePath, table: &DiskTable) {
+    let mut add = |guid: Option<Uuid>, device: &DevicePath| {
+        // The nil UUID means that there is none.
+        found.extend(guid.filter(|guid| !guid.is_nil()).map(|guid| (guid.to_string(), device.clone())));
+    };
+    add(table.guid, device);
+    table.partitions.iter().for_each(|partition| add(partition.guid, &partition.device));
+    for partition in &table.partitions {
+        note_signatures(found, &partition.device, &partition.signatures);
+    }
+}
+
+fn note_signatures(found: &mut BTreeMap<String, DevicePath>, device: &DevicePath, signatures: &[DeviceSignature]) {
+    let uuids = signatures.iter().map(|signature| signature.uuid.to_lowercase()).filter(|uuid| !uuid.is_empty());
+    found.extend(uuids.map(|uuid| (uuid, device.clone())));
+}

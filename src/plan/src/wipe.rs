@@ -1,0 +1,101 @@
+//! Erasure of a disk, and the ranges that are zeroed in any case.
+//!
+//! Both ends of the disk and of every partition, old and new, are zeroed: an old superblock at the offset of a new partition would be
+//! detected again (LP #1718699). Other old data can only be detected where a new device starts or ends: both ends of new arrays are zeroed
+//! when they are created, signatures on new volumes by lvcreate, and mkfs starts with both ends of its device.
+//!
+//! A disk may reorder writes between two flushes. A power cut must not leave a system that boots with missing files, so the disk is made
+//! unbootable before anything else is erased.
+
+use super::sectors::{self, MIB, SectorExtent};
+use super::{ByteRange, DiskIdentity, WipeDisk};
+use model::deploy_steps::EraseMode;
+use model::inventory::{EraseMethod, InventoryDisk};
+
+const QUICK_SECONDS: u64 = 60;
+const SECURE_SECONDS: u64 = 4 * 3600;
+
+pub fn wipe_disk(erase: EraseMode, disk: &InventoryDisk, extents: &[SectorExtent]) -> WipeDisk {
+    let takes_seconds = |method: &EraseMethod| matches!(method, EraseMethod::NvmeFormatCrypto | EraseMethod::Discard);
+    let (methods, strict, budget_seconds) = match erase {
+        EraseMode::Quick => (disk.erase.iter().copied().filter(takes_seconds).collect(), false, QUICK_SECONDS),
+        EraseMode::Secure => {
+            let all = disk.erase.iter().copied().chain([EraseMethod::WriteZeroes]);
+            (all.collect(), true, SECURE_SECONDS)
+        }
+        EraseMode::None => (vec![EraseMethod::Ends], false, QUICK_SECONDS),
+    };
+    let (device, identity) = (disk.device.clone(), DiskIdentity::from_disk(disk));
+    WipeDisk {
+        device,
+        identity,
+        methods,
+        strict,
+        budget_seconds,
+        first: first_ranges(disk),
+        zero: zeroed_ranges(disk, extents),
+    }
+}
+
+/// Returns the ranges that are zeroed first. The first sector, which is written atomically, is executed by a BIOS, and required by UEFI for
+/// a valid GPT (UEFI specification 5.2.3). The ranges before and after the partitions, which contain the tables, follow.
+fn first_ranges(disk: &InventoryDisk) -> Vec<ByteRange> {
+    let range = |start: u64, end: u64| (start < end).then(|| ByteRange { start, length: end - start });
+    let sector_end = u64::from(disk.sector_bytes).min(disk.size_bytes);
+    let partitions = || disk.table.iter().flat_map(|table| &table.partitions);
+    let tables = partitions()
+        .map(|part| part.start_bytes)
+        .min()
+        .zip(partitions().map(|part| part.start_bytes.saturating_add(part.size_bytes)).max());
+    let tables = tables.map(|(begin, end)| {
+        let behind = end.max(disk.size_bytes.saturating_sub(MIB));
+        [range(sector_end, begin.min(MIB)), range(behind, disk.size_bytes)]
+    });
+    range(0, sector_end).into_iter().chain(tables.into_iter().flatten().flatten()).collect()
+}
+
+fn zeroed_ranges(disk: &InventoryDisk, extents: &[SectorExtent]) -> Vec<ByteRange> {
+    let whole = ByteRange { start: 0, length: disk.size_bytes };
+    let old = disk.table.iter().flat_map(|table| &table.partitions);
+    let old = old.map(|partition| ByteRange { start: partition.start_bytes, length: partition.size_bytes });
+    let new = extents.iter().map(|extent| ByteRange {
+        start: extent.first_lba * u64::from(disk.sector_bytes),
+        length: extent.length_bytes(disk.sector_bytes),
+    });
+    sectors::end_ranges(std::iter::once(whole).chain(old).chain(new), disk.size_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::inventory::{DiskPartition, DiskTable};
+
+    fn first_of(sector_bytes: u32, partitions: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let partitions = partitions.iter().map(|&(start_bytes, size_bytes)| DiskPartition {
+            start_bytes,
+            size_bytes,
+            ..DiskPartition::default()
+        });
+        let table = DiskTable { partitions: partitions.collect(), ..DiskTable::default() };
+        let table = Some(table).filter(|table| !table.partitions.is_empty());
+        let disk = InventoryDisk { size_bytes: 100 * MIB, sector_bytes, table, ..InventoryDisk::default() };
+        first_ranges(&disk).iter().map(|range| (range.start, range.start + range.length)).collect()
+    }
+
+    #[test]
+    fn a_disk_forgets_how_to_boot_before_it_forgets_anything_else() {
+        let sector = (0, 512);
+        for (partitions, expected) in [
+            (vec![], vec![sector]),
+            (vec![(MIB, 98 * MIB)], vec![sector, (512, MIB), (99 * MIB, 100 * MIB)]),
+            // An MBR of old, filled to its end.
+            (vec![(63 * 512, 100 * MIB - 63 * 512)], vec![sector, (512, 63 * 512)]),
+            (vec![(30 * MIB, MIB), (20 * MIB, MIB)], vec![sector, (512, MIB), (99 * MIB, 100 * MIB)]),
+            // Not a place for a partition, but there are such tables.
+            (vec![(0, 100 * MIB)], vec![sector]),
+        ] {
+            assert_eq!(first_of(512, &partitions), expected, "{partitions:?}");
+        }
+        assert_eq!(first_of(4096, &[(MIB, MIB)]), [(0, 4096), (4096, MIB), (99 * MIB, 100 * MIB)]);
+    }
+}

@@ -1,0 +1,402 @@
+//! The agent's API of [`control::api_types`]. `netboot` issues its tokens and `auth` authorizes requests; `wire_allocation`
+//! converts the allocation of a machine, `secrets` releases its secrets, `request_body` reads requests.
+
+pub mod request_body;
+pub mod secrets;
+pub mod wire_allocation;
+
+use super::api_error::ApiError;
+use super::auth::{self, EventCaller, MachineCaller};
+use super::base_url::BaseUrls;
+use super::metrics::OrderEvent;
+use super::migrations::machine_requests;
+use super::migrations::offer::Assignment;
+use super::privileged_port::{self, SourcePort};
+use super::quotas::ClientAddress;
+use super::resolve::ResolvedAllocation;
+use super::site::SiteSnapshot;
+use super::state::{
+    ATTEMPTS, AttemptStart, FirstStartOutcome, InstallState, OrderStart, ReportOutcome, ServedInstall, UnprovenReason,
+};
+use super::status_log::MachineOrigin;
+use super::{AppState, anonymous_events, approvals, machine_identification, request_id, requested_steps};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use common::format::limits::{LINE_BYTES, NAME_BYTES, first_line, truncate_with_mark};
+use control::ReportAcknowledgement;
+use control::api_types::{InstallReport, PointOfNoReturn, RegisterRequest};
+use model::allocation::{self, Allocation};
+use model::install_marker::attempt::is_secret_digest;
+use model::install_report::{EventName, ProgressEvent};
+use model::migration::MigrationSide;
+use request_body::{EVENT_BYTES, read_machine_document};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use wire_allocation::to_wire_allocation;
+
+const MAX_WAIT_SECONDS: u64 = 300;
+/// Maximum length of an id in an error message, in bytes.
+const ID_BYTES: usize = 128;
+/// Maximum size of inventories and reports with plans. They are text; that of the largest server has some ten thousand bytes.
+const DOCUMENT_BYTES: usize = 4 << 20;
+/// Maximum size of the registration of a machine without a file. Any client can send hundreds of them, and each is stored.
+const UNKNOWN_DOCUMENT_BYTES: usize = 1 << 20;
+
+/// `POST /v1/machine/register`: registers the machine that a boot was requested for.
+pub async fn register_boot(
+    State(app): State<Arc<AppState>>,
+    peer: ClientAddress,
+    source: SourcePort,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let boot = auth::find_boot(&app, &headers).await?.filter(|boot| boot.over != Some(true));
+    let boot = boot.ok_or_else(|| auth::not_authorized_for(""))?;
+    privileged_port::require_privileged(&app, source, peer, &boot.machine, "register")?;
+    let is_known = app.directory().find_machine(&boot.machine).is_some();
+    let most_bytes = if is_known { DOCUMENT_BYTES } else { UNKNOWN_DOCUMENT_BYTES };
+    let register: RegisterRequest = read_machine_document(&app, peer, body, most_bytes).await?;
+    let id = register.uuid.to_lowercase();
+    if boot.machine != id {
+        return Err(auth::not_authorized_for(&id));
+    }
+    let register = check_limits(&app, peer, register).await?;
+    let directory = app.directory();
+    machine_identification::refuse_other_machine(&app, &directory, &id, &register, peer).await?;
+    refuse_other_nic(&app, &directory, &id, peer)?;
+    let macs = machine_identification::registered_macs(&register);
+    let two_machines = machine_identification::warn_of_two_machines(&app, &id, &macs).await?;
+    auth::enroll_boot(&app, &boot, peer, two_machines.as_deref()).await?;
+    // A repeated registration, caused by a new address, has the same content as the first one.
+    if boot.address.is_none() {
+        app.state.store_registration(&id, directory.display_name(&id), &register).await?;
+        let allocation = directory.find_machine(&id).and_then(|machine| machine.allocation.as_ref());
+        if allocation.is_some_and(|allocation| requested_steps::needs_inventory(allocation, &directory.known)) {
+            // The layout depends on the registration, so its problems are found now.
+            app.request_reload();
+        }
+    }
+    if directory.find_machine(&id).is_none() {
+        app.watch.log_note(auth::describe_unknown_machine(&id, peer, &register.hardware));
+    }
+    Ok(Json(json!({})))
+}
+
+/// Refuses a registration that exceeds the limits of the planner.
+async fn check_limits(
+    app: &AppState,
+    peer: ClientAddress,
+    register: RegisterRequest,
+) -> Result<RegisterRequest, ApiError> {
+    let judge = move || match register.exceeded_limit() {
+        None => Ok(register),
+        Some(why) => Err(why),
+    };
+    // Accounted to the address, from which several machines may register.
+    let judged = app.planner.run_job(&peer.to_string(), judge).await?;
+    judged.map_err(|why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("registration refused: {why}")))
+}
+
+/// Refuses a machine if the NIC in the kernel's neighbour table is not listed in its file.
+fn refuse_other_nic(app: &AppState, directory: &SiteSnapshot, id: &str, peer: ClientAddress) -> Result<(), ApiError> {
+    let message = directory.find_machine(id).and_then(|machine| auth::foreign_nic_message(app, machine, peer));
+    let Some(message) = message else { return Ok(()) };
+    app.log_rate_limited(message.clone());
+    Err(ApiError::new(StatusCode::CONFLICT, message))
+}
+
+#[derive(Deserialize)]
+pub struct WaitQuery {
+    #[serde(default)]
+    seconds: u64,
+}
+
+/// `GET /v1/machine/{id}/wait`: responds as soon as the machine is allocated. A waiting machine costs only a socket and an entry in the
+/// watchers of the directory.
+pub async fn wait_for_allocation(
+    State(app): State<Arc<AppState>>,
+    MachineCaller { id, .. }: MachineCaller,
+    query: Result<Query<WaitQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(WaitQuery { seconds }) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let mut closing = app.closing.clone();
+    let _waits = app.state.metrics.count_waiting();
+    let patience = tokio::time::sleep(Duration::from_secs(seconds.min(MAX_WAIT_SECONDS)));
+    request_id::yield_turn(async {
+        tokio::select! {
+            biased;
+            result = until_allocated(&app, &id) => result.map(|()| Json(json!({})).into_response()),
+            _ = closing.wait_for(|closing| *closing) => Ok(StatusCode::NO_CONTENT.into_response()),
+            () = patience => Ok(StatusCode::NO_CONTENT.into_response()),
+        }
+    })
+    .await
+}
+
+/// Returns as soon as the machine has an allocation that can be carried out. Any change publishes a new directory.
+async fn until_allocated(app: &AppState, id: &str) -> Result<(), ApiError> {
+    let mut directory = app.directory.clone();
+    loop {
+        let now = directory.borrow_and_update().clone();
+        if machine_requests::find_assignment(app, &now, id).await?.is_some() {
+            return Ok(());
+        }
+        if directory.changed().await.is_err() {
+            // The server shuts down, which the client notices as well.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+pub async fn get_machine(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    MachineCaller { id, boot, peer }: MachineCaller,
+) -> Result<Json<allocation::AssignedMachine>, ApiError> {
+    let directory = app.directory();
+    let described = directory.find_machine(&id);
+    let given = machine_requests::find_assignment(&app, &directory, &id).await?;
+    if let Some(moving) =
+        given.as_ref().and_then(|given| given.moving.as_ref()).filter(|is| is.part == MigrationSide::Send)
+    {
+        app.looks.record_call(&id, moving.peer.as_ref().map(|peer| peer.certificate.as_str()));
+    }
+    // Read after the allocation: if the migration ends in between, its end is reported.
+    let newest_move = app.state.find_last_migration(&id).await?.map(|is| is.to_status());
+    let allocation = match given {
+        Some(given @ Assignment { moving: Some(_), .. }) => Some(given.into_wire(&base.calls, !boot.begun)),
+        Some(Assignment { assigned, mut standing, moving: None }) => {
+            let ResolvedAllocation { layout_id, layout, image, .. } = &assigned;
+            if assigned.installs {
+                let order = standing.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
+                let what = ServedInstall { layout_id, layout, image: &image.id, order };
+                let record = app.state.record_served(&id, &assigned.allocation.id, what).await?;
+                standing = InstallState { created: record.created, fencing: record.fencing, ..standing };
+            } else {
+                let text = "is installed and no reinstall is ordered: it boots its disks";
+                app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(&id)));
+            }
+            // Only until the installation has started. After that, the agent has them.
+            let with_parameters = assigned.installs && !boot.begun;
+            Some(to_wire_allocation(&assigned, standing, &base.calls, with_parameters))
+        }
+        None => None,
+    };
+    let blank_only = machine_identification::explain_blank_only(&app, &directory, &id).await?;
+    let allocation = allocation.map(|allocation| Allocation { blank_only, ..allocation });
+    Ok(Json(allocation::AssignedMachine {
+        name: described.map(|machine| machine.name.clone()).unwrap_or_default(),
+        size: described.and_then(|machine| machine.size.clone()).map(|id| allocation::IdReference { id }),
+        allocation,
+        newest_move,
+        id,
+    }))
+}
+
+pub async fn post_event(
+    State(app): State<Arc<AppState>>,
+    EventCaller(MachineCaller { id, boot, peer }): EventCaller,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let event: ProgressEvent = read_machine_document(&app, peer, body, EVENT_BYTES).await?;
+    let event = ProgressEvent { message: truncate_with_mark(&event.message, LINE_BYTES), ..event };
+    if boot.address.is_none() && !is_event_within_quota(&app, peer) {
+        return Ok(Json(json!({})));
+    }
+    // Progress events arrive every second and are only of momentary interest. A boot that has not registered does not create a record of a
+    // machine.
+    let is_recorded = boot.address.is_some() || app.state.is_recorded(&id).await?;
+    if event.progress.is_none() && is_recorded {
+        app.state.store_event(&id, &event).await?;
+    }
+    if event.event == EventName::PhonedHome && boot.address.is_some() {
+        machine_requests::record_phoned_home(&app, &id, boot.hash).await?;
+    }
+    app.watch.log_event(MachineOrigin::new(&id, app.directory().display_name(&id), peer), event);
+    Ok(Json(json!({})))
+}
+
+/// Returns whether another event of an unregistered client is kept and printed.
+pub fn is_event_within_quota(app: &AppState, ClientAddress(address): ClientAddress) -> bool {
+    let is_kept = app.anonymous_events.count_event(address);
+    if !is_kept {
+        app.log_rate_limited(format!(
+            "{address} sends more than {} events a minute for machines that have not registered: further ones of this minute are dropped",
+            anonymous_events::EVENTS
+        ));
+    }
+    is_kept
+}
+
+/// `POST /v1/machine/{id}/point-of-no-return`: permits an installation to erase data, if the operator still wants it.
+pub async fn pass_point_of_no_return(
+    State(app): State<Arc<AppState>>,
+    MachineCaller { id, boot, peer }: MachineCaller,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let PointOfNoReturn { allocationuuid, order, disks, approved: said, secret_digest, .. } =
+        read_machine_document(&app, peer, body, DOCUMENT_BYTES).await?;
+    if secret_digest.as_deref().is_some_and(|digest| !is_secret_digest(digest)) {
+        return Err(ApiError::bad_request(
+            "secret_digest: must be `sha256:` followed by 64 lowercase hexadecimal digits",
+        ));
+    }
+    let start = AttemptStart { by: boot.hash, disks, secret_digest };
+    let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
+    let directory = app.directory();
+    if let Some(answer) =
+        machine_requests::start_copy(&app, &directory, &boot, peer, (&allocationuuid, &start, said.as_deref())).await?
+    {
+        return answer.map_or_else(changed, |()| Ok(Json(json!({}))));
+    }
+    // A different allocation in the file replaces this one, so the rest of this one must not be installed.
+    let current = directory.find_machine(&id).and_then(|machine| machine.allocation.as_ref());
+    match current {
+        Some(current) if *current.id != allocationuuid => {
+            return changed(format!("the machine's allocation is now {}, not {allocationuuid}", *current.id));
+        }
+        None if order.is_none() => {
+            return changed(format!("the machine's file no longer contains allocation {allocationuuid}"));
+        }
+        _ => {}
+    }
+    if let Some(current) = current {
+        let standing = app.state.read_install_state(&id, &allocationuuid).await?;
+        if directory.known.states.installation_blocked(current, &standing).is_some() {
+            return changed("its image was blacklisted after the allocation was sent".to_owned());
+        }
+    }
+    if let Err(why) = approvals::check_compared(&app, &directory, &id, &allocationuuid, said.as_deref()).await? {
+        return changed(why);
+    }
+    let Some(order) = order else {
+        return match app.state.start_first_install(&id, &allocationuuid, start).await? {
+            FirstStartOutcome::Yes(news) => {
+                app.state.record_boot_start(boot.hash).await?;
+                if news {
+                    let text = "starts its installation: the disks of its layout are erased";
+                    app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(&id)));
+                }
+                Ok(Json(json!({})))
+            }
+            FirstStartOutcome::No(why) => changed(why),
+        };
+    };
+    match app.state.start_order(&id, &allocationuuid, &order, start).await? {
+        OrderStart::Yes(order, news) => {
+            app.state.record_boot_start(boot.hash).await?;
+            if news {
+                app.state.metrics.count_order(OrderEvent::Begun);
+                let text = format!("started: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);
+                app.watch.log_reinstall(MachineOrigin::new(&id, directory.display_name(&id), peer), text);
+            }
+            Ok(Json(json!({})))
+        }
+        OrderStart::NotInForce => {
+            changed(format!("order {order:?} is no longer open: it was cancelled, replaced, or completed"))
+        }
+    }
+}
+
+pub async fn post_report(
+    State(app): State<Arc<AppState>>,
+    EventCaller(MachineCaller { id, boot, peer }): EventCaller,
+    body: Body,
+) -> Result<Json<ReportAcknowledgement>, ApiError> {
+    let mut report: InstallReport = read_machine_document(&app, peer, body, DOCUMENT_BYTES).await?;
+    let directory = app.directory();
+    let current = directory.find_machine(&id).and_then(|machine| machine.allocation.as_ref());
+    if let Some(current) = current
+        && report.allocationuuid.is_empty()
+    {
+        report.allocationuuid = current.id.to_string();
+    }
+    let who = MachineOrigin::new(&id, directory.display_name(&id), peer);
+    if let Some(acknowledged) = machine_requests::handle_report(&app, &who, &boot, &report).await? {
+        return Ok(Json(acknowledged));
+    }
+    let is_current = current.is_some_and(|current| *current.id == report.allocationuuid);
+    if boot.address.is_none() || !(is_current || app.state.has_allocation(&id, &report.allocationuuid).await?) {
+        return ignore_foreign_report(&app, &who, &report, boot.address.is_some());
+    }
+    let reported = app.state.handle_report(&id, &report.allocationuuid, boot.hash, &report).await?;
+    if let Some(why) = reported.unproven {
+        return Err(refuse_success(&app, &id, &report, &why));
+    }
+    if let Some(success) = reported.over {
+        app.state.record_boot_end(boot.hash, success).await?;
+    }
+    if reported.news {
+        app.state.metrics.count_report(&report);
+        app.watch.log_report(who.clone(), &report);
+        if let Some(text) = describe_ending(&reported, &report) {
+            app.watch.log_reinstall(who, text);
+        }
+        app.request_reload();
+    }
+    Ok(Json(ReportAcknowledgement { retry: reported.retry }))
+}
+
+/// Refuses a success that is not proven. The machine must not boot its disks, and the operator is warned.
+fn refuse_success(app: &AppState, machine: &str, report: &InstallReport, why: &UnprovenReason) -> ApiError {
+    let message = why
+        .explain(machine, &common::format::truncate_bytes(&report.allocationuuid, ID_BYTES).escape_debug().to_string());
+    app.log_rate_limited(format!("{}: {message}", app.directory().display_name(machine)));
+    ApiError::new(StatusCode::CONFLICT, message).with_code(why.code())
+}
+
+/// Responds to a report about an allocation that the machine never had, or of a boot that never registered. One line of it is logged, and
+/// nothing is stored.
+fn ignore_foreign_report(
+    app: &AppState,
+    who: &MachineOrigin,
+    report: &InstallReport,
+    has_registered: bool,
+) -> Result<Json<ReportAcknowledgement>, ApiError> {
+    let allocation = &report.allocationuuid;
+    let end = if report.success { "success" } else { "failure" };
+    let why = match has_registered {
+        true => format!("this machine never had allocation {allocation:?}"),
+        false => "its boot has not registered".to_owned(),
+    };
+    app.alarms.log_note(format!(
+        "{who}  reports {end}; ignored: {why}: {}",
+        truncate_with_mark(&first_line(&report.message), NAME_BYTES)
+    ));
+    match report.success {
+        true => {
+            let message = format!("this machine never had allocation {allocation:?}: its success is rejected");
+            Err(ApiError::new(StatusCode::CONFLICT, message))
+        }
+        false => Ok(Json(ReportAcknowledgement::default())),
+    }
+}
+
+/// Describes the effect of a report on the order.
+fn describe_ending(reported: &ReportOutcome, report: &InstallReport) -> Option<String> {
+    let order = reported.order.as_ref()?;
+    let (image, attempt) = (&order.image, order.attempts);
+    Some(if report.success {
+        format!("done: image {image}, attempt {attempt} of {ATTEMPTS}")
+    } else if reported.retry {
+        format!("attempt {attempt} of {ATTEMPTS} failed: the machine retries")
+    } else if order.given_up {
+        format!("abandoned after {attempt} attempts: the machine is only partially installed and waits at its console")
+    } else {
+        format!("abandoned: no disk was changed, the machine boots its old system; image {image} was not installed")
+    })
+}
+
+pub async fn no_such_endpoint() -> ApiError {
+    ApiError::not_found("no such endpoint")
+}
+
+pub async fn method_not_allowed() -> ApiError {
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this endpoint")
+}

@@ -1,0 +1,114 @@
+//! The allocation of a machine in the format of the agent.
+
+use super::secrets;
+use crate::AppState;
+use crate::api_error::ApiError;
+use crate::requested_steps;
+use crate::resolve::{ResolvedAllocation, resolve_allocation};
+use crate::site::SiteSnapshot;
+use crate::site_files::ImageLocation;
+use crate::state::{ATTEMPTS, InstallState};
+use model::allocation;
+use model::deploy_steps::StepList;
+use model::install_marker::RecordedVolume;
+use model::install_report::PreparedVolume;
+use model::registry_auth::SecretText;
+use serde_json::Value;
+
+/// Returns the machine's allocation with its installation state, or `None` if it cannot be carried out; the reason has been logged when the
+/// directory was read.
+pub async fn find_assignment(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    id: &str,
+) -> Result<Option<(ResolvedAllocation, InstallState)>, ApiError> {
+    let Some(machine) = directory.find_machine(id) else { return Ok(None) };
+    let Some(allocation) = &machine.allocation else { return Ok(None) };
+    let standing =
+        requested_steps::read_full_state(app, id, allocation, &directory.known).await?.without_unconfirmed_order();
+    let assigned = resolve_allocation(machine, &standing, &directory.known).ok().flatten();
+    Ok(assigned.map(|assigned| (assigned, standing)))
+}
+
+/// Converts an allocation for the agent. Without an order, an installed machine gets its identity, so that it boots its system, and an
+/// image without a URL, so that it cannot install it. Secrets are released separately by `api::secrets`, except the parameters of an OS
+/// definition, which its `verify` needs before the plan.
+pub fn to_wire_allocation(
+    assigned: &ResolvedAllocation,
+    standing: InstallState,
+    base: &str,
+    with_parameters: bool,
+) -> allocation::Allocation {
+    let ResolvedAllocation { allocation, image, layout, steps, installs, approved, .. } = assigned;
+    let place = match &image.at {
+        ImageLocation::Url(url) => url.clone(),
+        ImageLocation::File(file) => format!("{base}/images/{}", percent_encode(file)),
+    };
+    let succeeded = standing.is_installed();
+    let told = allocation.to_agent_allocation();
+    let has_volumes = !told.volumes.is_null() || !standing.volumes.is_empty();
+    let prepared_volumes = has_volumes.then(|| standing.volumes.iter().map(recorded_volume).collect());
+    allocation::Allocation {
+        created: standing.created,
+        image: allocation::AllocatedImage {
+            id: image.id.clone(),
+            name: image.name.clone(),
+            url: if *installs { place } else { String::new() },
+            mirrors: if *installs { image.mirrors.clone() } else { Vec::new() },
+            digest: image.digest.clone().filter(|_| *installs),
+            pull_secrets: Vec::new(),
+            finish: image.finish,
+            contents: image.contents.clone().filter(|_| *installs),
+        },
+        filesystemlayout: layout.clone(),
+        definition: allocation.definition.for_machine(with_parameters).filter(|_| *installs),
+        user_data: String::new(),
+        console_password: String::new(),
+        disk_key_withheld: !with_parameters && *installs && !told.disk_key.is_empty(),
+        disk_key: SecretText::default(),
+        separate_secrets: secrets::requestable_fields(assigned, with_parameters),
+        vpn: Value::Null,
+        reinstall: standing.order.is_some(),
+        fencing: match &standing.order {
+            Some(order) => order.fencing.clone(),
+            None => standing.fencing.filter(|_| *installs || !succeeded),
+        },
+        order: standing.order.map(|order| allocation::OrderedReinstall {
+            id: order.id,
+            attempt: order.attempts.max(1),
+            attempts: ATTEMPTS,
+            begun: order.begun,
+            without_marker: order.without_marker,
+            change_promise: order.change_promise,
+            give_up: order.give_up,
+            replace_newer: order.replace_newer,
+            confirmed: order.confirmed,
+            disks: order.disks,
+            attempt_record: order.attempt.and_then(|attempt| attempt.record),
+        }),
+        installed: standing.marker,
+        // Agents of earlier versions do not support steps.
+        erase: if steps.is_empty() { allocation.erase } else { StepList::from_received(steps).erase_mode() },
+        steps: steps.clone(),
+        succeeded,
+        attempt_record: standing.first.as_ref().and_then(|first| first.record.clone()),
+        begun_on: standing.first.map(|first| first.disks).unwrap_or_default(),
+        unremembered: standing.unremembered && !succeeded,
+        former_machines: standing.former,
+        approved: approved.clone(),
+        prepared_volumes,
+        ..told
+    }
+}
+
+/// Converts a volume reported by the last installation. The install marker records its disks.
+fn recorded_volume(volume: &PreparedVolume) -> RecordedVolume {
+    let PreparedVolume { name, uid, path, .. } = volume.clone();
+    RecordedVolume { name, uid, path, ..RecordedVolume::default() }
+}
+
+/// Encodes a path for a URL.
+pub fn percent_encode(path: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

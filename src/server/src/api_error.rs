@@ -1,0 +1,65 @@
+//! Error responses.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use common::error::Error;
+use control::api_types::ErrorBody;
+
+/// Error response with its status.
+#[derive(Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    message: String,
+    code: Option<&'static str>,
+}
+
+impl ApiError {
+    pub fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
+        ApiError { status, message: message.into(), code: None }
+    }
+
+    /// Adds the stable code of a refusal.
+    pub fn with_code(self, code: &'static str) -> ApiError {
+        ApiError { code: Some(code), ..self }
+    }
+
+    pub fn not_found(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::NOT_FOUND, message)
+    }
+
+    /// Returns status and message, for responses in another format.
+    pub fn parts(self) -> (StatusCode, String) {
+        (self.status, self.message)
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, message)
+    }
+}
+
+/// Seconds after which a client retries a request to a busy server.
+const RETRY_AFTER: &str = "5";
+
+/// Sets `Retry-After` in the response of a busy server.
+pub fn set_retry_after(response: &mut Response) {
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> ApiError {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body =
+            ErrorBody { statuscode: self.status.as_u16(), message: self.message, code: self.code.map(str::to_owned) };
+        let mut response = (self.status, Json(body)).into_response();
+        set_retry_after(&mut response);
+        response
+    }
+}

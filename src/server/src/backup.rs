@@ -1,0 +1,224 @@
+//! Backup and restore of the database: a consistent copy while the server runs, and a restore that detects outdated copies.
+
+use super::DATABASE;
+use super::restore_review;
+use super::state::database_file;
+use super::state::database_id::{self, DatabaseIdentity};
+use common::error::{Context, Error, Phase, Result};
+use common::output;
+use nix::errno::Errno;
+use rusqlite::{Connection, OpenFlags};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// File that the server locks while it runs.
+const LOCK: &str = "drophammer.lock";
+
+/// Exclusive use of a server's directory, until it is dropped. Closing the file is not enough: a child process that is being started shares
+/// it until its `execve`.
+#[derive(Debug)]
+pub struct DirectoryLock(File);
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        // Closing the file does the same, a little later.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Locks the directory against other servers and restores; `None` if the filesystem does not support locks.
+///
+/// # Errors
+/// Another process holds the lock.
+pub fn lock_directory(dir: &Path) -> Result<Option<DirectoryLock>> {
+    let path = dir.join(LOCK);
+    let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let file = opened.context(Phase::Serve, || format!("open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(DirectoryLock(file))),
+        Err(TryLockError::Error(error)) if is_unsupported(&error) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error).context(Phase::Serve, || format!("lock {}", path.display())),
+        Err(TryLockError::WouldBlock) => {
+            let message = format!("another `drophammer serve` is running in {}: stop it first", dir.display());
+            Err(Error::new(Phase::Serve, message))
+        }
+    }
+}
+
+/// Returns whether the filesystem does not support locks, as some network filesystems (flock(2)).
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOTSUP | Errno::ENOLCK | Errno::ENOSYS))
+}
+
+/// Copies the database of `dir` to a new file that only its owner can read. The server may be running.
+///
+/// # Errors
+/// There is no database, it is damaged, or the copy cannot be made.
+pub fn back_up_database(dir: &Path, to: &Path) -> Result<()> {
+    let database = dir.join(DATABASE);
+    if to.exists() {
+        let message =
+            format!("{} already exists: name another file, since backups are never overwritten", to.display());
+        return Err(Error::refusal(Phase::Serve, message));
+    }
+    let made = copy_database(&database, to)?;
+    output::print_line(&format!(
+        "{} contains database {} after {} transactions",
+        to.display(),
+        made.id,
+        made.transactions
+    ));
+    Ok(())
+}
+
+/// Replaces the database with a backup. The server must not be running.
+///
+/// # Errors
+/// The backup is damaged, from another directory, or older than the last state of the directory and `older` is false.
+pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
+    let _lock = lock_directory(dir)?;
+    let database = dir.join(DATABASE);
+    let beside = database_id::id_path(&database);
+    let new = database.with_extension("sqlite.new");
+    remove_if_present(&new)?;
+    let mut restored = copy_database(from, &new)?;
+    let known = database_id::read_id_file(&beside).or_else(|error| if older { Ok(None) } else { Err(error) })?;
+    let known = known.filter(|known| known.transactions > 0);
+    if let Some(why) = known.as_ref().and_then(|known| explain_contradiction(known, &restored, (dir, from), older)) {
+        remove_if_present(&new)?;
+        return Err(Error::refusal(Phase::Serve, why));
+    }
+    // A complete backup contains everything that this directory recorded. Any other one may be older than the machines' disks.
+    let is_complete = known.as_ref() == Some(&restored);
+    let mut instructions = String::new();
+    if !is_complete {
+        // Every earlier backup, including this one, must be older than the restored database.
+        restored.transactions =
+            restored.transactions.max(known.map_or(0, |known| known.transactions)).saturating_add(1);
+        instructions = mark_unconfirmed(&new, &restored, dir)?;
+    }
+    replace_database(&new, &database)?;
+    database_id::write_id_file(&beside, &restored)?;
+    output::print_line(&format!(
+        "{}: restored database {} after {} transactions",
+        database.display(),
+        restored.id,
+        restored.transactions
+    ));
+    output::print_text(&instructions)
+}
+
+/// Returns why a backup must not replace the database of a directory with the identity `known`.
+fn explain_contradiction(
+    known: &DatabaseIdentity,
+    backup: &DatabaseIdentity,
+    (dir, from): (&Path, &Path),
+    older: bool,
+) -> Option<String> {
+    if known.id != backup.id {
+        return Some(format!(
+            "{} is a backup of another directory: its id is {}, that of {} is {}. Nothing was changed",
+            from.display(),
+            backup.id,
+            dir.display(),
+            known.id
+        ));
+    }
+    let missing = known.transactions.saturating_sub(backup.transactions);
+    (missing > 0 && !older).then(|| {
+        format!(
+            "{} is older than the state of {}: it lacks {missing} durable transactions, possibly with orders and \
+            installations, which would be lost. Nothing was changed; --older restores it anyway, and every machine then needs \
+            confirmation",
+            from.display(),
+            dir.display()
+        )
+    })
+}
+
+/// Marks every machine of a restored database as unconfirmed. Returns instructions for the operator.
+fn mark_unconfirmed(new: &Path, identity: &DatabaseIdentity, dir: &Path) -> Result<String> {
+    let what = || format!("write {}", new.display());
+    let mut connection = Connection::open(new).context(Phase::Serve, what)?;
+    database_file::store_identity(&connection, identity).context(Phase::Serve, what)?;
+    let (records, newest) = restore_review::mark_unconfirmed(&mut connection).context(Phase::Serve, what)?;
+    Ok(restore_review::describe_restore(&records, newest.as_deref(), dir))
+}
+
+/// Copies the database completely, syncs the copy, and returns its identity.
+pub fn copy_database(database: &Path, to: &Path) -> Result<DatabaseIdentity> {
+    let what = || format!("copy {} to {}", database.display(), to.display());
+    let part = to.with_extension("part");
+    OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&part).context(Phase::Serve, what)?;
+    let made = copy_into(database, &part).and_then(|identity| {
+        let synced = File::open(&part).and_then(|file| file.sync_all()).and_then(|()| fs::rename(&part, to));
+        synced.context(Phase::Serve, what)?;
+        database_id::sync_folder(to)?;
+        Ok(identity)
+    });
+    if made.is_err() {
+        remove_if_present(&part)?;
+    }
+    made
+}
+
+fn copy_into(database: &Path, part: &Path) -> Result<DatabaseIdentity> {
+    let what = || format!("read {}", database.display());
+    let connection =
+        Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
+    connection.execute_batch("PRAGMA busy_timeout=5000").context(Phase::Serve, what)?;
+    database_file::check_integrity(&connection, database)?;
+    // A single read transaction: the copy contains each concurrent write completely or not at all.
+    connection.execute("VACUUM INTO ?1", [part.to_string_lossy()]).context(Phase::Serve, what)?;
+    let copy = Connection::open(part).context(Phase::Serve, what)?;
+    database_file::check_integrity(&copy, part)?;
+    match database_file::read_identity(&copy).context(Phase::Serve, what)? {
+        Some(identity) => Ok(identity),
+        None => Err(Error::refusal(
+            Phase::Serve,
+            format!(
+                "{} is not a database of `drophammer serve`, or was created by a version that did not assign an id",
+                database.display()
+            ),
+        )),
+    }
+}
+
+/// Moves the new database into place. The write-ahead log of the old one must not be applied to it.
+fn replace_database(new: &Path, database: &Path) -> Result<()> {
+    for ending in ["-wal", "-shm"] {
+        let mut log = database.as_os_str().to_owned();
+        log.push(ending);
+        remove_if_present(&PathBuf::from(log))?;
+    }
+    fs::rename(new, database).context(Phase::Serve, || format!("rename {}", new.display()))?;
+    database_id::sync_folder(database)
+}
+
+fn remove_if_present(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).context(Phase::Serve, || format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_let_go_of_is_free_although_a_child_still_has_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock_directory(dir.path()).unwrap().unwrap();
+        let of_a_child = held.0.try_clone().unwrap();
+        let refused = lock_directory(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("stop it first"), "{refused}");
+        drop(held);
+        assert!(lock_directory(dir.path()).unwrap().is_some());
+        drop(of_a_child);
+    }
+}

@@ -1,0 +1,93 @@
+//! Digest of the kernel, ramdisk and command line of `drophammer reinstall`, for the operator.
+
+use super::api_error::ApiError;
+use super::ipxe::{self, RamdiskBoot};
+use super::operator::OperatorAuth;
+use super::{AppState, netboot};
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use control::boot_digest::{ANY_TOKEN, BootDigest};
+use reqwest::Url;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::sync::Arc;
+
+#[derive(Deserialize)]
+pub struct DigestQuery {
+    /// URL at which the machine reaches this server [default: that of `--url`].
+    server: Option<String>,
+}
+
+/// Arguments of `drophammer reinstall` for one machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct BootDigestResponse {
+    /// URL at which the machine reaches this server.
+    pub server: String,
+    /// Digest of kernel, ramdisk and kernel command line, `sha256:HEX`.
+    pub digest: String,
+}
+
+/// `GET /v1/machine/{id}/boot-digest`.
+pub async fn get_boot_digest(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    Query(query): Query<DigestQuery>,
+    _: OperatorAuth,
+) -> Result<Json<BootDigestResponse>, ApiError> {
+    let id = id.to_lowercase();
+    let directory = app.directory();
+    let machine = directory
+        .find_machine(&id)
+        .ok_or_else(|| ApiError::not_found(format!("machines/ contains no machine {id}")))?;
+    let server = query.server.or_else(|| app.url.clone()).ok_or_else(|| {
+        let why = "the digest covers the server's URL: give the URL at which the machine reaches this server, or start the server with --url";
+        ApiError::new(StatusCode::CONFLICT, why)
+    })?;
+    let url = api_url(&app, &server)?;
+    let initrd = netboot::ramdisk_file(&app, &id).await;
+    let ramdisk = RamdiskBoot {
+        url: &url,
+        files: &url,
+        token: ANY_TOKEN,
+        machine: &id,
+        consoles: &machine.consoles,
+        network: machine.ramdisk_network.as_deref(),
+        cmdline: &app.cmdline,
+        stop: false,
+        initrd,
+    };
+    let (arguments, folder) = (ramdisk.kernel_arguments(), app.boot.clone());
+    let computed = tokio::task::spawn_blocking(move || {
+        BootDigest::compute_from_files(
+            File::open(folder.join("vmlinuz"))?,
+            File::open(folder.join(initrd))?,
+            &arguments,
+        )
+    });
+    let failed = |why: String| {
+        let what = format!("cannot compute the digest of kernel and ramdisk in {}: {why}", app.boot.display());
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, what)
+    };
+    let digest = computed.await.map_err(|error| failed(error.to_string()))?;
+    let digest = digest.map_err(|error| failed(error.to_string()))?.to_string();
+    Ok(Json(BootDigestResponse { server, digest }))
+}
+
+/// Returns the URL that `/boot.json` puts on the command line of a machine that requests it from `server`.
+fn api_url(app: &AppState, server: &str) -> Result<String, ApiError> {
+    let wrong = |why: &str| ApiError::bad_request(format!("server={server}: {why}"));
+    let url = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
+    let (scheme, required) = (url.scheme(), if app.https.is_some() { "https" } else { "http" });
+    if !matches!(scheme, "http" | "https") || (app.https.is_some() && scheme == "http") {
+        return Err(wrong(&format!("must begin with {required}://")));
+    }
+    if let Some(url) = &app.url {
+        return Ok(url.clone());
+    }
+    let host = url.host_str().unwrap_or_default();
+    // The format of the Host header.
+    let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+    ipxe::validate_host(&host).map_err(|why| wrong(&why))?;
+    Ok(format!("{required}://{host}"))
+}

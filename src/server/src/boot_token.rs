@@ -1,0 +1,118 @@
+//! Tokens of requested boots. The server signs a token and stores nothing until the boot registers: no number of requests revokes the token
+//! of another client, and a request does not cost a transaction.
+
+use super::token::{self, TokenHash};
+use common::error::{Context, Error, Phase, Result};
+use ring::hmac;
+use std::time::Duration;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// Time in which a requested boot must register. A ramdisk registers within a few minutes, or never.
+const REGISTERS_WITHIN: Duration = Duration::from_secs(60 * 60);
+/// Length of the payload: machine, time of the request in nanoseconds since 1970, whether another boot was active, random bytes.
+const PAYLOAD_BYTES: usize = 16 + 8 + 1 + 16;
+const SIGNATURE_BYTES: usize = 32;
+/// Domain separation from other signatures with the same key.
+const PURPOSE: &[u8] = b"drophammer boot token 1";
+
+/// A boot that was requested but has not registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestedBoot {
+    /// Id of the machine, a UUID.
+    pub machine: String,
+    pub created: OffsetDateTime,
+    /// Whether another boot of the machine was active at that time.
+    pub while_active: bool,
+}
+
+/// Key that signs the tokens of boots.
+pub struct BootTokenKey(hmac::Key);
+
+impl BootTokenKey {
+    /// Derives the key from the hash of the operator's token, which is equally secret and survives a restart of the server.
+    pub fn of_operator(operator: &TokenHash) -> BootTokenKey {
+        BootTokenKey(hmac::Key::new(hmac::HMAC_SHA256, operator))
+    }
+
+    /// Returns a new token for a kernel command line.
+    ///
+    /// # Errors
+    /// The id of the machine is not a UUID, or the system returns no random bytes.
+    pub fn issue_token(&self, boot: &RequestedBoot) -> Result<String> {
+        let machine = Uuid::try_parse(&boot.machine);
+        let machine = machine.context(Phase::Serve, || format!("issue a token for machine {}", boot.machine))?;
+        let nanoseconds = i64::try_from(boot.created.unix_timestamp_nanos());
+        let nanoseconds =
+            nanoseconds.map_err(|_| Error::new(Phase::Serve, "the clock of this host is out of range"))?;
+        let random = token::random_bytes::<16>()?;
+        let flag = [u8::from(boot.while_active)];
+        let payload = [&machine.as_bytes()[..], &nanoseconds.to_be_bytes(), &flag, &random].concat();
+        let signature = hmac::sign(&self.0, &[PURPOSE, &payload].concat());
+        Ok(payload.iter().chain(signature.as_ref()).map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Returns the boot of a token that this server has issued within [`REGISTERS_WITHIN`].
+    pub fn verify_token(&self, token: &str) -> Option<RequestedBoot> {
+        let bytes = decode_hex(token)?;
+        let (payload, signature) = bytes.split_at_checked(PAYLOAD_BYTES)?;
+        hmac::verify(&self.0, &[PURPOSE, payload].concat(), signature).ok()?;
+        let machine = Uuid::from_slice(payload.get(..16)?).ok()?.to_string();
+        let nanoseconds = i64::from_be_bytes(payload.get(16..24)?.try_into().ok()?);
+        let created = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds.into()).ok()?;
+        let boot = RequestedBoot { machine, created, while_active: payload.get(24) == Some(&1) };
+        (OffsetDateTime::now_utc() - created < REGISTERS_WITHIN).then_some(boot)
+    }
+}
+
+fn decode_hex(text: &str) -> Option<Vec<u8>> {
+    if text.len() != 2 * (PAYLOAD_BYTES + SIGNATURE_BYTES) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
+
+    fn requested(created: OffsetDateTime) -> RequestedBoot {
+        RequestedBoot { machine: MACHINE.to_owned(), created, while_active: true }
+    }
+
+    #[test]
+    fn issued_tokens_are_verified_and_differ() {
+        let key = BootTokenKey::of_operator(&[7; 32]);
+        let boot = requested(OffsetDateTime::now_utc());
+        let (one, other) = (key.issue_token(&boot).unwrap(), key.issue_token(&boot).unwrap());
+        assert_ne!(one, other);
+        assert_eq!(key.verify_token(&one), Some(boot.clone()));
+        // The same server after a restart.
+        assert_eq!(BootTokenKey::of_operator(&[7; 32]).verify_token(&other), Some(boot));
+        assert!(
+            key.issue_token(&RequestedBoot { machine: "m".to_owned(), ..requested(OffsetDateTime::now_utc()) })
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn altered_foreign_and_old_tokens_are_refused() {
+        let key = BootTokenKey::of_operator(&[7; 32]);
+        let token = key.issue_token(&requested(OffsetDateTime::now_utc())).unwrap();
+        for at in 0..token.len() {
+            let digit = if &token[at..=at] == "0" { "1" } else { "0" };
+            let altered = [&token[..at], digit, &token[at + 1..]].concat();
+            assert_eq!(key.verify_token(&altered), None, "{at}");
+            assert_eq!(key.verify_token(&token[..at]), None, "{at}");
+        }
+        assert_eq!(key.verify_token(&format!("{token}00")), None);
+        assert_eq!(key.verify_token(&"é".repeat(token.len() / 2)), None);
+        assert_eq!(BootTokenKey::of_operator(&[8; 32]).verify_token(&token), None);
+        let (old, recent) = (time::Duration::minutes(61), time::Duration::minutes(59));
+        let of_age = |age| key.issue_token(&requested(OffsetDateTime::now_utc() - age)).unwrap();
+        assert_eq!(key.verify_token(&of_age(old)), None);
+        assert!(key.verify_token(&of_age(recent)).is_some());
+    }
+}

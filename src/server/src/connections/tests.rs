@@ -1,0 +1,140 @@
+//! Requests that panic, and readers that read nothing.
+
+use super::*;
+use axum::body::Body;
+use axum::routing::get;
+use std::sync::Mutex;
+use std::time::Instant;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Heard {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A server with these calls, its address, and what it says.
+async fn start(router: Router) -> (SocketAddr, Heard) {
+    start_with(router, None).await
+}
+
+async fn start_with(router: Router, tls: Option<ServerTls>) -> (SocketAddr, Heard) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, heard) = (listener.local_addr().unwrap(), Heard::default());
+    let watch = StatusLog::json_into(heard.clone());
+    tokio::spawn(async move {
+        let (front, running) = (RoutedListener { listener, router, tls }, GracefulShutdown::new());
+        let door = ConnectionLimiter::new(100, ClientQuotas::new(100, &[]), watch.clone(), RateLimitedLog::new(watch));
+        loop {
+            let (front, place, accepted) = door.accept_next(&[&front]).await;
+            let (stream, address) = accepted.unwrap();
+            door.admit(stream, address, front, &running, place);
+        }
+    });
+    (address, heard)
+}
+
+async fn ask(stream: &mut TcpStream, path: &str) -> String {
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let got = tokio::time::timeout(Duration::from_secs(60), stream.read(&mut answer)).await.unwrap().unwrap();
+    String::from_utf8_lossy(&answer[..got]).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_panics_is_answered_and_the_server_lives() {
+    async fn panics() -> &'static str {
+        tokio::task::yield_now().await;
+        let none: [u8; 0] = [];
+        let beyond = none.len() + 1;
+        let _ = none[std::hint::black_box(beyond)];
+        "not reached"
+    }
+    let router = Router::new().route("/panic", get(panics)).route("/well", get(|| async { "well" }));
+    let (address, heard) = start(router).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    for _ in 0..3 {
+        let answer = ask(&mut stream, "/panic").await;
+        assert!(answer.starts_with("HTTP/1.1 500") && answer.contains("this request panicked"), "{answer}");
+        assert!(ask(&mut stream, "/well").await.ends_with("well"), "on the same connection");
+    }
+    assert!(ask(&mut TcpStream::connect(address).await.unwrap(), "/well").await.ends_with("well"));
+    let began = Instant::now();
+    while !String::from_utf8(heard.0.lock().unwrap().clone()).unwrap().contains("GET /panic from 127.0.0.1 panicked") {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// More than all buffers on the way hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_reads_nothing_is_given_up_and_a_slow_one_is_not() {
+    const BYTES: usize = 64 << 20;
+    for reads in [false, true] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut reader = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut writer = WriteTimeoutStream::new(listener.accept().await.unwrap().0, Duration::from_secs(2));
+        let write =
+            async { tokio::time::timeout(Duration::from_secs(120), writer.write_all(&vec![7; BYTES])).await.unwrap() };
+        let read = async {
+            let mut buffer = vec![0; 4 << 20];
+            let mut left = if reads { BYTES } else { 0 };
+            while left > 0 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                left -= reader.read(&mut buffer).await.unwrap();
+            }
+        };
+        let (written, ()) = tokio::join!(write, read);
+        assert_eq!(written.map_err(|error| error.kind()), if reads { Ok(()) } else { Err(io::ErrorKind::TimedOut) });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_address_does_not_take_all_places() {
+    let router = Router::new().route("/well", get(|| async { Body::from("well") }));
+    let (address, _) = start(router).await;
+    let mut idle = Vec::new();
+    for _ in 0..70 {
+        idle.push(TcpStream::connect(address).await.unwrap());
+    }
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut other = socket.connect(address).await.unwrap();
+    assert!(ask(&mut other, "/well").await.ends_with("well"));
+    let mut last = idle.pop().unwrap();
+    let mut byte = [0];
+    let got = tokio::time::timeout(Duration::from_secs(20), last.read(&mut byte)).await.unwrap();
+    assert!(matches!(got, Ok(0) | Err(_)), "it is closed at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_begin_with_tls_is_cut_off_and_gives_its_place_back() {
+    let file = |name: &str| {
+        std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/tls").join(name)
+    };
+    let mut tls = ServerTls::load_certificate(&file("server.pem"), &file("server.key")).unwrap();
+    tls.handshake = Duration::from_millis(200);
+    let (address, heard) = start_with(Router::new(), Some(tls)).await;
+    // More than the 64 that one address may have at once.
+    for _ in 0..3 {
+        let mut silent = Vec::new();
+        for _ in 0..30 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        for mut stream in silent {
+            let mut byte = [0];
+            let got = tokio::time::timeout(Duration::from_secs(60), stream.read(&mut byte)).await.expect("cut off");
+            assert!(matches!(got, Ok(0) | Err(_)));
+        }
+    }
+    let said = String::from_utf8(heard.0.lock().unwrap().clone()).unwrap();
+    assert!(!said.contains("reached the limit of connections per address"), "{said}");
+}

@@ -1,0 +1,93 @@
+//! Console logs of machines: received from agents, and shown to the operator as text.
+
+use super::AppState;
+use super::api::request_body::read_body;
+use super::api_error::ApiError;
+use super::auth::{EventCaller, MachineCaller};
+use super::state::{LogChunk, now};
+use super::web::frame;
+use super::web::session::LoggedIn;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use common::format::limits;
+use control::api_types::LogPart;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const PART_BYTES: usize = 64 << 10;
+
+/// `POST /v1/machine/{id}/log`.
+pub async fn receive_log(
+    State(app): State<Arc<AppState>>,
+    EventCaller(MachineCaller { id, boot, peer }): EventCaller,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    // Any client can request a boot and get a token. Its messages must not displace those of the machine.
+    if boot.address.is_none() {
+        return Err(ApiError::new(StatusCode::UNAUTHORIZED, "the boot with this token has not registered"));
+    }
+    let sent = read_body(&app, peer, body, PART_BYTES).await?;
+    let LogPart { start, log } =
+        serde_json::from_slice(&sent).map_err(|error| ApiError::bad_request(format!("request body: {error}")))?;
+    let part =
+        LogChunk { boot: boot.hash, start, bytes: log.len() as u64, time: now(), text: limits::sanitize_log(&log) };
+    app.state.store_log_chunk(&id, part).await?;
+    app.watch.live.record_log(&id);
+    Ok(Json(json!({})))
+}
+
+/// `GET /machines/{id}/log`: the whole stored log.
+pub async fn show_log(
+    State(app): State<Arc<AppState>>,
+    person: LoggedIn,
+    Path(id): Path<String>,
+) -> Result<Response, Response> {
+    let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
+    let log = app.state.read_log(&id.to_lowercase()).await.map_err(|error| refused(error.into()))?;
+    let types = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+    Ok(frame::with_headers((types, format_log(&log)).into_response()))
+}
+
+/// Formats the log, with a line at the start of each boot, and a note for each gap.
+pub fn format_log(log: &[LogChunk]) -> String {
+    let mut text = String::new();
+    let mut before: Option<&LogChunk> = None;
+    for part in log {
+        let same = before.filter(|before| before.boot == part.boot);
+        let said = same.map_or(0, LogChunk::end_offset);
+        if same.is_none() {
+            let time = part.time.get(..19).unwrap_or(&part.time).replace('T', " ");
+            text += &format!("{}── {time} ──\n", if text.is_empty() { "" } else { "\n" });
+        }
+        if part.start > said {
+            text += &format!("[{} bytes are missing]\n", part.start - said);
+        }
+        text += &part.text;
+        before = Some(part);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_boot_and_a_gap_are_seen() {
+        let part = |boot: u8, start, text: &str, bytes| LogChunk {
+            boot: [boot; 32],
+            start,
+            bytes,
+            time: "2026-11-24T10:00:00.5Z".to_owned(),
+            text: text.to_owned(),
+        };
+        let log = [part(1, 0, "one\ntwo\n", 8), part(1, 100, "many\n", 5), part(2, 7, "again\n", 6)];
+        let expected = "── 2026-11-24 10:00:00 ──\none\ntwo\n[92 bytes are missing]\nmany\n\n\
+                        ── 2026-11-24 10:00:00 ──\n[7 bytes are missing]\nagain\n";
+        assert_eq!(format_log(&log), expected);
+        assert_eq!(format_log(&[]), "");
+    }
+}

@@ -1,0 +1,69 @@
+//! Responses in Ironic's format. An error is JSON text in a JSON object, and has two forms, depending on the component that refuses.
+
+use crate::api_error::ApiError;
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// Refusal of a request.
+#[derive(Debug)]
+pub struct IronicRefusal {
+    status: StatusCode,
+    message: String,
+    form: RefusalForm,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum RefusalForm {
+    /// The handler of the request refuses.
+    Call,
+    /// The route does not exist, or not in this version.
+    Router,
+}
+
+pub type TemplateResult<T = Response> = std::result::Result<T, IronicRefusal>;
+
+impl IronicRefusal {
+    pub fn new(status: StatusCode, message: impl Into<String>) -> IronicRefusal {
+        IronicRefusal { status, message: message.into(), form: RefusalForm::Call }
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> IronicRefusal {
+        IronicRefusal::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    pub fn unknown_template(ident: &str) -> IronicRefusal {
+        IronicRefusal::new(StatusCode::NOT_FOUND, format!("deploy template {ident} not found"))
+    }
+
+    pub fn conflict(message: impl Into<String>) -> IronicRefusal {
+        IronicRefusal::new(StatusCode::CONFLICT, message)
+    }
+
+    pub fn from_router(status: StatusCode, message: impl Into<String>) -> IronicRefusal {
+        IronicRefusal { status, message: message.into(), form: RefusalForm::Router }
+    }
+}
+
+impl From<ApiError> for IronicRefusal {
+    fn from(error: ApiError) -> IronicRefusal {
+        let (status, message) = error.parts();
+        IronicRefusal::new(status, message)
+    }
+}
+
+impl IntoResponse for IronicRefusal {
+    fn into_response(self) -> Response {
+        let IronicRefusal { status, message, form } = self;
+        let who = if status.is_server_error() { "Server" } else { "Client" };
+        let inner = match form {
+            RefusalForm::Call => json!({"faultcode": who, "faultstring": message, "debuginfo": null}),
+            RefusalForm::Router => {
+                let title = status.canonical_reason().unwrap_or_default();
+                json!({"code": status.as_u16(), "title": title, "description": message})
+            }
+        };
+        (status, Json(json!({"error_message": inner.to_string()}))).into_response()
+    }
+}

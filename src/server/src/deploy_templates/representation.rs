@@ -1,0 +1,142 @@
+//! Templates as they are returned by requests.
+
+use super::StoredTemplate;
+use super::ironic_response::{IronicRefusal, TemplateResult};
+use crate::openapi::SchemaGenerators;
+use serde_json::{Map, Value, json};
+
+/// Format of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TemplateForm {
+    Ironic,
+    /// Format of Ironic's design document for deploy templates: without links and times; lists contain complete templates.
+    Proposed,
+}
+
+impl TemplateForm {
+    pub fn path(self) -> &'static str {
+        match self {
+            TemplateForm::Ironic => "deploy_templates",
+            TemplateForm::Proposed => "deploy-templates",
+        }
+    }
+}
+
+const FIELDS: [&str; 8] = ["created_at", "description", "extra", "links", "name", "steps", "updated_at", "uuid"];
+const OF_THE_PROPOSAL: [&str; 3] = ["name", "steps", "uuid"];
+const MASK: &str = "******";
+/// Parts of field names that mark their values as secrets.
+const SECRETS: [&str; 12] = [
+    "admin_pass",
+    "adminpass",
+    "configdrive",
+    "encrypted_key",
+    "new_pass",
+    "passphrase",
+    "password",
+    "private_key",
+    "secret",
+    "sslkey",
+    "sys_pswd",
+    "token",
+];
+
+/// Parses the list of requested fields in a query.
+pub fn parse_fields(text: &str) -> TemplateResult<Vec<String>> {
+    let mut fields: Vec<String> = Vec::new();
+    for name in text.split(',').map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()) {
+        if !FIELDS.contains(&name.as_str()) {
+            return Err(IronicRefusal::bad_request(format!(
+                "unknown field {name:?}; available: {}",
+                FIELDS.join(", ")
+            )));
+        }
+        if name == "description" {
+            return Err(IronicRefusal::bad_request("the field \"description\" is accepted, but not stored"));
+        }
+        if !fields.contains(&name) {
+            fields.push(name);
+        }
+    }
+    Ok(fields)
+}
+
+/// Returns the template, or the given fields of it. Links are always included.
+pub fn render_template(stored: &StoredTemplate, base: &str, form: TemplateForm, only: Option<&[String]>) -> Value {
+    let StoredTemplate { uuid, template, .. } = stored;
+    let link =
+        |rel: &str, version: &str| json!({"href": format!("{base}{version}/{}/{uuid}", form.path()), "rel": rel});
+    let mut whole = Map::new();
+    let steps: Vec<Value> = template.steps.iter().map(mask_step).collect();
+    for (name, value) in [
+        ("uuid", json!(uuid)),
+        ("name", json!(template.name)),
+        ("steps", json!(steps)),
+        ("extra", json!(template.extra)),
+        ("created_at", json!(template.created_at)),
+        ("updated_at", json!(template.updated_at)),
+        ("links", json!([link("self", "/v1"), link("bookmark", "")])),
+    ] {
+        whole.insert(name.to_owned(), value);
+    }
+    let wanted = |name: &str| match (form, only) {
+        (TemplateForm::Ironic, None) => true,
+        (TemplateForm::Ironic, Some(only)) => name == "links" || only.iter().any(|one| one == name),
+        (TemplateForm::Proposed, _) => OF_THE_PROPOSAL.contains(&name),
+    };
+    whole.retain(|name, _| wanted(name));
+    Value::Object(whole)
+}
+
+/// Returns the schema of a template in a response, which has fewer fields if the request selects some.
+pub fn template_schema(_: &mut SchemaGenerators) -> Value {
+    let (text, time) = (json!({"type": "string"}), json!({"type": ["string", "null"]}));
+    let (objects, object) = (json!({"type": "array", "items": {"type": "object"}}), json!({"type": "object"}));
+    json!({"type": "object", "additionalProperties": false, "properties": {"uuid": text, "name": text, "steps": objects,
+        "extra": object, "created_at": time, "updated_at": time, "links": objects}})
+}
+
+/// Returns the schema of a list of templates.
+pub fn list_schema(schemas: &mut SchemaGenerators) -> Value {
+    let all = json!({"type": "array", "items": template_schema(schemas)});
+    json!({"type": "object", "additionalProperties": false,
+        "properties": {TemplateForm::Ironic.path(): all, TemplateForm::Proposed.path(): all, "next": {"type": "string"}}})
+}
+
+/// Returns the schema of a request to create a template.
+pub fn request_schema(_: &mut SchemaGenerators) -> Value {
+    let steps = json!({"type": "array", "items": {"type": "object", "required": ["interface", "step"]}});
+    json!({"type": "object", "required": ["name", "steps"],
+        "properties": {"name": {"type": "string"}, "uuid": {"type": "string"}, "steps": steps, "extra": {"type": "object"}}})
+}
+
+/// Returns the schema of a request to change a template.
+pub fn patch_schema(_: &mut SchemaGenerators) -> Value {
+    let operation = json!({"type": "object", "required": ["op", "path"],
+        "properties": {"op": {"type": "string"}, "path": {"type": "string"}, "value": {}}});
+    json!({"type": "array", "items": operation})
+}
+
+fn mask_step(step: &Value) -> Value {
+    let mut step = step.clone();
+    if let Some(arguments) = step.get_mut("args") {
+        mask_secrets(arguments);
+    }
+    step
+}
+
+/// Masks the secrets of a template, which are never returned, not even to the operator.
+fn mask_secrets(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| {
+            let name = name.to_lowercase();
+            match value {
+                Value::Object(_) => mask_secrets(value),
+                _ if SECRETS.iter().any(|secret| name.contains(secret)) => *value = Value::from(MASK),
+                _ => mask_secrets(value),
+            }
+        }),
+        Value::Array(items) => items.iter_mut().for_each(mask_secrets),
+        _ => {}
+    }
+}

@@ -1,0 +1,200 @@
+//! Listening sockets and their routes. With TLS, requests that carry a token are only accepted over TLS; firmware, which mostly supports
+//! only plain HTTP, still gets its scripts, kernel and ramdisk.
+
+use super::api;
+use super::api_error::ApiError;
+use super::connections::RoutedListener;
+use super::quotas::ClientAddress;
+use super::status_log::StatusLog;
+use super::tls::{self, ServerTls};
+use super::{AppState, ServerConfig, deploy_templates, downloads, netboot, request_guard, routes, web};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use common::error::{Context, Error, Phase, Result};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+/// TLS options of the command line.
+#[derive(Debug, Clone)]
+pub struct TlsOptions {
+    /// Certificate chain, the server's own certificate first.
+    pub certificates: PathBuf,
+    pub key: PathBuf,
+    pub listen: SocketAddr,
+}
+
+/// TLS configuration and its port.
+pub struct HttpsPort {
+    pub tls: ServerTls,
+    pub port: u16,
+}
+
+/// Bound sockets that do not accept connections yet.
+pub struct BoundListeners {
+    machines: TcpListener,
+    tls: Option<(TcpListener, ServerTls)>,
+    operators: Option<TcpListener>,
+}
+
+pub struct ServerFronts {
+    pub machines: RoutedListener,
+    /// With TLS: all requests that carry a token.
+    pub tls: Option<RoutedListener>,
+    /// Only for the operator.
+    pub operators: Option<RoutedListener>,
+}
+
+impl ServerFronts {
+    pub fn all(&self) -> Vec<&RoutedListener> {
+        [Some(&self.machines), self.tls.as_ref(), self.operators.as_ref()].into_iter().flatten().collect()
+    }
+}
+
+impl BoundListeners {
+    pub async fn bind_sockets(options: &ServerConfig, watch: &StatusLog) -> Result<BoundListeners> {
+        let tls = load_tls(options)?.map(|(tls, at, problem)| {
+            problem.into_iter().for_each(|problem| watch.log_problem(problem));
+            (tls, at)
+        });
+        let (machines, address) = bind_socket(options.listen).await?;
+        watch.log_listening(format!("http://{address}"));
+        let tls = match tls {
+            Some((tls, at)) => {
+                let (listener, address) = bind_socket(at).await?;
+                watch.log_note(format!(
+                    "API and images are served at https://{address} only; http://{} only serves boot files",
+                    machines.local_addr().map(|address| address.to_string()).unwrap_or_default()
+                ));
+                Some((listener, tls))
+            }
+            None => None,
+        };
+        let operators = match options.operator_listen {
+            Some(at) => {
+                let (listener, address) = bind_socket(at).await?;
+                let scheme = if tls.is_some() { "https" } else { "http" };
+                watch.log_note(format!("the operator's API is only served at {scheme}://{address}"));
+                Some(listener)
+            }
+            None => None,
+        };
+        Ok(BoundListeners { machines, tls, operators })
+    }
+
+    pub fn https(&self) -> Result<Option<HttpsPort>> {
+        let Some((listener, tls)) = &self.tls else { return Ok(None) };
+        let address = listener.local_addr().context(Phase::Serve, || "get the address of --tls-listen")?;
+        Ok(Some(HttpsPort { tls: tls.clone(), port: address.port() }))
+    }
+
+    pub fn certificate(&self) -> Option<ServerTls> {
+        self.tls.as_ref().map(|(_, tls)| tls.clone())
+    }
+
+    /// Returns the port for firmware.
+    pub fn port(&self) -> Result<u16> {
+        let address = self.machines.local_addr().context(Phase::Serve, || "get the address of --listen")?;
+        Ok(address.port())
+    }
+
+    pub fn build_fronts(self, app: &Arc<AppState>) -> ServerFronts {
+        let BoundListeners { machines, tls, operators } = self;
+        let apart = operators.is_some();
+        let calls = || match apart {
+            true => machine_router(),
+            false => machine_router().merge(operator_router()),
+        };
+        let all = || finish_router(firmware_router().merge(calls()), app);
+        let of_machines = match &tls {
+            Some(_) => guard_router(firmware_router().fallback(refuse_plain_http), app),
+            None => all(),
+        };
+        let certificate = tls.as_ref().map(|(_, tls)| tls.clone());
+        ServerFronts {
+            machines: RoutedListener { listener: machines, router: of_machines, tls: None },
+            tls: tls.map(|(listener, tls)| RoutedListener { listener, router: all(), tls: Some(tls) }),
+            operators: operators.map(|listener| RoutedListener {
+                listener,
+                router: finish_router(operator_router(), app),
+                tls: certificate,
+            }),
+        }
+    }
+}
+
+/// Loads the certificate. Returns it with its address, and with a warning about its files, if any.
+///
+/// # Errors
+/// The files are invalid, or contradict other options.
+pub fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, SocketAddr, Option<String>)>> {
+    let Some(asked) = &options.tls else { return Ok(None) };
+    let tls = ServerTls::load_certificate(&asked.certificates, &asked.key)?;
+    if let Some(url) = &options.url {
+        let host = url.strip_prefix("https://").map(|rest| rest.split('/').next().unwrap_or_default());
+        let refuse = |why: &str| Err(Error::new(Phase::Serve, format!("--url {url}: {why}")));
+        match host {
+            None => return refuse("must begin with https://, as machines use TLS with --tls-cert"),
+            Some(host) if !tls.covers_host(host) => {
+                let names = format!("{} does not cover this host", asked.certificates.display());
+                return refuse(&names);
+            }
+            Some(_) => {}
+        }
+    }
+    let readable = tls::world_readable_key(&asked.key);
+    let problem =
+        readable.map(|key| format!("the key is readable by all users of this host: run chmod o-r {}", key.display()));
+    Ok(Some((tls, asked.listen, problem)))
+}
+
+async fn bind_socket(at: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
+    let what = || format!("listen on {at}");
+    let listener = TcpListener::bind(at).await.context(Phase::Serve, what)?;
+    let address = listener.local_addr().context(Phase::Serve, what)?;
+    Ok((listener, address))
+}
+
+fn firmware_router() -> Router<Arc<AppState>> {
+    Router::new()
+        .route("/start.ipxe", get(netboot::start_script))
+        .route("/boot.ipxe", get(netboot::boot_script))
+        .route("/boot/{name}", get(downloads::serve_boot_file))
+        .route("/ipxe/{name}", get(downloads::serve_ipxe))
+}
+
+fn machine_router() -> Router<Arc<AppState>> {
+    routes::build_router(routes::machine_routes()).route("/images/{*path}", get(downloads::serve_image))
+}
+
+fn operator_router() -> Router<Arc<AppState>> {
+    routes::build_router(routes::operator_routes())
+        .merge(web::web_routes())
+        .route("/v1", get(deploy_templates::show_version_one))
+        .route("/v1/", get(deploy_templates::show_version_one))
+}
+
+fn finish_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
+    let router = router.fallback(api::no_such_endpoint).method_not_allowed_fallback(api::method_not_allowed);
+    guard_router(router, app)
+}
+
+/// Adds the check of request heads, which also applies to unknown paths.
+fn guard_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
+    router.layer(from_fn_with_state(app.clone(), request_guard::guard_request)).with_state(app.clone())
+}
+
+/// Refuses the request without reading it. Its content was sent unencrypted and may be compromised.
+async fn refuse_plain_http(State(app): State<Arc<AppState>>, peer: ClientAddress, headers: HeaderMap) -> ApiError {
+    let port = app.https.as_ref().map(|https| https.port).unwrap_or_default();
+    if headers.contains_key(header::AUTHORIZATION) {
+        app.log_rate_limited(format!(
+            "{peer} sent a token unencrypted over plain http: its URL must begin with https://, with port {port}"
+        ));
+    }
+    ApiError::new(StatusCode::FORBIDDEN, format!("this server only accepts this request over https, on port {port}"))
+}

@@ -1,0 +1,167 @@
+//! Identity of machines that boot and register: collects data from files and registrations for the decisions of
+//! [`model::machine_identity`], and reports the results.
+
+use super::AppState;
+use super::api_error::ApiError;
+use super::quotas::ClientAddress;
+use super::site::SiteSnapshot;
+use super::site_files::MachineSpec;
+use axum::http::StatusCode;
+use control::api_types::RegisterRequest;
+use model::machine_identity::{
+    BootIdentity, KnownMachine, MachineMatch, UuidProof, describe_other_macs, match_machine, parse_usable_uuid,
+    prove_uuid, usable_mac,
+};
+use uuid::Uuid;
+
+/// Explanation and remedy for an id that is a vendor default.
+pub const DEFAULT_ID: &str = "is a vendor default, which other machines may report too: choose a new UUID and list \
+macs. To keep installations under this id, use `drophammer machine rename OLD NEW`";
+
+/// Determines which machine requests a boot.
+pub async fn match_boot_request(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    asking: &BootIdentity,
+) -> Result<MachineMatch, ApiError> {
+    let by_uuid = asking.uuid.and_then(|uuid| directory.find_machine_by_uuid(&uuid.to_string()));
+    let mut by_mac = Vec::new();
+    for machine in asking.mac.iter().flat_map(|mac| directory.find_machines_by_mac(mac)) {
+        by_mac.push(load_known_machine(app, machine).await?);
+    }
+    if let (Some(mac), None, [_]) = (&asking.mac, by_uuid, &by_mac[..]) {
+        // A NIC that another machine has registered with does not identify the one whose file lists it.
+        for id in app.state.find_machines_with_mac(mac).await? {
+            let other = directory.find_machine(&id).filter(|other| by_mac.iter().all(|known| known.id != other.id));
+            if let Some(other) = other {
+                by_mac.push(load_known_machine(app, other).await?);
+            }
+        }
+    }
+    let by_uuid = match by_uuid {
+        Some(machine) => Some(load_known_machine(app, machine).await?),
+        None => None,
+    };
+    Ok(match_machine(asking, by_uuid.as_ref(), &by_mac))
+}
+
+async fn load_known_machine(app: &AppState, machine: &MachineSpec) -> Result<KnownMachine, ApiError> {
+    Ok(KnownMachine {
+        id: machine.id.clone(),
+        name: machine.name.clone(),
+        macs: machine.macs.clone(),
+        smbios_uuid: machine.smbios_uuid,
+        registered: app.state.read_registered_identity(&machine.id).await?,
+    })
+}
+
+/// Rejects the registration of a machine that is not the one with this id, so that it neither gets that machine's allocation nor replaces
+/// its data.
+///
+/// # Errors
+/// The registration is from another machine.
+pub async fn refuse_other_machine(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    id: &str,
+    register: &RegisterRequest,
+    peer: ClientAddress,
+) -> Result<(), ApiError> {
+    let Some(machine) = directory.find_machine(id) else { return Ok(()) };
+    let known = load_known_machine(app, machine).await?;
+    let proof = register.inventory.as_ref().map(|_| prove_uuid(&known, reported_uuid(register)));
+    let contradiction = match proof {
+        Some(UuidProof::Contradicted(why)) => Some(why),
+        Some(UuidProof::Unproven(why)) => {
+            app.log_rate_limited(format!("{why} (registered from {peer})"));
+            None
+        }
+        Some(UuidProof::Proven) | None => None,
+    };
+    let why = match contradiction {
+        Some(why) => Some(why),
+        None => explain_mac_contradiction(app, directory, &known, register).await?,
+    };
+    let Some(why) = why else { return Ok(()) };
+    let message = format!("{why}; its address is {peer}");
+    app.log_rate_limited(message.clone());
+    Err(ApiError::new(StatusCode::CONFLICT, message))
+}
+
+/// Returns why the registration's MACs belong to another machine. A NIC that several machines have identifies none of them.
+async fn explain_mac_contradiction(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    known: &KnownMachine,
+    register: &RegisterRequest,
+) -> Result<Option<String>, ApiError> {
+    let macs = registered_macs(register);
+    let expected = if known.macs.is_empty() { &known.registered.macs } else { &known.macs };
+    if macs.is_empty() || expected.is_empty() {
+        return Ok(None);
+    }
+    for mac in macs.iter().filter(|mac| expected.contains(mac)) {
+        if !is_shared_mac(app, directory, mac, &known.id).await? {
+            return Ok(None);
+        }
+    }
+    let seen = macs.join(" ");
+    Ok(Some(match known.macs.is_empty() {
+        false => describe_other_macs(known, &seen),
+        true => format!(
+            "a machine with id {} ({:?}) has MACs {seen}, but was registered with {}: these may be two machines with the same UUID, so that it gets \
+            nothing. If it is the same machine, list its MACs in its file; if there are two, give each its own id and list their macs",
+            known.id,
+            known.name,
+            expected.join(" ")
+        ),
+    }))
+}
+
+/// Returns whether the file or the registration of another machine with a file has this MAC.
+async fn is_shared_mac(app: &AppState, directory: &SiteSnapshot, mac: &str, own: &str) -> Result<bool, ApiError> {
+    if directory.find_machines_by_mac(mac).any(|machine| machine.id != own) {
+        return Ok(true);
+    }
+    let registered = app.state.find_machines_with_mac(mac).await?;
+    Ok(registered.iter().any(|id| id != own && directory.find_machine(id).is_some()))
+}
+
+/// Returns the usable MACs of a registration.
+pub fn registered_macs(register: &RegisterRequest) -> Vec<String> {
+    register.hardware.nics.iter().filter_map(|nic| usable_mac(&nic.mac)).collect()
+}
+
+fn reported_uuid(register: &RegisterRequest) -> Option<Uuid> {
+    register.inventory.as_ref()?.system.uuid.as_deref().and_then(parse_usable_uuid)
+}
+
+/// Returns a warning for the operator if the machine with this id has registered with other MACs: there may be two machines.
+pub async fn warn_of_two_machines(app: &AppState, id: &str, macs: &[String]) -> Result<Option<String>, ApiError> {
+    let before = app.state.read_registered_identity(id).await?.macs;
+    if before.is_empty() || macs.is_empty() || macs.iter().any(|mac| before.contains(mac)) {
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "these may be two machines with the same UUID: it has MACs {}, but {id} was registered with {}; if so, give each its own id \
+        and list their macs",
+        macs.join(" "),
+        before.join(" ")
+    )))
+}
+
+/// Returns why the machine may be installed on blank disks only: the UUID of its last registration does not prove that it is the machine of
+/// the file.
+pub async fn explain_blank_only(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    id: &str,
+) -> Result<Option<String>, ApiError> {
+    let Some(machine) = directory.find_machine(id) else { return Ok(None) };
+    let Some(inventory) = app.read_inventory(id).await? else { return Ok(None) };
+    let reported = inventory.system.uuid.as_deref().and_then(parse_usable_uuid);
+    Ok(match prove_uuid(&load_known_machine(app, machine).await?, reported) {
+        UuidProof::Proven => None,
+        UuidProof::Unproven(why) | UuidProof::Contradicted(why) => Some(why),
+    })
+}

@@ -1,0 +1,60 @@
+//! Changes requested by the operator. They are serialized, and each is based on the version in effect when its turn comes.
+
+use crate::AppState;
+use crate::api::request_body::read_operator_document;
+use crate::api_error::ApiError;
+use crate::operator::OperatorAuth;
+use crate::quotas::ClientAddress;
+use crate::site::SiteSnapshot;
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::HeaderMap;
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+use tokio::sync::OwnedMutexGuard;
+
+/// Exclusive right of one of the operator's requests to make changes, until this is dropped; for a request without a document.
+pub struct EditTurn {
+    pub app: Arc<AppState>,
+    pub peer: ClientAddress,
+    pub headers: HeaderMap,
+    pub directory: Arc<SiteSnapshot>,
+    _turn: OwnedMutexGuard<()>,
+}
+
+/// The same right, for a request with a document of at most `BYTES` bytes. The document is read first, so that a slow sender does not block
+/// others.
+pub struct EditRequest<T, const BYTES: usize> {
+    pub asked: T,
+    pub turn: EditTurn,
+}
+
+impl EditTurn {
+    async fn wait_for_turn(app: &Arc<AppState>, peer: ClientAddress, headers: HeaderMap) -> EditTurn {
+        let turn = app.templates.lock_changes().await;
+        EditTurn { app: app.clone(), peer, headers, directory: app.directory(), _turn: turn }
+    }
+}
+
+impl FromRequestParts<Arc<AppState>> for EditTurn {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<EditTurn, ApiError> {
+        OperatorAuth::from_request_parts(parts, app).await?;
+        let peer = ClientAddress::from_request_parts(parts, app).await?;
+        Ok(EditTurn::wait_for_turn(app, peer, parts.headers.clone()).await)
+    }
+}
+
+impl<T: DeserializeOwned + Send, const BYTES: usize> FromRequest<Arc<AppState>> for EditRequest<T, BYTES> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request<Body>, app: &Arc<AppState>) -> Result<Self, ApiError> {
+        let (mut parts, body) = request.into_parts();
+        OperatorAuth::from_request_parts(&mut parts, app).await?;
+        let peer = ClientAddress::from_request_parts(&mut parts, app).await?;
+        let asked = read_operator_document(app, peer, body, BYTES).await?;
+        Ok(EditRequest { asked, turn: EditTurn::wait_for_turn(app, peer, parts.headers).await })
+    }
+}

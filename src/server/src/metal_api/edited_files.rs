@@ -1,0 +1,215 @@
+//! Files that are changed over the API: atomically, one at a time, and never overwriting a concurrent edit. A response is sent when the
+//! change is in effect.
+
+mod atomic_file;
+
+use super::refusal::{ApiRefusal, ApiResult};
+use crate::AppState;
+use crate::site::SiteSnapshot;
+use atomic_file::EditResult;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use common::yaml::edit;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Time limit for a change to take effect. Reading even a large directory takes less.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Interval at which the file is checked for concurrent edits.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Maximum length of an id used as a file name, whose limit is 255 bytes.
+const LONGEST_NAME: usize = 200;
+
+/// Object of a request.
+#[derive(Clone, Copy)]
+pub struct EditedObject<'a> {
+    /// metal-api's name of its type.
+    pub kind: &'a str,
+    pub id: &'a str,
+}
+
+impl EditedObject<'_> {
+    pub fn not_found(self) -> ApiRefusal {
+        ApiRefusal::not_found(self.kind, self.id)
+    }
+
+    /// Returns the error for a concurrent change, with the file's current text and the requested version.
+    pub fn conflict(self, path: &Path, now: Option<&str>, yours: &Value) -> ApiRefusal {
+        let file = json!({"path": path.display().to_string(), "text": now});
+        ApiRefusal::concurrent_change(self.kind, self.id, json!({"file": file, "yours": yours}))
+    }
+}
+
+/// Returns the path of an object's file in a folder of the server's directory. Ids cannot escape the folder.
+pub fn file_path(folder: &Path, id: &str) -> PathBuf {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let starts = id.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if starts && id.chars().all(plain) && id.len() <= LONGEST_NAME {
+        return folder.join(format!("{id}.yaml"));
+    }
+    let name: String = id.chars().take(40).map(|c| if plain(c) { c } else { '-' }).collect();
+    let name = name.trim_start_matches(['.', '-']);
+    folder.join(format!("{name}-{}.yaml", &hex_digest(id.as_bytes())[..12]))
+}
+
+/// Returns a digest that identifies a version.
+pub fn hex_digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns whether the client's `If-Match` matches the version in effect. A request without it always matches.
+pub fn matches_version(headers: &HeaderMap, tag: &str) -> bool {
+    let Some(given) = headers.get(header::IF_MATCH).and_then(|given| given.to_str().ok()) else { return true };
+    given
+        .split(',')
+        .map(|one| one.trim().trim_start_matches("W/").trim_matches('"'))
+        .any(|one| one == "*" || one == tag)
+}
+
+/// Adds the version to the response as `ETag`.
+pub fn add_version(mut response: Response, tag: &str) -> Response {
+    if let Ok(value) = HeaderValue::from_str(&format!("\"{tag}\"")) {
+        response.headers_mut().insert(header::ETAG, value);
+    }
+    response
+}
+
+/// Reads a file. Returns `None` if it does not exist.
+pub async fn read_file(path: &Path) -> ApiResult<Option<String>> {
+    let path = path.to_owned();
+    let what = format!("read {}", path.display());
+    let read = tokio::task::spawn_blocking(move || match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    });
+    flatten_result(&what, read.await)
+}
+
+/// Creates a file that must not exist yet.
+pub async fn create_file(path: &Path, text: &str) -> ApiResult<()> {
+    let (there, text) = (path.to_owned(), text.to_owned());
+    match flatten_result(
+        &format!("write {}", path.display()),
+        tokio::task::spawn_blocking(move || atomic_file::create_file(&there, &text)).await,
+    )? {
+        EditResult::Yes => Ok(()),
+        EditResult::Changed => {
+            Err(ApiRefusal::conflict(format!("{} already exists with other content", path.display())))
+        }
+    }
+}
+
+/// Replaces the content `old` by `new`. Returns false if the file no longer contains `old`.
+pub async fn replace_file(path: &Path, old: &str, new: &str) -> ApiResult<bool> {
+    let (there, old, new) = (path.to_owned(), old.to_owned(), new.to_owned());
+    let what = format!("write {}", path.display());
+    let put = tokio::task::spawn_blocking(move || atomic_file::replace_content(&there, &old, &new));
+    Ok(matches!(flatten_result(&what, put.await)?, EditResult::Yes))
+}
+
+/// Removes the file. Returns false if it no longer contains `old`.
+pub async fn remove_file(path: &Path, old: &str) -> ApiResult<bool> {
+    let (there, old) = (path.to_owned(), old.to_owned());
+    let what = format!("remove {}", path.display());
+    let removed = tokio::task::spawn_blocking(move || atomic_file::remove_unchanged(&there, &old));
+    Ok(matches!(flatten_result(&what, removed.await)?, EditResult::Yes))
+}
+
+fn flatten_result<T>(what: &str, result: Result<std::io::Result<T>, tokio::task::JoinError>) -> ApiResult<T> {
+    let failed = |error: String| ApiRefusal::internal_error(format!("{what}: {error}"));
+    result.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
+}
+
+/// Requests a reload of the directory, and waits until it meets the condition. `now` is the file's content after the change.
+pub async fn wait_until_published(
+    app: &AppState,
+    path: &Path,
+    now: Option<&str>,
+    is_so: impl Fn(&SiteSnapshot) -> bool,
+) -> ApiResult<()> {
+    app.request_reload();
+    let mut directory = app.directory.clone();
+    let began = tokio::time::Instant::now();
+    while began.elapsed() < PATIENCE {
+        let seen = tokio::time::timeout(LOOK_EVERY, directory.wait_for(|directory| is_so(directory))).await;
+        match seen.map(|seen| seen.map(drop)) {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(_)) => break,
+            Err(_) if read_file(path).await?.as_deref() != now => {
+                let why = "was changed again after this request wrote it: check the file and the server's output";
+                return Err(ApiRefusal::conflict(format!("{} {why}", path.display())));
+            }
+            Err(_) => {}
+        }
+    }
+    let why = "was changed, but the change is not in effect yet: see the server's output";
+    Err(ApiRefusal::internal_error(format!("{} {why}", path.display())))
+}
+
+/// Applies a change to a text. Refuses it if the operator's comments would be lost.
+pub fn change_text(
+    path: &Path,
+    text: &str,
+    change: impl FnOnce(&str) -> Option<edit::EditedYaml>,
+    anew: String,
+    is_right: impl Fn(&str) -> bool,
+) -> ApiResult<edit::EditedYaml> {
+    if let Some(edited) = change(text).filter(|edited| is_right(&edited.text)) {
+        return Ok(edited);
+    }
+    let what = match (edit::has_comments(text), is_right(&anew)) {
+        (false, true) => return Ok(edit::EditedYaml { text: anew, gone: Vec::new() }),
+        (true, true) => "the change cannot be made without misplacing its comments: edit the file manually",
+        (_, false) => "the document cannot be represented in YAML without loss",
+    };
+    Err(ApiRefusal::unprocessable(format!("{}: {what}", path.display())))
+}
+
+/// Logs the comments that were removed by a change.
+pub fn log_removed_comments(app: &AppState, path: &Path, gone: &[String]) {
+    if !gone.is_empty() {
+        let what = "these comments were removed together with the removed fields";
+        app.watch.log_note(format!("{}: {what}: {}", path.display(), gone.join(" ")));
+    }
+}
+
+/// Logs the removed comments, and adds a warning to the response.
+pub fn warn_removed_comments(app: &AppState, path: &Path, gone: &[String], response: &mut Response) {
+    log_removed_comments(app, path, gone);
+    let text = format!("299 drophammer \"{} comments were removed with the removed fields\"", gone.len());
+    if let (false, Ok(value)) = (gone.is_empty(), HeaderValue::from_str(&text)) {
+        response.headers_mut().insert(header::WARNING, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_id_leads_out_of_its_folder() {
+        let folder = Path::new("/d/layouts");
+        assert_eq!(file_path(folder, "debian-12.0"), folder.join("debian-12.0.yaml"));
+        let long = "x".repeat(4000);
+        for id in ["", "..", "../../etc/passwd", "a/b", ".hidden", "-", "ü", "a\nb", long.as_str()] {
+            let path = file_path(folder, id);
+            assert_eq!(path.parent(), Some(folder), "{id:?}");
+            let name = path.file_name().unwrap().to_str().unwrap();
+            assert!(name.len() < 60 && name.ends_with(".yaml") && !name.starts_with('.'), "{name}");
+        }
+        assert_ne!(file_path(folder, "a/b"), file_path(folder, "a:b"));
+    }
+
+    #[test]
+    fn versions_are_compared_as_http_has_them() {
+        let headers = |given: &str| HeaderMap::from_iter([(header::IF_MATCH, HeaderValue::from_str(given).unwrap())]);
+        assert!(matches_version(&HeaderMap::new(), "a"));
+        for good in ["\"a\"", "*", "\"b\", \"a\"", "W/\"a\"", "a"] {
+            assert!(matches_version(&headers(good), "a"), "{good}");
+        }
+        assert!(!matches_version(&headers("\"b\""), "a") && !matches_version(&headers(""), "a"));
+    }
+}

@@ -1,0 +1,324 @@
+//! `/v1/image`.
+
+use super::edit_turn::{EditRequest, EditTurn};
+use super::edited_files::{
+    self, EditedObject, add_version, change_text, hex_digest, matches_version, wait_until_published,
+    warn_removed_comments,
+};
+use super::references;
+use super::refusal::{ApiRefusal, ApiResult};
+use crate::AppState;
+use crate::api::wire_allocation::percent_encode;
+use crate::base_url::BaseUrls;
+use crate::openapi::{SchemaGenerators, fields_schema};
+use crate::operator::OperatorAuth;
+use crate::site::SiteSnapshot;
+use crate::site_files::{self, ImageLocation, ImageSpec};
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use common::yaml::edit;
+use model::allocation::FinisherChoice;
+use model::layout::ImageId;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::path::Path as File;
+use std::sync::Arc;
+
+const KIND: &str = "image";
+const IMAGE_BYTES: usize = 64 << 10;
+/// Fields of a file that can be read and changed over the API, in their order. Registry credentials can only be changed in the file.
+const FIELDS: [&str; 8] = ["id", "name", "description", "url", "file", "mirrors", "digest", "finish"];
+/// Additional fields of responses, which are ignored in requests.
+const ANSWERED: [&str; 5] = ["hidden", "blacklisted", "usedby", "ready", "changed"];
+
+/// An image in a response.
+#[derive(Serialize, JsonSchema)]
+pub struct ImageResponse {
+    id: String,
+    name: String,
+    description: String,
+    /// URL of the image; of a file, the URL at which this server serves it.
+    url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mirrors: Vec<String>,
+    /// Digest; of a file, only after it has been computed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finish: Option<FinisherChoice>,
+    /// Whether its digest is known.
+    ready: bool,
+    hidden: bool,
+    blacklisted: bool,
+    /// Ids of machines that use the image, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usedby: Option<Vec<String>>,
+}
+
+/// Returns the schema of a request.
+pub fn request_schema(schemas: &mut SchemaGenerators) -> Value {
+    fields_schema::<ImageResponse>(schemas, &FIELDS)
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ImageQuery {
+    /// Include hidden images.
+    hidden: bool,
+    blacklisted: bool,
+    #[serde(rename = "show-usage")]
+    show_usage: bool,
+}
+
+/// `GET /v1/image`, by id.
+pub async fn list_images(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    _: OperatorAuth,
+    query: Result<Query<ImageQuery>, QueryRejection>,
+) -> ApiResult<Json<Vec<ImageResponse>>> {
+    let Query(asked) = query.map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
+    let directory = app.directory();
+    let states = &directory.known.states;
+    let mut all = Vec::new();
+    for (id, (_, image)) in &directory.images {
+        if (states.is_hidden(id) && !asked.hidden) || (states.is_blacklisted(id) && !asked.blacklisted) {
+            continue;
+        }
+        let mut shown = image_response(&directory, &base.calls, image);
+        if asked.show_usage {
+            shown.usedby = Some(references::machines_with_image(&app, &directory, id).await?);
+        }
+        all.push(shown);
+    }
+    Ok(Json(all))
+}
+
+/// `GET /v1/image/{id}`.
+pub async fn get_image(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    base: BaseUrls,
+    _: OperatorAuth,
+) -> ApiResult {
+    let directory = app.directory();
+    let (_, image) = directory.images.get(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
+    Ok(tagged_response(StatusCode::OK, &directory, &base, image))
+}
+
+/// `PUT /v1/image`.
+pub async fn create_image(base: BaseUrls, change: EditRequest<Map<String, Value>, IMAGE_BYTES>) -> ApiResult {
+    let EditRequest { asked, turn: EditTurn { app, peer, directory, .. } } = &change;
+    let id = required_id(asked)?.to_owned();
+    ImageId::parse(&id).map_err(ApiRefusal::bad_request)?;
+    let mut asked = given_fields(asked.clone(), &base)?;
+    if !asked.contains_key("url") && !asked.contains_key("file") {
+        return Err(ApiRefusal::bad_request("url should not be empty"));
+    }
+    asked.retain(|_, value| !is_empty_value(value));
+    if directory.images.contains_key(&id) {
+        return Err(ApiRefusal::conflict(format!("cannot create image in database, entity already exists: {id}")));
+    }
+    let document = Value::Object(asked);
+    let text = format_document(&document);
+    let new = site_files::parse_image(&text).map_err(ApiRefusal::bad_request)?;
+    check_file_exists(app, &new).await?;
+    if self::image_document(&new) != document {
+        return Err(ApiRefusal::bad_request("the document cannot be represented in YAML without loss"));
+    }
+    let path = edited_files::file_path(&app.images, &id);
+    edited_files::create_file(&path, &text).await?;
+    wait_until_published(app, &path, Some(&text), |directory| is_in_effect(directory, &id, &document)).await?;
+    app.watch.log_note(format!("{peer} created image {id}: {}", path.display()));
+    Ok(tagged_response(StatusCode::CREATED, &app.directory(), &base, &new))
+}
+
+/// `POST /v1/image`: changes the given fields.
+pub async fn update_image(base: BaseUrls, change: EditRequest<Map<String, Value>, IMAGE_BYTES>) -> ApiResult {
+    let EditRequest { asked, turn: EditTurn { app, peer, headers, directory, .. } } = &change;
+    let id = required_id(asked)?.to_owned();
+    let mut asked = given_fields(asked.clone(), &base)?;
+    let what = EditedObject { kind: KIND, id: &id };
+    let (path, before) = directory.images.get(&id).ok_or_else(|| what.not_found())?;
+    let old = image_document(before);
+    // A computed digest may be sent back as received. If it were written to the file, it would no longer be computed.
+    let computed = directory.known.images.get(&id).and_then(Option::as_ref).and_then(|image| image.digest.as_deref());
+    if before.digest.is_none() && asked.get("digest").and_then(Value::as_str) == computed {
+        asked.remove("digest");
+    }
+    let new = merge_fields(&old, asked);
+    let wanted = site_files::parse_image(&format_document(&new)).map_err(ApiRefusal::bad_request)?;
+    check_file_exists(app, &wanted).await?;
+    let text = read_unchanged(what, path, before, headers, &new).await?;
+    if new == old {
+        return Ok(tagged_response(StatusCode::OK, directory, &base, before));
+    }
+    // Registry credentials must remain unchanged.
+    let is_right = |text: &str| {
+        site_files::parse_image(text).is_ok_and(|read| {
+            image_document(&read) == image_document(&wanted) && read.pull_secrets == before.pull_secrets
+        })
+    };
+    let edited = change_text(path, &text, |text| edit::edit_values(text, &old, &new), format_document(&new), is_right)?;
+    if !edited_files::replace_file(path, &text, &edited.text).await? {
+        return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &new));
+    }
+    let new = image_document(&wanted);
+    wait_until_published(app, path, Some(&edited.text), |directory| is_in_effect(directory, &id, &new)).await?;
+    app.watch.log_note(format!("{peer} updated image {id}: {}", path.display()));
+    let mut response = tagged_response(StatusCode::OK, &app.directory(), &base, &wanted);
+    warn_removed_comments(app, path, &edited.gone, &mut response);
+    Ok(response)
+}
+
+/// `DELETE /v1/image/{id}`. The image file itself is preserved.
+pub async fn delete_image(Path(id): Path<String>, base: BaseUrls, turn: EditTurn) -> ApiResult {
+    let EditTurn { app, peer, headers, directory, .. } = &turn;
+    let what = EditedObject { kind: KIND, id: &id };
+    let (path, before) = directory.images.get(&id).ok_or_else(|| what.not_found())?;
+    let users = references::machines_with_image(app, directory, &id).await?;
+    if !users.is_empty() {
+        return Err(ApiRefusal::unprocessable(format!("image {id} is in use by machines:[{}]", users.join(" "))));
+    }
+    let text = read_unchanged(what, path, before, headers, &Value::Null).await?;
+    if !edited_files::remove_file(path, &text).await? {
+        return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &Value::Null));
+    }
+    let is_gone = |directory: &SiteSnapshot| directory.images.values().all(|(file, _)| file != path);
+    wait_until_published(app, path, None, is_gone).await?;
+    app.watch.log_note(format!("{peer} deleted image {id}: {}", path.display()));
+    Ok(tagged_response(StatusCode::OK, directory, &base, before))
+}
+
+fn required_id(asked: &Map<String, Value>) -> ApiResult<&str> {
+    let id = asked.get("id").and_then(Value::as_str).filter(|id| !id.is_empty());
+    id.ok_or_else(|| ApiRefusal::bad_request("id should not be empty"))
+}
+
+/// Returns the fields of a request that have a value.
+fn given_fields(mut asked: Map<String, Value>, base: &BaseUrls) -> ApiResult<Map<String, Value>> {
+    asked.retain(|name, value| !value.is_null() && !ANSWERED.contains(&name.as_str()));
+    if let Some(other) = asked.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+        let others = site_files::suggest_name(other, FIELDS.into_iter());
+        return Err(ApiRefusal::bad_request(format!("there is no field {other:?}{others}")));
+    }
+    // Responses contain the URL at which this server serves the file, which may be sent back as received.
+    let served = asked.get("file").and_then(Value::as_str).map(|file| served_url(&base.calls, file));
+    if served.is_some() && asked.get("url").and_then(Value::as_str) == served.as_deref() {
+        asked.remove("url");
+    }
+    Ok(asked)
+}
+
+fn is_empty_value(value: &Value) -> bool {
+    value.is_null() || value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// Merges the given fields into the old ones. Fields that are given empty are removed.
+fn merge_fields(old: &Value, asked: Map<String, Value>) -> Value {
+    let mut new = old.as_object().cloned().unwrap_or_default();
+    for (one, other) in [("url", "file"), ("file", "url")] {
+        if asked.contains_key(one) && !asked.contains_key(other) {
+            new.remove(other);
+        }
+    }
+    new.extend(asked);
+    new.retain(|_, value| !is_empty_value(value));
+    Value::Object(new)
+}
+
+/// Returns the fields of an image's file, without registry credentials.
+fn image_document(image: &ImageSpec) -> Value {
+    let (url, file) = match &image.at {
+        ImageLocation::Url(url) => (Some(url), None),
+        ImageLocation::File(file) => (None, Some(file)),
+    };
+    let mut document = json!({"id": image.id, "name": image.name, "description": image.description, "url": url, "file": file,
+        "mirrors": image.mirrors, "digest": image.digest, "finish": image.finish});
+    if let Some(fields) = document.as_object_mut() {
+        fields.retain(|_, value| !is_empty_value(value));
+    }
+    document
+}
+
+fn format_document(document: &Value) -> String {
+    edit::format_document(document, &FIELDS)
+}
+
+fn is_in_effect(directory: &SiteSnapshot, id: &str, says: &Value) -> bool {
+    directory.images.get(id).is_some_and(|(_, image)| image_document(image) == *says)
+}
+
+fn version_tag(image: &ImageSpec) -> String {
+    hex_digest(image_document(image).to_string().as_bytes())
+}
+
+/// Returns the text of an image's file, if it is the version in effect and the client's `If-Match` matches.
+async fn read_unchanged(
+    what: EditedObject<'_>,
+    path: &File,
+    before: &ImageSpec,
+    headers: &HeaderMap,
+    yours: &Value,
+) -> ApiResult<String> {
+    let text = edited_files::read_file(path).await?;
+    let is_same = |text: &String| site_files::parse_image(text).is_ok_and(|now| now == *before);
+    match text {
+        Some(text) if is_same(&text) && matches_version(headers, &version_tag(before)) => Ok(text),
+        text => {
+            // The file may contain a password.
+            let shown = text.as_deref().filter(|text| !text.contains("pull_secret"));
+            Err(what.conflict(path, shown, yours))
+        }
+    }
+}
+
+/// Checks that the image's file exists. metal-api checks the URL instead.
+async fn check_file_exists(app: &AppState, image: &ImageSpec) -> ApiResult<()> {
+    let ImageLocation::File(file) = &image.at else { return Ok(()) };
+    let path = app.images.join(file);
+    let is_there = tokio::fs::metadata(&path).await.and_then(|is| match is.is_file() {
+        true => Ok(()),
+        false => Err(std::io::Error::other("not a regular file")),
+    });
+    is_there.map_err(|error| {
+        ApiRefusal::bad_request(format!("image:{} is not accessible under:{} error:{error}", image.id, path.display()))
+    })
+}
+
+fn served_url(base: &str, file: &str) -> String {
+    format!("{base}/images/{}", percent_encode(file))
+}
+
+fn image_response(directory: &SiteSnapshot, base: &str, image: &ImageSpec) -> ImageResponse {
+    let known = directory.known.images.get(&image.id).and_then(Option::as_ref);
+    let states = &directory.known.states;
+    let (url, file) = match &image.at {
+        ImageLocation::Url(url) => (url.clone(), None),
+        ImageLocation::File(file) => (served_url(base, file), Some(file.clone())),
+    };
+    ImageResponse {
+        id: image.id.clone(),
+        name: image.name.clone(),
+        description: image.description.clone(),
+        url,
+        file,
+        mirrors: image.mirrors.clone(),
+        digest: known.and_then(|known| known.digest.clone()).or_else(|| image.digest.clone()),
+        finish: image.finish,
+        ready: known.is_some(),
+        hidden: states.is_hidden(&image.id),
+        blacklisted: states.is_blacklisted(&image.id),
+        usedby: None,
+    }
+}
+
+fn tagged_response(status: StatusCode, directory: &SiteSnapshot, base: &BaseUrls, image: &ImageSpec) -> Response {
+    add_version((status, Json(image_response(directory, &base.calls, image))).into_response(), &version_tag(image))
+}

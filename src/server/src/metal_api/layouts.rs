@@ -1,0 +1,288 @@
+//! `/v1/filesystemlayout`.
+
+use super::edit_turn::{EditRequest, EditTurn};
+use super::edited_files::{
+    self, EditedObject, add_version, change_text, matches_version, wait_until_published, warn_removed_comments,
+};
+use super::references;
+use super::refusal::{ApiRefusal, ApiResult};
+use crate::AppState;
+use crate::api::request_body::read_operator_document;
+use crate::openapi::SchemaGenerators;
+use crate::operator::OperatorAuth;
+use crate::quotas::ClientAddress;
+use crate::site::SiteSnapshot;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use common::diagnostic::Diagnostic;
+use common::yaml::edit::{self, EditedYaml};
+use model::layout::selection::LayoutSet;
+use model::layout::{self, Layout, ParsedLayout};
+use model::storage_graph::lookup;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::path::Path as File;
+use std::sync::Arc;
+
+const KIND: &str = "filesystemlayout";
+/// Maximum size of a layout, that of the file's reader.
+const LAYOUT_BYTES: usize = 128 << 10;
+const ASKED_BYTES: usize = 4 << 10;
+
+/// Returns the schema of a request, which may use any supported spelling.
+pub fn request_schema(_: &mut SchemaGenerators) -> Value {
+    let what = "A layout in any supported spelling; `drophammer schema layout` prints its schema.";
+    json!({"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}, "description": what})
+}
+
+/// `GET /v1/filesystemlayout`, by id.
+pub async fn list_layouts(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<Vec<Value>> {
+    Json(app.directory().known.layouts.values().map(layout_response).collect())
+}
+
+/// `GET /v1/filesystemlayout/{id}`.
+pub async fn get_layout(State(app): State<Arc<AppState>>, Path(id): Path<String>, _: OperatorAuth) -> ApiResult {
+    let directory = app.directory();
+    let layout = directory.known.layouts.get(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
+    Ok(tagged_response(StatusCode::OK, layout))
+}
+
+/// `PUT /v1/filesystemlayout`.
+pub async fn create_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> ApiResult {
+    let EditRequest { asked: document, turn: EditTurn { app, peer, directory, .. } } = &change;
+    let id = required_id(document)?;
+    if directory.known.layouts.contains_key(id) {
+        return Err(ApiRefusal::conflict(format!("{KIND}:{id} already exists")));
+    }
+    let new = validate_layout(app, document)?;
+    let (path, text) = (edited_files::file_path(&app.layouts, id), layout::canonical_yaml(&new));
+    if !text_equals(&text, &new) {
+        return Err(ApiRefusal::bad_request("the document cannot be represented in YAML without loss"));
+    }
+    edited_files::create_file(&path, &text).await?;
+    wait_until_published(app, &path, Some(&text), |directory| directory.known.layouts.get(id) == Some(&new)).await?;
+    app.watch.log_note(format!("{peer} created layout {id}: {}", path.display()));
+    Ok(tagged_response(StatusCode::CREATED, &new))
+}
+
+/// `POST /v1/filesystemlayout`.
+pub async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> ApiResult {
+    let EditRequest { asked: document, turn: EditTurn { app, peer, headers, directory, .. } } = &change;
+    let id = required_id(document)?;
+    let what = EditedObject { kind: KIND, id };
+    let before = directory.known.layouts.get(id).ok_or_else(|| what.not_found())?;
+    let new = validate_layout(app, document)?;
+    let (path, text, parsed) = read_unchanged(directory, what, before, headers, &layout_response(&new)).await?;
+    if new == *before {
+        return Ok(tagged_response(StatusCode::OK, &new));
+    }
+    let edited = change_text(
+        path,
+        &text,
+        |text| edit_layout(text, &parsed, &new),
+        layout::canonical_yaml(&new),
+        |text| text_equals(text, &new),
+    )?;
+    if !edited_files::replace_file(path, &text, &edited.text).await? {
+        return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &layout_response(&new)));
+    }
+    wait_until_published(app, path, Some(&edited.text), |directory| directory.known.layouts.get(id) == Some(&new))
+        .await?;
+    app.watch.log_note(format!("{peer} updated layout {id}: {}", path.display()));
+    let mut response = tagged_response(StatusCode::OK, &new);
+    warn_removed_comments(app, path, &edited.gone, &mut response);
+    Ok(response)
+}
+
+/// `DELETE /v1/filesystemlayout/{id}`.
+pub async fn delete_layout(Path(id): Path<String>, turn: EditTurn) -> ApiResult {
+    let EditTurn { app, peer, headers, directory, .. } = &turn;
+    let what = EditedObject { kind: KIND, id: &id };
+    let before = directory.known.layouts.get(&id).ok_or_else(|| what.not_found())?;
+    let users = references::machines_with_layout(app, directory, &id).await?;
+    if !users.is_empty() {
+        return Err(ApiRefusal::unprocessable(format!("{KIND} {id} is in use by machines:[{}]", users.join(" "))));
+    }
+    let (path, text, _) = read_unchanged(directory, what, before, headers, &Value::Null).await?;
+    if !edited_files::remove_file(path, &text).await? {
+        return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &Value::Null));
+    }
+    let is_gone = |directory: &SiteSnapshot| directory.layout_files.values().all(|file| file != path);
+    wait_until_published(app, path, None, is_gone).await?;
+    app.watch.log_note(format!("{peer} deleted layout {id}: {}", path.display()));
+    Ok(tagged_response(StatusCode::OK, before))
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub struct LayoutQuery {
+    #[serde(default)]
+    size: String,
+    #[serde(default)]
+    image: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub struct LayoutMatchQuery {
+    #[serde(default)]
+    machine: String,
+    #[serde(default)]
+    filesystemlayout: String,
+}
+
+/// `POST /v1/filesystemlayout/try` and `/matches`: returns the layout for a size and an image, and checks whether a layout fits a machine.
+pub async fn query_layout(
+    State(app): State<Arc<AppState>>,
+    Path(question): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> ApiResult {
+    match question.as_str() {
+        "try" => select_layout(&app, &read_operator_document(&app, peer, body, ASKED_BYTES).await?),
+        "matches" => match_layout(&app, &read_operator_document(&app, peer, body, ASKED_BYTES).await?).await,
+        _ => Err(ApiRefusal::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this endpoint")),
+    }
+}
+
+fn select_layout(app: &AppState, asked: &LayoutQuery) -> ApiResult {
+    let directory = app.directory();
+    let known = &directory.known;
+    let chosen = known.set.select(&asked.size, &asked.image).map_err(|why| {
+        let nearest = why.nearest.iter().map(|line| Diagnostic::new("", line)).collect();
+        ApiRefusal::unprocessable(why.message).with_problems(nearest)
+    })?;
+    let layout = known.layouts.get(&chosen.id).ok_or_else(|| ApiRefusal::not_found(KIND, &chosen.id))?;
+    Ok(tagged_response(StatusCode::OK, layout))
+}
+
+async fn match_layout(app: &AppState, asked: &LayoutMatchQuery) -> ApiResult {
+    let directory = app.directory();
+    let id = &asked.filesystemlayout;
+    let layout = directory.known.layouts.get(id).ok_or_else(|| ApiRefusal::not_found(KIND, id))?;
+    let machine = asked.machine.to_lowercase();
+    let unknown = || match directory.find_machine(&machine) {
+        Some(_) => ApiRefusal::unprocessable(format!("machine {machine} has not registered: its disks are unknown")),
+        None => ApiRefusal::not_found("machine", &machine),
+    };
+    let inventory = app.read_inventory(&machine).await?.ok_or_else(unknown)?;
+    let mut problems = Vec::new();
+    for (index, listed) in layout.disks.iter().enumerate() {
+        let place = format!("disks[{index}]");
+        match lookup::find_disk(listed, &inventory) {
+            Err(why) => problems.push(Diagnostic::new(place, why)),
+            Ok(disk) => {
+                let required: u64 = listed.partitions.iter().filter_map(|partition| partition.size.as_mib()).sum();
+                let existing = disk.size_bytes >> 20;
+                if required > existing {
+                    let device = &listed.device;
+                    let why =
+                        format!("device:{device} is not big enough required:{required}MiB, existing:{existing}MiB");
+                    problems.push(Diagnostic::new(place, why));
+                }
+            }
+        }
+    }
+    match problems.is_empty() {
+        true => Ok(tagged_response(StatusCode::OK, layout)),
+        false => Err(ApiRefusal::from_problems(StatusCode::UNPROCESSABLE_ENTITY, problems)),
+    }
+}
+
+fn tagged_response(status: StatusCode, layout: &Layout) -> Response {
+    add_version((status, Json(layout_response(layout))).into_response(), &version_tag(layout))
+}
+
+/// Returns the version, which ignores comments and spelling.
+fn version_tag(layout: &Layout) -> String {
+    layout::compute_digest(layout)
+}
+
+/// Returns a layout in metal-api's format: absent values are null, and display texts are empty.
+fn layout_response(layout: &Layout) -> Value {
+    let mut document = json!(layout);
+    let fill = |value: &mut Value, names: &[&str], with: Value| {
+        for name in names {
+            if value.get(*name).is_none() {
+                value[*name] = with.clone();
+            }
+        }
+    };
+    fill(&mut document, &["name", "description"], json!(""));
+    for filesystem in document["filesystems"].as_array_mut().into_iter().flatten() {
+        fill(filesystem, &["path", "label"], Value::Null);
+    }
+    for disk in document["disks"].as_array_mut().into_iter().flatten() {
+        for partition in disk["partitions"].as_array_mut().into_iter().flatten() {
+            fill(partition, &["label", "gpttype"], Value::Null);
+        }
+    }
+    document
+}
+
+fn required_id(document: &Value) -> ApiResult<&str> {
+    let id = document.get("id").and_then(Value::as_str).filter(|id| !id.is_empty());
+    id.ok_or_else(|| ApiRefusal::bad_request("id should not be empty"))
+}
+
+/// Returns the layout of a request, if it is valid and does not collide with another one.
+fn validate_layout(app: &AppState, document: &Value) -> ApiResult<Layout> {
+    let layout = layout::read_json(document).map_err(metal_api_refusal)?.layout;
+    let directory = app.directory();
+    let others = directory.known.layouts.values().filter(|other| other.id != layout.id);
+    let own = edited_files::file_path(&app.layouts, &layout.id);
+    let file = |id: &str| directory.layout_files.get(id).unwrap_or(&own).as_path();
+    let set = LayoutSet::new(others.chain([&layout]).map(|layout| (file(&layout.id), layout)));
+    let own = set.find_collisions().into_iter().filter(|collision| collision.second.id == layout.id);
+    let problems: Vec<Diagnostic> =
+        own.map(|collision| Diagnostic::new("constraints", collision.to_string())).collect();
+    match problems.is_empty() {
+        true => Ok(layout),
+        false => Err(ApiRefusal::from_problems(StatusCode::BAD_REQUEST, problems)),
+    }
+}
+
+/// Returns an error with metal-api's status, which differs for unsupported values and for other problems.
+fn metal_api_refusal(problems: Vec<Diagnostic>) -> ApiRefusal {
+    let is_word = |problem: &Diagnostic| {
+        problem.message.starts_with("given ") && problem.message.contains("is not supported, but:")
+    };
+    match problems.iter().any(is_word) {
+        true => ApiRefusal::from_problems(StatusCode::UNPROCESSABLE_ENTITY, problems),
+        false => ApiRefusal::from_problems(StatusCode::BAD_REQUEST, problems),
+    }
+}
+
+/// Returns the file of a layout, if it is the version in effect and the client's `If-Match` matches.
+async fn read_unchanged<'a>(
+    directory: &'a SiteSnapshot,
+    what: EditedObject<'_>,
+    before: &Layout,
+    headers: &HeaderMap,
+    yours: &Value,
+) -> ApiResult<(&'a File, String, ParsedLayout)> {
+    let path = directory.layout_files.get(what.id).ok_or_else(|| what.not_found())?;
+    let text = edited_files::read_file(path).await?;
+    let parsed = text.as_deref().and_then(|text| layout::read_yaml(text).ok());
+    match (text, parsed) {
+        (Some(text), Some(parsed)) if parsed.layout == *before && matches_version(headers, &version_tag(before)) => {
+            Ok((path, text, parsed))
+        }
+        (text, _) => Err(what.conflict(path, text.as_deref(), yours)),
+    }
+}
+
+fn edit_layout(text: &str, parsed: &ParsedLayout, new: &Layout) -> Option<EditedYaml> {
+    let canonical = match parsed.is_canonical() {
+        true => text.to_owned(),
+        false => layout::respell_canonically(text, &[parsed])?,
+    };
+    edit::edit_values(&canonical, &json!(parsed.layout), &json!(new))
+}
+
+fn text_equals(text: &str, layout: &Layout) -> bool {
+    layout::read_yaml(text).is_ok_and(|parsed| parsed.layout == *layout)
+}

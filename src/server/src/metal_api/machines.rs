@@ -1,0 +1,385 @@
+//! `/v1/machine`: machines in metal-api's format, and the requests that add an allocation to a machine's file or remove it.
+
+use super::edit_turn::{EditRequest, EditTurn};
+use super::edited_files::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
+use super::refusal::{ApiRefusal, ApiResult};
+use crate::AppState;
+use crate::api::request_body::{EVENT_BYTES, read_operator_document};
+use crate::base_url::BaseUrls;
+use crate::free_machine::end_previous_system;
+use crate::openapi::SchemaGenerators;
+use crate::operator::OperatorAuth;
+use crate::plan_input::{PlanInput, get_preview};
+use crate::quotas::ClientAddress;
+use crate::resolve::resolve_allocation;
+use crate::site_files::{self, MachineSpec};
+use crate::state::{InstallState, explain_migration_block};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use common::yaml::edit;
+use control::api_types::{RegisterRequest, RegisteredBios, RegisteredHardware};
+use model::allocation::{Allocation, IdReference};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::path::Path as File;
+use std::sync::Arc;
+use uuid::Uuid;
+
+const KIND: &str = "machine";
+/// Maximum size of an allocation, which may contain user data.
+const ALLOCATION_BYTES: usize = 1 << 20;
+/// Fields of a machine's file, in the order in which they are written.
+pub const FIELDS: [&str; 11] = [
+    "id",
+    "name",
+    "macs",
+    "smbios_uuid",
+    "size",
+    "consoles",
+    "ramdisk_network",
+    "locked",
+    "bmc",
+    "traits",
+    "allocation",
+];
+/// Criteria of a search.
+const SEARCHED: [&str; 12] = [
+    "id",
+    "name",
+    "sizeid",
+    "allocation_name",
+    "allocation_project",
+    "allocation_image_id",
+    "allocation_hostname",
+    "allocation_role",
+    "allocation_succeeded",
+    "hardware_memory",
+    "nics_mac_addresses",
+    "state_value",
+];
+/// Fields of an allocation request, and their names in the machine's file.
+const ASKED: [(&str, &str); 9] = [
+    ("name", "name"),
+    ("projectid", "project"),
+    ("hostname", "hostname"),
+    ("imageid", "image"),
+    ("filesystemlayoutid", "filesystemlayout"),
+    ("ssh_pub_keys", "ssh_pub_keys"),
+    ("user_data", "user_data"),
+    ("dns_servers", "dns_servers"),
+    ("ntp_servers", "ntp_servers"),
+];
+/// Fields that select the machine. There is only one partition.
+const CHOOSES: [&str; 3] = ["uuid", "sizeid", "partitionid"];
+
+/// A machine in a response.
+#[derive(Serialize, JsonSchema)]
+pub struct MachineResponse {
+    id: String,
+    name: String,
+    description: String,
+    tags: Vec<String>,
+    size: Option<IdReference>,
+    /// Registered hardware; likewise `bios`.
+    hardware: Option<RegisteredHardware>,
+    bios: Option<RegisteredBios>,
+    /// Allocation without secrets.
+    allocation: Option<Allocation>,
+    /// Reason why the machine does not receive its allocation.
+    withheld: Option<String>,
+    state: LockState,
+    events: MachineEvents,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct LockState {
+    /// `LOCKED` or empty.
+    value: &'static str,
+    description: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct MachineEvents {
+    /// The last event.
+    log: Vec<LoggedEvent>,
+    last_event_time: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct LoggedEvent {
+    time: Option<String>,
+    event: Value,
+    message: Value,
+}
+
+/// Returns the schema of a search.
+pub fn search_schema(_: &mut SchemaGenerators) -> Value {
+    let kind = |name: &str| match name {
+        "allocation_succeeded" => json!({"type": ["boolean", "null"]}),
+        "hardware_memory" => json!({"type": ["integer", "null"]}),
+        "nics_mac_addresses" => json!({"type": ["array", "null"], "items": {"type": "string"}}),
+        _ => json!({"type": ["string", "null"]}),
+    };
+    let properties: Map<String, Value> = SEARCHED.into_iter().map(|name| (name.to_owned(), kind(name))).collect();
+    json!({"type": "object", "properties": properties, "additionalProperties": {"type": "null"}})
+}
+
+/// Returns the schema of an allocation request.
+pub fn request_schema(_: &mut SchemaGenerators) -> Value {
+    let kind = |name: &str| match name {
+        "ssh_pub_keys" | "dns_servers" | "ntp_servers" => json!({"type": ["array", "null"]}),
+        _ => json!({"type": ["string", "null"]}),
+    };
+    let names = ASKED.iter().map(|(name, _)| *name).chain(CHOOSES);
+    let properties: Map<String, Value> = names.map(|name| (name.to_owned(), kind(name))).collect();
+    json!({"type": "object", "properties": properties, "required": ["imageid"]})
+}
+
+/// `GET /v1/machine`: machines with a file, by id.
+pub async fn list_machines(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    _: OperatorAuth,
+) -> ApiResult<Json<Vec<MachineResponse>>> {
+    Ok(Json(all_machines(&app, &base).await?))
+}
+
+/// `POST /v1/machine/find`.
+pub async fn find_machines(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> ApiResult<Json<Vec<MachineResponse>>> {
+    let mut asked: Map<String, Value> = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    asked.retain(|_, value| !value.is_null());
+    if let Some(other) = asked.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
+        return Err(ApiRefusal::bad_request(format!(
+            "machines cannot be searched by {other:?}{}",
+            site_files::suggest_name(other, SEARCHED.into_iter())
+        )));
+    }
+    let mut all = all_machines(&app, &base).await?;
+    all.retain(|machine| {
+        let machine = json!(machine);
+        asked.iter().all(|(name, value)| matches_criterion(&machine, name, value))
+    });
+    Ok(Json(all))
+}
+
+fn matches_criterion(machine: &Value, name: &str, wanted: &Value) -> bool {
+    let place = match name {
+        "nics_mac_addresses" => {
+            let nics = machine["hardware"]["nics"].as_array().into_iter().flatten();
+            let macs: Vec<&Value> = nics.map(|nic| &nic["mac"]).collect();
+            return wanted.as_array().into_iter().flatten().all(|mac| macs.contains(&mac));
+        }
+        "id" => return wanted.as_str().is_some_and(|id| machine["id"] == id.to_lowercase()),
+        "name" => "/name",
+        "sizeid" => "/size/id",
+        "allocation_name" => "/allocation/name",
+        "allocation_project" => "/allocation/project",
+        "allocation_image_id" => "/allocation/image/id",
+        "allocation_hostname" => "/allocation/hostname",
+        "allocation_role" => "/allocation/role",
+        "allocation_succeeded" => "/allocation/succeeded",
+        "hardware_memory" => "/hardware/memory",
+        _ => "/state/value",
+    };
+    machine.pointer(place).is_some_and(|found| found == wanted)
+}
+
+/// `POST /v1/machine/allocate`: adds an allocation to a machine's file.
+pub async fn allocate_machine(
+    base: BaseUrls,
+    EditRequest { mut asked, turn }: EditRequest<Map<String, Value>, ALLOCATION_BYTES>,
+) -> ApiResult<Json<MachineResponse>> {
+    let EditTurn { app, peer, .. } = &turn;
+    asked.retain(|_, value| {
+        !value.is_null() && value.as_str() != Some("") && value.as_array().is_none_or(|all| !all.is_empty())
+    });
+    let takes = |name: &str| CHOOSES.contains(&name) || ASKED.iter().any(|(asked, _)| *asked == name);
+    if let Some(other) = asked.keys().find(|name| !takes(name)) {
+        return Err(ApiRefusal::bad_request(format!(
+            "{other:?} is not supported in an allocation request: set it in the machine's file"
+        )));
+    }
+    let id = choose_machine(app, &asked).await?;
+    check_no_migration(app, &id).await?;
+    let uuid = Uuid::new_v4().to_string();
+    let mut allocation = Map::from_iter([("id".to_owned(), json!(uuid)), ("hostname".to_owned(), json!("metal"))]);
+    for (name, ours) in ASKED {
+        allocation.extend(asked.get(name).map(|value| (ours.to_owned(), value.clone())));
+    }
+    let change = |document: &mut Map<String, Value>| {
+        drop(document.insert("allocation".to_owned(), Value::Object(allocation.clone())))
+    };
+    let is_free = |machine: &MachineSpec| machine.allocation.is_none();
+    let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == uuid);
+    rewrite_machine_file(app, &id, is_free, change, has_it).await?;
+    app.watch.log_note(format!("{}: {peer} added allocation {uuid}", app.directory().display_name(&id)));
+    Ok(Json(machine_response(app, &id, &base).await?))
+}
+
+/// `DELETE /v1/machine/{id}/free`: removes the allocation from the file, and powers the machine off if the controller is known. At its next
+/// boot over PXE, the machine gets the ramdisk and waits; its disks are preserved.
+pub async fn free_machine(Path(id): Path<String>, base: BaseUrls, turn: EditTurn) -> ApiResult<Json<MachineResponse>> {
+    let (id, EditTurn { app, peer, directory, .. }) = (id.to_lowercase(), &turn);
+    let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
+    if let Some(reason) = &machine.locked {
+        return Err(ApiRefusal::unprocessable(format!("machine is locked: {reason}")));
+    }
+    check_no_migration(app, &id).await?;
+    let Some(allocation) = &machine.allocation else { return Ok(Json(machine_response(app, &id, &base).await?)) };
+    let standing = app.state.read_install_state(&id, &allocation.id).await?;
+    let is_begun = standing.order.as_ref().is_some_and(|order| order.begun && !order.given_up)
+        || (!standing.is_installed() && standing.first.as_ref().is_some_and(|first| !first.heard));
+    if is_begun {
+        return Err(ApiRefusal::conflict(format!(
+            "an installation of machine {id} has passed its point of no return: wait until it has ended"
+        )));
+    }
+    let own = allocation.id.to_string();
+    let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == own);
+    let change = |document: &mut Map<String, Value>| drop(document.remove("allocation"));
+    rewrite_machine_file(app, &id, has_it, change, |machine| machine.allocation.is_none()).await?;
+    app.watch
+        .log_note(format!("{}: {peer} removed allocation {own}; its disks are unchanged", directory.display_name(&id)));
+    end_previous_system(app, &id).await?;
+    Ok(Json(machine_response(app, &id, &base).await?))
+}
+
+async fn check_no_migration(app: &AppState, id: &str) -> ApiResult<()> {
+    let is = app.state.find_live_migration(id).await?;
+    is.map_or(Ok(()), |is| Err(ApiRefusal::conflict(explain_migration_block(id, &is))))
+}
+
+/// Returns the requested machine, or a free one of the requested size that has registered.
+async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -> ApiResult<String> {
+    let directory = app.directory();
+    let text = |name: &str| asked.get(name).and_then(Value::as_str);
+    if let Some(uuid) = text("uuid") {
+        let id = uuid.to_lowercase();
+        let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
+        return match (&machine.locked, &machine.allocation, text("sizeid")) {
+            (Some(reason), ..) => Err(ApiRefusal::unprocessable(format!("machine is locked: {reason}"))),
+            (_, Some(_), _) => Err(ApiRefusal::unprocessable("machine is already allocated")),
+            (_, _, Some(size)) if machine.size.as_deref() != Some(size) => {
+                Err(ApiRefusal::unprocessable(format!("machine {id:?} does not have the requested size: {size}")))
+            }
+            _ => Ok(id),
+        };
+    }
+    let none = || ApiRefusal::unprocessable("when no machine id is given, a size id must be specified");
+    let size = text("sizeid").ok_or_else(none)?;
+    let is_free = |machine: &&MachineSpec| {
+        machine.size.as_deref() == Some(size) && machine.allocation.is_none() && machine.locked.is_none()
+    };
+    let mut free: Vec<&str> = directory.machines().filter(is_free).map(|machine| machine.id.as_str()).collect();
+    free.sort_unstable();
+    for id in free {
+        if app.state.find_registration(id).await?.is_some() && app.state.find_live_migration(id).await?.is_none() {
+            return Ok(id.to_owned());
+        }
+    }
+    Err(ApiRefusal::unprocessable("no machine available"))
+}
+
+/// Changes the machine's file, which must meet the condition `was`, and waits until the machine meets `becomes`.
+pub(super) async fn rewrite_machine_file(
+    app: &AppState,
+    id: &str,
+    was: impl Fn(&MachineSpec) -> bool,
+    change: impl Fn(&mut Map<String, Value>),
+    becomes: impl Fn(&MachineSpec) -> bool,
+) -> ApiResult<()> {
+    let what = EditedObject { kind: KIND, id };
+    let directory = app.directory();
+    let path: &File = directory.machine_files.get(id).ok_or_else(|| what.not_found())?;
+    // A machine's file contains secrets, so a conflict does not show its text.
+    let changed = || what.conflict(path, None, &Value::Null);
+    let text = edited_files::read_file(path).await?.ok_or_else(changed)?;
+    let before = site_files::parse_machine(&text).ok().filter(|machine| machine.id == id && was(machine));
+    before.ok_or_else(changed)?;
+    let old = site_files::parse_unvalidated(&text).map_err(ApiRefusal::internal_error)?;
+    let mut new = old.clone();
+    new.as_object_mut().into_iter().for_each(change);
+    let wanted = site_files::parse_machine(&edit::format_document(&new, &FIELDS)).map_err(ApiRefusal::bad_request)?;
+    resolve_allocation(&wanted, &InstallState::default(), &directory.known).map_err(ApiRefusal::unprocessable)?;
+    let edited = change_text(
+        path,
+        &text,
+        |text| edit::edit_values(text, &old, &new),
+        edit::format_document(&new, &FIELDS),
+        |text| site_files::parse_unvalidated(text).as_ref() == Ok(&new) && site_files::parse_machine(text).is_ok(),
+    )?;
+    if !edited_files::replace_file(path, &text, &edited.text).await? {
+        return Err(changed());
+    }
+    wait_until_published(app, path, Some(&edited.text), |directory| directory.find_machine(id).is_some_and(&becomes))
+        .await?;
+    log_removed_comments(app, path, &edited.gone);
+    Ok(())
+}
+
+async fn all_machines(app: &Arc<AppState>, base: &BaseUrls) -> ApiResult<Vec<MachineResponse>> {
+    let directory = app.directory();
+    let mut ids: Vec<&str> = directory.machines().map(|machine| machine.id.as_str()).collect();
+    ids.sort_unstable();
+    let mut all = Vec::new();
+    for id in ids {
+        all.push(machine_response(app, id, base).await?);
+    }
+    Ok(all)
+}
+
+/// Returns a machine that has a file or has registered.
+async fn machine_response(app: &Arc<AppState>, id: &str, base: &BaseUrls) -> ApiResult<MachineResponse> {
+    let base = BaseUrls { calls: base.calls.clone(), files: base.files.clone() };
+    let shown = get_preview(State(app.clone()), Path(id.to_owned()), base, OperatorAuth).await;
+    let Json(PlanInput { machine, withheld, .. }) = shown.map_err(|error| match error.parts() {
+        (StatusCode::NOT_FOUND, _) => ApiRefusal::not_found(KIND, id),
+        (status, message) => ApiRefusal::new(status, message),
+    })?;
+    let directory = app.directory();
+    let described = directory.find_machine(id);
+    let allocation = machine.allocation.or_else(|| {
+        let mut told = described?.allocation.as_ref()?.to_agent_allocation();
+        told.user_data.clear();
+        told.console_password.clear();
+        told.vpn = Value::Null;
+        Some(told)
+    });
+    let locked = described.and_then(|machine| machine.locked.clone());
+    let registered = app.state.find_registration(id).await?;
+    let registered: Option<RegisterRequest> =
+        registered.and_then(|registered| serde_json::from_str(&registered.document).ok());
+    let (hardware, bios) = registered.map(|register| (register.hardware, register.bios)).unzip();
+    let (last_seen, last_event) = app.state.last_event(id).await?.unzip();
+    let event: Option<Value> = last_event.and_then(|event| serde_json::from_str(&event).ok());
+    let logged = |event: Value| LoggedEvent {
+        time: last_seen.clone(),
+        event: event["event"].clone(),
+        message: event["message"].clone(),
+    };
+    Ok(MachineResponse {
+        id: id.to_owned(),
+        name: machine.name,
+        description: String::new(),
+        tags: Vec::new(),
+        size: machine.size,
+        hardware,
+        bios,
+        allocation,
+        withheld,
+        state: LockState {
+            value: if locked.is_some() { "LOCKED" } else { "" },
+            description: locked.unwrap_or_default(),
+        },
+        events: MachineEvents { log: event.into_iter().map(logged).collect(), last_event_time: last_seen },
+    })
+}

@@ -1,0 +1,54 @@
+//! Machines that use a layout or an image, which therefore cannot be deleted.
+
+use super::refusal::ApiResult;
+use crate::AppState;
+use crate::resolve::layout_id;
+use crate::site::SiteSnapshot;
+use crate::site_files::MachineSpec;
+use crate::state::InstallState;
+
+/// Returns the ids of machines whose allocation has that layout, or would get it.
+pub async fn machines_with_layout(app: &AppState, directory: &SiteSnapshot, id: &str) -> ApiResult<Vec<String>> {
+    let mut users = Vec::new();
+    for machine in directory.machines() {
+        let Some(allocation) = &machine.allocation else { continue };
+        let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
+        if uses_layout(directory, machine, &standing, id) {
+            users.push(machine.id.clone());
+        }
+    }
+    users.sort();
+    Ok(users)
+}
+
+/// Returns the ids of machines that run that image, or will get it.
+pub async fn machines_with_image(app: &AppState, directory: &SiteSnapshot, id: &str) -> ApiResult<Vec<String>> {
+    let mut users = Vec::new();
+    for machine in directory.machines() {
+        let Some(allocation) = &machine.allocation else { continue };
+        let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
+        let is_ordered = standing.order.as_ref().is_some_and(|order| order.image == id);
+        let is_new = !standing.is_installed() && allocation.image.as_str() == id;
+        let runs = standing.image.as_deref() == Some(id) || (standing.adopted && allocation.image.as_str() == id);
+        if is_ordered || is_new || runs {
+            users.push(machine.id.clone());
+        }
+    }
+    users.sort();
+    Ok(users)
+}
+
+fn uses_layout(directory: &SiteSnapshot, machine: &MachineSpec, standing: &InstallState, id: &str) -> bool {
+    let Some(allocation) = &machine.allocation else { return false };
+    let is_this = |layout: &serde_json::Value| layout_id(layout) == id;
+    let named = allocation.filesystemlayout.as_deref().map(String::as_str);
+    let chosen = || {
+        let size = machine.size.as_ref()?;
+        directory.known.set.select(size, &allocation.image).ok()
+    };
+    named == Some(id)
+        || standing.layout.as_ref().is_some_and(is_this)
+        || standing.layout_id.as_deref() == Some(id)
+        || standing.handed_out.as_ref().is_some_and(|given| is_this(&given.layout))
+        || (named.is_none() && !standing.is_installed() && chosen().is_some_and(|chosen| chosen.id == id))
+}

@@ -1,0 +1,104 @@
+//! Error responses: `statuscode` and `message` as in metal-api, with additional fields.
+
+use crate::api_error::ApiError;
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use common::diagnostic::{Diagnostic, join_problems};
+use common::error::Error;
+use serde::Serialize;
+use serde_json::Value;
+
+/// Body of an error response.
+#[derive(Serialize, schemars::JsonSchema)]
+pub struct RefusalBody {
+    statuscode: u16,
+    message: String,
+    /// Problems of a document, each with its position.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<Diagnostic>,
+    /// Both versions in a conflict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conflict: Option<Value>,
+}
+
+#[derive(Debug)]
+pub struct ApiRefusal {
+    status: StatusCode,
+    message: String,
+    /// Problems of a document, each with its position.
+    problems: Vec<Diagnostic>,
+    /// Both versions in a conflict.
+    conflict: Option<Value>,
+}
+
+pub type ApiResult<T = Response> = std::result::Result<T, ApiRefusal>;
+
+impl ApiRefusal {
+    pub fn new(status: StatusCode, message: impl Into<String>) -> ApiRefusal {
+        ApiRefusal { status, message: message.into(), problems: Vec::new(), conflict: None }
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> ApiRefusal {
+        ApiRefusal::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Returns metal-api's error for an unknown object.
+    pub fn not_found(kind: &str, id: &str) -> ApiRefusal {
+        ApiRefusal::new(StatusCode::NOT_FOUND, format!("no {kind} with id {id:?} found"))
+    }
+
+    pub fn unprocessable(message: impl Into<String>) -> ApiRefusal {
+        ApiRefusal::new(StatusCode::UNPROCESSABLE_ENTITY, message)
+    }
+
+    pub fn internal_error(message: impl Into<String>) -> ApiRefusal {
+        ApiRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    pub fn conflict(message: impl Into<String>) -> ApiRefusal {
+        ApiRefusal::new(StatusCode::CONFLICT, message)
+    }
+
+    /// Returns metal-api's error for a concurrent change, with both versions.
+    pub fn concurrent_change(kind: &str, id: &str, conflict: Value) -> ApiRefusal {
+        let message = format!("cannot update {kind} ({id}): the entity was changed from another, please retry");
+        ApiRefusal { conflict: Some(conflict), ..ApiRefusal::conflict(message) }
+    }
+
+    /// Returns the message alone.
+    pub fn into_message(self) -> String {
+        self.message
+    }
+
+    /// Adds details.
+    pub fn with_problems(self, problems: Vec<Diagnostic>) -> ApiRefusal {
+        ApiRefusal { problems, ..self }
+    }
+
+    /// Lists the problems in the message, without their positions, which are in a separate field.
+    pub fn from_problems(status: StatusCode, problems: Vec<Diagnostic>) -> ApiRefusal {
+        let words: Vec<Diagnostic> = problems.iter().map(|problem| Diagnostic::new("", &problem.message)).collect();
+        ApiRefusal { problems, ..ApiRefusal::new(status, join_problems(&words)) }
+    }
+}
+
+impl From<ApiError> for ApiRefusal {
+    fn from(error: ApiError) -> ApiRefusal {
+        let (status, message) = error.parts();
+        ApiRefusal::new(status, message)
+    }
+}
+
+impl From<Error> for ApiRefusal {
+    fn from(error: Error) -> ApiRefusal {
+        ApiRefusal::internal_error(error.to_string())
+    }
+}
+
+impl IntoResponse for ApiRefusal {
+    fn into_response(self) -> Response {
+        let ApiRefusal { status, message, problems, conflict } = self;
+        (status, Json(RefusalBody { statuscode: status.as_u16(), message, problems, conflict })).into_response()
+    }
+}

@@ -1,0 +1,262 @@
+//! `/v1/size`: sizes of machines, defined by constraints on their hardware. They are stored in the folder that `machine add` selects from.
+
+use super::edit_turn::{EditRequest, EditTurn};
+use super::edited_files::{
+    self, EditedObject, add_version, change_text, hex_digest, matches_version, wait_until_published,
+    warn_removed_comments,
+};
+use super::refusal::{ApiRefusal, ApiResult};
+use crate::AppState;
+use crate::api::request_body::read_operator_document;
+use crate::openapi::{SchemaGenerators, fields_schema};
+use crate::operator::OperatorAuth;
+use crate::quotas::ClientAddress;
+use crate::site::SiteSnapshot;
+use crate::site_files;
+use crate::sizes::{ConstraintKind, FOLDER, MachineSize, SizeConstraint};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use common::yaml::edit;
+use control::api_types::RegisterRequest;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::path::Path as File;
+use std::sync::Arc;
+
+const KIND: &str = "size";
+const SIZE_BYTES: usize = 64 << 10;
+const FIELDS: [&str; 4] = ["id", "name", "description", "constraints"];
+/// Additional fields of responses, which are ignored in requests.
+const ANSWERED: [&str; 4] = ["labels", "reservations", "created", "changed"];
+const UNKNOWN: &str = "unknown";
+
+/// A size in a response.
+#[derive(Serialize, JsonSchema)]
+pub struct SizeResponse {
+    id: String,
+    name: String,
+    description: String,
+    constraints: Vec<SizeConstraint>,
+    /// Always empty.
+    labels: BTreeMap<String, String>,
+}
+
+/// Returns the schema of a request.
+pub fn request_schema(schemas: &mut SchemaGenerators) -> Value {
+    fields_schema::<SizeResponse>(schemas, &FIELDS)
+}
+
+/// `GET /v1/size`, by id.
+pub async fn list_sizes(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<Vec<SizeResponse>> {
+    Json(app.directory().known.sizes.values().map(size_response).collect())
+}
+
+/// `GET /v1/size/{id}`.
+pub async fn get_size(State(app): State<Arc<AppState>>, Path(id): Path<String>, _: OperatorAuth) -> ApiResult {
+    let directory = app.directory();
+    let size = directory.known.sizes.get(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
+    Ok(tagged_response(StatusCode::OK, size))
+}
+
+/// `PUT /v1/size`.
+pub async fn create_size(EditRequest { asked, turn }: EditRequest<Map<String, Value>, SIZE_BYTES>) -> ApiResult {
+    let (asked, EditTurn { app, peer, directory, .. }) = (given_fields(asked)?, &turn);
+    let size = validate_size(Value::Object(asked), &directory.known.sizes)?;
+    let id = &size.id;
+    if directory.known.sizes.contains_key(id) {
+        return Err(ApiRefusal::conflict(format!("cannot create size in database, entity already exists: {id}")));
+    }
+    let (path, text) =
+        (edited_files::file_path(&app.dir.join(FOLDER), id), edit::format_document(&json!(size), &FIELDS));
+    if MachineSize::parse_size(&text).as_ref() != Ok(&size) {
+        return Err(ApiRefusal::bad_request("the document cannot be represented in YAML without loss"));
+    }
+    edited_files::create_file(&path, &text).await?;
+    wait_until_published(app, &path, Some(&text), |directory| directory.known.sizes.get(id) == Some(&size)).await?;
+    app.watch.log_note(format!("{peer} created size {id}: {}", path.display()));
+    Ok(tagged_response(StatusCode::CREATED, &size))
+}
+
+/// `POST /v1/size`: changes the given fields.
+pub async fn update_size(EditRequest { asked, turn }: EditRequest<Map<String, Value>, SIZE_BYTES>) -> ApiResult {
+    let (asked, EditTurn { app, peer, headers, directory, .. }) = (given_fields(asked)?, &turn);
+    let id = asked.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let what = EditedObject { kind: KIND, id: &id };
+    let old = directory.known.sizes.get(&id).ok_or_else(|| what.not_found())?;
+    let mut new = json!(old);
+    new.as_object_mut().into_iter().for_each(|fields| fields.extend(asked.clone()));
+    let new = validate_size(new, &directory.known.sizes)?;
+    let (path, text) = read_unchanged(directory, what, old, headers, &json!(new)).await?;
+    if new == *old {
+        return Ok(tagged_response(StatusCode::OK, old));
+    }
+    let edited = change_text(
+        path,
+        &text,
+        |text| edit::edit_values(text, &json!(old), &json!(new)),
+        edit::format_document(&json!(new), &FIELDS),
+        |text| MachineSize::parse_size(text).as_ref() == Ok(&new),
+    )?;
+    if !edited_files::replace_file(path, &text, &edited.text).await? {
+        return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &json!(new)));
+    }
+    wait_until_published(app, path, Some(&edited.text), |directory| directory.known.sizes.get(&id) == Some(&new))
+        .await?;
+    app.watch.log_note(format!("{peer} updated size {id}: {}", path.display()));
+    let mut response = tagged_response(StatusCode::OK, &new);
+    warn_removed_comments(app, path, &edited.gone, &mut response);
+    Ok(response)
+}
+
+/// `DELETE /v1/size/{id}`. Machine files that name it remain unchanged.
+pub async fn delete_size(Path(id): Path<String>, turn: EditTurn) -> ApiResult {
+    let EditTurn { app, peer, headers, directory, .. } = &turn;
+    let what = EditedObject { kind: KIND, id: &id };
+    let size = directory.known.sizes.get(&id).ok_or_else(|| what.not_found())?;
+    let (path, text) = read_unchanged(directory, what, size, headers, &Value::Null).await?;
+    if !edited_files::remove_file(path, &text).await? {
+        return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &Value::Null));
+    }
+    let is_gone = |directory: &SiteSnapshot| directory.size_files.values().all(|file| file != path);
+    wait_until_published(app, path, None, is_gone).await?;
+    app.watch.log_note(format!("{peer} deleted size {id}: {}", path.display()));
+    Ok(tagged_response(StatusCode::OK, size))
+}
+
+/// Returns the file of a size, if it is the version in effect and the client's `If-Match` matches.
+async fn read_unchanged<'a>(
+    directory: &'a SiteSnapshot,
+    what: EditedObject<'_>,
+    before: &MachineSize,
+    headers: &HeaderMap,
+    yours: &Value,
+) -> ApiResult<(&'a File, String)> {
+    let path = directory.size_files.get(what.id).ok_or_else(|| what.not_found())?;
+    match edited_files::read_file(path).await? {
+        Some(text)
+            if MachineSize::parse_size(&text).as_ref() == Ok(before)
+                && matches_version(headers, &version_tag(before)) =>
+        {
+            Ok((path, text))
+        }
+        text => Err(what.conflict(path, text.as_deref(), yours)),
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub struct SizeSuggestion {
+    #[serde(default, rename = "machineID")]
+    machine: String,
+}
+
+/// `POST /v1/size/suggest`: returns constraints that match only this machine.
+pub async fn suggest_size(
+    State(app): State<Arc<AppState>>,
+    Path(question): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> ApiResult<Json<Value>> {
+    if question != "suggest" {
+        return Err(ApiRefusal::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this endpoint"));
+    }
+    let asked: SizeSuggestion = read_operator_document(&app, peer, body, SIZE_BYTES).await?;
+    if asked.machine.is_empty() {
+        return Err(ApiRefusal::bad_request("machineID must be given"));
+    }
+    let machine = asked.machine.to_lowercase();
+    let registered =
+        app.state.find_registration(&machine).await?.ok_or_else(|| ApiRefusal::not_found("machine", &machine))?;
+    let register: RegisterRequest =
+        serde_json::from_str(&registered.document).map_err(|error| ApiRefusal::internal_error(error.to_string()))?;
+    let exactly = |kind: ConstraintKind| {
+        let has = kind.measure(&register.hardware);
+        SizeConstraint { kind, min: has, max: has }
+    };
+    Ok(Json(json!(ConstraintKind::ALL.map(exactly))))
+}
+
+/// Returns the fields of a request that have a value.
+fn given_fields(mut asked: Map<String, Value>) -> ApiResult<Map<String, Value>> {
+    let says = |value: &Value| !value.is_null() && value.as_object().is_none_or(|fields| !fields.is_empty());
+    asked.retain(|_, value| says(value) && value.as_array().is_none_or(|items| !items.is_empty()));
+    asked.retain(|name, _| !["created", "changed"].contains(&name.as_str()));
+    match asked.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+        Some(kept) if ANSWERED.contains(&kept.as_str()) => {
+            Err(ApiRefusal::bad_request(format!("{kept} of a size are not supported")))
+        }
+        Some(other) => Err(ApiRefusal::bad_request(format!(
+            "there is no field {other:?}{}",
+            site_files::suggest_name(other, FIELDS.into_iter())
+        ))),
+        None => Ok(asked),
+    }
+}
+
+/// Validates a size with the rules and messages of metal-api.
+fn validate_size(mut asked: Value, all: &BTreeMap<String, MachineSize>) -> ApiResult<MachineSize> {
+    let id = asked["id"].as_str().unwrap_or_default().to_owned();
+    if id.is_empty() {
+        return Err(ApiRefusal::bad_request("id should not be empty"));
+    }
+    if id == UNKNOWN {
+        return Err(ApiRefusal::bad_request(format!("id cannot be {UNKNOWN:?}")));
+    }
+    for constraint in asked.get_mut("constraints").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(fields) = constraint.as_object_mut() {
+            fields.retain(|name, value| name != "identifier" || value.as_str() != Some(""));
+        }
+    }
+    let size: MachineSize =
+        serde_json::from_value(asked).map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
+    let mut wrong = Vec::new();
+    for (index, one) in size.constraints.iter().enumerate() {
+        let earlier = size.constraints[..index].iter().any(|earlier| earlier.kind == one.kind);
+        if one.max < one.min {
+            wrong.push(format!("constraint at index {index} is invalid: max is smaller than min"));
+        }
+        if earlier && one.kind != ConstraintKind::Storage {
+            let why = format!("type duplicates are not allowed for type {:?}", one.kind.name());
+            wrong.push(format!("constraint at index {index} is invalid: {why}"));
+        }
+    }
+    if size.constraints.is_empty() {
+        wrong.push("without constraints it would match every machine".to_owned());
+    }
+    if !wrong.is_empty() {
+        return Err(ApiRefusal::unprocessable(format!("size {id:?} is invalid: {}", wrong.join("\n"))));
+    }
+    match all.values().find(|other| other.id != id && sizes_overlap(other, &size)) {
+        Some(other) => Err(ApiRefusal::bad_request(format!("size {id:?} overlaps with {:?}", other.id))),
+        None => Ok(size),
+    }
+}
+
+/// Returns whether a machine can match both sizes. Like metal-api, only compares sizes with constraints of the same types.
+fn sizes_overlap(one: &MachineSize, other: &MachineSize) -> bool {
+    let kinds =
+        |size: &MachineSize| size.constraints.iter().map(|one| one.kind).collect::<std::collections::BTreeSet<_>>();
+    let apart = |one: &SizeConstraint, other: &SizeConstraint| {
+        one.kind == other.kind && (one.min > other.max || one.max < other.min)
+    };
+    kinds(one) == kinds(other)
+        && !one.constraints.iter().any(|one| other.constraints.iter().any(|other| apart(one, other)))
+}
+
+fn version_tag(size: &MachineSize) -> String {
+    hex_digest(json!(size).to_string().as_bytes())
+}
+
+fn size_response(size: &MachineSize) -> SizeResponse {
+    let MachineSize { id, name, description, constraints } = size.clone();
+    SizeResponse { id, name, description, constraints, labels: BTreeMap::new() }
+}
+
+fn tagged_response(status: StatusCode, size: &MachineSize) -> Response {
+    add_version((status, Json(size_response(size))).into_response(), &version_tag(size))
+}

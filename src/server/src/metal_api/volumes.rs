@@ -1,0 +1,358 @@
+//! `/v1/volumes`: Kubernetes volumes of machines with their states, and the requests that change the list in a machine's file.
+
+pub mod lifecycle;
+
+use super::edit_turn::{EditRequest, EditTurn};
+use super::machines::rewrite_machine_file;
+use super::refusal::{ApiRefusal, ApiResult};
+use crate::AppState;
+use crate::api_error::ApiError;
+use crate::openapi::SchemaGenerators;
+use crate::operator::OperatorAuth;
+use crate::site_files::{AllocationSpec, MachineSpec, yaml_node};
+use crate::state::InstallState;
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use lifecycle::{ObservedVolume, PersistentVolumePhase, StorageJob, can_be_deleted, settle_state};
+use model::install_report::PreparedVolume;
+use model::k8s_volume::{self, BackedVolume, K8sVolume, VolumeContent, is_node};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Maximum size of a list of resources.
+const LIST_BYTES: usize = 1 << 20;
+
+/// A volume of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VolumeResponse {
+    /// Id of the machine.
+    pub machine: String,
+    pub name: String,
+    pub uid: String,
+    /// Mode and filesystem, such as `rawBlockDevice ext4`; empty if the volume is no longer listed.
+    pub kind: String,
+    pub state: lifecycle::VolumeState,
+    /// Reason for the state, and the next step.
+    pub message: String,
+    /// Path that the volume is mounted by; empty until it is prepared.
+    pub path: String,
+    pub size_bytes: Option<u64>,
+}
+
+/// State in Kubernetes of a volume that will be removed.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct RemovalQuery {
+    /// Phase of its PersistentVolume, or `none`.
+    persistent_volume: BackingVolume,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(untagged)]
+enum BackingVolume {
+    Backed(PersistentVolumePhase),
+    None(NoBacking),
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum NoBacking {
+    None,
+}
+
+/// `GET /v1/volumes`.
+pub async fn list_volumes(
+    State(app): State<Arc<AppState>>,
+    _: OperatorAuth,
+) -> Result<Json<Vec<VolumeResponse>>, ApiError> {
+    let directory = app.directory();
+    let mut all = Vec::new();
+    for machine in directory.machines() {
+        all.extend(volumes_of(&app, machine).await?);
+    }
+    all.sort_by(|one, other| (&one.machine, &one.name).cmp(&(&other.machine, &other.name)));
+    Ok(Json(all))
+}
+
+/// `GET /v1/volumes/manifests`: PersistentVolumes for `kubectl apply -f`.
+pub async fn get_manifests(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Result<String, ApiError> {
+    let directory = app.directory();
+    let mut prepared = Vec::new();
+    for machine in directory.machines() {
+        let Some(allocation) = &machine.allocation else { continue };
+        let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
+        let shown = volume_responses(&machine.id, allocation, &standing);
+        let available: Vec<VolumeResponse> =
+            shown.into_iter().filter(|is| is.state == lifecycle::VolumeState::Available).collect();
+        for volume in listed_volumes(allocation) {
+            let is = available.iter().find(|is| is.uid == volume.uid.to_string()).cloned();
+            prepared.extend(is.map(|is| (volume, is)));
+        }
+    }
+    let backed = prepared.iter().map(|(volume, is)| BackedVolume {
+        volume,
+        path: &is.path,
+        size_bytes: is.size_bytes.unwrap_or_default(),
+    });
+    Ok(k8s_volume::format_manifests(backed))
+}
+
+/// `POST /v1/machine/{id}/volumes`: adds one or several resources to the list in the file.
+pub async fn add_volumes(
+    Path(id): Path<String>,
+    EditRequest { asked, turn }: EditRequest<Value, LIST_BYTES>,
+) -> ApiResult<Json<Vec<VolumeResponse>>> {
+    let (id, EditTurn { app, peer, .. }) = (id.to_lowercase(), &turn);
+    let new = list_resources(asked);
+    let own = allocation_id(&turn, &id)?;
+    check_node(&turn, &id, &new)?;
+    let wanted = Mutex::new(None);
+    let change = |document: &mut Map<String, Value>| {
+        let mut all = volume_list(document);
+        // Every list from the cluster contains all resources in their current versions.
+        all.retain(|listed| !new.iter().any(|one| is_same_resource(one, listed)));
+        all.extend(new.iter().cloned());
+        *lock_mutex(&wanted) = k8s_volume::parse_volumes(&Value::Array(all.clone())).ok();
+        set_volume_list(document, all);
+    };
+    let becomes = |machine: &MachineSpec| machine.allocation.as_ref().map(listed_volumes) == *lock_mutex(&wanted);
+    rewrite_machine_file(app, &id, |machine| has_allocation(machine, &own), change, becomes).await?;
+    app.watch.log_note(format!("{}: {peer} added volumes", app.directory().display_name(&id)));
+    current_volumes(&turn, &id).await
+}
+
+/// `DELETE /v1/machine/{id}/volumes/{name}`, if the deletion decision tree permits. The volume's data is preserved.
+pub async fn remove_volume(
+    Path((id, name)): Path<(String, String)>,
+    _: OperatorAuth,
+    query: Result<Query<RemovalQuery>, QueryRejection>,
+    turn: EditTurn,
+) -> ApiResult<Json<Vec<VolumeResponse>>> {
+    let (id, EditTurn { app, peer, .. }) = (id.to_lowercase(), &turn);
+    let own = allocation_id(&turn, &id)?;
+    // A volume without a path may have been prepared after the backup from which the database was restored.
+    let unconfirmed = app.state.explain_unconfirmed(vec![id.clone()]).await.map_err(ApiError::from)?;
+    if let Some(why) = unconfirmed {
+        return Err(ApiRefusal::conflict(why));
+    }
+    let machine = turn.directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found("machine", &id))?;
+    let all = volumes_of(app, machine).await?;
+    let volume = all.iter().find(|volume| volume.name == name && !volume.kind.is_empty());
+    let volume = volume.ok_or_else(|| ApiRefusal::not_found("volume", &name))?;
+    let Query(asked) = query.map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
+    let phase = match asked.persistent_volume {
+        BackingVolume::Backed(phase) => Some(phase),
+        BackingVolume::None(NoBacking::None) => None,
+    };
+    // A volume that is not on a disk yet does not contain data.
+    let is_nowhere = volume.path.is_empty() && phase.is_none();
+    if !is_nowhere && !can_be_deleted(Some(volume.state), phase) {
+        let backed = phase.map_or("without a PersistentVolume".to_owned(), |phase| {
+            format!("with a PersistentVolume that is {}", json!(phase).as_str().unwrap_or_default())
+        });
+        return Err(ApiRefusal::conflict(format!("volume {name} is {}, {backed}: it cannot be deleted", volume.state)));
+    }
+    let uid = volume.uid.clone();
+    let is_it = |resource: &Value| resource["metadata"]["uid"].as_str().is_some_and(|is| is.eq_ignore_ascii_case(&uid));
+    let change = |document: &mut Map<String, Value>| {
+        let mut all = volume_list(document);
+        all.retain(|resource| !is_it(resource));
+        set_volume_list(document, all);
+    };
+    let becomes = |machine: &MachineSpec| !has_volume(machine, &uid);
+    rewrite_machine_file(app, &id, |machine| has_allocation(machine, &own), change, becomes).await?;
+    app.watch.log_note(format!(
+        "{}: {peer} removed volume {name}; its data is preserved",
+        app.directory().display_name(&id)
+    ));
+    current_volumes(&turn, &id).await
+}
+
+/// Returns the volumes of a machine: those that its file lists, and others on its disks.
+pub async fn volumes_of(app: &AppState, machine: &MachineSpec) -> Result<Vec<VolumeResponse>, ApiError> {
+    let Some(allocation) = &machine.allocation else { return Ok(Vec::new()) };
+    let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
+    Ok(volume_responses(&machine.id, allocation, &standing))
+}
+
+fn volume_responses(machine: &str, allocation: &AllocationSpec, standing: &InstallState) -> Vec<VolumeResponse> {
+    let listed = listed_volumes(allocation);
+    let of_list = listed.iter().filter_map(|volume| {
+        let uid = volume.uid.to_string();
+        let is = standing.volumes.iter().find(|is| is.uid == uid);
+        let seen = observe_volume(volume, allocation, standing, is);
+        let state = settle_state(seen)?;
+        Some(VolumeResponse {
+            machine: machine.to_owned(),
+            name: volume.name.clone(),
+            uid,
+            kind: volume.describe_kind(),
+            state,
+            message: state_message(volume, seen, state, &allocation.hostname),
+            path: is.map(|is| is.path.clone()).unwrap_or_default(),
+            size_bytes: is.map(|is| is.size_bytes),
+        })
+    });
+    let rest = standing.volumes.iter().filter(|is| listed.iter().all(|volume| volume.uid.to_string() != is.uid));
+    let left = rest.map(|is| VolumeResponse {
+        machine: machine.to_owned(),
+        name: is.name.clone(),
+        uid: is.uid.clone(),
+        kind: String::new(),
+        state: lifecycle::VolumeState::Terminating,
+        message: "is no longer listed: the next reinstall ignores it".to_owned(),
+        path: is.path.clone(),
+        size_bytes: Some(is.size_bytes),
+    });
+    of_list.chain(left).collect()
+}
+
+/// Returns the observed state of a volume. Volumes are prepared by installations.
+fn observe_volume(
+    volume: &K8sVolume,
+    allocation: &AllocationSpec,
+    standing: &InstallState,
+    is: Option<&PreparedVolume>,
+) -> ObservedVolume {
+    let is_prepared = is.is_some();
+    let job = match (&standing.order, is_prepared) {
+        (_, true) => StorageJob::Succeeded,
+        (Some(order), false) if order.given_up => StorageJob::Failed,
+        (Some(_), false) => StorageJob::InProgress,
+        (None, false) if standing.is_installed() => StorageJob::None,
+        (None, false) => StorageJob::InProgress,
+    };
+    let valid = volume.belongs_to_host(&allocation.hostname) && is.is_none_or(|is| matches_prepared_mode(volume, is));
+    let seen = ObservedVolume { valid, deleted: false, state: None, persistent: None, job };
+    let state = match job {
+        StorageJob::InProgress => Some(lifecycle::VolumeState::Pending),
+        _ => None,
+    };
+    let seen = ObservedVolume { state, ..seen };
+    // A volume that is marked for deletion keeps its previous state, as no installation will prepare it.
+    match volume.deleted {
+        true => ObservedVolume {
+            deleted: true,
+            state: is_prepared.then(|| settle_state(seen)).flatten(),
+            job: StorageJob::None,
+            ..seen
+        },
+        false => seen,
+    }
+}
+
+/// Returns whether the mode matches: a filesystem is identified by its UUID, a block volume otherwise.
+fn matches_prepared_mode(volume: &K8sVolume, is: &PreparedVolume) -> bool {
+    (volume.content == VolumeContent::Block) != is.path.starts_with("/dev/disk/by-uuid/")
+}
+
+fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: lifecycle::VolumeState, hostname: &str) -> String {
+    use lifecycle::VolumeState::{Available, Failed, Pending, Terminating};
+    match (state, seen.job) {
+        (Failed, _) if !volume.belongs_to_host(hostname) => format!("belongs to node {}", volume.node),
+        (Failed, _) if !seen.valid => "was prepared in the other mode (Filesystem or Block)".to_owned(),
+        (Failed, _) => "the reinstall that should have prepared it was abandoned".to_owned(),
+        (Pending, StorageJob::None) => "will be prepared by the next reinstall: order one".to_owned(),
+        (Pending, _) => "will be prepared by the pending installation".to_owned(),
+        (Terminating, _) => "is marked for deletion: installations ignore it, and its data is preserved".to_owned(),
+        (Available, _) => String::new(),
+    }
+}
+
+/// Returns the listed volumes. A file with an invalid list never takes effect.
+fn listed_volumes(allocation: &AllocationSpec) -> Vec<K8sVolume> {
+    k8s_volume::parse_volumes(allocation.passed_on.get("volumes").unwrap_or(&Value::Null)).unwrap_or_default()
+}
+
+/// Returns the id of the machine's allocation.
+fn allocation_id(turn: &EditTurn, id: &str) -> ApiResult<String> {
+    let machine = turn.directory.find_machine(id).ok_or_else(|| ApiRefusal::not_found("machine", id))?;
+    let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
+    allocation.ok_or_else(|| ApiRefusal::unprocessable(format!("machine {id} is not allocated")))
+}
+
+/// Refuses volumes of other nodes, as the planner would refuse the installation.
+fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
+    let allocation = turn.directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
+    let hostname = allocation.map(|allocation| allocation.hostname.as_str()).unwrap_or_default();
+    let stranger = |resource: &Value| {
+        let node = resource["spec"]["nodeName"].as_str().filter(|node| !is_node(node, hostname))?;
+        Some(format!("{} (of {node})", resource["metadata"]["name"].as_str().unwrap_or("one without a name")))
+    };
+    let strangers: Vec<String> = resources.iter().filter_map(stranger).collect();
+    match strangers.is_empty() {
+        true => Ok(()),
+        false => Err(ApiRefusal::unprocessable(format!(
+            "these volumes belong to other nodes than {hostname}: {}. Nothing was added; give only volumes of this node",
+            strangers.join(", ")
+        ))),
+    }
+}
+
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns whether both are versions of the same resource.
+fn is_same_resource(one: &Value, other: &Value) -> bool {
+    let named = match one["kind"] == "StorageClass" {
+        true => "name",
+        false => "uid",
+    };
+    let (name, other_name) = (&one["metadata"][named], &other["metadata"][named]);
+    one["kind"] == other["kind"] && name.is_string() && name == other_name
+}
+
+fn has_allocation(machine: &MachineSpec, allocation: &str) -> bool {
+    machine.allocation.as_ref().is_some_and(|is| *is.id == *allocation)
+}
+
+fn has_volume(machine: &MachineSpec, uid: &str) -> bool {
+    let is_it = |volume: &K8sVolume| volume.uid.to_string().eq_ignore_ascii_case(uid);
+    machine.allocation.as_ref().is_some_and(|allocation| listed_volumes(allocation).iter().any(is_it))
+}
+
+/// Returns the schema of a request: a resource, or a list of them.
+pub fn request_schema(_: &mut SchemaGenerators) -> Value {
+    json!({"type": ["object", "array"]})
+}
+
+/// Parses the operator's file of resources.
+///
+/// # Errors
+/// The text is not valid YAML, with line and column.
+pub fn parse_resources(text: &str) -> Result<Value, String> {
+    yaml_node::parse_document(text).map(|node| yaml_node::to_json(&node))
+}
+
+/// Returns the resources of a request. `kubectl get -o json` prints a list as a resource.
+fn list_resources(asked: Value) -> Vec<Value> {
+    match asked {
+        Value::Array(all) => all,
+        Value::Object(mut one) => match one.remove("items") {
+            Some(Value::Array(all)) => all,
+            _ => vec![Value::Object(one)],
+        },
+        other => vec![other],
+    }
+}
+
+fn volume_list(document: &Map<String, Value>) -> Vec<Value> {
+    let list = document.get("allocation").and_then(|allocation| allocation.get("volumes"));
+    list.and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+fn set_volume_list(document: &mut Map<String, Value>, all: Vec<Value>) {
+    let allocation = document.get_mut("allocation").and_then(Value::as_object_mut);
+    allocation
+        .into_iter()
+        .for_each(|allocation| drop(allocation.insert("volumes".to_owned(), Value::Array(all.clone()))));
+}
+
+async fn current_volumes(turn: &EditTurn, id: &str) -> ApiResult<Json<Vec<VolumeResponse>>> {
+    let directory = turn.app.directory();
+    let machine = directory.find_machine(id).ok_or_else(|| ApiRefusal::not_found("machine", id))?;
+    Ok(Json(volumes_of(&turn.app, machine).await?))
+}

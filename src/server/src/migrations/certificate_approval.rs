@@ -1,0 +1,193 @@
+//! Release of the two certificates of a migration. The server passes the target's certificate to the source, and lets the target start,
+//! only once each certificate is vouched for by the operator, by a secret that the peer has, or by an order that requires no approval. Pure.
+
+use super::{CurrentBoots, Migration, MigrationEndpoint, MigrationState};
+use model::migration::{MigrationPeer, MigrationSide};
+use serde::{Deserialize, Serialize};
+
+/// Shortest prefix of a fingerprint that identifies a certificate: 64 bits.
+const FEWEST_DIGITS: usize = 16;
+const DIGITS: usize = 64;
+const PREFIX: &str = "sha256:";
+
+/// Fingerprints that the operator approved. A machine has another certificate after each boot, and needs another approval.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovedCertificates {
+    pub sender: Option<String>,
+    pub receiver: Option<String>,
+}
+
+/// Party that vouches for a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CertificateTrust {
+    /// Not vouched for: the migration waits.
+    Unapproved,
+    /// The operator, who compared the fingerprint.
+    Operator,
+    /// The peer, whose ramdisk has the secret of both machines and verifies the signature.
+    Secret,
+    /// The order, which requires no approval.
+    Order,
+}
+
+impl CertificateTrust {
+    pub fn describe(self) -> &'static str {
+        match self {
+            CertificateTrust::Unapproved => "not approved",
+            CertificateTrust::Operator => "approved",
+            CertificateTrust::Secret => "verified by the other machine, whose ramdisk has the secret",
+            CertificateTrust::Order => "not verified: the migration was ordered with --allow-unapproved",
+        }
+    }
+}
+
+/// Certificate of one machine of a migration, for the operator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct CertificateShown {
+    /// `sha256:HEX`, as on the console of the machine.
+    pub fingerprint: String,
+    pub trust: CertificateTrust,
+}
+
+impl Migration {
+    fn find_endpoint(&self, part: MigrationSide) -> Option<&MigrationEndpoint> {
+        match part {
+            MigrationSide::Send => self.sender.as_ref(),
+            MigrationSide::Receive => self.receiver.as_ref(),
+        }
+    }
+
+    /// Returns the certificate of the machine with that role, if the migration may still copy.
+    pub fn certificate_view(&self, part: MigrationSide) -> Option<CertificateShown> {
+        let copies = matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying);
+        let end = self.find_endpoint(part).filter(|_| copies)?;
+        Some(CertificateShown {
+            fingerprint: linux::pem::certificate_fingerprint(&end.certificate)?,
+            trust: self.certificate_trust(part),
+        })
+    }
+
+    /// Returns who vouches for the certificate of the machine with that role.
+    pub fn certificate_trust(&self, part: MigrationSide) -> CertificateTrust {
+        let approved = match part {
+            MigrationSide::Send => &self.approved.sender,
+            MigrationSide::Receive => &self.approved.receiver,
+        };
+        let own = self.find_endpoint(part).and_then(|end| linux::pem::certificate_fingerprint(&end.certificate));
+        // A machine that claims the secret verifies its peer itself. An impostor gains no trust by that: the claim
+        // releases the certificate of the peer, not its own.
+        let peer_verifies = self.find_endpoint(opposite_role(part)).is_some_and(|end| end.has_secret);
+        match own {
+            Some(own) if approved.as_ref() == Some(&own) => CertificateTrust::Operator,
+            _ if self.allow_unapproved => CertificateTrust::Order,
+            Some(_) if peer_verifies => CertificateTrust::Secret,
+            _ => CertificateTrust::Unapproved,
+        }
+    }
+
+    fn is_released(&self, part: MigrationSide) -> bool {
+        self.certificate_trust(part) != CertificateTrust::Unapproved
+    }
+
+    /// Returns whether the certificate of at least one of the machines is not released, or not known yet.
+    pub fn awaits_approval(&self) -> bool {
+        [MigrationSide::Send, MigrationSide::Receive]
+            .into_iter()
+            .any(|part| self.find_endpoint(part).is_none() || !self.is_released(part))
+    }
+
+    /// Returns whether the target must not start, since it would erase its disks and receive the secrets of the allocation. While it
+    /// copies, only a new boot of the target itself matters, since another boot of the source is awaited.
+    pub fn approval_is_missing(&self) -> bool {
+        match self.state {
+            MigrationState::Planned => self.awaits_approval(),
+            MigrationState::Copying => !self.is_released(MigrationSide::Receive),
+            _ => false,
+        }
+    }
+
+    /// Returns why the target must not start, with the remedy.
+    pub fn explain_missing_approval(&self) -> String {
+        format!(
+            "the certificates of machines {a} and {b} are not both approved: compare the fingerprints that `drophammer machine move {a}` prints with the consoles of the \
+             machines, and approve them with `drophammer machine move {a} --approve FINGERPRINT --approve FINGERPRINT`",
+            a = self.a,
+            b = self.b
+        )
+    }
+
+    /// Returns the peer of the machine with that role, for that machine. The source receives only a released certificate.
+    pub fn released_peer(&self, part: MigrationSide, now: CurrentBoots) -> Option<MigrationPeer> {
+        let other = opposite_role(part);
+        let end = self.present_endpoint(other, now)?;
+        let trust = self.certificate_trust(other);
+        let is_withheld = part == MigrationSide::Send && trust == CertificateTrust::Unapproved;
+        let approved = matches!(trust, CertificateTrust::Operator | CertificateTrust::Order);
+        let peer = || MigrationPeer { certificate: end.certificate.clone(), address: end.address.clone(), approved };
+        (!is_withheld).then(peer)
+    }
+
+    /// Approves the certificates with these fingerprints.
+    ///
+    /// # Errors
+    /// A fingerprint matches neither of the current certificates.
+    pub fn approve_certificates(&self, fingerprints: &[String], now: CurrentBoots) -> Result<Migration, String> {
+        if !matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) {
+            return Err(format!("the migration is {}: its certificates are no longer used", self.state));
+        }
+        if fingerprints.is_empty() {
+            return Err("no fingerprint is given: `--approve FINGERPRINT`".to_owned());
+        }
+        let mut next = self.clone();
+        for given in fingerprints {
+            let digits = parse_fingerprint(given)?;
+            let full = |part| {
+                let end = self.present_endpoint(part, now)?;
+                linux::pem::certificate_fingerprint(&end.certificate)
+                    .filter(|full| full[PREFIX.len()..].starts_with(&digits))
+            };
+            match (full(MigrationSide::Send), full(MigrationSide::Receive)) {
+                (Some(own), _) => next.approved.sender = Some(own),
+                (None, Some(own)) => next.approved.receiver = Some(own),
+                (None, None) => return Err(self.explain_unknown_fingerprint(given, now)),
+            }
+        }
+        Ok(next)
+    }
+
+    fn explain_unknown_fingerprint(&self, given: &str, now: CurrentBoots) -> String {
+        let shown = |part, machine: &str| match self
+            .present_endpoint(part, now)
+            .and_then(|end| linux::pem::certificate_fingerprint(&end.certificate))
+        {
+            Some(own) => format!("machine {machine} has {own}"),
+            None => format!("machine {machine} is not waiting in its ramdisk"),
+        };
+        let given = common::format::replace_hidden(common::format::truncate_bytes(given, PREFIX.len() + DIGITS));
+        format!(
+            "{given} is not the fingerprint of a current certificate: {}, {}. A machine has another certificate after each boot: compare it with the console again",
+            shown(MigrationSide::Send, &self.a),
+            shown(MigrationSide::Receive, &self.b)
+        )
+    }
+}
+
+fn opposite_role(part: MigrationSide) -> MigrationSide {
+    if part == MigrationSide::Send { MigrationSide::Receive } else { MigrationSide::Send }
+}
+
+/// Hexadecimal digits of a fingerprint as operators write it: with or without `sha256:`, with colons as OpenSSL prints it.
+fn parse_fingerprint(given: &str) -> Result<String, String> {
+    let given = given.trim().to_lowercase();
+    let given = given.strip_prefix(PREFIX).unwrap_or(&given);
+    let digits: String = given.chars().filter(|digit| *digit != ':').collect();
+    let is_one =
+        (FEWEST_DIGITS..=DIGITS).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_one.then_some(digits).ok_or_else(|| {
+        format!("a fingerprint is the SHA-256 of a certificate, of which at least the first {FEWEST_DIGITS} hexadecimal digits are required")
+    })
+}
+
+#[cfg(test)]
+mod tests;

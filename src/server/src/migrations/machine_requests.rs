@@ -1,0 +1,384 @@
+//! Requests of the two machines of a migration, and the responses to them.
+
+use super::certificate_approval::CertificateTrust;
+use super::offer::{self, Assignment, MigrationForecast};
+use super::{Migration, MigrationEndpoint, MigrationEvent, MigrationRole, MigrationState};
+use crate::api::request_body::read_machine_document;
+use crate::api::wire_allocation;
+use crate::api_error::ApiError;
+use crate::auth::MachineCaller;
+use crate::quotas::ClientAddress;
+use crate::resolve::ResolvedAllocation;
+use crate::site::SiteSnapshot;
+use crate::state::{AttemptStart, InstallState, MachineBoot, MoveHeard};
+use crate::status_log::MachineOrigin;
+use crate::token::TokenHash;
+use crate::{AppState, requested_steps};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use common::format::limits::truncate_with_mark;
+use control::ReportAcknowledgement;
+use control::api_types::InstallReport;
+use model::allocation::ApprovedPlan;
+use model::migration::{MigrationReport as Stands, MigrationSide};
+use serde_json::{Value, json};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+const CERTIFICATE_BYTES: usize = 64 << 10;
+const CARRIED_BYTES: usize = 1 << 20;
+const WORDS_BYTES: usize = 4 << 10;
+/// Limit of a request. Escaping in JSON strings can double the length.
+const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES + WORDS_BYTES);
+
+/// Effect of a migration on the response to a machine.
+pub enum MigrationResponse {
+    /// The migration does not affect this.
+    AsEver,
+    Nothing,
+    Something(Box<Assignment>),
+}
+
+impl MigrationResponse {
+    pub fn into_assignment(self) -> Option<Assignment> {
+        match self {
+            MigrationResponse::AsEver | MigrationResponse::Nothing => None,
+            MigrationResponse::Something(given) => Some(*given),
+        }
+    }
+}
+
+/// Handles `POST /v1/machine/{id}/moving`: the machine waits in its ramdisk.
+pub async fn register_endpoint(
+    State(app): State<Arc<AppState>>,
+    MachineCaller { id, boot, peer }: MachineCaller,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let Stands { order, certificate, port, carried, words, has_secret } =
+        read_machine_document(&app, peer, body, STANDING_BYTES).await?;
+    let carried_bytes = carried.as_ref().map(|carried| json!(carried).to_string().len()).unwrap_or_default();
+    if certificate.len() > CERTIFICATE_BYTES || carried_bytes > CARRIED_BYTES {
+        let message = format!(
+            "the certificate has {} bytes and carried has {carried_bytes}; the limits are {CERTIFICATE_BYTES} and {CARRIED_BYTES}",
+            certificate.len()
+        );
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+    }
+    if order.is_empty() || certificate.trim().is_empty() {
+        return Err(ApiError::bad_request("a machine in a migration must send the id of its order and a certificate"));
+    }
+    if linux::pem::certificate_fingerprint(&certificate).is_none() {
+        return Err(ApiError::bad_request("the certificate of a machine in a migration is not in PEM"));
+    }
+    let none = || conflict_error(format!("machine {id} is not part of an open migration with id {order:?}"));
+    let is = app.state.find_live_migration(&id).await?.filter(|is| is.id == order).ok_or_else(none)?;
+    let part = is.role_of(&id);
+    let address = match (part, port) {
+        (MigrationSide::Send, _) => String::new(),
+        (MigrationSide::Receive, Some(port)) => format_address(peer, port),
+        (MigrationSide::Receive, None) => return Err(ApiError::bad_request("the target machine must send its port")),
+    };
+    let word = MigrationEvent::Stands(
+        part,
+        MigrationEndpoint { certificate, address, boot: boot.hash, has_secret },
+        carried.map(Box::new),
+    );
+    let heard = app.state.apply_migration_event(&id, &order, word).await?.ok_or_else(none)?;
+    let MoveHeard { is, news } = heard.map_err(conflict_error)?;
+    if let Some(words) = words {
+        store_problem(&app, &is, part, (boot.hash, &truncate_with_mark(&words, WORDS_BYTES))).await?;
+    }
+    if news {
+        let directory = app.directory();
+        app.watch.log_note(format!(
+            "{} waits in its ramdisk for the migration {} ({peer})",
+            directory.display_name(&id),
+            describe_migration(&directory, &is)
+        ));
+        note_approval(&app, &is, part);
+        app.request_reload();
+    }
+    Ok(Json(json!({})))
+}
+
+/// Logs the fingerprint of a machine whose certificate the operator must approve.
+fn note_approval(app: &AppState, is: &Migration, part: MigrationSide) {
+    let Some(shown) = is.certificate_view(part).filter(|shown| shown.trust == CertificateTrust::Unapproved) else {
+        return;
+    };
+    let directory = app.directory();
+    let machine = if part == MigrationSide::Send { &is.a } else { &is.b };
+    app.watch.log_note(format!(
+        "the certificate of {} is not approved: compare {} with its console, then `drophammer machine move {} --approve FINGERPRINT`",
+        directory.display_name(machine),
+        shown.fingerprint,
+        directory.display_name(&is.a)
+    ));
+}
+
+/// Stores the current problem of a machine, which is shown with the migration.
+async fn store_problem(
+    app: &AppState,
+    is: &Migration,
+    part: MigrationSide,
+    (boot, words): (TokenHash, &str),
+) -> Result<(), ApiError> {
+    let machine = if part == MigrationSide::Send { &is.a } else { &is.b };
+    let word = MigrationEvent::Says(part, boot, words.to_owned());
+    if let Some(Ok(MoveHeard { is, news: true })) = app.state.apply_migration_event(machine, &is.id, word).await? {
+        let directory = app.directory();
+        let words = if words.is_empty() { "the problem is solved" } else { words };
+        app.watch.log_note(format!(
+            "{}: {words}; the migration {}",
+            directory.display_name(machine),
+            describe_migration(&directory, &is)
+        ));
+        app.request_reload();
+    }
+    Ok(())
+}
+
+fn format_address(ClientAddress(address): ClientAddress, port: u16) -> String {
+    match address {
+        IpAddr::V4(address) => format!("{address}:{port}"),
+        IpAddr::V6(address) => format!("[{address}]:{port}"),
+    }
+}
+
+fn conflict_error(why: String) -> ApiError {
+    ApiError::new(StatusCode::CONFLICT, why)
+}
+
+/// Describes a migration: `of one to two (copying)`.
+pub fn describe_migration(directory: &SiteSnapshot, is: &Migration) -> String {
+    format!("of {} to {} ({})", directory.display_name(&is.a), directory.display_name(&is.b), is.state)
+}
+
+/// Returns what the machine receives of an allocation. A migration takes precedence over everything else.
+///
+/// # Errors
+/// The database cannot be read or written.
+pub async fn find_assignment(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    id: &str,
+) -> Result<Option<Assignment>, ApiError> {
+    let moved = find_migration_response(app, directory, id).await?;
+    let MigrationResponse::AsEver = moved else { return Ok(moved.into_assignment()) };
+    let assigned = wire_allocation::find_assignment(app, directory, id).await?;
+    Ok(assigned.map(|(assigned, standing)| Assignment { assigned, standing, moving: None }))
+}
+
+/// Returns what the machine receives because of a migration.
+///
+/// # Errors
+/// The database cannot be read or written.
+pub async fn find_migration_response(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    id: &str,
+) -> Result<MigrationResponse, ApiError> {
+    let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationResponse::AsEver) };
+    if is.state.is_open() && app.state.explain_unconfirmed(vec![is.a.clone(), is.b.clone()]).await?.is_some() {
+        return Ok(MigrationResponse::Nothing);
+    }
+    let now = app.state.read_current_boots(&is).await?;
+    let part = match is.role_in(id, now) {
+        MigrationRole::AsEver => return Ok(MigrationResponse::AsEver),
+        MigrationRole::Nothing => return Ok(MigrationResponse::Nothing),
+        MigrationRole::Sends => MigrationSide::Send,
+        MigrationRole::Receives => MigrationSide::Receive,
+    };
+    let Some((assigned, standing)) = read_source_allocation(app, directory, &is).await? else {
+        return Ok(MigrationResponse::Nothing);
+    };
+    let given = match part {
+        MigrationSide::Send => offer::assign_source(is, now, assigned, standing),
+        MigrationSide::Receive => {
+            let Ok(approved) = find_target_approval(app, directory, &is).await? else {
+                return Ok(MigrationResponse::Nothing);
+            };
+            offer::assign_target(is, now, assigned, standing, approved, directory)
+        }
+    };
+    Ok(MigrationResponse::Something(Box::new(given)))
+}
+
+async fn read_source_allocation(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    is: &Migration,
+) -> Result<Option<(ResolvedAllocation, InstallState)>, ApiError> {
+    let Some(standing) = read_source_state(app, directory, is).await? else { return Ok(None) };
+    Ok(offer::resolve_installed(directory, is, &standing).map(|assigned| (assigned, standing)))
+}
+
+/// Returns the state of the allocation on the source machine, if that machine's file can be read.
+async fn read_source_state(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    is: &Migration,
+) -> Result<Option<InstallState>, ApiError> {
+    let machine = offer::find_source(directory, is);
+    let Some(allocation) = machine.and_then(|machine| machine.allocation.as_ref()) else { return Ok(None) };
+    requested_steps::read_full_state(app, &is.a, allocation, &directory.known).await.map(Some)
+}
+
+/// Returns the approval in force for the target's plan. The inner error is the reason why the target gets nothing.
+async fn find_target_approval(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    is: &Migration,
+) -> Result<Result<Option<ApprovedPlan>, String>, ApiError> {
+    let own =
+        requested_steps::add_approval(app, &is.b, &is.allocation, InstallState::default(), &directory.known).await?;
+    Ok(directory.known.approvals.approval_for_agent(&is.b, &own))
+}
+
+/// Predicts the effect of a migration on a machine that has not called yet.
+///
+/// # Errors
+/// The database cannot be read or written.
+pub async fn forecast_migration(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    id: &str,
+) -> Result<MigrationForecast, ApiError> {
+    let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationForecast::AsEver) };
+    let standing = read_source_state(app, directory, &is).await?.unwrap_or_default();
+    Ok(match find_target_approval(app, directory, &is).await? {
+        Ok(approved) => offer::forecast_for_machine(is, id, standing, approved, directory),
+        Err(why) if is.b == id => MigrationForecast::Unknown(why),
+        Err(_) => offer::forecast_for_machine(is, id, standing, None, directory),
+    })
+}
+
+/// Handles the target's request to pass its point of no return. `None` if the machine is not a target. The inner error is the reason of a
+/// refusal.
+///
+/// # Errors
+/// The database cannot be read or written.
+pub async fn start_copy(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    boot: &MachineBoot,
+    peer: ClientAddress,
+    (allocation, start, said): (&str, &AttemptStart, Option<&str>),
+) -> Result<Option<Result<(), String>>, ApiError> {
+    let id = &boot.machine;
+    let of = app.state.find_live_migration(id).await?.filter(|is| is.b == *id && is.allocation == allocation);
+    let Some(of) =
+        of.filter(|is| matches!(is.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying))
+    else {
+        return Ok(None);
+    };
+    if let Some(why) = app.state.explain_unconfirmed(vec![of.a.clone(), of.b.clone()]).await? {
+        return Ok(Some(Err(why)));
+    }
+    if of.approval_is_missing() {
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, of.explain_missing_approval()));
+    }
+    check_source_has_looked(app, &of, boot).await?;
+    if let Err(why) = crate::approvals::check_compared(app, directory, id, allocation, said).await? {
+        return Ok(Some(Err(why)));
+    }
+    let Some(heard) = app.state.start_migration_copy(id, start.clone()).await? else {
+        return Ok(Some(Err("the migration has ended".to_owned())));
+    };
+    let MoveHeard { is, news } = match heard {
+        Ok(heard) => heard,
+        Err(why) => return Ok(Some(Err(why))),
+    };
+    app.state.record_boot_start(boot.hash).await?;
+    if news {
+        app.watch.log_note(format!(
+            "{} starts to receive: its disks are erased; the migration {} ({peer})",
+            directory.display_name(id),
+            describe_migration(directory, &is)
+        ));
+        app.request_reload();
+    }
+    Ok(Some(Ok(())))
+}
+
+/// Checks, before anything is erased, that the source machine has fetched the target's certificate and is alive.
+///
+/// # Errors
+/// The target must ask again: this may change soon.
+async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineBoot) -> Result<(), ApiError> {
+    let is_own = |end: &&MigrationEndpoint| is.state == MigrationState::Planned && end.boot == boot.hash;
+    let Some(receiver) = is.receiver.as_ref().filter(is_own) else { return Ok(()) };
+    let now = app.state.read_current_boots(is).await?;
+    match is.present_endpoint(MigrationSide::Send, now).is_some() && app.looks.has_checked(&is.a, &receiver.certificate)
+    {
+        true => Ok(()),
+        false => Err(ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!(
+                "source machine {} has not fetched this machine's certificate yet, or has not called for half a minute: make sure that it waits in its ramdisk",
+                is.a
+            ),
+        )),
+    }
+}
+
+/// Handles a report of a machine in a migration; `None` if the report is about something else.
+///
+/// # Errors
+/// The database cannot be read or written, or the success is not valid: the machine must not boot what it received.
+pub async fn handle_report(
+    app: &AppState,
+    who: &MachineOrigin,
+    boot: &MachineBoot,
+    report: &InstallReport,
+) -> Result<Option<ReportAcknowledgement>, ApiError> {
+    if boot.address.is_none() {
+        return Ok(None);
+    }
+    let id = &boot.machine;
+    let Some(heard) = app.state.handle_migration_report(id, boot.hash, report).await? else { return Ok(None) };
+    let MoveHeard { is, news } = heard.map_err(conflict_error)?;
+    let retry = !report.success && is.b == *id && is.should_retry();
+    if report.success || !retry {
+        app.state.record_boot_end(boot.hash, report.success).await?;
+    }
+    if news {
+        app.state.metrics.count_report(report);
+        app.watch.log_report(who.clone(), report);
+        app.watch.log_note(format!("the migration {}", describe_migration(&app.directory(), &is)));
+        log_silent_source(app, &is);
+        app.request_reload();
+    }
+    Ok(Some(ReportAcknowledgement { retry }))
+}
+
+/// Logs if the source machine is silent when everything was received: it is off, or its own system runs.
+fn log_silent_source(app: &AppState, is: &Migration) {
+    let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
+    if receiver.is_some_and(|receiver| !app.looks.has_checked(&is.a, &receiver.certificate)) {
+        app.watch.log_note(format!(
+            "{} has not called for half a minute: make sure that it is off, or waits in its ramdisk. Data that its own system writes now is not migrated",
+            app.directory().display_name(&is.a)
+        ));
+    }
+}
+
+/// Records that the system runs on the target, as reported by the boot that received it.
+///
+/// # Errors
+/// The database cannot be read or written.
+pub async fn record_phoned_home(app: &AppState, id: &str, boot: TokenHash) -> Result<(), ApiError> {
+    if let Some(Ok(MoveHeard { is, news: true })) =
+        app.state.apply_migration_event(id, "", MigrationEvent::PhonedHome(boot)).await?
+    {
+        app.watch.log_note(format!(
+            "the migration {}: {} is released",
+            describe_migration(&app.directory(), &is),
+            is.a
+        ));
+        app.request_reload();
+    }
+    Ok(())
+}

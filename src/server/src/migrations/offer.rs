@@ -1,0 +1,134 @@
+//! Responses to the two machines of a migration about the allocation, and predictions of these before the machines call. Pure.
+
+use super::{CurrentBoots, Migration, MigrationState};
+use crate::api::wire_allocation::to_wire_allocation;
+use crate::resolve::{ResolvedAllocation, resolve_allocation};
+use crate::site::SiteSnapshot;
+use crate::site_files::MachineSpec;
+use crate::state::{FirstInstall, InstallState};
+use model::allocation::{Allocation, ApprovedPlan};
+use model::install_marker::AttemptRecord;
+use model::migration::{MigrationOffer, MigrationSide};
+
+/// Response to a machine about an allocation.
+pub struct Assignment {
+    pub assigned: ResolvedAllocation,
+    pub standing: InstallState,
+    pub moving: Option<MigrationOffer>,
+}
+
+/// Returns the source machine, if its file can be read and has the migrated allocation.
+pub fn find_source<'d>(directory: &'d SiteSnapshot, is: &Migration) -> Option<&'d MachineSpec> {
+    let has_it = |machine: &&MachineSpec| machine.allocation.as_ref().is_some_and(|has| *has.id == is.allocation);
+    directory.find_machine(&is.a).filter(has_it)
+}
+
+/// Returns the allocation of the source machine. It is migrated only if it is installed, and no installation of it is pending.
+pub fn resolve_installed(
+    directory: &SiteSnapshot,
+    is: &Migration,
+    standing: &InstallState,
+) -> Option<ResolvedAllocation> {
+    let machine = find_source(directory, is)?;
+    if !standing.succeeded || standing.order.is_some() {
+        return None;
+    }
+    resolve_allocation(machine, standing, &directory.known).ok().flatten().filter(|assigned| !assigned.installs)
+}
+
+/// Returns the response to the source machine.
+pub fn assign_source(
+    is: Migration,
+    now: CurrentBoots,
+    assigned: ResolvedAllocation,
+    standing: InstallState,
+) -> Assignment {
+    let moving = MigrationOffer { carried: None, disks: Vec::new(), ..build_offer(is, MigrationSide::Send, now) };
+    Assignment { assigned, standing, moving: Some(moving) }
+}
+
+/// Returns the response to the target machine, with the approval in force for its plan. For the target, this is a first installation.
+pub fn assign_target(
+    is: Migration,
+    now: CurrentBoots,
+    mut assigned: ResolvedAllocation,
+    of_sender: InstallState,
+    approved: Option<ApprovedPlan>,
+    directory: &SiteSnapshot,
+) -> Assignment {
+    assigned.approved = approved;
+    let image = directory.known.images.get(&assigned.image.id).cloned().flatten();
+    assigned.image.finish = image.and_then(|image| image.finish);
+    let standing = InstallState { fencing: is.fencing.clone(), ..target_install_state(&is, of_sender) };
+    Assignment { assigned, standing, moving: Some(build_offer(is, MigrationSide::Receive, now)) }
+}
+
+fn build_offer(is: Migration, part: MigrationSide, now: CurrentBoots) -> MigrationOffer {
+    let (peer, awaits_approval) = (is.released_peer(part, now), is.awaits_approval());
+    let begun = is.state == MigrationState::Copying;
+    MigrationOffer { order: is.id, part, begun, awaits_approval, peer, carried: is.carried, disks: is.disks }
+}
+
+/// Returns the allocation as a first installation of the target machine. The image of the migrated system is not checked.
+fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState {
+    let begun = is.begun.as_ref();
+    let secret_digest = begun.and_then(|begun| begun.secret_digest.clone());
+    let first = FirstInstall {
+        disks: begun.map(|begun| begun.disks.clone()).unwrap_or_default(),
+        record: secret_digest.map(|secret_digest| AttemptRecord { secret_digest, image: None }),
+        ..FirstInstall::default()
+    };
+    let former = of_sender.former.into_iter().chain([is.a.clone()]).collect();
+    InstallState { created: of_sender.created, first: Some(first), former, ..InstallState::default() }
+}
+
+impl Assignment {
+    /// Returns the allocation as it is sent to an agent. The source needs no secrets, and a target that has started already has them.
+    pub fn into_wire(self, base: &str, has_not_begun: bool) -> Allocation {
+        let Assignment { assigned, standing, moving } = self;
+        let receives = moving.as_ref().is_some_and(|moving| moving.part == MigrationSide::Receive);
+        Allocation { moving, ..to_wire_allocation(&assigned, standing, base, has_not_begun && receives) }
+    }
+}
+
+/// Predicted effect of a migration on a machine that has not called yet.
+pub enum MigrationForecast {
+    /// The migration does not affect the machine.
+    AsEver,
+    /// The disks are not written, for this reason.
+    Nothing(String),
+    /// Not predictable yet, for this reason.
+    Unknown(String),
+    /// The machine plans with this response as soon as the source waits in its ramdisk.
+    Told(Box<Assignment>),
+}
+
+/// Predicts the effect of a migration on one of its machines. `of_sender` is the state of the allocation on the source machine.
+pub fn forecast_for_machine(
+    is: Migration,
+    machine: &str,
+    of_sender: InstallState,
+    approved: Option<ApprovedPlan>,
+    directory: &SiteSnapshot,
+) -> MigrationForecast {
+    let (a, b) = (directory.display_name(&is.a), directory.display_name(&is.b));
+    match (is.role_of(machine), is.state) {
+        (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused)
+        | (MigrationSide::Receive, MigrationState::Booting) => MigrationForecast::AsEver,
+        (MigrationSide::Send, state) => MigrationForecast::Nothing(format!(
+            "its system is migrated to {b} ({state}): its disks are read, and not written"
+        )),
+        (MigrationSide::Receive, state) if is.carried.is_none() => MigrationForecast::Unknown(format!(
+            "it receives the system of {a} ({state}), which has not waited in its ramdisk for that yet: its contents are not known before that"
+        )),
+        (MigrationSide::Receive, state) => match resolve_installed(directory, &is, &of_sender) {
+            None => MigrationForecast::Unknown(format!(
+                "it receives the system of {a} ({state}), whose file cannot be read, or lacks the migrated allocation"
+            )),
+            Some(assigned) => {
+                let given = assign_target(is, CurrentBoots::default(), assigned, of_sender, approved, directory);
+                MigrationForecast::Told(Box::new(given))
+            }
+        },
+    }
+}

@@ -1,0 +1,372 @@
+//! Requests of the operator about a migration: order, show, approve, cancel and finish. All objections to an order are reported at once,
+//! before anything is stored.
+
+use super::certificate_approval::{ApprovedCertificates, CertificateShown};
+use super::machine_requests::describe_migration;
+use super::{Migration, MigrationEndpoint, MigrationEvent, MigrationState, disk_mapping};
+use crate::AppState;
+use crate::api::request_body::EVENT_BYTES;
+use crate::api_error::ApiError;
+use crate::metal_api::{ApiRefusal, EditRequest, EditTurn};
+use crate::operator::OperatorAuth;
+use crate::quotas::ClientAddress;
+use crate::site_files::MachineSpec;
+use crate::state::boots::QUIET;
+use crate::state::{MigrationPlacement, MoveHeard, now};
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use common::diagnostic;
+use model::allocation::Allocation;
+use model::install_marker::{InstallMarker, RecordedDisk};
+use model::migration::MigrationSide;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Request body: order of a migration.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MigrationRequest {
+    /// Id of the target machine.
+    pub to: String,
+    /// Disks of the target by the disk names of the layout: serial numbers, or device names of the target.
+    #[serde(default)]
+    pub disks: BTreeMap<String, String>,
+    /// Copy without the operator's approval of the certificates: any machine that impersonates one of the two takes part.
+    #[serde(default)]
+    pub allow_unapproved: bool,
+}
+
+/// Certificates that the operator compared with the consoles of their machines.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateApproval {
+    /// Fingerprints, or at least their first 16 hexadecimal digits.
+    pub fingerprints: Vec<String>,
+}
+
+/// Migration as shown to the operator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct MigrationView {
+    /// Id of the order.
+    pub id: String,
+    /// Id of the source machine.
+    pub from: String,
+    /// Id of the target machine.
+    pub to: String,
+    /// Id of the allocation.
+    pub allocation: String,
+    pub state: MigrationState,
+    /// Time of the order, RFC 3339 in UTC.
+    pub created: String,
+    /// Disk of the target for each disk name of the layout.
+    pub disks: Vec<RecordedDisk>,
+    /// True if the source waits in its ramdisk, and has called recently.
+    pub from_stands: bool,
+    /// True if the target waits in its ramdisk, and has called recently.
+    pub to_stands: bool,
+    /// Number of boots that started to receive and failed.
+    pub failures: u32,
+    /// Last problem that the source reported.
+    pub from_says: String,
+    /// Last problem that the target reported.
+    pub to_says: String,
+    /// Certificate of the source, if it waits in its ramdisk.
+    #[serde(default)]
+    pub from_certificate: Option<CertificateShown>,
+    /// Certificate of the target, if it waits in its ramdisk.
+    #[serde(default)]
+    pub to_certificate: Option<CertificateShown>,
+}
+
+/// Role of a machine in a migration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct MachineMigration {
+    /// Id of the order.
+    pub id: String,
+    pub part: MigrationSide,
+    /// Id of the other machine.
+    pub other: String,
+    pub state: MigrationState,
+    /// Certificate of the machine's last boot for the migration, while it matters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<CertificateShown>,
+}
+
+impl MachineMigration {
+    pub fn from_migration(machine: &str, is: Migration) -> MachineMigration {
+        let part = is.role_of(machine);
+        let certificate = is.certificate_view(part);
+        MachineMigration { part, other: is.other_machine(machine).to_owned(), id: is.id, state: is.state, certificate }
+    }
+
+    /// Describes the role in a few words. `name` is that of the other machine.
+    pub fn describe(&self, name: &str) -> String {
+        let way = match self.part {
+            MigrationSide::Send => "migrates to",
+            MigrationSide::Receive => "receives",
+        };
+        format!("{way} {name}, {}", self.state)
+    }
+}
+
+async fn view_migration(app: &AppState, is: Migration) -> Result<MigrationView, ApiError> {
+    let now = app.state.read_current_boots(&is).await?;
+    let is_heard = |end: &MigrationEndpoint| app.state.heard.time_since_call(&end.boot) < QUIET;
+    let stands = |part| is.state.is_open() && is.present_endpoint(part, now).is_some_and(is_heard);
+    let certificate = |part| is.present_endpoint(part, now).and_then(|_| is.certificate_view(part));
+    Ok(MigrationView {
+        from_certificate: certificate(MigrationSide::Send),
+        to_certificate: certificate(MigrationSide::Receive),
+        from_stands: stands(MigrationSide::Send),
+        to_stands: stands(MigrationSide::Receive),
+        id: is.id,
+        from: is.a,
+        to: is.b,
+        allocation: is.allocation,
+        state: is.state,
+        created: is.created,
+        disks: is.disks,
+        failures: is.failures,
+        from_says: is.words_a,
+        to_says: is.words_b,
+    })
+}
+
+fn no_migration_error(id: &str) -> ApiError {
+    ApiError::not_found(format!("machine {id} is not part of a migration"))
+}
+
+/// Handles `GET /v1/machine/{id}/move`: returns the open migration, or else the newest one.
+pub async fn show_migration(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+) -> Result<Json<MigrationView>, ApiError> {
+    let id = id.to_lowercase();
+    let is = app.state.find_last_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
+    view_migration(&app, is).await.map(Json)
+}
+
+/// Handles `POST /v1/machine/{id}/move`.
+pub async fn order_migration(
+    Path(id): Path<String>,
+    EditRequest { asked, turn }: EditRequest<MigrationRequest, EVENT_BYTES>,
+) -> Result<Json<MigrationView>, ApiRefusal> {
+    let EditTurn { app, peer, .. } = &turn;
+    let new = check_order(&turn, &id.to_lowercase(), &asked).await.map_err(ApiRefusal::from)?;
+    match app.state.place_migration(new.clone()).await? {
+        MigrationPlacement::Yes => {}
+        MigrationPlacement::No(why) => return Err(ApiRefusal::conflict(format!("not migrated: {why}"))),
+    }
+    app.watch.log_note(format!("{peer} ordered the migration {}", describe_migration(&app.directory(), &new)));
+    app.request_reload();
+    Ok(Json(view_migration(app, new).await?))
+}
+
+/// Returns the order, unless there are objections.
+async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Result<Migration, ApiError> {
+    let EditTurn { app, directory, .. } = turn;
+    let (to, mut problems) = (asked.to.to_lowercase(), Vec::new());
+    let unknown = |id: &str| ApiError::not_found(format!("machine {id} not found in machines/"));
+    let a = directory.find_machine(id).ok_or_else(|| unknown(id))?;
+    let b = directory.find_machine(&to).ok_or_else(|| unknown(&to))?;
+    if a.id == b.id {
+        return Err(ApiError::bad_request("not migrated: source and target are the same machine"));
+    }
+    for machine in [a, b] {
+        problems.extend(machine.locked.as_ref().map(|why| format!("machine {} is locked: {why}", machine.id)));
+        problems.extend(
+            app.state
+                .find_live_migration(&machine.id)
+                .await?
+                .map(|is| crate::state::explain_migration_block(&machine.id, &is)),
+        );
+    }
+    if let Some(allocation) = &b.allocation {
+        problems.push(format!("the file of machine {to} contains allocation {}: remove it first", *allocation.id));
+    }
+    let inventory = app.read_inventory(&to).await?;
+    if inventory.is_none() {
+        problems.push(format!("machine {to} has not registered its hardware: boot it over PXE once"));
+    }
+    let Some(allocation) = &a.allocation else {
+        problems.push(format!("the file of machine {id} does not contain an allocation"));
+        return Err(refusal_error(&problems));
+    };
+    let standing = app.state.read_install_state(id, &allocation.id).await?;
+    if !standing.succeeded {
+        problems
+            .push(format!("allocation {} of machine {id} is not installed according to this server", *allocation.id));
+    }
+    if standing.order.is_some() {
+        problems.push(format!("a reinstall of machine {id} is ordered"));
+    }
+    if has_volumes(a) || !standing.volumes.is_empty() {
+        problems.push(format!("allocation {} has Kubernetes volumes, which cannot be migrated", *allocation.id));
+    }
+    let marker = standing.marker.clone();
+    if standing.succeeded && marker.is_none() {
+        problems.push(format!(
+            "this server lacks the install marker of machine {id}, which the machine reports with its next installation"
+        ));
+    }
+    let disks = match (&standing.layout, inventory) {
+        (Some(layout), Some(inventory)) => {
+            let layout = layout.clone();
+            let of = Allocation { filesystemlayout: layout, ..Allocation::default() };
+            match of.parse_layout() {
+                Ok(parsed) => {
+                    let raw = parsed.layout.disks.iter().filter(|disk| disk.image);
+                    problems.extend(raw.map(|disk| {
+                        format!(
+                            "layout {} writes a raw image to {}, whose partitions are not known",
+                            parsed.layout.id, disk.device
+                        )
+                    }));
+                    if parsed.layout.encryption_specs().next().is_some() {
+                        problems.push(format!(
+                            "layout {} has encrypted filesystems or volume groups, whose keys would not be migrated: decrypt them first",
+                            parsed.layout.id
+                        ));
+                    }
+                    disk_mapping::map_disks(&parsed.layout, &inventory.disks, &asked.disks).unwrap_or_else(|wrong| {
+                        problems.extend(wrong.into_iter().map(|wrong| format!("machine {to}: {wrong}")));
+                        Vec::new()
+                    })
+                }
+                Err(wrong) => {
+                    problems
+                        .push(format!("the layout of machine {id} is invalid: {}", diagnostic::join_problems(&wrong)));
+                    Vec::new()
+                }
+            }
+        }
+        (None, _) => {
+            problems.extend(
+                standing
+                    .succeeded
+                    .then(|| format!("this server lacks the layout with which machine {id} was installed")),
+            );
+            Vec::new()
+        }
+        (_, None) => Vec::new(),
+    };
+    problems.extend(disks.iter().filter_map(|disk| explain_shared_disk(disk, marker.as_ref()?, id, &to)));
+    if !problems.is_empty() {
+        return Err(refusal_error(&problems));
+    }
+    Ok(Migration {
+        id: uuid::Uuid::new_v4().to_string(),
+        a: a.id.clone(),
+        b: b.id.clone(),
+        allocation: allocation.id.to_string(),
+        state: MigrationState::Ordered,
+        created: now(),
+        fencing: None,
+        marker,
+        disks,
+        carried: None,
+        sender: None,
+        receiver: None,
+        begun: None,
+        failures: 0,
+        failed: None,
+        words_a: String::new(),
+        words_b: String::new(),
+        files: false,
+        allow_unapproved: asked.allow_unapproved,
+        approved: ApprovedCertificates::default(),
+    })
+}
+
+/// Returns a problem if a disk of the target is also a disk of the source.
+fn explain_shared_disk(disk: &RecordedDisk, of_sender: &InstallMarker, from: &str, to: &str) -> Option<String> {
+    let (there, by) = of_sender.disks.iter().find_map(|there| Some((there, there.explain_same_disk(disk)?)))?;
+    Some(format!(
+        "machine {to}: its disk for {} has the same {by} as {} of machine {from}: both machines are connected to that disk, or it was moved. Put it back, or choose another disk",
+        disk.device, there.device
+    ))
+}
+
+fn has_volumes(machine: &MachineSpec) -> bool {
+    let volumes = machine.allocation.as_ref().and_then(|allocation| allocation.passed_on.get("volumes"));
+    volumes.and_then(Value::as_array).is_some_and(|all| !all.is_empty())
+}
+
+fn refusal_error(problems: &[String]) -> ApiError {
+    let lines: Vec<String> = problems.iter().map(|problem| format!("not migrated: {problem}")).collect();
+    ApiError::new(axum::http::StatusCode::CONFLICT, lines.join("\n"))
+}
+
+#[derive(Deserialize)]
+pub struct CancelQuery {
+    #[serde(default)]
+    off: Option<String>,
+}
+
+/// Handles `DELETE /v1/machine/{id}/move`. Once the target may run the system, `off` must name it: the operator confirms that it is
+/// switched off.
+pub async fn cancel_migration(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    query: Result<Query<CancelQuery>, QueryRejection>,
+) -> Result<Json<MigrationView>, ApiError> {
+    let Query(CancelQuery { off }) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let id = id.to_lowercase();
+    let is = app.state.find_live_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
+    let off = off.map(|off| off.to_lowercase());
+    if let Some(other) = off.as_ref().filter(|off| **off != is.b) {
+        return Err(ApiError::bad_request(format!("machine {} must be switched off, not {other}", is.b)));
+    }
+    apply_event(&app, &is, MigrationEvent::Cancel { off: off.is_some() }, peer).await
+}
+
+/// Handles `POST /v1/machine/{id}/move/finish`: the operator confirms that the system runs on the target.
+pub async fn finish_migration(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+) -> Result<Json<MigrationView>, ApiError> {
+    let id = id.to_lowercase();
+    let is = app.state.find_last_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
+    if is.state == MigrationState::Done {
+        return view_migration(&app, is).await.map(Json);
+    }
+    apply_event(&app, &is, MigrationEvent::Finish, peer).await
+}
+
+/// Handles `POST /v1/machine/{id}/move/approve`: the operator compared the fingerprints with the consoles of both machines.
+pub async fn approve_certificates(
+    Path(id): Path<String>,
+    EditRequest { asked, turn }: EditRequest<CertificateApproval, EVENT_BYTES>,
+) -> Result<Json<MigrationView>, ApiRefusal> {
+    let EditTurn { app, peer, .. } = &turn;
+    let id = id.to_lowercase();
+    let is = app.state.find_live_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
+    let now = app.state.read_current_boots(&is).await?;
+    let word = MigrationEvent::Approves { fingerprints: asked.fingerprints, now };
+    Ok(apply_event(app, &is, word, *peer).await?)
+}
+
+async fn apply_event(
+    app: &AppState,
+    is: &Migration,
+    word: MigrationEvent,
+    peer: ClientAddress,
+) -> Result<Json<MigrationView>, ApiError> {
+    let heard = app.state.apply_migration_event(&is.a, &is.id, word).await?.ok_or_else(|| no_migration_error(&is.a))?;
+    let conflict = |why| ApiError::new(axum::http::StatusCode::CONFLICT, why);
+    let MoveHeard { is, news } = heard.map_err(conflict)?;
+    if news {
+        app.watch
+            .log_note(format!("the migration {}, on request of {peer}", describe_migration(&app.directory(), &is)));
+        app.request_reload();
+    }
+    view_migration(app, is).await.map(Json)
+}

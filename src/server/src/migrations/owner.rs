@@ -1,0 +1,51 @@
+//! Effective allocations of machines in a migration: the database determines them, whatever the files contain in between. Pure.
+
+use super::Migration;
+use crate::site_files::{AllocationSpec, MachineSpec};
+use model::migration::MigrationSide;
+
+/// Effective allocations while migrations are open, or not yet applied to the files.
+pub struct AllocationOwners<'a> {
+    moves: &'a [Migration],
+    /// Machines as described in their files.
+    files: Vec<MachineSpec>,
+}
+
+impl<'a> AllocationOwners<'a> {
+    pub fn new(moves: &'a [Migration], files: impl Iterator<Item = MachineSpec>) -> AllocationOwners<'a> {
+        let files = if moves.is_empty() { Vec::new() } else { files.collect() };
+        AllocationOwners { moves, files }
+    }
+
+    /// Returns the machine with its effective allocation, and a warning if its file disagrees.
+    pub fn effective_machine(&self, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
+        let Some(is) = self.moves.iter().find(|is| is.a == machine.id || is.b == machine.id) else {
+            return (machine.clone(), None);
+        };
+        let own = machine.allocation.as_ref();
+        let has_it = own.is_some_and(|own| *own.id == is.allocation);
+        let owns = is.role_of(&machine.id) == is.state.owner_role();
+        let other = own.filter(|_| !has_it);
+        let said = other.map(|other| {
+            format!(
+                "its allocation {} is ignored: the machine is part of a migration of {} to {} ({})",
+                *other.id, is.a, is.b, is.state
+            )
+        });
+        let counts = match (owns, is.role_of(&machine.id), is.state.is_open()) {
+            (true, ..) if has_it => own.cloned(),
+            (true, MigrationSide::Send, true) => own.cloned(),
+            (true, ..) => self.allocation_in_file(is.other_machine(&machine.id), &is.allocation),
+            // A migration that has ended does not affect other allocations.
+            (false, _, false) => other.cloned(),
+            (false, ..) => None,
+        };
+        let is_left = counts.as_ref().map(|counts| &*counts.id) == other.map(|other| &*other.id);
+        (MachineSpec { allocation: counts, ..machine.clone() }, said.filter(|_| !is_left))
+    }
+
+    fn allocation_in_file(&self, machine: &str, allocation: &str) -> Option<AllocationSpec> {
+        let file = self.files.iter().find(|file| file.id == machine)?;
+        file.allocation.clone().filter(|own| *own.id == allocation)
+    }
+}

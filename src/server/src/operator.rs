@@ -1,0 +1,265 @@
+//! The operator's API: lists and changes machines. `reinstalls` orders reinstalls.
+
+pub mod confirmations;
+pub mod reinstalls;
+
+use super::AppState;
+use super::api::request_body::{EVENT_BYTES, read_operator_document};
+use super::api_error::ApiError;
+use super::auth::bearer_hash;
+use super::ipxe;
+use super::machine_identification::DEFAULT_ID;
+use super::migrations::operator_requests::MachineMigration;
+use super::quotas::ClientAddress;
+use super::site_files::MachineSpec;
+use super::state::{ATTEMPTS, AdoptOutcome, RenameOutcome};
+pub use super::state::{ReinstallOrder, ReinstallOutcome};
+use super::token;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use model::install_report::ProgressEvent;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Summary of a machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct MachineSummary {
+    pub id: String,
+    pub name: String,
+    #[serde(default)]
+    pub size: Option<String>,
+    /// Id of the allocation.
+    pub allocation: Option<String>,
+    /// Id of the installed image.
+    pub image: Option<String>,
+    /// Id of the wanted image: that of the order, or else that of the machine's file.
+    #[serde(default)]
+    pub wanted: Option<String>,
+    /// Id of the installed layout.
+    pub layout: Option<String>,
+    pub installed: bool,
+    /// The operator has recorded the machine as installed, and it has not reported itself yet.
+    #[serde(default)]
+    pub adopted: bool,
+    /// The installation is known only from an adopted install marker: image and layout are claims of the disk.
+    #[serde(default)]
+    pub claimed: bool,
+    /// Install marker with which the machine waits, because this server has no record that its allocation is installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<WaitingMarker>,
+    /// The server's database was restored from a backup, and its record of this machine has not been confirmed since.
+    #[serde(default)]
+    pub needs_confirmation: bool,
+    /// Installation that a machine which needs confirmation has reported, and of which the server has no record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_disk: Option<WaitingMarker>,
+    /// The system of a previous tenant may still run: the machine has not booted the ramdisk since it was freed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_clean: bool,
+    /// Reason why the machine is locked and nothing can be ordered.
+    pub locked: Option<String>,
+    pub order: Option<ReinstallOrder>,
+    /// Open migration of the machine, as source or target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<MachineMigration>,
+    /// Maximum number of attempts of an order.
+    pub attempts: u32,
+    pub last_seen: Option<String>,
+    pub last_event: Option<ProgressEvent>,
+    /// Result of the last reinstall.
+    pub outcome: Option<ReinstallOutcome>,
+}
+
+/// Content of the install marker with which a machine waits.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct WaitingMarker {
+    /// Id of the image.
+    pub image: String,
+    /// Time of the installation in RFC 3339, UTC, by the machine's clock.
+    pub time: String,
+}
+
+/// The new id of a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct RenameRequest {
+    pub id: String,
+}
+
+/// Proof that a request carries the operator's token. A handler with this extractor is authorized.
+pub struct OperatorAuth;
+
+impl OperatorAuth {
+    /// Returns whether the request carries the operator's token.
+    pub fn is_authorized(app: &AppState, headers: &HeaderMap) -> bool {
+        bearer_hash(headers).is_some_and(|given| token::hashes_equal(&given, &app.operator))
+    }
+}
+
+impl FromRequestParts<Arc<AppState>> for OperatorAuth {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<OperatorAuth, ApiError> {
+        match OperatorAuth::is_authorized(app, &parts.headers) {
+            true => Ok(OperatorAuth),
+            false => Err(ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                format!(
+                    "this request requires the operator's token, which is in {} in the server's directory",
+                    token::OPERATOR_FILE
+                ),
+            )),
+        }
+    }
+}
+
+/// `GET /v1/machines`: machines with a file, by name.
+pub async fn get_machines(
+    State(app): State<Arc<AppState>>,
+    _: OperatorAuth,
+) -> Result<Json<Vec<MachineSummary>>, ApiError> {
+    list_machines(&app).await.map(Json)
+}
+
+/// Returns the machines with a file, by name.
+pub async fn list_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
+    let directory = app.directory();
+    let mut all = Vec::new();
+    for machine in directory.machines() {
+        all.push(summarize_machine(app, machine).await?);
+    }
+    all.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
+    Ok(all)
+}
+
+pub async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> Result<MachineSummary, ApiError> {
+    let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
+    // A machine without an allocation may need confirmation too.
+    let standing = app.state.read_install_state(&machine.id, allocation.as_deref().unwrap_or_default()).await?;
+    let allocation_id = machine.allocation.as_ref().map(|allocation| &**allocation.id);
+    let (last_seen, last_event) = app.state.last_event(&machine.id).await?.unzip();
+    let moving =
+        app.state.find_live_migration(&machine.id).await?.map(|is| MachineMigration::from_migration(&machine.id, is));
+    let reported =
+        standing.waits.as_ref().map(|marker| WaitingMarker { image: marker.image.clone(), time: marker.time.clone() });
+    let waits = reported.clone().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());
+    let stored = standing.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
+    let in_file = machine.allocation.as_ref().map(|allocation| allocation.image.to_string());
+    Ok(MachineSummary {
+        id: machine.id.clone(),
+        name: machine.name.clone(),
+        size: machine.size.clone(),
+        allocation,
+        wanted: standing.order.as_ref().map(|order| order.image.clone()).or(in_file),
+        image: standing.image,
+        layout: stored.or(standing.layout_id).filter(|_| standing.succeeded),
+        installed: standing.succeeded,
+        adopted: standing.adopted,
+        claimed: standing.is_claimed,
+        waits,
+        needs_confirmation: standing.unconfirmed,
+        not_clean: app.state.may_run_previous_system(&machine.id, allocation_id).await?,
+        on_disk: reported.filter(|_| standing.unconfirmed && standing.succeeded),
+        locked: machine.locked.clone(),
+        order: standing.order,
+        moving,
+        attempts: ATTEMPTS,
+        last_seen,
+        // An event stored by a newer version may have another format.
+        last_event: last_event.and_then(|event| serde_json::from_str(&event).ok()),
+        outcome: standing.outcome,
+    })
+}
+
+/// `POST /v1/machine/{id}/adopt`: records that the allocation is installed, if the server has lost that record.
+pub async fn adopt_machine(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+) -> Result<Json<MachineSummary>, ApiError> {
+    let id = id.to_lowercase();
+    let (machine, allocation) = find_allocated(&app, &id)?;
+    match app.state.adopt_allocation(&id, &allocation).await? {
+        AdoptOutcome::Yes => {
+            let name = app.directory().display_name(&id).to_owned();
+            app.watch.log_note(format!(
+                "{name}: {peer} recorded allocation {allocation} as installed: the install marker on its disks is trusted, and nothing is installed"
+            ));
+            app.request_reload();
+            Ok(Json(summarize_machine(&app, &machine).await?))
+        }
+        AdoptOutcome::No(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
+    }
+}
+
+/// Returns the machine and the id of its allocation.
+///
+/// # Errors
+/// The machine does not exist or is not allocated.
+pub fn find_allocated(app: &AppState, id: &str) -> Result<(MachineSpec, String), ApiError> {
+    let machine = find_machine(app, id)?;
+    let none = || invalid_reinstall(format!("the file of machine {id} does not contain an allocation"));
+    let allocation = machine.allocation.as_ref().ok_or_else(none)?.id.to_string();
+    Ok((machine, allocation))
+}
+
+/// Returns the machine with this id.
+///
+/// # Errors
+/// `machines/` has no file for it.
+pub fn find_machine(app: &AppState, id: &str) -> Result<MachineSpec, ApiError> {
+    let unknown = || ApiError::not_found(format!("machines/ contains no machine {id}"));
+    app.directory().find_machine(id).cloned().ok_or_else(unknown)
+}
+
+/// `POST /v1/machine/{id}/rename`: moves the records of a machine to its new id.
+pub async fn rename_machine(
+    State(app): State<Arc<AppState>>,
+    Path(old): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> Result<Json<MachineSummary>, ApiError> {
+    let RenameRequest { id: new } = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    let (old, new) = (parse_old_id(&old)?, parse_new_id(&new)?);
+    if old == new {
+        return Err(ApiError::bad_request(format!("the machine already has the id {new}")));
+    }
+    match app.state.rename_machine(&old, &new).await? {
+        RenameOutcome::Done => {
+            let directory = app.directory();
+            app.watch.log_note(format!("machine {old} was renamed to {new} by {peer}"));
+            app.request_reload();
+            // The machine's file may be changed later.
+            let machine = directory.find_machine(&new);
+            let named = MachineSummary { id: new.clone(), attempts: ATTEMPTS, ..MachineSummary::default() };
+            Ok(Json(match machine {
+                Some(machine) => summarize_machine(&app, machine).await?,
+                None => named,
+            }))
+        }
+        RenameOutcome::Refused(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
+    }
+}
+
+/// Parses an old id. Earlier versions accepted vendor defaults as ids, and such a machine needs a new one.
+fn parse_old_id(text: &str) -> Result<String, ApiError> {
+    match Uuid::try_parse(text) {
+        Ok(uuid) if text.len() == 36 => Ok(uuid.to_string()),
+        _ => parse_new_id(text),
+    }
+}
+
+fn parse_new_id(text: &str) -> Result<String, ApiError> {
+    let default = || ApiError::bad_request(format!("{text} {DEFAULT_ID}"));
+    ipxe::parse_uuid(text).map_err(ApiError::bad_request)?.ok_or_else(default)
+}
+
+/// Returns metal-api's error message, with the exact reason.
+pub fn invalid_reinstall(what: String) -> ApiError {
+    ApiError::bad_request(format!("machine either locked, not allocated yet or invalid image ID specified: {what}"))
+}

@@ -1,0 +1,263 @@
+//! Reinstall orders: validated, placed, cancelled.
+
+use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, summarize_machine};
+use crate::api::request_body::{EVENT_BYTES, read_operator_document};
+use crate::api_error::ApiError;
+use crate::os_definitions::DefinitionState;
+use crate::promise_check::{contradiction_remedy, find_contradiction};
+use crate::quotas::ClientAddress;
+use crate::resolve::{SiteObjects, resolve_allocation, resolve_created_image};
+use crate::site::SiteSnapshot;
+use crate::site_files::{MachineSpec, suggest_name};
+use crate::state::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, ReinstallOverrides, confirmation};
+use crate::status_log::MachineOrigin;
+use crate::{AppState, metrics, requested_steps};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use model::allocation::Allocation;
+use model::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use model::layout;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest time that an order waits for `verify` of an OS definition.
+const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// metal-api's `v1.MachineReinstallRequest`, with additional fields.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ReinstallRequest {
+    pub id: String,
+    /// Id of the new image.
+    pub imageid: String,
+    /// Proceed although the disk with the install marker was replaced.
+    #[serde(default)]
+    pub without_marker: bool,
+    /// Use the layout of the file even if it contradicts the promises of the installed one.
+    #[serde(default)]
+    pub change_promise: bool,
+    /// Serial numbers of disks whose data may be erased.
+    #[serde(default)]
+    pub give_up: Vec<String>,
+    /// Replace the installation on the disks even if it is newer than the order.
+    #[serde(default)]
+    pub replace_newer: bool,
+}
+
+/// `POST /v1/machine/{id}/reinstall`: orders a reinstall, with the checks of metal-api.
+pub async fn post_reinstall(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> Result<Json<MachineSummary>, ApiError> {
+    let asked: ReinstallRequest = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    let id = id.to_lowercase();
+    if asked.id.to_lowercase() != id {
+        return Err(ApiError::bad_request(format!(
+            "the path contains machine {id}, but the body contains {:?}",
+            asked.id
+        )));
+    }
+    place_order(&app, peer, &asked).await.map(Json)
+}
+
+/// Stores the order, if it can be carried out.
+pub async fn place_order(
+    app: &AppState,
+    peer: ClientAddress,
+    asked: &ReinstallRequest,
+) -> Result<MachineSummary, ApiError> {
+    let OrderableReinstall { machine, allocation, words, .. } = check_orderable(app, asked).await?;
+    let id = &machine.id;
+    match app.state.place_order(id, &allocation, &asked.imageid, words).await? {
+        OrderOutcome::Placed(order) => {
+            app.state.metrics.count_order(metrics::OrderEvent::Placed);
+            let text = format!("ordered: image {}{}", order.image, describe_options(&order));
+            app.watch.log_reinstall(MachineOrigin::new(id, app.directory().display_name(id), peer), text);
+            app.request_reload();
+            summarize_machine(app, &machine).await
+        }
+        OrderOutcome::NotInstalled => Err(invalid_reinstall(not_installed_message(id, &allocation))),
+        OrderOutcome::Begun(order) => Err(already_started(&order)),
+        OrderOutcome::Blocked(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
+    }
+}
+
+/// A machine that can be reinstalled.
+pub struct OrderableReinstall {
+    pub machine: MachineSpec,
+    /// Id of its allocation.
+    pub allocation: String,
+    pub standing: InstallState,
+    pub words: ReinstallOverrides,
+}
+
+/// Checks whether the reinstall can be ordered.
+///
+/// # Errors
+/// The reason why it cannot be ordered.
+pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result<OrderableReinstall, ApiError> {
+    let id = asked.id.to_lowercase();
+    await_definition(app, &id).await?;
+    let directory = app.directory();
+    let (machine, allocation) = find_allocated(app, &id)?;
+    if let Some(reason) = &machine.locked {
+        return Err(invalid_reinstall(format!("machine {id} is locked: {reason}")));
+    }
+    let mut standing = app.state.read_install_state(&id, &allocation).await?;
+    if standing.unconfirmed {
+        return Err(ApiError::new(StatusCode::CONFLICT, confirmation::explain_confirmation(&id)));
+    }
+    if let Some(allocation) = &machine.allocation {
+        standing.generated = requested_steps::generate_layout(app, &id, allocation, &directory.known).await?;
+    }
+    if !standing.succeeded {
+        return Err(invalid_reinstall(not_installed_message(&id, &allocation)));
+    }
+    let made =
+        machine.allocation.as_ref().and_then(|allocation| Some((allocation, allocation.definition.created_os()?)));
+    match (made, directory.known.images.get(&asked.imageid)) {
+        (Some((allocation, os)), _) => {
+            drop(resolve_created_image(allocation, &os, &asked.imageid).map_err(invalid_reinstall)?)
+        }
+        (None, Some(Some(_))) => {}
+        (None, Some(None)) => {
+            let why = "cannot be used yet: its digest is pending, or its file is unreadable; see the server's output and retry";
+            return Err(invalid_reinstall(format!("image {:?} {why}", asked.imageid)));
+        }
+        (None, None) => {
+            let others = suggest_name(&asked.imageid, directory.known.listed_images());
+            return Err(invalid_reinstall(format!("there is no image {:?} in images/{others}", asked.imageid)));
+        }
+    }
+    let runs = standing.image.as_deref() == Some(&asked.imageid);
+    if !runs && directory.known.states.is_blacklisted(&asked.imageid) {
+        let why = "is blacklisted: only machines that run it can be reinstalled with it";
+        return Err(invalid_reinstall(format!("image {} {why}", asked.imageid)));
+    }
+    let words = ReinstallOverrides {
+        without_marker: asked.without_marker,
+        change_promise: asked.change_promise,
+        give_up: asked.give_up.iter().map(|serial| serial.trim().to_owned()).collect(),
+        replace_newer: asked.replace_newer,
+    };
+    if words.give_up.iter().any(String::is_empty) {
+        return Err(ApiError::bad_request("a serial number in give_up must not be empty"));
+    }
+    if let Some(placeholder) = words.give_up.iter().find(|name| is_placeholder(name)) {
+        return Err(ApiError::bad_request(format!(
+            "{placeholder:?} does not identify a disk: it is a placeholder that many disks report; give the disk's WWN or its path in /dev/disk/by-path"
+        )));
+    }
+    is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;
+    Ok(OrderableReinstall { machine, allocation, standing, words })
+}
+
+/// Waits until the `verify` of the OS definition that a machine's allocation names has ended. It runs after each start of the server
+/// and each change of the definition or its parameters.
+///
+/// # Errors
+/// `verify` takes too long, or has refused the definition.
+async fn await_definition(app: &AppState, id: &str) -> Result<(), ApiError> {
+    let definition = |directory: &SiteSnapshot| {
+        directory.find_machine(id).and_then(|machine| machine.allocation.as_ref()).map(|is| is.definition.clone())
+    };
+    let mut directory = app.directory.clone();
+    let is_verified = |directory: &SiteSnapshot| !matches!(definition(directory), Some(DefinitionState::Waits));
+    let verified = tokio::time::timeout(VERIFY_PATIENCE, directory.wait_for(|directory| is_verified(directory))).await;
+    let Ok(Ok(verified)) = verified else {
+        let message = format!("the OS definition of machine {id} is still being verified: try again in a minute");
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
+    };
+    match definition(&verified) {
+        Some(DefinitionState::Bad(why)) => Err(invalid_reinstall(why)),
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether a word is a placeholder, and neither a unique serial number nor a unique WWN.
+fn is_placeholder(word: &str) -> bool {
+    is_placeholder_serial(word) && is_placeholder_wwn(word)
+}
+
+/// `DELETE /v1/machine/{id}/reinstall`.
+pub async fn cancel_reinstall(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+) -> Result<Json<MachineSummary>, ApiError> {
+    let id = id.to_lowercase();
+    let (machine, allocation) = find_allocated(&app, &id)?;
+    match app.state.cancel_order(&id, &allocation).await? {
+        CancelOutcome::Done(order) => {
+            app.state.metrics.count_order(metrics::OrderEvent::TakenBack);
+            let who = MachineOrigin::new(&id, app.directory().display_name(&id), peer);
+            app.watch.log_reinstall(who, format!("cancelled: image {}", order.image));
+            app.request_reload();
+            Ok(Json(summarize_machine(&app, &machine).await?))
+        }
+        CancelOutcome::NothingOrdered => Err(ApiError::not_found(format!("no reinstall of machine {id} is ordered"))),
+        CancelOutcome::Begun(order) => Err(already_started(&order)),
+    }
+}
+
+/// Describes the options of an order.
+fn describe_options(order: &ReinstallOrder) -> String {
+    let waived = if order.without_marker { ", without the marker" } else { "" };
+    let changed = if order.change_promise { ", with the layout of its file" } else { "" };
+    let given_up: String = order.give_up.iter().map(|serial| format!(", erasing {serial}")).collect();
+    let replaced = if order.replace_newer { ", replacing a newer installation" } else { "" };
+    format!("{waived}{changed}{given_up}{replaced}")
+}
+
+/// Checks that the installed layout has a disk that a reinstall may erase.
+pub fn is_reinstallable(
+    machine: &MachineSpec,
+    standing: InstallState,
+    known: &SiteObjects,
+    words: &ReinstallOverrides,
+) -> Result<(), ApiError> {
+    // The open order is ignored: it would be replaced, and its image may no longer exist.
+    let mut standing = InstallState { order: None, ..standing };
+    if words.change_promise {
+        standing.layout = None;
+    }
+    let marker = standing.marker.clone();
+    let assigned = resolve_allocation(machine, &standing, known).map_err(invalid_reinstall)?;
+    let Some(assigned) = assigned else {
+        return Err(invalid_reinstall("it is no longer allocated".to_owned()));
+    };
+    let broken =
+        marker.filter(|_| !words.change_promise).and_then(|marker| find_contradiction(&marker, &assigned.layout));
+    if let Some(why) = broken {
+        return Err(invalid_reinstall(format!("{why}: {}", contradiction_remedy(&machine.id))));
+    }
+    let allocation = Allocation { filesystemlayout: assigned.layout, ..Allocation::default() };
+    let layout = allocation.parse_layout().map_err(|problems| {
+        invalid_reinstall(format!("its layout is invalid: {}", common::diagnostic::join_problems(&problems)))
+    })?;
+    match layout.layout.disks.iter().any(|disk: &layout::DiskSpec| disk.wipeonreinstall) {
+        true => Ok(()),
+        false => Err(ApiError::bad_request(format!(
+            "filesystemlayout:{} is not reinstallable, abort reinstallation",
+            assigned.layout_id
+        ))),
+    }
+}
+
+fn not_installed_message(id: &str, allocation: &str) -> String {
+    format!("allocation {allocation} of machine {id} is not installed yet")
+}
+
+pub fn already_started(order: &ReinstallOrder) -> ApiError {
+    let what = match order.given_up {
+        true => "was abandoned after its point of no return: order another reinstall, which replaces it",
+        false => "has passed its point of no return: wait until it has ended",
+    };
+    ApiError::new(StatusCode::CONFLICT, format!("the reinstall with image {} {what}", order.image))
+}

@@ -1,0 +1,136 @@
+//! Files of one OS definition, with limits on their size and number.
+
+use model::os_definition::{DefinitionFile, DefinitionFiles};
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// Limit of all files together. Scripts and lists are small, and the agent receives all of them.
+const MOST_BYTES: u64 = 512 << 10;
+const MOST_FILES: usize = 200;
+const MOST_DEEP: usize = 4;
+
+/// Path, size, modification time and mode of each file: changes when a file does.
+pub type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
+
+/// Returns the stamp of a definition's folder.
+///
+/// # Errors
+/// A file cannot be read, or a limit is exceeded.
+pub fn stamp_folder(folder: &Path) -> io::Result<FolderStamp> {
+    let mut stamp = FolderStamp::new();
+    walk_files(folder, "", 0, &mut |path, is, _| {
+        stamp.push((path, is.len(), is.mtime(), is.mtime_nsec(), is.mode()));
+        if stamp.len() > MOST_FILES {
+            Err(io::Error::other(format!("it has more than {MOST_FILES} files")))
+        } else {
+            Ok(())
+        }
+    })?;
+    stamp.sort();
+    Ok(stamp)
+}
+
+/// Reads all files of a definition.
+///
+/// # Errors
+/// As [`stamp_folder`], or a file is not UTF-8 text.
+pub fn read_files(folder: &Path) -> io::Result<DefinitionFiles> {
+    let (mut files, mut bytes) = (DefinitionFiles::new(), 0);
+    walk_files(folder, "", 0, &mut |path, is, file| {
+        bytes += is.len();
+        if bytes > MOST_BYTES || files.len() >= MOST_FILES {
+            let most = MOST_BYTES >> 10;
+            return Err(io::Error::other(format!("it has more than {MOST_FILES} files, or more than {most} KiB")));
+        }
+        let text = fs::read_to_string(file).map_err(|error| {
+            io::Error::other(match error.kind() {
+                io::ErrorKind::InvalidData => {
+                    format!("{path} is not UTF-8 text: a definition consists of scripts and lists")
+                }
+                _ => format!("{path}: {error}"),
+            })
+        })?;
+        files.insert(path, DefinitionFile { executable: is.permissions().mode() & 0o100 != 0, text });
+        Ok(())
+    })?;
+    Ok(files)
+}
+
+/// Visits every file, with its path in the definition. Symbolic links are followed, since Debian's `variants.list` is one; dangling links
+/// are skipped.
+fn walk_files(
+    folder: &Path,
+    within: &str,
+    depth: usize,
+    see: &mut dyn FnMut(String, &Metadata, &Path) -> io::Result<()>,
+) -> io::Result<()> {
+    if depth > MOST_DEEP {
+        return Err(io::Error::other(format!("its folders are nested more than {MOST_DEEP} levels deep")));
+    }
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| io::Error::other(format!("the name of {} is not UTF-8", path.display())))?;
+        if name.starts_with('.') {
+            continue;
+        }
+        let inner = format!("{within}{name}");
+        match fs::metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io::Error::other(format!("{inner}: {error}"))),
+            Ok(is) if is.is_dir() => walk_files(&path, &format!("{inner}/"), depth + 1, see)?,
+            Ok(is) if is.is_file() => see(inner, &is, &path)?,
+            Ok(_) => return Err(io::Error::other(format!("{inner} is not a regular file"))),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn files_are_read_with_links_and_folders() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, etc) = (dir.path().join("own"), dir.path().join("etc"));
+        fs::create_dir_all(own.join("hooks")).unwrap();
+        fs::write(&etc, "default\n").unwrap();
+        fs::write(own.join("verify"), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(own.join("verify"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(own.join("hooks/one"), "1").unwrap();
+        fs::write(own.join(".verify.swp"), [0xff]).unwrap();
+        symlink(&etc, own.join("variants.list")).unwrap();
+        symlink("/no/such/file", own.join("dangling")).unwrap();
+        let files = read_files(&own).unwrap();
+        let seen: Vec<_> =
+            files.iter().map(|(path, file)| (path.as_str(), file.executable, file.text.as_str())).collect();
+        assert_eq!(
+            seen,
+            [("hooks/one", false, "1"), ("variants.list", false, "default\n"), ("verify", true, "#!/bin/sh\n")]
+        );
+        let before = stamp_folder(&own).unwrap();
+        assert_eq!(stamp_folder(&own).unwrap(), before);
+        fs::set_permissions(own.join("verify"), fs::Permissions::from_mode(0o644)).unwrap();
+        assert_ne!(stamp_folder(&own).unwrap(), before);
+    }
+
+    #[test]
+    fn what_is_no_definition_or_too_much_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path();
+        fs::write(own.join("verify"), [0x7f, b'E', b'L', b'F', 0xff]).unwrap();
+        assert!(read_files(own).unwrap_err().to_string().starts_with("verify is not UTF-8 text"));
+        fs::write(own.join("verify"), "x".repeat(600 << 10)).unwrap();
+        assert!(read_files(own).unwrap_err().to_string().contains("512 KiB"));
+        fs::remove_file(own.join("verify")).unwrap();
+        symlink(own, own.join("again")).unwrap();
+        assert!(stamp_folder(own).unwrap_err().to_string().contains("more than 4 levels deep"));
+        fs::remove_file(own.join("again")).unwrap();
+        symlink("/dev/null", own.join("null")).unwrap();
+        assert_eq!(stamp_folder(own).unwrap_err().to_string(), "null is not a regular file");
+    }
+}

@@ -1,0 +1,249 @@
+use super::super::site_files::parse_machine;
+use super::*;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::mpsc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory with `os/`, and what looks at it.
+struct Desk {
+    dir: TempDir,
+    definitions: OsDefinitions,
+    done: mpsc::Receiver<VerifyResult>,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let dir = tempfile::tempdir().unwrap();
+        let (sender, done) = mpsc::channel();
+        let verified = VerifyCache::start(move |one| drop(sender.send(one))).unwrap();
+        let definitions = OsDefinitions::new(dir.path().join("os"), verified);
+        Desk { dir, definitions, done }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.dir.path().join("os").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        let mode = if text.starts_with("#!") { 0o755 } else { 0o644 };
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn web(&self, verify: &str) {
+        self.write("web/ganeti_api_version", "20\n");
+        self.write("web/image", "debian-12\n");
+        self.write("web/parameters.list", "ns1 a name server\ntrack stable or testing\n");
+        self.write("web/variants.list", "small\nlarge\n");
+        self.write("web/verify", verify);
+    }
+
+    fn problems(&mut self) -> Vec<String> {
+        self.definitions.rescan();
+        let problems = self.definitions.collect_problems();
+        let dir = format!("{}/", self.dir.path().display());
+        problems.into_iter().map(|problem| problem.replace(&dir, "")).collect()
+    }
+
+    /// What becomes of an allocation with these lines.
+    fn choose(&mut self, lines: &str) -> DefinitionChoice {
+        let text = format!("id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n{lines}\n");
+        let allocation = parse_machine(&text).unwrap().allocation.unwrap();
+        loop {
+            let choice = self.definitions.choose_definition(&allocation).unwrap();
+            let DefinitionState::Waits = choice.settled else { return choice };
+            let done = self.done.recv_timeout(PATIENCE).unwrap();
+            self.definitions.store_verdict(done);
+        }
+    }
+
+    fn bad(&mut self, lines: &str) -> String {
+        match self.choose(lines).settled {
+            DefinitionState::Bad(why) => why.replace(&format!("{}/", self.dir.path().display()), ""),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn good(&mut self, lines: &str) -> (String, Vec<(String, String)>) {
+        match self.choose(lines) {
+            DefinitionChoice { settled: DefinitionState::Good(chosen), image: Some(image), .. } => {
+                assert_eq!(image, "debian-12");
+                (chosen.selector().to_string(), chosen.parameters.into_iter().collect())
+            }
+            DefinitionChoice { settled, .. } => panic!("{settled:?}"),
+        }
+    }
+}
+
+fn pairs(all: &[(&str, &str)]) -> Vec<(String, String)> {
+    all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+const YES: &str = "#!/bin/sh\n";
+
+#[test]
+fn what_is_said_for_all_machines_counts_where_nobody_says_more() {
+    let mut desk = Desk::new();
+    desk.web(YES);
+    desk.write(
+        "parameters.yaml",
+        "web: [ns1=site, track=site]\nweb+large: [ns1=large, -track]\nnot-there-yet: [x=y]\n",
+    );
+    assert_eq!(desk.problems(), [""; 0]);
+    assert_eq!(desk.good("  os: web"), ("web+small".to_owned(), pairs(&[("ns1", "site"), ("track", "site")])));
+    assert_eq!(desk.good("  os: web+large"), ("web+large".to_owned(), pairs(&[("ns1", "large")])));
+    let own = desk.good("  os: web+large\n  os_parameters: [track=own, -ns1]");
+    assert_eq!(own, ("web+large".to_owned(), pairs(&[("track", "own")])));
+}
+
+#[test]
+fn what_there_is_not_is_told_with_what_there_is() {
+    let mut desk = Desk::new();
+    assert_eq!(desk.bad("  os: web"), "5:7: OS definition \"web\" not found in os/; none is available");
+    desk.web(YES);
+    assert_eq!(desk.problems(), [""; 0]);
+    assert_eq!(desk.bad("  os: wep"), "5:7: OS definition \"wep\" not found in os/; did you mean \"web\"?");
+    assert_eq!(desk.bad("  os: web+huge"), "5:7: web: unknown variant \"huge\"; available: small, large");
+    assert_eq!(
+        desk.bad("  os: web\n  os_parameters: [ns2=1, track=x, -y]"),
+        "6:19: web: unknown parameter \"ns2\"; available: ns1, track\n6:35: web: unknown parameter \"y\"; available: ns1, track"
+    );
+    // A wrong word for all machines is wrong for each of them.
+    desk.write("parameters.yaml", "web: [ns2=1]\n");
+    assert_eq!(desk.problems(), ["os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track"]);
+    let why = "5:7: os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track";
+    assert_eq!(desk.bad("  os: web"), why);
+    desk.write("parameters.yaml", "web: [ns1]\n");
+    assert_eq!(
+        desk.problems()[0].split_once(" (").unwrap().0,
+        "os/parameters.yaml:1:7: \"ns1\" is neither KEY=VALUE nor -KEY"
+    );
+    desk.write("parameters.yaml", "web: [ns1=1]\n");
+    desk.write("second.yml", "web: [ns1=2]\n");
+    let twice = desk.problems();
+    assert!(
+        twice[0].starts_with("os/second.yml:1:1: web is already configured in ")
+            && twice[0].ends_with(", which takes precedence"),
+        "{twice:?}"
+    );
+    assert_eq!(desk.good("  os: web").1, pairs(&[("ns1", "1")]));
+}
+
+#[test]
+fn definitions_are_read_again_when_they_change() {
+    let mut desk = Desk::new();
+    assert!(!desk.definitions.rescan());
+    desk.web(YES);
+    assert!(desk.definitions.rescan() && !desk.definitions.rescan());
+    fs::remove_file(desk.dir.path().join("os/web/verify")).unwrap();
+    assert_eq!(desk.problems(), ["os/web: verify is missing"]);
+    assert_eq!(desk.bad("  os: web"), "5:7: os/web cannot be used: verify is missing");
+    desk.web(YES);
+    assert_eq!(desk.problems(), [""; 0]);
+    fs::remove_dir_all(desk.dir.path().join("os")).unwrap();
+    assert!(desk.definitions.rescan() && !desk.definitions.rescan());
+    assert!(desk.bad("  os: web").contains("not found in os/"));
+}
+
+#[test]
+fn one_that_makes_its_system_itself_says_first_what_that_needs() {
+    let mut desk = Desk::new();
+    for name in ["create", "export", "import", "rename"] {
+        desk.write(&format!("noop/{name}"), "#!/bin/sh\n");
+    }
+    desk.write("noop/ganeti_api_version", "5\n10\n");
+    assert_eq!(desk.problems(), [""; 0]);
+    let why = desk.bad("  os: noop");
+    assert!(why.starts_with("5:7: noop has its own create program, but no file needs"), "{why}");
+    desk.write("noop/needs", "# nothing\n");
+    assert_eq!(desk.problems(), [""; 0]);
+    let DefinitionChoice { settled, image, .. } = desk.choose("  os: noop");
+    assert_eq!((settled.created_os().unwrap().to_string(), image.unwrap()), ("noop".to_owned(), "noop".to_owned()));
+    let told = settled.for_machine(true).unwrap();
+    assert!(told.has_create() && told.files["create"].executable && told.api == 10);
+}
+
+#[test]
+fn the_operator_hears_a_no_at_the_desk() {
+    let mut desk = Desk::new();
+    desk.web("#!/bin/sh\n[ \"$OSP_TRACK\" = testing ] && exit 0\necho \"no track '$OSP_TRACK'\" >&2\nexit 1\n");
+    assert_eq!(desk.problems(), [""; 0]);
+    let choice = desk.choose("  os: web\n  os_parameters: [track=testing]");
+    if let Some(note) = choice.note {
+        assert!(note.starts_with("5:7: verify of web+small was not run here: "), "{note}");
+        return;
+    }
+    let why = desk.bad("  os: web\n  os_parameters: [track=sid]");
+    assert!(why.starts_with("5:7: verify of web+small refuses these parameters: it exited with 1, saying: "), "{why}");
+    assert!(why.contains("no track 'sid'"), "{why}");
+    // It is asked anew where it has changed.
+    desk.web(YES);
+    assert_eq!(desk.problems(), [""; 0]);
+    assert_eq!(desk.good("  os: web\n  os_parameters: [track=sid]").1, pairs(&[("track", "sid")]));
+}
+
+#[test]
+fn the_example_in_the_docs_is_a_definition() {
+    let page = include_str!("../../../../docs/definitions.md");
+    let blocks = |language: &str| testing::docs::blocks(page, language);
+    let ([parameters, variants], [verify], [of_machine, site]) =
+        (&blocks("text")[..], &blocks("sh")[..], &blocks("yaml")[..])
+    else {
+        panic!("two lists, a verify, a machine and a site")
+    };
+    let mut desk = Desk::new();
+    for (name, text) in [
+        ("web/ganeti_api_version", "20\n"),
+        ("web/image", "debian-12.0.20261122\n"),
+        ("web/parameters.list", parameters),
+        ("web/variants.list", variants),
+        ("web/verify", verify),
+        ("parameters.yaml", site),
+    ] {
+        desk.write(name, text);
+    }
+    assert_eq!(desk.problems(), [""; 0]);
+    let lines = |change: fn(String) -> String| {
+        let text = change(of_machine.clone());
+        text.lines().filter(|line| line.starts_with("  os")).collect::<Vec<_>>().join("\n")
+    };
+    parse_machine(of_machine).unwrap();
+    let DefinitionChoice { settled: DefinitionState::Good(chosen), image, note } = desk.choose(&lines(|text| text))
+    else {
+        panic!("no")
+    };
+    assert_eq!(
+        (chosen.selector().to_string(), image.unwrap()),
+        ("web+small".to_owned(), "debian-12.0.20261122".to_owned())
+    );
+    let told: Vec<_> = chosen.parameters.into_iter().collect();
+    assert_eq!(told, pairs(&[("ns1", "192.0.2.53"), ("track", "testing")]));
+    if note.is_none() {
+        let why = desk.bad(&lines(|text| text.replace("testing", "sid")));
+        assert!(why.contains("there is no track 'sid': stable or testing"), "{why}");
+    }
+}
+
+/// What `scripts/compare-ganeti` has unpacked.
+#[test]
+#[ignore = "needs Debian's packages: scripts/compare-ganeti"]
+fn debians_own_definitions_are_such() {
+    let folder = PathBuf::from(std::env::var("DROPHAMMER_DEFINITIONS").unwrap());
+    for name in ["debootstrap", "noop"] {
+        let definition = OsDefinition::parse(name, definition_files::read_files(&folder.join(name)).unwrap()).unwrap();
+        let parameters: Vec<&str> = definition.parameters.iter().map(|one| one.name.as_str()).collect();
+        let OsDefinition { api, source, variants, .. } = &definition;
+        println!(
+            "{name}: version {api} of the interface, {source:?}, variants {variants:?}, parameters {parameters:?}"
+        );
+        for value in ["", "ext4", "reiserfs"].into_iter().filter(|_| !parameters.is_empty()) {
+            let settled = [("filesystem".to_owned(), value.to_owned())].into();
+            let verdict = linux::verify::run_verify(&definition.select("default", settled), PATIENCE);
+            println!("{name}: verify with filesystem={value:?}: {verdict:?}");
+            assert_eq!(matches!(verdict, VerifyVerdict::Good), value != "reiserfs");
+            assert_eq!(format!("{verdict:?}").contains("Invalid value 'reiserfs'"), value == "reiserfs");
+        }
+    }
+}

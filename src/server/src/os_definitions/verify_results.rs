@@ -1,0 +1,77 @@
+//! Verdicts of the `verify` programs of OS definitions. Each runs once per definition and set of parameters, in a separate thread.
+
+use linux::verify::{VerifyVerdict, run_verify};
+use model::os_definition::SelectedDefinition;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Timeout of a `verify`. It is short, since the operator waits for the result.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Digest of a definition with its parameters.
+type VerifyKey = [u8; 32];
+
+/// Result of a completed `verify`.
+pub struct VerifyResult {
+    key: VerifyKey,
+    verdict: VerifyVerdict,
+}
+
+/// Known and pending verdicts.
+pub struct VerifyCache {
+    /// `None` while `verify` runs.
+    known: HashMap<VerifyKey, Option<VerifyVerdict>>,
+    /// `None` if this process does not run `verify`.
+    queue: Option<mpsc::Sender<(VerifyKey, SelectedDefinition)>>,
+}
+
+impl VerifyCache {
+    /// Starts the thread. It calls `done` with each result, which must be passed to [`VerifyCache::store_result`].
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(done: impl Fn(VerifyResult) + Send + 'static) -> std::io::Result<VerifyCache> {
+        let (queue, asked) = mpsc::channel::<(VerifyKey, SelectedDefinition)>();
+        let answer = move || {
+            for (key, chosen) in asked {
+                done(VerifyResult { key, verdict: run_verify(&chosen, DEADLINE) });
+            }
+        };
+        std::thread::Builder::new().name("verify".to_owned()).spawn(answer)?;
+        Ok(VerifyCache { known: HashMap::new(), queue: Some(queue) })
+    }
+
+    /// Leaves `verify` to the machine, which runs it before it writes anything.
+    pub fn disabled() -> VerifyCache {
+        VerifyCache { known: HashMap::new(), queue: None }
+    }
+
+    /// Returns the verdict; `None` if `verify` must run first.
+    pub fn get_verdict(&mut self, chosen: &SelectedDefinition) -> Option<VerifyVerdict> {
+        if !chosen.has_verify() {
+            return Some(VerifyVerdict::Good);
+        }
+        let Some(queue) = &self.queue else {
+            return Some(VerifyVerdict::NotRun("this command does not run verify programs".to_owned()));
+        };
+        // Cannot fail: text and numbers are always valid JSON.
+        let key = Sha256::digest(serde_json::to_vec(chosen).unwrap_or_default()).into();
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
+        }
+        self.known.insert(key, None);
+        // Without the thread no verdict arrives, and machines keep waiting.
+        let _ = queue.send((key, chosen.clone()));
+        None
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        self.known.values().any(Option::is_none)
+    }
+
+    pub fn store_result(&mut self, done: VerifyResult) {
+        self.known.insert(done.key, Some(done.verdict));
+    }
+}

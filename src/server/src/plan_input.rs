@@ -1,0 +1,136 @@
+//! Inputs for planning a machine on a workstation: its registered inventory, and the allocation that it would receive.
+
+use super::AppState;
+use super::api::wire_allocation::to_wire_allocation;
+use super::api_error::ApiError;
+use super::base_url::BaseUrls;
+use super::machine_identification;
+use super::migrations::machine_requests;
+use super::migrations::offer::MigrationForecast;
+use super::operator::OperatorAuth;
+use super::requested_steps;
+use super::resolve::resolve_allocation;
+use super::state::StoredRegistration as Row;
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use control::api_types::RegisterRequest;
+use model::allocation;
+use model::inventory::Inventory;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+pub const WAITS: &str = "its image has no digest yet, its OS definition is not verified yet, or a template generates its layout from an inventory that is \
+    not registered yet";
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PlanInput {
+    /// The document that the machine would receive, without secrets.
+    pub machine: allocation::AssignedMachine,
+    /// Reason why it would not receive an allocation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<String>,
+    /// Last registration, at the beginning of a boot into the ramdisk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<RegisteredInventory>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct RegisteredInventory {
+    #[schemars(with = "serde_json::Value")]
+    pub inventory: Inventory,
+    /// Time of the registration by this server's clock, RFC 3339, UTC; empty if it was registered before times were recorded.
+    pub time: String,
+    pub seconds_ago: u64,
+    /// The machine has passed a point of no return since: the contents of its disks have changed.
+    pub outdated: bool,
+}
+
+/// `GET /v1/machine/{id}/preview`.
+pub async fn get_preview(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    base: BaseUrls,
+    _: OperatorAuth,
+) -> Result<Json<PlanInput>, ApiError> {
+    let id = id.to_lowercase();
+    let directory = app.directory();
+    let described = directory.find_machine(&id);
+    let mut preview = PlanInput::default();
+    preview.machine.id.clone_from(&id);
+    let mut is_installed = false;
+    if let Some(machine) = described {
+        preview.machine.name.clone_from(&machine.name);
+        preview.machine.size = machine.size.clone().map(|id| allocation::IdReference { id });
+        let foreseen = machine_requests::forecast_migration(&app, &directory, &id).await?;
+        if !matches!(foreseen, MigrationForecast::AsEver) {
+            match foreseen {
+                MigrationForecast::Told(given) => {
+                    preview.machine.allocation = Some(given.into_wire(&base.calls, false))
+                }
+                MigrationForecast::Nothing(why) | MigrationForecast::Unknown(why) => preview.withheld = Some(why),
+                MigrationForecast::AsEver => {}
+            }
+        } else if let Some(allocation) = &machine.allocation {
+            let standing = requested_steps::read_full_state(&app, &id, allocation, &directory.known).await?;
+            is_installed = standing.is_installed();
+            match resolve_allocation(machine, &standing, &directory.known) {
+                Ok(Some(assigned)) => {
+                    preview.machine.allocation = Some(to_wire_allocation(&assigned, standing, &base.calls, false));
+                }
+                Ok(None) => preview.withheld = Some(WAITS.to_owned()),
+                Err(why) => preview.withheld = Some(why),
+            }
+        } else {
+            preview.withheld = Some("its file does not contain an allocation".to_owned());
+        }
+    } else {
+        preview.withheld = Some("it does not have a file in machines/".to_owned());
+    }
+    if let Some(allocation) = &mut preview.machine.allocation {
+        allocation.blank_only = machine_identification::explain_blank_only(&app, &directory, &id).await?;
+    }
+    preview.registered = registered_inventory(&app, &id, is_installed).await?;
+    if described.is_none() && preview.registered.is_none() {
+        return Err(ApiError::not_found(format!(
+            "machines/ contains no machine {id}, and no machine with this id has registered"
+        )));
+    }
+    Ok(Json(preview))
+}
+
+async fn registered_inventory(
+    app: &AppState,
+    id: &str,
+    is_installed: bool,
+) -> Result<Option<RegisteredInventory>, ApiError> {
+    let Some(row) = app.state.find_registration(id).await? else { return Ok(None) };
+    let machine = id.to_owned();
+    let read = app.planner.run_job(id, move || parse_registration(row, &machine, is_installed)).await?;
+    read.map_err(|why| ApiError::new(StatusCode::CONFLICT, why))
+}
+
+/// Parses a stored registration.
+///
+/// # Errors
+/// The registration is invalid or not supported.
+pub fn parse_registration(row: Row, id: &str, is_installed: bool) -> Result<Option<RegisteredInventory>, String> {
+    // It may have been stored by another version.
+    let register: RegisterRequest = serde_json::from_str(&row.document).map_err(|error| {
+        let what = format!("cannot parse the registration of machine {id}: {error}");
+        format!("{what}. The machine registers again when it boots the ramdisk")
+    })?;
+    let Some(inventory) = register.inventory else { return Ok(None) };
+    if let Some(why) = inventory.find_exceeded_limit() {
+        return Err(format!(
+            "the registration of machine {id} is not supported: {why}, and boot it into the ramdisk again"
+        ));
+    }
+    let at = row.time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
+    let seconds_ago = at.map_or(0, |at| (OffsetDateTime::now_utc() - at).whole_seconds().unsigned_abs());
+    // If the time was not recorded, it is only known that the installation came later.
+    let outdated = row.has_begun_since || (at.is_none() && is_installed);
+    Ok(Some(RegisteredInventory { inventory, time: row.time.unwrap_or_default(), seconds_ago, outdated }))
+}

@@ -1,0 +1,262 @@
+//! Thread pool for planning. Everything that is computed from the inventory of a machine runs here, never on the threads that serve
+//! requests: a machine whose inventory takes long to plan delays only itself.
+//!
+//! | | |
+//! |---|---|
+//! | one machine, or one address that registers machines | has one thread at most, and a few jobs in the queue |
+//! | the queue | is bounded; machines take turns |
+//! | a job that has waited too long | is not run, and answered with 503 and `Retry-After` |
+//! | a job that runs | ends by itself: inventories and the planner's steps are bounded |
+
+use super::AppState;
+use super::api_error::ApiError;
+use axum::http::StatusCode;
+use model::inventory::Inventory;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Limits of waiting jobs, per machine and in total.
+const WAITING_OF_ONE: usize = 4;
+const WAITING_OF_ALL: usize = 256;
+/// Time that a client waits for its response.
+const DEADLINE: Duration = Duration::from_secs(15);
+/// Time after which a computation counts as stuck: no inventory within the limits takes a tenth of it.
+const STUCK: Duration = Duration::from_secs(120);
+const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
+/// The planner bounds its recursion; this leaves room for debug builds.
+const STACK_BYTES: usize = 8 << 20;
+
+type PlannerWork = Box<dyn FnOnce() + Send>;
+
+/// Handle on the pool; cheap to clone. The threads end with the last clone.
+#[derive(Clone)]
+pub struct PlannerPool {
+    shared: Arc<PoolState>,
+    /// Ends the threads with the last handle.
+    _owner: Arc<PoolOwner>,
+}
+
+struct PoolState {
+    deadline: Duration,
+    queue: Mutex<PlannerQueue>,
+    has_work: Condvar,
+    started: Instant,
+    /// Start time of each thread's job, in milliseconds since the start of the pool; 0 while it is idle.
+    busy_since: Vec<AtomicU64>,
+}
+
+#[derive(Default)]
+struct PlannerQueue {
+    /// Jobs by machine.
+    waiting: BTreeMap<String, VecDeque<PlannerJob>>,
+    /// Machines with jobs, in the order of their turns.
+    turns: VecDeque<String>,
+    /// Machines with a running job.
+    running: BTreeSet<String>,
+    count: usize,
+    is_closed: bool,
+}
+
+struct PlannerJob {
+    is_awaited: Box<dyn Fn() -> bool + Send>,
+    work: PlannerWork,
+}
+
+/// Ends the threads when the last handle is dropped.
+struct PoolOwner(Arc<PoolState>);
+
+impl Drop for PoolOwner {
+    fn drop(&mut self) {
+        self.0.lock_queue().is_closed = true;
+        self.0.has_work.notify_all();
+    }
+}
+
+impl PlannerPool {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start_threads() -> io::Result<PlannerPool> {
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        PlannerPool::with_threads(processors.clamp(*THREADS.start(), *THREADS.end()), DEADLINE)
+    }
+
+    fn with_threads(threads: usize, deadline: Duration) -> io::Result<PlannerPool> {
+        let shared = Arc::new(PoolState {
+            deadline,
+            queue: Mutex::default(),
+            has_work: Condvar::new(),
+            started: Instant::now(),
+            busy_since: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+        });
+        let planner = PlannerPool { shared: shared.clone(), _owner: Arc::new(PoolOwner(shared.clone())) };
+        for thread in 0..threads {
+            let shared = shared.clone();
+            let builder = std::thread::Builder::new().name(format!("planner-{thread}")).stack_size(STACK_BYTES);
+            builder.spawn(move || shared.run_jobs(thread))?;
+        }
+        Ok(planner)
+    }
+
+    /// Runs a computation about a machine on one of the threads. It counts against the limits of `machine`: the id of a machine with a
+    /// file, or the address of an unknown client.
+    ///
+    /// # Errors
+    /// 503: too many jobs of the machine or in total are waiting, or the result takes too long. 500: the computation failed.
+    pub async fn run_job<T: Send + 'static>(
+        &self,
+        machine: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (done, result) = oneshot::channel();
+        let done = Arc::new(Mutex::new(Some(done)));
+        let awaited = done.clone();
+        let job = PlannerJob {
+            is_awaited: Box::new(move || lock_mutex(&awaited).as_ref().is_some_and(|done| !done.is_closed())),
+            work: Box::new(move || {
+                let computed = work();
+                if let Some(done) = lock_mutex(&done).take() {
+                    // The client may have disconnected.
+                    drop(done.send(computed));
+                }
+            }),
+        };
+        self.shared.enqueue_job(machine, job).map_err(|why| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why))?;
+        match tokio::time::timeout(self.shared.deadline, result).await {
+            Ok(Ok(computed)) => Ok(computed),
+            Ok(Err(_)) => {
+                let why =
+                    format!("machine {machine}: its plan cannot be computed: the planner failed; see the server's log");
+                Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why))
+            }
+            Err(_) => {
+                let why = format!(
+                    "machine {machine}: its plan cannot be computed within {} s: the server is busy planning; try again later",
+                    self.shared.deadline.as_secs()
+                );
+                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why))
+            }
+        }
+    }
+
+    /// Returns whether at least one thread is idle, or has started its job recently. A watchdog restarts a server whose planner is stuck.
+    pub fn is_responsive(&self) -> bool {
+        self.shared.is_responsive_at(self.shared.elapsed_millis())
+    }
+}
+
+impl AppState {
+    /// Returns the inventory of the machine's last registration, if this version supports it.
+    ///
+    /// # Errors
+    /// The database cannot be read, or as [`PlannerPool::run_job`].
+    pub async fn read_inventory(&self, machine: &str) -> Result<Option<Inventory>, ApiError> {
+        let Some(registered) = self.state.find_registration(machine).await? else { return Ok(None) };
+        self.planner.run_job(machine, move || registered.parse_inventory()).await
+    }
+}
+
+impl PoolState {
+    fn lock_queue(&self) -> MutexGuard<'_, PlannerQueue> {
+        lock_mutex(&self.queue)
+    }
+
+    fn elapsed_millis(&self) -> u64 {
+        // 0 means idle.
+        self.started.elapsed().as_millis() as u64 + 1
+    }
+
+    fn is_responsive_at(&self, now: u64) -> bool {
+        let stuck = |since: u64| since != 0 && now.saturating_sub(since) > STUCK.as_millis() as u64;
+        self.busy_since.iter().any(|since| !stuck(since.load(Ordering::Relaxed)))
+    }
+
+    fn enqueue_job(&self, machine: &str, job: PlannerJob) -> Result<(), String> {
+        let mut queue = self.lock_queue();
+        queue.drop_abandoned(machine);
+        let own = queue.waiting.get(machine).map_or(0, VecDeque::len);
+        if own >= WAITING_OF_ONE || queue.count >= WAITING_OF_ALL {
+            let whose = if own >= WAITING_OF_ONE { "this machine" } else { "all machines" };
+            let count = if own >= WAITING_OF_ONE { own } else { queue.count };
+            return Err(format!(
+                "machine {machine}: its plan cannot be computed now: {count} requests of {whose} wait for the planner; try again later"
+            ));
+        }
+        if own == 0 {
+            queue.turns.push_back(machine.to_owned());
+        }
+        queue.waiting.entry(machine.to_owned()).or_default().push_back(job);
+        queue.count += 1;
+        drop(queue);
+        self.has_work.notify_one();
+        Ok(())
+    }
+
+    /// Runs jobs until the pool is closed.
+    fn run_jobs(&self, thread: usize) {
+        loop {
+            let mut queue = self.lock_queue();
+            let (machine, job) = loop {
+                if queue.is_closed {
+                    return;
+                }
+                if let Some(next) = queue.take_next() {
+                    break next;
+                }
+                queue = self.has_work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            };
+            drop(queue);
+            if (job.is_awaited)() {
+                self.busy_since[thread].store(self.elapsed_millis(), Ordering::Relaxed);
+                // A request that panics must not end the server; its client gets 500 because the channel is dropped.
+                drop(catch_unwind(AssertUnwindSafe(job.work)));
+                self.busy_since[thread].store(0, Ordering::Relaxed);
+            }
+            self.lock_queue().running.remove(&machine);
+            // Another job of the machine may be waiting for this.
+            self.has_work.notify_one();
+        }
+    }
+}
+
+impl PlannerQueue {
+    /// Returns the next job of the first machine that has none running. The machine is then queued after all others.
+    fn take_next(&mut self) -> Option<(String, PlannerJob)> {
+        let at = self.turns.iter().position(|machine| !self.running.contains(machine))?;
+        let machine = self.turns.remove(at)?;
+        let jobs = self.waiting.get_mut(&machine)?;
+        let job = jobs.pop_front()?;
+        self.count -= 1;
+        match jobs.is_empty() {
+            true => drop(self.waiting.remove(&machine)),
+            false => self.turns.push_back(machine.clone()),
+        }
+        self.running.insert(machine.clone());
+        Some((machine, job))
+    }
+
+    /// Drops jobs of a machine whose clients have disconnected.
+    fn drop_abandoned(&mut self, machine: &str) {
+        let Some(jobs) = self.waiting.get_mut(machine) else { return };
+        let before = jobs.len();
+        jobs.retain(|job| (job.is_awaited)());
+        self.count -= before - jobs.len();
+        if jobs.is_empty() {
+            self.waiting.remove(machine);
+            self.turns.retain(|turn| turn != machine);
+        }
+    }
+}
+
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! `--pxe NIC`: machines on that NIC's network boot from this server. dnsmasq serves DHCP and TFTP, and is started, supervised and stopped
+//! here.
+//!
+//! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages its directory, `supervisor`
+//! supervises it.
+
+mod dnsmasq_config;
+mod dnsmasq_directory;
+mod nic;
+mod supervisor;
+
+use super::ServerConfig;
+use super::status_log::StatusLog;
+use common::error::{Context, Error, Phase, Result};
+use dnsmasq_config::{BINARIES, NAME_BYTES};
+use dnsmasq_directory::DnsmasqDirectory;
+use linux::process::capabilities::{self, Capability};
+use nic::PxeNic;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use supervisor::{DnsmasqCommand, DnsmasqSupervisor};
+
+/// Capabilities of dnsmasq: ports below 1024, a socket for pings, and entries in the neighbour table.
+const CAPABILITIES: &[Capability] = &[Capability::NetBindService, Capability::NetAdmin, Capability::NetRaw];
+
+/// Directory of Debian's iPXE.
+const IPXE: &str = "/usr/lib/ipxe";
+
+/// PXE options of the command line.
+#[derive(Debug, Clone)]
+pub struct PxeOptions {
+    pub card: String,
+    /// Range of addresses to assign.
+    pub range: Option<AddressRange>,
+    /// Directory with iPXE's binaries; by default Debian's.
+    pub ipxe: Option<PathBuf>,
+}
+
+/// Range of addresses, such as `10.0.0.100,10.0.0.200`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressRange {
+    pub first: Ipv4Addr,
+    pub last: Ipv4Addr,
+}
+
+impl FromStr for AddressRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<AddressRange, String> {
+        let form = || "must be the first and the last address, such as 10.0.0.100,10.0.0.200".to_owned();
+        let (first, last) = text.split_once(',').ok_or_else(form)?;
+        let read = |address: &str| address.trim().parse().map_err(|_| form());
+        let (first, last) = (read(first)?, read(last)?);
+        if first > last { Err(format!("{first} comes after {last}")) } else { Ok(AddressRange { first, last }) }
+    }
+}
+
+/// Running dnsmasq, which is stopped when this is dropped.
+pub struct PxeServer {
+    end: Option<mpsc::Sender<()>>,
+    keeper: Option<JoinHandle<()>>,
+    /// Directory with iPXE's binaries.
+    pub ipxe: PathBuf,
+}
+
+impl PxeServer {
+    /// Starts it for a server that listens on that port. Returns when it serves.
+    ///
+    /// # Errors
+    /// dnsmasq cannot be started, or exits immediately.
+    pub fn start_dnsmasq(
+        asked: &PxeOptions,
+        options: &ServerConfig,
+        port: u16,
+        watch: &StatusLog,
+    ) -> Result<PxeServer> {
+        let home = DnsmasqDirectory::create(&ipxe_directory(asked), options.dir.join("dhcp.leases"));
+        let home = home.context(Phase::Serve, || "--pxe: create a directory for dnsmasq")?;
+        let (ipxe, dnsmasq) =
+            (home.tftp_directory(), DnsmasqCommand::new(asked, options, port, find_dnsmasq()?, watch));
+        let (end, ended) = mpsc::channel();
+        let (say, first) = mpsc::channel();
+        let (keeper, watch) = (DnsmasqSupervisor::new(dnsmasq, home), watch.clone());
+        // dnsmasq is terminated with the thread that has started it, so the same thread supervises it.
+        let run = move || keeper.supervise(&watch, &ended, &say);
+        let started = std::thread::Builder::new().name("dnsmasq".to_owned()).spawn(run);
+        let keeper = Some(started.context(Phase::Serve, || "start the thread that supervises dnsmasq")?);
+        let pxe = PxeServer { end: Some(end), keeper, ipxe };
+        match first.recv() {
+            Ok(Ok(())) => Ok(pxe),
+            Ok(Err(why)) => Err(pxe_error(why)),
+            Err(_) => Err(pxe_error("the thread that starts dnsmasq panicked".to_owned())),
+        }
+    }
+}
+
+impl Drop for PxeServer {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.join();
+        }
+    }
+}
+
+fn pxe_error(why: String) -> Error {
+    Error::new(Phase::Serve, format!("--pxe: {why}"))
+}
+
+fn ipxe_directory(asked: &PxeOptions) -> PathBuf {
+    asked.ipxe.clone().unwrap_or_else(|| IPXE.into())
+}
+
+/// Checks everything that can be checked before the start.
+///
+/// # Errors
+/// All problems, one sentence each.
+pub fn check_pxe(asked: &PxeOptions, options: &ServerConfig) -> Result<()> {
+    let mut wrong: Vec<String> = find_dnsmasq().err().map(|error| error.to_string()).into_iter().collect();
+    let ipxe = ipxe_directory(asked);
+    let missing: Vec<&str> = BINARIES.into_iter().filter(|name| !ipxe.join(name).is_file()).collect();
+    if !missing.is_empty() {
+        let what = missing.join(" and ");
+        wrong.push(format!(
+            "{} lacks {what}: run `apt-get install ipxe`, or give its directory with --ipxe",
+            ipxe.display()
+        ));
+    }
+    if !capabilities::has_capabilities(CAPABILITIES) {
+        wrong.push(
+            "dnsmasq requires the capabilities net_bind_service, net_admin and net_raw: run as root, or from a systemd unit with these capabilities".to_owned(),
+        );
+    }
+    match check_nic(asked, options) {
+        Err(why) => wrong.push(why),
+        Ok(card) => {
+            let proxies = asked.range.is_none().then_some((4011, "PXE"));
+            let ports = [(67, "DHCP"), (69, "TFTP")].into_iter().chain(proxies);
+            wrong.extend(ports.filter_map(|(port, what)| card.check_port(port, what).err()));
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(pxe_error(wrong.join("\n--pxe: "))) }
+}
+
+/// Returns the NIC, if the options are consistent with it.
+fn check_nic(asked: &PxeOptions, options: &ServerConfig) -> std::result::Result<PxeNic, String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if asked.card.is_empty() || !asked.card.bytes().all(plain) {
+        return Err(format!("{:?} is not a NIC name that dnsmasq supports", asked.card));
+    }
+    let card = PxeNic::read_state(&asked.card)?;
+    let listen = options.listen.ip();
+    if !listen.is_unspecified() && listen != IpAddr::V4(card.address) && options.url.is_none() {
+        return Err(format!(
+            "machines on {} would be sent to {}, but --listen {listen} does not accept them there: listen on that address, or give the right URL with --url",
+            card.name, card.address
+        ));
+    }
+    if let Some(range) = asked.range {
+        let (first, last) = (range.first, range.last);
+        if first <= card.network() || last >= card.broadcast() {
+            let (network, netmask) = (card.network(), card.netmask);
+            return Err(format!(
+                "--range {first},{last} is outside of the network of {}, {network}/{netmask}",
+                card.name
+            ));
+        }
+        if (first..=last).contains(&card.address) {
+            return Err(format!("--range {first},{last} contains this host's own address, {}", card.address));
+        }
+    }
+    let longest = script_url(options, &card, options.listen.port())
+        .len()
+        .max(binary_url(options, &card, options.listen.port()).len());
+    match longest > NAME_BYTES {
+        true => Err("--url is too long: DHCP is limited to 127 characters".to_owned()),
+        false => Ok(card),
+    }
+}
+
+/// Returns the base URL of boot files, which contain no token and are served over plain HTTP.
+fn boot_base_url(options: &ServerConfig, card: &PxeNic, port: u16) -> String {
+    match &options.url {
+        Some(url) if options.tls.is_none() => url.trim_end_matches('/').to_owned(),
+        _ => format!("http://{}:{port}", card.address),
+    }
+}
+
+fn script_url(options: &ServerConfig, card: &PxeNic, port: u16) -> String {
+    format!("{}/start.ipxe", boot_base_url(options, card, port))
+}
+
+fn binary_url(options: &ServerConfig, card: &PxeNic, port: u16) -> String {
+    format!("{}/ipxe/{}", boot_base_url(options, card, port), dnsmasq_config::UEFI)
+}
+
+/// Finds dnsmasq, even if the user's PATH lacks the administrator's directories.
+fn find_dnsmasq() -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    find_program(std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from)))
+}
+
+fn find_program(mut places: impl Iterator<Item = PathBuf>) -> Result<PathBuf> {
+    let found = places.find_map(|place| Some(place.join("dnsmasq")).filter(|path| path.is_file()));
+    found.ok_or_else(|| {
+        Error::new(Phase::Serve, "dnsmasq is not installed on this host: run `apt-get install dnsmasq-base`")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_two_addresses_in_order() {
+        let range: AddressRange = "10.0.0.100,10.0.0.200".parse().unwrap();
+        assert_eq!((range.first.to_string(), range.last.octets()[3]), ("10.0.0.100".to_owned(), 200));
+        for (text, expected) in [
+            ("10.0.0.100", "must be the first and the last address"),
+            ("10.0.0.100,x", "must be the first and the last address"),
+            ("10.0.0.100-10.0.0.200", "must be the first and the last address"),
+            ("10.0.0.2,10.0.0.1", "10.0.0.2 comes after 10.0.0.1"),
+        ] {
+            assert!(text.parse::<AddressRange>().unwrap_err().contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn without_dnsmasq_it_is_said_where_it_comes_from() {
+        let nowhere = tempfile::tempdir().unwrap();
+        let why = find_program([nowhere.path().to_owned()].into_iter()).unwrap_err().to_string();
+        assert_eq!(why, "dnsmasq is not installed on this host: run `apt-get install dnsmasq-base`");
+    }
+}

@@ -1,0 +1,145 @@
+//! Temporary directory of dnsmasq with the files that it reads and writes, removed at the end.
+
+use super::dnsmasq_config::BINARIES;
+use linux::process::unprivileged::NOBODY_ELSE;
+use std::env;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{ErrorKind, Read, Result};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Maximum size of the leases. A lease has about a hundred bytes.
+const LEASES_BYTES: u64 = 8 << 20;
+
+pub struct DnsmasqDirectory {
+    path: PathBuf,
+    /// File in the server's directory that preserves the leases between starts.
+    kept: PathBuf,
+    /// Modification time of the leases that were last copied.
+    written: Option<SystemTime>,
+}
+
+impl DnsmasqDirectory {
+    /// Creates the directory with iPXE's binaries and the leases of the previous run.
+    ///
+    /// # Errors
+    /// The directory cannot be created.
+    pub fn create(ipxe: &Path, kept: PathBuf) -> Result<DnsmasqDirectory> {
+        let parent = env::var_os("RUNTIME_DIRECTORY").map_or_else(env::temp_dir, PathBuf::from);
+        let path = nix::unistd::mkdtemp(&parent.join("drophammer-pxe-XXXXXX"))?;
+        let home = DnsmasqDirectory { path, kept, written: None };
+        for folder in [home.path.clone(), home.tftp_directory(), home.writable_directory()] {
+            // The first directory already exists.
+            fs::create_dir_all(&folder)?;
+            // The files are not secret, and dnsmasq may run as another user.
+            fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
+        }
+        for name in BINARIES {
+            let copy = home.tftp_directory().join(name);
+            fs::copy(ipxe.join(name), &copy)?;
+            fs::set_permissions(&copy, Permissions::from_mode(0o644))?;
+        }
+        match fs::copy(&home.kept, home.leases_file()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            Ok(_) if nix::unistd::geteuid().is_root() => home.change_owner(&home.leases_file())?,
+            _ => {}
+        }
+        if nix::unistd::geteuid().is_root() {
+            home.change_owner(&home.writable_directory())?;
+        }
+        Ok(home)
+    }
+
+    /// Changes the owner to the user that dnsmasq switches to when started by root.
+    fn change_owner(&self, path: &Path) -> Result<()> {
+        chown(path, Some(NOBODY_ELSE), Some(NOBODY_ELSE))
+    }
+
+    pub fn tftp_directory(&self) -> PathBuf {
+        self.path.join("tftp")
+    }
+
+    /// Returns the directory that dnsmasq may write.
+    fn writable_directory(&self) -> PathBuf {
+        self.path.join("own")
+    }
+
+    pub fn leases_file(&self) -> PathBuf {
+        self.writable_directory().join("leases")
+    }
+
+    /// Writes the configuration, and returns its path.
+    pub fn write_config(&self, text: &str) -> Result<PathBuf> {
+        let path = self.path.join("dnsmasq.conf");
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o644))?;
+        Ok(path)
+    }
+
+    /// As [`DnsmasqDirectory::keep_leases`], even if the clock is too coarse to detect a change.
+    pub fn keep_last_leases(&mut self) -> Result<()> {
+        self.written = None;
+        self.keep_leases()
+    }
+
+    /// Copies the leases to the server's directory, if they have changed.
+    pub fn keep_leases(&mut self) -> Result<()> {
+        // A compromised dnsmasq might have replaced the file by a link.
+        let opened =
+            OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(self.leases_file());
+        let file = match opened {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            opened => opened?,
+        };
+        let is = file.metadata()?;
+        let written = is.modified()?;
+        if self.written == Some(written) || !is.is_file() {
+            return Ok(());
+        }
+        let mut text = Vec::new();
+        file.take(LEASES_BYTES).read_to_end(&mut text)?;
+        let new = self.kept.with_extension("leases.new");
+        fs::write(&new, text)?;
+        fs::rename(&new, &self.kept)?;
+        self.written = Some(written);
+        Ok(())
+    }
+}
+
+impl Drop for DnsmasqDirectory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_outlive_it_and_nothing_else_does() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in BINARIES {
+            fs::write(dir.path().join(name), name).unwrap();
+        }
+        let kept = dir.path().join("dhcp.leases");
+        let mut home = DnsmasqDirectory::create(dir.path(), kept.clone()).unwrap();
+        let path = home.path.clone();
+        assert_eq!(fs::read_to_string(home.tftp_directory().join("snponly.efi")).unwrap(), "snponly.efi");
+        home.keep_leases().unwrap();
+        assert!(!kept.exists());
+        fs::write(home.leases_file(), "one").unwrap();
+        home.keep_leases().unwrap();
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "one");
+        drop(home);
+        assert!(!path.exists());
+
+        let mut home = DnsmasqDirectory::create(dir.path(), kept.clone()).unwrap();
+        assert_eq!(fs::read_to_string(home.leases_file()).unwrap(), "one");
+        fs::remove_file(home.leases_file()).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("snponly.efi"), home.leases_file()).unwrap();
+        assert!(home.keep_leases().is_err());
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "one");
+    }
+}

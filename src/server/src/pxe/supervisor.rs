@@ -1,0 +1,194 @@
+//! Supervision of dnsmasq: starts it, forwards its log, restarts it if it dies or the NIC changes, and stops it with the server.
+
+use super::dnsmasq_config::{self, DnsmasqParameters};
+use super::dnsmasq_directory::DnsmasqDirectory;
+use super::nic::PxeNic;
+use super::{AddressRange, CAPABILITIES, PxeOptions, binary_url, script_url};
+use crate::ServerConfig;
+use crate::rate_limited_log::RateLimitedLog;
+use crate::status_log::StatusLog;
+use linux::process::{BackgroundProcess, ToolCommand};
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Time within which it must report its start.
+const START: Duration = Duration::from_secs(30);
+const END: Duration = Duration::from_secs(2);
+/// Pause before a restart, doubled each time up to [`LONGEST_PAUSE`].
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Parameters of its start.
+pub struct DnsmasqCommand {
+    program: PathBuf,
+    card: String,
+    range: Option<AddressRange>,
+    options: ServerConfig,
+    port: u16,
+    words: RateLimitedLog,
+}
+
+impl DnsmasqCommand {
+    pub fn new(
+        asked: &PxeOptions,
+        options: &ServerConfig,
+        port: u16,
+        program: PathBuf,
+        watch: &StatusLog,
+    ) -> DnsmasqCommand {
+        let (card, range, words) = (asked.card.clone(), asked.range, RateLimitedLog::new(watch.clone()));
+        DnsmasqCommand { program, card, range, options: options.clone(), port, words }
+    }
+
+    /// Starts it, and waits until it serves.
+    fn start_process(&self, card: &PxeNic, home: &DnsmasqDirectory) -> Result<BackgroundProcess, String> {
+        let (script, ipxe) = (script_url(&self.options, card, self.port), binary_url(&self.options, card, self.port));
+        let (tftp, leases) = (home.tftp_directory(), home.leases_file());
+        let forwards = std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() == "1");
+        let (script, ipxe, tftp, leases) = (&script, &ipxe, &tftp, &leases);
+        let text = dnsmasq_config::dnsmasq_config(&DnsmasqParameters {
+            card,
+            range: self.range,
+            forwards,
+            script,
+            ipxe,
+            tftp,
+            leases,
+        });
+        let file = home.write_config(&text).map_err(|error| format!("write dnsmasq's configuration: {error}"))?;
+        let (begun, has_begun) = mpsc::channel();
+        let words = self.words.clone();
+        let command =
+            ToolCommand::new(&self.program).arg("--keep-in-foreground").arg(format!("--conf-file={}", file.display()));
+        let started = command.restrict_capabilities(CAPABILITIES).start_in_background(move |line| {
+            if line.contains(": started, version") {
+                let _ = begun.send(());
+            }
+            if !line.contains("compile time options") {
+                words.log_note(remove_pid(line));
+            }
+        });
+        let mut running = started.map_err(|error| error.to_string())?;
+        let began = Instant::now();
+        while began.elapsed() < START {
+            match has_begun.recv_timeout(Duration::from_millis(50)) {
+                Ok(()) => return Ok(running),
+                Err(RecvTimeoutError::Timeout) => {}
+                // Its output is closed, so it can no longer report.
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let end = running.poll_exit().map(|error| error.to_string());
+        Err(end.unwrap_or_else(|| format!("dnsmasq did not start within {} s", START.as_secs())))
+    }
+}
+
+/// Removes the process id, as in `dnsmasq-dhcp[123]: …`, so that repeated messages are equal.
+fn remove_pid(line: &str) -> String {
+    match (line.find('['), line.find("]: ")) {
+        (Some(from), Some(to)) if from < to => format!("{}{}", &line[..from], &line[to + 1..]),
+        _ => line.to_owned(),
+    }
+}
+
+pub struct DnsmasqSupervisor {
+    dnsmasq: DnsmasqCommand,
+    home: DnsmasqDirectory,
+    running: Option<(BackgroundProcess, PxeNic)>,
+    /// Time before which it is not restarted.
+    due: Instant,
+    pause: Duration,
+    /// Problem that was reported last.
+    said: Option<String>,
+}
+
+impl DnsmasqSupervisor {
+    pub fn new(dnsmasq: DnsmasqCommand, home: DnsmasqDirectory) -> DnsmasqSupervisor {
+        DnsmasqSupervisor { dnsmasq, home, running: None, due: Instant::now(), pause: PAUSE, said: None }
+    }
+
+    /// Runs until the sender of `ended` is dropped. Sends the result of the first start to `first`.
+    pub fn supervise(
+        mut self,
+        watch: &StatusLog,
+        ended: &mpsc::Receiver<()>,
+        first: &mpsc::Sender<Result<(), String>>,
+    ) {
+        let started = PxeNic::read_state(&self.dnsmasq.card).and_then(|card| self.start_process(card));
+        let is_good = started.is_ok();
+        let _ = first.send(started);
+        while is_good && ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+            self.check_state(watch);
+        }
+        if let Some((running, _)) = self.running.take() {
+            running.terminate(END);
+        }
+        // Preserves assigned addresses across restarts. Without the leases they are mostly the same as well, as they are derived from the
+        // MAC.
+        let _ = self.home.keep_last_leases();
+    }
+
+    fn start_process(&mut self, card: PxeNic) -> Result<(), String> {
+        let running = self.dnsmasq.start_process(&card, &self.home)?;
+        self.running = Some((running, card));
+        Ok(())
+    }
+
+    fn check_state(&mut self, watch: &StatusLog) {
+        if let Err(error) = self.home.keep_leases() {
+            self.report_once(watch, format!("cannot save the leases of dnsmasq: {error}"));
+        }
+        let card = match PxeNic::read_state(&self.dnsmasq.card) {
+            Ok(card) => card,
+            Err(why) => {
+                self.running.take().into_iter().for_each(|(running, _)| running.terminate(END));
+                return self.report_once(watch, format!("{why}. Machines cannot boot over PXE until then"));
+            }
+        };
+        match &mut self.running {
+            Some((running, with)) if *with == card => {
+                let Some(end) = running.poll_exit() else { return };
+                self.running = None;
+                self.schedule_restart(watch, &end.to_string());
+            }
+            Some(_) => {
+                // It keeps using the NIC and the address that it was started with.
+                self.running.take().into_iter().for_each(|(running, _)| running.terminate(END));
+                self.restart(watch, card);
+            }
+            None if Instant::now() >= self.due => self.restart(watch, card),
+            None => {}
+        }
+    }
+
+    fn restart(&mut self, watch: &StatusLog, card: PxeNic) {
+        match self.start_process(card) {
+            Ok(()) => {
+                self.said = None;
+                watch.log_note(format!("dnsmasq serves on {} again", self.dnsmasq.card));
+            }
+            Err(why) => self.schedule_restart(watch, &why),
+        }
+    }
+
+    fn schedule_restart(&mut self, watch: &StatusLog, why: &str) {
+        // It was running for a while, so this is a new problem.
+        if self.due.elapsed() > LONGEST_PAUSE {
+            self.pause = PAUSE;
+        }
+        let seconds = self.pause.as_secs();
+        watch.log_problem(format!("machines cannot boot over PXE: {why}; restarting dnsmasq in {seconds} s"));
+        self.due = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// Reports a problem once.
+    fn report_once(&mut self, watch: &StatusLog, what: String) {
+        if self.said.as_ref() != Some(&what) {
+            watch.log_problem(what.clone());
+            self.said = Some(what);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Predictions for `drophammer rack plan`: what each machine in a server's directory would receive after a change, without a server. Files
+//! and database are only read, whether a server is running or not.
+
+use super::api::wire_allocation::to_wire_allocation;
+use super::approvals;
+use super::deploy_templates::template_files;
+use super::image_digests::ImageDigests;
+use super::migrations::offer::{self, MigrationForecast};
+use super::operator::reinstalls::is_reinstallable;
+use super::os_definitions::{OsDefinitions, VerifyCache};
+use super::plan_input::{RegisteredInventory, WAITS, parse_registration};
+use super::resolve::{find_differences, image_without_location, resolve_allocation};
+use super::site::{SiteLoader, SiteSnapshot};
+use super::site_files::{AllocationSpec, MachineSpec, suggest_name};
+use super::state::{InstallState, ReinstallOrder, ReinstallOverrides, ServerState, now};
+use super::{DATABASE, requested_steps, site_folder};
+use common::error::{Context, Error, Phase, Result};
+use marked_yaml::{Span, Spanned};
+use model::allocation;
+use model::install_report::StageTime;
+use plan::ApprovalSummary;
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Base URL in the predicted responses; never contacted.
+const URL: &str = "http://server";
+
+/// Requested change: installed machines would be reinstalled with it, and others installed with it. Without a change, the files apply.
+#[derive(Debug, Clone, Default)]
+pub struct RackChange {
+    /// Id of the image.
+    pub image: Option<String>,
+    /// Id of the layout.
+    pub layout: Option<String>,
+    /// True if installed machines are reinstalled with the image in their file.
+    pub reinstall: bool,
+}
+
+impl RackChange {
+    fn reinstalls(&self) -> bool {
+        self.reinstall || self.image.is_some() || self.layout.is_some()
+    }
+}
+
+/// Directory as it is now.
+pub struct RackSnapshot {
+    /// Directory to which approvals are written.
+    dir: PathBuf,
+    directory: SiteSnapshot,
+    state: ServerState,
+    /// Problems of the files. A machine may be missing because of one.
+    pub problems: Vec<String>,
+    /// Remarks that are not problems.
+    pub notes: Vec<String>,
+    /// Duration of the last installation in seconds, by machine.
+    took: HashMap<String, f64>,
+    /// Durations of the last installations in seconds, by size.
+    by_size: HashMap<String, Vec<f64>>,
+}
+
+/// Predicted response to a machine.
+#[derive(Debug, Clone)]
+pub enum MachineForecast {
+    /// Nothing would be done, for this reason.
+    Nothing(String),
+    /// The machine would get nothing, for this reason.
+    Refused(String),
+    /// Not predictable yet, for this reason.
+    Unknown(String),
+    Told(Box<allocation::AssignedMachine>),
+}
+
+/// Machine with its prediction.
+#[derive(Debug, Clone)]
+pub struct PredictedMachine {
+    pub id: String,
+    pub name: String,
+    pub size: Option<String>,
+    pub outlook: MachineForecast,
+    pub registered: Option<RegisteredInventory>,
+    /// Installation to which an approval applies; see [`approvals::last_installation`].
+    pub installed: String,
+    /// Expected duration in seconds: that of its last installation, or the median of machines of its size.
+    pub seconds: Option<f64>,
+}
+
+/// Fields of a report that are needed here.
+#[derive(Deserialize)]
+struct InstallTimings {
+    success: bool,
+    #[serde(default)]
+    timings: Vec<StageTime>,
+}
+
+impl RackSnapshot {
+    /// Opens the state of `dir`, with the files of `new` in place of its own.
+    ///
+    /// # Errors
+    /// The directory does not exist, or no server has run in it.
+    pub fn open_directory(dir: &Path, new: Option<&Path>) -> Result<RackSnapshot> {
+        let files = new.unwrap_or(dir);
+        if let Some(missing) = [dir, files].into_iter().find(|dir| !dir.is_dir()) {
+            return Err(Error::refusal(Phase::Serve, format!("{} is not a directory", missing.display())));
+        }
+        if !site_folder::has_machine_files(files) {
+            let message = format!("{}/machines does not contain a machine file", files.display());
+            return Err(Error::refusal(Phase::Serve, message));
+        }
+        let state = ServerState::open_to_read(&dir.join(DATABASE))?;
+        let definitions = OsDefinitions::new(files.join("os"), VerifyCache::disabled());
+        let loader = SiteLoader::new(files, ImageDigests::cached_only(state.clone()), definitions, state.clone());
+        let mut loader = loader.without_approvals();
+        let seen = loader.rescan().ok_or_else(|| Error::new(Phase::Serve, "the directory could not be read"))?;
+        let (mut directory, mut notes) = (seen.directory, Vec::new());
+        for (id, image) in &mut directory.known.images {
+            if image.is_none() {
+                notes.push(format!("the digest of image {id} is not known yet: its manifest is not checked"));
+                *image = Some(image_without_location(id.clone()));
+            }
+        }
+        let mut rack = RackSnapshot {
+            dir: dir.to_owned(),
+            directory,
+            state,
+            problems: seen.problems,
+            notes,
+            took: HashMap::new(),
+            by_size: HashMap::new(),
+        };
+        rack.read_durations()?;
+        Ok(rack)
+    }
+
+    /// Reads the durations of past installations.
+    fn read_durations(&mut self) -> Result<()> {
+        for (machine, report) in self.state.list_reports_blocking()? {
+            // A report of a newer version may have another format.
+            let Ok(InstallTimings { success: true, timings }) = serde_json::from_str(&report) else { continue };
+            let seconds: f64 = timings.iter().map(|stage| stage.seconds).sum();
+            if seconds > 0.0 && seconds.is_finite() {
+                let size = self.directory.find_machine(&machine).and_then(|machine| machine.size.clone());
+                self.by_size.entry(size.unwrap_or_default()).or_default().push(seconds);
+                self.took.insert(machine, seconds);
+            }
+        }
+        self.by_size.values_mut().for_each(|all| all.sort_by(f64::total_cmp));
+        Ok(())
+    }
+
+    /// Returns ids and names of all machines with a file, sorted by name.
+    pub fn list_machines(&self) -> Vec<(String, String)> {
+        let all = self.directory.machines().map(|machine| (machine.id.clone(), machine.name.clone()));
+        let mut all: Vec<_> = all.collect();
+        all.sort_by(|one, other| (&one.1, &one.0).cmp(&(&other.1, &other.0)));
+        all
+    }
+
+    /// Checks that the layout and the image of a change exist.
+    ///
+    /// # Errors
+    /// One of them does not exist.
+    pub fn check_change(&self, change: &RackChange) -> Result<()> {
+        let known = &self.directory.known;
+        let layout = change.layout.as_ref().filter(|id| !known.layouts.contains_key(*id));
+        let layout =
+            layout.map(|id| ("layout", id, "layouts", suggest_name(id, known.layouts.keys().map(String::as_str))));
+        let is_made = |id: &str| {
+            let all = self.directory.machines().filter_map(|machine| machine.allocation.as_ref());
+            all.filter_map(|allocation| allocation.definition.created_os()).any(|os| os.to_string() == id)
+        };
+        let image = change.image.as_ref().filter(|id| !known.images.contains_key(*id) && !is_made(id));
+        let image = image.map(|id| ("image", id, "images", suggest_name(id, known.images.keys().map(String::as_str))));
+        match layout.or(image) {
+            None => Ok(()),
+            Some((what, id, folder, others)) => {
+                Err(Error::refusal(Phase::Serve, format!("{what} {id:?} not found in {folder}/{others}")))
+            }
+        }
+    }
+
+    /// Returns the machine with its prediction after the change.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub fn predict_machine(&self, id: &str, change: &RackChange) -> Result<PredictedMachine> {
+        let Some(machine) = self.directory.find_machine(id) else {
+            return Err(Error::new(Phase::Serve, format!("machine {id} not found in machines/")));
+        };
+        let mut seen = PredictedMachine {
+            id: id.to_owned(),
+            name: machine.name.clone(),
+            size: machine.size.clone(),
+            outlook: MachineForecast::Nothing("its file contains no allocation".to_owned()),
+            registered: None,
+            installed: String::new(),
+            seconds: self.estimate_seconds(id, machine.size.as_deref()),
+        };
+        if self.predict_migration(machine, &mut seen)? {
+            return Ok(seen);
+        }
+        let Some(allocation) = &machine.allocation else { return Ok(seen) };
+        let standing = self.read_standing(id, allocation)?;
+        seen.installed = approvals::last_installation(&standing);
+        let is_installed = standing.is_installed();
+        seen.outlook = self.predict_allocation(machine.clone(), standing, change);
+        self.add_registration(&mut seen, is_installed)?;
+        Ok(seen)
+    }
+
+    /// Sets the prediction if a migration determines it, and returns whether one does. The change then does not apply.
+    fn predict_migration(&self, machine: &MachineSpec, seen: &mut PredictedMachine) -> Result<bool> {
+        let Some(is) = self.state.find_live_migration_blocking(&machine.id)? else { return Ok(false) };
+        let of = offer::find_source(&self.directory, &is);
+        let standing = match of.and_then(|of| of.allocation.as_ref()) {
+            Some(allocation) => self.read_standing(&is.a, allocation)?,
+            None => InstallState::default(),
+        };
+        seen.outlook = match offer::forecast_for_machine(is, &machine.id, standing, None, &self.directory) {
+            MigrationForecast::AsEver => return Ok(false),
+            MigrationForecast::Nothing(why) => MachineForecast::Nothing(why),
+            MigrationForecast::Unknown(why) => MachineForecast::Unknown(why),
+            MigrationForecast::Told(given) => self.to_forecast(machine, given.into_wire(URL, false)),
+        };
+        self.add_registration(seen, false)?;
+        Ok(true)
+    }
+
+    fn read_standing(&self, id: &str, allocation: &AllocationSpec) -> Result<InstallState> {
+        let mut standing = self.state.read_install_state_blocking(id, &allocation.id)?;
+        standing.generated =
+            requested_steps::generate_layout_blocking(&self.state, id, allocation, &self.directory.known)?;
+        Ok(standing)
+    }
+
+    fn to_forecast(&self, machine: &MachineSpec, allocation: allocation::Allocation) -> MachineForecast {
+        MachineForecast::Told(Box::new(allocation::AssignedMachine {
+            id: machine.id.clone(),
+            name: machine.name.clone(),
+            size: machine.size.clone().map(|id| allocation::IdReference { id }),
+            allocation: Some(allocation),
+            newest_move: None,
+        }))
+    }
+
+    fn add_registration(&self, seen: &mut PredictedMachine, is_installed: bool) -> Result<()> {
+        if matches!(seen.outlook, MachineForecast::Told(_))
+            && let Some(row) = self.state.find_registration_blocking(&seen.id)?
+        {
+            match parse_registration(row, &seen.id, is_installed) {
+                Ok(registered) => seen.registered = registered,
+                Err(why) => seen.outlook = MachineForecast::Unknown(why),
+            }
+        }
+        Ok(())
+    }
+
+    fn predict_allocation(
+        &self,
+        mut machine: MachineSpec,
+        mut standing: InstallState,
+        change: &RackChange,
+    ) -> MachineForecast {
+        let known = &self.directory.known;
+        let blank = |text: &String| Spanned::new(Span::new_blank(), text.clone());
+        let mut file_says = String::new();
+        if let Some(allocation) = &mut machine.allocation {
+            file_says.clone_from(&allocation.image);
+            if let Some(image) = change.image.as_ref().filter(|_| !standing.is_installed()) {
+                allocation.image = blank(image);
+            }
+            if let Some(layout) = &change.layout {
+                allocation.filesystemlayout = Some(blank(layout));
+            }
+        }
+        if standing.is_installed() {
+            if standing.adopted {
+                return MachineForecast::Unknown(
+                    "the operator reported it as installed, but it has not confirmed that yet".to_owned(),
+                );
+            }
+            match &standing.order {
+                Some(order) if order.begun && !order.given_up => {}
+                Some(order) if order.given_up && !change.reinstalls() => {
+                    let image = &order.image;
+                    return MachineForecast::Unknown(format!(
+                        "its reinstall with {image} was abandoned: it waits for the operator"
+                    ));
+                }
+                Some(_) if !change.reinstalls() => {}
+                None if !change.reinstalls() => {
+                    let runs = standing.image.as_deref().unwrap_or("an unknown image");
+                    let why = format!("installed with {runs}; no reinstall is ordered");
+                    let notes = find_differences(&machine, &standing, known);
+                    return MachineForecast::Nothing([vec![why], notes].concat().join("\n"));
+                }
+                _ => {
+                    if let Some(why) = &machine.locked {
+                        return MachineForecast::Refused(format!("it is locked: {why}"));
+                    }
+                    let words =
+                        ReinstallOverrides { change_promise: change.layout.is_some(), ..ReinstallOverrides::default() };
+                    if let Err(why) = is_reinstallable(&machine, standing.clone(), known, &words) {
+                        return MachineForecast::Refused(why.parts().1);
+                    }
+                    let earlier = standing.order.take().filter(|order| order.begun);
+                    let image = change.image.clone().unwrap_or(file_says);
+                    standing.order = Some(build_order(image, words, earlier));
+                }
+            }
+        }
+        match resolve_allocation(&machine, &standing, known) {
+            Err(why) => MachineForecast::Refused(why),
+            Ok(None) => MachineForecast::Unknown(WAITS.to_owned()),
+            Ok(Some(assigned)) => {
+                let allocation = to_wire_allocation(&assigned, standing, URL, false);
+                self.to_forecast(&machine, allocation)
+            }
+        }
+    }
+
+    fn estimate_seconds(&self, id: &str, size: Option<&str>) -> Option<f64> {
+        let of_size = || {
+            let all = self.by_size.get(size?)?;
+            all.get(all.len() / 2).copied()
+        };
+        self.took.get(id).copied().or_else(of_size)
+    }
+
+    /// Writes the approval atomically to the file that the server reads.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_approval(&self, seen: &PredictedMachine, verdicts: &ApprovalSummary) -> Result<()> {
+        let path = approvals::approval_path(&self.dir, &seen.id);
+        let text = approvals::render_approval(verdicts, seen.installed.clone(), now());
+        let text = text.map_err(|why| Error::refusal(Phase::Serve, why))?;
+        // It contains no secrets, and the server may run as another user.
+        let readable = || fs::set_permissions(&path, Permissions::from_mode(0o644));
+        template_files::write_file(&path, &text)
+            .and_then(|()| readable())
+            .context(Phase::Serve, || format!("write {}", path.display()))
+    }
+}
+
+/// Returns the order as the server would store it.
+pub fn build_order(image: String, words: ReinstallOverrides, earlier: Option<ReinstallOrder>) -> ReinstallOrder {
+    let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer } = words;
+    ReinstallOrder {
+        id: "planned".to_owned(),
+        image,
+        created: now(),
+        attempts: 1,
+        begun: earlier.is_some(),
+        without_marker,
+        change_promise,
+        give_up,
+        replace_newer,
+        fencing: None,
+        confirmed: true,
+        disks: earlier.map(|earlier| earlier.disks).unwrap_or_default(),
+        attempt: None,
+        given_up: false,
+        handed: None,
+    }
+}

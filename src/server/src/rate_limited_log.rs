@@ -1,0 +1,216 @@
+//! Rate limit for log lines that any client on the network can cause. The same line is printed once a minute. Each address has its own
+//! quota of lines, so that the lines of one do not suppress those of another. The first dropped line is announced, and a count follows.
+
+use super::request_id;
+use super::status_log::StatusLog;
+use common::format::limits;
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const EVERY: Duration = Duration::from_secs(60);
+/// Maximum number of lines per address and minute.
+const OF_ONE: u32 = 16;
+/// Maximum number of lines per minute without an address: those of the server itself and of dnsmasq.
+const OF_SERVER: u32 = 256;
+/// Maximum number of lines of all addresses per minute.
+const OF_ALL: u32 = 1024;
+/// Number of lines per minute that each address is granted even if [`OF_ALL`] is exhausted.
+const AT_LEAST: u32 = 2;
+/// Maximum number of addresses counted per minute; lines of others are dropped.
+const ADDRESSES: usize = 4096;
+/// Maximum number of addresses listed in the line about dropped lines.
+const NAMED: usize = 4;
+
+/// Rate-limited log. Cheap to clone.
+#[derive(Clone)]
+pub struct RateLimitedLog {
+    watch: StatusLog,
+    minute: Arc<Mutex<MinuteQuota>>,
+}
+
+/// Lines of the current minute.
+struct MinuteQuota {
+    began: Instant,
+    /// Hashes of the printed lines.
+    printed: HashSet<u64>,
+    hasher: RandomState,
+    sources: HashMap<Option<IpAddr>, LineCounts>,
+    /// Lines of all addresses.
+    total: u32,
+    /// Dropped lines of addresses that are not counted.
+    dropped: u64,
+}
+
+#[derive(Default)]
+struct LineCounts {
+    printed: u32,
+    dropped: u64,
+}
+
+/// Decision about a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum LineVerdict {
+    Print,
+    /// Print this announcement instead, as the line is the first one dropped.
+    Announce(String),
+    Drop,
+}
+
+impl RateLimitedLog {
+    pub fn new(watch: StatusLog) -> RateLimitedLog {
+        RateLimitedLog { watch, minute: Arc::new(Mutex::new(MinuteQuota::new())) }
+    }
+
+    /// Logs a line that requires attention by the operator.
+    pub fn log_problem(&self, text: String) {
+        self.print_line(request_id::current_client(), text, StatusLog::log_problem);
+    }
+
+    /// Logs a line caused by an address before it has sent a request.
+    pub fn log_problem_of(&self, address: IpAddr, text: String) {
+        self.print_line(Some(address), text, StatusLog::log_problem);
+    }
+
+    /// Logs an informational line.
+    pub fn log_note(&self, text: String) {
+        self.print_line(request_id::current_client(), text, StatusLog::log_note);
+    }
+
+    fn print_line(&self, address: Option<IpAddr>, text: String, print: fn(&StatusLog, String)) {
+        let text = limits::sanitize_message(&text);
+        let (dropped, verdict) = {
+            let mut minute = self.minute.lock().unwrap_or_else(PoisonError::into_inner);
+            let dropped = if minute.began.elapsed() >= EVERY { minute.start_next_minute() } else { None };
+            (dropped, minute.judge_line(address, &text))
+        };
+        dropped.into_iter().for_each(|line| self.watch.log_problem(line));
+        match verdict {
+            LineVerdict::Print => print(&self.watch, text),
+            LineVerdict::Announce(announcement) => self.watch.log_problem(announcement),
+            LineVerdict::Drop => {}
+        }
+    }
+}
+
+impl MinuteQuota {
+    fn new() -> MinuteQuota {
+        MinuteQuota {
+            began: Instant::now(),
+            printed: HashSet::new(),
+            hasher: RandomState::new(),
+            sources: HashMap::new(),
+            total: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Starts the next minute, and returns the line about dropped lines.
+    fn start_next_minute(&mut self) -> Option<String> {
+        let ended = std::mem::replace(self, MinuteQuota::new());
+        let mut sources: Vec<_> = ended.sources.into_iter().filter(|(_, lines)| lines.dropped > 0).collect();
+        sources.sort_unstable_by_key(|(source, lines)| (std::cmp::Reverse(lines.dropped), *source));
+        let dropped = ended.dropped + sources.iter().map(|(_, lines)| lines.dropped).sum::<u64>();
+        let named = sources
+            .iter()
+            .take(NAMED)
+            .map(|(source, lines)| format!("{} of {}", lines.dropped, format_source(*source)));
+        let named: Vec<_> = named.collect();
+        (dropped > 0).then(|| match named.is_empty() {
+            true => format!("{dropped} log lines were dropped within a minute"),
+            false => format!("{dropped} log lines were dropped within a minute: {}", named.join(", ")),
+        })
+    }
+
+    fn judge_line(&mut self, source: Option<IpAddr>, text: &str) -> LineVerdict {
+        let hash = self.hasher.hash_one(text);
+        if self.printed.contains(&hash) {
+            return LineVerdict::Drop;
+        }
+        if source.is_some() && self.sources.len() >= ADDRESSES && !self.sources.contains_key(&source) {
+            self.dropped += 1;
+            let announcement = format!(
+                "more than {ADDRESSES} addresses cause log lines: those of other addresses are dropped for up to a minute"
+            );
+            return if self.dropped == 1 { LineVerdict::Announce(announcement) } else { LineVerdict::Drop };
+        }
+        let most = match source {
+            None => OF_SERVER,
+            Some(_) if self.total < OF_ALL => OF_ONE,
+            Some(_) => AT_LEAST,
+        };
+        let lines = self.sources.entry(source).or_default();
+        if lines.printed >= most {
+            lines.dropped += 1;
+            let announcement = format!(
+                "{} causes more than {} different log lines a minute: further ones are dropped for up to a minute",
+                format_source(source),
+                lines.printed
+            );
+            return if lines.dropped == 1 { LineVerdict::Announce(announcement) } else { LineVerdict::Drop };
+        }
+        lines.printed += 1;
+        self.total += u32::from(source.is_some());
+        self.printed.insert(hash);
+        LineVerdict::Print
+    }
+}
+
+fn format_source(source: Option<IpAddr>) -> String {
+    source.map_or_else(|| "this server".to_owned(), |address| address.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u32) -> Option<IpAddr> {
+        Some(std::net::Ipv4Addr::from(0x0a00_0000 + number).into())
+    }
+
+    fn printed(minute: &mut MinuteQuota, address: Option<IpAddr>, lines: u32) -> u32 {
+        let lines = (0..lines).map(|number| format!("{address:?} {number}"));
+        u32::try_from(lines.filter(|line| minute.judge_line(address, line) == LineVerdict::Print).count()).unwrap()
+    }
+
+    #[test]
+    fn one_address_suppresses_its_own_lines_only() {
+        let mut minute = MinuteQuota::new();
+        assert_eq!(printed(&mut minute, address(1), 1000), OF_ONE);
+        assert_eq!(printed(&mut minute, address(2), 3), 3);
+        assert_eq!(printed(&mut minute, None, OF_SERVER), OF_SERVER, "the server's own");
+        assert_eq!(minute.judge_line(address(2), "a line"), LineVerdict::Print);
+        assert_eq!(minute.judge_line(address(3), "a line"), LineVerdict::Drop, "the same line");
+        let dropped = 1000 - OF_ONE;
+        let expected = format!("{dropped} log lines were dropped within a minute: {dropped} of 10.0.0.1");
+        assert_eq!(minute.start_next_minute(), Some(expected));
+        assert_eq!(minute.judge_line(address(1), "Some(10.0.0.1) 0"), LineVerdict::Print, "another minute");
+        assert_eq!(minute.start_next_minute(), None);
+    }
+
+    #[test]
+    fn the_first_dropped_line_is_announced() {
+        let mut minute = MinuteQuota::new();
+        printed(&mut minute, address(1), OF_ONE);
+        let LineVerdict::Announce(line) = minute.judge_line(address(1), "one more") else {
+            panic!("it is not announced")
+        };
+        assert!(line.starts_with("10.0.0.1 causes more than 16 different log lines a minute"), "{line}");
+        assert_eq!(minute.judge_line(address(1), "two more"), LineVerdict::Drop);
+    }
+
+    #[test]
+    fn many_addresses_together_are_bounded_and_each_has_a_line() {
+        let mut minute = MinuteQuota::new();
+        let all: u32 = (0..2000).map(|number| printed(&mut minute, address(number), 100)).sum();
+        assert!((OF_ALL..=OF_ALL + OF_ONE + 2000 * AT_LEAST).contains(&all), "{all}");
+        assert_eq!(printed(&mut minute, address(3000), 5), AT_LEAST);
+        let further: u32 = (4000..20_000).map(|number| printed(&mut minute, address(number), 1)).sum();
+        assert!(further < ADDRESSES as u32, "{further}");
+        assert_eq!(minute.sources.len(), ADDRESSES);
+        assert!(minute.printed.len() <= 2 * ADDRESSES + 2 * OF_ALL as usize, "{}", minute.printed.len());
+    }
+}

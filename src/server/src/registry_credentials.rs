@@ -1,0 +1,78 @@
+//! `DIR/registries.json`: registry credentials for images whose files do not contain their own. The format is that of Docker's
+//! `config.json`.
+
+use super::site_files::{ImageLocation, ImageSpec};
+use super::watched_file::WatchedFile;
+use model::registry_auth::{DockerConfig, find_for_url};
+use std::path::Path;
+
+pub struct RegistryCredentials(WatchedFile<DockerConfig>);
+
+impl RegistryCredentials {
+    pub fn new(dir: &Path) -> RegistryCredentials {
+        RegistryCredentials(WatchedFile::new(dir.join("registries.json"), DockerConfig::parse))
+    }
+
+    /// As [`WatchedFile::rescan`].
+    pub fn reload(&mut self) -> bool {
+        self.0.rescan()
+    }
+
+    /// As [`WatchedFile::describe_problem`].
+    pub fn problem(&self) -> Option<String> {
+        self.0.describe_problem()
+    }
+
+    /// Adds the credentials of its registries to an image. Returns a problem if there are credentials that cannot be used.
+    pub fn add_credentials(&self, image: &mut ImageSpec) -> Option<String> {
+        let ImageLocation::Url(url) = &image.at else { return None };
+        let mut problem = None;
+        for url in std::iter::once(url).chain(&image.mirrors) {
+            match self.0.in_force.find_credentials(url) {
+                _ if find_for_url(&image.pull_secrets, url).is_some() => {}
+                Ok(found) => image.pull_secrets.extend(found),
+                Err(why) => problem = Some(format!("registries.json: {why}")),
+            }
+        }
+        problem
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site_files;
+    use std::fs;
+
+    #[test]
+    fn images_get_what_opens_their_registries_and_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut registries = RegistryCredentials::new(directory.path());
+        assert!(!registries.reload() && registries.problem().is_none());
+        let config = r#"{"auths": {"r.example": {"auth": "dTpw"}, "m.example": {"auth": "djpx"}}, "credHelpers": {"h.example": "x"}}"#;
+        fs::write(directory.path().join("registries.json"), config).unwrap();
+        assert!(registries.reload() && !registries.reload());
+        let opened = |registries: &RegistryCredentials, more: &str| {
+            let mut image = site_files::parse_image(&format!("id: i\nurl: oci://r.example/debian:12\n{more}")).unwrap();
+            let problem = registries.add_credentials(&mut image);
+            let secrets = image.pull_secrets.iter();
+            (secrets.map(|secret| format!("{}@{}", secret.username, secret.registry)).collect::<Vec<_>>(), problem)
+        };
+        assert_eq!(opened(&registries, "").0, ["u@r.example"]);
+        let mirrored = "mirrors: [oci://m.example/debian:12, oci://r.example/copy:12, oci://n.example/d:1]\n";
+        assert_eq!(opened(&registries, mirrored).0, ["u@r.example", "v@m.example"]);
+        let own = "pull_secret: {username: own, password: p}\n";
+        assert_eq!(opened(&registries, own).0, ["own@r.example"]);
+        let problem = opened(&registries, "mirrors: [oci://h.example/debian:12]\n").1.unwrap();
+        assert!(problem.contains("docker-credential-x, which is not supported"), "{problem}");
+
+        fs::write(directory.path().join("registries.json"), "{\"auths\": hunter2}").unwrap();
+        assert!(registries.reload());
+        let problem = registries.problem().unwrap();
+        assert!(problem.contains("registries.json:1:11: ") && !problem.contains("hunter2"), "{problem}");
+        assert_eq!(opened(&registries, "").0, ["u@r.example"]);
+        fs::remove_file(directory.path().join("registries.json")).unwrap();
+        assert!(registries.reload() && registries.problem().is_none());
+        assert!(opened(&registries, "").0.is_empty());
+    }
+}

@@ -1,0 +1,167 @@
+//! Checks of a request's head that apply to every path, before anything else reads the request: which host it addresses, and which site
+//! made a browser send it. Also the headers that keep responses out of caches.
+
+use super::api_error::ApiError;
+use super::quotas::ConnectionInfo;
+use super::{AppState, ipxe};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use common::format::truncate_bytes;
+use std::sync::Arc;
+
+/// Probes of load balancers and Kubernetes, which may use any name for the server. The responses contain nothing about machines.
+const PROBES: [&str; 2] = ["/livez", "/readyz"];
+
+/// Paths whose GET changes the state: it creates a token, and may count an attempt of an order.
+const STATE_CHANGING: [&str; 2] = ["/boot.ipxe", "/boot.json"];
+
+/// Files that clients may cache, by ETag.
+const FILES: [&str; 3] = ["/boot/", "/images/", "/ipxe/"];
+
+/// Length of a host name in a message, in bytes. DNS names are at most 253 bytes long.
+const HOST_BYTES: usize = 253;
+
+/// Handles a request, or rejects it by its head.
+pub async fn guard_request(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
+    let is_file = FILES.iter().any(|prefix| request.uri().path().starts_with(prefix));
+    let mut response = match find_rejection(&app, &request) {
+        Some(error) => error.into_response(),
+        None => next.run(request).await,
+    };
+    add_headers(response.headers_mut(), is_file);
+    response
+}
+
+fn find_rejection(app: &AppState, request: &Request) -> Option<ApiError> {
+    let path = request.uri().path();
+    if !PROBES.contains(&path)
+        && let Err(error) = check_host(app, request)
+    {
+        return Some(error);
+    }
+    let cause = site_rejection(request.method(), path, request.headers())?;
+    Some(ApiError::new(StatusCode::FORBIDDEN, format!("{path}: {cause}")))
+}
+
+/// Checks the host that a request addresses.
+///
+/// # Errors
+/// It is not this server.
+fn check_host(app: &AppState, request: &Request) -> Result<(), ApiError> {
+    let named = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
+    // An absolute request target takes precedence over the header (RFC 9112, 3.2.2), and must pass as well.
+    let named: Vec<&str> = named.chain(request.uri().host()).collect();
+    if named.is_empty() {
+        let why = "the Host header is missing; send one with a name or an address of this server";
+        return Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, why));
+    }
+    for host in named {
+        ipxe::validate_host(host).map_err(|why| ApiError::bad_request(format!("the request's Host header: {why}")))?;
+        if !app.hosts.accepts_host(host) {
+            return Err(reject_misdirected(app, request, truncate_bytes(super::tls::strip_port(host), HOST_BYTES)));
+        }
+    }
+    Ok(())
+}
+
+fn reject_misdirected(app: &AppState, request: &Request, name: &str) -> ApiError {
+    let why = format!(
+        "{name} is not a name of this server; use its address, or start it with `drophammer serve --host {name}` if the name is its own"
+    );
+    if let Some(ConnectionInfo { address, .. }) = request.extensions().get() {
+        app.log_rate_limited(format!("a request from {address} was rejected: {why}"));
+    }
+    ApiError::new(StatusCode::MISDIRECTED_REQUEST, why)
+}
+
+/// Returns why a GET of a browser is rejected. Other methods need no check: forms contain a token of their session, and API calls the
+/// operator's token.
+fn site_rejection(method: &Method, path: &str, headers: &HeaderMap) -> Option<&'static str> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let is_foreign = text("sec-fetch-site").is_some_and(|site| !matches!(site, "same-origin" | "none"));
+    let changes_state = STATE_CHANGING.contains(&path);
+    // Over plain HTTP browsers send no Sec-Fetch headers, and other sites cannot change their User-Agent.
+    if changes_state && (is_foreign || text("user-agent").is_some_and(|agent| agent.starts_with("Mozilla/"))) {
+        return Some("boot scripts are served to firmware and agents, not to browsers; `curl` shows them");
+    }
+    let is_navigation = text("sec-fetch-mode") == Some("navigate") && text("sec-fetch-dest") == Some("document");
+    (is_foreign && !is_navigation).then_some("the browser sent this request for another site")
+}
+
+fn add_headers(headers: &mut HeaderMap, is_file: bool) {
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if !is_file {
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn another_site_changes_and_reads_nothing() {
+        let cross = ("sec-fetch-site", "cross-site");
+        let navigate = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
+        let browser = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0");
+        for (path, pairs) in [
+            ("/boot.ipxe", vec![cross]),
+            ("/boot.json", vec![cross, ("sec-fetch-mode", "no-cors")]),
+            ("/boot.ipxe", vec![cross, navigate[0], navigate[1]]),
+            ("/boot.ipxe", vec![("sec-fetch-site", "same-site")]),
+            // Over plain HTTP.
+            ("/boot.ipxe", vec![browser]),
+            ("/boot.json", vec![browser]),
+            ("/v1/machines", vec![cross]),
+            ("/events", vec![cross, ("sec-fetch-mode", "cors")]),
+            ("/machines/x", vec![cross, navigate[0], ("sec-fetch-dest", "iframe")]),
+        ] {
+            assert!(site_rejection(&Method::GET, path, &headers(&pairs)).is_some(), "{path} {pairs:?}");
+        }
+    }
+
+    #[test]
+    fn firmware_agents_programs_and_links_are_served() {
+        let navigate =
+            [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
+        for (path, pairs) in [
+            ("/boot.ipxe", vec![("user-agent", "iPXE/1.21.1")]),
+            ("/boot.ipxe", vec![("user-agent", "UefiHttpBoot/1.0")]),
+            ("/boot.json", vec![("user-agent", "drophammer/0.1.0")]),
+            ("/boot.ipxe", vec![("user-agent", "curl/8.5.0")]),
+            ("/boot.ipxe", vec![]),
+            ("/start.ipxe", vec![]),
+            ("/v1/machines", vec![]),
+            ("/", navigate.to_vec()),
+            ("/machines/x", navigate.to_vec()),
+            ("/events", vec![("sec-fetch-site", "same-origin"), ("sec-fetch-mode", "cors")]),
+            ("/", vec![("sec-fetch-site", "none"), ("user-agent", "Mozilla/5.0")]),
+        ] {
+            assert_eq!(site_rejection(&Method::GET, path, &headers(&pairs)), None, "{path} {pairs:?}");
+        }
+    }
+
+    #[test]
+    fn answers_are_not_cached_unless_they_are_files() {
+        for (given, is_file, expected) in [
+            (vec![], false, Some("no-store")),
+            (vec![("cache-control", "max-age=60")], false, Some("max-age=60")),
+            (vec![("etag", "\"1\"")], false, Some("no-store")),
+            (vec![("etag", "\"1\"")], true, None),
+        ] {
+            let mut headers = headers(&given);
+            add_headers(&mut headers, is_file);
+            assert_eq!(headers.get("cache-control").and_then(|value| value.to_str().ok()), expected, "{given:?}");
+            assert_eq!(headers["x-content-type-options"], "nosniff");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Context of the request that is being handled: its id, which is in the response and in every log line that it causes, its client, its
+//! turn, and the memory accounted to the client until the response is ready.
+
+use super::request_turns::RequestTurn;
+use axum::http::{HeaderMap, HeaderValue};
+use control::api_types::REQUEST_ID;
+use std::any::Any;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Maximum length of a client's own request id, in bytes.
+const LONGEST: usize = 64;
+
+tokio::task_local! {
+    static REQUEST: Arc<RequestContext>;
+}
+
+/// Context of one request.
+pub struct RequestContext {
+    id: String,
+    client: IpAddr,
+    turn: RequestTurn,
+    /// Permits that are released when the response is ready.
+    held: Mutex<Vec<Box<dyn Any + Send>>>,
+}
+
+impl RequestContext {
+    pub fn new(id: String, client: IpAddr, turn: RequestTurn) -> RequestContext {
+        RequestContext { id, client, turn, held: Mutex::default() }
+    }
+}
+
+/// Returns the id of a request: that of the client if it is valid, otherwise a random one.
+pub fn request_id(headers: &HeaderMap) -> String {
+    let given = headers.get(REQUEST_ID).and_then(|given| given.to_str().ok()).filter(|given| is_safe_id(given));
+    given.map_or_else(|| format!("{:016x}", fastrand::u64(..)), str::to_owned)
+}
+
+/// Returns whether an id is safe in log lines.
+fn is_safe_id(id: &str) -> bool {
+    (1..=LONGEST).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+/// Runs the handler within the context of its request.
+pub async fn run_in_context<T>(context: RequestContext, answer: impl Future<Output = T>) -> T {
+    REQUEST.scope(Arc::new(context), answer).await
+}
+
+/// Returns the id of the current request.
+pub fn current_id() -> Option<String> {
+    REQUEST.try_with(|request| request.id.clone()).ok()
+}
+
+/// Returns the client of the current request, or `None` for the server's own work.
+pub fn current_client() -> Option<IpAddr> {
+    REQUEST.try_with(|request| request.client).ok()
+}
+
+/// Yields the request's turn to another request of the client while it waits for something outside of the server. The caller must not hold
+/// a lock that other requests wait for: these may have taken all turns.
+pub async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
+    match REQUEST.try_with(Arc::clone) {
+        Ok(request) => request.turn.rest_during(work).await,
+        Err(_) => work.await,
+    }
+}
+
+/// Keeps a permit until the response to the current request is ready. Outside of a request it is released at once.
+pub fn hold_permit(permit: impl Any + Send) {
+    let hold = |request: &Arc<RequestContext>| {
+        request.held.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(permit));
+    };
+    let _ = REQUEST.try_with(hold);
+}
+
+/// Adds the id to the response.
+pub fn add_id_header(headers: &mut HeaderMap, id: &str) {
+    if let Ok(id) = HeaderValue::from_str(id) {
+        headers.insert(REQUEST_ID, id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_the_callers_where_it_is_plain() {
+        let of =
+            |given: &str| request_id(&HeaderMap::from_iter([(REQUEST_ID.parse().unwrap(), given.parse().unwrap())]));
+        assert_eq!(of("5f0c2a91-17"), "5f0c2a91-17");
+        for other in ["", "a b", "a\"b", "ä", &"x".repeat(65)] {
+            let made = of(other);
+            assert!(made.len() == 16 && is_safe_id(&made), "{other:?}: {made}");
+        }
+        assert_ne!(request_id(&HeaderMap::new()), request_id(&HeaderMap::new()));
+    }
+}

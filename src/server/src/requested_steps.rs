@@ -1,0 +1,239 @@
+//! Steps of an allocation: the templates that its requested traits name, merged. Conflicts are reported here, before the machine boots.
+
+use super::AppState;
+use super::api_error::ApiError;
+use super::deploy_templates::{DeployTemplates, StoredTemplate};
+use super::resolve::SiteObjects;
+use super::site_files::{AllocationSpec, format_at};
+use super::state::{InstallState, ServerState};
+use common::diagnostic::Diagnostic;
+use marked_yaml::Spanned;
+use model::deploy_steps::{CATALOGUE, MAKE_THE_LAYOUT, PlannedStep, StepList, TemplateStep, merge_templates};
+use model::inventory::Inventory;
+use model::ironic_raid::{self, RaidConfig};
+use model::layout::Layout;
+use std::sync::Arc;
+
+/// Result of merging the templates of an allocation.
+#[derive(Debug, Default)]
+pub struct AllocationSteps {
+    /// All steps to run; empty if no template changes them.
+    pub steps: Vec<TemplateStep>,
+    /// Arrays from which the layout is generated.
+    pub arrays: Option<RequestedArrays>,
+}
+
+/// Arrays that a template requests.
+#[derive(Debug)]
+pub struct RequestedArrays {
+    config: RaidConfig,
+    asked: RequestedTemplate,
+    /// Path of the step in its template.
+    place: String,
+}
+
+/// Template, and the trait that requests it.
+#[derive(Debug, Clone)]
+struct RequestedTemplate {
+    by: Spanned<String>,
+    stored: Arc<StoredTemplate>,
+}
+
+impl RequestedTemplate {
+    /// Formats a problem with its positions in both files.
+    fn format_problem(&self, problem: Diagnostic) -> String {
+        let StoredTemplate { path, template, .. } = &*self.stored;
+        let located = template.add_location(problem);
+        let place = located.line.zip(located.column).map(|(line, column)| format!(":{line}:{column}"));
+        let file = path.file_name().unwrap_or_default().display();
+        let file = format!("{}/{file}{}", super::deploy_templates::FOLDER, place.unwrap_or_default());
+        format_at(&self.by, &format!("the template {} ({file}): {}", template.name, located.message))
+    }
+}
+
+impl RequestedArrays {
+    /// Generates the layout for a machine with this inventory.
+    ///
+    /// # Errors
+    /// The arrays are not possible there.
+    pub fn generate_layout(&self, inventory: &Inventory) -> Result<Layout, String> {
+        let made = self.config.build_layout(&self.asked.stored.template.name, inventory);
+        made.map_err(|problems| {
+            let said = problems.into_iter().map(|problem| {
+                let message = format!("on the disks that the machine has registered: {}", problem.message);
+                self.asked.format_problem(Diagnostic::new(format!("{}.{}", self.place, problem.place), message))
+            });
+            said.collect::<Vec<_>>().join("\n")
+        })
+    }
+}
+
+/// Returns the templates of the allocation, in the order of its traits.
+fn find_templates(allocation: &AllocationSpec, known: &SiteObjects) -> Vec<RequestedTemplate> {
+    let of = |by: &Spanned<String>| {
+        Some(RequestedTemplate { by: by.clone(), stored: known.templates.find_by_name(by)?.clone() })
+    };
+    allocation.requested_traits.iter().filter_map(of).collect()
+}
+
+/// Returns whether a template generates the layout from the machine's registered hardware.
+pub fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool {
+    let named =
+        |wanted: &TemplateStep| MAKE_THE_LAYOUT.contains(&format!("{}.{}", wanted.interface, wanted.step).as_str());
+    find_templates(allocation, known).iter().any(|asked| asked.stored.template.template_steps().iter().any(named))
+}
+
+/// Returns the state of the allocation, with everything from which its layout may be generated.
+///
+/// # Errors
+/// The database cannot be read or written.
+pub async fn read_full_state(
+    app: &AppState,
+    machine: &str,
+    allocation: &AllocationSpec,
+    known: &SiteObjects,
+) -> Result<InstallState, ApiError> {
+    let standing = app.state.read_install_state(machine, &allocation.id).await?;
+    let generated = generate_layout(app, machine, allocation, known).await?;
+    add_approval(app, machine, &allocation.id, InstallState { generated, ..standing }, known).await
+}
+
+/// Generates the layout from the templates of the allocation and the machine's registered hardware, if both exist.
+///
+/// # Errors
+/// The database cannot be read, or the planner fails.
+pub async fn generate_layout(
+    app: &AppState,
+    machine: &str,
+    allocation: &AllocationSpec,
+    known: &SiteObjects,
+) -> Result<GeneratedLayout, ApiError> {
+    let Some(arrays) = find_requested_arrays(allocation, known) else { return Ok(None) };
+    let Some(registered) = app.state.find_registration(machine).await? else { return Ok(None) };
+    let generate = move || Some(arrays.generate_layout(&registered.parse_inventory()?));
+    app.planner.run_job(machine, generate).await
+}
+
+/// Blocking variant of [`generate_layout`].
+///
+/// # Errors
+/// The database cannot be read or written.
+pub fn generate_layout_blocking(
+    state: &ServerState,
+    machine: &str,
+    allocation: &AllocationSpec,
+    known: &SiteObjects,
+) -> common::error::Result<GeneratedLayout> {
+    let Some(arrays) = find_requested_arrays(allocation, known) else { return Ok(None) };
+    Ok(state.read_inventory_blocking(machine)?.map(|inventory| arrays.generate_layout(&inventory)))
+}
+
+/// Generated layout, or why it cannot be generated. `None`: no template generates one, or the machine has not registered.
+pub type GeneratedLayout = Option<Result<Layout, String>>;
+
+fn find_requested_arrays(allocation: &AllocationSpec, known: &SiteObjects) -> Option<RequestedArrays> {
+    needs_inventory(allocation, known).then(|| merge_allocation_steps(allocation, known).ok()?.arrays).flatten()
+}
+
+/// Returns the standing with the approval in force for the machine.
+///
+/// # Errors
+/// The database cannot be read or written.
+pub async fn add_approval(
+    app: &AppState,
+    machine: &str,
+    allocation: &str,
+    standing: InstallState,
+    known: &SiteObjects,
+) -> Result<InstallState, ApiError> {
+    let approved = match known.approvals.other_allocation(machine, allocation) {
+        Some(other) => known.approvals.find_in_force(machine, &app.state.read_install_state(machine, &other).await?),
+        None => known.approvals.find_in_force(machine, &standing),
+    };
+    Ok(InstallState { approved, ..standing })
+}
+
+/// Merges the templates of the allocation with its default steps.
+///
+/// # Errors
+/// All problems, one per line, with their positions in the machine's file and in the template's.
+pub fn merge_allocation_steps(allocation: &AllocationSpec, known: &SiteObjects) -> Result<AllocationSteps, String> {
+    let asked = find_templates(allocation, known);
+    if asked.is_empty() {
+        return Ok(AllocationSteps::default());
+    }
+    let templates: Vec<Vec<TemplateStep>> = asked.iter().map(|asked| asked.stored.template.template_steps()).collect();
+    let defaults = StepList::with_erase_mode(allocation.erase).list().to_vec();
+    let steps = merge_templates(&CATALOGUE, defaults, &templates).map_err(|wrong| {
+        let said = wrong
+            .into_iter()
+            .map(|wrong| asked[wrong.template].format_problem(Diagnostic::new(wrong.problem_path(), wrong.message)));
+        said.collect::<Vec<_>>().join("\n")
+    })?;
+    let mut problems = Vec::new();
+    let arrays = find_arrays(&steps, &asked, &mut problems);
+    if let (Some(arrays), Some(layout)) = (&arrays, &allocation.filesystemlayout) {
+        let name = &arrays.asked.stored.template.name;
+        problems.push(format_at(
+            layout,
+            &format!("the template {name} generates the layout: remove filesystemlayout, or do not request {name}"),
+        ));
+    }
+    let list = steps.iter().map(PlannedStep::as_template_step).collect();
+    let by = &asked[0].by;
+    problems
+        .extend(plan::without_steps(&StepList::from(steps)).into_iter().map(|problem| format_at(by, &problem.message)));
+    match problems.is_empty() {
+        true => Ok(AllocationSteps { steps: list, arrays }),
+        false => Err(problems.join("\n")),
+    }
+}
+
+/// Returns the arrays of the only step that generates the layout.
+fn find_arrays(
+    steps: &[PlannedStep],
+    asked: &[RequestedTemplate],
+    problems: &mut Vec<String>,
+) -> Option<RequestedArrays> {
+    let mut all = steps.iter().filter(|step| MAKE_THE_LAYOUT.contains(&step.entry.name)).filter_map(|step| {
+        let asked = asked.get(*step.from.first()?)?.clone();
+        let wanted = step.as_template_step();
+        let is_this = |other: &TemplateStep| other.interface == wanted.interface && other.step == wanted.step;
+        let index = asked.stored.template.template_steps().iter().position(is_this)?;
+        Some((step, asked, index))
+    });
+    let (step, asked, index) = all.next()?;
+    for (other, again, index) in all {
+        let message =
+            format!("{} generates the layout, and so does {}: only one step can", other.entry.name, step.entry.name);
+        problems.push(again.format_problem(Diagnostic::new(format!("steps[{index}]"), message)));
+    }
+    let place = format!("steps[{index}].args");
+    match ironic_raid::read_step_arrays(step.entry.name, &step.arguments) {
+        Ok(config) => Some(RequestedArrays { config, asked, place }),
+        Err(wrong) => {
+            let within = |problem: Diagnostic| {
+                let message = format!("{}: {}", problem.place, problem.message);
+                asked.format_problem(Diagnostic::new(format!("{place}.{}", problem.place), message))
+            };
+            problems.extend(wrong.into_iter().map(within));
+            None
+        }
+    }
+}
+
+/// Returns remarks on templates that no allocation can request, with their positions. Such templates are kept: another conductor may
+/// support their steps.
+pub fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String> {
+    let mut said = Vec::new();
+    for stored in templates.all() {
+        let wrong =
+            merge_templates(&CATALOGUE, StepList::default().list().to_vec(), &[stored.template.template_steps()]).err();
+        for wrong in wrong.into_iter().flatten() {
+            let problem = stored.template.add_location(Diagnostic::new(wrong.problem_path(), wrong.message));
+            let why = format!("{problem}; an allocation that requests {} is refused", stored.template.name);
+            said.push(super::site_folder::format_problem(&stored.path, &why, false));
+        }
+    }
+    said
+}

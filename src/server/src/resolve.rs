@@ -1,0 +1,315 @@
+//! Resolution of an allocation to its image, layout and steps. Before the installation these follow the machine's file, and afterwards what
+//! is installed or ordered.
+
+use super::approvals::Approvals;
+use super::deploy_templates::DeployTemplates;
+use super::image_states::ImageStates;
+use super::os_definitions::DefinitionState;
+use super::promise_check;
+use super::requested_steps::{self, AllocationSteps};
+use super::site_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at, suggest_name};
+use super::sizes::MachineSize;
+use super::state::{InstallState, confirmation};
+use model::allocation::ApprovedPlan;
+use model::deploy_steps::TemplateStep;
+use model::layout::selection::LayoutSet;
+use model::layout::{Layout, read_json};
+use model::os_definition::OsSelector;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Objects that allocations can refer to.
+#[derive(Debug, Default)]
+pub struct SiteObjects {
+    /// Layouts by id.
+    pub layouts: BTreeMap<String, Layout>,
+    pub set: LayoutSet,
+    /// Images by id; `None` while the digest is not known.
+    pub images: BTreeMap<String, Option<ImageSpec>>,
+    pub templates: DeployTemplates,
+    /// Ids that are hidden or blacklisted.
+    pub states: ImageStates,
+    pub approvals: Approvals,
+    /// Sizes by id.
+    pub sizes: BTreeMap<String, MachineSize>,
+}
+
+impl SiteObjects {
+    /// Returns the ids of the images to show, without those that are hidden or blacklisted.
+    pub fn listed_images(&self) -> impl Iterator<Item = &str> {
+        let is_listed = |id: &&str| !self.states.is_hidden(id) && !self.states.is_blacklisted(id);
+        self.images.keys().map(String::as_str).filter(is_listed)
+    }
+}
+
+/// Allocation with everything that it refers to.
+#[derive(Debug, Clone)]
+pub struct ResolvedAllocation {
+    pub allocation: AllocationSpec,
+    pub image: ImageSpec,
+    pub layout_id: String,
+    /// Layout in metal-api's spelling.
+    pub layout: Value,
+    /// Steps to run, if templates change them; otherwise empty.
+    pub steps: Vec<TemplateStep>,
+    /// True if the allocation was never installed, or a reinstall is ordered. If not, the machine only learns what is installed.
+    pub installs: bool,
+    /// Approval in force: the agent refuses any other plan.
+    pub approved: Option<ApprovedPlan>,
+}
+
+/// Resolves the machine's allocation. Returns `None` if the machine has no allocation, or must wait: the digest of its image is not known,
+/// its definition is not verified, or its layout depends on an inventory that it has not registered yet.
+///
+/// # Errors
+/// Everything that is missing, one line each, with its position in the machine's file.
+pub fn resolve_allocation(
+    machine: &MachineSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+) -> Result<Option<ResolvedAllocation>, String> {
+    let Some(allocation) = machine.allocation.clone() else { return Ok(None) };
+    if standing.barred {
+        let message = format!(
+            "allocation {} was migrated to another machine, or overwritten by a migration: machine {} must not boot it from its disks; \
+            give the machine a new allocation id",
+            *allocation.id, machine.id
+        );
+        return Err(format_at(&allocation.id, &message));
+    }
+    if let Some(other) = &standing.elsewhere {
+        let message = format!(
+            "allocation {} is installed under machine {other}, and cannot be used for another one. If this is that machine with a new id, \
+            use `drophammer machine rename {other} {}`; otherwise give it its own allocation id",
+            *allocation.id, machine.id
+        );
+        return Err(format_at(&allocation.id, &message));
+    }
+    if let Some(why) = known.states.installation_blocked(&allocation, standing) {
+        return Err(why);
+    }
+    let installs = !standing.is_installed() || standing.order.is_some();
+    if standing.unconfirmed && installs {
+        return Err(format_at(&allocation.id, &confirmation::explain_confirmation(&machine.id)));
+    }
+    match &allocation.definition {
+        // An installed system boots whatever the state of its definition.
+        DefinitionState::Bad(why) if installs => return Err(why.clone()),
+        DefinitionState::Waits if installs => return Ok(None),
+        _ => {}
+    }
+    let approved = match known.approvals.approval_for_agent(&machine.id, standing) {
+        Ok(approved) => approved.filter(|_| installs),
+        Err(why) if installs => return Err(why),
+        Err(_) => None,
+    };
+    let (merged, unmerged) = match requested_steps::merge_allocation_steps(&allocation, known) {
+        Ok(merged) => (merged, None),
+        Err(why) => (AllocationSteps::default(), Some(why)),
+    };
+    // Without the templates it is unknown which layout applies.
+    let layout = match unmerged.filter(|_| installs) {
+        None => resolve_layout(machine, &allocation, standing, known, &merged),
+        Some(why) => Err(why),
+    };
+    let image = match (standing.is_installed(), &standing.order, allocation.definition.created_os()) {
+        (true, Some(order), Some(os)) => resolve_created_image(&allocation, &os, &order.image).map(Some),
+        (false, _, Some(os)) => resolve_created_image(&allocation, &os, &allocation.image).map(Some),
+        (true, Some(order), None) => known.images.get(&order.image).cloned().ok_or_else(|| {
+            let gone = format!(
+                "a reinstall with image {:?} is ordered, but images/ no longer has it: the machine waits",
+                order.image
+            );
+            match order.begun {
+                true => format!("{gone}; the reinstall has started, so put the image back"),
+                false => format!(
+                    "{gone}; put it back, or order another one with `drophammer machine reinstall {} --image IMAGE`",
+                    machine.id
+                ),
+            }
+        }),
+        (true, None, _) => Ok(Some(installed_image(standing, &allocation))),
+        (false, _, None) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
+            let others = suggest_name(&allocation.image, known.listed_images());
+            format_at(&allocation.image, &format!("image {:?} not found in images/{others}", *allocation.image))
+        }),
+    };
+    match (image, layout) {
+        (Ok(Some(image)), Ok(Some((layout_id, layout)))) => {
+            let steps = if installs { merged.steps } else { Vec::new() };
+            Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, installs, approved }))
+        }
+        (Ok(_), Ok(_)) => Ok(None),
+        (Err(image), Err(layout)) => Err(format!("{image}\n{layout}")),
+        (Err(why), _) | (_, Err(why)) => Err(why),
+    }
+}
+
+/// Returns the layout. An installation that has started continues with its layout. An installed machine keeps its layout, unless the order
+/// applies that of the file (`--change-promise`). Another layout would erase other disks.
+fn resolve_layout(
+    machine: &MachineSpec,
+    allocation: &AllocationSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+    merged: &AllocationSteps,
+) -> Result<Option<(String, Value)>, String> {
+    let by_the_operator = standing.order.as_ref().is_some_and(|order| order.change_promise);
+    let kept = standing.pinned_layout().or(standing.layout.as_ref().filter(|_| standing.succeeded && !by_the_operator));
+    if let Some(kept) = kept {
+        return Ok(Some((layout_id(kept), kept.clone())));
+    }
+    let layout = match (&merged.arrays, &standing.generated) {
+        (Some(_), Some(generated)) => generated.clone()?,
+        (Some(_), None) => return Ok(None),
+        (None, _) => find_layout(machine, allocation, standing, known)?.clone(),
+    };
+    let json = serde_json::to_value(&layout).map_err(|error| error.to_string())?;
+    match (&standing.marker, &standing.order) {
+        (Some(marker), Some(order)) if !order.change_promise => {
+            match promise_check::find_contradiction(marker, &json) {
+                Some(why) => Err(format_at(
+                    &allocation.id,
+                    &format!("{why}: {}", promise_check::contradiction_remedy(&machine.id)),
+                )),
+                None => Ok(Some((layout.id, json))),
+            }
+        }
+        _ => Ok(Some((layout.id, json))),
+    }
+}
+
+/// Returns why the database lacks the layout of an installed machine: that of the files contradicts its install marker.
+pub fn explain_broken_promise(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Option<String> {
+    let allocation = machine.allocation.as_ref().filter(|_| standing.succeeded && standing.layout.is_none())?;
+    let layout = find_layout(machine, allocation, standing, known).ok()?;
+    let why = promise_check::find_contradiction(standing.marker.as_ref()?, &serde_json::to_value(layout).ok()?)?;
+    Some(format_at(
+        &allocation.id,
+        &format!(
+            "{why}: the machine cannot be reinstalled until this is resolved; {}",
+            promise_check::contradiction_remedy(&machine.id)
+        ),
+    ))
+}
+
+/// Returns the differences between the machine's file and what is installed, which takes precedence.
+pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Vec<String> {
+    let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
+    let mut notes = Vec::new();
+    let says_other = |runs: &&String| **runs != **allocation.image && !allocation.image.is_empty();
+    if let Some(runs) = standing.image.as_ref().filter(says_other).filter(|_| standing.order.is_none()) {
+        let says = &**allocation.image;
+        let message = format!(
+            "the file specifies {says}, but the machine runs {runs}; `drophammer machine reinstall` changes it"
+        );
+        notes.push(format_at(&allocation.image, &message));
+    }
+    if let (Some(layout), Some(installed)) = (&allocation.filesystemlayout, &standing.layout) {
+        let id = layout_id(installed);
+        let is_other = known.layouts.get(layout.as_str()).is_some_and(|now| !is_same_layout(now, installed));
+        if **layout != id {
+            let says = &**layout;
+            let message =
+                format!("the file specifies layout {says}, but the machine is installed with {id} and keeps it");
+            notes.push(format_at(layout, &message));
+        } else if is_other {
+            let message =
+                format!("layout {id} has changed since the machine was installed; the machine keeps the old one");
+            notes.push(format_at(layout, &message));
+        }
+    }
+    notes
+}
+
+pub fn layout_id(layout: &Value) -> String {
+    layout.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// Compares parsed layouts: a newer version of this program may store the same layout with other fields.
+fn is_same_layout(layout: &Layout, stored: &Value) -> bool {
+    read_json(stored).is_ok_and(|stored| stored.layout == *layout)
+}
+
+/// Returns the image of a definition that creates the OS itself, in place of the one with this id.
+///
+/// # Errors
+/// The definition creates another OS.
+pub fn resolve_created_image(allocation: &AllocationSpec, os: &OsSelector, id: &str) -> Result<ImageSpec, String> {
+    match os.to_string() == id {
+        true => Ok(image_without_location(id.to_owned())),
+        false => {
+            let why =
+                format!("{os} creates the system itself, without image {id}: order the reinstall with image {os}");
+            Err(format_at(&allocation.image, &why))
+        }
+    }
+}
+
+/// Returns the image that the machine runs. Only its id is set, since it is not fetched.
+fn installed_image(standing: &InstallState, allocation: &AllocationSpec) -> ImageSpec {
+    image_without_location(standing.image.clone().unwrap_or_else(|| allocation.image.to_string()))
+}
+
+/// Returns an image without a location, which cannot be fetched.
+pub fn image_without_location(id: String) -> ImageSpec {
+    ImageSpec {
+        id,
+        name: String::new(),
+        description: String::new(),
+        at: ImageLocation::Url(String::new()),
+        mirrors: Vec::new(),
+        digest: None,
+        pull_secrets: Vec::new(),
+        finish: None,
+        contents: None,
+    }
+}
+
+/// Returns the layout that the machine's file names. Otherwise, for an installed machine, returns the one with the stored id (earlier
+/// versions stored no layouts); for others, the one that size and image select.
+fn find_layout<'a>(
+    machine: &MachineSpec,
+    allocation: &AllocationSpec,
+    standing: &InstallState,
+    known: &'a SiteObjects,
+) -> Result<&'a Layout, String> {
+    if let Some(id) = &allocation.filesystemlayout {
+        return known.layouts.get(id.as_str()).ok_or_else(|| {
+            let others = suggest_name(id, known.layouts.keys().map(String::as_str));
+            format_at(id, &format!("layout {:?} not found in layouts/{others}", **id))
+        });
+    }
+    if let Some(id) = standing.layout_id.as_ref().filter(|_| standing.succeeded) {
+        return known.layouts.get(id).ok_or_else(|| {
+            let message = format!("this allocation is installed with layout {id:?}, which no longer exists");
+            format_at(&allocation.id, &format!("{message}: put it back, or name one in filesystemlayout"))
+        });
+    }
+    let Some(size) = &machine.size else {
+        let message =
+            "the allocation names no filesystemlayout, and the size of the machine, which would select one, is not set";
+        return Err(format_at(&allocation.id, message));
+    };
+    let chosen =
+        known.set.select(size, &allocation.image).map_err(|why| format_at(&allocation.image, &why.to_string()))?;
+    known.layouts.get(&chosen.id).ok_or_else(|| format_at(&allocation.image, "the selected layout was just removed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site_files;
+
+    #[test]
+    fn all_that_is_not_there_is_said_at_once() {
+        let text = "id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n  image: debian-12\n  \
+                    filesystemlayout: default\n";
+        let machine = site_files::parse_machine(text).unwrap();
+        let why = resolve_allocation(&machine, &InstallState::default(), &SiteObjects::default()).unwrap_err();
+        let lines: Vec<&str> = why.lines().collect();
+        assert_eq!(lines.len(), 2, "{why}");
+        assert!(lines[0].starts_with("5:10: image \"debian-12\" not found in images/"), "{why}");
+        assert!(lines[1].starts_with("6:21: layout \"default\" not found in layouts/"), "{why}");
+    }
+}

@@ -1,0 +1,49 @@
+//! Ids and MAC addresses that several machine files list, and that therefore identify none of the machines.
+
+use crate::site_files::MachineSpec;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+/// Returns machines by id, without ids that several files have: an unedited copy must not get what the original gets, and it is unknown
+/// which file is the original.
+pub fn remove_shared_ids(
+    all: Vec<(PathBuf, MachineSpec)>,
+    problems: &mut Vec<String>,
+) -> BTreeMap<String, (PathBuf, MachineSpec)> {
+    let mut by_id: BTreeMap<String, Vec<(PathBuf, MachineSpec)>> = BTreeMap::new();
+    for (path, machine) in all {
+        by_id.entry(machine.id.clone()).or_default().push((path, machine));
+    }
+    let mut unshared = BTreeMap::new();
+    for (id, mut files) in by_id {
+        let first = files.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
+        problems.extend(files.iter().skip(1).map(|(path, _)| {
+            let path = path.display();
+            format!("{path}: machine {id} is also in {first}: both files are ignored; give each machine its own id")
+        }));
+        if let (1, Some(file)) = (files.len(), files.pop()) {
+            unshared.insert(id, file);
+        }
+    }
+    unshared
+}
+
+/// Adds the MACs of a machine to `listed`, and reports those that another file lists too.
+pub fn register_macs(
+    listed: &mut HashMap<String, Vec<String>>,
+    path: &Path,
+    machine: &MachineSpec,
+    problems: &mut Vec<String>,
+) {
+    for mac in &machine.macs {
+        let ids = listed.entry(mac.clone()).or_default();
+        if ids.contains(&machine.id) {
+            continue;
+        }
+        problems.extend(ids.first().map(|other| {
+            let path = path.display();
+            format!("{path}: {mac} belongs to machine {other} already: it identifies neither; remove it from one of the files")
+        }));
+        ids.push(machine.id.clone());
+    }
+}

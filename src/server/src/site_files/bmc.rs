@@ -1,0 +1,78 @@
+//! Access to a machine's BMC, as given in its file.
+
+use super::format_at;
+use super::yaml_node::format_position;
+use crate::bmc::{Bmc, BmcAddress};
+use marked_yaml::{Node, Spanned};
+use model::registry_auth::SecretText;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawBmc {
+    url: Option<Spanned<String>>,
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    password: String,
+    #[serde(default)]
+    insecure: bool,
+}
+
+/// Rejects a scalar in place of the fields. The error of the parser would repeat it, and it may be the password.
+///
+/// # Errors
+/// The node is not a mapping.
+pub fn reject_scalar(given: &Node) -> Result<(), String> {
+    let here = format_position(given.span().start());
+    given.as_mapping().map(drop).ok_or_else(|| format!("{here}bmc must have a url, a username and a password"))
+}
+
+impl RawBmc {
+    /// Validates the fields.
+    ///
+    /// # Errors
+    /// The URL is invalid, or username or password is missing. The message does not contain the password.
+    pub fn validate(self, given: &Node) -> Result<Bmc, String> {
+        let Some(url) = &self.url else {
+            return Err(format!(
+                "{}bmc requires a url: https://HOST or ipmi://HOST",
+                format_position(given.span().start())
+            ));
+        };
+        let address = BmcAddress::parse(url).map_err(|why| format_at(url, &why))?;
+        if self.username.is_empty() || self.password.is_empty() {
+            return Err(format_at(url, "bmc requires a username and a password"));
+        }
+        let RawBmc { username, password, insecure, .. } = self;
+        Ok(Bmc { at: address, username, password: SecretText::new(password), insecure })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::site_files::parse_machine;
+
+    #[test]
+    fn a_machine_has_a_controller_and_its_password_is_not_repeated() {
+        let read = |bmc: &str| parse_machine(&format!("id: 4c4c4544-0051-3010-8031-b2c04f333633\nbmc: {bmc}\n"));
+        let good = read("{url: 'https://10.1.0.7', username: admin, password: 1234, insecure: true}").unwrap();
+        let bmc = good.bmc.unwrap();
+        assert_eq!((bmc.username.as_str(), bmc.password.reveal(), bmc.insecure), ("admin", "1234", true));
+        assert!(!format!("{bmc:?}").contains("1234"));
+        for (bmc, says) in [
+            ("hunter2", "2:6: bmc must have a url, a username and a password"),
+            ("{username: u, password: hunter2}", "2:6: bmc requires a url"),
+            ("{url: 'https://h', username: u}", "2:12: bmc requires a username and a password"),
+            ("{url: 'https://h', password: hunter2}", "2:12: bmc requires a username and a password"),
+            ("{url: 'http://10.1.0.7', username: u, password: hunter2}", "2:12: Redfish over plain http"),
+            (
+                "{url: 'https://h', user: u, password: hunter2}",
+                "2:25: unknown field \"user\"; did you mean \"username\"?",
+            ),
+        ] {
+            let why = read(bmc).unwrap_err();
+            assert!(why.contains(says) && !why.contains("hunter2"), "{bmc}: {why}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Registry credentials of an image, as given in its file.
+
+use super::format_at;
+use super::yaml_node::format_position;
+use crate::ipxe;
+use marked_yaml::{Node, Spanned};
+use model::registry_auth::{PullSecret, SecretText, registry_of};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawPullSecret {
+    username: Option<Spanned<String>>,
+    #[serde(default)]
+    password: String,
+    #[serde(default)]
+    identitytoken: String,
+    token_service: Option<Spanned<String>>,
+}
+
+/// Minimum length of a disk key. Such keys are generated rather than chosen.
+const DISK_KEY_BYTES: usize = 20;
+
+/// Returns why a value is unsuitable as a key of encrypted filesystems, without repeating it.
+pub fn check_disk_key(given: &Spanned<SecretText>) -> Option<String> {
+    let is_short = given.reveal().len() < DISK_KEY_BYTES;
+    is_short.then(|| {
+        let place = format_position(given.span().start());
+        format!(
+            "{place}the disk_key has less than {DISK_KEY_BYTES} characters: generate one with `openssl rand -base64 32`"
+        )
+    })
+}
+
+/// Rejects a scalar in place of the fields. The error of the parser would repeat it, and it may be the password.
+///
+/// # Errors
+/// The node is not a mapping.
+pub fn reject_scalar(given: &Node) -> Result<(), String> {
+    match given.as_mapping() {
+        Some(_) => Ok(()),
+        None => Err(format!(
+            "{}a pull_secret must have username and password, or an identitytoken",
+            format_position(given.span().start())
+        )),
+    }
+}
+
+impl RawPullSecret {
+    /// Validates the credentials for the image at `url`.
+    ///
+    /// # Errors
+    /// The credentials are incomplete, or the URL is not in a registry. The message does not contain the secrets.
+    pub fn validate(self, url: Option<&Spanned<String>>) -> Result<PullSecret, String> {
+        let RawPullSecret { username, password, identitytoken, token_service } = self;
+        let Some(url) = url else {
+            return Err("a pull_secret requires a url in a registry".to_owned());
+        };
+        let Some(registry) = registry_of(url) else {
+            return Err(format_at(
+                url,
+                "a pull_secret requires an image in a registry, with a url such as oci://HOST/REPOSITORY:TAG",
+            ));
+        };
+        if url.starts_with("oci+http://") {
+            return Err(format_at(url, "a pull_secret requires https (oci://): it could be intercepted over http"));
+        }
+        let wrong = |why: &str| match &username {
+            Some(given) => Err(format_at(given, why)),
+            None => Err(format_at(url, why)),
+        };
+        let has_user = username.as_ref().is_some_and(|name| !name.is_empty());
+        match (has_user, password.is_empty(), identitytoken.is_empty()) {
+            (true, true, true) => return wrong("the pull_secret has a username and no password"),
+            (false, false, _) => return wrong("the pull_secret has a password and no username"),
+            (false, true, true) => {
+                return wrong("the pull_secret is empty: it must have username and password, or an identitytoken");
+            }
+            _ => {}
+        }
+        if username.as_ref().is_some_and(|name| name.contains(':')) {
+            return wrong("the username in the pull_secret contains a colon, which would end it (RFC 7617)");
+        }
+        if let Some(given) = token_service.as_ref().filter(|given| ipxe::validate_host(given).is_err()) {
+            return Err(format_at(
+                given,
+                "the token_service of the pull_secret is not a host such as gitlab.example.org or gitlab.example.org:8443",
+            ));
+        }
+        let token_service = token_service.map(|host| host.to_string()).unwrap_or_default();
+        let username = username.map(|name| name.to_string()).unwrap_or_default();
+        let (password, identitytoken) = (SecretText::new(password), SecretText::new(identitytoken));
+        Ok(PullSecret { registry, username, password, identitytoken, token_service })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::site_files::parse_image;
+
+    #[test]
+    fn an_image_has_what_opens_its_registry() {
+        let text =
+            "id: i\nurl: oci://R.example:5000/os/debian:12\npull_secret: {username: robot$pull, password: 1234}\n";
+        let secrets = parse_image(text).unwrap().pull_secrets;
+        let [secret] = &secrets[..] else { panic!("{secrets:?}") };
+        assert_eq!((secret.registry.as_str(), secret.username.as_str()), ("r.example:5000", "robot$pull"));
+        assert_eq!((secret.password.reveal(), secret.identitytoken.reveal()), ("1234", ""));
+        let text = "id: i\nurl: oci://r.example/debian:12\npull_secret: {identitytoken: refresh}\n";
+        assert_eq!(parse_image(text).unwrap().pull_secrets[0].identitytoken.reveal(), "refresh");
+        let text = "id: i\nurl: oci://r.example/debian:12\npull_secret: {identitytoken: refresh, token_service: git.example:8443}\n";
+        assert_eq!(parse_image(text).unwrap().pull_secrets[0].token_service(), Some("git.example:8443"));
+    }
+
+    #[test]
+    fn what_opens_nothing_is_named_by_its_place_and_not_repeated() {
+        let oci = "url: oci://r.example/debian:12";
+        for (url, secret, says) in [
+            ("file: i.tar", "{username: u, password: hunter2}", "requires a url in a registry"),
+            (
+                "url: https://h/i.tar",
+                "{username: u, password: hunter2}",
+                "2:6: a pull_secret requires an image in a registry",
+            ),
+            ("url: oci+http://h/i:1", "{username: u, password: hunter2}", "2:6: a pull_secret requires https"),
+            (oci, "{username: u}", "3:25: the pull_secret has a username and no password"),
+            (oci, "{password: hunter2}", "2:6: the pull_secret has a password and no username"),
+            (oci, "{}", "2:6: the pull_secret is empty"),
+            (oci, "{username: 'u:v', password: hunter2}", "3:25: the username in the pull_secret contains a colon"),
+            (oci, "{user: u, password: hunter2}", "3:15: unknown field \"user\"; did you mean \"username\"?"),
+            (oci, "{username: u, password: [hunter2]}", "3:38: "),
+            (
+                oci,
+                "{username: u, password: hunter2, token_service: 'https://t.example/x'}",
+                "3:62: the token_service of the pull_secret is not a host",
+            ),
+            (oci, "hunter2", "3:14: a pull_secret must have username and password"),
+        ] {
+            let error = parse_image(&format!("id: i\n{url}\npull_secret: {secret}\n")).unwrap_err();
+            assert!(error.contains(says) && !error.contains("hunter2"), "{secret}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_disk_key_is_handed_on_and_not_repeated() {
+        let file = |key: &str| {
+            format!(
+                "id: 4c4c4544-0051-3010-8052-b4c04f4d3132\nallocation:\n  id: a\n  hostname: h\n  image: i\n  disk_key: {key}\n"
+            )
+        };
+        let machine = crate::site_files::parse_machine;
+        let long = "mF4ch0KFZ7gW1n0lmd2SgQ==";
+        let allocation = machine(&file(long)).unwrap().allocation.unwrap();
+        assert_eq!(allocation.to_agent_allocation().disk_key.reveal(), long);
+        assert!(!format!("{allocation:?}").contains(long));
+        for wrong in ["hunter2", "''", "[hunter2]"] {
+            let said = machine(&file(wrong)).unwrap_err();
+            assert!(said.starts_with("6:") && !said.contains("hunter2"), "{said}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Machine files on the operator's workstation, where a file may also be a layout or another document.
+
+use super::yaml_node::to_json;
+use super::{get_field, network, yaml_node};
+use marked_yaml::Node;
+use model::inventory::Nic;
+use netconfig::NetworkConfig;
+
+/// Fields of a machine's file or document that layouts do not have.
+const OF_A_MACHINE: [&str; 4] = ["allocation", "macs", "consoles", "ramdisk_network"];
+
+/// Returns whether the text describes a machine rather than a layout.
+pub fn is_machine_text(text: &str) -> bool {
+    yaml_node::parse_document(text)
+        .is_ok_and(|document| OF_A_MACHINE.iter().any(|name| get_field(&document, name).is_some()))
+}
+
+/// Returns whether the text is the document that the agent receives rather than the operator's file.
+pub fn is_agent_document(text: &str) -> bool {
+    let document = yaml_node::parse_document(text);
+    document.is_ok_and(|document| {
+        get_field(&document, "allocation").is_some_and(|is| get_field(is, "allocationuuid").is_some())
+    })
+}
+
+/// Returns the problems of the allocation's network by itself, with line and column in front.
+pub fn find_network_problems(text: &str) -> Vec<String> {
+    check_network(text, |node| network::find_problems(NETWORK, node))
+}
+
+/// Returns which settings of the allocation's network do not fit a machine with these NICs.
+pub fn find_network_misfits(text: &str, nics: &[Nic]) -> Vec<String> {
+    check_network(text, |node| {
+        let misfits = NetworkConfig::parse(&to_json(node)).map(|network| network.check_nics(nics)).unwrap_or_default();
+        misfits.iter().map(|problem| network::format_problem(NETWORK, node, problem)).collect()
+    })
+}
+
+const NETWORK: &str = "network";
+
+fn check_network(text: &str, said: impl Fn(&Node) -> Vec<String>) -> Vec<String> {
+    let Ok(document) = yaml_node::parse_document(text) else { return Vec::new() };
+    get_field(&document, "allocation")
+        .and_then(|allocation| get_field(allocation, NETWORK))
+        .map(said)
+        .unwrap_or_default()
+}

@@ -1,0 +1,68 @@
+//! Adoption of an installation that the server has no record of: the operator reports it. The agent then boots the installation whose
+//! install marker is on the machine's disks, and reports it.
+//!
+//! If the machine has reported a marker before, the success is valid only with that marker. The content of a marker remains a claim of the
+//! disk, and is shown as such until a reinstall has completed.
+
+use super::install_state::read_install_state;
+use super::orders::to_json_column;
+use super::{ServerState, migrations, now};
+use common::error::Result;
+use model::install_marker::InstallMarker;
+use rusqlite::{Transaction, params};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AdoptOutcome {
+    Yes,
+    /// There is nothing to adopt, for this reason.
+    No(String),
+}
+
+impl ServerState {
+    /// Records that the allocation is installed on this machine, as reported by the operator.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn adopt_allocation(&self, machine: &str, allocation: &str) -> Result<AdoptOutcome> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        self.run_durably(move |transaction| {
+            let standing = read_install_state(transaction, &machine, &allocation)?;
+            if let Some(why) = migrations::explain_block(transaction, &machine)? {
+                return Ok(AdoptOutcome::No(why));
+            }
+            if standing.barred {
+                let why = format!("allocation {allocation} was migrated, and no longer belongs to machine {machine}");
+                return Ok(AdoptOutcome::No(why));
+            }
+            if standing.succeeded {
+                return Ok(AdoptOutcome::No(format!(
+                    "allocation {allocation} of machine {machine} is already known to be installed"
+                )));
+            }
+            if let Some(other) = standing.elsewhere {
+                return Ok(AdoptOutcome::No(format!("allocation {allocation} is installed under machine {other}")));
+            }
+            transaction.execute(
+                "INSERT INTO allocations (machine, id, created, adopted) VALUES (?1, ?2, ?3, ?3)
+                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = waits",
+                params![machine, allocation, now()],
+            )?;
+            Ok(AdoptOutcome::Yes)
+        })
+        .await
+    }
+}
+
+/// Withdraws an adoption because the machine has reported another marker of the allocation, which then waits for the operator's
+/// confirmation.
+pub fn withdraw_adoption(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    found: Option<&InstallMarker>,
+) -> rusqlite::Result<()> {
+    let Some(found) = found.filter(|found| found.allocation == allocation) else { return Ok(()) };
+    let update =
+        "UPDATE allocations SET adopted = NULL, adopted_marker = NULL, waits = ?3 WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, params![machine, allocation, to_json_column(found)?]).map(drop)
+}

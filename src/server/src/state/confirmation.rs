@@ -1,0 +1,143 @@
+//! Confirmations after a restore. A restored database may be older than the disks of its machines. So every machine is
+//! unconfirmed first: no order, first installation or migration of it is carried out. A machine is confirmed by the operator, or by
+//! its own report if the install marker on its disks is the one that the database has on record.
+
+use super::install_state::{InstallState, read_install_state};
+use super::{ServerState, epoch, migrations, now};
+use common::error::Result;
+use control::api_types::InstallReport;
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+/// Source of a confirmation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfirmedBy {
+    Operator,
+    /// The install marker that the machine has reported.
+    Marker,
+}
+
+impl ConfirmedBy {
+    fn name(self) -> &'static str {
+        match self {
+            ConfirmedBy::Operator => "operator",
+            ConfirmedBy::Marker => "marker",
+        }
+    }
+}
+
+/// Result of a confirmation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfirmOutcome {
+    Confirmed,
+    /// The database was not restored, or all of its machines are confirmed.
+    NothingToConfirm,
+}
+
+impl ServerState {
+    /// Confirms that the database's record of the machine is up to date.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn confirm_machine(&self, machine: &str) -> Result<ConfirmOutcome> {
+        let machine = machine.to_owned();
+        self.run_durably(move |transaction| {
+            if epoch::read_epoch(transaction)?.restored.is_none() {
+                return Ok(ConfirmOutcome::NothingToConfirm);
+            }
+            insert_confirmation(transaction, &machine, ConfirmedBy::Operator)?;
+            Ok(ConfirmOutcome::Confirmed)
+        })
+        .await
+    }
+
+    /// Confirms the records of all machines, also of those that are added later.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn confirm_all_machines(&self) -> Result<ConfirmOutcome> {
+        self.run_durably(|transaction| {
+            if epoch::read_epoch(transaction)?.restored.is_none() {
+                return Ok(ConfirmOutcome::NothingToConfirm);
+            }
+            transaction.execute("DELETE FROM confirmed", [])?;
+            transaction.execute("UPDATE epoch SET restored = NULL", [])?;
+            Ok(ConfirmOutcome::Confirmed)
+        })
+        .await
+    }
+
+    /// Returns why nothing may be carried out for one of these machines, if it still needs confirmation.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn explain_unconfirmed(&self, machines: Vec<String>) -> Result<Option<String>> {
+        self.run_job(move |connection| explain_first_unconfirmed(connection, machines.iter().map(String::as_str))).await
+    }
+}
+
+/// Returns whether the machine still needs confirmation.
+pub fn needs_confirmation(connection: &Connection, machine: &str) -> rusqlite::Result<bool> {
+    Ok(epoch::read_epoch(connection)?.restored.is_some() && read_source(connection, machine)?.is_none())
+}
+
+/// Returns whether the operator has placed or confirmed an order with this token since the last restore.
+pub fn is_confirmed_order(connection: &Connection, machine: &str, database: Option<&str>) -> rusqlite::Result<bool> {
+    let current = epoch::read_epoch(connection)?;
+    let is_placed_since = database == Some(current.id.as_str());
+    let is_by_operator = || Ok(read_source(connection, machine)?.as_deref() == Some(ConfirmedBy::Operator.name()));
+    if current.restored.is_none() || is_placed_since { Ok(true) } else { is_by_operator() }
+}
+
+fn read_source(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
+    let mut select = connection.prepare_cached("SELECT by FROM confirmed WHERE machine = ?1")?;
+    select.query_row([machine], |row| row.get(0)).optional()
+}
+
+/// Returns why nothing may be carried out for the first of these machines that needs confirmation.
+pub fn explain_first_unconfirmed<'a>(
+    connection: &Connection,
+    machines: impl IntoIterator<Item = &'a str>,
+) -> rusqlite::Result<Option<String>> {
+    for machine in machines {
+        if needs_confirmation(connection, machine)? {
+            return Ok(Some(explain_confirmation(machine)));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the refusal of a machine that needs confirmation, with the remedy.
+pub fn explain_confirmation(machine: &str) -> String {
+    format!(
+        "machine {machine} needs confirmation: the server's database was restored from a backup, and its record of the machine may be outdated. \
+         Compare the record with the machine's disks, then `drophammer machine confirm {machine}`"
+    )
+}
+
+fn insert_confirmation(transaction: &Transaction, machine: &str, by: ConfirmedBy) -> rusqlite::Result<()> {
+    let upsert = "INSERT INTO confirmed (machine, by, time) VALUES (?1, ?2, ?3)
+         ON CONFLICT (machine) DO UPDATE SET by = ?2, time = ?3";
+    transaction.execute(upsert, params![machine, by.name(), now()]).map(drop)
+}
+
+/// Confirms a machine whose report of success proves that the database has its current installation on record. A machine in a
+/// migration is excluded: its own disks do not show what the other machine has received.
+pub fn confirm_by_report(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    report: &InstallReport,
+) -> rusqlite::Result<()> {
+    let InstallState { succeeded, marker, unconfirmed, .. } = read_install_state(transaction, machine, allocation)?;
+    let agrees = succeeded && report.success && marker.is_some() && marker == report.marker;
+    if unconfirmed && agrees && migrations::find_live(transaction, machine)?.is_none() {
+        insert_confirmation(transaction, machine, ConfirmedBy::Marker)?;
+    }
+    Ok(())
+}
+
+/// Transfers the confirmation of a machine to its new id. Without one, the new id needs confirmation too.
+pub fn rename_confirmation(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM confirmed WHERE machine = ?1", [new])?;
+    transaction.execute("UPDATE confirmed SET machine = ?2 WHERE machine = ?1", [old, new]).map(drop)
+}

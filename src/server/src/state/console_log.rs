@@ -1,0 +1,83 @@
+//! Console logs of machines, in chunks.
+
+use super::ServerState;
+use crate::token::TokenHash;
+use common::error::Result;
+use rusqlite::{Row, params};
+
+/// Limit of the stored log of a machine, in bytes: the complete last installation, and the end of the one before. Each chunk counts as
+/// longer than its text, so that there are not too many of them.
+const KEPT: i64 = 256 << 10;
+/// Bytes by which a chunk counts as longer than its text.
+const PART: i64 = 128;
+
+/// Chunk of a console log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogChunk {
+    /// Boot that sent it.
+    pub boot: TokenHash,
+    /// Offset in the log of the boot, in bytes as sent.
+    pub start: u64,
+    /// Length in bytes as sent.
+    pub bytes: u64,
+    /// Time at which it was received.
+    pub time: String,
+    pub text: String,
+}
+
+impl LogChunk {
+    pub fn end_offset(&self) -> u64 {
+        self.start.saturating_add(self.bytes)
+    }
+}
+
+impl ServerState {
+    /// Stores a chunk, replacing one with the same offset. Nothing is stored for a machine without a file. A power failure of the server
+    /// may lose the chunk.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn store_log_chunk(&self, machine: &str, part: LogChunk) -> Result<()> {
+        let machine = machine.to_owned();
+        self.run_job(move |connection| {
+            let LogChunk { boot, start, bytes, time, text } = part;
+            let transaction = connection.transaction()?;
+            transaction.execute(
+                "INSERT OR REPLACE INTO log (machine, boot, start, bytes, time, text) SELECT ?1, ?2, ?3, ?4, ?5, ?6
+                 WHERE NOT EXISTS (SELECT 1 FROM machines WHERE id = ?1 AND stranger IS NOT NULL)",
+                params![machine, boot, to_signed(start), to_signed(bytes), time, text],
+            )?;
+            transaction.execute(
+                "DELETE FROM log WHERE machine = ?1 AND id IN (SELECT id FROM (SELECT id,
+                 sum(length(CAST(text AS BLOB)) + ?3) OVER (ORDER BY id DESC) AS newer FROM log WHERE machine = ?1) WHERE newer > ?2)",
+                params![machine, KEPT, PART],
+            )?;
+            transaction.commit()
+        })
+        .await
+    }
+
+    /// Returns the stored chunks, the oldest first.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn read_log(&self, machine: &str) -> Result<Vec<LogChunk>> {
+        let machine = machine.to_owned();
+        self.run_job(move |connection| {
+            let select = "SELECT boot, start, bytes, time, text FROM log WHERE machine = ?1 ORDER BY id";
+            connection.prepare_cached(select)?.query_map([machine], read_chunk)?.collect()
+        })
+        .await
+    }
+}
+
+fn read_chunk(row: &Row) -> rusqlite::Result<LogChunk> {
+    let number = |value: i64| u64::try_from(value).unwrap_or_default();
+    let (start, bytes) = (number(row.get(1)?), number(row.get(2)?));
+    Ok(LogChunk { boot: row.get(0)?, start, bytes, time: row.get(3)?, text: row.get(4)? })
+}
+
+/// Converts to SQLite's signed integers.
+fn to_signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

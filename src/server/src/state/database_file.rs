@@ -1,0 +1,299 @@
+//! Database file. It is opened only if it is undamaged and belongs to the directory. Every durable transaction is in this single file when
+//! it ends. If the file is removed, the server stops.
+//!
+//! With a write-ahead log (WAL), the many events of many machines cost no sync each. Transactions that must not be lost are synced, and
+//! then moved from the log into the database file, so that a copy of this single file contains everything that matters.
+
+use super::database_id::{self, DatabaseIdentity};
+use super::{lost_database, schema};
+use common::error::{Context, Error, Phase, Result};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use tokio::sync::watch;
+
+/// Survival of a transaction's result when the server loses power.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// The result is on disk before its caller gets a response.
+    Synced,
+    /// The result survives a crash of the server. A power failure may undo it, until a later transaction is synced: the log is sequential.
+    Deferred,
+}
+
+pub struct DatabaseFile {
+    pub connection: Connection,
+    path: PathBuf,
+    /// Device and inode of the file that was opened.
+    file: (u64, u64),
+    identity: DatabaseIdentity,
+    /// Reason why the server must stop.
+    gone: watch::Sender<Option<String>>,
+}
+
+impl DatabaseFile {
+    /// Opens or creates the database, readable for its owner only: reports contain passwords.
+    ///
+    /// # Errors
+    /// The file cannot be created, is not a database of this server, is damaged, or does not belong to the directory.
+    pub fn open(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
+        let what = || format!("open the database {}", path.display());
+        let is_new = is_new_database(path)?;
+        OpenOptions::new().create(true).append(true).mode(0o600).open(path).context(Phase::Serve, what)?;
+        let mut connection = Connection::open(path).context(Phase::Serve, what)?;
+        let settings = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=5000;";
+        connection.execute_batch(settings).context(Phase::Serve, what)?;
+        check_integrity(&connection, path)?;
+        let own = read_identity(&connection).context(Phase::Serve, what)?;
+        let replaces_lost = is_new && database_id::had_transactions(path);
+        let identity = check_identity(path, is_new, own.clone())?;
+        schema::upgrade_schema(&mut connection).context(Phase::Serve, what)?;
+        if own.is_none() {
+            store_identity(&connection, &identity).context(Phase::Serve, what)?;
+        }
+        if replaces_lost {
+            lost_database::record_loss(&connection).context(Phase::Serve, what)?;
+        }
+        checkpoint_log(&connection).context(Phase::Serve, what)?;
+        let file = read_inode(path).context(Phase::Serve, what)?;
+        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, gone })
+    }
+
+    /// Opens the database of a server for reading only: nothing is created or upgraded. Each read is a short transaction, which does not
+    /// block the server.
+    ///
+    /// # Errors
+    /// The database does not exist, is not one of this server, or is of an earlier version.
+    pub fn open_to_read(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
+        let what = || format!("open the database {}", path.display());
+        if is_new_database(path)? {
+            let message = format!("{} does not exist: no server has run in that directory", path.display());
+            return Err(Error::refusal(Phase::Serve, message));
+        }
+        // A write-ahead log can be read only together with its shared-memory file, which readers write.
+        let connection =
+            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
+        let settings = "PRAGMA busy_timeout=5000; PRAGMA query_only=ON;";
+        connection.execute_batch(settings).context(Phase::Serve, what)?;
+        let own = read_identity(&connection).context(Phase::Serve, what)?;
+        let is_current = schema::is_current_schema(&connection).context(Phase::Serve, what)?;
+        let Some(identity) = own.filter(|_| is_current) else {
+            let message = format!("{} is of an earlier version: start its server once to upgrade it", path.display());
+            return Err(Error::refusal(Phase::Serve, message));
+        };
+        let file = read_inode(path).context(Phase::Serve, what)?;
+        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, gone })
+    }
+
+    /// Runs one transaction, and syncs it if it requests that. Transactions that any client can cause are deferred: a sync costs as much as
+    /// hundreds of transactions.
+    ///
+    /// # Errors
+    /// The database cannot be read or written. If the file is missing, the server stops.
+    pub fn run_as_durable_as_needed<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, Durability)>,
+    ) -> Result<T> {
+        self.check_file()?;
+        let done = (|| {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let done = work(&transaction)?;
+            transaction.commit().map(|()| done)
+        })();
+        let (value, durability) = done.context(Phase::Serve, || "the database")?;
+        if durability == Durability::Synced {
+            self.sync_log()?;
+        }
+        Ok(value)
+    }
+
+    /// Syncs all transactions before this one.
+    fn sync_log(&mut self) -> Result<()> {
+        self.run_counted(|_| Ok(((), true)))
+    }
+
+    /// Runs one transaction, which is on disk, in the single file, when this returns. One that changes nothing is not synced. With a WAL,
+    /// `synchronous=NORMAL` survives a crash of the server but not a power failure. Acknowledged data must survive both.
+    ///
+    /// # Errors
+    /// The database cannot be read or written. If the file is missing, the server stops.
+    pub fn run_durably<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> Result<T> {
+        self.run_counted(|transaction| {
+            let before = transaction.total_changes();
+            let value = work(transaction)?;
+            Ok((value, transaction.total_changes() > before))
+        })
+    }
+
+    /// Runs one transaction; if it returns true, counts and syncs it.
+    fn run_counted<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>) -> Result<T> {
+        self.check_file()?;
+        let (value, transactions) = self.commit_counted(work).context(Phase::Serve, || "the database")?;
+        // If the file was deleted or replaced in the meantime, the transaction is lost with it.
+        self.check_file()?;
+        let Some(transactions) = transactions else { return Ok(value) };
+        self.identity.transactions = transactions;
+        let counted = database_id::update_count(&database_id::id_path(&self.path), &self.identity);
+        counted.map_err(|error| self.stop_server(error.to_string()))?;
+        Ok(value)
+    }
+
+    /// Commits a transaction. Returns the new count of transactions, if this one is counted.
+    fn commit_counted<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>,
+    ) -> rusqlite::Result<(T, Option<i64>)> {
+        self.connection.pragma_update(None, "synchronous", "FULL")?;
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let result = work(&transaction).and_then(|(value, is_counted)| {
+            let count = "UPDATE identity SET transactions = transactions + 1 RETURNING transactions";
+            let count = || transaction.query_row(count, [], |row| row.get(0));
+            let transactions = is_counted.then(count).transpose()?;
+            transaction.commit().map(|()| (value, transactions))
+        });
+        self.connection.pragma_update(None, "synchronous", "NORMAL")?;
+        let (value, transactions) = result?;
+        if transactions.is_some() {
+            checkpoint_log(&self.connection)?;
+        }
+        Ok((value, transactions))
+    }
+
+    /// Reads and writes one row, as a sign of life.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub fn check_pulse(&mut self) -> Result<()> {
+        let update = "UPDATE identity SET transactions = transactions";
+        self.connection.execute(update, []).map(drop).context(Phase::Serve, || "the database")
+    }
+
+    /// Checks that the file at the path is still the one that was opened.
+    ///
+    /// # Errors
+    /// The file is missing or another one: the server stops.
+    pub fn check_file(&self) -> Result<()> {
+        match read_inode(&self.path) {
+            Ok(file) if file == self.file => Ok(()),
+            Ok(_) => Err(self.stop_server(format!("{} is not the file that was opened", self.path.display()))),
+            Err(error) => Err(self.stop_server(format!("{} is missing: {error}", self.path.display()))),
+        }
+    }
+
+    fn stop_server(&self, why: String) -> Error {
+        let message = format!(
+            "{why}. Reports and orders can no longer be stored, so the server stops. Restore the database \
+            (`drophammer serve restore`), and start the server again"
+        );
+        self.gone.send_replace(Some(message.clone()));
+        Error::new(Phase::Serve, message)
+    }
+}
+
+/// Moves the log into the database file, and syncs it. While a backup reads the database, the log remains, which is equally durable. The
+/// next transaction moves it.
+fn checkpoint_log(connection: &Connection) -> rusqlite::Result<()> {
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+}
+
+fn read_inode(path: &Path) -> std::io::Result<(u64, u64)> {
+    fs::metadata(path).map(|is| (is.dev(), is.ino()))
+}
+
+/// Returns whether the file has never contained the state of a server: it does not exist, is empty, or lacks the tables.
+///
+/// # Errors
+/// The file is not a database.
+pub fn is_new_database(path: &Path) -> Result<bool> {
+    if fs::metadata(path).map_or(true, |is| is.len() == 0) {
+        return Ok(true);
+    }
+    let what = || format!("open the database {}", path.display());
+    let connection =
+        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
+    let select = "SELECT 1 FROM sqlite_master WHERE name = 'allocations'";
+    match connection.query_row(select, [], |_| Ok(())).optional() {
+        // The list of tables itself is damaged.
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
+            Err(damaged_error(path, &error.to_string()))
+        }
+        there => Ok(there.context(Phase::Serve, what)?.is_none()),
+    }
+}
+
+/// Checks the integrity of the database.
+///
+/// # Errors
+/// The database is damaged.
+pub fn check_integrity(connection: &Connection, path: &Path) -> Result<()> {
+    let said: rusqlite::Result<String> = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
+    let said = said.unwrap_or_else(|error| error.to_string());
+    match said.as_str() {
+        "ok" => Ok(()),
+        damage => Err(damaged_error(path, damage)),
+    }
+}
+
+fn damaged_error(path: &Path, damage: &str) -> Error {
+    let (path, damage) = (path.display(), damage.replace('\n', " "));
+    let message = format!("{path} is damaged: {damage}. Restore a backup with `drophammer serve restore`");
+    Error::new(Phase::Serve, message)
+}
+
+/// Returns the identity stored in the database itself; `None` in databases of earlier versions.
+pub fn read_identity(connection: &Connection) -> rusqlite::Result<Option<DatabaseIdentity>> {
+    let select = "SELECT 1 FROM sqlite_master WHERE name = 'identity'";
+    if connection.query_row(select, [], |_| Ok(())).optional()?.is_none() {
+        return Ok(None);
+    }
+    let read = |row: &rusqlite::Row| Ok(DatabaseIdentity { id: row.get(0)?, transactions: row.get(1)? });
+    connection.query_row("SELECT id, transactions FROM identity", [], read).optional()
+}
+
+/// Stores the identity in the database itself.
+pub fn store_identity(connection: &Connection, identity: &DatabaseIdentity) -> rusqlite::Result<()> {
+    connection.execute(
+        "INSERT INTO identity (one, id, transactions) VALUES (1, ?1, ?2)
+         ON CONFLICT (one) DO UPDATE SET id = ?1, transactions = ?2",
+        rusqlite::params![identity.id, identity.transactions],
+    )?;
+    Ok(())
+}
+
+/// Checks that the database belongs to the id file next to it. A database without an id gets one.
+fn check_identity(database: &Path, is_new: bool, own: Option<DatabaseIdentity>) -> Result<DatabaseIdentity> {
+    let file = database_id::id_path(database);
+    let beside = if is_new { None } else { database_id::read_id_file(&file)? };
+    let what = match (own, beside) {
+        (Some(own), Some(beside)) if own.id == beside.id && own.transactions >= beside.transactions => return Ok(own),
+        (Some(own), Some(beside)) if own.id == beside.id => format!(
+            "is older than the last state of this directory: {} counts {} transactions, but the database {}",
+            file.display(),
+            beside.transactions,
+            own.transactions
+        ),
+        (Some(own), Some(beside)) => format!("belongs to another directory: its id is {}, not {}", own.id, beside.id),
+        (Some(own), None) => format!("has id {}, but {} next to it is missing", own.id, file.display()),
+        (None, Some(beside)) if beside.transactions > 0 => {
+            format!(
+                "does not have an id, but {} has id {}: the database is older than that file, or belongs to another directory",
+                file.display(),
+                beside.id
+            )
+        }
+        // The first start was interrupted between writing the id file and the database.
+        (None, Some(beside)) => return Ok(beside),
+        (None, None) => {
+            let fresh = DatabaseIdentity::generate();
+            database_id::write_id_file(&file, &fresh)?;
+            return Ok(fresh);
+        }
+    };
+    let message = format!(
+        "{} {what}. The server does not start: machines whose installation is not in the database would be installed again, \
+        and lose the data that they preserve. Restore the correct database with `drophammer serve restore`, which rejects a wrong one",
+        database.display()
+    );
+    Err(Error::new(Phase::Serve, message))
+}

@@ -1,0 +1,132 @@
+//! Id file next to the database, with its random id and the number of its durable transactions. These distinguish it from other databases
+//! and from older copies.
+
+use common::error::{Context, Error, Phase, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Identity of a database, and how recent its content is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatabaseIdentity {
+    pub id: String,
+    /// Number of durable transactions; signed like SQLite's integers.
+    pub transactions: i64,
+}
+
+impl DatabaseIdentity {
+    pub fn generate() -> DatabaseIdentity {
+        DatabaseIdentity { id: uuid::Uuid::new_v4().to_string(), transactions: 0 }
+    }
+
+    /// Formats the content of the file. It always has the same length, so that it can be overwritten in place.
+    fn format_line(&self) -> String {
+        format!("{} {:020}\n", self.id, self.transactions)
+    }
+
+    fn parse_line(text: &str) -> Option<DatabaseIdentity> {
+        let (id, transactions) = text.trim_end().split_once(' ')?;
+        Some(DatabaseIdentity {
+            id: uuid::Uuid::parse_str(id).ok()?.to_string(),
+            transactions: transactions.parse().ok()?,
+        })
+    }
+}
+
+/// Returns the path of the file, next to the database.
+pub fn id_path(database: &Path) -> PathBuf {
+    database.with_extension("id")
+}
+
+/// Reads the file; `None` if there is none.
+///
+/// # Errors
+/// The file cannot be read, or its content is invalid.
+pub fn read_id_file(path: &Path) -> Result<Option<DatabaseIdentity>> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        read => read.context(Phase::Serve, || format!("read {}", path.display()))?,
+    };
+    match DatabaseIdentity::parse_line(&text) {
+        Some(identity) => Ok(Some(identity)),
+        None => Err(Error::new(
+            Phase::Serve,
+            format!(
+                "{} does not contain an id and a number: restore it from a backup of the directory, or restore the database \
+                with `drophammer serve restore`, which recreates it",
+                path.display()
+            ),
+        )),
+    }
+}
+
+/// Returns whether there was a database with content here: its id file counts transactions, or cannot be read.
+pub fn had_transactions(database: &Path) -> bool {
+    read_id_file(&id_path(database)).map_or(true, |is| is.is_some_and(|is| is.transactions > 0))
+}
+
+/// Writes the file atomically. Replaces an older one.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_id_file(path: &Path, identity: &DatabaseIdentity) -> Result<()> {
+    let what = || format!("write {}", path.display());
+    let new = path.with_extension("id.new");
+    let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new);
+    let written = made.and_then(|mut file| {
+        file.write_all(identity.format_line().as_bytes())?;
+        file.sync_all()
+    });
+    written.and_then(|()| fs::rename(&new, path)).context(Phase::Serve, what)?;
+    sync_folder(path)
+}
+
+/// Writes the number into the file, which must exist and belong to this database. The line lies in one sector: a power failure leaves the
+/// old number or the new one.
+///
+/// # Errors
+/// The file is missing, belongs to another database, or cannot be written.
+pub fn update_count(path: &Path, identity: &DatabaseIdentity) -> Result<()> {
+    if read_id_file(path)?.is_none_or(|is| is.id != identity.id) {
+        let message = format!("{} is missing, or belongs to another database", path.display());
+        return Err(Error::new(Phase::Serve, message));
+    }
+    let opened = OpenOptions::new().write(true).open(path);
+    let written = opened.and_then(|file| {
+        file.write_all_at(identity.format_line().as_bytes(), 0)?;
+        file.sync_data()
+    });
+    written.context(Phase::Serve, || format!("write {}", path.display()))
+}
+
+/// Makes a rename in this file's folder durable.
+///
+/// # Errors
+/// The folder cannot be opened or synced.
+pub fn sync_folder(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.context(Phase::Serve, || format!("sync {}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_is_written_in_place_and_only_for_its_own_database() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = id_path(&dir.path().join("drophammer.sqlite"));
+        assert_eq!(read_id_file(&path).unwrap(), None);
+        let mut identity = DatabaseIdentity::generate();
+        assert!(update_count(&path, &identity).unwrap_err().to_string().contains("drophammer.id is missing"));
+        write_id_file(&path, &identity).unwrap();
+        identity.transactions = 1234;
+        update_count(&path, &identity).unwrap();
+        assert_eq!(read_id_file(&path).unwrap().unwrap(), identity);
+        assert!(update_count(&path, &DatabaseIdentity::generate()).is_err());
+        fs::write(&path, "nonsense\n").unwrap();
+        assert!(read_id_file(&path).unwrap_err().to_string().contains("drophammer.id does not contain an id"));
+    }
+}

@@ -1,0 +1,126 @@
+//! The history (epoch) of the database, and the fencing tokens that it issues.
+//!
+//! A database has one epoch from its creation until it is restored from a backup: then it starts a new one, because the previous
+//! one has continued after the backup, and numbers would be issued twice. Each order, first installation and migration receives
+//! a [`FencingToken`]: the epoch's id and the next number. Numbers that are read from disks never change the counter.
+
+use super::install_state::parse_column;
+use super::orders::to_json_column;
+use model::install_marker::FencingToken;
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use uuid::Uuid;
+
+/// State of the epoch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Epoch {
+    /// UUID of the epoch.
+    pub id: String,
+    /// Time of the restore, as RFC 3339 in UTC; `None` if no machine needs confirmation.
+    pub restored: Option<String>,
+}
+
+/// Reads the epoch. Fails if there is none, so that the database does not pass for one that was not restored.
+pub fn read_epoch(connection: &Connection) -> rusqlite::Result<Epoch> {
+    let mut select = connection.prepare_cached("SELECT id, restored FROM epoch")?;
+    select.query_row([], |row| Ok(Epoch { id: row.get(0)?, restored: row.get(1)? }))
+}
+
+/// Issues the next fencing token.
+///
+/// # Errors
+/// The database cannot be written, or all numbers of the epoch are used.
+pub fn issue_token(transaction: &Transaction) -> rusqlite::Result<FencingToken> {
+    let update = "UPDATE epoch SET sequence = sequence + 1 WHERE sequence < ?1 RETURNING id, sequence";
+    transaction.query_row(update, [i64::MAX], |row| {
+        let sequence: i64 = row.get(1)?;
+        let out_of_range = |error| rusqlite::Error::FromSqlConversionFailure(1, Type::Integer, Box::new(error));
+        Ok(FencingToken { database: row.get(0)?, sequence: u64::try_from(sequence).map_err(out_of_range)? })
+    })
+}
+
+/// Starts the first epoch of a database without one, and issues tokens for open orders without one. Both are missing in databases of
+/// earlier versions.
+pub fn complete_epoch(transaction: &Transaction) -> rusqlite::Result<()> {
+    let insert = "INSERT OR IGNORE INTO epoch (one, id, sequence) VALUES (1, ?1, 0)";
+    transaction.execute(insert, [Uuid::new_v4().to_string()])?;
+    let mut orders = transaction.prepare("SELECT rowid FROM orders WHERE fencing IS NULL ORDER BY created, rowid")?;
+    let orders: Vec<i64> = orders.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    for order in orders {
+        let token = to_json_column(&issue_token(transaction)?)?;
+        transaction.execute("UPDATE orders SET fencing = ?2 WHERE rowid = ?1", params![order, token])?;
+    }
+    Ok(())
+}
+
+/// Starts a new epoch after a restore: every machine needs confirmation.
+pub fn start_restored_epoch(transaction: &Transaction, now: &str) -> rusqlite::Result<()> {
+    let update = "UPDATE epoch SET id = ?1, sequence = 0, restored = ?2";
+    transaction.execute(update, [&Uuid::new_v4().to_string(), now])?;
+    transaction.execute("DELETE FROM confirmed", []).map(drop)
+}
+
+/// Returns the fencing token of an allocation. If it was never installed and has none of this epoch, issues one.
+pub fn find_or_issue_token(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+) -> rusqlite::Result<Option<FencingToken>> {
+    let select = "SELECT fencing, succeeded FROM allocations WHERE machine = ?1 AND id = ?2";
+    let row = transaction.query_row(select, [machine, allocation], |row| Ok((parse_column(row, 0)?, row.get(1)?)));
+    let (token, is_installed): (Option<FencingToken>, bool) = row.optional()?.unwrap_or_default();
+    let epoch = read_epoch(transaction)?;
+    if is_installed || token.as_ref().is_some_and(|token| token.database == epoch.id) {
+        return Ok(token);
+    }
+    let token = issue_token(transaction)?;
+    let update = "UPDATE allocations SET fencing = ?3 WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, params![machine, allocation, to_json_column(&token)?])?;
+    Ok(Some(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::schema;
+    use std::cmp::Ordering;
+
+    fn database() -> Connection {
+        let mut connection = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&mut connection).unwrap();
+        connection
+    }
+
+    #[test]
+    fn tokens_rise_within_an_epoch_and_a_restored_database_starts_another_one() {
+        let mut connection = database();
+        let transaction = connection.transaction().unwrap();
+        let [one, two] = [(); 2].map(|()| issue_token(&transaction).unwrap());
+        assert_eq!((one.sequence, two.compare_age(&one)), (1, Some(Ordering::Greater)));
+        assert_eq!(read_epoch(&transaction).unwrap(), Epoch { id: one.database.clone(), restored: None });
+        complete_epoch(&transaction).unwrap();
+        assert_eq!(read_epoch(&transaction).unwrap().id, one.database, "a start does not begin another one");
+        start_restored_epoch(&transaction, "2026-11-01T00:00:00Z").unwrap();
+        let restored = issue_token(&transaction).unwrap();
+        assert!(restored.is_plausible() && restored.compare_age(&two).is_none());
+        assert_eq!(read_epoch(&transaction).unwrap().restored.as_deref(), Some("2026-11-01T00:00:00Z"));
+    }
+
+    #[test]
+    fn the_last_number_is_issued_once_and_then_it_is_an_error() {
+        let mut connection = database();
+        let transaction = connection.transaction().unwrap();
+        transaction.execute("UPDATE epoch SET sequence = ?1", [i64::MAX - 1]).unwrap();
+        let last = issue_token(&transaction).unwrap();
+        assert_eq!((last.sequence, last.is_plausible()), (FencingToken::LIMIT, true));
+        assert!(issue_token(&transaction).is_err());
+    }
+
+    #[test]
+    fn a_database_without_an_epoch_is_an_error_and_never_passes_for_one_that_was_not_restored() {
+        let connection = database();
+        connection.execute("DELETE FROM epoch", []).unwrap();
+        assert!(read_epoch(&connection).is_err());
+        assert!(super::super::install_state::read_install_state(&connection, "m", "a").is_err());
+    }
+}

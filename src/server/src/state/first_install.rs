@@ -1,0 +1,129 @@
+//! Start of a first installation, at its point of no return. It may start if nothing has changed since the allocation was served. From then
+//! on it continues only with the same disks.
+
+use super::install_state::{FirstInstall, read_install_state};
+use super::orders::to_json_column;
+use super::success_proof::{AttemptStart, StartedAttempt};
+use super::{ServerState, TokenHash, boots, confirmation, migrations};
+use common::error::Result;
+use control::api_types::InstallReport;
+use model::install_marker::RecordedDisk;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+/// Response to a boot that requests to pass the point of no return.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FirstStartOutcome {
+    /// The boot may erase. True if no boot of this installation has started before.
+    Yes(bool),
+    /// The boot must not erase, for this reason.
+    No(String),
+}
+
+impl ServerState {
+    /// Records that the boot with this token passes the point of no return of a first installation, if it may.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn start_first_install(
+        &self,
+        machine: &str,
+        allocation: &str,
+        start: AttemptStart,
+    ) -> Result<FirstStartOutcome> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        self.run_durably(move |transaction| {
+            let standing = read_install_state(transaction, &machine, &allocation)?;
+            let no = |why: String| Ok(FirstStartOutcome::No(why));
+            if let Some(why) = migrations::explain_block(transaction, &machine)? {
+                return no(why);
+            }
+            if standing.unconfirmed {
+                return no(confirmation::explain_confirmation(&machine));
+            }
+            if standing.barred {
+                return no(format!("allocation {allocation} was migrated, and no longer belongs to this machine"));
+            }
+            if standing.succeeded {
+                return no(format!("allocation {allocation} is installed: a reinstall must be ordered"));
+            }
+            if standing.adopted {
+                return no(format!(
+                    "allocation {allocation} is installed according to the operator (`drophammer machine adopt`)"
+                ));
+            }
+            if let Some(other) = &standing.elsewhere {
+                return no(format!("allocation {allocation} is installed under machine {other}"));
+            }
+            if standing.handed_out.is_none() {
+                return no(format!("allocation {allocation} was not served to this machine"));
+            }
+            if current_token(transaction, &machine)? != Some(start.by) {
+                return no("the machine has booted again in the meantime".to_owned());
+            }
+            if let Some(why) = standing.first.as_ref().and_then(|first| explain_other_disk(&first.disks, &start.disks))
+            {
+                return no(why);
+            }
+            let only = standing.first.as_ref().is_none_or(|first| first.only && first.by == start.by);
+            let image = served_image(transaction, &machine, &allocation)?;
+            let StartedAttempt { by, record } = start.to_attempt(image);
+            let begun = to_json_column(&FirstInstall { disks: start.disks, by, only, heard: false, record })?;
+            transaction.execute(
+                "UPDATE allocations SET begun = ?3 WHERE machine = ?1 AND id = ?2",
+                params![machine, allocation, begun],
+            )?;
+            Ok(FirstStartOutcome::Yes(standing.first.is_none()))
+        })
+        .await
+    }
+}
+
+/// Records the failure of an installation that has started. A report that nothing was written is valid only if no earlier boot has started:
+/// its changes would remain.
+pub fn record_failure(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    first: Option<FirstInstall>,
+    report: &InstallReport,
+) -> rusqlite::Result<()> {
+    let token = current_token(transaction, machine)?;
+    let Some(first) = first.filter(|first| token == Some(first.by)) else { return Ok(()) };
+    let begun = match report.untouched && first.only {
+        true => None,
+        false => Some(to_json_column(&FirstInstall { heard: true, ..first })?),
+    };
+    let update = "UPDATE allocations SET begun = ?3 WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, params![machine, allocation, begun]).map(drop)
+}
+
+/// Returns the image of the allocation as it was served last.
+fn served_image(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<Option<String>> {
+    let select = "SELECT image FROM layouts WHERE machine = ?1 AND allocation = ?2";
+    Ok(transaction.query_row(select, [machine, allocation], |row| row.get(0)).optional()?.flatten())
+}
+
+pub fn current_token(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<TokenHash>> {
+    Ok(boots::current_boot(transaction, machine)?.map(|boot| boot.hash))
+}
+
+/// Describes the first disk that is not the one with which the installation started.
+fn explain_other_disk(begun: &[RecordedDisk], now: &[RecordedDisk]) -> Option<String> {
+    now.iter().find_map(|now| {
+        let then = begun.iter().find(|then| then.device == now.device)?;
+        then.is_different_disk(now).then(|| {
+            format!(
+                "the installation started on {} with {}, which is now {}: put the disk back, or give the machine a new \
+                 allocation id",
+                now.device,
+                describe_disk(then),
+                describe_disk(now)
+            )
+        })
+    })
+}
+
+fn describe_disk(disk: &RecordedDisk) -> String {
+    let RecordedDisk { serial, wwn, size_bytes, .. } = disk;
+    format!("serial {serial:?}, wwn {wwn:?}, {}", common::format::format_bytes(*size_bytes))
+}

@@ -1,0 +1,45 @@
+//! Machines that the operator has freed. The system of the previous tenant may still run on them.
+
+use super::{ServerState, now};
+use common::error::Result;
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+/// Selects an installation of another allocation than the one in the machine's file. No installation of that one has replaced it, and no
+/// boot of the machine has registered after it.
+const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.id IS NOT ?2
+         AND (a.succeeded = 1 OR a.adopted IS NOT NULL)
+         AND NOT EXISTS (SELECT 1 FROM allocations b WHERE b.machine = ?1 AND b.id = ?2
+             AND (b.succeeded = 1 OR b.adopted IS NOT NULL OR b.begun IS NOT NULL))
+         AND NOT EXISTS (SELECT 1 FROM boots WHERE machine = ?1 AND address IS NOT NULL AND over IS NULL)";
+
+impl ServerState {
+    /// Records that the operator frees the machine. Boots that were requested before can no longer register.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn free_machine(&self, machine: &str) -> Result<()> {
+        let machine = machine.to_owned();
+        self.run_durably(move |transaction| record_freed(transaction, &machine)).await
+    }
+
+    /// Returns whether the system of a previous tenant may still run on the machine: it has not booted the ramdisk since it was freed.
+    /// `allocation` is the one in the machine's file.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn may_run_previous_system(&self, machine: &str, allocation: Option<&str>) -> Result<bool> {
+        let (machine, allocation) = (machine.to_owned(), allocation.map(str::to_owned));
+        self.run_job(move |connection| connection.prepare_cached(NOT_CLEAN)?.exists(params![machine, allocation])).await
+    }
+}
+
+fn record_freed(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
+    let upsert = "INSERT INTO machines (id, freed) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET freed = ?2";
+    transaction.execute(upsert, params![machine, now()]).map(drop)
+}
+
+/// Returns when the machine was freed last, as RFC 3339.
+pub fn last_freed(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
+    let select = "SELECT freed FROM machines WHERE id = ?1";
+    connection.query_row(select, [machine], |row| row.get(0)).optional().map(Option::flatten)
+}

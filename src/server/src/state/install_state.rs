@@ -1,0 +1,376 @@
+//! State of an allocation on a machine: what has started, what is installed, what is ordered, and how the last reinstall ended.
+
+use super::success_proof::StartedAttempt;
+use super::{ServerState, TokenHash, confirmation, epoch, lost_database, migrations, now, unknown_machines};
+use crate::approvals::Approval;
+use common::error::Result;
+use model::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk};
+use model::install_report::PreparedVolume;
+use model::layout::Layout;
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// State of an allocation on a machine.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct InstallState {
+    /// Time of the first record of the allocation; empty before.
+    pub created: String,
+    pub succeeded: bool,
+    /// True if the operator has reported it as installed, but the machine has not yet.
+    pub adopted: bool,
+    /// Install marker that the operator was shown when adopting the allocation.
+    pub adopted_marker: Option<InstallMarker>,
+    /// True if the installation is known only from an adopted install marker: image, disks and volumes are claims of the disk.
+    pub is_claimed: bool,
+    /// Id of the installed image; `None` in databases of earlier versions.
+    pub image: Option<String>,
+    /// Installed layout, as it was served; databases of earlier versions have only its id.
+    pub layout: Option<Value>,
+    /// Id of the layout that was served last.
+    pub layout_id: Option<String>,
+    /// Layout that was served last.
+    pub handed_out: Option<ServedLayout>,
+    pub marker: Option<InstallMarker>,
+    pub order: Option<ReinstallOrder>,
+    pub outcome: Option<ReinstallOutcome>,
+    /// First installation that has passed its point of no return and is not complete.
+    pub first: Option<FirstInstall>,
+    /// Marker of this allocation that the machine has found but does not trust. It waits for the operator's confirmation.
+    pub waits: Option<InstallMarker>,
+    /// Kubernetes volumes that the last installation reported.
+    pub volumes: Vec<PreparedVolume>,
+    /// Other machine id under which this allocation is installed. This machine must not get it then.
+    pub elsewhere: Option<String>,
+    /// True if the allocation was migrated away from this machine, or overwritten by a migration: it must not be booted from the machine's
+    /// disks.
+    pub barred: bool,
+    /// True if the database was restored from a backup, and its record of the machine was not confirmed since.
+    pub unconfirmed: bool,
+    /// Fencing token of the first installation; `None` before it was served, and in databases of earlier versions.
+    pub fencing: Option<FencingToken>,
+    /// Ids that the machine had before.
+    pub former: Vec<String>,
+    /// True if an installation on the machine may have been forgotten with a lost database.
+    pub unremembered: bool,
+    /// Layout that a template generates from the machine's registered hardware, or why it cannot.
+    pub generated: Option<Result<Layout, String>>,
+    /// Approval of the machine's next installation, or why it cannot be used.
+    pub approved: Option<Result<Arc<Approval>, String>>,
+}
+
+impl InstallState {
+    /// Returns whether the machine is installed, as reported by the machine or the operator.
+    pub fn is_installed(&self) -> bool {
+        self.succeeded || self.adopted
+    }
+
+    /// Returns the standing as the agent of an unconfirmed machine sees it: an order is withheld, and the installed system boots.
+    pub fn without_unconfirmed_order(self) -> InstallState {
+        match self.unconfirmed && self.is_installed() {
+            true => InstallState { order: None, ..self },
+            false => self,
+        }
+    }
+
+    /// Returns the layout with which an installation has started. The installation continues with it whatever the files contain: it may be
+    /// complete, and its report lost.
+    pub fn pinned_layout(&self) -> Option<&Value> {
+        let given = self.handed_out.as_ref()?;
+        let begun = match &self.order {
+            Some(order) => order.begun && given.order == order.id,
+            None => !self.succeeded && self.first.as_ref().is_some_and(|first| !first.heard),
+        };
+        begun.then_some(&given.layout)
+    }
+}
+
+/// Layout as it was served to a machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServedLayout {
+    pub layout: Value,
+    /// Id of the order for which it was served; empty for a first installation.
+    pub order: String,
+}
+
+/// First installation that has started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstInstall {
+    pub disks: Vec<RecordedDisk>,
+    /// Hash of the token of the boot that started last.
+    pub by: TokenHash,
+    /// True if no earlier boot has started.
+    pub only: bool,
+    /// True if that boot has reported that it failed.
+    pub heard: bool,
+    /// Record of its secret; `None` from an agent that sends no digest, and in databases of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<AttemptRecord>,
+}
+
+impl FirstInstall {
+    /// Returns the attempt that started last.
+    pub fn to_attempt(&self) -> StartedAttempt {
+        StartedAttempt { by: self.by, record: self.record.clone() }
+    }
+}
+
+/// Options of the operator's order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReinstallOverrides {
+    #[serde(default)]
+    pub without_marker: bool,
+    #[serde(default)]
+    pub change_promise: bool,
+    #[serde(default)]
+    pub give_up: Vec<String>,
+    #[serde(default)]
+    pub replace_newer: bool,
+}
+
+/// Open order for a reinstall.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ReinstallOrder {
+    pub id: String,
+    /// Id of the image.
+    pub image: String,
+    pub created: String,
+    /// Number of attempts that were counted.
+    pub attempts: u32,
+    /// True if an attempt has reported that it passes the point of no return. It may never have received the response.
+    pub begun: bool,
+    pub without_marker: bool,
+    /// True if the layout file applies, even if it promises something else about a disk than the installed layout.
+    #[serde(default)]
+    pub change_promise: bool,
+    /// Serial numbers of disks whose data may be erased.
+    #[serde(default)]
+    pub give_up: Vec<String>,
+    /// True if the installation on the disks is replaced even if it is newer than the order.
+    #[serde(default)]
+    pub replace_newer: bool,
+    /// Fencing token; not shown to operators.
+    #[serde(skip)]
+    pub fencing: Option<FencingToken>,
+    /// True if the operator has placed or confirmed it since the database was last restored; not shown to operators.
+    #[serde(skip)]
+    pub confirmed: bool,
+    /// Disks of the last attempt that has started; not shown to operators.
+    #[serde(skip)]
+    pub disks: Vec<RecordedDisk>,
+    /// Last attempt that has started; `None` if this server has not seen any start. Not shown to operators.
+    #[serde(skip)]
+    pub attempt: Option<StartedAttempt>,
+    /// True if the order has started and gets no further attempt: the machine waits for the operator.
+    pub given_up: bool,
+    /// Time at which the last attempt was counted, until a boot registers for it; not shown to operators.
+    #[serde(skip)]
+    pub handed: Option<String>,
+}
+
+/// Result of the last reinstall, or of its last attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ReinstallOutcome {
+    /// Id of the order.
+    pub order: String,
+    /// Id of the image.
+    pub image: String,
+    pub success: bool,
+    pub message: String,
+    /// Time, as RFC 3339 in UTC.
+    pub time: String,
+}
+
+impl ReinstallOutcome {
+    pub fn from_order(order: &ReinstallOrder, success: bool, message: impl Into<String>) -> ReinstallOutcome {
+        let ReinstallOrder { id, image, .. } = order.clone();
+        ReinstallOutcome { order: id, image, success, message: message.into(), time: now() }
+    }
+}
+
+/// Record of an allocation that was served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServedRecord {
+    /// Time of the first record of the allocation, as RFC 3339 in UTC.
+    pub created: String,
+    /// Fencing token of its first installation.
+    pub fencing: Option<FencingToken>,
+}
+
+/// Installation that is served to a machine.
+pub struct ServedInstall<'a> {
+    pub layout_id: &'a str,
+    pub layout: &'a Value,
+    /// Id of the image.
+    pub image: &'a str,
+    /// Id of the order; empty for a first installation.
+    pub order: &'a str,
+}
+
+impl ServerState {
+    /// Returns the state of the allocation.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn read_install_state(&self, machine: &str, allocation: &str) -> Result<InstallState> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        self.run_job(move |connection| read_install_state(connection, &machine, &allocation)).await
+    }
+
+    /// Returns the states of several machines with their allocations.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn read_install_states(&self, all: Vec<(String, String)>) -> Result<Vec<InstallState>> {
+        self.run_job(move |connection| {
+            all.iter().map(|(machine, id)| read_install_state(connection, machine, id)).collect()
+        })
+        .await
+    }
+
+    /// Blocking variant of [`ServerState::read_install_state`].
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub fn read_install_state_blocking(&self, machine: &str, allocation: &str) -> Result<InstallState> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        // Reads a consistent state, even if another process writes.
+        self.run_job_blocking(move |connection| {
+            let moment = connection.transaction()?;
+            read_install_state(&moment, &machine, &allocation)
+        })
+    }
+
+    /// Records what was served last.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn record_served(
+        &self,
+        machine: &str,
+        allocation: &str,
+        what: ServedInstall<'_>,
+    ) -> Result<ServedRecord> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        let (id, document, image) = (what.layout_id.to_owned(), what.layout.to_string(), what.image.to_owned());
+        let order = what.order.to_owned();
+        // The report of success makes this the installed layout. It must be found then, even if the server loses power in between.
+        self.run_durably(move |transaction| {
+            transaction.execute(
+                "INSERT OR REPLACE INTO layouts (machine, allocation, layout, document, image, for_order)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                params![machine, allocation, id, document, image, order],
+            )?;
+            transaction.execute(
+                "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
+                params![machine, allocation, now()],
+            )?;
+            // The machine's file may have been added while the machine waited.
+            unknown_machines::mark_known(transaction, &machine)?;
+            let fencing = epoch::find_or_issue_token(transaction, &machine, &allocation)?;
+            let select = "SELECT created FROM allocations WHERE machine = ?1 AND id = ?2";
+            let created = transaction.query_row(select, [&machine, &allocation], |row| row.get(0))?;
+            Ok(ServedRecord { created, fencing })
+        })
+        .await
+    }
+}
+
+const ELSEWHERE: &str = "SELECT machine FROM allocations WHERE id = ?2 AND machine <> ?1 AND succeeded = 1 LIMIT 1";
+
+/// Reads a consistent state: the caller holds the connection.
+pub fn read_install_state(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<InstallState> {
+    let key = [machine, allocation];
+    let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
+         adopted IS NOT NULL, waits, volumes, fencing, adopted_marker
+         FROM allocations a LEFT JOIN layouts l ON l.machine = a.machine AND l.allocation = a.id
+         WHERE a.machine = ?1 AND a.id = ?2";
+    let standing = connection.query_row(select, key, |row| {
+        let (succeeded, is_adopted) = (row.get(1)?, row.get(10)?);
+        Ok(InstallState {
+            created: row.get(0)?,
+            succeeded,
+            adopted: is_adopted && !succeeded,
+            is_claimed: is_adopted && succeeded,
+            adopted_marker: parse_column(row, 14)?,
+            image: row.get(2)?,
+            layout: parse_column(row, 3)?,
+            layout_id: row.get(4)?,
+            marker: parse_column(row, 5)?,
+            outcome: parse_column(row, 6)?,
+            first: parse_column(row, 7)?,
+            waits: parse_column(row, 11)?,
+            volumes: parse_column(row, 12)?.unwrap_or_default(),
+            fencing: parse_column(row, 13)?,
+            handed_out: match parse_column(row, 8)? {
+                Some(layout) => Some(ServedLayout { layout, order: row.get::<_, Option<_>>(9)?.unwrap_or_default() }),
+                None => None,
+            },
+            ..InstallState::default()
+        })
+    });
+    let mut standing = standing.optional()?.unwrap_or_default();
+    if !standing.succeeded {
+        standing.elsewhere = connection.query_row(ELSEWHERE, key, |row| row.get(0)).optional()?;
+    }
+    standing.unremembered = lost_database::is_unremembered(connection, machine)?;
+    standing.barred = migrations::is_barred(connection, machine, allocation)?;
+    standing.unconfirmed = confirmation::needs_confirmation(connection, machine)?;
+    let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
+    standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words, handed, fencing,
+             attempt
+         FROM orders WHERE machine = ?1 AND allocation = ?2";
+    let order = connection.query_row(select, key, |row| {
+        let ReinstallOverrides { change_promise, give_up, replace_newer, .. } =
+            parse_column(row, 8)?.unwrap_or_default();
+        let fencing: Option<FencingToken> = parse_column(row, 10)?;
+        let database = fencing.as_ref().map(|token| token.database.as_str());
+        Ok(ReinstallOrder {
+            replace_newer,
+            confirmed: confirmation::is_confirmed_order(connection, machine, database)?,
+            fencing,
+            id: row.get(0)?,
+            image: row.get(1)?,
+            created: row.get(2)?,
+            attempts: row.get(3)?,
+            // In databases of earlier versions, this column contains the number of an attempt.
+            begun: row.get::<_, u32>(4)? > 0,
+            without_marker: row.get(5)?,
+            given_up: row.get(6)?,
+            disks: parse_column(row, 7)?.unwrap_or_default(),
+            attempt: parse_column(row, 11)?,
+            change_promise,
+            give_up,
+            handed: row.get(9)?,
+        })
+    });
+    standing.order = order.optional()?;
+    Ok(standing)
+}
+
+/// Parses a column of JSON. A value that cannot be parsed must not pass for absent: another layout would be used.
+pub fn parse_column<T: DeserializeOwned>(row: &Row, column: usize) -> rusqlite::Result<Option<T>> {
+    let Some(text) = row.get::<_, Option<String>>(column)? else { return Ok(None) };
+    let value = serde_json::from_str(&text);
+    value.map(Some).map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::schema;
+
+    /// Of a rack of ten thousand it is asked ten thousand times.
+    #[test]
+    fn no_allocation_is_looked_for_in_the_whole_table() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&mut connection).unwrap();
+        let explain = format!("EXPLAIN QUERY PLAN {ELSEWHERE}");
+        let how: String = connection.query_row(&explain, ["m", "a"], |row| row.get(3)).unwrap();
+        assert_eq!(how, "SEARCH allocations USING INDEX allocations_by_id (id=?)");
+    }
+}

@@ -1,0 +1,39 @@
+//! Installations that are unknown because this database replaced a lost one: those on machines that it has not seen installed since.
+
+use super::now;
+use rusqlite::Connection;
+
+const MACHINE: &str = "SELECT EXISTS (SELECT 1 FROM identity WHERE lost IS NOT NULL)
+     AND NOT EXISTS (SELECT 1 FROM allocations WHERE machine = ?1 AND succeeded = 1)";
+
+/// Records that this database replaced a lost one.
+pub fn record_loss(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute("UPDATE identity SET lost = ?1", [now()]).map(drop)
+}
+
+/// Returns whether the record of an installation on the machine may have been lost with an earlier database.
+pub fn is_unremembered(connection: &Connection, machine: &str) -> rusqlite::Result<bool> {
+    connection.query_row(MACHINE, [machine], |row| row.get(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::schema;
+
+    #[test]
+    fn a_machine_is_remembered_from_its_first_installation_on() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&mut connection).unwrap();
+        assert!(!is_unremembered(&connection, "m").unwrap(), "without an identity");
+        connection.execute("INSERT INTO identity (one, id, transactions) VALUES (1, 'i', 0)", []).unwrap();
+        assert!(!is_unremembered(&connection, "m").unwrap(), "nothing was lost");
+        record_loss(&connection).unwrap();
+        assert!(is_unremembered(&connection, "m").unwrap());
+        let insert = "INSERT INTO allocations (machine, id, created, succeeded) VALUES (?1, 'a', '', ?2)";
+        connection.execute(insert, ("m", 0)).unwrap();
+        connection.execute(insert, ("n", 1)).unwrap();
+        assert!(is_unremembered(&connection, "m").unwrap(), "handed out, and not installed");
+        assert!(!is_unremembered(&connection, "n").unwrap());
+    }
+}

@@ -1,0 +1,50 @@
+//! UUIDs and MAC addresses with which machines have registered.
+
+use super::ServerState;
+use common::error::Result;
+use control::api_types::RegisterRequest;
+use model::machine_identity::{RegisteredIdentity, parse_usable_uuid, usable_mac};
+use rusqlite::{Connection, OptionalExtension};
+
+impl ServerState {
+    /// Reads the UUID and the MACs with which the machine has registered; empty if it never has.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn read_registered_identity(&self, machine: &str) -> Result<RegisteredIdentity> {
+        let machine = machine.to_owned();
+        self.run_job(move |connection| read_identity(connection, &machine)).await
+    }
+
+    /// Reads the ids of all machines whose last registration has a NIC with this MAC.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn find_machines_with_mac(&self, mac: &str) -> Result<Vec<String>> {
+        let listed = format!("%\"{mac}\"%");
+        self.run_job(move |connection| {
+            let mut select = connection.prepare_cached("SELECT id FROM machines WHERE macs LIKE ?1 ORDER BY id")?;
+            select.query_map([listed], |row| row.get(0))?.collect()
+        })
+        .await
+    }
+}
+
+/// Reads the identity from the last registration. The UUID column is empty after a rename: what the machine reported under its old id is no
+/// longer expected. Databases of earlier versions contain the UUID only in the registration.
+fn read_identity(connection: &Connection, machine: &str) -> rusqlite::Result<RegisteredIdentity> {
+    let select = "SELECT macs, registered, smbios_uuid FROM machines WHERE id = ?1 AND registered IS NOT NULL";
+    let row = connection.query_row(select, [machine], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, Option<String>>(2)?))
+    });
+    let Some((macs, document, uuid)) = row.optional()? else { return Ok(RegisteredIdentity::default()) };
+    let macs: Vec<String> = serde_json::from_str(&macs).unwrap_or_default();
+    Ok(RegisteredIdentity {
+        uuid: uuid.or_else(|| reported_uuid(&document)).as_deref().and_then(parse_usable_uuid),
+        macs: macs.iter().filter_map(|mac| usable_mac(mac)).collect(),
+    })
+}
+
+fn reported_uuid(document: &str) -> Option<String> {
+    serde_json::from_str::<RegisterRequest>(document).ok()?.inventory?.system.uuid
+}

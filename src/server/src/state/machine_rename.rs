@@ -1,0 +1,72 @@
+//! Renaming of machines that got a new id with a new mainboard or firmware. All records are transferred to the new id.
+
+use super::{ServerState, confirmation, migrations};
+use common::error::Result;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RenameOutcome {
+    Done,
+    /// The machine cannot be renamed, for this reason.
+    Refused(String),
+}
+
+impl ServerState {
+    /// Transfers all records of `old` to `new`, and remembers `old` as a former id.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn rename_machine(&self, old: &str, new: &str) -> Result<RenameOutcome> {
+        let (old, new) = (old.to_owned(), new.to_owned());
+        self.run_durably(move |transaction| {
+            for machine in [&old, &new] {
+                if let Some(why) = migrations::explain_block(transaction, machine)? {
+                    return Ok(RenameOutcome::Refused(why));
+                }
+            }
+            let has = |machine: &str, which: &str| -> rusqlite::Result<Option<String>> {
+                let select = format!("SELECT id FROM allocations WHERE machine = ?1 AND {which} LIMIT 1");
+                transaction.query_row(&select, [machine], |row| row.get(0)).optional()
+            };
+            if has(&old, "true")?.is_none() {
+                return Ok(RenameOutcome::Refused(format!("machine {old} is not on record")));
+            }
+            if let Some(own) = has(&new, "(succeeded = 1 OR begun IS NOT NULL)")? {
+                let message = format!("machine {new} has its own installation, of allocation {own}");
+                return Ok(RenameOutcome::Refused(message));
+            }
+            rename_rows(transaction, &old, &new)?;
+            Ok(RenameOutcome::Done)
+        })
+        .await
+    }
+}
+
+fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
+    // Installations that were served to the new id have never started: they are dropped.
+    for table in ["allocations", "layouts", "orders"] {
+        transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
+        transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
+    }
+    confirmation::rename_confirmation(transaction, old, new)?;
+    transaction.execute("UPDATE OR REPLACE barred SET machine = ?2 WHERE machine = ?1", [old, new])?;
+    transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;
+    transaction.execute("UPDATE OR REPLACE log SET machine = ?2 WHERE machine = ?1", [old, new])?;
+    // Data that the machine has reported under its new id is newer, and preserved. So is a boot of the new id.
+    let moved = transaction.execute("UPDATE OR IGNORE machines SET id = ?2 WHERE id = ?1", [old, new])?;
+    if moved > 0 {
+        // The mainboard was replaced: the UUID of the old one is no longer expected.
+        transaction.execute("UPDATE machines SET smbios_uuid = '' WHERE id = ?1", [new])?;
+    }
+    transaction.execute("DELETE FROM machines WHERE id = ?1", [old])?;
+    let boots =
+        transaction.query_row("SELECT count(*) FROM boots WHERE machine = ?1", [new], |row| row.get::<_, u32>(0))?;
+    if boots == 0 {
+        transaction.execute("UPDATE boots SET machine = ?2 WHERE machine = ?1", [old, new])?;
+    }
+    transaction.execute("DELETE FROM boots WHERE machine = ?1", [old])?;
+    transaction.execute("UPDATE former SET machine = ?2 WHERE machine = ?1", [old, new])?;
+    transaction.execute("DELETE FROM former WHERE former = ?1", [new])?;
+    transaction.execute("INSERT OR REPLACE INTO former (former, machine) VALUES (?1, ?2)", params![old, new])?;
+    Ok(())
+}

@@ -1,0 +1,488 @@
+//! Properties of migrations for any order of events: with outdated snapshots of the directory, files that the operator edits, boots that
+//! call late, and reports of boots that have ended.
+
+use super::*;
+use crate::boot_token::RequestedBoot;
+use crate::migrations::owner::AllocationOwners;
+use crate::migrations::tests::{carried as has, end, ordered, start};
+use crate::migrations::{MigrationRole, MigrationState};
+use crate::resolve::{SiteObjects, image_without_location, resolve_allocation};
+use crate::site_files::{self, MachineSpec};
+use crate::state::boots::MachineBoot;
+use crate::state::next_boot::choose_boot;
+use crate::state::{install_state, schema};
+use model::install_marker::InstallMarker;
+use model::migration::{MigrationAnswer, MigrationOffer, MigrationSide, interpret_answer as heard};
+use proptest::prelude::*;
+use std::time::Duration;
+use time::OffsetDateTime;
+
+const A: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
+const B: &str = "4c4c4544-0051-3010-8052-b4c04f4d0002";
+/// Allocation that is migrated.
+const MOVED: &str = "a1";
+/// Allocation that each machine had before. Its rows still exist.
+const OLD: &str = "a0";
+/// New allocation.
+const NEW: &str = "a9";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Order,
+    /// The machine boots over PXE.
+    Boot(MigrationSide),
+    /// The agent requests its allocation.
+    Ask(MigrationSide),
+    Stand(MigrationSide),
+    Begin,
+    /// Report of the current boot, or of the one before it.
+    Success(MigrationSide, bool),
+    Failure(MigrationSide, bool),
+    Phone,
+    Finish,
+    Cancel {
+        off: bool,
+    },
+    /// The server scans the directory; after a restart it does so first.
+    Look,
+    /// The server changes one file.
+    Settle,
+    /// The operator adds an allocation to a file, or removes it.
+    Edit(MigrationSide, Option<&'static str>),
+    /// The operator deletes the file.
+    Remove(MigrationSide),
+}
+
+fn way() -> Vec<Step> {
+    use Step::*;
+    let (a, b) = (MigrationSide::Send, MigrationSide::Receive);
+    vec![
+        Order,
+        Boot(a),
+        Ask(a),
+        Stand(a),
+        Boot(b),
+        Ask(b),
+        Stand(b),
+        Begin,
+        Ask(a),
+        Success(b, false),
+        Ask(a),
+        Settle,
+        Look,
+        Settle,
+        Settle,
+        Boot(b),
+        Look,
+        Phone,
+        Ask(a),
+        Boot(a),
+        Ask(a),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    use Step::*;
+    let part = || prop_oneof![Just(MigrationSide::Send), Just(MigrationSide::Receive)];
+    let allocation = prop_oneof![Just(None), Just(Some(MOVED)), Just(Some(OLD)), Just(Some(NEW))];
+    prop_oneof![
+        1 => Just(Order),
+        6 => part().prop_map(Boot),
+        6 => part().prop_map(Ask),
+        4 => part().prop_map(Stand),
+        3 => Just(Begin),
+        3 => (part(), any::<bool>()).prop_map(|(part, late)| Success(part, late)),
+        2 => (part(), any::<bool>()).prop_map(|(part, untouched)| Failure(part, untouched)),
+        1 => Just(Phone),
+        1 => Just(Finish),
+        2 => any::<bool>().prop_map(|off| Cancel { off }),
+        3 => Just(Look),
+        3 => Just(Settle),
+        2 => (part(), allocation).prop_map(|(part, allocation)| Edit(part, allocation)),
+        1 => part().prop_map(Remove),
+    ]
+}
+
+/// One of the two machines.
+#[derive(Debug, Clone, Default)]
+struct Side {
+    /// File of the machine, with the allocation in it.
+    file: Option<Option<String>>,
+    /// File as the server has read it last.
+    picture: Option<MachineSpec>,
+    boot: Option<TokenHash>,
+    before: Option<TokenHash>,
+    /// True if it was instructed to boot from its disks since it was in the ramdisk.
+    runs: bool,
+    /// Migration for which this boot waits.
+    stands_for: Option<String>,
+}
+
+impl Side {
+    fn leave(&mut self) {
+        self.stands_for = None;
+        self.before = self.boot.take().or(self.before);
+    }
+}
+
+struct World {
+    database: Connection,
+    known: SiteObjects,
+    sides: [Side; 2],
+    boots: u8,
+    orders: u32,
+    /// True if B has reported its success for the open migration, and no operator has confirmed since then that B is off.
+    received: bool,
+    /// True if B has started to write for a migration, without a new installation of its own after that.
+    begun: bool,
+}
+
+fn index(part: MigrationSide) -> usize {
+    usize::from(part == MigrationSide::Receive)
+}
+
+fn id(part: MigrationSide) -> &'static str {
+    [A, B][index(part)]
+}
+
+fn file(machine: &str, allocation: Option<&str>) -> MachineSpec {
+    let given = allocation.map(|allocation| {
+        format!("allocation:\n  id: {allocation}\n  hostname: h\n  image: debian-12\n  filesystemlayout: default\n")
+    });
+    site_files::parse_machine(&format!("id: {machine}\n{}", given.unwrap_or_default())).unwrap()
+}
+
+impl World {
+    fn new() -> World {
+        let mut database = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&mut database).unwrap();
+        let text = "id: default\ndisks: [{device: /dev/sda, wipe: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}]
+filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
+        let layout = model::layout::read_yaml(text).unwrap().layout;
+        let stored = serde_json::to_string(&layout).unwrap();
+        let marker = InstallMarker { machine: A.to_owned(), allocation: MOVED.to_owned(), ..InstallMarker::default() };
+        let insert = "INSERT INTO allocations (machine, id, created, succeeded, image, layout, marker) VALUES (?1, ?2, '', 1, 'debian-12', ?3, ?4)";
+        for (machine, allocation) in [(A, OLD), (B, OLD), (A, MOVED)] {
+            let id = if allocation == OLD { format!("{OLD}-{machine}") } else { allocation.to_owned() };
+            database.execute(insert, params![machine, id, stored, to_json_column(&marker).unwrap()]).unwrap();
+        }
+        let mut known = SiteObjects::default();
+        known.layouts.insert("default".to_owned(), layout);
+        known.images.insert("debian-12".to_owned(), Some(image_without_location("debian-12".to_owned())));
+        let mut world =
+            World { database, known, sides: Default::default(), boots: 0, orders: 0, received: false, begun: false };
+        world.sides[0] = Side { file: Some(Some(MOVED.to_owned())), runs: true, ..Side::default() };
+        world.sides[1] = Side { file: Some(None), ..Side::default() };
+        world.look();
+        world
+    }
+
+    fn look(&mut self) {
+        let moves = list_live(&self.database).unwrap();
+        let files: Vec<Option<MachineSpec>> = [MigrationSide::Send, MigrationSide::Receive]
+            .map(|part| self.sides[index(part)].file.as_ref().map(|given| file(id(part), given.as_deref())))
+            .into();
+        let overlay = AllocationOwners::new(&moves, files.clone().into_iter().flatten());
+        for (side, file) in self.sides.iter_mut().zip(&files) {
+            side.picture = file.as_ref().map(|file| overlay.effective_machine(file).0);
+        }
+    }
+
+    fn transact<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> T {
+        let transaction = self.database.transaction().unwrap();
+        let value = work(&transaction).unwrap();
+        transaction.commit().unwrap();
+        value
+    }
+
+    fn hears(&mut self, word: &MigrationEvent) -> Option<Result<MigrationUpdate, String>> {
+        self.transact(|transaction| {
+            find_live(transaction, A)?.map(|is| apply_event(transaction, &is, word)).transpose()
+        })
+    }
+
+    /// Records that the machine runs the system on its disks, as instructed, and checks that it may.
+    fn may_run(&mut self, part: MigrationSide, why: &str) -> Result<(), TestCaseError> {
+        let other = if part == MigrationSide::Send { MigrationSide::Receive } else { MigrationSide::Send };
+        let holds_a_copy = self.begun || self.received;
+        match part {
+            MigrationSide::Send => {
+                prop_assert!(!self.received, "A is instructed to run after B has received everything: {why}")
+            }
+            MigrationSide::Receive => {
+                prop_assert!(self.received || !holds_a_copy, "B is instructed to run an incomplete system: {why}")
+            }
+        }
+        // B's own old system is not a copy of A's.
+        prop_assert!(!holds_a_copy || !self.sides[index(other)].runs, "both are instructed to run: {why}");
+        self.sides[index(part)].runs = true;
+        Ok(())
+    }
+
+    fn boot(&mut self, part: MigrationSide) -> Result<(), TestCaseError> {
+        let given = self.sides[index(part)].picture.as_ref();
+        let given = match given.map(|machine| machine.allocation.as_ref().map(|allocation| allocation.id.to_string())) {
+            Some(Some(allocation)) => FileAllocation::Allocated(self.spelled(part, allocation)),
+            Some(None) => FileAllocation::Free,
+            None => FileAllocation::Nothing,
+        };
+        let next = self.transact(|transaction| {
+            let given = effective_files(transaction, id(part), given.clone())?;
+            choose_boot(transaction, id(part), &given, false, Duration::ZERO)
+        });
+        match next {
+            BootTarget::Disk | BootTarget::Elsewhere(_) | BootTarget::NoFile | BootTarget::Dropped(_) => {
+                self.sides[index(part)].leave();
+                self.may_run(part, &format!("{next:?} by {given:?}"))
+            }
+            _ => {
+                self.boots += 1;
+                let hash = [self.boots; 32];
+                self.transact(|transaction| {
+                    let (machine, created) = (id(part).to_owned(), OffsetDateTime::now_utc());
+                    let boot = RequestedBoot { machine, created, while_active: false };
+                    boots::replace_boot(transaction, &MachineBoot::from_request(hash, boot), "")
+                });
+                let side = &mut self.sides[index(part)];
+                (side.before, side.boot, side.runs) = (side.boot, Some(hash), false);
+                side.stands_for = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the id of an allocation. Each machine has its own old one.
+    fn spelled(&self, part: MigrationSide, allocation: String) -> String {
+        if allocation == OLD { format!("{OLD}-{}", id(part)) } else { allocation }
+    }
+
+    /// Checks how the agent in the ramdisk interprets the response while it waits for its migration: only an explicit and true response
+    /// ends the wait.
+    fn is_heard_rightly(&self, part: MigrationSide, moving: Option<&MigrationOffer>) -> Result<(), TestCaseError> {
+        let Some(order) = &self.sides[index(part)].stands_for else { return Ok(()) };
+        let newest = find_last(&self.database, id(part)).unwrap().map(|is| is.to_status());
+        let state = |order: &str| -> Migration {
+            let select = "SELECT document FROM moves WHERE id = ?1";
+            self.database.query_row(select, [order], |row| parse_column(row, 0)).unwrap().unwrap()
+        };
+        let (is, said) = (state(order), heard(order, moving, newest.as_ref()));
+        match said {
+            MigrationAnswer::Part(_) => {
+                prop_assert!(is.state.is_open() && is.state != MigrationState::Booting, "{is:?}")
+            }
+            MigrationAnswer::Waits(state) => {
+                prop_assert!(is.state.is_open() && is.state.name() == state, "{state} {is:?}")
+            }
+            MigrationAnswer::Done => prop_assert!(is.state == MigrationState::Done && self.received, "{is:?}"),
+            MigrationAnswer::Over => prop_assert!(!is.state.is_open(), "its end is reported too early: {is:?}"),
+            MigrationAnswer::Nothing => prop_assert!(false, "the response does not mention the migration {is:?}"),
+        }
+        // A server of an earlier version gives no reason to assume an end, whatever its files contain.
+        let old = heard(order, moving, None);
+        prop_assert!(matches!(old, MigrationAnswer::Part(_) | MigrationAnswer::Nothing), "{old:?}");
+        Ok(())
+    }
+
+    fn told(&mut self, part: MigrationSide) -> Result<(), TestCaseError> {
+        if self.sides[index(part)].boot.is_none() {
+            return Ok(());
+        }
+        let moving = self.moving(part);
+        self.is_heard_rightly(part, moving.as_ref())?;
+        let now = read_current_boots(&self.database, A, B).unwrap();
+        let hands =
+            find_live(&self.database, id(part)).unwrap().map_or(MigrationRole::AsEver, |is| is.role_in(id(part), now));
+        let of = match hands {
+            MigrationRole::Nothing => return Ok(()),
+            MigrationRole::Sends | MigrationRole::Receives => MigrationSide::Send,
+            MigrationRole::AsEver => part,
+        };
+        let Some(machine) = self.sides[index(of)].picture.clone() else { return Ok(()) };
+        let Some(allocation) = &machine.allocation else { return Ok(()) };
+        let allocation = self.spelled(of, allocation.id.to_string());
+        let standing = install_state::read_install_state(&self.database, id(of), &allocation).unwrap();
+        let Ok(Some(assigned)) = resolve_allocation(&machine, &standing, &self.known) else { return Ok(()) };
+        match (hands, part, assigned.installs) {
+            (MigrationRole::AsEver, _, false) => self.may_run(part, &format!("{allocation} is installed")),
+            (MigrationRole::AsEver, MigrationSide::Send, true) => {
+                let open = find_live(&self.database, A).unwrap().is_some_and(|is| is.state.is_open());
+                prop_assert!(allocation == NEW && !open, "A is given {allocation} to install");
+                Ok(())
+            }
+            // Another installation than that of the migration replaces what it has started.
+            (MigrationRole::AsEver, MigrationSide::Receive, true) => {
+                prop_assert!(allocation == NEW, "B is given {allocation} to install as if it were new");
+                Ok(())
+            }
+            // A system that is sent or received must never be installed from an image: `machine_requests` serves nothing then.
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the role of the machine as `migrations/machine_requests` serves it: if A's file can be read, and has the migrated
+    /// allocation.
+    fn moving(&self, part: MigrationSide) -> Option<MigrationOffer> {
+        let now = read_current_boots(&self.database, A, B).unwrap();
+        let is = find_live(&self.database, id(part)).unwrap()?;
+        if !matches!(is.role_in(id(part), now), MigrationRole::Sends | MigrationRole::Receives) {
+            return None;
+        }
+        let given = self.sides[0].picture.as_ref()?.allocation.as_ref()?;
+        let is_it = given.id.as_str() == is.allocation;
+        is_it.then(|| MigrationOffer {
+            order: is.id.clone(),
+            part,
+            begun: is.state == MigrationState::Copying,
+            awaits_approval: false,
+            peer: None,
+            carried: None,
+            disks: Vec::new(),
+        })
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Order => {
+                let is_free = self.sides[1].picture.as_ref().is_some_and(|machine| machine.allocation.is_none());
+                let has_it = self.sides[0].picture.as_ref().and_then(|machine| machine.allocation.as_ref());
+                if is_free && has_it.is_some_and(|has| has.id.as_str() == MOVED) {
+                    self.orders += 1;
+                    let order = format!("o{}", self.orders);
+                    let new = Migration { id: order, a: A.to_owned(), b: B.to_owned(), ..ordered() };
+                    self.transact(|transaction| insert_migration(transaction, &new));
+                }
+            }
+            Step::Boot(part) => return self.boot(part),
+            Step::Ask(part) => return self.told(part),
+            Step::Stand(part) => {
+                if let Some(boot) = self.sides[index(part)].boot {
+                    let carried = (part == MigrationSide::Send).then(has);
+                    if let Some(Ok(MigrationUpdate { is, .. })) =
+                        self.hears(&MigrationEvent::Stands(part, end(boot), carried.map(Box::new)))
+                    {
+                        self.sides[index(part)].stands_for = Some(is.id);
+                    }
+                }
+            }
+            Step::Begin => {
+                if let Some(boot) = self.sides[1].boot {
+                    let now = read_current_boots(&self.database, A, B).unwrap();
+                    let begun = self.hears(&MigrationEvent::Begins { start: start(boot, &ordered().disks), now });
+                    if let Some(Ok(_)) = begun {
+                        prop_assert!(!self.sides[0].runs, "A runs, and B begins to copy it");
+                        self.begun = true;
+                    }
+                }
+            }
+            Step::Success(part, late) => {
+                let side = &self.sides[index(part)];
+                if let Some(boot) = if late { side.before } else { side.boot } {
+                    let marker = InstallMarker {
+                        machine: id(part).to_owned(),
+                        allocation: MOVED.to_owned(),
+                        ..InstallMarker::default()
+                    };
+                    let report = InstallReport {
+                        success: true,
+                        allocationuuid: MOVED.to_owned(),
+                        marker: Some(marker),
+                        ..InstallReport::default()
+                    };
+                    let heard = self.transact(|transaction| handle_report(transaction, id(part), boot, &report, "{}"));
+                    if let Some(Ok(MigrationUpdate { is, .. })) = heard {
+                        let is_late =
+                            part == MigrationSide::Receive && !is.state.is_open() && is.state != MigrationState::Done;
+                        prop_assert!(!is_late, "a success is accepted that came too late");
+                        self.received |= part == MigrationSide::Receive;
+                        if part == MigrationSide::Receive {
+                            self.sides[1].leave();
+                            return self.may_run(part, "its report is acknowledged");
+                        }
+                        // It boots its own system, as instructed before.
+                        return self.may_run(part, "its success is acknowledged");
+                    }
+                }
+            }
+            Step::Failure(part, untouched) => {
+                if let Some(boot) = self.sides[index(part)].boot {
+                    let allocationuuid = MOVED.to_owned();
+                    // A machine knows whether it has written, and a machine that never received a role does not write.
+                    let is_told = self.sides[index(part)].stands_for.is_some();
+                    let untouched = match part {
+                        MigrationSide::Send => untouched,
+                        MigrationSide::Receive => !self.begun && (untouched || !is_told),
+                    };
+                    let report = InstallReport { allocationuuid, untouched, ..InstallReport::default() };
+                    self.transact(|transaction| handle_report(transaction, id(part), boot, &report, "{}"));
+                    self.begun |= part == MigrationSide::Receive && !untouched;
+                }
+            }
+            Step::Phone => {
+                if let Some(boot) = self.sides[1].before.or(self.sides[1].boot) {
+                    drop(self.hears(&MigrationEvent::PhonedHome(boot)));
+                }
+            }
+            Step::Finish => drop(self.hears(&MigrationEvent::Finish)),
+            Step::Cancel { off } => {
+                let cancelled = self.hears(&MigrationEvent::Cancel { off });
+                if let Some(Ok(_)) = cancelled
+                    && self.received
+                {
+                    prop_assert!(off, "cancelled without a confirmation that B is off");
+                    (self.received, self.sides[1].runs) = (false, false);
+                }
+            }
+            Step::Look => self.look(),
+            Step::Settle => self.settle(),
+            Step::Edit(part, allocation) => {
+                self.sides[index(part)].file = Some(allocation.map(str::to_owned));
+            }
+            Step::Remove(part) => self.sides[index(part)].file = None,
+        }
+        Ok(())
+    }
+
+    /// Applies one change of a file, as `moves/files` does.
+    fn settle(&mut self) {
+        let Some(is) = find_live(&self.database, A).unwrap().filter(|is| is.files) else { return };
+        let owner = index(is.state.owner_role());
+        let has = |file: &Option<Option<String>>| file.as_ref().and_then(Option::as_deref) == Some(MOVED);
+        let (has_it, other) = (has(&self.sides[owner].file), has(&self.sides[1 - owner].file));
+        match (has_it, other) {
+            (true, false) => {
+                self.transact(|transaction| store_migration(transaction, &Migration { files: false, ..is }))
+            }
+            (true, true) => self.sides[1 - owner].file = Some(None),
+            (false, true) if self.sides[owner].file == Some(None) => {
+                self.sides[owner].file = Some(Some(MOVED.to_owned()));
+            }
+            (false, _) => {}
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_happens_one_of_the_two_runs_it_at_most_and_nothing_of_it_is_erased(
+        come in 0..=way().len(),
+        steps in prop::collection::vec(any_step(), 0..24),
+    ) {
+        let mut world = World::new();
+        for step in way().into_iter().take(come).chain(steps) {
+            world.step(step)?;
+        }
+    }
+}
+
+#[test]
+fn the_straight_way_ends_with_b_and_the_files_say_so() {
+    let mut world = World::new();
+    for step in way() {
+        world.step(step).unwrap();
+    }
+    let is: String = world.database.query_row("SELECT state FROM moves", [], |row| row.get(0)).unwrap();
+    assert_eq!((is.as_str(), world.received, world.sides[1].runs), ("done", true, true));
+    assert_eq!((&world.sides[0].file, &world.sides[1].file), (&Some(None), &Some(Some(MOVED.to_owned()))));
+}

@@ -1,0 +1,219 @@
+//! Decision about what a machine boots next. Nothing that was installed is installed again without an order, and the attempts are limited.
+
+use super::boots::{self, MachineBoot};
+use super::database_file::Durability;
+use super::install_state::{ReinstallOrder, ReinstallOutcome, read_install_state};
+use super::orders::{ATTEMPTS, delete_order, store_order, store_outcome};
+use super::{ServerState, migrations, now, unknown_machines};
+use crate::migrations::MigrationState;
+use common::error::Result;
+use model::migration::MigrationSide;
+use rusqlite::{OptionalExtension, Transaction, params};
+use std::time::Duration;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Content of the operator's files about a machine that boots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileAllocation {
+    /// The file contains this allocation.
+    Allocated(String),
+    /// The file contains no allocation.
+    Free,
+    /// There is no usable file.
+    Nothing,
+}
+
+/// Boot target of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BootTarget {
+    /// The ramdisk: the machine will be installed, or waits for its file or its allocation.
+    Install,
+    /// The ramdisk, for an attempt at this order.
+    Attempt(ReinstallOrder),
+    /// The ramdisk, which boots the installed system: the order needs confirmation, because the database was restored.
+    Unconfirmed(ReinstallOrder),
+    /// The disk: the machine is installed, and no reinstall is ordered.
+    Disk,
+    /// The disk: no attempt at this order has passed the point of no return, and the order is dropped.
+    Dropped(ReinstallOrder),
+    /// The disk: the allocation is installed under this other id.
+    Elsewhere(String),
+    /// The disk: the machine is installed, and does not have a usable file.
+    NoFile,
+    /// The ramdisk without the agent: this order has started and was abandoned. The operator must intervene.
+    Stop(ReinstallOrder),
+    /// The ramdisk, for its role in a migration.
+    Moving(MigrationSide, MigrationState),
+    /// The ramdisk, where it waits: its disks contain the system of another machine.
+    Released,
+    /// Refuses the boot: the machine does not have a file, and the limit of such machines is reached.
+    Crowded,
+}
+
+/// Response to a request for a boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BootDecision {
+    pub next: BootTarget,
+    /// Active boot of the machine, which the request does not change.
+    pub active: Option<MachineBoot>,
+}
+
+impl ServerState {
+    /// Decides what the machine boots, and counts the attempt. Only a counted attempt is synced, since any client can send the request.
+    ///
+    /// A missing file does not make a machine new: see [`BootTarget::NoFile`]. While a boot is active, nothing is counted: the requested boot
+    /// counts when it registers.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn decide_next_boot(&self, machine: &str, files: FileAllocation) -> Result<BootDecision> {
+        let (machine, heard) = (machine.to_owned(), self.heard.clone());
+        self.run_as_durable_as_needed(move |transaction| {
+            let active = boots::current_boot(transaction, &machine)?.filter(|boot| heard.is_active(boot));
+            let files = migrations::effective_files(transaction, &machine, files)?;
+            let before = transaction.total_changes();
+            let next = choose_boot(transaction, &machine, &files, active.is_some(), heard.quiet)?;
+            let durability = durability_since(transaction, before);
+            match (&files, &next) {
+                (FileAllocation::Nothing, BootTarget::Install)
+                    if !unknown_machines::admit_machine(transaction, &machine, &heard)? =>
+                {
+                    return Ok((BootDecision { next: BootTarget::Crowded, active }, durability));
+                }
+                (FileAllocation::Nothing, _) => {}
+                _ => unknown_machines::mark_known(transaction, &machine)?,
+            }
+            Ok((BootDecision { next, active }, durability))
+        })
+        .await
+    }
+}
+
+/// Matches if something is barred, and nothing else is installed: the allocation in the file or, without a usable file, any allocation.
+const HELD: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
+     SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1 AND (?2 IS NULL OR a.id = ?2)
+         AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
+
+impl ServerState {
+    /// Returns whether nothing may be booted from the machine's disks because of a migration. Any client may ask: nothing is counted or
+    /// stored.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn is_barred_from_disks(&self, machine: &str, files: FileAllocation) -> Result<bool> {
+        let machine = machine.to_owned();
+        self.run_job(move |connection| {
+            let files = migrations::effective_files(connection, &machine, files)?;
+            match migrations::migration_boot(connection, &machine, &files)? {
+                Some(BootTarget::Disk) => return Ok(false),
+                Some(_) => return Ok(true),
+                None => {}
+            }
+            let allocation = match files {
+                FileAllocation::Allocated(allocation) => Some(allocation),
+                FileAllocation::Free | FileAllocation::Nothing => None,
+            };
+            connection.prepare_cached(HELD)?.exists(params![machine, allocation])
+        })
+        .await
+    }
+}
+
+/// Returns the durability of a decision: one that has changed an order is synced. Everything else that any client can cause is not.
+pub fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
+    match transaction.total_changes() > changes {
+        true => Durability::Synced,
+        false => Durability::Deferred,
+    }
+}
+
+/// Returns what the machine boots. While another of its boots is active, nothing is counted.
+pub fn choose_boot(
+    transaction: &Transaction,
+    machine: &str,
+    files: &FileAllocation,
+    is_heard: bool,
+    quiet: Duration,
+) -> rusqlite::Result<BootTarget> {
+    if let Some(next) = migrations::migration_boot(transaction, machine, files)? {
+        return Ok(next);
+    }
+    match files {
+        FileAllocation::Allocated(allocation) if is_heard => preview_boot(transaction, machine, allocation),
+        FileAllocation::Allocated(allocation) => decide_boot(transaction, machine, allocation, quiet),
+        FileAllocation::Free => Ok(BootTarget::Install),
+        FileAllocation::Nothing => decide_without_file(transaction, machine),
+    }
+}
+
+/// Returns what the machine would boot, without counting an attempt or abandoning an order.
+fn preview_boot(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<BootTarget> {
+    let standing = read_install_state(transaction, machine, allocation)?;
+    Ok(match (standing.elsewhere, standing.succeeded, standing.order) {
+        (Some(other), _, _) => BootTarget::Elsewhere(other),
+        (None, false, _) => BootTarget::Install,
+        (None, true, Some(order)) if standing.unconfirmed && !order.given_up => BootTarget::Unconfirmed(order),
+        (None, true, Some(order)) => BootTarget::Attempt(order),
+        (None, true, None) => BootTarget::Disk,
+    })
+}
+
+/// Returns whether an attempt was counted recently, for which no boot has registered. Another request, even from an unknown client, then
+/// uses up no further one.
+fn is_attempt_counted(order: &ReinstallOrder, quiet: Duration) -> bool {
+    let handed = order.handed.as_ref().and_then(|handed| OffsetDateTime::parse(handed, &Rfc3339).ok());
+    handed.is_some_and(|handed| (OffsetDateTime::now_utc() - handed).unsigned_abs() < quiet)
+}
+
+pub fn decide_boot(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    quiet: Duration,
+) -> rusqlite::Result<BootTarget> {
+    let standing = read_install_state(transaction, machine, allocation)?;
+    if let Some(other) = standing.elsewhere {
+        return Ok(BootTarget::Elsewhere(other));
+    }
+    if !standing.succeeded {
+        return Ok(BootTarget::Install);
+    }
+    let Some(mut order) = standing.order else { return Ok(BootTarget::Disk) };
+    if standing.unconfirmed && !order.given_up {
+        return Ok(BootTarget::Unconfirmed(order));
+    }
+    if is_attempt_counted(&order, quiet) && !order.given_up {
+        return Ok(BootTarget::Attempt(order));
+    }
+    if order.attempts < ATTEMPTS && !order.given_up {
+        order.attempts += 1;
+        order.handed = Some(now());
+        store_order(transaction, machine, allocation, &order)?;
+        return Ok(BootTarget::Attempt(order));
+    }
+    if order.begun {
+        // The last attempt may be complete and its report lost in a power cut: one more boot can report it.
+        let is_unheard = !std::mem::replace(&mut order.given_up, true);
+        if is_unheard {
+            store_order(transaction, machine, allocation, &order)?;
+        }
+        return Ok(if is_unheard { BootTarget::Attempt(order) } else { BootTarget::Stop(order) });
+    }
+    delete_order(transaction, machine, allocation)?;
+    let message = format!("abandoned after {ATTEMPTS} attempts, none of which reached the point of no return");
+    store_outcome(transaction, machine, allocation, &ReinstallOutcome::from_order(&order, false, message))?;
+    Ok(BootTarget::Dropped(order))
+}
+
+/// Returns what a machine without a file boots. A machine that was installed boots its disk until its file is back. A machine whose
+/// reinstall has started has no system there: it gets the ramdisk and waits for its file. No attempt is counted.
+fn decide_without_file(transaction: &Transaction, machine: &str) -> rusqlite::Result<BootTarget> {
+    let select = "SELECT o.begun FROM allocations a LEFT JOIN orders o ON o.machine = a.machine AND o.allocation = a.id
+         WHERE a.machine = ?1 AND a.succeeded = 1 ORDER BY coalesce(o.begun, 0) DESC LIMIT 1";
+    let installed = transaction.query_row(select, [machine], |row| row.get::<_, Option<u32>>(0)).optional()?;
+    Ok(match installed {
+        Some(begun) if begun.unwrap_or_default() == 0 => BootTarget::NoFile,
+        Some(_) | None => BootTarget::Install,
+    })
+}

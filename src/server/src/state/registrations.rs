@@ -1,0 +1,110 @@
+//! Registrations: the hardware that machines report at the start of a boot, and whether their disks have changed since.
+
+use super::{ServerState, TokenHash, now, to_json};
+use common::error::Result;
+use control::api_types::RegisterRequest;
+use model::inventory::Inventory;
+use model::machine_identity::parse_usable_uuid;
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+/// Stored registration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredRegistration {
+    /// A [`RegisterRequest`] as JSON.
+    pub document: String,
+    /// Time of the registration; `None` in databases of earlier versions.
+    pub time: Option<String>,
+    /// True if the machine has passed a point of no return since.
+    pub has_begun_since: bool,
+}
+
+impl ServerState {
+    /// Stores the registration of a machine.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn store_registration(&self, machine: &str, name: &str, register: &RegisterRequest) -> Result<()> {
+        let macs: Vec<&str> = register.hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
+        let (machine, name) = (machine.to_owned(), name.to_owned());
+        let uuid = register.inventory.as_ref().and_then(|inventory| inventory.system.uuid.as_deref());
+        let uuid = uuid.and_then(parse_usable_uuid).map(|uuid| uuid.to_string());
+        let (macs, text) = (to_json(&macs)?, to_json(register)?);
+        self.run_job(move |connection| {
+            connection.execute(
+                "INSERT INTO machines (id, macs, name, registered, registered_at, last_seen, smbios_uuid)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6)
+                 ON CONFLICT (id) DO UPDATE SET macs = ?2, name = ?3, registered = ?4, registered_at = ?5, last_seen = ?5,
+                 begun_since = NULL, smbios_uuid = coalesce(?6, smbios_uuid,
+                     CASE WHEN json_valid(registered) THEN json_extract(registered, '$.inventory.system.uuid') END)",
+                params![machine, macs, name, text, now(), uuid],
+            )
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Returns the last registration of the machine.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn find_registration(&self, machine: &str) -> Result<Option<StoredRegistration>> {
+        let machine = machine.to_owned();
+        self.run_job(move |connection| read_registration(connection, &machine)).await
+    }
+
+    /// Blocking variant of [`ServerState::find_registration`].
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub fn find_registration_blocking(&self, machine: &str) -> Result<Option<StoredRegistration>> {
+        let machine = machine.to_owned();
+        self.run_job_blocking(move |connection| read_registration(connection, &machine))
+    }
+
+    /// Returns the last reports of all allocations as JSON, with their machines.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub fn list_reports_blocking(&self) -> Result<Vec<(String, String)>> {
+        self.run_job_blocking(|connection| {
+            let mut all = connection.prepare("SELECT machine, report FROM allocations WHERE report IS NOT NULL")?;
+            all.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        })
+    }
+
+    /// Returns the inventory of the last registration, if this version supports it.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub fn read_inventory_blocking(&self, machine: &str) -> Result<Option<Inventory>> {
+        let registered = self.find_registration_blocking(machine)?;
+        Ok(registered.and_then(|registered| registered.parse_inventory()))
+    }
+}
+
+impl StoredRegistration {
+    /// Returns the inventory, if this version supports it. Parsing may take long, so it must not run on a thread that serves requests.
+    pub fn parse_inventory(&self) -> Option<Inventory> {
+        let register = serde_json::from_str::<RegisterRequest>(&self.document).ok()?;
+        register.inventory.filter(|inventory| inventory.find_exceeded_limit().is_none())
+    }
+}
+
+fn read_registration(connection: &Connection, machine: &str) -> rusqlite::Result<Option<StoredRegistration>> {
+    let select = "SELECT registered, registered_at, begun_since IS NOT NULL FROM machines
+         WHERE id = ?1 AND registered IS NOT NULL";
+    let registered = connection.query_row(select, [machine], |row| {
+        Ok(StoredRegistration { document: row.get(0)?, time: row.get(1)?, has_begun_since: row.get(2)? })
+    });
+    registered.optional()
+}
+
+/// Records that the machine of this boot has started to erase: its registered inventory is outdated, and so is a marker that waits for
+/// confirmation.
+pub fn record_erase_start(transaction: &Transaction, boot: TokenHash) -> rusqlite::Result<()> {
+    let of_boot = "(SELECT machine FROM boots WHERE hash = ?1)";
+    let update = format!("UPDATE machines SET begun_since = ?2 WHERE id = {of_boot}");
+    transaction.execute(&update, params![boot, now()])?;
+    transaction.execute(&format!("UPDATE allocations SET waits = NULL WHERE machine = {of_boot}"), [boot])?;
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! Proof of a reported success. It is valid only if this server saw the attempt start, and the reported install marker is the one that this
+//! attempt wrote.
+//!
+//! | the report names | state of the allocation | |
+//! |---|---|---|
+//! | the open order | its attempt has begun here | recorded if the marker is of that attempt |
+//! | the open order | no attempt has begun here | refused |
+//! | the order that was completed last, with the recorded marker | | a repetition: acknowledged, nothing is recorded |
+//! | any other order | | refused |
+//! | no order | installed | an accidental boot over PXE: acknowledged, nothing is recorded |
+//! | no order | the operator has adopted it | recorded, if the marker is the one that the operator was shown |
+//! | no order | the first installation has begun here | recorded if the marker is of that attempt |
+//! | no order | anything else | refused |
+//!
+//! A machine that needs confirmation after a restore boots its installed system: a success that would be refused is acknowledged, and its
+//! marker is stored as a claim.
+
+use super::TokenHash;
+use super::install_state::{InstallState, ReinstallOrder};
+use common::format::truncate_bytes;
+use control::api_types::InstallReport;
+use model::install_marker::attempt::MarkerMismatch;
+use model::install_marker::{AttemptRecord, InstallMarker, RecordedDisk};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Maximum length of an id in a refusal.
+const ID_BYTES: usize = 128;
+
+/// Attempt that has passed its point of no return.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartedAttempt {
+    /// Hash of the token of its boot.
+    pub by: TokenHash,
+    /// Record of its secret; `None` from an agent that sends no digest. Then only the same boot can report its success.
+    #[serde(default)]
+    pub record: Option<AttemptRecord>,
+}
+
+/// Announcement of an attempt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AttemptStart {
+    /// Hash of the token of the boot.
+    pub by: TokenHash,
+    pub disks: Vec<RecordedDisk>,
+    pub secret_digest: Option<String>,
+}
+
+impl AttemptStart {
+    /// Returns the record of this attempt at an image.
+    pub fn to_attempt(&self, image: Option<String>) -> StartedAttempt {
+        let record = self.secret_digest.clone().map(|secret_digest| AttemptRecord { secret_digest, image });
+        StartedAttempt { by: self.by, record }
+    }
+}
+
+/// Effect of a report of success.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SuccessEffect {
+    /// The order is completed.
+    Completes(Box<ReinstallOrder>),
+    /// The first installation is completed.
+    Installs,
+    /// The machine has reported the installation that the operator adopted. The content of its marker is a claim.
+    Adopts,
+    /// Nothing is recorded.
+    Nothing,
+}
+
+/// Reason why a reported success is not valid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UnprovenReason {
+    /// The order is not open.
+    OrderNotOpen(String),
+    /// No attempt has started on this server.
+    NotBegun,
+    /// The attempt sent no digest, and another boot reports its success.
+    OtherBoot,
+    /// The report has no marker, or that of another allocation or order.
+    OtherMarker,
+    /// The marker is from another attempt.
+    Mismatch(MarkerMismatch),
+    /// The operator has adopted another marker.
+    NotAdopted,
+}
+
+impl UnprovenReason {
+    /// Stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            UnprovenReason::OrderNotOpen(_) => "success-order-not-open",
+            UnprovenReason::NotBegun => "success-not-begun",
+            UnprovenReason::OtherBoot => "success-other-boot",
+            UnprovenReason::OtherMarker | UnprovenReason::Mismatch(_) => "success-other-marker",
+            UnprovenReason::NotAdopted => "success-not-adopted",
+        }
+    }
+
+    /// Returns the refusal for the machine's console, with the operator's remedy.
+    pub fn explain(&self, machine: &str, allocation: &str) -> String {
+        let remedy = match self {
+            UnprovenReason::NotAdopted => format!(
+                "compare with `drophammer machine adopt --waiting`, then `drophammer machine adopt {machine}`, or erase the disk"
+            ),
+            UnprovenReason::OrderNotOpen(_) => format!(
+                "to carry out the current order, boot the machine over PXE; `drophammer machine list` shows the order of {machine}"
+            ),
+            _ => format!(
+                "to carry out the order, boot the machine over PXE; if its system was replaced or restored by hand, boot it from its disk, and \
+                cancel the order with `drophammer machine reinstall {machine} --cancel`"
+            ),
+        };
+        format!("success of allocation {allocation} of machine {machine} is not recorded: {self}; {remedy}")
+    }
+}
+
+impl fmt::Display for UnprovenReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UnprovenReason::OrderNotOpen(order) => write!(f, "order {order} is not open"),
+            UnprovenReason::NotBegun => f.write_str("no attempt has passed its point of no return on this server"),
+            UnprovenReason::OtherBoot => f.write_str("another boot started the attempt, and its agent sent no digest"),
+            UnprovenReason::OtherMarker => {
+                f.write_str("the report contains no install marker of this allocation and order")
+            }
+            UnprovenReason::Mismatch(mismatch) => write!(f, "the install marker is of another attempt: {mismatch}"),
+            UnprovenReason::NotAdopted => {
+                f.write_str("the install marker differs from the one that the operator adopted")
+            }
+        }
+    }
+}
+
+/// Evaluates a report of success of the boot with this token.
+///
+/// # Errors
+/// The success is not proven.
+pub fn evaluate_success(
+    standing: &InstallState,
+    allocation: &str,
+    boot: TokenHash,
+    report: &InstallReport,
+) -> Result<SuccessEffect, UnprovenReason> {
+    let judged = match (&report.order, &standing.order) {
+        (Some(id), Some(order)) if *id == order.id => {
+            let attempt = order.attempt.as_ref().ok_or(UnprovenReason::NotBegun);
+            let proven = attempt.and_then(|attempt| check_marker(attempt, &order.disks, allocation, boot, report));
+            proven.map(|()| SuccessEffect::Completes(Box::new(order.clone())))
+        }
+        (Some(id), _) if is_repeated_success(standing, id, report) => Ok(SuccessEffect::Nothing),
+        (Some(id), _) => Err(UnprovenReason::OrderNotOpen(truncate_bytes(id, ID_BYTES).escape_debug().to_string())),
+        (None, _) if standing.succeeded => Ok(SuccessEffect::Nothing),
+        (None, _) => evaluate_first_success(standing, allocation, boot, report),
+    };
+    if standing.unconfirmed { judged.or(Ok(SuccessEffect::Nothing)) } else { judged }
+}
+
+fn evaluate_first_success(
+    standing: &InstallState,
+    allocation: &str,
+    boot: TokenHash,
+    report: &InstallReport,
+) -> Result<SuccessEffect, UnprovenReason> {
+    let begun = standing.first.as_ref().ok_or(UnprovenReason::NotBegun);
+    let proven = begun.and_then(|first| check_marker(&first.to_attempt(), &first.disks, allocation, boot, report));
+    match (proven, &standing.adopted_marker) {
+        (Ok(()), _) => Ok(SuccessEffect::Installs),
+        (Err(why), _) if !standing.adopted => Err(why),
+        (Err(_), Some(adopted)) if report.marker.as_ref() != Some(adopted) => Err(UnprovenReason::NotAdopted),
+        // If no marker was shown before, the operator's confirmation applies to any marker of this allocation.
+        (Err(_), _) => Ok(SuccessEffect::Adopts),
+    }
+}
+
+/// Checks that the attempt has written the reported marker.
+fn check_marker(
+    attempt: &StartedAttempt,
+    disks: &[RecordedDisk],
+    allocation: &str,
+    boot: TokenHash,
+    report: &InstallReport,
+) -> Result<(), UnprovenReason> {
+    let Some(record) = &attempt.record else {
+        return if attempt.by == boot { Ok(()) } else { Err(UnprovenReason::OtherBoot) };
+    };
+    let is_of = |marker: &&InstallMarker| marker.allocation == allocation && marker.order == report.order;
+    let marker = report.marker.as_ref().filter(is_of).ok_or(UnprovenReason::OtherMarker)?;
+    marker.check_attempt(record, disks).map_err(UnprovenReason::Mismatch)
+}
+
+/// Returns whether this success of the order was recorded before. The response to the first report may have been lost.
+fn is_repeated_success(standing: &InstallState, order: &str, report: &InstallReport) -> bool {
+    let is_last = standing.outcome.as_ref().is_some_and(|outcome| outcome.success && outcome.order == order);
+    is_last && standing.marker == report.marker
+}

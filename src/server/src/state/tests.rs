@@ -1,0 +1,292 @@
+//! The database by itself: restarts, databases of before, and every order in which things can happen to a reinstall.
+
+mod files;
+mod model;
+
+use self::model::{Actor, Expected, STEPS, Step};
+use super::*;
+use ::model::install_marker;
+use control::api_types::InstallReport;
+use std::fs;
+use tempfile::TempDir;
+
+thread_local! {
+    static RUNTIME: tokio::runtime::Runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+}
+
+fn wait<T>(work: impl Future<Output = Result<T>>) -> T {
+    RUNTIME.with(|runtime| runtime.block_on(work)).unwrap()
+}
+
+fn open(dir: &TempDir) -> ServerState {
+    ServerState::open(&dir.path().join("state.sqlite"), Duration::ZERO).unwrap()
+}
+
+/// As `kill -9` leaves it: what is on the disk now, with whatever is still in the log.
+fn copy(dir: &TempDir) -> TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for name in ["state.sqlite", "state.sqlite-wal", "state.id"] {
+        let _ = fs::copy(dir.path().join(name), copy.path().join(name));
+    }
+    copy
+}
+
+fn report(success: bool, order: &str) -> InstallReport {
+    InstallReport {
+        success,
+        message: "m".to_owned(),
+        order: common::serde_empty::non_empty(order.to_owned()),
+        ..InstallReport::default()
+    }
+}
+
+/// Each machine has one of its own.
+fn allocation(machine: &str) -> &str {
+    if machine == "m" { "a" } else { machine }
+}
+
+fn standing(state: &ServerState, machine: &str) -> InstallState {
+    wait(state.read_install_state(machine, allocation(machine)))
+}
+
+/// Token of the boots that act here.
+const BOOT: TokenHash = [1; 32];
+
+/// What a boot announces whose agent sends no digest.
+fn start() -> AttemptStart {
+    AttemptStart { by: BOOT, ..AttemptStart::default() }
+}
+
+/// Makes a boot with that token the machine's, or ends it.
+fn register(state: &ServerState, machine: &str, is_registered: bool) {
+    let machine = machine.to_owned();
+    wait(state.run_durably(move |transaction| {
+        transaction.execute("DELETE FROM boots WHERE hash = ?1", [[7u8; 32]])?;
+        let insert = "INSERT INTO boots (hash, machine, created, asked_by, while_heard, address)
+            SELECT ?1, ?2, ?3, '', 0, '10.0.0.7' WHERE ?4";
+        transaction.execute(insert, params![[7u8; 32], machine, now(), is_registered]).map(drop)
+    }));
+}
+
+/// Installs the machine for the first time, with image `i0`.
+fn install(state: &ServerState, machine: &str) {
+    let layout = serde_json::json!({"id": "default"});
+    wait(state.record_served(
+        machine,
+        allocation(machine),
+        ServedInstall { layout_id: "default", layout: &layout, image: "i0", order: "" },
+    ));
+    register(state, machine, true);
+    let begun = wait(state.start_first_install(machine, allocation(machine), AttemptStart { by: [7; 32], ..start() }));
+    assert_eq!(begun, FirstStartOutcome::Yes(true));
+    let reported = wait(state.handle_report(machine, allocation(machine), [7; 32], &report(true, "")));
+    assert_eq!(reported.unproven, None);
+    register(state, machine, false);
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let stamp = FileStamp { path: "/i".to_owned(), size: 3, mtime: "1".to_owned() };
+    let state = open(&dir);
+    assert_eq!(wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next, BootTarget::Install);
+    assert_eq!(wait(state.decide_next_boot("m", FileAllocation::Free)).next, BootTarget::Install);
+    install(&state, "m");
+    state.store_digest(&stamp, "sha256:00").unwrap();
+    drop(state);
+    let state = open(&dir);
+    assert_eq!(state.find_digest(&stamp).unwrap().as_deref(), Some("sha256:00"));
+    assert_eq!(state.find_digest(&FileStamp { size: 4, ..stamp }).unwrap(), None);
+    let now = standing(&state, "m");
+    assert_eq!((now.succeeded, now.image.as_deref()), (true, Some("i0")));
+    assert_eq!(now.layout.unwrap()["id"], "default");
+    assert_eq!(wait(state.read_install_state("m", "b")), InstallState::default());
+    assert_eq!(standing(&state, "n"), InstallState::default());
+    use std::os::unix::fs::PermissionsExt;
+    let mode = fs::metadata(dir.path().join("state.sqlite")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_marker_says_what_a_first_installation_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let layout = serde_json::json!({"id": "default"});
+    wait(state.record_served(
+        "m",
+        "a",
+        ServedInstall { layout_id: "default", layout: &layout, image: "newer", order: "" },
+    ));
+    // The machine was installed before its server lost its memory, and boots what it has by the operator's word.
+    assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Yes);
+    let marker =
+        install_marker::InstallMarker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
+    wait(state.handle_report("m", "a", BOOT, &InstallReport { marker: Some(marker.clone()), ..report(true, "") }));
+    let now = standing(&state, "m");
+    assert_eq!((now.image.as_deref(), now.marker, now.is_claimed), (Some("i0"), Some(marker), true));
+}
+
+#[test]
+fn a_stored_layout_that_cannot_be_read_is_an_error_and_not_another_layout() {
+    let dir = tempfile::tempdir().unwrap();
+    install(&open(&dir), "m");
+    let other = Connection::open(dir.path().join("state.sqlite")).unwrap();
+    other.execute("UPDATE allocations SET layout = '{'", []).unwrap();
+    assert!(open(&dir).read_install_state_blocking("m", "a").is_err());
+}
+
+/// All that can follow each other: nothing but the open order's own success changes the image, and nothing but what may
+/// ends an order.
+#[test]
+fn every_order_of_things_ends_as_it_must() {
+    const LENGTH: u32 = 3;
+    // Thousands of durable transactions: in memory where that is to be had, because no disk is cut off here.
+    let memory = std::path::Path::new("/dev/shm");
+    let dir = TempDir::new_in(memory).or_else(|_| TempDir::new()).unwrap();
+    let state = open(&dir);
+    for prefix in [&[Step::Order, Step::Boot][..], &[Step::Order, Step::Boot, Step::Begin, Step::Boot, Step::Boot]] {
+        for number in 0..STEPS.len().pow(LENGTH) {
+            let machine = format!("{}-{number}", prefix.len());
+            let mut actor = Actor { machine: machine.clone(), ..Actor::default() };
+            install(&state, &machine);
+            let mut expected = Expected { image: "i0".to_owned(), ..Expected::default() };
+            let steps = (0..LENGTH).map(|digit| STEPS[number / STEPS.len().pow(digit) % STEPS.len()]);
+            let all: Vec<Step> = prefix.iter().copied().chain(steps).collect();
+            for step in &all {
+                actor.act(&state, *step);
+                expected = expected.after(*step);
+            }
+            assert_eq!(Expected::of(&standing(&state, &machine), actor.orders), expected, "{all:?}");
+        }
+    }
+}
+
+/// The server dies before a step is on the disk, or after it and before its answer has arrived: whoever asked asks again.
+#[test]
+fn a_kill_at_any_step_neither_loses_nor_repeats_a_reinstall() {
+    use Step::*;
+    let ways: [&[Step]; 8] = [
+        &[Order, Boot, Begin, Success, Success, Stale, Boot],
+        &[Order, Boot, Untouched, Untouched, Boot, Order, Boot, Begin, Success],
+        &[Order, Boot, Boot, Boot, Boot, Boot],
+        &[Order, Boot, Begin, Failed, Boot, Failed, Boot, Failed, Boot, Order, Boot, Success],
+        &[Order, Cancel, Boot, Order, Order, Stale, Boot, StaleFailure, Begin, Cancel, Success],
+        &[Order, Boot, Begin, Order, Nameless, Boot, Untouched, Boot, Success, Nameless],
+        &[Order, Boot, Order, Begin, Boot, Success, StaleFailure],
+        &[Boot, Begin, Success, Cancel, Order, Begin, Boot, Success, Begin, Boot],
+    ];
+    for way in ways {
+        let dir = tempfile::tempdir().unwrap();
+        let state = open(&dir);
+        install(&state, "m");
+        let mut actor = Actor { machine: "m".to_owned(), ..Actor::default() };
+        for (done, step) in way.iter().enumerate() {
+            let before = (copy(&dir), actor.clone());
+            actor.act(&state, *step);
+            let live = standing(&state, "m");
+            let (lost, mut asks_again) = before;
+            let lost = open(&lost);
+            asks_again.act(&lost, *step);
+            let again = standing(&lost, "m");
+            let what = format!("{:?}", &way[..=done]);
+            assert_eq!(Expected::of(&again, asks_again.orders), Expected::of(&live, actor.orders), "{what}");
+
+            let unanswered = copy(&dir);
+            let unanswered = open(&unanswered);
+            assert_eq!(standing(&unanswered, "m"), live, "{what}");
+            let mut repeats = actor.clone();
+            repeats.act(&unanswered, *step);
+            let repeated = Expected::of(&standing(&unanswered, "m"), actor.orders);
+            match step {
+                // Each ramdisk that was handed out counts, also one that never arrived.
+                Boot => assert_eq!(repeated, Expected::of(&live, actor.orders).after(Boot), "{what}"),
+                // The same wish again, with an id of its own.
+                Order => assert_eq!(repeated.open.is_some(), live.order.is_some(), "{what}"),
+                _ => assert_eq!(repeated, Expected::of(&live, actor.orders), "{what}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    install(&state, "m");
+    let OrderOutcome::Placed(order) = wait(state.place_order(
+        "m",
+        "a",
+        "i1",
+        ReinstallOverrides { without_marker: true, ..ReinstallOverrides::default() },
+    )) else {
+        panic!()
+    };
+    for attempt in 1..=3 {
+        assert!(matches!(
+            wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next,
+            BootTarget::Attempt(_)
+        ));
+        let begun = wait(state.start_order("m", "a", &order.id, start()));
+        assert!(matches!(begun, OrderStart::Yes(_, news) if news == (attempt == 1)), "{begun:?}");
+        let failed = InstallReport { message: format!("attempt {attempt}"), ..report(false, &order.id) };
+        let first = wait(state.handle_report("m", "a", BOOT, &failed));
+        let second = wait(state.handle_report("m", "a", BOOT, &failed));
+        assert_eq!((first.news, second.news), (true, false));
+        assert_eq!((first.retry, second.retry), (attempt < 3, attempt < 3));
+    }
+    assert!(
+        matches!(wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next, BootTarget::Stop(order) if order.without_marker)
+    );
+    let success = wait(state.handle_report("m", "a", BOOT, &report(true, &order.id)));
+    assert!(success.news && !success.retry, "a person may have finished it by hand");
+    assert!(!wait(state.handle_report("m", "a", BOOT, &report(true, &order.id))).news);
+    assert_eq!(wait(state.start_order("m", "a", &order.id, start())), OrderStart::NotInForce);
+    let outcome = standing(&state, "m").outcome.unwrap();
+    assert_eq!((outcome.success, outcome.image.as_str(), &outcome.order), (true, "i1", &order.id));
+}
+
+#[test]
+fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    for (machine, succeeds) in [("m", true), ("n", false)] {
+        install(&state, machine);
+        let OrderOutcome::Placed(order) =
+            wait(state.place_order(machine, allocation(machine), "i1", ReinstallOverrides::default()))
+        else {
+            panic!()
+        };
+        let boot =
+            || wait(state.decide_next_boot(machine, FileAllocation::Allocated(allocation(machine).to_owned()))).next;
+        for attempt in [1, 2, 3, 3] {
+            assert!(matches!(boot(), BootTarget::Attempt(order) if order.attempts == attempt), "{attempt}");
+            assert!(matches!(
+                wait(state.start_order(machine, allocation(machine), &order.id, start())),
+                OrderStart::Yes(..)
+            ));
+        }
+        if succeeds {
+            wait(state.handle_report(machine, allocation(machine), BOOT, &report(true, &order.id)));
+            assert!(matches!(boot(), BootTarget::Disk));
+        } else {
+            assert!(matches!(boot(), BootTarget::Stop(_)) && matches!(boot(), BootTarget::Stop(_)));
+        }
+    }
+}
+
+#[test]
+fn an_order_of_which_no_attempt_begins_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let boot = || wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next;
+    assert_eq!(boot(), BootTarget::Install);
+    install(&state, "m");
+    assert_eq!(boot(), BootTarget::Disk);
+    wait(state.place_order("m", "a", "i1", ReinstallOverrides::default()));
+    for _ in 0..3 {
+        assert!(matches!(boot(), BootTarget::Attempt(_)));
+    }
+    assert!(matches!(boot(), BootTarget::Dropped(_)));
+    let outcome = standing(&state, "m").outcome.unwrap();
+    assert!(outcome.message.contains("abandoned after 3 attempts") && !outcome.success, "{outcome:?}");
+}

@@ -1,0 +1,313 @@
+//! Log of the server: on a terminal one redrawn line per machine; otherwise plain lines; with `--json` one object per line.
+//!
+//! A separate thread writes, so that a paused terminal or a full pipe never delays a machine.
+
+mod outputs;
+mod progress_lines;
+
+use super::quotas::ClientAddress;
+use super::request_id;
+use super::web::live_updates::LiveUpdates;
+use axum::http::{Method, StatusCode};
+use common::format::replace_hidden;
+use control::api_types::InstallReport;
+use indicatif::{MultiProgress, ProgressDrawTarget};
+use model::install_report::ProgressEvent;
+use outputs::{JsonOutput, LogOutput, PlainOutput, TerminalOutput};
+use progress_lines::MachineBars;
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::time::Duration;
+use time::UtcOffset;
+
+/// Maximum number of pending messages. If the reader is too slow, further messages are dropped.
+const BACKLOG: usize = 4096;
+
+#[derive(Debug)]
+enum LogMessage {
+    Listening(String),
+    Note(String),
+    Problem(String),
+    Event(MachineOrigin, ProgressEvent),
+    Report(MachineOrigin, Box<InstallReport>),
+    Reinstall(MachineOrigin, String),
+    Answered(AnsweredRequest),
+}
+
+/// A message with the id of the request that caused it.
+#[derive(Debug)]
+struct LogLine {
+    request: Option<String>,
+    said: LogMessage,
+}
+
+/// A request and its response, for machine-readable logs.
+#[derive(Debug)]
+pub struct AnsweredRequest {
+    pub from: IpAddr,
+    pub method: Method,
+    pub path: String,
+    pub status: StatusCode,
+    pub took: Duration,
+}
+
+/// Machine that a message is about, and the address that caused it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineOrigin {
+    machine: String,
+    name: String,
+    from: String,
+}
+
+impl MachineOrigin {
+    pub fn new(machine: &str, name: &str, from: ClientAddress) -> MachineOrigin {
+        MachineOrigin { machine: machine.to_owned(), name: replace_hidden(name), from: from.to_string() }
+    }
+}
+
+/// Formats name and address, such as `storage-7 10.0.0.7`.
+impl std::fmt::Display for MachineOrigin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.name, self.from)
+    }
+}
+
+/// Sender of log messages. Cheap to clone.
+#[derive(Clone)]
+pub struct StatusLog {
+    said: SyncSender<LogLine>,
+    /// Sender of live updates for the web page.
+    pub live: LiveUpdates,
+}
+
+/// The writing thread. [`LogWriter::finish`] waits for its last line.
+pub struct LogWriter {
+    done: Receiver<()>,
+}
+
+impl StatusLog {
+    /// Starts the thread that writes to standard output. Call it before other threads are started, so that the local time zone can be read.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start_writer(as_json: bool) -> std::io::Result<(StatusLog, LogWriter)> {
+        let stdout = std::io::stdout();
+        if as_json {
+            return StatusLog::with_output(JsonOutput { out: stdout });
+        }
+        let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
+        if stdout.is_terminal() {
+            let lines = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
+            return StatusLog::with_output(TerminalOutput { bars: MachineBars::new(lines), offset });
+        }
+        StatusLog::with_output(PlainOutput { out: stdout, offset, last_progress: HashMap::new() })
+    }
+
+    /// Writes JSON as with `--json`, but to another destination.
+    #[cfg(test)]
+    pub fn json_into(out: impl std::io::Write + Send + 'static) -> StatusLog {
+        StatusLog::with_output(JsonOutput { out }).unwrap().0
+    }
+
+    fn with_output(mut show: impl LogOutput + 'static) -> std::io::Result<(StatusLog, LogWriter)> {
+        let (said, heard) = mpsc::sync_channel(BACKLOG);
+        let (finished, done) = mpsc::channel();
+        std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
+            for one in heard {
+                // The output is closed, or this line cannot be drawn: the server must continue regardless.
+                let _ = catch_unwind(AssertUnwindSafe(|| show.show(one)));
+            }
+            show.end();
+            let _ = finished.send(());
+        })?;
+        Ok((StatusLog { said, live: LiveUpdates::default() }, LogWriter { done }))
+    }
+
+    fn send_message(&self, said: LogMessage) {
+        let _ = self.said.try_send(LogLine { request: request_id::current_id(), said });
+    }
+
+    /// Prints the first line, with the server's URL.
+    pub fn log_listening(&self, url: String) {
+        self.send_message(LogMessage::Listening(url));
+    }
+
+    /// Logs a response, only in JSON: for people, its effects suffice.
+    pub fn log_request(&self, answered: AnsweredRequest) {
+        self.send_message(LogMessage::Answered(answered));
+    }
+
+    /// Logs an informational message.
+    pub fn log_note(&self, text: String) {
+        self.send_message(LogMessage::Note(text));
+    }
+
+    /// Logs a problem that requires attention by the operator.
+    pub fn log_problem(&self, text: String) {
+        self.send_message(LogMessage::Problem(text));
+    }
+
+    pub fn log_event(&self, who: MachineOrigin, event: ProgressEvent) {
+        self.live.record_event(&who.machine, &event);
+        self.send_message(LogMessage::Event(who, event));
+    }
+
+    /// Logs a change of an order to reinstall.
+    pub fn log_reinstall(&self, who: MachineOrigin, text: impl Into<String>) {
+        self.live.record_change(&who.machine);
+        self.send_message(LogMessage::Reinstall(who, replace_hidden(&text.into())));
+    }
+
+    /// Logs the end of an installation.
+    pub fn log_report(&self, who: MachineOrigin, report: &InstallReport) {
+        self.live.record_change(&who.machine);
+        self.send_message(LogMessage::Report(who, Box::new(report.clone())));
+    }
+}
+
+impl LogWriter {
+    /// Waits briefly until everything is written. All [`StatusLog`]es must have been dropped.
+    pub fn finish(self) {
+        let _ = self.done.recv_timeout(Duration::from_millis(300));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::install_report::{ErasedDisk, EventName, ImageTransferFigures, StageShare, StageTime, TransferProgress};
+    use serde_json::{Value, json};
+
+    fn event() -> ProgressEvent {
+        ProgressEvent {
+            event: EventName::Installing,
+            message: String::new(),
+            stage: Some("image.burn".to_owned()),
+            seconds: None,
+            progress: Some(TransferProgress {
+                bytes: 120_400_000,
+                total_bytes: Some(207_000_000),
+                bytes_per_second: 31_000_000,
+                seconds_left: Some(3),
+            }),
+        }
+    }
+
+    fn who(name: &str) -> MachineOrigin {
+        MachineOrigin::new("m", name, ClientAddress("10.0.0.7".parse().unwrap()))
+    }
+
+    fn said(event: ProgressEvent) -> LogMessage {
+        LogMessage::Event(who("storage-7"), event)
+    }
+
+    fn line(said: LogMessage) -> LogLine {
+        LogLine { request: None, said }
+    }
+
+    fn failed() -> InstallReport {
+        InstallReport {
+            success: false,
+            message: "mkfs.ext4 failed\n\u{1b}[2Jdisk on fire".to_owned(),
+            step: Some("storage.format".to_owned()),
+            timings: vec![
+                StageTime { stage: "storage.wipe".to_owned(), seconds: 1.25 },
+                StageTime { stage: "storage.format".to_owned(), seconds: 20.0 },
+            ],
+            erased: vec![ErasedDisk {
+                device: "/dev/sda".to_owned(),
+                serial: "S45N".to_owned(),
+                method: model::inventory::EraseMethod::Discard,
+                proof: "both ends read back as zero".to_owned(),
+                seconds: 1.0,
+            }],
+            burn: Some(ImageTransferFigures {
+                bytes: 207_000_000,
+                seconds: 1.8,
+                shares: vec![StageShare { stage: "de\u{1b}code".to_owned(), percent: 97 }],
+            }),
+            ..InstallReport::default()
+        }
+    }
+
+    #[test]
+    fn plain_lines() {
+        let mut plain = PlainOutput { out: Vec::new(), offset: UtcOffset::UTC, last_progress: HashMap::new() };
+        plain.show(line(LogMessage::Listening("http://127.0.0.1:1".to_owned()))).unwrap();
+        plain.show(line(said(event()))).unwrap();
+        plain.show(line(said(event()))).unwrap();
+        let message = "a\u{1b}[2Jb".to_owned();
+        plain.show(line(said(ProgressEvent { message, progress: None, seconds: Some(0.25), ..event() }))).unwrap();
+        let report = Box::new(failed());
+        plain.show(line(LogMessage::Report(who("storage-7"), report))).unwrap();
+        plain.show(line(LogMessage::Reinstall(who("storage-7"), "ordered: image i".to_owned()))).unwrap();
+        let text = String::from_utf8(plain.out).unwrap();
+        let lines: Vec<&str> = text.lines().map(|line| line.get(9..).unwrap()).collect();
+        assert_eq!(
+            lines,
+            [
+                " on http://127.0.0.1:1",
+                "storage-7 10.0.0.7  Installing  image.burn  120 MB of 207 MB, 31.0 MB/s, 3 s left",
+                "storage-7 10.0.0.7  Installing  image.burn  a [2Jb",
+                "storage-7 10.0.0.7  FAILED at storage.format: mkfs.ext4 failed",
+                "storage-7 10.0.0.7       [2Jdisk on fire",
+                "storage-7 10.0.0.7      storage.wipe        1.2 s",
+                "storage-7 10.0.0.7      storage.format     20.0 s",
+                "storage-7 10.0.0.7      total              21.2 s",
+                "storage-7 10.0.0.7      /dev/sda S45N erased in 1.0 s: both ends read back as zero",
+                "storage-7 10.0.0.7      image: 207 MB in 1.8 s, 115 MB/s: de code 97 % (the bottleneck)",
+                "storage-7 10.0.0.7  reinstall ordered: image i",
+            ]
+        );
+        assert!(text.starts_with("listening on http://127.0.0.1:1\n"), "{text}");
+    }
+
+    #[test]
+    fn json_lines() {
+        let mut out = JsonOutput { out: Vec::new() };
+        out.show(line(LogMessage::Listening("http://127.0.0.1:1".to_owned()))).unwrap();
+        out.show(line(said(event()))).unwrap();
+        let report = Box::new(failed());
+        out.show(line(LogMessage::Report(who("n"), report))).unwrap();
+        let (method, path, status) = (Method::PUT, "/v1/size".to_owned(), StatusCode::CONFLICT);
+        let from = "10.0.0.7".parse().unwrap();
+        let answered = AnsweredRequest { from, method, path, status, took: Duration::from_millis(1500) };
+        out.show(LogLine { request: Some("5f0c-1".to_owned()), said: LogMessage::Answered(answered) }).unwrap();
+        let text = String::from_utf8(out.out).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(text.lines().next(), Some("{\"listening\":\"http://127.0.0.1:1\"}"));
+        assert_eq!(lines[1]["event"], "Installing");
+        assert_eq!((&lines[1]["machine"], &lines[1]["name"]), (&json!("m"), &json!("storage-7")));
+        assert_eq!(lines[2]["from"], "10.0.0.7", "every line about a machine has the address that it came from");
+        assert_eq!(lines[1]["progress"]["bytes"], 120_400_000);
+        assert!(lines[1]["time"].as_str().unwrap().ends_with('Z'));
+        assert_eq!(lines[2]["report"]["step"], "storage.format");
+        let mut answered = lines[3].clone();
+        answered.as_object_mut().unwrap().remove("time");
+        let expected = json!({"request": "5f0c-1", "from": "10.0.0.7", "method": "PUT", "path": "/v1/size", "status": 409, "seconds": 1.5});
+        assert_eq!(answered, expected);
+    }
+
+    /// A reader that has gone, or never reads, costs the machines nothing.
+    #[test]
+    fn nobody_has_to_read() {
+        struct Stuck(Receiver<()>);
+        impl LogOutput for Stuck {
+            fn show(&mut self, _: LogLine) -> std::io::Result<()> {
+                let _ = self.0.recv();
+                Err(std::io::ErrorKind::BrokenPipe.into())
+            }
+        }
+        let (release, stuck) = mpsc::channel();
+        let (watch, writer) = StatusLog::with_output(Stuck(stuck)).unwrap();
+        for _ in 0..BACKLOG * 2 {
+            watch.log_event(who("n"), event());
+        }
+        drop(release);
+        drop(watch);
+        writer.finish();
+    }
+}

@@ -1,0 +1,91 @@
+//! Lines of machines on a terminal: one for each of the most recently active ones, and one with the number of the others.
+
+use super::MachineOrigin;
+use common::format::terminal::escape_line;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use std::collections::HashMap;
+
+/// Maximum number of lines. Further machines replace the least recently active ones.
+const LINES: usize = 40;
+
+pub struct MachineBars {
+    pub lines: MultiProgress,
+    machines: HashMap<String, MachineBar>,
+    /// Counter of changes, which orders the lines by their last change.
+    changes: u64,
+    /// Number of machines without a line.
+    hidden: u64,
+    hidden_line: Option<ProgressBar>,
+}
+
+struct MachineBar {
+    bar: ProgressBar,
+    changed: u64,
+}
+
+impl MachineBars {
+    pub fn new(lines: MultiProgress) -> MachineBars {
+        MachineBars { lines, machines: HashMap::new(), changes: 0, hidden: 0, hidden_line: None }
+    }
+
+    /// Returns the line of a machine.
+    pub fn machine_bar(&mut self, who: &MachineOrigin) -> ProgressBar {
+        if !self.machines.contains_key(&who.machine) && self.machines.len() >= LINES {
+            self.hide_one();
+        }
+        self.changes += 1;
+        let (lines, changed) = (&self.lines, self.changes);
+        let new = || MachineBar { bar: lines.insert(0, ProgressBar::new_spinner()), changed };
+        let machine = self.machines.entry(who.machine.clone()).or_insert_with(new);
+        machine.changed = changed;
+        machine.bar.set_prefix(escape_line(&who.to_string()).into_owned());
+        machine.bar.clone()
+    }
+
+    /// Removes the line of the least recently active machine.
+    fn hide_one(&mut self) {
+        let oldest = self.machines.iter().min_by_key(|(_, machine)| machine.changed).map(|(id, _)| id.clone());
+        let Some(machine) = oldest.and_then(|id| self.machines.remove(&id)) else { return };
+        self.lines.remove(&machine.bar);
+        self.hidden += 1;
+        let new = || {
+            let bar = self.lines.add(ProgressBar::new_spinner());
+            bar.set_style(ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar
+        };
+        let line = self.hidden_line.get_or_insert_with(new);
+        line.set_message(format!("machines whose lines were replaced by those of others: {}", self.hidden));
+    }
+
+    /// Prints a line above those of the machines.
+    pub fn print_line(&self, line: &str) -> std::io::Result<()> {
+        self.lines.println(escape_line(line))
+    }
+
+    pub fn end(&self) {
+        self.machines.values().for_each(|machine| machine.bar.abandon());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quotas::ClientAddress;
+    use indicatif::ProgressDrawTarget;
+
+    #[test]
+    fn so_many_machines_have_a_line_and_the_others_are_counted() {
+        let mut bars = MachineBars::new(MultiProgress::with_draw_target(ProgressDrawTarget::hidden()));
+        let who = |number: u32| MachineOrigin::new(&number.to_string(), "n", ClientAddress([10, 0, 0, 1].into()));
+        for number in 0..1000 {
+            bars.machine_bar(&who(number));
+            // This one is heard all the time.
+            bars.machine_bar(&who(0));
+        }
+        assert_eq!((bars.machines.len(), bars.hidden), (LINES, 1000 - LINES as u64));
+        assert!(bars.machines.contains_key("0") && bars.machines.contains_key("999"));
+        assert!(!bars.machines.contains_key("1"));
+        let line = bars.hidden_line.as_ref().unwrap().message();
+        assert!(line.ends_with("replaced by those of others: 960"), "{line}");
+    }
+}

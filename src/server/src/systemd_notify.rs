@@ -1,0 +1,260 @@
+//! Messages to systemd (sd_notify): readiness, shutdown, and heartbeats. A heartbeat is sent if all its sources respond in time: if the
+//! database or the planner is stuck, systemd restarts the server (`WatchdogSec=`).
+
+use super::planner::PlannerPool;
+use super::state::ServerState;
+use super::status_log::StatusLog;
+use common::error::{Context, Phase, Result};
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::pin::Pin;
+use std::time::Duration;
+
+/// Environment variable of units with `Type=notify`, see sd_notify(3).
+const SOCKET: &str = "NOTIFY_SOCKET";
+/// Environment variable of units with `WatchdogSec=`, in microseconds, see sd_watchdog_enabled(3).
+const WATCHDOG: &str = "WATCHDOG_USEC";
+/// Heartbeats per watchdog timeout. A source must respond within the time between two of them.
+const BEATS: u32 = 3;
+/// Interval between two checks of a component that is stuck.
+const POLL: Duration = Duration::from_secs(1);
+
+/// Completes when the component has responded.
+pub type SignOfLife = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Component whose progress is part of the heartbeat.
+pub struct HeartbeatSource {
+    pub name: &'static str,
+    /// Requests a sign of life from the component.
+    pub ask: Box<dyn Fn() -> SignOfLife + Send + Sync>,
+}
+
+impl HeartbeatSource {
+    /// Returns the heartbeat of the database's thread, which performs a trivial read and write.
+    pub fn for_database(state: &ServerState) -> HeartbeatSource {
+        let state = state.clone();
+        let ask = move || -> SignOfLife {
+            let state = state.clone();
+            Box::pin(async move { state.check_pulse().await })
+        };
+        HeartbeatSource { name: "the database", ask: Box::new(ask) }
+    }
+
+    /// Returns the heartbeat of the planner: at least one thread is idle, or has started its job recently.
+    pub fn for_planner(planner: &PlannerPool) -> HeartbeatSource {
+        let planner = planner.clone();
+        let ask = move || -> SignOfLife {
+            let planner = planner.clone();
+            Box::pin(async move {
+                while !planner.is_responsive() {
+                    tokio::time::sleep(POLL).await;
+                }
+            })
+        };
+        HeartbeatSource { name: "the planner", ask: Box::new(ask) }
+    }
+}
+
+/// Connection to the service manager; does nothing without one.
+#[derive(Default)]
+pub struct ServiceManager {
+    socket: Option<(UnixDatagram, SocketAddr)>,
+    /// Time after which the service manager restarts the server without a heartbeat.
+    watchdog: Option<Duration>,
+}
+
+impl ServiceManager {
+    /// Connects to the service manager according to the environment.
+    ///
+    /// # Errors
+    /// The environment specifies a socket that cannot be used.
+    pub fn from_environment() -> Result<ServiceManager> {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let Some(address) = variable(SOCKET) else { return Ok(ServiceManager::default()) };
+        let watchdog = variable(WATCHDOG).and_then(|text| text.to_str()?.parse().ok()).filter(|time| *time > 0);
+        ServiceManager::connect(&address, watchdog.map(Duration::from_micros))
+    }
+
+    /// Connects to a path, or to an abstract address if it begins with `@`.
+    fn connect(address: &OsStr, watchdog: Option<Duration>) -> Result<ServiceManager> {
+        let what = || format!("{SOCKET} {}: cannot be used", address.display());
+        let address = match address.as_bytes() {
+            [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+            _ => SocketAddr::from_pathname(address),
+        };
+        let address = address.context(Phase::Serve, what)?;
+        let socket = UnixDatagram::unbound().context(Phase::Serve, what)?;
+        // A service manager that reads nothing must not block the server.
+        socket.set_nonblocking(true).context(Phase::Serve, what)?;
+        Ok(ServiceManager { socket: Some((socket, address)), watchdog })
+    }
+
+    pub fn notify_ready(&self) {
+        self.send_state("READY=1");
+    }
+
+    pub fn notify_stopping(&self) {
+        self.send_state("STOPPING=1");
+    }
+
+    fn send_state(&self, state: &str) {
+        if let Some((socket, address)) = &self.socket {
+            // The next heartbeat is sent anyway.
+            let _ = socket.send_to_addr(state.as_bytes(), address);
+        }
+    }
+
+    /// Sends a heartbeat while all sources answer in time; never returns.
+    pub async fn send_heartbeats(&self, sources: &[HeartbeatSource], watch: &StatusLog) {
+        let Some(watchdog) = self.watchdog else { return std::future::pending().await };
+        let interval = watchdog / BEATS;
+        let mut stuck: Option<&'static str> = None;
+        loop {
+            let next = tokio::time::Instant::now() + interval;
+            match find_silent_source(sources, interval).await {
+                None => {
+                    stuck = None;
+                    self.send_state("WATCHDOG=1");
+                }
+                Some(name) if stuck != Some(name) => {
+                    stuck = Some(name);
+                    watch.log_problem(format!(
+                        "{name}: no response within {} s; systemd restarts the server if none follows",
+                        interval.as_secs()
+                    ));
+                }
+                Some(_) => {}
+            }
+            tokio::time::sleep_until(next).await;
+        }
+    }
+}
+
+/// Queries the sources one after the other, and returns the first that does not respond in time.
+async fn find_silent_source(sources: &[HeartbeatSource], time: Duration) -> Option<&'static str> {
+    let end = tokio::time::Instant::now() + time;
+    for source in sources {
+        if tokio::time::timeout_at(end, (source.ask)()).await.is_err() {
+            return Some(source.name);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    fn received(socket: &UnixDatagram) -> Option<String> {
+        let mut message = [0; 256];
+        let length = socket.recv(&mut message).ok()?;
+        Some(String::from_utf8_lossy(&message[..length]).into_owned())
+    }
+
+    fn source(name: &'static str, is_stuck: &Arc<AtomicBool>) -> HeartbeatSource {
+        let is_stuck = is_stuck.clone();
+        let ask = move || -> SignOfLife {
+            match is_stuck.load(Ordering::SeqCst) {
+                true => Box::pin(std::future::pending()),
+                false => Box::pin(std::future::ready(())),
+            }
+        };
+        HeartbeatSource { name, ask: Box::new(ask) }
+    }
+
+    #[test]
+    fn messages_arrive_at_a_path_and_at_an_abstract_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let name = format!("drophammer-test-{}", std::process::id());
+        let abstract_address = SocketAddr::from_abstract_name(&name).unwrap();
+        for (socket, address) in [
+            (UnixDatagram::bind(&path).unwrap(), path.clone().into_os_string()),
+            (UnixDatagram::bind_addr(&abstract_address).unwrap(), format!("@{name}").into()),
+        ] {
+            let manager = ServiceManager::connect(&address, None).unwrap();
+            manager.notify_ready();
+            manager.notify_stopping();
+            assert_eq!((received(&socket), received(&socket)), (Some("READY=1".into()), Some("STOPPING=1".into())));
+        }
+        let long = "x".repeat(200);
+        let error = ServiceManager::connect(OsStr::new(&long), None).err().unwrap().to_string();
+        assert!(error.contains("NOTIFY_SOCKET xxx"), "{error}");
+    }
+
+    /// Runs the heartbeat until the condition holds.
+    async fn beat_until(
+        manager: &ServiceManager,
+        sources: &[HeartbeatSource],
+        watch: &StatusLog,
+        mut holds: impl FnMut() -> bool,
+    ) {
+        let holds = async {
+            while !holds() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            () = manager.send_heartbeats(sources, watch) => unreachable!("it never returns"),
+            () = holds => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn a_source_that_is_stuck_stops_the_heartbeat() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let manager = ServiceManager::connect(path.as_os_str(), Some(Duration::from_millis(30))).unwrap();
+        let heard = crate::tests::Heard::default();
+        let watch = StatusLog::json_into(heard.clone());
+        let (good, stuck) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let sources = [source("store", &good), source("planner", &stuck)];
+        let has_beaten = || received(&socket).is_some_and(|message| message == "WATCHDOG=1");
+        beat_until(&manager, &sources, &watch, has_beaten).await;
+
+        stuck.store(true, Ordering::SeqCst);
+        while received(&socket).is_some() {}
+        let is_reported = || heard.text().contains("planner: no response within");
+        beat_until(&manager, &sources, &watch, is_reported).await;
+        assert_eq!(received(&socket), None, "one source is stuck, and the other is not");
+
+        stuck.store(false, Ordering::SeqCst);
+        beat_until(&manager, &sources, &watch, has_beaten).await;
+    }
+
+    #[tokio::test]
+    async fn a_database_that_is_stuck_stops_the_heartbeat() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let manager = ServiceManager::connect(path.as_os_str(), Some(Duration::from_secs(3))).unwrap();
+        let state = ServerState::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
+        let heard = crate::tests::Heard::default();
+        let watch = StatusLog::json_into(heard.clone());
+        let sources = [HeartbeatSource::for_database(&state)];
+        beat_until(&manager, &sources, &watch, || received(&socket).is_some_and(|message| message == "WATCHDOG=1"))
+            .await;
+        let (release, until) = std::sync::mpsc::channel();
+        state.block_thread(until);
+        while received(&socket).is_some() {}
+        beat_until(&manager, &sources, &watch, || heard.text().contains("the database: no response within 1 s")).await;
+        assert_eq!(received(&socket), None);
+        drop(release);
+        beat_until(&manager, &sources, &watch, || received(&socket).is_some()).await;
+    }
+
+    #[tokio::test]
+    async fn without_a_service_manager_nothing_is_sent() {
+        let manager = ServiceManager::default();
+        manager.notify_ready();
+        let watch = StatusLog::json_into(std::io::sink());
+        beat_until(&manager, &[], &watch, || true).await;
+    }
+}

@@ -1,0 +1,329 @@
+//! A whole server on the loopback, asked over TCP.
+
+mod adding;
+mod approved;
+mod attackers;
+mod begun;
+mod boot;
+mod boot_digest;
+mod choice;
+mod connections;
+mod costs;
+mod crowded;
+mod database;
+mod defined;
+mod files;
+mod forged;
+mod freed;
+mod given;
+mod held;
+mod host_names;
+mod images;
+mod inspect;
+mod killed;
+mod layout_commands;
+mod layout_texts;
+mod layouts;
+mod log;
+mod lost;
+mod machine_calls;
+mod machine_identity;
+mod machines;
+mod metrics;
+mod moved;
+mod moved_approval;
+mod moved_plan;
+mod openapi;
+mod operator;
+mod page;
+mod power;
+mod preview;
+mod pxe;
+mod reinstall;
+mod released;
+mod renamed;
+mod rest;
+mod restored;
+mod restored_move;
+mod running_installation;
+mod samples;
+mod sizes;
+mod templates;
+mod tls;
+mod unprivileged;
+mod unread;
+mod volumes;
+
+use super::*;
+use model::allocation;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Mutex;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+const ONE: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
+const TWO: &str = "4c4c4544-0051-3010-8052-b4c04f4d0002";
+const STRANGER: &str = "4c4c4544-0051-3010-8052-b4c04f4dffff";
+/// Long enough for a busy machine; nothing here waits for it when all is well.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the server has said so far.
+#[derive(Clone, Default)]
+pub(super) struct Heard(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Heard {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Heard {
+    pub(super) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+struct Running {
+    dir: TempDir,
+    address: SocketAddr,
+    /// Where the operator is answered, when not with the machines.
+    operators: Option<SocketAddr>,
+    /// Where calls are answered over TLS.
+    tls: Option<SocketAddr>,
+    heard: Heard,
+    end: oneshot::Sender<()>,
+    task: JoinHandle<Result<()>>,
+    turns: request_turns::RequestTurns,
+    state: ServerState,
+}
+
+struct Answer {
+    status: u16,
+    headers: BTreeMap<String, String>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+}
+
+const LAYOUT: &str = "id: default
+disks: [{device: /dev/sda, wipe: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}]
+filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]
+";
+
+fn directory() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for folder in ["machines", "layouts", "images/deb", "boot"] {
+        std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+    }
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("layouts/default.yaml", LAYOUT);
+    write(
+        "images/debian.yaml",
+        "id: debian-12\nname: Debian\nfile: deb/debian 12.tar.zst\nmirrors: [http://m/d.tar]\n",
+    );
+    write("images/deb/debian 12.tar.zst", "0123456789");
+    write("images/secret", "not served");
+    write("boot/vmlinuz", "kernel");
+    write("boot/initrd", "ramdisk");
+    write("secret", "not served");
+    write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a1", ""));
+    write("machines/two.yaml", &format!("id: {TWO}\nname: two\nmacs: ['52:54:00:00:00:02']\nconsoles: [ttyS1]\n"));
+    dir
+}
+
+/// What the agent says of a machine of that id.
+fn registration(id: &str) -> Value {
+    json!({ "uuid": id, "hardware": { "memory": 1, "cpu_cores": 2, "disks": [], "nics": [] },
+            "bios": { "vendor": "", "version": "", "date": "" } })
+}
+
+/// Of a boot script, or a kernel command line.
+fn token_of(script: &str) -> String {
+    let (_, rest) = script.split_once("drophammer.token=").unwrap_or_else(|| panic!("{script}"));
+    rest.split(' ').next().unwrap().to_owned()
+}
+
+fn machine_file(id: &str, name: &str, mac: &str, allocation: &str, more: &str) -> String {
+    format!(
+        "id: {id}\nname: {name}\nmacs: ['{mac}']\nsize: c1\nallocation:\n  id: {allocation}\n  hostname: h\n  \
+         image: debian-12\n  filesystemlayout: default\n  networks: [{{asn: 42}}]\n{more}"
+    )
+}
+
+fn options(dir: &Path) -> ServerConfig {
+    ServerConfig {
+        dir: dir.to_owned(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        operator_listen: None,
+        tls: None,
+        proxies: Vec::new(),
+        any_source_port: false,
+        hosts: ["h", "d", "install.rack"].map(str::to_owned).to_vec(),
+        url: None,
+        pxe: None,
+        boot: None,
+        cmdline: "quiet".to_owned(),
+        approved_only: false,
+        json: true,
+    }
+}
+
+/// Machines are silent as soon as they have called, so that each boot replaces the one before. All source ports count as privileged.
+fn silent() -> HostEnvironment {
+    let (look_every, quiet) = (Duration::from_millis(20), Duration::ZERO);
+    // The tests run unprivileged.
+    HostEnvironment { look_every, quiet, first_unprivileged_port: u16::MAX, ..HostEnvironment::default() }
+}
+
+async fn bind(dir: &TempDir, heard: &Heard) -> Result<ControlServer> {
+    ControlServer::bind_server(&options(dir.path()), StatusLog::json_into(heard.clone()), &silent(), 10_000).await
+}
+
+impl Running {
+    async fn start() -> Running {
+        Running::start_in(directory()).await
+    }
+
+    async fn start_in(dir: TempDir) -> Running {
+        let options = options(dir.path());
+        Running::start_with(dir, &options, &silent(), 10_000).await
+    }
+
+    async fn start_with(dir: TempDir, options: &ServerConfig, around: &HostEnvironment, at_once: usize) -> Running {
+        let heard = Heard::default();
+        let server =
+            ControlServer::bind_server(options, StatusLog::json_into(heard.clone()), around, at_once).await.unwrap();
+        let at = |front: &super::connections::RoutedListener| front.listener.local_addr().unwrap();
+        let ServerFronts { machines, tls, operators } = &server.fronts;
+        let (address, tls, operators) = (at(machines), tls.as_ref().map(at), operators.as_ref().map(at));
+        let (end, ended) = oneshot::channel();
+        let (turns, state) = (server.peers.turns.clone(), server.state.clone());
+        let manager = ServiceManager::default();
+        let task =
+            tokio::spawn(async move { server.serve_connections(async move { drop(ended.await) }, &manager).await });
+        Running { dir, address, operators, tls, heard, end, task, turns, state }
+    }
+
+    /// Ends the server and gives the directory back.
+    async fn stop(self) -> TempDir {
+        drop((self.end, self.state));
+        self.task.await.unwrap().unwrap();
+        self.dir
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
+    async fn raw(&self, request: &str) -> Answer {
+        let work = async {
+            let mut stream = TcpStream::connect(self.address).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.unwrap();
+            answer
+        };
+        let answer = tokio::time::timeout(PATIENCE, work).await.unwrap();
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        let head = String::from_utf8(answer[..end].to_vec()).unwrap();
+        let headers = head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        Answer {
+            status: head.split(' ').nth(1).unwrap().parse().unwrap(),
+            headers: headers.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect(),
+            body: answer[end + 4..].to_vec(),
+        }
+    }
+
+    async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let mut request =
+            format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            request += &format!("Host: {}\r\n", self.address);
+        }
+        for (name, value) in headers {
+            request += &format!("{name}: {value}\r\n");
+        }
+        self.raw(&format!("{request}\r\n{body}")).await
+    }
+
+    async fn call(&self, token: &str, method: &str, path: &str, body: &Value) -> Answer {
+        let bearer = format!("Bearer {token}");
+        let text = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = self.ask(method, path, &[("Authorization", &bearer)], &text).await;
+        openapi::agrees(method, path, body, &answer);
+        answer
+    }
+
+    async fn boot(&self, query: &str) -> Answer {
+        self.ask("GET", &format!("/boot.ipxe?{query}"), &[], "").await
+    }
+
+    /// PXE-boots the machine, which registers, and gives its token.
+    async fn token(&self, id: &str) -> String {
+        let token = token_of(&self.boot(&format!("uuid={id}")).await.text());
+        let answer = self.register(id, &token).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        token
+    }
+
+    async fn register(&self, id: &str, token: &str) -> Answer {
+        self.call(token, "POST", "/v1/machine/register", &registration(id)).await
+    }
+
+    /// Waits until the machine is (not) allocated; the digest of its image comes a moment after the start.
+    async fn allocated(&self, id: &str, token: &str) -> allocation::AssignedMachine {
+        let answer = self.call(token, "GET", &format!("/v1/machine/{id}/wait?seconds=60"), &Value::Null).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = self.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        serde_json::from_slice(&answer.body).unwrap()
+    }
+
+    async fn heard(&self, words: &str) {
+        self.until(|| self.heard.text().contains(words), words).await;
+    }
+
+    async fn until(&self, is_so: impl Fn() -> bool, what: &str) {
+        let began = std::time::Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < PATIENCE, "never: {what}\n{}", self.heard.text());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Announces a first installation, as an agent that sends no digest.
+    async fn begins_first(&self, id: &str, token: &str, allocation: &str) -> u16 {
+        let begins = json!({ "allocationuuid": allocation, "order": "" });
+        self.call(token, "POST", &format!("/v1/machine/{id}/point-of-no-return"), &begins).await.status
+    }
+
+    /// Reports the end of a first installation. A success that is not a repetition begins before.
+    async fn report(&self, id: &str, token: &str, allocation: &str, success: bool) {
+        if success {
+            self.begins_first(id, token, allocation).await;
+        }
+        let body =
+            json!({ "success": success, "message": "m", "allocationuuid": allocation, "console_password": "s3cret" });
+        let answer = self.call(token, "POST", &format!("/v1/machine/{id}/report"), &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+}

@@ -1,0 +1,276 @@
+//! Success that is claimed and not proven: forged install markers, and reports of attempts that never began.
+
+use super::reinstall::with_images;
+use super::*;
+use common::exit_code::CommandOutcome;
+use model::allocation::Allocation;
+use model::install_marker::InstallMarker;
+use model::inventory::{FilesystemContents, Inventory};
+use plan::plan_request;
+use plan::simulator;
+use plan::{DiskVerdict, Operation, Plan, PlanRefusal, SessionOp};
+use uuid::Uuid;
+
+fn blank_machine() -> Inventory {
+    let disk = json!({ "name": "sda", "device": "/dev/sda", "serial": "S1", "size_bytes": 9_000_000_000u64,
+        "sector_bytes": 512, "blank": true });
+    Inventory { disks: vec![serde_json::from_value(disk).unwrap()], ..Inventory::default() }
+}
+
+/// The plan of an honest agent.
+fn agent(given: &Allocation, inventory: &Inventory) -> Result<Plan, Box<PlanRefusal>> {
+    let request = plan_request::build_request(&allocation::AssignedMachine::default(), ONE, given, &[]);
+    plan::make_plan(&given.parse_layout().unwrap().layout, inventory, request, &mut Uuid::new_v4)
+}
+
+/// Announcement and marker of a plan, as a session sends and writes them.
+fn attempt(plan: &Plan) -> (Value, InstallMarker) {
+    let (mut notice, mut marker) = (Value::Null, None);
+    for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
+        match operation {
+            Operation::Run(SessionOp::TellPointOfNoReturn { allocation, order, disks, secret_digest, .. }) => {
+                let order = order.clone().unwrap_or_default();
+                notice = json!({ "allocationuuid": allocation, "order": order, "disks": disks,
+                    "secret_digest": secret_digest });
+            }
+            Operation::Run(SessionOp::WriteMarker(written)) => marker = Some(written.clone()),
+            _ => {}
+        }
+    }
+    (notice, InstallMarker { time: "2026-11-01T00:00:00Z".to_owned(), ..marker.unwrap() })
+}
+
+/// The machine after a plan, with this marker on its root filesystem.
+fn installed(plan: &Plan, before: &Inventory, marker: &InstallMarker) -> Inventory {
+    with_marker(&simulator::after(plan, before.clone()), marker)
+}
+
+fn with_marker(inventory: &Inventory, marker: &InstallMarker) -> Inventory {
+    let device = inventory.disks[0].table.as_ref().unwrap().partitions[0].device.clone();
+    let filesystem = FilesystemContents { device, marker: Some(marker.clone()), ..FilesystemContents::default() };
+    Inventory { filesystems: vec![filesystem], ..inventory.clone() }
+}
+
+fn success(allocation: &str, order: &str, marker: Option<&InstallMarker>) -> Value {
+    json!({ "success": true, "message": "m", "allocationuuid": allocation, "order": order, "marker": marker })
+}
+
+impl Running {
+    /// Boots the ramdisk over PXE.
+    async fn boots(&self) -> (String, Allocation) {
+        let token = self.token(ONE).await;
+        let given = self.allocated(ONE, &token).await.allocation.unwrap();
+        (token, given)
+    }
+
+    async fn sends(&self, token: &str, call: &str, body: &Value) -> Answer {
+        self.call(token, "POST", &format!("/v1/machine/{ONE}/{call}"), body).await
+    }
+
+    async fn refuses(&self, token: &str, report: &Value, code: &str) {
+        let answer = self.sends(token, "report", report).await;
+        assert_eq!((answer.status, answer.json()["code"].as_str()), (409, Some(code)), "{}", answer.text());
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("is not recorded") && message.contains("drophammer machine"), "{message}");
+        self.heard("is not recorded: ").await;
+    }
+
+    async fn acknowledges(&self, token: &str, call: &str, body: &Value) {
+        let answer = self.sends(token, call, body).await;
+        assert_eq!(answer.status, 200, "{call}: {}", answer.text());
+    }
+
+    /// Installs the machine for the first time, as an agent that sends a digest.
+    async fn install_one(&self) -> (Inventory, InstallMarker) {
+        let (token, given) = self.boots().await;
+        let plan = agent(&given, &blank_machine()).unwrap();
+        let (notice, marker) = attempt(&plan);
+        self.acknowledges(&token, "point-of-no-return", &notice).await;
+        self.acknowledges(&token, "report", &success("a1", "", Some(&marker))).await;
+        (installed(&plan, &blank_machine(), &marker), marker)
+    }
+}
+
+/// The attack from end to end: root of the old system writes the id of the order into its own marker, and boots over PXE.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
+    let server = Running::start_in(with_images()).await;
+    let (old_system, old_marker) = server.install_one().await;
+    let order = server.order("debian-13").await;
+    let image = "debian-13".to_owned();
+    let forged = InstallMarker { order: Some(order.clone()), image, ..old_marker };
+    let forged_system = with_marker(&old_system, &forged);
+
+    let (token, given) = server.boots().await;
+    let plan = agent(&given, &forged_system).unwrap();
+    assert!(plan.already.is_none() && plan.disks[0].verdict == DiskVerdict::Wipe, "the order is carried out: {plan}");
+    // An agent that believes the marker, or the old system itself, reports without having begun.
+    for marker in [Some(&forged), None] {
+        server.refuses(&token, &success("a1", &order, marker), "success-not-begun").await;
+    }
+    let listed = server.listed().await;
+    assert_eq!((&listed["image"], &listed["order"]["id"]), (&json!("debian-12"), &json!(order)), "nothing is recorded");
+    assert_eq!(listed["outcome"], Value::Null);
+
+    // The honest attempt begins. Its secret is new, so that the forged marker does not become right.
+    let (notice, marker) = attempt(&plan);
+    for _ in 0..2 {
+        server.acknowledges(&token, "point-of-no-return", &notice).await;
+    }
+    server.refuses(&token, &success("a1", &order, Some(&forged)), "success-other-marker").await;
+    let no_secret = InstallMarker { secret: None, ..marker.clone() };
+    server.refuses(&token, &success("a1", &order, Some(&no_secret)), "success-other-marker").await;
+    server.refuses(&token, &success("a1", &order, None), "success-other-marker").await;
+    let no_tables = InstallMarker { disks: Vec::new(), ..marker.clone() };
+    server.refuses(&token, &success("a1", &order, Some(&no_tables)), "success-other-marker").await;
+
+    // Its power is cut between marker and report. The next boot tells its own marker from the forged one, also after a restart.
+    let complete = installed(&plan, &forged_system, &marker);
+    let server = server.restarted().await;
+    let (token, given) = server.boots().await;
+    assert!(agent(&given, &forged_system).unwrap().already.is_none());
+    assert!(agent(&given, &with_marker(&complete, &forged)).unwrap().already.is_none());
+    let elsewhere = agent(&given, &with_marker(&old_system, &marker)).unwrap_err().to_string();
+    assert!(elsewhere.contains("--replace-newer"), "its tables are not there, and nothing is erased: {elsewhere}");
+    assert_eq!(agent(&given, &complete).unwrap().already.as_ref(), Some(&marker));
+    let report = success("a1", &order, Some(&marker));
+    server.acknowledges(&token, "report", &report).await;
+    server.acknowledges(&token, "report", &report).await;
+    let listed = server.listed().await;
+    assert_eq!((&listed["image"], &listed["order"]), (&json!("debian-13"), &Value::Null));
+    assert!(server.boots_disk().await);
+    server.refuses(&token, &success("a1", &order, Some(&forged)), "success-order-not-open").await;
+    server.refuses(&token, &success("a1", "another", Some(&marker)), "success-order-not-open").await;
+    assert_eq!(server.listed().await["outcome"]["success"], true);
+}
+
+/// A later attempt replaces the record of the one before: an earlier marker, which root may have read, proves nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_last_attempt_that_has_begun_is_declared() {
+    let server = Running::start_in(with_images()).await;
+    let (old_system, _) = server.install_one().await;
+    let order = server.order("debian-13").await;
+    let mut attempts = Vec::new();
+    for number in 0..2 {
+        let (token, given) = server.boots().await;
+        let (notice, marker) = attempt(&agent(&given, &old_system).unwrap());
+        let declared = given.order.unwrap().attempt_record.map(|record| record.secret_digest);
+        let before: Option<&(Value, InstallMarker)> = attempts.last();
+        let expected = before.map(|(notice, _)| notice["secret_digest"].as_str().unwrap().to_owned());
+        assert_eq!(declared, expected, "{number}");
+        server.acknowledges(&token, "point-of-no-return", &notice).await;
+        attempts.push((notice, marker));
+    }
+    let token = server.token(ONE).await;
+    server.refuses(&token, &success("a1", &order, Some(&attempts[0].1)), "success-other-marker").await;
+    server.acknowledges(&token, "report", &success("a1", &order, Some(&attempts[1].1))).await;
+}
+
+/// An attempt without a digest, of an earlier agent, is completed by its own boot and by no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_without_a_digest_is_completed_by_its_own_boot_alone() {
+    let server = Running::start_in(with_images()).await;
+    server.install_one().await;
+    let order = server.order("debian-13").await;
+    let token = server.token(ONE).await;
+    assert_eq!(server.begin(&token, &order).await, 200);
+    let wrong = json!({ "allocationuuid": "a1", "order": order, "secret_digest": "sha256:0" });
+    assert_eq!(server.sends(&token, "point-of-no-return", &wrong).await.status, 400);
+    let later = server.token(ONE).await;
+    server.refuses(&later, &success("a1", &order, None), "success-other-boot").await;
+    assert_eq!(server.begin(&later, &order).await, 200);
+    server.acknowledges(&later, "report", &success("a1", &order, None)).await;
+}
+
+/// The machine is given to the next tenant while the system of the previous one still runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_system_of_the_previous_tenant_does_not_become_the_next_allocation() {
+    let server = Running::start_in(with_images()).await;
+    let (old_system, old_marker) = server.install_one().await;
+    server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a2", ""));
+    server.until_assigned("a2").await;
+    let forged = InstallMarker { allocation: "a2".to_owned(), ..old_marker };
+    let (token, given) = server.boots().await;
+    assert_eq!(given.id, "a2");
+    for marker in [None, Some(&forged)] {
+        server.refuses(&token, &success("a2", "", marker), "success-not-begun").await;
+    }
+    // The honest agent neither boots nor erases a marker of this very allocation that is not proven.
+    let refused = agent(&given, &with_marker(&old_system, &forged)).unwrap_err().to_string();
+    assert!(refused.contains("neither booted nor erased") && refused.contains("machine adopt"), "{refused}");
+    let plan = agent(&given, &old_system).unwrap();
+    let (notice, marker) = attempt(&plan);
+    server.acknowledges(&token, "point-of-no-return", &notice).await;
+    server.refuses(&token, &success("a2", "", Some(&forged)), "success-other-marker").await;
+    assert_eq!(server.listed().await["installed"], false);
+    // Between marker and report; the same boot or the next one.
+    let (token, given) = server.boots().await;
+    assert!(agent(&given, &installed(&plan, &old_system, &marker)).unwrap().already.is_some());
+    assert!(agent(&given, &installed(&plan, &old_system, &forged)).is_err());
+    server.acknowledges(&token, "report", &success("a2", "", Some(&marker))).await;
+    assert_eq!(server.listed().await["installed"], true);
+}
+
+/// A boot over PXE without an order: acknowledged, so that the machine boots its disk, and recorded nowhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_accidental_boot_of_an_installed_machine_is_acknowledged_and_changes_nothing() {
+    let server = Running::start_in(with_images()).await;
+    let (system, marker) = server.install_one().await;
+    let order = server.order("debian-13").await;
+    let (token, _) = server.boots().await;
+    let cancel = format!("/v1/machine/{ONE}/reinstall");
+    assert_eq!(server.call(&server.operator(), "DELETE", &cancel, &Value::Null).await.status, 200);
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert!(agent(&given, &system).unwrap().already.is_some());
+    let forged = InstallMarker { image: "debian-31".to_owned(), ..marker.clone() };
+    for marker in [&forged, &marker] {
+        server.acknowledges(&token, "report", &success("a1", "", Some(marker))).await;
+        assert_eq!(server.listed().await["image"], "debian-12");
+    }
+    server.refuses(&token, &success("a1", &order, Some(&marker)), "success-order-not-open").await;
+}
+
+/// The operator has compared one marker; the machine shows another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_adoption_counts_for_the_marker_that_was_shown_and_stays_a_claim() {
+    let server = Running::start_in(with_images()).await;
+    let (token, given) = server.boots().await;
+    let (_, shown) = attempt(&agent(&given, &blank_machine()).unwrap());
+    let failed = json!({ "success": false, "message": "refused", "step": "plan", "untouched": true,
+        "allocationuuid": "a1", "marker": shown });
+    server.acknowledges(&token, "report", &failed).await;
+    assert_eq!(server.machine(&["adopt", "one"]).await.unwrap(), CommandOutcome::Good);
+    let (token, given) = server.boots().await;
+    assert!(given.succeeded);
+    let other = InstallMarker { image: "debian-11".to_owned(), ..shown.clone() };
+    server.refuses(&token, &success("a1", "", Some(&other)), "success-not-adopted").await;
+    // The other marker waits for the operator's word in its turn.
+    let listed = server.listed().await;
+    assert_eq!((&listed["adopted"], &listed["waits"]["image"]), (&json!(false), &json!("debian-11")), "{listed}");
+    assert_eq!(server.machine(&["adopt", "one"]).await.unwrap(), CommandOutcome::Good);
+    server.refuses(&token, &success("a1", "", Some(&shown)), "success-not-adopted").await;
+    assert_eq!(server.machine(&["adopt", "one"]).await.unwrap(), CommandOutcome::Good);
+    server.acknowledges(&token, "report", &success("a1", "", Some(&shown))).await;
+    let listed = server.listed().await;
+    assert_eq!((&listed["installed"], &listed["claimed"]), (&json!(true), &json!(true)));
+
+    // A reinstall that this server has seen begin and end is no claim.
+    let order = server.order("debian-13").await;
+    let (token, given) = server.boots().await;
+    assert!(given.order.as_ref().is_some_and(|order| order.attempt_record.is_none()));
+    assert_eq!(server.begin(&token, &order).await, 200);
+    server.acknowledges(&token, "report", &success("a1", &order, None)).await;
+    let listed = server.listed().await;
+    assert_eq!((&listed["installed"], &listed["claimed"]), (&json!(true), &json!(false)));
+}
+
+impl Running {
+    /// Waits until the machine's file gives it this allocation.
+    async fn until_assigned(&self, allocation: &str) {
+        let began = std::time::Instant::now();
+        while self.listed().await["allocation"] != allocation {
+            assert!(began.elapsed() < PATIENCE, "{}", self.heard.text());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! `drophammer layout`, `image list` and `image modify` against a server.
+
+use super::*;
+use clap::Parser;
+use common::exit_code::CommandOutcome;
+use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
+
+impl Running {
+    async fn command(&self, arguments: &[&str]) -> Result<CommandOutcome> {
+        let url = format!("http://{}", self.address);
+        let token = self.dir.path().join("operator.token").display().to_string();
+        let with = ["--server", &url, "--token-file", &token];
+        let all = ["drophammer"].iter().chain(arguments).chain(&with);
+        let command = Cli::try_parse_from(all).unwrap_or_else(|error| panic!("{error}")).command;
+        let run = move || match command {
+            CliCommand::Layout(options) => drophammer::operator_client::layouts::run_layout_command(&options),
+            CliCommand::Image(ImageArgs { command: ImageCommand::List(options) }) => {
+                drophammer::operator_client::images::list_images(&options)
+            }
+            CliCommand::Image(ImageArgs { command: ImageCommand::Modify(options) }) => {
+                drophammer::operator_client::images::modify_image(&options)
+            }
+            _ => panic!(),
+        };
+        tokio::task::spawn_blocking(run).await.unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn layouts_and_images_on_the_command_line() {
+    let server = Running::start().await;
+    let good = async |arguments: &[&str]| match server.command(arguments).await {
+        Ok(outcome) => outcome == CommandOutcome::Good,
+        Err(error) => panic!("{arguments:?}: {error}"),
+    };
+    let file = server.dir.path().join("devel.yaml");
+    let path = file.display().to_string();
+    std::fs::write(&file, LAYOUT.replace("id: default", "id: devel")).unwrap();
+    assert!(good(&["layout", "list"]).await && good(&["layout", "ls", "--json"]).await);
+    assert!(good(&["layout", "create", &path]).await && !good(&["layout", "create", &path]).await);
+    assert!(server.file("layouts/devel.yaml").starts_with("id: devel\n"));
+    server.write("layouts/devel.yaml", &format!("# mine\n{}", server.file("layouts/devel.yaml")));
+    std::fs::write(&file, LAYOUT.replace("id: default", "id: devel\ndescription: changed")).unwrap();
+    assert!(good(&["layout", "apply", &path]).await);
+    let text = server.file("layouts/devel.yaml");
+    assert!(text.starts_with("# mine\nid: devel\n") && text.contains("description: changed"), "{text}");
+    assert!(good(&["layout", "show", "devel"]).await && good(&["layout", "show", "devel", "--json"]).await);
+    assert!(good(&["layout", "delete", "devel"]).await && !good(&["layout", "delete", "devel"]).await);
+    assert!(!good(&["layout", "delete", "default"]).await, "it is in use");
+    std::fs::write(&file, "id: devel\ndisks: 7\n").unwrap();
+    assert!(!good(&["layout", "apply", &path]).await);
+
+    assert!(good(&["image", "list"]).await && good(&["image", "ls", "--all", "--json"]).await);
+    assert!(good(&["image", "modify", "a/b", "--hidden", "true", "--blacklisted", "true"]).await);
+    assert_eq!(server.file("image-states.yaml"), "hidden: [a/b]\nblacklisted: [a/b]\n");
+    assert!(good(&["image", "modify", "a/b", "--hidden", "false", "--json"]).await);
+    assert!(!good(&["image", "modify", "a/b"]).await, "nothing is to become of it");
+    let states = server.v1("GET", "/v1/image-states", &Value::Null).await.json();
+    assert_eq!(states, json!({"hidden": [], "blacklisted": ["a/b"]}));
+}

@@ -1,0 +1,593 @@
+//! A whole machine moves: what its two agents are told over HTTP, what the files say after it, and a server that is killed in between.
+
+use super::reinstall::with_images;
+use super::*;
+
+const MARKED: &str = "a1";
+
+pub(super) fn certificate(of: &str) -> String {
+    format!("X-Ganeti-Signature: s/h\n{}", linux::pem::encode_pem("CERTIFICATE", of.as_bytes()))
+}
+
+pub(super) fn fingerprint(of: &str) -> String {
+    linux::pem::certificate_fingerprint(&certificate(of)).unwrap()
+}
+
+pub(super) fn marker(machine: &str) -> Value {
+    json!({ "machine": machine, "allocation": MARKED, "image": "debian-12", "layout": "default",
+            "disks": [{ "device": "/dev/sda", "serial": "S1", "size_bytes": 1 }] })
+}
+
+fn success(machine: &str) -> Value {
+    json!({ "success": true, "message": "m", "allocationuuid": MARKED, "marker": marker(machine) })
+}
+
+fn failure(untouched: bool) -> Value {
+    json!({ "success": false, "message": "why", "allocationuuid": MARKED, "untouched": untouched, "step": "storage.find" })
+}
+
+pub(super) fn disks() -> Value {
+    json!([{ "device": "/dev/sda", "serial": "N1", "size_bytes": 1_000_000_000u64 }])
+}
+
+/// What each registers.
+pub(super) fn with_one_disk() -> model::inventory::Inventory {
+    let disk = json!({ "name": "nvme0n1", "device": "/dev/nvme0n1", "serial": "N1", "size_bytes": 1_000_000_000u64,
+        "sector_bytes": 512 });
+    model::inventory::Inventory { disks: vec![serde_json::from_value(disk).unwrap()], ..Default::default() }
+}
+
+impl Running {
+    /// Boots the ramdisk and registers, with one NVMe disk.
+    pub(super) async fn ramdisk(&self, id: &str) -> String {
+        let script = self.boot(&format!("uuid={id}")).await.text();
+        let token = token_of(&script);
+        let mut body = registration(id);
+        body["inventory"] = json!(with_one_disk());
+        let answer = self.call(&token, "POST", "/v1/machine/register", &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        token
+    }
+
+    pub(super) async fn about_move(&self, method: &str, path: &str, body: Value) -> Answer {
+        self.call(&self.operator(), method, &format!("/v1/machine/{ONE}/move{path}"), &body).await
+    }
+
+    async fn state(&self) -> String {
+        let answer = self.about_move("GET", "", Value::Null).await;
+        answer.json()["state"].as_str().unwrap_or_else(|| panic!("{}", answer.text())).to_owned()
+    }
+
+    /// One is installed, two has registered, and the move is ordered.
+    pub(super) async fn move_ordered() -> (Running, String) {
+        let server = Running::start_in(with_images()).await;
+        let token = server.token(ONE).await;
+        server.allocated(ONE, &token).await;
+        assert_eq!(server.begins_first(ONE, &token, MARKED).await, 200);
+        assert_eq!(server.report_to(ONE, &token, success(ONE)).await.status, 200);
+        server.ramdisk(TWO).await;
+        let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let order = answer.json()["id"].as_str().unwrap().to_owned();
+        (server, order)
+    }
+
+    async fn report_to(&self, id: &str, token: &str, body: Value) -> Answer {
+        self.call(token, "POST", &format!("/v1/machine/{id}/report"), &body).await
+    }
+
+    pub(super) async fn stands(&self, id: &str, token: &str, order: &str) -> Answer {
+        let mut body = json!({ "order": order, "certificate": certificate(id) });
+        match id == ONE {
+            true => body["carried"] = json!({ "marker": marker(ONE), "filesystems": [] }),
+            false => body["port"] = json!(4711),
+        }
+        self.call(token, "POST", &format!("/v1/machine/{id}/moving"), &body).await
+    }
+
+    /// The operator has compared the certificates with the consoles of both machines.
+    pub(super) async fn approves(&self, machines: &[&str]) -> Answer {
+        let fingerprints: Vec<String> = machines.iter().map(|id| fingerprint(id)).collect();
+        self.about_move("POST", "/approve", json!({ "fingerprints": fingerprints })).await
+    }
+
+    /// Both certificates are approved, and one asks twice: it has taken the certificate of the other one.
+    pub(super) async fn looks(&self, one: &str) {
+        let answer = self.approves(&[ONE, TWO]).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        for _ in 0..2 {
+            self.told(ONE, one).await;
+        }
+    }
+
+    pub(super) async fn begins_to_receive(&self, token: &str) -> Answer {
+        let body = json!({ "allocationuuid": MARKED, "order": "", "disks": disks() });
+        self.call(token, "POST", &format!("/v1/machine/{TWO}/point-of-no-return"), &body).await
+    }
+
+    pub(super) async fn told(&self, id: &str, token: &str) -> Value {
+        let answer = self.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["allocation"].clone()
+    }
+
+    /// In a word, how far the machine's move is.
+    async fn word(&self, id: &str, token: &str, order: &str) -> String {
+        let answer = self.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await.json();
+        assert_eq!(answer["move"]["order"], json!(order), "{answer}");
+        answer["move"]["state"].as_str().unwrap().to_owned()
+    }
+
+    /// Both are in their ramdisks, and two has passed the point of no return.
+    async fn move_begun() -> (Running, String, String, String) {
+        let (server, order) = Running::move_ordered().await;
+        let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+        for (id, token) in [(ONE, &one), (TWO, &two)] {
+            let answer = server.stands(id, token, &order).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        server.looks(&one).await;
+        assert_eq!(server.begins_to_receive(&two).await.status, 200);
+        (server, order, one, two)
+    }
+
+    async fn is_disk(&self, id: &str) -> bool {
+        self.boot(&format!("uuid={id}")).await.text().contains("sanboot")
+    }
+
+    async fn files_say(&self, with: &str, without: &str) {
+        let says = |name: &str| self.file(&format!("machines/{name}.yaml")).contains("allocation:");
+        self.until(|| says(with) && !says(without), "the allocation is in the other file").await;
+    }
+}
+
+/// With a restarted server after each step.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn from_the_order_to_the_release() {
+    let (server, order) = Running::move_ordered().await;
+    let server = server.restarted().await;
+    let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    server.heard("its system will be migrated to another machine (ordered)").await;
+    let given = server.allocated(ONE, &one).await.allocation.unwrap();
+    let moving = given.moving.clone().unwrap();
+    assert_eq!(
+        (moving.order.as_str(), moving.part, moving.begun, moving.peer),
+        (order.as_str(), model::migration::MigrationSide::Send, false, None)
+    );
+    assert!(given.succeeded && !given.reinstall && given.image.url.is_empty() && given.order.is_none());
+    // Nothing of it is to be erased, whatever an agent asks for.
+    for id in [ONE, TWO] {
+        let body = json!({ "allocationuuid": MARKED, "order": "", "disks": disks() });
+        let token = if id == ONE { &one } else { &two };
+        let answer = server.call(token, "POST", &format!("/v1/machine/{id}/point-of-no-return"), &body).await;
+        assert_eq!(answer.status, 409, "{id}: {}", answer.text());
+    }
+    let wait = server.call(&two, "GET", &format!("/v1/machine/{TWO}/wait?seconds=0"), &Value::Null).await;
+    assert_eq!(wait.status, 204, "one does not stand yet");
+    assert_eq!(server.told(TWO, &two).await, Value::Null);
+    assert_eq!(server.stands(TWO, &two, &order).await.status, 409);
+    assert_eq!(server.stands(ONE, &one, "another").await.status, 409);
+
+    assert_eq!(server.stands(ONE, &one, &order).await.status, 200);
+    let server = server.restarted().await;
+    let given = server.allocated(TWO, &two).await.allocation.unwrap();
+    let moving = given.moving.clone().unwrap();
+    assert_eq!(
+        (moving.part, moving.begun, moving.disks[0].serial.as_str()),
+        (model::migration::MigrationSide::Receive, false, "N1")
+    );
+    assert_eq!(moving.peer.unwrap().certificate, certificate(ONE));
+    assert_eq!(moving.carried.unwrap().marker.machine, ONE);
+    assert!(!given.succeeded && !given.reinstall && given.order.is_none() && given.installed.is_none());
+    assert_eq!(
+        (given.id.as_str(), given.hostname.as_str(), &given.former_machines[..]),
+        (MARKED, "h", &[ONE.to_owned()][..])
+    );
+    assert_eq!(given.parse_layout().unwrap().layout, model::layout::read_yaml(LAYOUT).unwrap().layout);
+    assert_eq!(server.begins_to_receive(&two).await.status, 409, "two does not stand");
+    assert_eq!(server.stands(TWO, &two, &order).await.status, 200);
+    assert_eq!(server.state().await, "planned");
+    assert_eq!(server.told(ONE, &one).await["moving"]["peer"], Value::Null, "two is not approved");
+    assert_eq!(server.approves(&[ONE, TWO]).await.status, 200);
+    let peer = server.told(ONE, &one).await["moving"]["peer"].clone();
+    assert_eq!((&peer["address"], &peer["certificate"]), (&json!("127.0.0.1:4711"), &json!(certificate(TWO))));
+
+    let server = server.restarted().await;
+    // One may be about to say that it does not take this certificate, or be gone.
+    for _ in 0..2 {
+        let answer = server.begins_to_receive(&two).await;
+        assert!(answer.status == 503 && answer.text().contains("has not fetched"), "{}", answer.text());
+        server.told(ONE, &one).await;
+    }
+    for _ in 0..2 {
+        assert_eq!(server.begins_to_receive(&two).await.status, 200);
+    }
+    assert_eq!(server.told(ONE, &one).await["moving"]["begun"], json!(true));
+    assert_eq!(server.told(TWO, &two).await["begun_on"][0]["serial"], json!("N1"));
+    let server = server.restarted().await;
+    for id in [ONE, TWO] {
+        assert!(!server.is_disk(id).await, "{id}");
+    }
+    // That was another boot of each: they stand anew.
+    let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 409, "this boot has not begun");
+    for (id, token) in [(ONE, &one), (TWO, &two)] {
+        assert_eq!(server.stands(id, token, &order).await.status, 200);
+    }
+    assert_eq!(server.begins_to_receive(&two).await.status, 200);
+    for (words, shown) in [("sda2 cannot be read", "sda2 cannot be read"), ("", "")] {
+        let carried = json!({ "marker": marker(ONE), "filesystems": [] });
+        let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried, "words": words });
+        let answer = server.call(&one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let is = server.about_move("GET", "", Value::Null).await.json();
+        assert_eq!(
+            (&is["from_says"], &is["from_stands"], &is["state"]),
+            (&json!(shown), &json!(true), &json!("copying"))
+        );
+    }
+    assert_eq!(server.report_to(ONE, &one, success(ONE)).await.status, 409, "one must not boot");
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
+    server.files_say("two", "one").await;
+    assert!(
+        server.file("machines/two.yaml").contains("  networks: [{asn: 42}]\n"),
+        "{}",
+        server.file("machines/two.yaml")
+    );
+    let server = server.restarted().await;
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200, "its answer was lost");
+    assert_eq!(server.state().await, "booting");
+    assert_eq!(server.told(ONE, &one).await, Value::Null);
+    assert_eq!(server.word(ONE, &one, &order).await, "booting");
+    assert!(server.is_disk(TWO).await && !server.is_disk(ONE).await);
+    let event = json!({ "event": "Phoned Home", "message": "" });
+    // That boot of two was another one's request, which has not registered.
+    assert_eq!(server.call(&two, "POST", &format!("/v1/machine/{TWO}/event"), &event).await.status, 200);
+    assert_eq!(server.state().await, "done");
+    let one = server.ramdisk(ONE).await;
+    assert_eq!(server.word(ONE, &one, &order).await, "done");
+    let server = server.restarted().await;
+    assert!(server.is_disk(TWO).await && !server.is_disk(ONE).await);
+    assert_eq!(server.about_move("POST", "/finish", Value::Null).await.status, 200);
+    assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 404);
+    // One gets its old allocation never again, and another one as any machine.
+    server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", MARKED, ""));
+    server.heard("one.yaml:6:7: allocation a1 was migrated to another machine").await;
+    assert!(!server.is_disk(ONE).await);
+    let one = server.ramdisk(ONE).await;
+    assert_eq!(server.told(ONE, &one).await, Value::Null);
+    server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a9", ""));
+    server.until_given(ONE, &one, "a9").await;
+}
+
+impl Running {
+    async fn until_given(&self, id: &str, token: &str, allocation: &str) {
+        for _ in 0..500 {
+            if self.told(id, token).await["allocationuuid"] == allocation {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("allocation {allocation} is never handed out\n{}", self.heard.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_taken_back_gives_one_its_system_again() {
+    // Before anything was written, in the middle, and after two has received all.
+    let (server, _) = Running::move_ordered().await;
+    // Its running system may go there without its firmware.
+    let without_firmware = async || server.ask("GET", &format!("/boot.json?uuid={ONE}"), &[], "").await.status;
+    assert_eq!(without_firmware().await, 200);
+    assert_eq!(server.about_move("DELETE", "", Value::Null).await.json()["state"], json!("cancelled"));
+    assert_eq!(without_firmware().await, 409);
+    assert!(server.is_disk(ONE).await);
+
+    let (server, order, one, two) = Running::move_begun().await;
+    assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
+    for (id, token) in [(ONE, &one), (TWO, &two)] {
+        assert_eq!(server.word(id, token, &order).await, "cancelled");
+    }
+    let told = server.told(ONE, &one).await;
+    assert_eq!((&told["moving"], &told["succeeded"]), (&Value::Null, &json!(true)));
+    assert_eq!(server.told(TWO, &two).await, Value::Null);
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 409);
+    assert!(server.is_disk(ONE).await && !server.is_disk(TWO).await);
+    // Not even with its allocation in the file of the other one.
+    server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", MARKED, ""));
+    server.heard("two.yaml:6:7: allocation a1 was migrated").await;
+    assert!(!server.is_disk(TWO).await);
+    std::fs::remove_file(server.dir.path().join("machines/two.yaml")).unwrap();
+    assert!(!server.is_disk(TWO).await);
+
+    let (server, _, _, two) = Running::move_begun().await;
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
+    server.files_say("two", "one").await;
+    let refused = server.about_move("DELETE", "", Value::Null).await;
+    assert_eq!(refused.status, 409);
+    assert!(refused.text().contains(&format!("`--off {TWO}`")), "{}", refused.text());
+    assert_eq!(server.about_move("DELETE", &format!("?off={ONE}"), Value::Null).await.status, 400);
+    assert!(!server.is_disk(ONE).await);
+    assert_eq!(server.about_move("DELETE", &format!("?off={TWO}"), Value::Null).await.status, 200);
+    assert!(server.is_disk(ONE).await && !server.is_disk(TWO).await);
+    server.files_say("one", "two").await;
+    let server = server.restarted().await;
+    assert!(server.is_disk(ONE).await && !server.is_disk(TWO).await);
+    let listed = server.listed().await;
+    assert_eq!((&listed["installed"], &listed["allocation"]), (&json!(true), &json!(MARKED)));
+    // Its marker is its own again, so that it can be moved once more, or be reinstalled.
+    server.order("debian-13").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_plan_ends_the_order() {
+    let (server, order) = Running::move_ordered().await;
+    let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    server.stands(ONE, &one, &order).await;
+    server.stands(TWO, &two, &order).await;
+    let answer = server.report_to(TWO, &two, failure(true)).await;
+    assert_eq!(answer.json(), json!({ "retry": false }));
+    let shown = server.about_move("GET", "", Value::Null).await.json();
+    assert_eq!((&shown["state"], &shown["to_says"]), (&json!("refused"), &json!("storage.find: why")));
+    assert_eq!(server.word(ONE, &one, &order).await, "refused");
+    assert!(server.is_disk(ONE).await);
+
+    // What has begun is tried again, three times.
+    let (server, _, _, two) = Running::move_begun().await;
+    assert_eq!(server.report_to(TWO, &two, failure(false)).await.json(), json!({ "retry": true }));
+    assert_eq!(server.state().await, "copying");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_speaks_against_it_is_said_at_once() {
+    let server = Running::start_in(with_images()).await;
+    let refused = async |body: Value, status: u16| {
+        let answer = server.about_move("POST", "", body).await;
+        assert_eq!(answer.status, status, "{}", answer.text());
+        answer.text()
+    };
+    let text = refused(json!({ "to": TWO }), 409).await;
+    for words in [
+        "machine 4c4c4544-0051-3010-8052-b4c04f4d0002 has not registered",
+        "allocation a1 of machine",
+        "is not installed",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    refused(json!({ "to": ONE }), 400).await;
+    refused(json!({ "to": STRANGER }), 404).await;
+    refused(json!({ "to": TWO, "what": 1 }), 400).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begins_first(ONE, &token, MARKED).await, 200);
+    assert_eq!(server.report_to(ONE, &token, success(ONE)).await.status, 200);
+    server.ramdisk(TWO).await;
+    let text = refused(json!({ "to": TWO, "disks": { "/dev/sda": "S9", "/dev/sdb": "N1" } }), 409).await;
+    for words in [
+        "disk \\\"S9\\\" not found",
+        "does not list disk /dev/sdb",
+        "/dev/nvme0n1 (1.00 GB serial N1)",
+        "--disk /dev/sda=DISK",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    server.order("debian-13").await;
+    assert!(refused(json!({ "to": TWO }), 409).await.contains("a reinstall of machine"));
+    let cancelled =
+        server.call(&server.operator(), "DELETE", &format!("/v1/machine/{ONE}/reinstall"), &Value::Null).await;
+    assert_eq!(cancelled.status, 200);
+    assert_eq!(server.about_move("POST", "", json!({ "to": TWO, "disks": { "/dev/sda": "N1" } })).await.status, 200);
+    // And while it is open, nothing else is.
+    assert!(refused(json!({ "to": TWO }), 409).await.contains("is part of a migration"));
+    assert_eq!(server.press(ONE, "debian-13", json!({})).await.status, 409);
+    for (method, path, body) in [
+        ("DELETE", format!("/v1/machine/{ONE}/free"), Value::Null),
+        (
+            "POST",
+            "/v1/machine/allocate".to_owned(),
+            json!({ "uuid": TWO, "imageid": "debian-12", "filesystemlayoutid": "default" }),
+        ),
+        ("POST", format!("/v1/machine/{ONE}/rename"), json!({ "id": STRANGER })),
+        ("POST", format!("/v1/machine/{ONE}/adopt"), Value::Null),
+    ] {
+        let answer = server.call(&server.operator(), method, &path, &body).await;
+        assert_eq!(answer.status, 409, "{path}: {}", answer.text());
+    }
+    server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", "a2", ""));
+    server.heard("its allocation a2 is ignored: the machine is part of a migration").await;
+    let listed = server.listed().await;
+    assert_eq!(
+        listed["moving"],
+        json!({ "id": listed["moving"]["id"], "part": "send", "other": TWO, "state": "ordered" })
+    );
+}
+
+impl Running {
+    /// The same by a card that is in no file.
+    async fn by_another_card(&self, id: &str) -> &'static str {
+        let script = self.boot(&format!("uuid={id}&mac=52:54:00:00:00:99")).await.text();
+        let held = "/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again";
+        match script {
+            script if script.contains("token") => panic!("{script}"),
+            script if script.contains("sanboot") => "disk",
+            script if script.contains(held) && script.contains("\nchain --replace http://127.0.0.1:") => "waits",
+            script => panic!("{script}"),
+        }
+    }
+}
+
+/// What the machine itself would get to boot its disk, it gets by any card; and what keeps it from its disk, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_card_does_not_boot_what_was_moved() {
+    let none = Running::start_in(with_images()).await;
+    assert_eq!(none.by_another_card(ONE).await, "disk", "no move");
+    let (server, order) = Running::move_ordered().await;
+    let by_both = async |server: &Running| [server.by_another_card(ONE).await, server.by_another_card(TWO).await];
+    assert_eq!(by_both(&server).await, ["waits", "waits"], "ordered");
+    let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    for (id, token) in [(ONE, &one), (TWO, &two)] {
+        assert_eq!(server.stands(id, token, &order).await.status, 200);
+    }
+    assert_eq!(by_both(&server).await, ["waits", "waits"], "planned");
+    server.looks(&one).await;
+    assert_eq!(server.begins_to_receive(&two).await.status, 200);
+    assert_eq!(by_both(&server).await, ["waits", "waits"], "copying");
+    server.heard("waits instead of booting from its disk").await;
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
+    assert_eq!(by_both(&server).await, ["waits", "disk"], "booting");
+    server.files_say("two", "one").await;
+    assert_eq!(by_both(&server).await, ["waits", "disk"], "booting, with its files");
+    let event = json!({ "event": "Phoned Home", "message": "" });
+    assert_eq!(server.call(&two, "POST", &format!("/v1/machine/{TWO}/event"), &event).await.status, 200);
+    assert_eq!(server.state().await, "done");
+    let server = server.restarted().await;
+    assert_eq!(by_both(&server).await, ["waits", "disk"], "done");
+    // Its disks still hold it, whatever it is to become.
+    for allocation in [MARKED, "a9"] {
+        server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", allocation, ""));
+        assert_eq!(server.by_another_card(ONE).await, "waits", "{allocation}");
+    }
+    let one = server.ramdisk(ONE).await;
+    server.until_given(ONE, &one, "a9").await;
+    assert_eq!(server.by_another_card(ONE).await, "waits", "a9 is not installed");
+    let body = json!({ "allocationuuid": "a9", "order": "", "disks": disks() });
+    let answer = server.call(&one, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let mut body = success(ONE);
+    (body["allocationuuid"], body["marker"]["allocation"]) = (json!("a9"), json!("a9"));
+    assert_eq!(server.report_to(ONE, &one, body).await.status, 200);
+    assert_eq!(server.by_another_card(ONE).await, "disk", "a9 is installed");
+
+    // What was taken back.
+    let (server, _, _, two) = Running::move_begun().await;
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
+    server.files_say("two", "one").await;
+    assert_eq!(server.about_move("DELETE", &format!("?off={TWO}"), Value::Null).await.status, 200);
+    assert_eq!(by_both(&server).await, ["disk", "waits"], "cancelled");
+}
+
+/// An older database knows nothing of the move, and the operator says so: docs/serve.md.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_that_was_forgotten_can_be_said() {
+    let (server, _) = Running::move_ordered().await;
+    assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
+    server.write("machines/one.yaml", &format!("id: {ONE}\nname: one\nmacs: ['52:54:00:00:00:01']\nsize: c1\n"));
+    server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", MARKED, ""));
+    server.heard(&format!("`drophammer machine rename {ONE} {TWO}`")).await;
+    assert!(!server.is_disk(TWO).await, "its file does not count yet");
+    let path = format!("/v1/machine/{ONE}/rename");
+    let answer = server.call(&server.operator(), "POST", &path, &json!({ "id": TWO })).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    for turn in 0.. {
+        let boots = [server.is_disk(ONE).await, server.is_disk(TWO).await];
+        if boots == [false, true] {
+            break;
+        }
+        assert!(turn < 250, "{boots:?}\n{}", server.heard.text());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let server = server.restarted().await;
+    assert!(server.is_disk(TWO).await && !server.is_disk(ONE).await);
+    // And the old one takes another allocation.
+    server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a9", ""));
+    let one = server.ramdisk(ONE).await;
+    server.until_given(ONE, &one, "a9").await;
+}
+
+/// The very disk in both machines, or a shelf that both reach.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_of_the_machine_itself_is_refused_at_once() {
+    let bytes = 1_000_000_000u64;
+    for (serial, wwn, size_bytes, by) in [
+        ("S1", "0x5000", 1, "wwn 0x5000"),
+        ("N1", "", bytes, "serial number N1, model and size"),
+        ("N1", "", 1, ""),
+        ("S1", "0x5001", bytes, ""),
+    ] {
+        let server = Running::start_in(with_images()).await;
+        let token = server.token(ONE).await;
+        server.allocated(ONE, &token).await;
+        let mut body = success(ONE);
+        let disk = json!({ "device": "/dev/sda", "serial": serial, "wwn": wwn, "size_bytes": size_bytes });
+        body["marker"]["disks"] = json!([disk]);
+        assert_eq!(server.begins_first(ONE, &token, MARKED).await, 200);
+        assert_eq!(server.report_to(ONE, &token, body).await.status, 200);
+        let mut inventory = with_one_disk();
+        inventory.disks[0].wwn = "0x5000".to_owned();
+        let mut body = registration(TWO);
+        body["inventory"] = json!(inventory);
+        let token = token_of(&server.boot(&format!("uuid={TWO}")).await.text());
+        assert_eq!(server.call(&token, "POST", "/v1/machine/register", &body).await.status, 200);
+        let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
+        let text = answer.text();
+        assert_eq!(answer.status, if by.is_empty() { 200 } else { 409 }, "{serial} {wwn}: {text}");
+        let words = format!("its disk for /dev/sda has the same {by} as /dev/sda of machine {ONE}");
+        assert!(by.is_empty() || text.contains(&words), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_encrypted_is_refused_at_once() {
+    let dir = with_images();
+    let data = LAYOUT.replace(
+        "size: 0, type: GPTLinux}",
+        "size: 100, type: GPTLinux}, {number: 2, label: data, size: 0, type: GPTLinux}",
+    );
+    let layout = data.replace(
+        "label: root}]\n",
+        "label: root}, {path: /data, device: /dev/sda2, format: xfs, encrypted: {key: file}}]\n",
+    );
+    std::fs::write(dir.path().join("layouts/default.yaml"), layout).unwrap();
+    let server = Running::start_in(dir).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begins_first(ONE, &token, MARKED).await, 200);
+    assert_eq!(server.report_to(ONE, &token, success(ONE)).await.status, 200);
+    server.ramdisk(TWO).await;
+    let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
+    assert!(answer.status == 409 && answer.text().contains("keys would not be migrated"), "{}", answer.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_much_is_refused_and_so_is_the_other_machines_token() {
+    let (server, order) = Running::move_ordered().await;
+    let one = server.ramdisk(ONE).await;
+    let two = server.ramdisk(TWO).await;
+    let say = async |token: &str, certificate: String, pad: usize| {
+        let mut carried = json!({ "marker": marker(ONE), "filesystems": [] });
+        carried["nics"] = json!(vec![json!({ "name": "n".repeat(4000), "mac": "m" }); pad]);
+        let body = json!({ "order": order, "certificate": certificate, "carried": carried });
+        server.call(token, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await.status
+    };
+    assert_eq!(say(&two, certificate(ONE), 0).await, 401);
+    assert_eq!(say(&one, "c".repeat((64 << 10) + 1), 0).await, 413);
+    assert_eq!(say(&one, certificate(ONE), 262).await, 413);
+    assert_eq!(say(&one, String::new(), 0).await, 400);
+    assert_eq!(say(&one, certificate(ONE), 255).await, 200);
+}
+
+/// A file that is away for a moment ends nothing, and costs no copy: the word about the move is the database's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_away_is_no_end_of_the_move() {
+    let (server, order, one, two) = Running::move_begun().await;
+    let file = server.file("machines/one.yaml");
+    std::fs::remove_file(server.dir.path().join("machines/one.yaml")).unwrap();
+    while server.told(TWO, &two).await != Value::Null || server.told(ONE, &one).await != Value::Null {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for (id, token) in [(ONE, &one), (TWO, &two)] {
+        assert_eq!(server.word(id, token, &order).await, "copying", "{id}");
+    }
+    let server = server.restarted().await;
+    assert_eq!(server.told(ONE, &one).await, Value::Null);
+    assert_eq!(server.word(ONE, &one, &order).await, "copying");
+    server.write("machines/one.yaml", &file);
+    while server.told(TWO, &two).await == Value::Null || server.told(ONE, &one).await == Value::Null {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(server.told(ONE, &one).await["moving"]["order"], json!(order));
+    // Nobody else is told of a move.
+    let answer =
+        server.call(&server.token(STRANGER).await, "GET", &format!("/v1/machine/{STRANGER}"), &Value::Null).await;
+    assert!(answer.json().get("move").is_none(), "{}", answer.text());
+}

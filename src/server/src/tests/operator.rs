@@ -1,0 +1,131 @@
+//! `drophammer machine` against a server.
+
+use super::*;
+use clap::Parser;
+use common::exit_code::CommandOutcome;
+use drophammer::cli::{Cli, CliCommand};
+
+impl Running {
+    /// What the command gives, with the server and its token on the command line.
+    pub(super) async fn machine(&self, arguments: &[&str]) -> Result<CommandOutcome> {
+        let url = format!("http://{}/", self.address);
+        let token = self.dir.path().join("operator.token").display().to_string();
+        let with = ["--server", &url, "--token-file", &token];
+        let all = ["drophammer", "machine"].iter().chain(arguments).chain(&with);
+        let CliCommand::Machine(options) = Cli::try_parse_from(all).unwrap().command else { panic!() };
+        tokio::task::spawn_blocking(move || drophammer::operator_client::run_machine_command(&options)).await.unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_line() {
+    let server = Running::start().await;
+    let order = ["reinstall", "one", "--image", "debian-12"];
+    let good = async |arguments: &[&str]| match server.machine(arguments).await {
+        Ok(outcome) => outcome == CommandOutcome::Good,
+        Err(error) => panic!("{arguments:?}: {error}"),
+    };
+    assert!(!good(&order).await, "it is not installed");
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    server.report(ONE, &token, "a1", true).await;
+    assert!(good(&["list"]).await && good(&["list", "--json"]).await);
+    assert!(!good(&["reinstall", "one", "--cancel"]).await, "nothing is ordered");
+    assert!(good(&order).await);
+    server.heard("ordered: image debian-12").await;
+    assert!(good(&["reinstall", &ONE.to_uppercase(), "--cancel"]).await);
+    server.heard("cancelled: image debian-12").await;
+    assert!(good(&["reinstall", "one", "--image", "debian-12", "--without-marker", "--json"]).await);
+    server.heard("ordered: image debian-12, without the marker").await;
+    let words = ["reinstall", "one", "--image", "debian-12", "--change-promise", "--give-up", "S1", "--give-up", "S2"];
+    assert!(good(&words).await);
+    server.heard("ordered: image debian-12, with the layout of its file, erasing S1, erasing S2").await;
+    assert!(good(&["reinstall", "one", "--image", "debian-12", "--replace-newer"]).await);
+    server.heard("ordered: image debian-12, replacing a newer installation").await;
+    assert!(!good(&["rename", "one", STRANGER]).await, "a name is no id");
+    assert!(!good(&["rename", TWO, STRANGER]).await, "nothing is known of it");
+    assert!(good(&["rename", ONE, STRANGER]).await && good(&["rename", STRANGER, ONE]).await);
+    assert!(!good(&["reinstall", "nobody", "--image", "debian-12"]).await);
+    assert!(!good(&["reinstall", "one", "--image", "debian-21"]).await);
+
+    server.write("operator.token", "mistaken\n");
+    let error = server.machine(&["list"]).await.unwrap_err().to_string();
+    assert!(error.contains("rejects the token in") && error.contains("operator.token"), "{error}");
+    std::fs::remove_file(server.dir.path().join("operator.token")).unwrap();
+    let error = server.machine(&["list"]).await.unwrap_err().to_string();
+    assert!(error.contains("read the operator's token") && error.contains("--token-file FILE"), "{error}");
+}
+
+/// A whole rack after its database was lost: machines say that they have a marker, the operator says which of them are right.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_that_wait_with_a_marker_are_listed_and_adopted_by_their_ids() {
+    let dir = directory();
+    let file = machine_file(TWO, "two", "52:54:00:00:00:02", "b1", "");
+    std::fs::write(dir.path().join("machines/two.yaml"), file).unwrap();
+    let server = Running::start_in(dir).await;
+    let waits = async |id: &str| {
+        let listed = server.call(&server.operator(), "GET", "/v1/machines", &Value::Null).await.json();
+        listed.as_array().unwrap().iter().find(|machine| machine["id"] == id).unwrap()["waits"].clone()
+    };
+    let refused = async |id: &str, allocation: &str, marked: &str| {
+        let token = server.token(id).await;
+        server.allocated(id, &token).await;
+        let marker = json!({ "machine": id, "allocation": marked, "image": "debian-11", "layout": "default", "time": "2026-01-01T00:00:00Z" });
+        let report = json!({ "success": false, "message": "plan: refused", "step": "plan", "untouched": true,
+            "allocationuuid": allocation, "marker": marker });
+        let answer = server.call(&token, "POST", &format!("/v1/machine/{id}/report"), &report).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        token
+    };
+    assert_eq!((waits(ONE).await, waits(TWO).await), (Value::Null, Value::Null));
+    refused(ONE, "a1", "a1").await;
+    refused(TWO, "b1", "a1").await;
+    let said = json!({ "image": "debian-11", "time": "2026-01-01T00:00:00Z" });
+    assert_eq!((waits(ONE).await, waits(TWO).await), (said.clone(), Value::Null), "another allocation's is none");
+    // One that begins to install, because somebody has erased its disk, does not wait any more.
+    let token = refused(TWO, "b1", "b1").await;
+    assert_eq!(waits(TWO).await, said);
+    let begin = json!({ "allocationuuid": "b1", "order": "", "disks": [] });
+    let answer = server.call(&token, "POST", &format!("/v1/machine/{TWO}/point-of-no-return"), &begin).await;
+    assert_eq!((answer.status, waits(TWO).await), (200, Value::Null));
+    refused(TWO, "b1", "b1").await;
+
+    let good = async |arguments: &[&str]| server.machine(arguments).await.unwrap() == CommandOutcome::Good;
+    assert!(good(&["adopt", "--waiting"]).await && good(&["adopt", "--waiting", "--json"]).await);
+    assert_eq!(waits(ONE).await, said, "that was a list");
+    assert!(!good(&["adopt", "one", "nobody"]).await);
+    assert_eq!(waits(ONE).await, said, "a name that is wrong adopts nobody");
+    assert!(good(&["adopt", ONE, "two"]).await);
+    for allocation in ["a1", "b1"] {
+        server.heard(&format!("127.0.0.1 recorded allocation {allocation} as installed")).await;
+    }
+    assert_eq!((waits(ONE).await, waits(TWO).await), (Value::Null, Value::Null));
+    let token = server.token(ONE).await;
+    assert!(server.allocated(ONE, &token).await.allocation.unwrap().succeeded);
+    let marker = json!({ "machine": ONE, "allocation": "a1", "image": "debian-11", "layout": "default", "time": "2026-01-01T00:00:00Z" });
+    let report = json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker });
+    let answer = server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(!good(&["adopt", ONE, "two"]).await, "one of them is known to be installed");
+}
+
+#[test]
+fn wrong_usage() {
+    let parses = |arguments: &[&str]| Cli::try_parse_from(["drophammer", "machine"].iter().chain(arguments)).is_ok();
+    assert!(parses(&["reinstall", "one", "--image", "i"]));
+    assert!(parses(&["reinstall", "one", "--cancel"]));
+    for bad in [
+        &["reinstall", "one"][..],
+        &["reinstall", "--image", "i"],
+        &["reinstall", "one", "--image", "i", "--cancel"],
+        &["reinstall", "one", "--cancel", "--without-marker"],
+        &["reinstall", "one", "--cancel", "--change-promise"],
+        &["reinstall", "one", "--cancel", "--give-up", "S1"],
+        &["rename", "one"],
+        &["adopt"],
+        &["adopt", "--waiting", "one"],
+        &[],
+    ] {
+        assert!(!parses(bad), "{bad:?}");
+    }
+}

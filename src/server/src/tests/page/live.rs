@@ -1,0 +1,97 @@
+//! What is told to those who watch: bounded, and ended with the session and the server.
+
+use super::*;
+use crate::web::live_updates::WATCHERS;
+use tokio::net::tcp::OwnedReadHalf;
+
+/// An answer that goes on.
+struct Watching {
+    read: OwnedReadHalf,
+    _write: tokio::net::tcp::OwnedWriteHalf,
+    heard: String,
+}
+
+impl Browser<'_> {
+    async fn watch(&self) -> Watching {
+        let stream = TcpStream::connect(self.server.address).await.unwrap();
+        let (read, mut write) = stream.into_split();
+        let request = format!("GET /events HTTP/1.1\r\nHost: d\r\nCookie: {}\r\n\r\n", self.cookie);
+        write.write_all(request.as_bytes()).await.unwrap();
+        let mut watching = Watching { read, _write: write, heard: String::new() };
+        watching.until("\r\n\r\n").await;
+        watching
+    }
+}
+
+impl Watching {
+    /// Reads until these words have come.
+    async fn until(&mut self, words: &str) {
+        let read = async {
+            while !self.heard.contains(words) {
+                let mut bytes = [0; 4096];
+                let count = self.read.read(&mut bytes).await.unwrap();
+                assert!(count > 0, "it has ended: {}", self.heard);
+                self.heard += &String::from_utf8_lossy(&bytes[..count]);
+            }
+        };
+        tokio::time::timeout(PATIENCE, read).await.unwrap_or_else(|_| panic!("never: {words}"));
+    }
+
+    /// Reads until nothing comes any more.
+    async fn ends(mut self) {
+        let read = async { while self.read.read(&mut [0; 4096]).await.is_ok_and(|count| count > 0) {} };
+        tokio::time::timeout(PATIENCE, read).await.expect("it ends");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_installation_is_seen_to_move() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser().await;
+    let mut watching = browser.watch().await;
+    assert!(watching.heard.contains("text/event-stream"), "{}", watching.heard);
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    let progress = json!({ "bytes": 100, "total_bytes": 200, "bytes_per_second": 31_000_000, "seconds_left": 3 });
+    let event = json!({ "event": "Installing", "message": "", "step": "image.burn", "progress": progress });
+    assert_eq!(server.call(&token, "POST", &format!("/v1/machine/{ONE}/event"), &event).await.status, 200);
+    watching.until("\"percent\":50").await;
+    server.report(ONE, &token, "a1", true).await;
+    watching.until("\"whole\":true").await;
+    server.write("machines/two.yaml", "id: [\n");
+    watching.until("event: directory").await;
+    watching.until("two.yaml").await;
+    // It ends with the session.
+    let form = browser.token().await;
+    assert_eq!(browser.post("/logout", &[], &[("form", &form)]).await.status, 303);
+    watching.ends().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_so_many_watch_and_a_place_is_given_back() {
+    let server = Running::start().await;
+    let browser = server.browser().await;
+    let mut all = Vec::new();
+    for _ in 0..WATCHERS {
+        let watching = browser.watch().await;
+        assert!(watching.heard.contains("200 OK"), "{}", watching.heard);
+        all.push(watching);
+    }
+    let refused = browser.get("/events").await;
+    assert!(
+        refused.status == 503 && refused.text().contains("pages already receive live updates"),
+        "{}",
+        refused.text()
+    );
+    all.pop();
+    let began = std::time::Instant::now();
+    let mut again = browser.watch().await;
+    while !again.heard.contains("200 OK") {
+        assert!(began.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        again = browser.watch().await;
+    }
+    // The end of the server waits for none of them.
+    server.stop().await;
+    again.ends().await;
+}

@@ -1,0 +1,123 @@
+//! `drophammer plan --machine` against a server: the plan that the agent makes.
+
+use super::reinstall::with_images;
+use super::*;
+use clap::Parser;
+use common::exit_code::CommandOutcome;
+use control::api_types::RegisterRequest;
+use drophammer::cli::{Cli, CliCommand};
+use drophammer::commands::plan::plan_output;
+use model::inventory::Inventory;
+use plan::plan_request;
+use plan::plan_request::preview::placeholder_uuids;
+
+fn inventory_file() -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/inventories/installed-default.json")
+}
+
+/// Its NICs and its UUID are not those of the machine's file.
+pub(super) fn inventory() -> Inventory {
+    let mut inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(inventory_file()).unwrap()).unwrap();
+    inventory.system.uuid = None;
+    Inventory { nics: Vec::new(), ..inventory }
+}
+
+impl Running {
+    /// What the command prints, and how it ends.
+    pub(super) async fn plan(&self, arguments: &[&str]) -> Result<(String, CommandOutcome)> {
+        let url = format!("http://{}", self.address);
+        let token = self.dir.path().join("operator.token").display().to_string();
+        let with = ["--server", &url, "--token-file", &token];
+        let all = ["drophammer", "plan"].iter().chain(arguments).chain(&with);
+        let CliCommand::Plan(options) = Cli::try_parse_from(all).unwrap().command else { panic!() };
+        tokio::task::spawn_blocking(move || plan_output(&options)).await.unwrap()
+    }
+
+    async fn refused(&self, arguments: &[&str], words: &str) {
+        let error = self.plan(arguments).await.err().unwrap_or_else(|| panic!("it is planned: {words}"));
+        assert!(error.is_refusal() && error.to_string().contains(words), "{error}");
+    }
+
+    /// PXE-boots, and registers with an inventory.
+    pub(super) async fn registered(&self, id: &str) -> String {
+        let token = token_of(&self.boot(&format!("uuid={id}")).await.text());
+        let register = serde_json::to_value(RegisterRequest::new(id.to_owned(), inventory())).unwrap();
+        let answer = self.call(&token, "POST", "/v1/machine/register", &register).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        token
+    }
+}
+
+/// A plan as JSON, without what only a desk says.
+fn without_notes(text: &str) -> Value {
+    let mut plan: Value = serde_json::from_str(text).unwrap();
+    let notes = plan.as_object_mut().unwrap().remove("warnings").unwrap();
+    assert!(notes.as_array().unwrap().iter().any(|note| note.as_str().unwrap().contains("the inventory is as of 20")));
+    plan
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_desk_prints_the_plan_that_the_agent_makes() {
+    let server = Running::start_in(with_images()).await;
+    server.refused(&["--machine", "nobody"], "the server does not know machine \"nobody\"").await;
+    server.refused(&["--machine", STRANGER], "and no machine with this id has registered").await;
+    server.refused(&["--machine", "one"], "machine one has never registered").await;
+    server.refused(&["--machine", "one"], "boot it over PXE once").await;
+
+    let token = server.registered(ONE).await;
+    let machine = server.allocated(ONE, &token).await;
+    let allocation = machine.allocation.clone().unwrap();
+    let layout = allocation.parse_layout().unwrap().layout;
+    let agents = async |mut allocation: allocation::Allocation| {
+        let inventory = inventory();
+        plan_request::clear_begun_if_intact(ONE, &mut allocation, &layout, &inventory);
+        let request = plan_request::build_request(&machine, ONE, &allocation, &[]);
+        let mut plan = plan::make_plan(&layout, &inventory, request, &mut placeholder_uuids()).unwrap();
+        plan.warnings = vec!["the inventory is as of 20".to_owned()];
+        without_notes(&serde_json::to_string(&plan).unwrap())
+    };
+    for name in ["one", ONE, &ONE.to_uppercase()] {
+        let (text, outcome) = server.plan(&["--machine", name, "--json"]).await.unwrap();
+        assert_eq!((without_notes(&text), outcome), (agents(allocation.clone()).await, CommandOutcome::Good));
+    }
+    let (text, _) = server.plan(&["--machine", "one"]).await.unwrap();
+    assert!(text.contains("debian-12") && text.contains("UTC, just now: later changes"), "{text}");
+    server.refused(&["--machine", "one", "--reinstall"], "machine one is not installed").await;
+
+    // The machine is installed: its disks are others than those that it has registered.
+    assert_eq!(server.begin(&token, "").await, 200);
+    server.refused(&["--machine", "one"], "an installation has started since then").await;
+    server.report(ONE, &token, "a1", true).await;
+    let file = inventory_file().display().to_string();
+    let with_file = ["--machine", "one", "--inventory", &file];
+    server
+        .refused(&with_file, "machine one is installed with debian-12 and boots it, as no reinstall is ordered")
+        .await;
+    server.refused(&["--machine", "one", "--reinstall"], "the contents of its disks have changed").await;
+    let (text, outcome) = server.plan(&[&with_file[..], &["--reinstall"]].concat()).await.unwrap();
+    assert!(outcome == CommandOutcome::Good && text.contains("reinstall"), "{text}");
+
+    // Ordered, and the machine is there again: the words of the order count.
+    let body = json!({ "without_marker": true });
+    assert_eq!(server.press(ONE, "debian-13", body).await.status, 200);
+    let token = server.registered(ONE).await;
+    let machine = server.allocated(ONE, &token).await.allocation.unwrap();
+    let (text, _) = server.plan(&["--machine", "one", "--json"]).await.unwrap();
+    assert_eq!(without_notes(&text), agents(machine).await);
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["mode"], "reinstall");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_without_an_allocation_is_planned_with_a_layout_of_ones_own() {
+    let server = Running::start().await;
+    for id in [TWO, STRANGER] {
+        server.registered(id).await;
+        server.refused(&["--machine", id], "has nothing to install").await;
+        let layout = server.dir.path().join("layouts/default.yaml").display().to_string();
+        let (text, outcome) = server.plan(&["--machine", id, "--layout", &layout]).await.unwrap();
+        assert!(outcome == CommandOutcome::Good && text.contains("the inventory is as of 20"), "{text}");
+    }
+    // It is for the operator alone.
+    let token = server.registered(TWO).await;
+    assert_eq!(server.call(&token, "GET", &format!("/v1/machine/{TWO}/preview"), &Value::Null).await.status, 401);
+}

@@ -1,0 +1,179 @@
+//! A server that speaks TLS, asked by a client that takes its certificate, and by others.
+
+use super::listeners::TlsOptions;
+use super::*;
+use reqwest::{Certificate, Client, Method, Response};
+
+/// A file of `testdata/tls`.
+fn file(name: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/tls").join(name)
+}
+
+fn with_tls(dir: &Path) -> ServerConfig {
+    let (certificates, key, listen) = (file("server.pem"), file("server.key"), "127.0.0.1:0".parse().unwrap());
+    ServerConfig { tls: Some(TlsOptions { certificates, key, listen }), ..options(dir) }
+}
+
+async fn start() -> Running {
+    let dir = directory();
+    let options = with_tls(dir.path());
+    Running::start_with(dir, &options, &silent(), 10_000).await
+}
+
+/// Takes only what this authority vouches for.
+fn trusting(authority: &str) -> Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let authority = Certificate::from_pem(&std::fs::read(file(authority)).unwrap()).unwrap();
+    Client::builder().no_proxy().tls_certs_only([authority]).timeout(PATIENCE).build().unwrap()
+}
+
+impl Running {
+    fn https(&self) -> String {
+        format!("https://{}", self.tls.unwrap())
+    }
+
+    async fn over_tls(&self, client: &Client, method: Method, path: &str, token: &str, body: &Value) -> Response {
+        let url = if path.starts_with("https://") { path.to_owned() } else { format!("{}{path}", self.https()) };
+        let request = client.request(method, url).bearer_auth(token);
+        let request = if body.is_null() { request } else { request.json(body) };
+        request.send().await.unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn firmware_asks_in_plain_text_and_all_that_has_a_token_goes_over_tls() {
+    let server = start().await;
+    let client = trusting("ca.pem");
+    let script = server.boot(&format!("uuid={ONE}")).await.text();
+    let (plain, https) = (format!("http://{}", server.address), server.https());
+    assert!(script.contains(&format!("kernel {plain}/boot/vmlinuz initrd=initrd drophammer.url={https} ")), "{script}");
+    assert!(script.contains(&format!("initrd --name initrd {plain}/boot/initrd\n")), "{script}");
+    assert_eq!(server.ask("GET", "/boot/vmlinuz", &[], "").await.text(), "kernel");
+    let start = server.ask("GET", "/start.ipxe", &[], "").await.text();
+    assert!(start.contains(&format!("chain {plain}/boot.ipxe")), "{start}");
+
+    let token = token_of(&script);
+    let register = registration(ONE);
+    let answer = server.over_tls(&client, Method::POST, "/v1/machine/register", &token, &register).await;
+    assert_eq!(answer.status(), 200);
+    let path = format!("/v1/machine/{ONE}");
+    let wait = server.over_tls(&client, Method::GET, &format!("{path}/wait?seconds=60"), &token, &Value::Null).await;
+    assert_eq!(wait.status(), 200);
+    let machine = server.over_tls(&client, Method::GET, &path, &token, &Value::Null).await;
+    let machine: allocation::AssignedMachine = serde_json::from_str(&machine.text().await.unwrap()).unwrap();
+    let image = machine.allocation.unwrap().image.url;
+    assert!(image.starts_with(&format!("{https}/images/")), "{image}");
+    let image = server.over_tls(&client, Method::GET, &image, &token, &Value::Null).await;
+    assert_eq!(image.text().await.unwrap(), "0123456789");
+    let operator = server.operator();
+    let machines = server.over_tls(&client, Method::GET, "/v1/machines", &operator, &Value::Null).await;
+    assert_eq!(machines.status(), 200);
+    // Firmware that can do TLS is answered there too, and stays there.
+    let path = format!("/boot.ipxe?uuid={ONE}");
+    let script = server.over_tls(&client, Method::GET, &path, "", &Value::Null).await.text().await.unwrap();
+    assert!(script.contains(&format!("kernel {https}/boot/vmlinuz ")) && !script.contains("http://"), "{script}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_with_a_token_is_answered_in_plain_text() {
+    let server = start().await;
+    let token = token_of(&server.boot(&format!("uuid={ONE}")).await.text());
+    let port = server.tls.unwrap().port();
+    let path = format!("/v1/machine/{ONE}");
+    let calls = [
+        ("POST", "/v1/machine/register".to_owned()),
+        ("GET", path.clone()),
+        ("GET", format!("{path}/wait?seconds=0")),
+        ("POST", format!("{path}/event")),
+        ("POST", format!("{path}/point-of-no-return")),
+        ("POST", format!("{path}/report")),
+        ("POST", format!("{path}/reinstall")),
+        ("DELETE", format!("{path}/reinstall")),
+        ("POST", format!("{path}/adopt")),
+        ("POST", format!("{path}/rename")),
+        ("GET", "/v1/machines".to_owned()),
+        ("GET", format!("/boot.json?uuid={ONE}")),
+        ("GET", "/images/deb/debian%2012.tar.zst".to_owned()),
+    ];
+    for token in [token, server.operator()] {
+        for (method, path) in &calls {
+            let answer = server.call(&token, method, path, &registration(ONE)).await;
+            assert_eq!(answer.status, 403, "{method} {path}");
+            assert!(answer.text().contains(&format!("over https, on port {port}")), "{}", answer.text());
+        }
+    }
+    server.heard("127.0.0.1 sent a token unencrypted over plain http").await;
+    assert!(!server.heard.text().contains("unknown machine"), "nobody has registered");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_trust_the_certificate_or_speaks_no_tls_gets_nothing_and_harms_nobody() {
+    let server = start().await;
+    let mut silent = TcpStream::connect(server.tls.unwrap()).await.unwrap();
+    let error = trusting("stranger.pem").get(format!("{}/v1/machines", server.https())).send().await.unwrap_err();
+    assert!(linux::http::is_untrusted_certificate(&error), "{error:?}");
+    server.heard("127.0.0.1 rejects the server's certificate (UnknownCA)").await;
+
+    for request in ["GET /v1/machines HTTP/1.1\r\nHost: h\r\n\r\n", "\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}"] {
+        let mut stream = TcpStream::connect(server.tls.unwrap()).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        // It may be reset, because the request was not read to its end.
+        let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is closed");
+        assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    }
+    server.heard("127.0.0.1 does not use https on the https port").await;
+    let operator = server.operator();
+    let client = trusting("ca.pem");
+    assert_eq!(
+        server.over_tls(&client, Method::GET, "/v1/machines", &operator, &Value::Null).await.status(),
+        200,
+        "while somebody has connected and says nothing"
+    );
+    let mut byte = [0];
+    let got = tokio::time::timeout(PATIENCE, silent.read(&mut byte)).await.expect("it is cut off");
+    assert!(matches!(got, Ok(0) | Err(_)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_operators_listener_speaks_tls_too() {
+    let dir = directory();
+    let operators = Some("127.0.0.1:0".parse().unwrap());
+    let options = ServerConfig { operator_listen: operators, ..with_tls(dir.path()) };
+    let server = Running::start_with(dir, &options, &silent(), 10_000).await;
+    let (client, operator) = (trusting("ca.pem"), server.operator());
+    let machines = format!("https://{}/v1/machines", server.operators.unwrap());
+    let status = async |url: &str| server.over_tls(&client, Method::GET, url, &operator, &Value::Null).await.status();
+    assert_eq!((status(&machines).await.as_u16(), status("/v1/machines").await.as_u16()), (200, 404));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_url_that_machines_are_told_is_one_that_the_certificate_names() {
+    let dir = directory();
+    let refused = async |options: ServerConfig| {
+        let server = ControlServer::bind_server(&options, StatusLog::json_into(Heard::default()), &silent(), 100).await;
+        server.err().expect("it is refused").to_string()
+    };
+    for (url, words) in [
+        ("http://127.0.0.1:8080", "must begin with https://"),
+        ("https://install.rack:8443", "server.pem does not cover this host"),
+    ] {
+        let error = refused(ServerConfig { url: Some(url.to_owned()), ..with_tls(dir.path()) }).await;
+        assert!(error.contains(words) && error.contains(url), "{error}");
+    }
+    let url = Some("https://localhost:443".to_owned());
+    let options = ServerConfig { url, ..with_tls(dir.path()) };
+    let server = Running::start_with(dir, &options, &silent(), 10_000).await;
+    let script = server.boot(&format!("uuid={ONE}")).await.text();
+    assert!(script.contains("drophammer.url=https://localhost:443 "), "{script}");
+    assert!(script.contains(&format!("kernel http://{}/boot/vmlinuz", server.address)), "{script}");
+
+    let dir = server.stop().await;
+    let options = with_tls(dir.path());
+    let server = Running::start_with(dir, &options, &silent(), 10_000).await;
+    let host = [("Host", "install.rack:8080")];
+    let script = server.ask("GET", &format!("/boot.ipxe?uuid={ONE}"), &host, "").await.text();
+    let url = format!("drophammer.url=https://install.rack:{} ", server.tls.unwrap().port());
+    assert!(script.contains(&url), "{script}");
+    server.heard("does not cover: set --url").await;
+}

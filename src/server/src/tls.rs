@@ -1,0 +1,116 @@
+//! TLS of the server: certificate, key, and handshakes.
+
+use super::write_timeout::WriteTimeoutStream;
+use common::error::{Context, Error, Phase, Result};
+use rustls::client::verify_server_name;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::ParsedCertificate;
+use rustls::{InconsistentKeys, ServerConfig};
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// Time limit for the handshake.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Certificate and key of the server. Cheap to clone.
+#[derive(Clone)]
+pub struct ServerTls {
+    acceptor: TlsAcceptor,
+    certificate: CertificateDer<'static>,
+    pub handshake: Duration,
+}
+
+impl ServerTls {
+    /// Loads the certificate chain and its key, both in PEM.
+    ///
+    /// # Errors
+    /// A file cannot be read or is invalid, or the key does not belong to the certificate.
+    pub fn load_certificate(certificates: &Path, key: &Path) -> Result<ServerTls> {
+        let refuse = |file: &Path, why: String| Err(Error::new(Phase::Serve, format!("{}: {why}", file.display())));
+        let read = |file: &Path, what: &str| {
+            fs::read(file).context(Phase::Serve, || format!("read {what} {}", file.display()))
+        };
+        let chain = read(certificates, "the certificate of --tls-cert")?;
+        let chain: Vec<_> = match CertificateDer::pem_slice_iter(&chain).collect() {
+            Ok(chain) => chain,
+            Err(error) => return refuse(certificates, format!("invalid PEM: {error}")),
+        };
+        let Some(certificate) = chain.first().cloned() else {
+            return refuse(certificates, "does not contain a certificate (-----BEGIN CERTIFICATE-----)".to_owned());
+        };
+        let secret = match PrivateKeyDer::from_pem_slice(&read(key, "the key of --tls-key")?) {
+            Ok(secret) => secret,
+            Err(error) => {
+                let none = "does not contain a readable private key (PEM, without a passphrase)";
+                return refuse(key, format!("{none}: {error}"));
+            }
+        };
+        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions().context(Phase::Serve, || "set up TLS")?;
+        let mut config = match config.with_no_client_auth().with_single_cert(chain, secret) {
+            Ok(config) => config,
+            Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
+                return refuse(key, format!("does not match the first certificate in {}", certificates.display()));
+            }
+            Err(error) => {
+                return refuse(certificates, format!("cannot be used with the key {}: {error}", key.display()));
+            }
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(ServerTls { acceptor: TlsAcceptor::from(Arc::new(config)), certificate, handshake: HANDSHAKE })
+    }
+
+    /// Returns whether the certificate covers this host, an address or a name with or without a port.
+    pub fn covers_host(&self, host: &str) -> bool {
+        let name = strip_port(host).trim_start_matches('[').trim_end_matches(']');
+        let certificate = ParsedCertificate::try_from(&self.certificate);
+        let (Ok(certificate), Ok(name)) = (certificate, ServerName::try_from(name)) else { return false };
+        verify_server_name(&certificate, &name).is_ok()
+    }
+
+    /// Performs the handshake.
+    ///
+    /// # Errors
+    /// The handshake takes too long, fails, or the client rejects the certificate.
+    pub async fn accept_tls(&self, stream: WriteTimeoutStream) -> io::Result<TlsStream<WriteTimeoutStream>> {
+        let accepted = tokio::time::timeout(self.handshake, self.acceptor.accept(stream)).await;
+        accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+/// Describes a failed handshake for the operator. Returns `None` if the client was only slow or has disconnected.
+pub fn describe_tls_error(error: &io::Error) -> Option<String> {
+    match error.get_ref()?.downcast_ref()? {
+        rustls::Error::AlertReceived(alert) => Some(format!(
+            "rejects the server's certificate ({alert:?}): the client must trust its CA, and the certificate must cover the requested name"
+        )),
+        rustls::Error::InvalidMessage(_) => {
+            Some("does not use https on the https port: its URL must begin with https://".to_owned())
+        }
+        other => Some(format!("TLS handshake failed: {other}")),
+    }
+}
+
+/// Removes the port, as in `[::1]:80`.
+pub fn strip_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+/// Returns the key file if all users of this host can read it.
+pub fn world_readable_key(key: &Path) -> Option<PathBuf> {
+    let mode = fs::metadata(key).ok()?.permissions().mode();
+    (mode & 0o004 != 0).then(|| key.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! What is refused at the start.
+
+use super::*;
+
+/// A file of `testdata/tls`.
+fn file(name: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/tls").join(name)
+}
+
+#[test]
+fn a_certificate_and_a_key_that_cannot_be_used_are_refused_with_file_and_reason() {
+    assert!(ServerTls::load_certificate(&file("server.pem"), &file("server.key")).is_ok());
+    let dir = tempfile::tempdir().unwrap();
+    let damaged = dir.path().join("damaged.pem");
+    fs::write(&damaged, "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n").unwrap();
+    let nonsense = dir.path().join("nonsense.pem");
+    fs::write(&nonsense, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+    for (certificates, key, words) in [
+        (file("none.pem"), file("server.key"), ["read the certificate of --tls-cert", "none.pem: No such file"]),
+        (file("server.pem"), file("none.key"), ["read the key of --tls-key", "none.key: No such file"]),
+        (file("server.key"), file("server.key"), ["server.key: does not contain a certificate", "BEGIN CERTIFICATE"]),
+        (
+            file("server.pem"),
+            file("server.pem"),
+            ["server.pem: does not contain a readable private key", "without a passphrase"],
+        ),
+        (
+            file("server.pem"),
+            file("stranger.key"),
+            ["stranger.key: does not match the first certificate", "server.pem"],
+        ),
+        (damaged, file("server.key"), ["damaged.pem: ", "invalid PEM"]),
+        (nonsense, file("server.key"), ["nonsense.pem: ", "cannot be used"]),
+    ] {
+        let error = ServerTls::load_certificate(&certificates, &key).err().expect("it is refused").to_string();
+        assert!(words.iter().all(|words| error.contains(words)), "{words:?}: {error}");
+    }
+}
+
+#[test]
+fn the_hosts_that_the_certificate_names() {
+    let tls = ServerTls::load_certificate(&file("server.pem"), &file("server.key")).unwrap();
+    for (host, is_for) in [
+        ("127.0.0.1", true),
+        ("127.0.0.1:8443", true),
+        ("localhost:1", true),
+        ("127.0.0.2", false),
+        ("[::1]:8443", false),
+        ("install.rack", false),
+        ("", false),
+    ] {
+        assert_eq!(tls.covers_host(host), is_for, "{host}");
+    }
+}
+
+#[test]
+fn a_host_without_its_port() {
+    for (host, name) in [("h:80", "h"), ("h", "h"), ("[::1]:80", "[::1]"), ("[fe80::80]", "[fe80::80]")] {
+        assert_eq!(strip_port(host), name);
+    }
+}

@@ -1,0 +1,115 @@
+//! Tokens of machines, each for one boot and stored only as a hash; and those of the operator, which are in files.
+
+use common::error::{Context, Error, Phase, Result};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The operator's token, in the server's directory.
+pub const OPERATOR_FILE: &str = "operator.token";
+/// File with the token that only authorizes requests for metrics, in the same directory.
+pub const METRICS_FILE: &str = "metrics.token";
+
+/// SHA-256 of a token. The token itself has 256 random bits, so neither a salt nor a slow hash is needed.
+pub type TokenHash = [u8; 32];
+
+/// Returns random bytes of the system.
+///
+/// # Errors
+/// The system does not provide random bytes.
+pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).context(Phase::Serve, || "get random bytes for a token")?;
+    Ok(bytes)
+}
+
+/// Returns a new token, and its hash.
+///
+/// # Errors
+/// The system does not provide random bytes.
+pub fn generate_token() -> Result<(String, TokenHash)> {
+    let token: String = random_bytes::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = hash_token(&token);
+    Ok((token, hash))
+}
+
+/// Returns the hash of the operator's token.
+///
+/// # Errors
+/// As [`token_file_hash`].
+pub fn operator_token_hash(dir: &Path) -> Result<TokenHash> {
+    token_file_hash(dir, OPERATOR_FILE)
+}
+
+/// Returns the hash of the token in a file. If the file does not exist, it is created with a new token, readable only by its owner.
+///
+/// # Errors
+/// The file cannot be created or read, or does not contain a token.
+pub fn token_file_hash(dir: &Path, name: &str) -> Result<TokenHash> {
+    let path = dir.join(name);
+    let what = || format!("token file {}", path.display());
+    if !path.try_exists().context(Phase::Serve, what)? {
+        // Written atomically, as an empty file would lock the operator out.
+        let new = dir.join(format!("{name}.new"));
+        let (token, _) = generate_token()?;
+        let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new);
+        let written = made.and_then(|mut file: File| {
+            writeln!(file, "{token}")?;
+            file.sync_all()
+        });
+        written.and_then(|()| fs::rename(&new, &path)).context(Phase::Serve, what)?;
+    }
+    let text = fs::read_to_string(&path).context(Phase::Serve, what)?;
+    match text.trim() {
+        "" => Err(Error::new(Phase::Serve, format!("{} is empty: remove the file to create a new token", what()))),
+        token => Ok(hash_token(token)),
+    }
+}
+
+pub fn hash_token(token: &str) -> TokenHash {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+/// Compares two hashes in constant time.
+pub fn hashes_equal(one: &TokenHash, other: &TokenHash) -> bool {
+    one.iter().zip(other).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_new_and_known_by_their_hash() {
+        let (one, one_hash) = generate_token().unwrap();
+        let (other, other_hash) = generate_token().unwrap();
+        assert_eq!(one.len(), 64);
+        assert_ne!(one, other);
+        assert!(hashes_equal(&one_hash, &hash_token(&one)));
+        assert!(!hashes_equal(&one_hash, &other_hash));
+        assert!(!hashes_equal(&one_hash, &hash_token(&one[..63])));
+    }
+
+    #[test]
+    fn the_operators_token_is_made_once_and_read_afterwards() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(OPERATOR_FILE);
+        let made = operator_token_hash(dir.path()).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(made, hash_token(text.trim()));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(operator_token_hash(dir.path()).unwrap(), made);
+        fs::write(&path, "mine\n").unwrap();
+        assert_eq!(operator_token_hash(dir.path()).unwrap(), hash_token("mine"));
+        fs::write(&path, " \n").unwrap();
+        assert!(
+            operator_token_hash(dir.path())
+                .unwrap_err()
+                .to_string()
+                .contains("operator.token is empty: remove the file")
+        );
+    }
+}

@@ -1,0 +1,55 @@
+//! Submitted forms.
+
+use super::session::{LoggedIn, is_cross_site};
+use crate::AppState;
+use crate::api::request_body::{EVENT_BYTES, read_body};
+use crate::api_error::ApiError;
+use crate::quotas::ClientAddress;
+use crate::token;
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode};
+
+/// Name of the field with the session's form token.
+pub const TOKEN: &str = "form";
+
+/// Fields of a form, in their order.
+#[derive(Debug, Clone, Default)]
+pub struct SubmittedForm(Vec<(String, String)>);
+
+impl SubmittedForm {
+    /// Reads a form, with the size limit of API requests.
+    pub async fn read_body(app: &AppState, peer: ClientAddress, body: Body) -> Result<SubmittedForm, ApiError> {
+        let bytes = read_body(app, peer, body, EVENT_BYTES).await?;
+        let fields = serde_urlencoded::from_bytes(&bytes);
+        fields.map(SubmittedForm).map_err(|error| ApiError::bad_request(format!("cannot parse the form: {error}")))
+    }
+
+    /// Reads a form that changes something: it must come from a page of this session, and not from another site.
+    pub async fn read_verified(
+        app: &AppState,
+        person: &LoggedIn,
+        peer: ClientAddress,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<SubmittedForm, ApiError> {
+        let form = SubmittedForm::read_body(app, peer, body).await?;
+        let is_ours = token::hashes_equal(&token::hash_token(form.get(TOKEN)), &token::hash_token(&person.form));
+        match is_ours && !is_cross_site(headers) {
+            true => Ok(form),
+            false => Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "this form does not belong to your session: go back, reload the page, and submit it again",
+            )),
+        }
+    }
+
+    /// Parses a query, which does not change anything.
+    pub fn parse_query(query: Option<&str>) -> SubmittedForm {
+        SubmittedForm(serde_urlencoded::from_str(query.unwrap_or_default()).unwrap_or_default())
+    }
+
+    /// Returns the value of a field, or an empty string.
+    pub fn get(&self, name: &str) -> &str {
+        self.0.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,332 @@
+//! Live updates of pages with server-sent events. Nothing is queued for a watcher: only the last state of each machine is kept, and changes
+//! are sent twice a second. A slow watcher misses intermediate states, and costs nothing.
+
+use super::frame;
+use super::phase::DisplayPhase;
+use super::session::{LoggedIn, LoginSessions};
+use crate::AppState;
+use crate::api_error::ApiError;
+use crate::site::SiteSnapshot;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Frame;
+use model::install_report::{EventName, ProgressEvent};
+use serde::Serialize;
+use serde_json::json;
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::convert::Infallible;
+use std::hash::{Hash, Hasher};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::sync::watch as published;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// Maximum number of concurrent watchers.
+pub const WATCHERS: usize = 64;
+const EVERY: Duration = Duration::from_millis(500);
+/// Ticks without an update after which a keepalive is sent, so that a disconnected watcher is noticed.
+const QUIET: u32 = 30;
+/// Maximum number of machines with a state. When exceeded, those that were silent longest are discarded.
+const MACHINES: usize = 16 << 10;
+
+/// Current states of machines. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct LiveUpdates(Arc<Mutex<LiveStates>>);
+
+#[derive(Default)]
+struct LiveStates {
+    version: u64,
+    machines: HashMap<String, LiveState>,
+    watchers: usize,
+}
+
+struct LiveState {
+    version: u64,
+    /// Version at which its log grew last.
+    logged: u64,
+    /// Last event, unless another change followed it.
+    event: Option<ProgressEvent>,
+    at: Instant,
+}
+
+impl LiveUpdates {
+    fn lock_states(&self) -> MutexGuard<'_, LiveStates> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_state(&self, machine: &str, event: Option<ProgressEvent>) {
+        let mut picture = self.lock_states();
+        picture.version += 1;
+        let (version, at) = (picture.version, Instant::now());
+        let logged = picture.machines.get(machine).map_or(0, |now| now.logged);
+        picture.machines.insert(machine.to_owned(), LiveState { version, logged, event, at });
+        if picture.machines.len() > MACHINES {
+            let mut times: Vec<Instant> = picture.machines.values().map(|now| now.at).collect();
+            times.sort_unstable();
+            let median = times[times.len() / 2];
+            picture.machines.retain(|_, now| now.at >= median);
+        }
+    }
+
+    pub fn record_event(&self, machine: &str, event: &ProgressEvent) {
+        self.set_state(machine, Some(event.clone()));
+    }
+
+    /// Records a change that is not a progress event: for example an order, or a report of the result.
+    pub fn record_change(&self, machine: &str) {
+        self.set_state(machine, None);
+    }
+
+    /// Records that the log has grown, which does not change the machine's state.
+    pub fn record_log(&self, machine: &str) {
+        let mut picture = self.lock_states();
+        picture.version += 1;
+        let version = picture.version;
+        if let Some(now) = picture.machines.get_mut(machine) {
+            now.logged = version;
+        }
+    }
+
+    /// Returns the machine's last event and its age.
+    pub fn last_event(&self, machine: &str) -> Option<(ProgressEvent, Duration)> {
+        let picture = self.lock_states();
+        let now = picture.machines.get(machine)?;
+        Some((now.event.clone()?, now.at.elapsed()))
+    }
+
+    /// Registers a watcher, unless there are too many.
+    pub fn add_watcher(&self) -> Option<WatcherPlace> {
+        let mut picture = self.lock_states();
+        (picture.watchers < WATCHERS).then(|| picture.watchers += 1)?;
+        Some(WatcherPlace { live: self.clone(), seen: picture.version })
+    }
+}
+
+/// Registration of a watcher, which ends when dropped.
+pub struct WatcherPlace {
+    live: LiveUpdates,
+    seen: u64,
+}
+
+impl WatcherPlace {
+    /// Returns the changes since the last call, by machine.
+    fn take_updates(&mut self) -> Vec<MachineUpdate> {
+        let picture = self.live.lock_states();
+        if picture.version == self.seen {
+            return Vec::new();
+        }
+        let new = picture.machines.iter().filter(|(_, now)| now.version.max(now.logged) > self.seen);
+        let moved = |(id, now): (&String, &LiveState)| MachineUpdate {
+            log: now.logged > self.seen,
+            ..MachineUpdate::new(id, now.event.as_ref())
+        };
+        let moved = new.map(moved).collect();
+        self.seen = picture.version;
+        moved
+    }
+}
+
+impl Drop for WatcherPlace {
+    fn drop(&mut self) {
+        self.live.lock_states().watchers -= 1;
+    }
+}
+
+/// Update of a machine, as shown in its row and sent to watchers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct MachineUpdate {
+    pub id: String,
+    /// The row must be fetched, as more has changed than this update contains.
+    pub whole: bool,
+    /// The log has grown.
+    pub log: bool,
+    pub phase: String,
+    /// Stage and message.
+    pub what: String,
+    pub percent: Option<u8>,
+    pub rate: String,
+    pub left: String,
+}
+
+impl MachineUpdate {
+    pub fn new(id: &str, event: Option<&ProgressEvent>) -> MachineUpdate {
+        let id = id.to_owned();
+        let Some(event) = event else { return MachineUpdate { id, whole: true, ..MachineUpdate::default() } };
+        let progress = event.progress.unwrap_or_default();
+        let total = progress.total_bytes.filter(|total| *total > 0);
+        let percent = total.map(|total| (u128::from(progress.bytes.min(total)) * 100 / u128::from(total)) as u8);
+        let said = match event.progress {
+            Some(progress) => common::format::format_bytes(progress.bytes),
+            None => event.message.lines().next().unwrap_or_default().to_owned(),
+        };
+        let stage = event.stage.clone().unwrap_or_default();
+        let rate =
+            event.progress.map(|progress| format!("{}/s", common::format::format_bytes(progress.bytes_per_second)));
+        let left = progress.seconds_left.map(|left| common::format::format_seconds(left as f64));
+        MachineUpdate {
+            id,
+            whole: event.event != EventName::Installing,
+            log: false,
+            phase: DisplayPhase::of_event(event.event).word.to_owned(),
+            what: [stage, said].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": "),
+            percent,
+            rate: rate.unwrap_or_default(),
+            left: left.unwrap_or_default(),
+        }
+    }
+}
+
+/// `GET /events`.
+pub async fn get_events(State(app): State<Arc<AppState>>, person: LoggedIn) -> Response {
+    let Some(place) = app.watch.live.add_watcher() else {
+        let why = format!(
+            "{WATCHERS} pages already receive live updates: this page shows the state at the time when it was loaded"
+        );
+        return frame::render_error(&app, Some(&person), ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
+    };
+    let mut tick = interval(EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut closing = app.closing.clone();
+    let stream = EventStream {
+        shape: hash_directory(&app.directory()),
+        directory: app.directory.clone(),
+        place,
+        tick,
+        quiet: QUIET,
+        closing: Box::pin(async move { drop(closing.wait_for(|closing| *closing).await) }),
+        sessions: app.page.sessions.clone(),
+        person,
+    };
+    let types = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    frame::with_headers((types, Body::new(stream)).into_response())
+}
+
+/// Response to a watcher, which ends with its session or the server.
+struct EventStream {
+    place: WatcherPlace,
+    directory: published::Receiver<Arc<SiteSnapshot>>,
+    /// Hash of the directory as last sent to the watcher.
+    shape: u64,
+    tick: Interval,
+    /// Ticks since the last transmission.
+    quiet: u32,
+    closing: Pin<Box<dyn Future<Output = ()> + Send>>,
+    sessions: LoginSessions,
+    person: LoggedIn,
+}
+
+impl EventStream {
+    fn next_message(&mut self) -> String {
+        let mut text = String::new();
+        let moved = self.place.take_updates();
+        if !moved.is_empty() {
+            text += &format!("event: machines\ndata: {}\n\n", json!(moved));
+        }
+        if self.directory.has_changed().unwrap_or_default() {
+            let directory = self.directory.borrow_and_update().clone();
+            let shape = hash_directory(&directory);
+            if std::mem::replace(&mut self.shape, shape) != shape {
+                text += &format!("event: directory\ndata: {}\n\n", json!({ "problems": directory.problems }));
+            }
+        }
+        text
+    }
+}
+
+/// Returns a hash of everything in the directory that the pages show.
+fn hash_directory(directory: &SiteSnapshot) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    directory.problems.hash(&mut hasher);
+    let mut machines: Vec<_> = directory.machines().collect();
+    machines.sort_by_key(|machine| &machine.id);
+    for machine in machines {
+        let wanted = machine.allocation.as_ref().map(|wanted| (wanted.id.as_str(), wanted.image.as_str()));
+        (&machine.id, &machine.name, &machine.locked, wanted).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+impl hyper::body::Body for EventStream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        loop {
+            if self.closing.as_mut().poll(context).is_ready() {
+                return Poll::Ready(None);
+            }
+            std::task::ready!(self.tick.poll_tick(context));
+            if !self.sessions.is_valid(&self.person.session) {
+                return Poll::Ready(None);
+            }
+            let mut text = self.next_message();
+            self.quiet += 1;
+            if text.is_empty() && self.quiet > QUIET {
+                ":\n\n".clone_into(&mut text);
+            }
+            if !text.is_empty() {
+                self.quiet = 0;
+                return Poll::Ready(Some(Ok(Frame::data(text.into()))));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::install_report::TransferProgress;
+
+    fn event(bytes: u64) -> ProgressEvent {
+        let progress =
+            TransferProgress { bytes, total_bytes: Some(200), bytes_per_second: 31_000_000, seconds_left: Some(3) };
+        let stage = Some("image.burn".to_owned());
+        let message = String::new();
+        ProgressEvent { event: EventName::Installing, message, stage, seconds: None, progress: Some(progress) }
+    }
+
+    #[test]
+    fn a_watcher_is_told_the_last_state_once() {
+        let live = LiveUpdates::default();
+        live.record_event("a", &event(1));
+        let mut place = live.add_watcher().unwrap();
+        assert_eq!(place.take_updates(), [], "what was before is on the page already");
+        (1..=150).for_each(|bytes| live.record_event("a", &event(bytes)));
+        let moved = MachineUpdate {
+            id: "a".to_owned(),
+            whole: false,
+            log: false,
+            phase: "installing".to_owned(),
+            what: "image.burn: 150 B".to_owned(),
+            percent: Some(75),
+            rate: "31.0 MB/s".to_owned(),
+            left: "3.0 s".to_owned(),
+        };
+        assert_eq!(place.take_updates(), std::slice::from_ref(&moved));
+        assert_eq!(place.take_updates(), []);
+        live.record_log("a");
+        live.record_log("nobody");
+        assert_eq!(place.take_updates(), [MachineUpdate { log: true, ..moved }], "what it does has not changed");
+        assert_eq!(place.take_updates(), []);
+        live.record_change("b");
+        assert!(place.take_updates().iter().all(|moved| moved.id == "b" && moved.whole));
+    }
+
+    #[test]
+    fn watchers_and_machines_are_bounded() {
+        let live = LiveUpdates::default();
+        let places: Vec<_> = (0..WATCHERS + 5).map_while(|_| live.add_watcher()).collect();
+        assert_eq!(places.len(), WATCHERS);
+        drop(places);
+        assert!(live.add_watcher().is_some());
+        (0..MACHINES + 5).for_each(|machine| live.record_change(&machine.to_string()));
+        assert!(live.lock_states().machines.len() <= MACHINES);
+        live.record_event("last", &event(1));
+        assert!(live.last_event("last").is_some());
+    }
+}

@@ -1,0 +1,177 @@
+//! `/`: list of machines, one row each.
+
+use super::form::SubmittedForm;
+use super::frame;
+use super::live_updates::MachineUpdate;
+use super::phase::{DisplayPhase, ObjectFate};
+use super::session::LoggedIn;
+use crate::AppState;
+use crate::api_error::ApiError;
+use crate::operator::{self, MachineSummary};
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use common::format::{format_count, natural_sort_key};
+use maud::{Markup, html};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Age of an event after which its rate and remaining time are no longer shown. An agent sends events every second.
+const FRESH_SECONDS: u64 = 30;
+
+/// Contents of a row.
+pub struct MachineRow {
+    pub listed: MachineSummary,
+    /// Image of the machine's file.
+    pub wanted: Option<String>,
+    pub phase: DisplayPhase,
+    /// Progress, if something is running.
+    pub moved: Option<MachineUpdate>,
+    /// Description of its open migration, if any.
+    pub moving: Option<String>,
+}
+
+impl MachineRow {
+    pub fn new(app: &AppState, listed: MachineSummary) -> MachineRow {
+        let machine = app.directory();
+        let wanted = machine.find_machine(&listed.id).and_then(|machine| machine.allocation.as_ref());
+        let wanted = wanted.map(|allocation| allocation.image.as_str().to_owned());
+        let live = app.watch.live.last_event(&listed.id);
+        let phase =
+            DisplayPhase::of_machine(&listed, live.as_ref().map(|(event, _)| event).or(listed.last_event.as_ref()));
+        let moved = live.filter(|_| matches!(phase.kind, ObjectFate::Busy | ObjectFate::Bad)).map(|(event, ago)| {
+            let moved = MachineUpdate::new(&listed.id, Some(&event));
+            match ago.as_secs() {
+                ..FRESH_SECONDS => moved,
+                silent => {
+                    let left = format!("silent for {}", common::format::format_seconds(silent as f64));
+                    MachineUpdate { rate: String::new(), left, ..moved }
+                }
+            }
+        });
+        let moving = listed.moving.as_ref().map(|moving| moving.describe(machine.display_name(&moving.other)));
+        MachineRow { listed, wanted, phase, moved, moving }
+    }
+
+    fn name(&self) -> &str {
+        if self.listed.name.is_empty() { &self.listed.id } else { &self.listed.name }
+    }
+
+    fn matches_filter(&self, text: &str, phase: &str) -> bool {
+        let text = text.to_lowercase();
+        let MachineSummary { id, name, image, .. } = &self.listed;
+        let all = [Some(id), Some(name), image.as_ref(), self.wanted.as_ref()];
+        let has = all.into_iter().flatten().any(|field| field.to_lowercase().contains(&text));
+        has && (phase.is_empty() || phase == self.phase.word)
+    }
+
+    pub fn markup(&self) -> Markup {
+        let MachineSummary { id, image, order, last_seen, locked, outcome, .. } = &self.listed;
+        let moved = self.moved.clone().unwrap_or_default();
+        let failed = outcome.as_ref().filter(|outcome| !outcome.success && order.is_none());
+        html! {
+            tr data-id=(id) data-find=(self.filter_text()) class=(self.phase.kind.css_class()) {
+                td.name { a href={ "/machines/" (id) } { (self.name()) } }
+                td.phase {
+                    span.word { (self.phase.word) }
+                    @if let Some(moving) = &self.moving { " " span.tag { (moving) } }
+                    @if locked.is_some() { " " span.tag { "locked" } }
+                    @if let Some(failed) = failed { " " span.tag.bad title=(failed.message) { "last reinstall failed" } }
+                }
+                td.image {
+                    @match (image, &self.wanted, order) {
+                        (Some(image), _, Some(order)) => { (image) " → " (order.image) }
+                        (Some(image), _, None) => { (image) }
+                        (None, Some(wanted), _) => { span.faint { "wanted: " } (wanted) }
+                        (None, None, _) => {}
+                    }
+                }
+                td.progress {
+                    progress max="100" value=[moved.percent] hidden[moved.percent.is_none()]
+                        aria-label={ "Progress of " (self.name()) } {}
+                    span.percent { @if let Some(percent) = moved.percent { (percent) " %" } }
+                    span.what { (moved.what) }
+                }
+                td.rate { (moved.rate) }
+                td.left { (moved.left) }
+                td.seen { @if let Some(seen) = last_seen { (frame::show_time(seen)) } }
+            }
+        }
+    }
+
+    /// Returns the lowercase text that the filter searches.
+    fn filter_text(&self) -> String {
+        let MachineSummary { id, name, image, .. } = &self.listed;
+        let all = [Some(id), Some(name), image.as_ref(), self.wanted.as_ref()];
+        all.into_iter().flatten().map(|text| text.to_lowercase()).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// `GET /`.
+pub async fn get_machines(
+    State(app): State<Arc<AppState>>,
+    person: LoggedIn,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Response> {
+    let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
+    let query = SubmittedForm::parse_query(query.as_deref());
+    let (text, phase) = (query.get("q").trim(), query.get("phase"));
+    let rows = operator::list_machines(&app).await.map_err(refused)?;
+    let mut rows: Vec<MachineRow> = rows.into_iter().map(|listed| MachineRow::new(&app, listed)).collect();
+    rows.sort_by(|one, other| natural_sort_key(one.name()).cmp(&natural_sort_key(other.name())));
+    let mut phases: BTreeMap<&str, (usize, ObjectFate)> = BTreeMap::new();
+    for row in &rows {
+        phases.entry(row.phase.word).or_insert((0, row.phase.kind)).0 += 1;
+    }
+    let main = html! {
+        div.head {
+            h1 { (format_count(rows.len(), "machine", "machines")) }
+            form.filter role="search" action="/" {
+                label.faint for="filter" { "Filter" }
+                input #filter type="search" name="q" value=(text) autocomplete="off" aria-keyshortcuts="/";
+                button.quiet { "Filter" }
+            }
+        }
+        p #phases {
+            @if !phase.is_empty() { a href="/" { "all" } " · " }
+            @for (word, (count, kind)) in &phases {
+                a.phase.(kind.css_class()) href={ "/?" (phase_query(word)) } { span.word { (word) } " " (count) } " "
+            }
+        }
+        table.machines {
+            thead {
+                tr {
+                    @for name in ["Machine", "Phase", "Image", "Progress", "Rate", "Left", "Last seen (UTC)"] {
+                        th scope="col" { (name) }
+                    }
+                }
+            }
+            tbody #machines {
+                @for row in rows.iter().filter(|row| row.matches_filter(text, phase)) { (row.markup()) }
+            }
+        }
+        @if rows.is_empty() {
+            p { "No files in machines/ yet. A machine that boots over PXE registers and waits; create its file with "
+                code { "drophammer machine add" } "." }
+        }
+    };
+    Ok(frame::render_page(&app, &person, "Machines", "/", main))
+}
+
+fn phase_query(phase: &str) -> String {
+    serde_urlencoded::to_string([("phase", phase)]).unwrap_or_default()
+}
+
+/// `GET /machines/{id}/row`: a single row, requested when more than its progress has changed.
+pub async fn get_row(
+    State(app): State<Arc<AppState>>,
+    person: LoggedIn,
+    Path(id): Path<String>,
+) -> Result<Response, Response> {
+    let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
+    let directory = app.directory();
+    let unknown = || refused(ApiError::not_found(format!("machines/ contains no machine {id}")));
+    let machine = directory.find_machine(&id.to_lowercase()).ok_or_else(unknown)?;
+    let listed = operator::summarize_machine(&app, machine).await.map_err(refused)?;
+    Ok(frame::html_response(StatusCode::OK, &MachineRow::new(&app, listed).markup()))
+}

@@ -1,0 +1,177 @@
+//! Preview of what would be done to a machine, based on its registered inventory: the plan that its agent would make, as far as known.
+
+use crate::AppState;
+use crate::api::wire_allocation::to_wire_allocation;
+use crate::api_error::ApiError;
+use crate::base_url::BaseUrls;
+use crate::plan_input::{RegisteredInventory, WAITS, parse_registration};
+use crate::resolve::resolve_allocation;
+use crate::site_files::MachineSpec;
+use crate::state::{InstallState, ReinstallOrder, StoredRegistration as Row};
+use axum::http::StatusCode;
+use common::format::format_bytes;
+use maud::{Markup, html};
+use model::allocation;
+use plan::approval_summary::ObjectFate;
+use plan::plan_request::preview::{NOBODY_LOOKED, PlannedDisk, PreviewPlan, preview_plan};
+use plan::{DiskPlan, DiskVerdict};
+
+pub enum PlanPreview {
+    /// The plan cannot be determined, for this reason.
+    Unknown(String),
+    /// The plan is refused, with the text that `drophammer plan` prints.
+    Refused(String),
+    Planned(Box<PreviewPlan>, Box<RegisteredInventory>),
+}
+
+/// Plans with the allocation that the machine would receive in that state. If `now`, its agent is running and plans with the registered
+/// inventory.
+pub async fn load_preview(
+    app: &AppState,
+    base: &BaseUrls,
+    machine: &MachineSpec,
+    standing: InstallState,
+    now: bool,
+) -> Result<PlanPreview, ApiError> {
+    let directory = app.directory();
+    let is_installed = standing.is_installed();
+    let assigned = match resolve_allocation(machine, &standing, &directory.known) {
+        Ok(Some(assigned)) => assigned,
+        Ok(None) => return Ok(PlanPreview::Unknown(WAITS.to_owned())),
+        Err(why) => return Ok(PlanPreview::Refused(why)),
+    };
+    let Some(row) = app.state.find_registration(&machine.id).await? else { return Ok(PlanPreview::unregistered()) };
+    let told = to_wire_allocation(&assigned, if now { before_attempt(standing) } else { standing }, &base.calls, false);
+    let told = allocation::AssignedMachine {
+        id: machine.id.clone(),
+        name: machine.name.clone(),
+        size: machine.size.clone().map(|id| allocation::IdReference { id }),
+        allocation: Some(told),
+        newest_move: None,
+    };
+    let computed =
+        app.planner.run_job(&machine.id, move || plan_from_registration(&told, row, is_installed, now)).await;
+    match computed.map_err(ApiError::parts) {
+        Ok(outlook) => outlook.map_err(|why| ApiError::new(StatusCode::CONFLICT, why)),
+        // The rest of the page is still worth showing.
+        Err((StatusCode::SERVICE_UNAVAILABLE, why)) => Ok(PlanPreview::Unknown(why)),
+        Err((status, why)) => Err(ApiError::new(status, why)),
+    }
+}
+
+/// Plans with the inventory of a registration.
+fn plan_from_registration(
+    told: &allocation::AssignedMachine,
+    row: Row,
+    is_installed: bool,
+    now: bool,
+) -> Result<PlanPreview, String> {
+    let Some(registered) = parse_registration(row, &told.id, is_installed)? else {
+        return Ok(PlanPreview::unregistered());
+    };
+    if let Some(why) = registered.inventory.find_impossible_property() {
+        return Ok(PlanPreview::Unknown(format!("its inventory is invalid: {why}")));
+    }
+    let inventory = registered.inventory.clone();
+    let allocation = told.allocation.clone().unwrap_or_default();
+    let is_outdated = registered.outdated && !now;
+    Ok(match preview_plan(told, allocation, inventory, is_outdated) {
+        Ok(planned) => PlanPreview::Planned(Box::new(planned), Box::new(registered)),
+        Err(refused) => PlanPreview::Refused(refused.printed),
+    })
+}
+
+impl PlanPreview {
+    fn unregistered() -> PlanPreview {
+        let why = "it has never registered, so its disks are unknown: boot it over PXE once";
+        PlanPreview::Unknown(why.to_owned())
+    }
+}
+
+/// Returns the state in which the agent made its plan: the current attempt is the first one.
+fn before_attempt(standing: InstallState) -> InstallState {
+    let first = standing.first.filter(|first| !first.only);
+    let order = standing.order.map(|order| match order.attempts {
+        ..2 => ReinstallOrder { begun: false, disks: Vec::new(), ..order },
+        _ => order,
+    });
+    InstallState { first, order, ..standing }
+}
+
+/// Describes the inventory that the plan is based on.
+pub fn show_inventory_source(registered: &RegisteredInventory) -> Markup {
+    let since = match registered.seconds_ago {
+        ..60 => "just now".to_owned(),
+        seconds => format!("{} ago", common::format::format_seconds(seconds as f64)),
+    };
+    html! {
+        p.faint {
+            "Based on the registered inventory"
+            @if !registered.time.is_empty() { ", " (super::frame::show_time(&registered.time)) ", " (since) }
+            ". UUIDs are placeholders until the plan is carried out."
+        }
+    }
+}
+
+/// Shows what is lost and what is preserved, disk by disk, and the plan.
+pub fn show_plan(planned: &PreviewPlan) -> Markup {
+    let of = |verdict: DiskVerdict| planned.disks.iter().filter(move |disk| disk.verdict == verdict);
+    let lost = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
+    let details = |disk: &PlannedDisk| {
+        let plan = planned.plan.as_ref()?;
+        plan.disks.iter().find(|planned| planned.device.as_str() == disk.device)
+    };
+    let not_ours = planned.plan.iter().flat_map(|plan| &plan.disks).filter(|disk| disk.verdict == DiskVerdict::NotOurs);
+    let not_ours: Vec<&DiskPlan> = not_ours.collect();
+    html! {
+        @if let Some(why) = planned.foreseen { p.problem { (why) ": " (NOBODY_LOOKED) } }
+        @if planned.plan.as_ref().is_some_and(|plan| plan.already.is_some()) {
+            p { "The ordered installation already exists: it is booted, and nothing is written." }
+        }
+        div.sides {
+            section.dies {
+                h2 { "Data lost: " (format_bytes(lost)) }
+                ul {
+                    @for disk in of(DiskVerdict::Wipe) { li { (show_disk(disk, details(disk))) } }
+                    @if of(DiskVerdict::Wipe).next().is_none() { li { "nothing" } }
+                    @for torn in planned.plan.iter().flat_map(|plan| &plan.torn) {
+                        li { strong { "dismantled: " } (torn.whole) }
+                    }
+                }
+            }
+            section.stays {
+                h2 { "Preserved" }
+                ul {
+                    @for disk in of(DiskVerdict::Keep) { li { (show_disk(disk, details(disk))) } }
+                    @for disk in of(DiskVerdict::Make) {
+                        li { (show_disk(disk, details(disk))) ": would be preserved, but is blank: recreated" }
+                    }
+                    @for disk in of(DiskVerdict::Volumes) {
+                        li { (show_disk(disk, details(disk))) ": for Kubernetes volumes, only written while blank" }
+                    }
+                    @for thing in planned.verdicts.iter().flat_map(|verdicts| &verdicts.things) {
+                        @match thing.fate {
+                            ObjectFate::Kept => li { (thing.name) },
+                            ObjectFate::Added => li { (thing.name) ": added to preserved data" },
+                            ObjectFate::Made => {}
+                        }
+                    }
+                    @for disk in &not_ours {
+                        li { code { (disk.name) } " " (format_bytes(disk.size_bytes)) " " (disk.serial) ": not in the layout, untouched" }
+                    }
+                    @if planned.plan.is_none() { li { "every disk that the layout does not list" } }
+                }
+            }
+        }
+        @if let Some(plan) = &planned.plan { h2 { "Plan, as printed" } pre tabindex="0" { (plan) } }
+    }
+}
+
+fn show_disk(disk: &PlannedDisk, details: Option<&DiskPlan>) -> Markup {
+    let name = disk.device.strip_prefix("/dev/").unwrap_or(&disk.device);
+    let printed = if disk.serial.is_empty() { &disk.wwn } else { &disk.serial };
+    html! {
+        code { (name) } " " (format_bytes(disk.size_bytes)) " " strong { (printed) }
+        @if let Some(details) = details { " " (details.model) ": " (details.now) }
+    }
+}

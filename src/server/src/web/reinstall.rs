@@ -1,0 +1,235 @@
+//! Reinstall from the page: options, then the plan with data lost and preserved, then confirmation by typing the machine's name.
+
+use super::form::SubmittedForm;
+use super::frame;
+use super::plan_preview::{self, PlanPreview};
+use super::session::LoggedIn;
+use crate::AppState;
+use crate::api_error::ApiError;
+use crate::base_url::BaseUrls;
+use crate::operator::OperatorAuth;
+use crate::operator::reinstalls::{self, OrderableReinstall, ReinstallRequest};
+use crate::quotas::ClientAddress;
+use crate::rack_plan::build_order;
+use crate::requested_steps;
+use crate::site_files::MachineSpec;
+use crate::state::InstallState;
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::{Markup, html};
+use plan::plan_request::preview::PreviewPlan;
+use std::sync::Arc;
+
+/// Reads the reinstall options from the fields of a form.
+fn parse_request(id: &str, form: &SubmittedForm) -> ReinstallRequest {
+    let serials = form.get("give_up").split(',').map(str::trim).filter(|serial| !serial.is_empty());
+    ReinstallRequest {
+        id: id.to_owned(),
+        imageid: form.get("image").to_owned(),
+        without_marker: !form.get("without_marker").is_empty(),
+        change_promise: !form.get("change_promise").is_empty(),
+        give_up: serials.map(str::to_owned).collect(),
+        replace_newer: !form.get("replace_newer").is_empty(),
+    }
+}
+
+/// Returns the plan of the reinstall, if it can be ordered.
+async fn preview_reinstall(app: &AppState, base: &BaseUrls, asked: &ReinstallRequest) -> Result<PlanPreview, ApiError> {
+    let OrderableReinstall { machine, standing, words, .. } = reinstalls::check_orderable(app, asked).await?;
+    let Some(allocation) = &machine.allocation else { return Err(ApiError::bad_request("it is no longer allocated")) };
+    if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
+        return Err(reinstalls::already_started(begun));
+    }
+    let mut standing = requested_steps::read_full_state(app, &machine.id, allocation, &app.directory().known).await?;
+    let earlier = standing.order.take().filter(|order| order.begun);
+    standing.order = Some(build_order(asked.imageid.clone(), words, earlier));
+    plan_preview::load_preview(app, base, &machine, standing, false).await
+}
+
+/// Returns a digest of the plan. An order is only valid for the plan that was shown.
+fn plan_digest(planned: &PreviewPlan) -> String {
+    planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest())
+}
+
+/// Returns the name that must be typed to confirm.
+fn confirmation_name(machine: &MachineSpec) -> &str {
+    if machine.name.is_empty() { &machine.id } else { &machine.name }
+}
+
+fn find_machine(app: &AppState, id: &str) -> Result<MachineSpec, ApiError> {
+    let unknown = || ApiError::not_found(format!("machines/ contains no machine {id}"));
+    app.directory().find_machine(id).cloned().ok_or_else(unknown)
+}
+
+/// `GET /machines/{id}/reinstall`: the options and, once submitted, the plan. It does not change anything.
+pub async fn get_reinstall(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    person: LoggedIn,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Response> {
+    let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
+    let machine = find_machine(&app, &id.to_lowercase()).map_err(refused)?;
+    let asked = parse_request(&machine.id, &SubmittedForm::parse_query(query.as_deref()));
+    let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string()).unwrap_or_default();
+    let standing =
+        app.state.read_install_state(&machine.id, &allocation).await.map_err(|error| refused(error.into()))?;
+    let (status, plan) = match asked.imageid.is_empty() {
+        true => (StatusCode::OK, html! {}),
+        false => match preview_reinstall(&app, &base, &asked).await {
+            Ok(outlook) => (StatusCode::OK, show_confirmation(&person, &machine, &asked, &outlook)),
+            Err(error) => {
+                let (status, why) = error.parts();
+                (status, html! { p.problem.words role="alert" { strong { "Refused: " } (why) } })
+            }
+        },
+    };
+    let main = html! {
+        p { a href={ "/machines/" (machine.id) } { (confirmation_name(&machine)) } }
+        h1 { "Reinstall " (confirmation_name(&machine)) }
+        (show_options(&app, &machine, &asked, &standing))
+        (plan)
+    };
+    let mut response =
+        frame::render_page(&app, &person, &format!("Reinstall {}", confirmation_name(&machine)), "", main);
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest, standing: &InstallState) -> Markup {
+    let directory = app.directory();
+    let made = machine.allocation.as_ref().and_then(|allocation| allocation.definition.created_os());
+    let images: Vec<String> = match made {
+        Some(os) => vec![os.to_string()],
+        None => directory.known.images.keys().cloned().collect(),
+    };
+    html! {
+        form.stack method="get" {
+            label for="image" { "Image" @if let Some(image) = &standing.image { span.faint { " (installed: " (image) ")" } } }
+            select #image name="image" required {
+                option value="" { "select" }
+                @for image in &images { option value=(image) selected[*image == asked.imageid] { (image) } }
+            }
+            details open[asked.without_marker || asked.change_promise || asked.replace_newer || !asked.give_up.is_empty()] {
+                summary { "More options" }
+                p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk with / was replaced: proceed without its install marker" } }
+                p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of its file, even if it wipes a disk that was preserved so far" } }
+                p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks even if it is newer than the server's record" } }
+                p { label { "Disks whose data may be erased, by serial number, separated by commas " input name="give_up" value=(asked.give_up.join(", ")); } }
+            }
+            button { "Show plan" }
+        }
+        p.faint { "Nothing is ordered yet." }
+    }
+}
+
+/// Shows the plan with the order button below it, or the reason why there is none.
+fn show_confirmation(
+    person: &LoggedIn,
+    machine: &MachineSpec,
+    asked: &ReinstallRequest,
+    outlook: &PlanPreview,
+) -> Markup {
+    match outlook {
+        PlanPreview::Refused(why) => html! {
+            h2 { "Plan refused" }
+            pre.problem tabindex="0" role="alert" { (why) }
+            p { "This reinstall cannot be ordered." }
+        },
+        PlanPreview::Unknown(why) => html! {
+            p.problem role="alert" { "The plan is unknown: " (why) "." }
+            p { "Without a plan, a reinstall can only be ordered on the command line: "
+                code { "drophammer machine reinstall " (confirmation_name(machine)) " --image " (asked.imageid) } }
+        },
+        PlanPreview::Planned(planned, registered) => html! {
+            (plan_preview::show_inventory_source(registered))
+            (plan_preview::show_plan(planned))
+            (show_order_form(person, machine, asked, planned))
+        },
+    }
+}
+
+/// Passes the options of the first form on, with the digest of the plan that was shown for them.
+fn show_order_form(
+    person: &LoggedIn,
+    machine: &MachineSpec,
+    asked: &ReinstallRequest,
+    planned: &PreviewPlan,
+) -> Markup {
+    let said = |is_so: bool| if is_so { "yes" } else { "" }.to_owned();
+    let fields = [
+        ("image", asked.imageid.clone()),
+        ("without_marker", said(asked.without_marker)),
+        ("change_promise", said(asked.change_promise)),
+        ("replace_newer", said(asked.replace_newer)),
+        ("give_up", asked.give_up.join(", ")),
+        ("shown", plan_digest(planned)),
+    ];
+    html! {
+        form.stack method="post" {
+            (frame::form_token(person))
+            @for (field, value) in &fields { input type="hidden" name=(field) value=(value); }
+            label for="name" { "Type " strong { (confirmation_name(machine)) } " to confirm" }
+            input #name name="name" data-name=(confirmation_name(machine)) autocomplete="off" autocapitalize="off" spellcheck="false" required;
+            button.danger { "Reinstall " (confirmation_name(machine)) " with " (asked.imageid) }
+        }
+    }
+}
+
+/// `POST /machines/{id}/reinstall`: orders the reinstall with the API's checks, for the plan that was shown.
+pub async fn post_reinstall(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    person: LoggedIn,
+    Path(id): Path<String>,
+    peer: ClientAddress,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let done = async {
+        let form = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
+        let machine = find_machine(&app, &id.to_lowercase())?;
+        let asked = parse_request(&machine.id, &form);
+        if form.get("name").trim() != confirmation_name(&machine) {
+            let typed = form.get("name");
+            return Err(ApiError::bad_request(format!(
+                "nothing was ordered: {typed:?} was typed, but the machine is named {:?}",
+                confirmation_name(&machine)
+            )));
+        }
+        let outlook = preview_reinstall(&app, &base, &asked).await?;
+        let is_shown =
+            matches!(&outlook, PlanPreview::Planned(planned, _) if plan_digest(planned) == form.get("shown"));
+        if !is_shown {
+            let why = "nothing was ordered: the plan has changed since it was shown. Go back and review it";
+            return Err(ApiError::new(StatusCode::CONFLICT, why));
+        }
+        reinstalls::place_order(&app, peer, &asked).await.map(|listed| listed.id)
+    };
+    match done.await {
+        Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),
+        Err(error) => frame::render_error(&app, Some(&person), error),
+    }
+}
+
+/// `POST /machines/{id}/cancel`.
+pub async fn post_cancel(
+    State(app): State<Arc<AppState>>,
+    person: LoggedIn,
+    Path(id): Path<String>,
+    peer: ClientAddress,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let done = async {
+        SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
+        reinstalls::cancel_reinstall(State(app.clone()), Path(id), OperatorAuth, peer).await.map(|listed| listed.0.id)
+    };
+    match done.await {
+        Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),
+        Err(error) => frame::render_error(&app, Some(&person), error),
+    }
+}

@@ -1,0 +1,274 @@
+//! Login sessions of operators. A session is a random number in a cookie; only its hash is kept, in memory, so that all sessions end with
+//! the server.
+
+use super::form::SubmittedForm;
+use super::frame;
+use crate::AppState;
+use crate::api_error::ApiError;
+use crate::quotas::{ClientAddress, ConnectionInfo};
+use crate::token::{self, TokenHash};
+use axum::Extension;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const COOKIE: &str = "drophammer";
+const LASTS: Duration = Duration::from_secs(12 * 3600);
+/// Maximum number of sessions; a further login ends the one that was unused longest.
+const MOST: usize = 64;
+/// Maximum number of wrong tokens per address and minute. The token is random and cannot be guessed; the limit keeps the operator's log
+/// readable.
+const WRONG: u32 = 10;
+const WRONG_WITHIN: Duration = Duration::from_secs(60);
+/// Maximum number of addresses that are counted.
+const ADDRESSES: usize = 1024;
+
+/// All sessions. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct LoginSessions(Arc<Mutex<SessionTable>>);
+
+#[derive(Default)]
+struct SessionTable {
+    sessions: HashMap<TokenHash, LoginSession>,
+    wrong: HashMap<IpAddr, (u32, Instant)>,
+}
+
+struct LoginSession {
+    /// Form token: every form contains it, and other sites cannot know it.
+    form: String,
+    begun: Instant,
+    used: Instant,
+}
+
+/// Proof that the client is logged in. A handler with this extractor may show everything; handlers that change something also require the
+/// form token.
+#[derive(Clone)]
+pub struct LoggedIn {
+    pub session: TokenHash,
+    pub form: String,
+}
+
+impl LoginSessions {
+    fn lock_table(&self) -> MutexGuard<'_, SessionTable> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.sessions.retain(|_, session| session.begun.elapsed() < LASTS);
+        known.wrong.retain(|_, (_, since)| since.elapsed() < WRONG_WITHIN);
+        known
+    }
+
+    fn find_session(&self, session: TokenHash) -> Option<LoggedIn> {
+        let mut known = self.lock_table();
+        let found = known.sessions.get_mut(&session)?;
+        found.used = Instant::now();
+        Some(LoggedIn { session, form: found.form.clone() })
+    }
+
+    /// Returns whether the session has neither expired nor been ended.
+    pub fn is_valid(&self, session: &TokenHash) -> bool {
+        self.lock_table().sessions.contains_key(session)
+    }
+
+    /// Starts a session and returns the value of its cookie.
+    fn start_session(&self) -> common::error::Result<String> {
+        let ((cookie, session), (form, _)) = (token::generate_token()?, token::generate_token()?);
+        let mut known = self.lock_table();
+        if known.sessions.len() >= MOST
+            && let Some(oldest) = known.sessions.iter().min_by_key(|(_, session)| session.used).map(|(hash, _)| *hash)
+        {
+            known.sessions.remove(&oldest);
+        }
+        let now = Instant::now();
+        known.sessions.insert(session, LoginSession { form, begun: now, used: now });
+        Ok(cookie)
+    }
+
+    fn end_session(&self, session: &TokenHash) {
+        self.lock_table().sessions.remove(session);
+    }
+
+    fn may_try(&self, ClientAddress(address): ClientAddress) -> bool {
+        let known = self.lock_table();
+        known.wrong.get(&address).is_none_or(|(times, _)| *times < WRONG)
+    }
+
+    /// Counts a wrong token. If too many addresses are counted, the oldest one is dropped: tokens cannot be guessed anyway, and no other
+    /// address is locked out.
+    fn count_wrong_token(&self, ClientAddress(address): ClientAddress) {
+        let mut known = self.lock_table();
+        if known.wrong.len() >= ADDRESSES
+            && !known.wrong.contains_key(&address)
+            && let Some(oldest) = known.wrong.iter().min_by_key(|(_, (_, since))| *since).map(|(address, _)| *address)
+        {
+            known.wrong.remove(&oldest);
+        }
+        known.wrong.entry(address).or_insert((0, Instant::now())).0 += 1;
+    }
+}
+
+impl FromRequestParts<Arc<AppState>> for LoggedIn {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<LoggedIn, Response> {
+        let found = session_cookie(&parts.headers).and_then(|session| app.page.sessions.find_session(session));
+        found.ok_or_else(|| match (&parts.method, parts.uri.path()) {
+            (&Method::GET, path) if path != "/events" => match frame::is_for_browser(&parts.headers) {
+                true => Redirect::to("/login").into_response(),
+                // Programs do not get the login page.
+                false => ApiError::not_found("no such endpoint").into_response(),
+            },
+            _ => refuse_login(
+                app,
+                StatusCode::UNAUTHORIZED,
+                "you are not logged in, or the server was restarted: log in",
+            ),
+        })
+    }
+}
+
+fn session_cookie(headers: &HeaderMap) -> Option<TokenHash> {
+    let all = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+    let mut pairs = all.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| token::hash_token(value))
+}
+
+fn refuse_login(app: &AppState, status: StatusCode, why: &str) -> Response {
+    frame::render_error(app, None, ApiError::new(status, why))
+}
+
+/// Returns whether the browser reports that another site sent the request: by `Sec-Fetch-Site` over https, where a proxy may have changed
+/// the host, or by `Origin` over http. Forms also require the form token, in case the browser sends neither.
+pub fn is_cross_site(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text("host").unwrap_or_default();
+    let other = |origin: &str| origin.split_once("://").is_none_or(|(_, from)| from != host);
+    match text("sec-fetch-site") {
+        Some(site) => !matches!(site, "same-origin" | "none"),
+        None => text("origin").is_some_and(other),
+    }
+}
+
+/// `GET /login`.
+pub async fn get_login() -> Response {
+    frame::render_login(StatusCode::OK, None)
+}
+
+/// `POST /login`: checks the operator's token, as the API does.
+pub async fn post_login(
+    State(app): State<Arc<AppState>>,
+    Extension(connected): Extension<ConnectionInfo>,
+    peer: ClientAddress,
+    headers: HeaderMap,
+    body: axum::body::Body,
+) -> Response {
+    let sessions = &app.page.sessions;
+    if is_cross_site(&headers) {
+        return refuse_login(&app, StatusCode::FORBIDDEN, "this form was sent by another site");
+    }
+    if !sessions.may_try(peer) {
+        return frame::render_login(StatusCode::TOO_MANY_REQUESTS, Some("too many wrong tokens: wait a minute"));
+    }
+    let form = match SubmittedForm::read_body(&app, peer, body).await {
+        Ok(form) => form,
+        Err(error) => return frame::render_error(&app, None, error),
+    };
+    if !token::hashes_equal(&token::hash_token(form.get("token").trim()), &app.operator) {
+        sessions.count_wrong_token(peer);
+        app.log_rate_limited(format!("{peer} entered a wrong token on the login page"));
+        return frame::render_login(StatusCode::UNAUTHORIZED, Some("wrong token"));
+    }
+    let cookie = match sessions.start_session() {
+        Ok(cookie) => cookie,
+        Err(error) => return frame::render_error(&app, None, error.into()),
+    };
+    // A reverse proxy that terminates TLS is recognized by --url.
+    let is_secure = connected.over_tls || app.url.as_ref().is_some_and(|url| url.starts_with("https://"));
+    ([(header::SET_COOKIE, set_cookie(&cookie, LASTS.as_secs(), is_secure))], Redirect::to("/")).into_response()
+}
+
+fn set_cookie(value: &str, seconds: u64, is_secure: bool) -> String {
+    let secure = if is_secure { "; Secure" } else { "" };
+    format!("{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
+}
+
+/// `POST /logout`.
+pub async fn post_logout(
+    State(app): State<Arc<AppState>>,
+    person: LoggedIn,
+    peer: ClientAddress,
+    headers: HeaderMap,
+    body: axum::body::Body,
+) -> Response {
+    if let Err(error) = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await {
+        return frame::render_error(&app, Some(&person), error);
+    }
+    app.page.sessions.end_session(&person.session);
+    ([(header::SET_COOKIE, set_cookie("", 0, false))], Redirect::to("/login")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_bounded_and_end() {
+        let sessions = LoginSessions::default();
+        let cookies: Vec<_> = (0..MOST + 3).map(|_| token::hash_token(&sessions.start_session().unwrap())).collect();
+        assert_eq!(sessions.lock_table().sessions.len(), MOST);
+        let last = cookies[MOST + 2];
+        let person = sessions.find_session(last).unwrap();
+        assert!(sessions.is_valid(&last) && person.form.len() == 64);
+        sessions.end_session(&last);
+        assert!(!sessions.is_valid(&last) && sessions.find_session(last).is_none());
+    }
+
+    #[test]
+    fn wrong_tokens_are_counted_by_address() {
+        let sessions = LoginSessions::default();
+        let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| ClientAddress(text.parse().unwrap()));
+        for _ in 0..WRONG {
+            assert!(sessions.may_try(one));
+            sessions.count_wrong_token(one);
+        }
+        assert!(!sessions.may_try(one) && sessions.may_try(other));
+    }
+
+    #[test]
+    fn many_addresses_with_wrong_tokens_lock_nobody_out() {
+        let sessions = LoginSessions::default();
+        for address in 0..5000u32 {
+            sessions.count_wrong_token(ClientAddress(std::net::Ipv4Addr::from(0x0a00_0000 + address).into()));
+        }
+        let operator = ClientAddress("192.0.2.1".parse().unwrap());
+        assert!(sessions.may_try(operator), "5000 addresses lock the operator out");
+        assert!(sessions.lock_table().wrong.len() <= ADDRESSES);
+        for _ in 0..WRONG {
+            sessions.count_wrong_token(operator);
+        }
+        assert!(!sessions.may_try(operator));
+    }
+
+    #[test]
+    fn what_another_site_has_sent_is_known_by_the_browsers_words() {
+        let headers = |pairs: &[(&'static str, &'static str)]| {
+            let pairs = pairs.iter().map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap()));
+            pairs.collect::<HeaderMap>()
+        };
+        for (pairs, is) in [
+            (&[("host", "d:1")][..], false),
+            (&[("host", "d:1"), ("origin", "http://d:1")], false),
+            (&[("host", "behind:1"), ("origin", "https://proxy"), ("sec-fetch-site", "same-origin")], false),
+            (&[("host", "d:1"), ("origin", "http://d:2")], true),
+            (&[("host", "d:1"), ("origin", "http://evil")], true),
+            (&[("host", "d:1"), ("origin", "null")], true),
+            (&[("host", "d:1"), ("sec-fetch-site", "cross-site")], true),
+            (&[("host", "d:1"), ("sec-fetch-site", "same-site")], true),
+        ] {
+            assert_eq!(is_cross_site(&headers(pairs)), is, "{pairs:?}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Code blocks of the documentation, which tests execute or parse.
+
+/// Returns the contents of the fenced code blocks in that language.
+pub fn blocks(text: &str, language: &str) -> Vec<String> {
+    let fence = format!("```{language}\n");
+    text.split(&fence).skip(1).filter_map(|rest| rest.split("\n```").next()).map(str::to_owned).collect()
+}

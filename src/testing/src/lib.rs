@@ -1,0 +1,8 @@
+//! Test doubles, fuzzing, and access to documentation and sources, for the tests of the other crates.
+
+pub mod docs;
+pub mod fuzzing;
+pub mod http;
+pub mod images;
+pub mod sources;
+mod workers;

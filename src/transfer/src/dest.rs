@@ -1,0 +1,180 @@
+//! Destination of a transfer: a disk, or a file in place of one. Its first MiB, which contains all that boots or mounts, is written last.
+//! Until then it is zero, so that neither old nor partial contents can be mistaken for a complete disk.
+
+use common::error::{Context, Error, Phase, Result};
+use image::raw::{AlignedBuffer, HEAD_BYTES, RawTarget, TargetDisk};
+use linux::gpt;
+use linux::storage::{block_device, device_users, image_table};
+use model::device::DevicePath;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Exclusively opened destination.
+pub struct TransferDest {
+    disk: TargetDisk,
+    /// Open device, closed when the disk is complete: rereading the partition table requires that it is not held open.
+    target: RwLock<Option<RawTarget>>,
+    /// Whether a GPT in the data is adapted to the size of this disk.
+    fits: bool,
+    head: Mutex<HeldBackHead>,
+}
+
+/// First MiB, which is held back.
+struct HeldBackHead {
+    bytes: AlignedBuffer,
+    /// Number of bytes received so far.
+    length: usize,
+}
+
+impl TransferDest {
+    /// Opens a destination. Writes nothing.
+    ///
+    /// # Errors
+    /// Refuses a path that does not exist, is in use, or is neither a disk nor a file of whole sectors.
+    pub fn open_dest(path: &Path) -> Result<TransferDest> {
+        let refuse =
+            |why: String| Error::refusal(Phase::Move, format!("{} cannot be the destination: {why}", path.display()));
+        let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
+        let device = DevicePath::from(real.to_str().ok_or_else(|| refuse("its path is not UTF-8".to_owned()))?);
+        let metadata = fs::metadata(&real).map_err(|error| refuse(error.to_string()))?;
+        let is_disk = metadata.file_type().is_block_device();
+        let users = if is_disk { device_users::list_device_holders(&device) } else { loop_devices_on(&real) };
+        if !users.is_empty() {
+            return Err(refuse(users.join(", ")));
+        }
+        let target = RawTarget::open(&device).map_err(|error| refuse(error.to_string()))?;
+        let head = Mutex::new(HeldBackHead { bytes: AlignedBuffer::new(HEAD_BYTES), length: 0 });
+        // On other devices the kernel does not read partitions, so a table there is plain content.
+        let fits = is_disk && block_device::supports_partitions(&device)?;
+        Ok(TransferDest { disk: target.disk.clone(), target: RwLock::new(Some(target)), fits, head })
+    }
+
+    /// Disables the adaptation of a GPT, for a guest's disk, which is copied byte by byte.
+    pub fn without_gpt_fit(self) -> TransferDest {
+        TransferDest { fits: false, ..self }
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.disk.size_bytes
+    }
+
+    pub fn sector_bytes(&self) -> u32 {
+        self.disk.sector_bytes
+    }
+
+    /// Erases the first MiB, which makes the old contents unusable.
+    ///
+    /// # Errors
+    /// Fails if the disk cannot be written.
+    pub fn erase_head(&self) -> io::Result<()> {
+        self.with_target(|target| {
+            target.zero_range(0..self.size_bytes().min(HEAD_BYTES as u64))?;
+            target.sync()
+        })
+    }
+
+    /// Writes `length` bytes at `offset`, padded with zeros to whole sectors. The range must not cross the end of the first MiB. The buffer
+    /// may be longer, and its bytes after `length` may be overwritten.
+    ///
+    /// # Errors
+    /// Fails if the range exceeds the disk or the disk cannot be written.
+    pub fn write_piece(&self, offset: u64, bytes: &mut AlignedBuffer, length: usize) -> io::Result<()> {
+        if offset + length as u64 > self.size_bytes() {
+            return Err(self.too_small_error(offset + length as u64));
+        }
+        if offset < HEAD_BYTES as u64 {
+            let (mut head, start) = (self.lock_head(), offset as usize);
+            let place = head.bytes.get_mut(start..start + length).ok_or(io::ErrorKind::InvalidInput)?;
+            place.copy_from_slice(&bytes[..length]);
+            head.length = head.length.max(start + length);
+            return Ok(());
+        }
+        self.with_target(|target| {
+            let whole = target.round_to_sectors(length);
+            bytes[length..whole].fill(0);
+            target.write_at(offset, &bytes[..whole])
+        })
+    }
+
+    /// Reads `length` bytes, rounded up to whole sectors.
+    ///
+    /// # Errors
+    /// Fails if the disk cannot be read.
+    pub fn read_back(&self, offset: u64, bytes: &mut AlignedBuffer, length: usize) -> io::Result<()> {
+        self.with_target(|target| target.file().read_exact_at(&mut bytes[..target.round_to_sectors(length)], offset))
+    }
+
+    /// Writes zeros to a range of whole sectors. Only the end of all data may be unaligned.
+    ///
+    /// # Errors
+    /// Fails as [`TransferDest::write_piece`] does.
+    pub fn zero_range(&self, range: Range<u64>) -> io::Result<()> {
+        if range.end > self.size_bytes() {
+            return Err(self.too_small_error(range.end));
+        }
+        let head_end = HEAD_BYTES as u64;
+        if range.start < head_end {
+            let mut head = self.lock_head();
+            head.length = head.length.max(range.end.min(head_end) as usize);
+        }
+        let rest = range.start.max(head_end)..self.round_to_sector(range.end);
+        if rest.is_empty() { Ok(()) } else { self.with_target(|target| target.zero_range(rest)) }
+    }
+
+    /// Writes the first MiB and closes the disk. Moves the backup of an adapted GPT to the end of the disk.
+    ///
+    /// # Errors
+    /// Fails if the disk cannot be written, or the GPT does not fit it.
+    pub fn write_head(&self) -> Result<()> {
+        let head = self.lock_head();
+        let written = self.with_target(|target| {
+            target.sync()?;
+            target.write_at(0, &head.bytes[..target.round_to_sectors(head.length)])?;
+            target.sync()
+        });
+        written.context(Phase::Move, || format!("complete {}", self.disk.name))?;
+        drop(self.target.write().unwrap_or_else(PoisonError::into_inner).take());
+        let is_gpt = gpt::read_claimed_disk_size(&head.bytes, u64::from(self.sector_bytes())).is_some();
+        match is_gpt && self.fits {
+            true => image_table::fit_image_table(&self.disk.name, None, None).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    pub fn too_small_error(&self, bytes: u64) -> io::Error {
+        io::Error::other(format!(
+            "{} is too small: it has {} bytes, at least {bytes} required",
+            self.disk.name,
+            self.size_bytes()
+        ))
+    }
+
+    /// Calls `work` with the open disk. Fails if the disk is complete.
+    fn with_target<T>(&self, work: impl FnOnce(&RawTarget) -> io::Result<T>) -> io::Result<T> {
+        let target = self.target.read().unwrap_or_else(PoisonError::into_inner);
+        target.as_ref().map_or_else(|| Err(io::Error::other("the disk is already complete")), work)
+    }
+
+    fn round_to_sector(&self, end: u64) -> u64 {
+        end.next_multiple_of(u64::from(self.sector_bytes()))
+    }
+
+    fn lock_head(&self) -> MutexGuard<'_, HeldBackHead> {
+        self.head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lists the loop devices that are backed by this file, as reasons for a refusal.
+pub fn loop_devices_on(file: &Path) -> Vec<String> {
+    let loops = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
+    let has_it = |device: &PathBuf| {
+        let behind = fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
+        Path::new(behind.trim_end()) == file
+    };
+    let name = |device: PathBuf| device.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    loops.filter(has_it).map(|device| format!("it is the backing file of {}", name(device))).collect()
+}

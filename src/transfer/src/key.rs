@@ -1,0 +1,71 @@
+//! Private key, which never leaves this machine, and its certificate for the peer: in files (`drophammer move key`) or in memory.
+
+use super::certificate::{PeerCertificate, SharedSecret};
+use common::error::{Context, Error, Phase, Result};
+use linux::pem;
+use rcgen::{CertificateParams, DnType, KeyPair};
+use ring::rand::{SecureRandom, SystemRandom};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use time::{Duration, OffsetDateTime};
+
+/// The only common name that Ganeti's exporter accepts (ganeti's constants.X509_CERT_CN).
+const COMMON_NAME: &str = "ganeti.example.com";
+
+/// Backdating of a certificate, since the clock of the peer may be behind.
+pub const EARLIER: Duration = Duration::minutes(2);
+
+/// Length of the salt, as in Ganeti.
+const SALT_BYTES: usize = 8;
+
+/// Private key and certificate, both in PEM.
+pub struct KeyPairPem {
+    pub key: String,
+    /// Certificate, signed if there is a secret.
+    pub certificate: String,
+}
+
+/// Generates a key and its certificate, and writes both files, which must not exist yet.
+///
+/// # Errors
+/// Fails if no random numbers are available or a file cannot be written.
+pub fn write_files(key_file: &Path, certificate_file: &Path, hours: u32, secret: Option<&SharedSecret>) -> Result<()> {
+    let KeyPairPem { key, certificate } = generate_pair(EARLIER, hours, secret)?;
+    write_new_file(key_file, 0o600, &key)?;
+    write_new_file(certificate_file, 0o644, &certificate)
+}
+
+/// Generates a key and a certificate that is valid from `earlier` before now.
+///
+/// # Errors
+/// Fails if no random numbers are available.
+pub fn generate_pair(earlier: Duration, hours: u32, secret: Option<&SharedSecret>) -> Result<KeyPairPem> {
+    let what = || "create a certificate for the transfer";
+    let key = KeyPair::generate().context(Phase::Move, what)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, COMMON_NAME);
+    let now = OffsetDateTime::now_utc();
+    (params.not_before, params.not_after) = (now - earlier, now + Duration::hours(i64::from(hours)));
+    let made = params.self_signed(&key).context(Phase::Move, what)?;
+    let certificate = PeerCertificate::from_der(made.der().clone()).ok_or_else(|| Error::new(Phase::Move, what()))?;
+    let certificate = match secret {
+        None => certificate.to_pem(),
+        Some(secret) => certificate.to_signed_pem(secret, &generate_salt()?),
+    };
+    Ok(KeyPairPem { key: pem::encode_pem("PRIVATE KEY", &key.serialize_der()), certificate })
+}
+
+fn generate_salt() -> Result<String> {
+    let mut bytes = [0; SALT_BYTES];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| Error::new(Phase::Move, "the kernel does not provide random numbers"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn write_new_file(path: &Path, mode: u32, text: &str) -> Result<()> {
+    let what = || format!("write {}", path.display());
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).context(Phase::Move, what)?;
+    file.write_all(text.as_bytes()).context(Phase::Move, what)
+}

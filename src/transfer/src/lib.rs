@@ -1,0 +1,87 @@
+//! Disk transfer to another machine, over mutually authenticated TLS with pinned certificates. The peer is Ganeti's `import-export` or
+//! another drophammer.
+//!
+//! Start with [`send_command`] and [`receive_command`], the two ends. [`machine`] does the same for the agents of two machines, one of which replaces
+//! the other.
+
+mod certificate;
+mod connection;
+mod dest;
+mod ganeti;
+mod key;
+pub mod machine;
+pub mod options;
+mod protocol;
+mod receive_command;
+mod send_command;
+mod source;
+mod tls;
+mod used_blocks;
+mod x509;
+
+pub use used_blocks::worker::run_worker as run_used_blocks_worker;
+
+use certificate::{FILE_BYTES, PeerCertificate, SharedSecret};
+use common::error::{Context, Error, Phase, Result};
+use common::exit_code::{CommandOutcome, report_refusal};
+use options::{CommonOptions, KeyOptions, MoveCommand, TransferOptions};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use time::OffsetDateTime;
+use tls::TlsEndpoints;
+
+/// Runs `drophammer move`.
+///
+/// # Errors
+/// Fails if a disk was not transferred completely.
+pub fn run_move(options: &TransferOptions) -> Result<CommandOutcome> {
+    report_refusal(match &options.command {
+        MoveCommand::Key(options) => create_key(options),
+        MoveCommand::Send(options) => send_command::run_send(options),
+        MoveCommand::Receive(options) => receive_command::run_receive(options),
+    })
+}
+
+fn create_key(KeyOptions { key, cert, hours, secret }: &KeyOptions) -> Result<CommandOutcome> {
+    let secret = secret.as_deref().map(self::read_secret).transpose()?;
+    key::write_files(key, cert, *hours, secret.as_ref()).map(|()| CommandOutcome::Good)
+}
+
+/// Loads both certificates and the key. The certificates must be valid now, and the peer's must be signed if there is a secret.
+fn load_endpoints(common: &CommonOptions) -> Result<TlsEndpoints> {
+    let secret = common.secret.as_deref().map(read_secret).transpose()?;
+    let now = OffsetDateTime::now_utc().unix_timestamp();
+    let good = |path: &Path, signed_with: Option<&SharedSecret>| {
+        let good = check_certificate(&read_text(path)?, signed_with, now);
+        good.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", path.display())))
+    };
+    let (own, peer) = (good(&common.cert, None)?, good(&common.peer, secret.as_ref())?);
+    let ends = TlsEndpoints::new(&read_text(&common.key)?, &own, peer);
+    ends.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", common.key.display())))
+}
+
+/// Parses a PEM certificate and checks its validity at the given time, and its signature if there is a secret.
+fn check_certificate(text: &str, signed_with: Option<&SharedSecret>, now: i64) -> Result<PeerCertificate, String> {
+    let certificate = match signed_with {
+        Some(secret) => PeerCertificate::parse_signed_pem(text, secret)?,
+        None => PeerCertificate::parse_pem(text)?,
+    };
+    certificate.check_validity(now).map(|()| certificate)
+}
+
+fn read_secret(path: &Path) -> Result<SharedSecret> {
+    SharedSecret::parse_secret(&read_text(path)?)
+        .map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", path.display())))
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    let what = || format!("read {}", path.display());
+    let mut text = String::new();
+    let file = File::open(path).context(Phase::Move, what)?;
+    file.take(FILE_BYTES).read_to_string(&mut text).context(Phase::Move, what)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => crate::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker);

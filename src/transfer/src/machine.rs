@@ -1,0 +1,345 @@
+//! Transfer of a machine to another one by their two agents: devices of the layout, over the protocol of `drophammer move`. Each agent
+//! generates its key at boot, and the key never leaves its memory.
+
+use super::certificate::{PeerCertificate, SharedSecret};
+use super::connection::ListeningPort;
+use super::dest::TransferDest;
+use super::ganeti::{GanetiCompression, GanetiTerms};
+use super::key::{self, KeyPairPem};
+use super::protocol::receive_state::ReceivedDisk;
+use super::receive_command::TransferReceiver;
+use super::send_command::{self, TransferTarget};
+use super::source::TransferSource;
+use super::tls::TlsEndpoints;
+use common::error::{Error, Phase, Result};
+use model::device::DevicePath;
+use model::migration::{MigratedMachine, MigrationPeer};
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use time::OffsetDateTime;
+
+/// File in the ramdisk with the shared secret of both machines, in one line. Optional.
+pub const SECRET_FILE: &str = "/etc/drophammer/move-secret";
+
+/// Validity period of a certificate. A transfer that was interrupted for days can be resumed.
+const HOURS: u32 = 24 * 7;
+
+/// Backdating of a certificate: the clocks of these machines may be set to local time, or hours off.
+const EARLIER: time::Duration = time::Duration::days(1);
+
+/// Time that the sender tries to reach the peer before it asks the control plane for a new address.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Time without any information from a control plane about the transfer after which it is considered ended.
+const SILENCE: Duration = Duration::from_secs(10 * 60);
+
+/// Tracker of the time since the control plane last had information about the transfer.
+#[derive(Debug, Default)]
+pub struct ControlSilence(Option<Instant>);
+
+/// Reaction to the missing information.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SilenceState {
+    /// First occurrence, which is reported to the operator.
+    Begins,
+    Lasts,
+    /// Timeout: the transfer is considered ended.
+    Ends,
+}
+
+impl ControlSilence {
+    /// Records that the control plane had no information.
+    pub fn note_silence(&mut self) -> SilenceState {
+        self.note_silence_at(Instant::now())
+    }
+
+    fn note_silence_at(&mut self, now: Instant) -> SilenceState {
+        match self.0 {
+            Some(began) if now.saturating_duration_since(began) >= SILENCE => SilenceState::Ends,
+            Some(_) => SilenceState::Lasts,
+            None => {
+                self.0 = Some(now);
+                SilenceState::Begins
+            }
+        }
+    }
+
+    /// Resets the timer, because the control plane had information or did not answer.
+    pub fn is_broken(&mut self) {
+        self.0 = None;
+    }
+}
+
+/// Key and certificate of this boot.
+pub struct OwnIdentity {
+    pair: KeyPairPem,
+    certificate: PeerCertificate,
+    secret: Option<SharedSecret>,
+}
+
+impl OwnIdentity {
+    /// Generates the key and the certificate.
+    ///
+    /// # Errors
+    /// Fails if no random numbers are available, or the secret file exists but contains no secret.
+    pub fn generate_identity(secret_file: &Path) -> Result<OwnIdentity> {
+        let secret = secret_file.exists().then(|| super::read_secret(secret_file)).transpose()?;
+        let pair = key::generate_pair(EARLIER, HOURS, secret.as_ref())?;
+        let certificate = PeerCertificate::parse_pem(&pair.certificate).map_err(|why| Error::new(Phase::Move, why))?;
+        Ok(OwnIdentity { pair, certificate, secret })
+    }
+
+    /// Returns the certificate to send to the peer.
+    pub fn certificate(&self) -> &str {
+        &self.pair.certificate
+    }
+
+    /// Describes for the console how the peer is authenticated, with the fingerprint of this machine.
+    pub fn describe_trust(&self) -> String {
+        let own = self.fingerprint();
+        match self.secret {
+            Some(_) => format!(
+                "both certificates are signed with the secret in the ramdisks, which the control plane does not know.\nCertificate of \
+                 this machine:\n  {own}"
+            ),
+            None => format!(
+                "the ramdisks contain no secret (/etc/drophammer/move-secret), so the operator must approve both \
+                 certificates.\nCertificate of this machine:\n  {own}"
+            ),
+        }
+    }
+
+    /// Returns the fingerprint of the certificate of this boot.
+    pub fn fingerprint(&self) -> String {
+        linux::pem::certificate_fingerprint(&self.pair.certificate).unwrap_or_default()
+    }
+
+    pub fn has_secret(&self) -> bool {
+        self.secret.is_some()
+    }
+
+    /// Returns whether the peer may be trusted if its certificate is valid: because of the secret, or the operator's approval.
+    pub fn may_trust(&self, peer: &MigrationPeer) -> bool {
+        self.has_secret() || peer.approved
+    }
+
+    /// Checks the certificate of the peer before anything is erased.
+    ///
+    /// # Errors
+    /// Refuses a certificate that is not valid now, or not signed as required.
+    pub fn check_peer(&self, peer: &MigrationPeer) -> Result<()> {
+        self.endpoints_for(peer).map(drop)
+    }
+
+    fn endpoints_for(&self, peer: &MigrationPeer) -> Result<TlsEndpoints> {
+        self.endpoints_at(peer, OffsetDateTime::now_utc().unix_timestamp())
+    }
+
+    fn endpoints_at(&self, peer: &MigrationPeer, now: i64) -> Result<TlsEndpoints> {
+        let refuse = |why: String| {
+            let hint = "compare the clocks of both machines, and the secrets of their ramdisks";
+            Error::refusal(Phase::Move, format!("certificate of the other machine: {why}; {hint}"))
+        };
+        if !self.may_trust(peer) {
+            return Err(Error::new(Phase::Move, "the operator has not approved the certificate of the other machine"));
+        }
+        let peer = super::check_certificate(&peer.certificate, self.secret.as_ref(), now).map_err(refuse)?;
+        TlsEndpoints::new(&self.pair.key, &self.certificate, peer).map_err(|why| Error::new(Phase::Move, why))
+    }
+}
+
+/// Local device of the layout.
+pub struct TransferDevice {
+    /// Name that sender and receiver use.
+    pub name: String,
+    pub path: DevicePath,
+}
+
+/// Sends devices, which are only read. Groups have no disk in common and are sent concurrently. The devices of a group are sent one after
+/// another, since concurrent reads slow a disk down.
+///
+/// `fails` is called immediately for each failure, while the other groups continue.
+///
+/// # Errors
+/// Fails if a device was not transferred completely.
+pub fn send_devices(
+    own: &OwnIdentity,
+    peer: &MigrationPeer,
+    order: &str,
+    groups: &[Vec<TransferDevice>],
+    say: &(dyn Fn(&str) + Sync),
+    fails: &(dyn Fn(&Error) + Sync),
+) -> Result<()> {
+    let ends = own.endpoints_for(peer)?;
+    let way =
+        TransferTarget { to: &peer.address, ends: &ends, terms: build_terms(order)?, patience: PATIENCE, run: None };
+    let group = |devices: &[TransferDevice]| {
+        let ended = devices.iter().try_for_each(|TransferDevice { name, path }| {
+            let source = TransferSource::open_source(path.as_ref(), false)?;
+            let figures = send_command::send_one_disk(name, &source, &way, usize::MAX)?;
+            figures.format_lines().lines().for_each(say);
+            Ok(())
+        });
+        ended.inspect_err(fails)
+    };
+    thread::scope(|scope| {
+        let running: Vec<_> = groups.iter().map(|devices| scope.spawn(|| group(devices))).collect();
+        let panicked = |_| Err(Error::new(Phase::Move, "a thread has panicked"));
+        let ended: Vec<Result<()>> =
+            running.into_iter().map(|running| running.join().unwrap_or_else(panicked)).collect();
+        ended.into_iter().collect()
+    })
+}
+
+fn build_terms(order: &str) -> Result<GanetiTerms> {
+    let magic = order.parse().map_err(|why| Error::new(Phase::Move, format!("order id {order:?}: {why}")))?;
+    Ok(GanetiTerms { magic: Some(magic), compression: GanetiCompression::None, size_bytes: None })
+}
+
+/// Receiving end, which already listens before the plan is made.
+pub struct IncomingMigration {
+    own: OwnIdentity,
+    port: ListeningPort,
+    /// Inventory of the sender for which the plan was made.
+    planned: Option<MigratedMachine>,
+    news: Mutex<PeerNews>,
+}
+
+/// Latest information from the control plane.
+#[derive(Default)]
+struct PeerNews {
+    peer: Option<(MigrationPeer, TlsEndpoints)>,
+    over: Option<String>,
+}
+
+/// Opens a destination without adapting a GPT: the machine's own partition tables come from the plan, and one inside of a device is
+/// content.
+fn open_unfitted(path: &Path) -> Result<TransferDest> {
+    Ok(TransferDest::open_dest(path)?.without_gpt_fit())
+}
+
+impl IncomingMigration {
+    /// Opens a listening socket on a free port.
+    ///
+    /// # Errors
+    /// Fails if no port is free.
+    pub fn open_port(own: OwnIdentity, planned: Option<MigratedMachine>) -> Result<IncomingMigration> {
+        // The first address also accepts IPv4, unless the kernel lacks IPv6.
+        let port = ListeningPort::open("[::]:0").or_else(|_| ListeningPort::open("0.0.0.0:0"))?;
+        Ok(IncomingMigration { own, port, planned, news: Mutex::default() })
+    }
+
+    pub fn own(&self) -> &OwnIdentity {
+        &self.own
+    }
+
+    pub fn port(&self) -> Option<u16> {
+        self.port.address.rsplit(':').next()?.parse().ok()
+    }
+
+    /// Sets the peer that may connect from now on. Ignores a peer whose certificate is neither approved nor signed with the secret.
+    ///
+    /// # Errors
+    /// Refuses a certificate that is not valid, or not signed with the secret.
+    pub fn set_peer(&self, peer: &MigrationPeer) -> Result<()> {
+        if !self.own.may_trust(peer) {
+            return Ok(());
+        }
+        let mut news = self.lock_news();
+        if news.peer.as_ref().is_some_and(|(known, _)| known.certificate == peer.certificate) {
+            return Ok(());
+        }
+        news.peer = Some((peer.clone(), self.own.endpoints_for(peer)?));
+        Ok(())
+    }
+
+    /// Returns whether a peer is known and may connect.
+    pub fn knows_sender(&self) -> bool {
+        self.lock_news().peer.is_some()
+    }
+
+    /// Compares the inventory that the peer sends after each boot with the planned one, whose ids are part of the plan.
+    pub fn compare_inventory(&self, carried: &MigratedMachine) {
+        if self.planned.as_ref().is_some_and(|planned| !planned.has_same_content(carried)) {
+            self.end_transfer(
+                "the other machine has rebooted, and its filesystems, arrays or partitions have other ids or sizes than this plan was \
+                 made for; a new plan is required",
+            );
+        }
+    }
+
+    /// Ends the transfer.
+    pub fn end_transfer(&self, why: &str) {
+        self.lock_news().over = Some(why.to_owned());
+    }
+
+    /// Returns whether the migration has ended.
+    pub fn is_over(&self) -> bool {
+        self.lock_news().over.is_some()
+    }
+
+    /// Opens the devices. Writes nothing.
+    ///
+    /// # Errors
+    /// Fails if a device does not exist or is in use.
+    pub fn open_devices(&self, order: &str, devices: Vec<TransferDevice>) -> Result<ReceivingDevices<'_>> {
+        let open = |TransferDevice { name, path }: TransferDevice| {
+            let path = AsRef::<Path>::as_ref(&path).to_owned();
+            ReceivedDisk::open_disk(name, (path, open_unfitted), Some(order.to_owned()), None, false)
+        };
+        let disks = devices.into_iter().map(open).collect::<Result<_>>()?;
+        Ok(ReceivingDevices { incoming: self, waiting: TransferReceiver::with_disks(disks, build_terms(order)?) })
+    }
+
+    fn lock_news(&self) -> MutexGuard<'_, PeerNews> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the peer that may connect now, and its TLS configuration.
+    fn current_endpoints(&self) -> Result<(MigrationPeer, TlsEndpoints)> {
+        let news = self.lock_news();
+        match (&news.over, &news.peer) {
+            (Some(why), _) => Err(Error::new(Phase::Move, why.clone())),
+            (None, Some(known)) => Ok(known.clone()),
+            (None, None) => Err(Error::new(Phase::Move, "the control plane has not announced the sending machine")),
+        }
+    }
+}
+
+/// Devices that are being received.
+pub struct ReceivingDevices<'i> {
+    incoming: &'i IncomingMigration,
+    waiting: TransferReceiver,
+}
+
+impl ReceivingDevices<'_> {
+    /// Returns the number of bytes received.
+    pub fn received_bytes(&self) -> u64 {
+        self.waiting.received_bytes()
+    }
+
+    /// Receives all devices. Returns the peer that sent them; its certificate identifies the boot.
+    ///
+    /// # Errors
+    /// Fails if a device cannot be completed: it cannot be written, or the control plane has ended the transfer.
+    pub fn receive_all(&self, say: &dyn Fn(&str)) -> Result<MigrationPeer> {
+        let say = |line: &str| {
+            say(line);
+            Ok(())
+        };
+        // Data counts only if it comes from the peer that was announced last.
+        let from = RefCell::new(MigrationPeer { certificate: String::new(), address: String::new(), approved: false });
+        self.waiting.receive_all(&self.incoming.port, Duration::MAX, &say, || {
+            let (peer, ends) = self.incoming.current_endpoints()?;
+            *from.borrow_mut() = peer;
+            Ok(ends)
+        })?;
+        Ok(from.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests;

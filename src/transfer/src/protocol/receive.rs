@@ -1,0 +1,270 @@
+//! Receiver of one connection. One thread reads; several decompress, verify and write.
+
+use super::frames::{
+    self, DiskPiece, HelloAnswer, PieceEncoding, PieceOffer, PiecesDigest, ProtocolFrame, ReceiptFigures,
+    ReceiverVerdict, TransferHello,
+};
+use super::receive_state::{ConnectionRejection, ReceiveState, ReceivedDisk, TransferSender, lock_mutex};
+use super::{BusyTime, CHUNK_BYTES, ConnectionEnd, worker_count};
+use crate::certificate::PeerCertificate;
+use crate::connection::TlsLink;
+use crate::dest::TransferDest;
+use image::raw::AlignedBuffer;
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
+use std::time::{Duration, Instant};
+use zstd::zstd_safe::DCtx;
+
+/// Pieces buffered between the network and the disk.
+const PIECES: usize = 8;
+
+/// Time for the peer to read the reason of a failure.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// Receives a disk over one connection of `from`. Returns the name of the completed disk.
+///
+/// # Errors
+/// See [`ConnectionEnd`].
+pub fn receive_disk(
+    link: &mut TlsLink,
+    disks: &[ReceivedDisk],
+    from: &PeerCertificate,
+) -> Result<String, ConnectionEnd> {
+    let ProtocolFrame::Hello(hello) = frames::read_frame(link)? else {
+        return Err(ConnectionEnd::Failed("protocol error of the sender: no description of its disk".to_owned()));
+    };
+    let found = disks.iter().find(|disk| disk.name == hello.name);
+    let found = found.ok_or_else(|| format!("disk {:?} is not expected here", hello.name));
+    match found.and_then(|disk| disk.check_offer(&hello).map(|()| disk)) {
+        Err(why) => {
+            frames::write_frame(link, &ProtocolFrame::Answer(HelloAnswer::Refused(why.clone())))?;
+            link.close_gracefully(LAST_WORDS);
+            Err(ConnectionEnd::Refused(why))
+        }
+        Ok(disk) => {
+            let number = match disk.make_current(link.shutdown_handle()?, hello.run.as_ref().map(|run| run.id)) {
+                Ok(number) => number,
+                Err(ConnectionRejection::Cut(why)) => return Err(ConnectionEnd::Again(io::Error::other(why))),
+                Err(ConnectionRejection::Refused(why)) => {
+                    frames::write_frame(link, &ProtocolFrame::Answer(HelloAnswer::Refused(why.clone())))?;
+                    link.close_gracefully(LAST_WORDS);
+                    return Err(ConnectionEnd::Again(io::Error::other(why)));
+                }
+            };
+            let mut state = lock_mutex(&disk.state);
+            // While this thread waited for the state, a newer connection may have completed the disk, or all disks may be complete.
+            if !disk.is_current(number) {
+                return Err(ConnectionEnd::Again(io::Error::other(
+                    "superseded by another connection, or the receiver has ended",
+                )));
+            }
+            let sender = TransferSender { certificate: from.clone(), run: hello.run.clone() };
+            receive_after_hello(link, disk, &mut state, (sender, &hello)).map(|()| disk.name.clone())
+        }
+    }
+}
+
+fn receive_after_hello(
+    link: &mut TlsLink,
+    disk: &ReceivedDisk,
+    state: &mut ReceiveState,
+    (from, hello): (TransferSender, &TransferHello),
+) -> Result<(), ConnectionEnd> {
+    match &state.hello {
+        None => {
+            state.open_dest()?.erase_head().map_err(permanent_failure)?;
+            (state.hello, state.from) = (Some(hello.clone()), Some(from));
+        }
+        Some(before) if !before.is_same_disk(hello) => {
+            let why = format!("{} is not the disk of the previous connection", disk.name);
+            frames::write_frame(link, &ProtocolFrame::Answer(HelloAnswer::Refused(why.clone())))?;
+            return Err(ConnectionEnd::Failed(why));
+        }
+        Some(_) if state.from.as_ref() != Some(&from) => {
+            disk.restart_transfer(state, from).map_err(permanent_failure)?
+        }
+        Some(_) => {}
+    }
+    frames::write_frame(
+        link,
+        &ProtocolFrame::Answer(HelloAnswer::From { position: state.position, compare: state.compare }),
+    )?;
+    let began = Instant::now();
+    let pieces = receive_pieces(link, disk, state, hello.size_bytes);
+    let received = pieces.and_then(|pieces| {
+        if !state.is_whole {
+            let onto = state.open_dest()?;
+            pieces.busy.measure_time(|| onto.write_head()).map_err(permanent_failure)?;
+        }
+        Ok(ReceiptFigures {
+            digest: pieces.digest,
+            disk_percent: pieces.busy.busy_percent(began.elapsed(), worker_count()),
+        })
+    });
+    match received {
+        Ok(received) => {
+            state.is_whole = true;
+            frames::write_frame(link, &ProtocolFrame::Verdict(ReceiverVerdict::Received(received)))?;
+            link.send_close_notify()?;
+            Ok(())
+        }
+        Err(ConnectionEnd::Failed(why)) => {
+            // Best effort: the transfer has failed anyway.
+            let _ = frames::write_frame(link, &ProtocolFrame::Verdict(ReceiverVerdict::Failed(why.clone())));
+            link.close_gracefully(LAST_WORDS);
+            Err(ConnectionEnd::Failed(why))
+        }
+        Err(other) => Err(other),
+    }
+}
+
+fn permanent_failure(error: impl ToString) -> ConnectionEnd {
+    ConnectionEnd::Failed(error.to_string())
+}
+
+/// Result of a connection of which all pieces are on the disk.
+struct ReceivedPieces {
+    digest: String,
+    busy: BusyTime,
+}
+
+/// Receives pieces until the end of the disk or of the connection. On return they are on the disk, and the position is updated.
+fn receive_pieces(
+    link: &mut TlsLink,
+    disk: &ReceivedDisk,
+    state: &mut ReceiveState,
+    size_bytes: u64,
+) -> Result<ReceivedPieces, ConnectionEnd> {
+    let (jobs, todo) = mpsc::sync_channel(PIECES);
+    let (onto, placed) = (state.open_dest()?, &disk.placed);
+    let shared =
+        ReceiveShared { onto, placed, todo: Mutex::new(todo), failed: Mutex::new(None), busy: BusyTime::default() };
+    let mut sum = PiecesDigest::new();
+    let mut position = state.position;
+    let read = thread::scope(|scope| {
+        for _ in 0..worker_count() {
+            scope.spawn(|| shared.write_loop());
+        }
+        read_pieces(link, &shared, jobs, size_bytes, &mut position, &mut sum)
+    });
+    let (error, busy) = (lock_mutex(&shared.failed).take(), shared.busy);
+    if let Some(error) = error {
+        return Err(permanent_failure(error));
+    }
+    state.position = position;
+    let digest = read?;
+    Ok(ReceivedPieces { digest, busy })
+}
+
+fn read_pieces(
+    link: &mut TlsLink,
+    shared: &ReceiveShared<'_>,
+    jobs: SyncSender<(DiskPiece, Vec<u8>)>,
+    size_bytes: u64,
+    position: &mut u64,
+    sum: &mut PiecesDigest,
+) -> Result<String, ConnectionEnd> {
+    let mut scratch = AlignedBuffer::new(CHUNK_BYTES as usize);
+    loop {
+        if lock_mutex(&shared.failed).is_some() {
+            return Err(ConnectionEnd::Failed("a write failed".to_owned()));
+        }
+        match frames::read_frame(link)? {
+            ProtocolFrame::Piece(piece, bytes) if piece.is_within(size_bytes) && piece.range().start == *position => {
+                *position = piece.range().end;
+                shared.placed.store(*position, Ordering::Relaxed);
+                sum.add_piece(&piece);
+                // Cannot fail: the workers end after this loop.
+                let _ = jobs.send((piece, bytes));
+            }
+            ProtocolFrame::Offered(offers) => {
+                let wanted =
+                    offers.iter().map(|offer| !has_piece(shared.onto, offer, size_bytes, &mut scratch)).collect();
+                frames::write_frame(link, &ProtocolFrame::Wanted(wanted))?;
+            }
+            ProtocolFrame::End(digest) if *position == size_bytes && digest == sum.current_digest() => {
+                return Ok(frames::encode_hex(&digest));
+            }
+            ProtocolFrame::End(_) => {
+                return Err(ConnectionEnd::Failed(
+                    "the received data does not match the digest of the sender".to_owned(),
+                ));
+            }
+            _ => return Err(ConnectionEnd::Failed("protocol error of the sender: unexpected frame".to_owned())),
+        }
+    }
+}
+
+/// Returns whether the piece is on the disk from before. The first MiB is not: it was zeroed.
+fn has_piece(onto: &TransferDest, offer: &PieceOffer, size_bytes: u64, scratch: &mut AlignedBuffer) -> bool {
+    let PieceOffer { offset, length, sha256 } = *offer;
+    let piece = DiskPiece::Same { offset, length, sha256 };
+    let length = length as usize;
+    offset >= CHUNK_BYTES
+        && piece.is_within(size_bytes)
+        && onto.read_back(offset, scratch, length).is_ok()
+        && frames::hash_bytes(&scratch[..length]) == sha256
+}
+
+/// State that the worker threads share.
+struct ReceiveShared<'d> {
+    onto: &'d TransferDest,
+    placed: &'d AtomicU64,
+    todo: Mutex<Receiver<(DiskPiece, Vec<u8>)>>,
+    failed: Mutex<Option<io::Error>>,
+    busy: BusyTime,
+}
+
+impl ReceiveShared<'_> {
+    fn write_loop(&self) {
+        let (mut buffer, mut zstd) = (AlignedBuffer::new(CHUNK_BYTES as usize), DCtx::create());
+        loop {
+            let job = lock_mutex(&self.todo).recv();
+            let Ok((piece, bytes)) = job else { return };
+            if let Err(error) = self.write_piece(&piece, &bytes, &mut buffer, &mut zstd) {
+                lock_mutex(&self.failed).get_or_insert(error);
+            }
+        }
+    }
+
+    fn write_piece(
+        &self,
+        piece: &DiskPiece,
+        bytes: &[u8],
+        buffer: &mut AlignedBuffer,
+        zstd: &mut DCtx<'_>,
+    ) -> io::Result<()> {
+        let onto = self.onto;
+        match piece {
+            DiskPiece::Unused(_) | DiskPiece::Same { .. } => Ok(()),
+            DiskPiece::Zero(range) => self.busy.measure_time(|| onto.zero_range(range.clone())),
+            DiskPiece::Bytes { offset, length, encoding, sha256 } => {
+                let length = *length as usize;
+                let unpacked = decompress_piece(*encoding, bytes, &mut buffer[..length], zstd);
+                if !unpacked || frames::hash_bytes(&buffer[..length]) != *sha256 {
+                    return Err(io::Error::other(format!("digest mismatch of the piece at byte {offset}")));
+                }
+                self.busy.measure_time(|| onto.write_piece(*offset, buffer, length))
+            }
+        }
+    }
+}
+
+/// Decompresses into `onto`. Returns whether the output fills it exactly.
+fn decompress_piece(encoding: PieceEncoding, bytes: &[u8], onto: &mut [u8], zstd: &mut DCtx<'_>) -> bool {
+    match encoding {
+        PieceEncoding::Plain if bytes.len() == onto.len() => {
+            onto.copy_from_slice(bytes);
+            true
+        }
+        PieceEncoding::Plain => false,
+        PieceEncoding::Zstd => zstd.decompress(onto, bytes).is_ok_and(|length| length == onto.len()),
+        PieceEncoding::Lz4 => lz4_flex::block::decompress_into(bytes, onto).is_ok_and(|length| length == onto.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

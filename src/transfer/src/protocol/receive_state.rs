@@ -1,0 +1,287 @@
+//! Receiving state of a disk: acceptable contents, sender, and progress. It outlives single connections.
+
+use super::frames::{SenderRun, TransferHello};
+use crate::certificate::PeerCertificate;
+use crate::connection::ShutdownHandle;
+use crate::dest::TransferDest;
+use common::error::Result as Opened;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use uuid::Uuid;
+
+/// Function that opens a destination.
+pub type OpenDest = fn(&Path) -> Opened<TransferDest>;
+
+/// Limit of remembered runs. A sender that restarts more often attempts to exhaust the memory.
+const MOST_EARLIER_RUNS: usize = 1024;
+
+/// Disk that is being received.
+pub struct ReceivedDisk {
+    pub name: String,
+    path: PathBuf,
+    opens: OpenDest,
+    own_bytes: u64,
+    sector_bytes: u32,
+    magic: Option<String>,
+    /// Expected size in bytes.
+    size: Option<u64>,
+    pub state: Mutex<ReceiveState>,
+    /// Current `position`, readable while a connection holds the state.
+    pub placed: AtomicU64,
+    current: Mutex<CurrentConnection>,
+}
+
+/// Whether connections are still accepted.
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum WaitState {
+    #[default]
+    Lasts,
+    /// All disks are complete.
+    Whole,
+    Failed,
+}
+
+/// Reason why a connection is not accepted.
+#[derive(Debug)]
+pub enum ConnectionRejection {
+    /// The peer receives the message and gives up.
+    Refused(String),
+    /// The connection is closed, and the peer may retry with a restarted receiver.
+    Cut(String),
+}
+
+/// Connection that currently transfers a disk.
+#[derive(Default)]
+struct CurrentConnection {
+    wait: WaitState,
+    cutter: Option<ShutdownHandle>,
+    /// Counter of connections.
+    number: u64,
+    run: Option<Uuid>,
+    /// Earlier runs, which are rejected. Otherwise two concurrent senders would restart each other's transfer forever.
+    earlier: Vec<Uuid>,
+}
+
+/// Sender of a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransferSender {
+    /// Certificate of the sender. A machine has a new one after each boot.
+    pub certificate: PeerCertificate,
+    pub run: Option<SenderRun>,
+}
+
+/// Progress of a disk.
+pub struct ReceiveState {
+    /// Destination, or `None` if it could not be reopened.
+    onto: Option<TransferDest>,
+    /// Whether the disk may contain data from an earlier run.
+    pub compare: bool,
+    /// Offset up to which all data is verified and on the disk.
+    pub position: u64,
+    /// Description from the first connection. Later connections must offer the same disk.
+    pub hello: Option<TransferHello>,
+    /// Sender of the data before `position`.
+    pub from: Option<TransferSender>,
+    pub is_whole: bool,
+}
+
+impl ReceiveState {
+    pub fn open_dest(&self) -> io::Result<&TransferDest> {
+        self.onto.as_ref().ok_or_else(|| io::Error::other("the disk could not be reopened"))
+    }
+}
+
+impl ReceivedDisk {
+    /// Opens a destination.
+    ///
+    /// # Errors
+    /// Fails as [`TransferDest::open_dest`] does.
+    pub fn open_disk(
+        name: String,
+        (path, opens): (PathBuf, OpenDest),
+        magic: Option<String>,
+        size: Option<u64>,
+        compare: bool,
+    ) -> Opened<ReceivedDisk> {
+        let onto = opens(&path)?;
+        Ok(ReceivedDisk {
+            name,
+            path,
+            opens,
+            own_bytes: onto.size_bytes(),
+            sector_bytes: onto.sector_bytes(),
+            magic,
+            size,
+            state: Mutex::new(ReceiveState {
+                onto: Some(onto),
+                compare,
+                position: 0,
+                hello: None,
+                from: None,
+                is_whole: false,
+            }),
+            placed: AtomicU64::new(0),
+            current: Mutex::default(),
+        })
+    }
+
+    /// Checks that the disk is large enough.
+    ///
+    /// # Errors
+    /// Fails if it is too small.
+    pub fn require_size(&self, bytes: u64) -> io::Result<()> {
+        match bytes > self.own_bytes {
+            true => Err(lock_mutex(&self.state).open_dest()?.too_small_error(bytes)),
+            false => Ok(()),
+        }
+    }
+
+    /// Receives the whole disk in one connection, as Ganeti sends it.
+    ///
+    /// # Errors
+    /// Fails if `take` fails, another connection transfers the disk, or the receiver has ended.
+    pub fn receive_at_once(
+        &self,
+        from: &PeerCertificate,
+        take: impl FnOnce(&TransferDest) -> io::Result<u64>,
+    ) -> io::Result<u64> {
+        let mut state =
+            self.state.try_lock().map_err(|_| io::Error::other("another connection already transfers this disk"))?;
+        if lock_mutex(&self.current).wait != WaitState::Lasts {
+            return Err(io::Error::other("the receiver has ended"));
+        }
+        let taken = take(state.open_dest()?)?;
+        state.from = Some(TransferSender { certificate: from.clone(), run: None });
+        state.is_whole = true;
+        Ok(taken)
+    }
+
+    /// Returns the offset up to which all data has been received.
+    pub fn received_bytes(&self) -> u64 {
+        self.placed.load(Ordering::Relaxed)
+    }
+
+    /// Returns the sender of the disk if it is complete.
+    fn complete_sender(&self) -> Option<TransferSender> {
+        // A held lock means that a connection is still transferring it.
+        let state = self.state.try_lock().ok()?;
+        state.from.clone().filter(|_| state.is_whole)
+    }
+
+    /// Fails the transfer: closes the current connection and accepts no other.
+    pub fn fail_transfer(&self) {
+        let mut current = lock_mutex(&self.current);
+        current.wait = WaitState::Failed;
+        if let Some(cutter) = current.cutter.take() {
+            cutter.shut_down();
+        }
+    }
+
+    /// Makes this the current connection and closes the previous one, which the peer must have abandoned.
+    ///
+    /// # Errors
+    /// Fails if a later run has started or no disk is awaited.
+    pub fn make_current(&self, cutter: ShutdownHandle, run: Option<Uuid>) -> Result<u64, ConnectionRejection> {
+        let mut current = lock_mutex(&self.current);
+        match current.wait {
+            WaitState::Lasts => {}
+            WaitState::Whole => {
+                return Err(ConnectionRejection::Refused("the receiver has ended: all disks are complete".to_owned()));
+            }
+            WaitState::Failed => return Err(ConnectionRejection::Cut("the receiver has ended".to_owned())),
+        }
+        if run.is_some_and(|run| current.earlier.contains(&run)) {
+            let name = &self.name;
+            return Err(ConnectionRejection::Refused(format!(
+                "another sender, started after this one, now transfers {name}"
+            )));
+        }
+        if current.run != run {
+            let before = current.run.take();
+            if current.earlier.len() >= MOST_EARLIER_RUNS {
+                current.earlier.remove(0);
+            }
+            current.earlier.extend(before);
+            current.run = run;
+        }
+        if let Some(before) = current.cutter.replace(cutter) {
+            before.shut_down();
+        }
+        current.number += 1;
+        Ok(current.number)
+    }
+
+    /// Returns whether this is still the current connection and the disk is still awaited.
+    pub fn is_current(&self, number: u64) -> bool {
+        let current = lock_mutex(&self.current);
+        current.number == number && current.wait == WaitState::Lasts
+    }
+
+    /// Restarts the transfer for another run, or another boot, of the sender. Its disk may have been written anywhere in between, so data
+    /// from before counts only if its digest matches.
+    pub fn restart_transfer(&self, state: &mut ReceiveState, from: TransferSender) -> io::Result<()> {
+        tracing::warn!("{}: sender restarted; comparing all data from the beginning", self.name);
+        (state.position, state.compare, state.is_whole) = (0, true, false);
+        self.placed.store(0, Ordering::Relaxed);
+        // It may be closed already, and it holds the first MiB of the previous run.
+        state.onto = None;
+        let onto = (self.opens)(&self.path).map_err(io::Error::other)?;
+        onto.erase_head()?;
+        (state.onto, state.from) = (Some(onto), Some(from));
+        Ok(())
+    }
+
+    /// Checks whether the offered disk is acceptable. Returns the reason if not.
+    pub fn check_offer(&self, hello: &TransferHello) -> Result<(), String> {
+        let (own, sector) = (self.own_bytes, self.sector_bytes);
+        let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));
+        if hello.magic != self.magic {
+            return Err("magic mismatch: this is not the expected disk".to_owned());
+        }
+        if let Some(size) = self.size.filter(|size| *size != hello.size_bytes) {
+            return Err(format!("{} has {} bytes, expected {size}", self.name, hello.size_bytes));
+        }
+        if needed.is_none_or(|needed| needed > own) {
+            return Err(format!("{} has {} bytes, but the destination has only {own}", self.name, hello.size_bytes));
+        }
+        if hello.has_table && hello.sector_bytes != sector {
+            let theirs = hello.sector_bytes;
+            return Err(format!(
+                "{} has a partition table for sectors of {theirs} bytes, but the destination has sectors of {sector} bytes",
+                self.name
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Stops accepting connections if all disks are complete. Returns whether they are.
+pub fn close_if_complete(disks: &[ReceivedDisk], from: &PeerCertificate) -> bool {
+    // A thread that holds a disk's state may wait for these locks, so the state is only tried. A thread that has not yet taken the state
+    // sees the closed wait before it writes. No other code holds two of these locks.
+    let mut all: Vec<_> = disks.iter().map(|disk| lock_mutex(&disk.current)).collect();
+    let whole = are_complete(disks, from);
+    if whole {
+        all.iter_mut().for_each(|current| current.wait = WaitState::Whole);
+    }
+    whole
+}
+
+/// Returns whether all disks were received from this certificate, and all disks of a run by that run. A mixture of two runs would be
+/// inconsistent.
+fn are_complete(disks: &[ReceivedDisk], from: &PeerCertificate) -> bool {
+    let whole: Option<Vec<(&str, TransferSender)>> =
+        disks.iter().map(|disk| Some((disk.name.as_str(), disk.complete_sender()?))).collect();
+    let is_of_another = |run: &SenderRun| {
+        let others = whole.iter().flatten().filter(|(name, _)| run.disks.iter().any(|disk| disk == name));
+        others.into_iter().any(|(_, by)| by.run.as_ref().is_none_or(|other| other.id != run.id))
+    };
+    let is_good = |by: &TransferSender| by.certificate == *from && !by.run.as_ref().is_some_and(is_of_another);
+    whole.as_ref().is_some_and(|whole| whole.iter().all(|(_, by)| is_good(by)))
+}
+
+pub fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,227 @@
+//! `drophammer move receive`: listens, and receives until all disks are complete.
+
+use super::connection::{ListeningPort, TlsLink};
+use super::dest::TransferDest;
+use super::ganeti::{self, GanetiTerms};
+use super::options::{self, ReceiveOptions};
+use super::protocol::ConnectionEnd;
+use super::protocol::receive::receive_disk;
+use super::protocol::receive_state::{self, ReceivedDisk};
+use super::tls::TlsEndpoints;
+use common::error::{Context, Error, Phase, Result};
+use common::exit_code::CommandOutcome;
+use common::output;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+use unauthenticated::{UnauthenticatedLimit, UnauthenticatedSlot};
+
+mod unauthenticated;
+
+/// Limit of concurrent connections.
+const CONNECTIONS: usize = 64;
+
+/// Polling interval of the listening socket.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Runs `drophammer move receive`.
+///
+/// # Errors
+/// Fails if a disk was not received completely.
+pub fn run_receive(options: &ReceiveOptions) -> Result<CommandOutcome> {
+    let ends = super::load_endpoints(&options.common)?;
+    let waiting = TransferReceiver::from_options(options)?;
+    let port = ListeningPort::open(&options.at)?;
+    output::print_text(&format!("listening at {}\n", port.address))?;
+    let say = |line: &str| output::print_text(&format!("{line}\n"));
+    waiting.receive_all(&port, options.common.peer_timeout(), &say, || Ok(ends.clone()))?;
+    Ok(CommandOutcome::Good)
+}
+
+/// Function that reports progress.
+type ReportLine<'a> = &'a dyn Fn(&str) -> Result<()>;
+
+/// State that all connections share.
+pub(super) struct TransferReceiver {
+    disks: Vec<ReceivedDisk>,
+    terms: GanetiTerms,
+    connections: AtomicUsize,
+    strangers: UnauthenticatedLimit,
+}
+
+/// Outcome of a connection.
+enum ConnectionOutcome {
+    /// The client was not the expected peer.
+    Stranger(String),
+    Cut(String),
+    Whole(String),
+    /// Final failure of the transfer.
+    Over(Error),
+}
+
+impl TransferReceiver {
+    /// Opens all destinations.
+    fn from_options(options: &ReceiveOptions) -> Result<TransferReceiver> {
+        let refuse = |why: String| Error::refusal(Phase::Move, why);
+        if !options.overwrite {
+            return Err(refuse("all contents of the disks will be replaced; confirm with --overwrite".to_owned()));
+        }
+        let named = options::name_disks(&options.disks).map_err(refuse)?;
+        let magic = options.common.magic.clone();
+        let word = magic.as_ref().map(|magic| magic.as_str().to_owned());
+        let open = |(name, path): (String, &Path)| {
+            let disk = ReceivedDisk::open_disk(
+                name,
+                (path.to_owned(), TransferDest::open_dest),
+                word.clone(),
+                options.size,
+                options.resume,
+            )?;
+            options.size.map_or(Ok(()), |size| disk.require_size(size)).map_err(|error| refuse(error.to_string()))?;
+            Ok(disk)
+        };
+        let disks = named.into_iter().map(open).collect::<Result<_>>()?;
+        let terms = GanetiTerms { magic, compression: options.common.compress, size_bytes: options.size };
+        Ok(TransferReceiver::with_disks(disks, terms))
+    }
+
+    pub(super) fn with_disks(disks: Vec<ReceivedDisk>, terms: GanetiTerms) -> TransferReceiver {
+        // A sender transfers all disks concurrently.
+        let strangers = UnauthenticatedLimit::new(disks.len());
+        TransferReceiver { disks, terms, connections: AtomicUsize::new(0), strangers }
+    }
+
+    /// Returns the number of bytes received, over all disks.
+    pub(super) fn received_bytes(&self) -> u64 {
+        self.disks.iter().map(ReceivedDisk::received_bytes).sum()
+    }
+
+    /// Receives until all disks are complete. `ends` returns the expected certificates. It is called repeatedly, and its error ends the
+    /// transfer.
+    pub(super) fn receive_all(
+        &self,
+        port: &ListeningPort,
+        patience: Duration,
+        say: ReportLine<'_>,
+        ends: impl Fn() -> Result<TlsEndpoints>,
+    ) -> Result<()> {
+        let (tell, news) = mpsc::channel();
+        thread::scope(|scope| {
+            let serve = |tcp, place, ends: TlsEndpoints| {
+                let tell = tell.clone();
+                // Cannot fail: the receiver outlives all connections.
+                scope.spawn(move || drop(tell.send(self.serve_connection(tcp, place, &ends))));
+            };
+            let ended = self.accept_until_complete(port, patience, &news, say, ends, serve);
+            // Authenticated connections may still exchange final frames. Unauthenticated ones are closed.
+            self.strangers.close_all();
+            if ended.is_err() {
+                self.disks.iter().for_each(ReceivedDisk::fail_transfer);
+            }
+            ended
+        })
+    }
+
+    fn accept_until_complete<'w>(
+        &'w self,
+        port: &ListeningPort,
+        patience: Duration,
+        news: &Receiver<ConnectionOutcome>,
+        say: ReportLine<'_>,
+        ends: impl Fn() -> Result<TlsEndpoints>,
+        serve: impl Fn(TcpStream, UnauthenticatedSlot<'w>, TlsEndpoints),
+    ) -> Result<()> {
+        let (mut heard, mut whole) = (Instant::now(), 0);
+        loop {
+            let ends = ends()?;
+            while let Ok(news) = news.try_recv() {
+                self.connections.fetch_sub(1, Ordering::Relaxed);
+                match news {
+                    ConnectionOutcome::Stranger(why) => tracing::warn!("connection rejected: {why}"),
+                    ConnectionOutcome::Cut(why) => {
+                        heard = Instant::now();
+                        tracing::warn!("{why}; waiting for another connection");
+                    }
+                    ConnectionOutcome::Whole(name) => {
+                        heard = Instant::now();
+                        whole += 1;
+                        say(&format!("{name}: complete"))?;
+                    }
+                    ConnectionOutcome::Over(error) => return Err(error),
+                }
+            }
+            if whole >= self.disks.len() && receive_state::close_if_complete(&self.disks, ends.peer_certificate()) {
+                return Ok(());
+            }
+            let connections = self.connections.load(Ordering::Relaxed);
+            match port.accept_next()? {
+                Some(tcp) if connections < CONNECTIONS => {
+                    // A client that is rejected here may retry.
+                    if let Some(place) = self.strangers.slot_for(&tcp) {
+                        self.connections.fetch_add(1, Ordering::Relaxed);
+                        serve(tcp, place, ends);
+                    }
+                }
+                Some(too_many) => drop(too_many),
+                None if connections == 0 && heard.elapsed() > patience => {
+                    let why = format!("no connection from the sender for {} s", patience.as_secs());
+                    return Err(Error::new(Phase::Move, why));
+                }
+                None => thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    fn serve_connection(
+        &self,
+        tcp: TcpStream,
+        place: UnauthenticatedSlot<'_>,
+        ends: &TlsEndpoints,
+    ) -> ConnectionOutcome {
+        let peer = tcp.peer_addr().map_or_else(|_| "unknown client".to_owned(), |address| address.to_string());
+        let mut link = match TlsLink::accept(tcp, ends) {
+            Ok(link) => link,
+            Err(error) => return ConnectionOutcome::Stranger(format!("{peer}: {error}")),
+        };
+        drop(place);
+        if !link.is_own() {
+            return self.receive_from_ganeti(&mut link, ends);
+        }
+        let what = || format!("receive from {peer}");
+        match receive_disk(&mut link, &self.disks, ends.peer_certificate()) {
+            Ok(name) => ConnectionOutcome::Whole(name),
+            Err(ConnectionEnd::Again(error)) => ConnectionOutcome::Cut(format!("{}: {error}", what())),
+            Err(ConnectionEnd::Refused(why)) => {
+                ConnectionOutcome::Over(Error::refusal(Phase::Move, format!("{}: {why}", what())))
+            }
+            Err(ConnectionEnd::Failed(why)) => {
+                ConnectionOutcome::Over(Error::new(Phase::Move, format!("{}: {why}", what())))
+            }
+        }
+    }
+
+    /// Receives from Ganeti's import-export, which cannot resume, so the first failure is final.
+    fn receive_from_ganeti(&self, link: &mut TlsLink, ends: &TlsEndpoints) -> ConnectionOutcome {
+        let [disk] = &self.disks[..] else {
+            return ConnectionOutcome::Over(Error::refusal(
+                Phase::Move,
+                "Ganeti's import-export sends one disk, but several are expected",
+            ));
+        };
+        let taken = disk.receive_at_once(ends.peer_certificate(), |onto| ganeti::receive_disk(link, onto, &self.terms));
+        match taken.context(Phase::Move, || format!("receive from {}", link.peer)) {
+            Ok(_) => {
+                // The disk is complete, even if the peer has already disconnected.
+                let _ = link.send_close_notify();
+                ConnectionOutcome::Whole(disk.name.clone())
+            }
+            Err(error) => ConnectionOutcome::Over(error),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,244 @@
+//! Used blocks of a disk, read from the free-space maps of its filesystems. If a filesystem is not clean, not supported, or inconsistent,
+//! all of its blocks count as used.
+//!
+//! The readers ([`read_used_blocks`]) run in a sandboxed process ([`worker`]), which has no access to the disk: the parent reads for it.
+//! Each metadata block is visited once, and reads, visits and ranges are limited ([`limits`], [`ranges`]). Beyond a limit, all blocks count
+//! as used.
+
+mod btrfs;
+mod ext;
+mod fat;
+mod foreign_signatures;
+pub mod limits;
+pub mod ranges;
+mod swap;
+pub mod worker;
+mod xfs;
+
+use super::protocol::GRANULE_BYTES;
+use common::small_sort;
+use limits::WorkLimits;
+use linux::gpt::{Gpt, ReadAt};
+use ranges::UsedRanges;
+use std::ops::Range;
+
+/// Size of the areas at both ends of a disk that always count as used, because signatures of earlier contents lie there.
+const ENDS_BYTES: u64 = 1 << 20;
+
+/// Size below which a gap is not worth a piece of its own.
+const GAP_BYTES: u64 = 256 << 10;
+
+/// Separator between the names of two signatures.
+const OR: &str = " or ";
+
+/// Used ranges of a disk, and a description of its contents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsedBlocks {
+    /// Sorted, not adjacent, and aligned to [`GRANULE_BYTES`] except at the end of the disk.
+    pub ranges: Vec<Range<u64>>,
+    /// Description, such as `ext4` or `GPT with vfat, ext4 (all of it)`.
+    pub what: String,
+    pub has_table: bool,
+}
+
+/// Result of reading one filesystem.
+enum FilesystemUsage {
+    /// Not this filesystem.
+    Other,
+    /// This filesystem, but unclean or with unsupported features: all of its blocks count as used.
+    Doubtful(&'static str),
+    /// This filesystem, with its used ranges.
+    Used(&'static str, UsedRanges),
+}
+
+/// Disk or partition.
+struct DiskView<'d> {
+    read_at: ReadAt<'d>,
+    work: &'d WorkLimits,
+    start: u64,
+    size: u64,
+}
+
+impl DiskView<'_> {
+    /// Reads bytes. Returns `None` if they lie outside of the partition, cannot be read, or exceed the limit of a single read.
+    fn read_bytes(&self, at: u64, length: u64) -> Option<Vec<u8>> {
+        let end = at.checked_add(length)?;
+        if end > self.size || length > limits::MOST_BYTES_AT_ONCE {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        (self.read_at)(&mut bytes, self.start.checked_add(at)?).ok()?;
+        Some(bytes)
+    }
+
+    /// Returns whether these bytes are at the offset. `None` as an offset never matches.
+    fn has_bytes(&self, at: Option<u64>, bytes: &[u8]) -> bool {
+        at.and_then(|at| self.read_bytes(at, bytes.len() as u64)).is_some_and(|there| there == bytes)
+    }
+}
+
+/// Marks the whole disk as used.
+pub fn mark_all_used(size: u64) -> UsedBlocks {
+    UsedBlocks { ranges: std::iter::once(0..size).collect(), what: "all of it".to_owned(), has_table: false }
+}
+
+/// Returns the used blocks of a disk. Returns the whole disk if it cannot be read, or its filesystems exceed the work limits.
+pub fn read_used_blocks(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> UsedBlocks {
+    let counted = |bytes: &mut [u8], at: u64| work.read_within(read_at, bytes, at);
+    let used = read_disk(&counted, size, sector, work);
+    match work.is_exceeded() {
+        false => used,
+        true => UsedBlocks { has_table: true, ..mark_all_used(size) },
+    }
+}
+
+fn read_disk(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> UsedBlocks {
+    let disk = DiskView { read_at, work, start: 0, size };
+    match Gpt::read(read_at, sector, 1) {
+        // On a member of an array, the table's offsets are those of the array. Without a protective MBR, Linux ignores a GPT.
+        Ok(Some(table))
+            if foreign_signatures::find_end_signature(&disk).is_none() && foreign_signatures::is_protected(&disk) =>
+        {
+            read_partitions(&disk, &table)
+        }
+        Ok(Some(_)) | Err(_) => UsedBlocks { has_table: true, ..mark_all_used(size) },
+        Ok(None) => {
+            let (what, ranges) = read_filesystem(&disk);
+            let mut head = [0; 512];
+            let has_mbr = read_at(&mut head, 0).is_ok() && head.ends_with(&[0x55, 0xaa]);
+            // A boot loader in front of a filesystem also has this signature, but no table. A vfat has it itself, and depends on the sector
+            // size as a table does.
+            let is_alone = |name: &&str| what.strip_prefix(*name).is_some_and(|rest| !rest.starts_with(OR));
+            let is_loader = ["ext4", "xfs", "btrfs"].iter().any(is_alone);
+            UsedBlocks { ranges: round_ranges(ranges.into_sorted(), size), what, has_table: has_mbr && !is_loader }
+        }
+    }
+}
+
+/// Returns the used blocks of all partitions. Space outside of partitions counts as used.
+fn read_partitions(disk: &DiskView, table: &Gpt) -> UsedBlocks {
+    let (size, sector) = (disk.size, table.sector_bytes());
+    let mut entries: Vec<Range<u64>> = table
+        .entries()
+        .map(|entry| entry.sectors.start.saturating_mul(sector)..entry.sectors.end.saturating_mul(sector))
+        .collect();
+    small_sort::sort_by_key(&mut entries, |range| range.start);
+    let (mut ranges, mut names, mut end) = (UsedRanges::default(), Vec::new(), 0);
+    for entry in entries {
+        if entry.start < end || entry.end > size || entry.is_empty() {
+            return UsedBlocks { has_table: true, ..mark_all_used(size) };
+        }
+        ranges.add_range(end..entry.start);
+        let view = DiskView { start: entry.start, size: entry.end - entry.start, ..*disk };
+        let (name, used) = read_filesystem(&view);
+        for range in round_ranges(used.into_sorted(), view.size) {
+            ranges.add_range(entry.start + range.start..entry.start + range.end);
+        }
+        names.push(name);
+        end = entry.end;
+    }
+    ranges.add_range(end..size);
+    UsedBlocks {
+        ranges: round_ranges(ranges.into_sorted(), size),
+        what: format!("GPT with {}", names.join(", ")),
+        has_table: true,
+    }
+}
+
+/// Returns the name and the used ranges of a filesystem.
+fn read_filesystem(view: &DiskView) -> (String, UsedRanges) {
+    let whole = || UsedRanges::all_used(view.size);
+    let found =
+        [ext::read_ext(view), xfs::read_xfs(view), btrfs::read_btrfs(view), fat::read_fat(view), swap::read_swap(view)];
+    let mut found = found.into_iter().filter(|found| !matches!(found, FilesystemUsage::Other));
+    match (found.next(), found.next(), foreign_signatures::find_signature(view)) {
+        (Some(FilesystemUsage::Used(name, ranges)), None, None) => (name.to_owned(), ranges),
+        (Some(FilesystemUsage::Doubtful(name)), None, None) => (format!("{name} (all of it)"), whole()),
+        (None, _, None) => ("all of it".to_owned(), whole()),
+        (None, _, Some(other)) => (format!("{other} (all of it)"), whole()),
+        // Two signatures: one of them is stale, and it is unknown which.
+        (Some(FilesystemUsage::Used(name, _) | FilesystemUsage::Doubtful(name)), None, Some(other)) => {
+            (format!("{name}{OR}{other} (all of it)"), whole())
+        }
+        _ => ("two filesystems (all of it)".to_owned(), whole()),
+    }
+}
+
+/// Adds both ends of the disk, and rounds ranges to granules.
+fn round_ranges(mut ranges: Vec<Range<u64>>, size: u64) -> Vec<Range<u64>> {
+    ranges.push(0..size.min(ENDS_BYTES));
+    ranges.push(size.saturating_sub(ENDS_BYTES)..size);
+    ranges.retain(|range| range.start < range.end && range.start < size);
+    small_sort::sort_by_key(&mut ranges, |range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        let start = range.start / GRANULE_BYTES * GRANULE_BYTES;
+        let end = range.end.min(size).next_multiple_of(GRANULE_BYTES).min(size);
+        match merged.last_mut() {
+            Some(before) if start < before.end + GAP_BYTES => before.end = before.end.max(end),
+            _ => merged.push(start..end),
+        }
+    }
+    merged
+}
+
+/// Reads integers of on-disk structures whose bounds were checked by reading the whole block.
+trait ReadIntegers {
+    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N];
+
+    fn le16(&self, at: usize) -> u16 {
+        u16::from_le_bytes(self.bytes_at(at))
+    }
+
+    fn le32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.bytes_at(at))
+    }
+
+    fn le64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.bytes_at(at))
+    }
+
+    fn be16(&self, at: usize) -> u16 {
+        u16::from_be_bytes(self.bytes_at(at))
+    }
+
+    fn be32(&self, at: usize) -> u32 {
+        u32::from_be_bytes(self.bytes_at(at))
+    }
+
+    fn be64(&self, at: usize) -> u64 {
+        u64::from_be_bytes(self.bytes_at(at))
+    }
+}
+
+impl ReadIntegers for [u8] {
+    /// Returns zeros beyond the end.
+    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+    }
+}
+
+/// Calls `each` with the ranges of set bits among the first `count` bits of a bitmap, in order. Missing bytes count as set.
+fn set_bits(bitmap: &[u8], count: u64, mut each: impl FnMut(Range<u64>)) {
+    let mut run: Option<Range<u64>> = None;
+    let mut set = |range: Range<u64>| match &mut run {
+        Some(run) if run.end == range.start => run.end = range.end,
+        _ => {
+            if let Some(before) = run.replace(range) {
+                each(before);
+            }
+        }
+    };
+    for first in (0..count).step_by(8) {
+        let last = (first + 8).min(count);
+        match bitmap.get((first / 8) as usize).copied().unwrap_or(0xff) {
+            0 => {}
+            0xff => set(first..last),
+            byte => (first..last).filter(|bit| byte >> (bit % 8) & 1 == 1).for_each(|bit| set(bit..bit + 1)),
+        }
+    }
+    run.into_iter().for_each(each);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+//! btrfs: allocated extents on this device, from the extent tree (include/uapi/linux/btrfs_tree.h). Each device of several has its own
+//! part. A committed device is consistent at any time: extents of the last transaction are not overwritten before the next one.
+//!
+//! If that tree cannot be read from this device alone, is inconsistent, or is incomplete because of a tree log, whole chunks count as used.
+
+use super::limits::{MOST_NODES, VisitedBlocks};
+use super::ranges::UsedRanges;
+use super::{DiskView, FilesystemUsage, ReadIntegers};
+use common::small_sort;
+use std::ops::Range;
+
+const SUPERBLOCK: u64 = 64 << 10;
+const SUPERBLOCK_BYTES: u64 = 4096;
+const COPIES: [u64; 2] = [64 << 20, 256 << 30];
+const MAGIC: &[u8] = b"_BHRfS_M";
+
+/// Offsets in the superblock.
+const MAGIC_AT: usize = 0x40;
+const GENERATION: usize = 0x48;
+const ROOT: usize = 0x50;
+const CHUNK_ROOT: usize = 0x58;
+const LOG_ROOT: usize = 0x60;
+const BYTES_USED: usize = 0x78;
+const NODE_SIZE: usize = 0x94;
+const SYSTEM_CHUNKS_SIZE: usize = 0xa0;
+const COMPAT_RO: usize = 0xb4;
+const INCOMPAT: usize = 0xbc;
+const ROOT_LEVEL: usize = 0xc6;
+const CHUNK_ROOT_LEVEL: usize = 0xc7;
+const DEVICE_ID: usize = 0xc9;
+/// Bytes allocated to chunks on this device, in its device item.
+const DEVICE_BYTES_USED: usize = DEVICE_ID + 16;
+const SYSTEM_CHUNKS: usize = 0x32b;
+const SYSTEM_CHUNKS_MOST: usize = 2048;
+
+/// All features except zoned (0x1000), extent tree v2 (0x2000) and the RAID stripe tree (0x4000).
+const KNOWN_INCOMPAT: u64 = 0xfff | 0x1_0000;
+
+/// Free space tree and its validity, verity, and block group tree. None of them moves extents.
+const KNOWN_COMPAT_RO: u64 = 0xf;
+
+/// Item types, and block group profiles.
+const ROOT_ITEM: u8 = 132;
+const EXTENT_ITEM: u8 = 168;
+const METADATA_ITEM: u8 = 169;
+const CHUNK_ITEM: u8 = 228;
+const RAID0: u64 = 1 << 3;
+const RAID10: u64 = 1 << 6;
+const PARITY: u64 = 1 << 7 | 1 << 8;
+const STRIPED: u64 = RAID0 | RAID10 | PARITY;
+
+const NODE_HEAD: usize = 101;
+const KEY: usize = 17;
+const ITEM: usize = 25;
+const POINTER: usize = 33;
+const CHUNK_HEAD: usize = 48;
+const STRIPE: usize = 32;
+
+/// Tree ids, and offsets in a root item.
+const ROOT_TREE: u64 = 1;
+const EXTENT_TREE: u64 = 2;
+const CHUNK_TREE: u64 = 3;
+const TREE_AT: usize = 176;
+const TREE_LEVEL: usize = 238;
+
+/// Limit of tree levels (BTRFS_MAX_LEVEL).
+const MOST_LEVELS: u8 = 8;
+
+/// Limit of chunks. A chunk has at least 256 MiB, except on tiny devices, so this is 64 TiB. It takes 24 MiB of memory.
+const MOST_CHUNKS: usize = 1 << 18;
+
+/// Limit of copies of a chunk on one device (DUP).
+const MOST_COPIES: usize = 2;
+
+pub fn read_btrfs(view: &DiskView) -> FilesystemUsage {
+    let superblock = view.read_bytes(SUPERBLOCK, SUPERBLOCK_BYTES);
+    let Some(superblock) = superblock.filter(|block| block[MAGIC_AT..].starts_with(MAGIC)) else {
+        return FilesystemUsage::Other;
+    };
+    let visited = VisitedBlocks::new(view.work, MOST_NODES);
+    let Some(chunks) = read_chunks(view, &superblock, &visited) else { return FilesystemUsage::Doubtful("btrfs") };
+    let (name, mut used) = match read_extents(view, &superblock, &chunks, &visited) {
+        Some(used) => ("btrfs", used),
+        None => {
+            let mut used = UsedRanges::default();
+            chunks.iter().flat_map(|chunk| &chunk.stripes).for_each(|stripe| used.add_range(stripe.clone()));
+            ("btrfs (whole chunks)", used)
+        }
+    };
+    COPIES.into_iter().for_each(|copy| used.add_range(copy..copy + SUPERBLOCK_BYTES));
+    FilesystemUsage::Used(name, used)
+}
+
+/// Range of logical addresses.
+struct BtrfsChunk {
+    start: u64,
+    length: u64,
+    kind: u64,
+    /// Stripes on this device: offset and maximum length.
+    stripes: Vec<Range<u64>>,
+}
+
+/// Reads all chunks, in order.
+fn read_chunks(view: &DiskView, superblock: &[u8], visited: &VisitedBlocks) -> Option<Vec<BtrfsChunk>> {
+    let (device, node) = (superblock.le64(DEVICE_ID), u64::from(superblock.le32(NODE_SIZE)));
+    let is_sane = (4096..=65536).contains(&node) && superblock.le64(INCOMPAT) & !KNOWN_INCOMPAT == 0;
+    if !is_sane {
+        return None;
+    }
+    let system = sort_chunks(parse_system_chunks(superblock, device)?)?;
+    let mut found = Vec::new();
+    let tree =
+        BtrfsTree { view, visited, chunks: &system, node, newest: superblock.le64(GENERATION), owner: CHUNK_TREE };
+    tree.visit_items(superblock.le64(CHUNK_ROOT), superblock[CHUNK_ROOT_LEVEL], &mut |key, data| {
+        if key[8] == CHUNK_ITEM {
+            found.push(parse_chunk(key.le64(9), data, device)?.0);
+        }
+        (found.len() <= MOST_CHUNKS).then_some(())
+    })?;
+    // The superblock contains the sum. Stripes of parity profiles are overestimated here.
+    let has_parity = found.iter().any(|chunk| chunk.kind & PARITY != 0);
+    let stripes = found.iter().flat_map(|chunk| &chunk.stripes).map(|stripe| stripe.end - stripe.start);
+    let on_device = stripes.fold(0, u64::saturating_add);
+    if !has_parity && on_device != superblock.le64(DEVICE_BYTES_USED) {
+        return None;
+    }
+    sort_chunks(found)
+}
+
+/// Sorts chunks by address. Returns `None` if two overlap.
+fn sort_chunks(mut found: Vec<BtrfsChunk>) -> Option<Vec<BtrfsChunk>> {
+    small_sort::sort_by_key(&mut found, |chunk| chunk.start);
+    let overlaps =
+        |pair: &[BtrfsChunk]| pair[0].start.checked_add(pair[0].length).is_none_or(|end| end > pair[1].start);
+    (!found.windows(2).any(overlaps)).then_some(found)
+}
+
+/// Returns the extents on this device. Returns `None` if the extent tree cannot be read from this device alone or is incomplete.
+fn read_extents(
+    view: &DiskView,
+    superblock: &[u8],
+    chunks: &[BtrfsChunk],
+    visited: &VisitedBlocks,
+) -> Option<UsedRanges> {
+    if superblock.le64(LOG_ROOT) != 0 || superblock.le64(COMPAT_RO) & !KNOWN_COMPAT_RO != 0 {
+        return None;
+    }
+    let node = u64::from(superblock.le32(NODE_SIZE));
+    let newest = superblock.le64(GENERATION);
+    let mut roots = Vec::new();
+    let tree = BtrfsTree { view, visited, chunks, node, newest, owner: ROOT_TREE };
+    tree.visit_items(superblock.le64(ROOT), superblock[ROOT_LEVEL], &mut |key, data| {
+        if key.le64(0) == EXTENT_TREE && key[8] == ROOT_ITEM {
+            roots.push((data.get(TREE_AT..TREE_AT + 8)?.le64(0), *data.get(TREE_LEVEL)?));
+        }
+        (roots.len() <= 1).then_some(())
+    })?;
+    let [(root, level)] = roots.as_slice() else { return None };
+    let (mut used, mut end, mut total) = (UsedRanges::default(), 0, 0_u64);
+    BtrfsTree { owner: EXTENT_TREE, ..tree }.visit_items(*root, *level, &mut |key, _| {
+        let length = match key[8] {
+            EXTENT_ITEM => key.le64(9),
+            METADATA_ITEM => node,
+            _ => return Some(()),
+        };
+        let start = key.le64(0);
+        if start < end || length == 0 {
+            return None;
+        }
+        end = start.checked_add(length)?;
+        total = total.checked_add(length)?;
+        add_extent(chunks, start..end, &mut used)
+    })?;
+    let striped = chunks.iter().filter(|chunk| chunk.kind & STRIPED != 0);
+    striped.flat_map(|chunk| &chunk.stripes).for_each(|stripe| used.add_range(stripe.clone()));
+    // The superblock contains the same total.
+    (total == superblock.le64(BYTES_USED)).then_some(used)
+}
+
+/// Adds the location of an extent on this device. Striped extents are not added: their chunks count as used entirely.
+fn add_extent(chunks: &[BtrfsChunk], extent: Range<u64>, used: &mut UsedRanges) -> Option<()> {
+    let chunk = &chunks[chunks.partition_point(|chunk| chunk.start <= extent.start).checked_sub(1)?];
+    if extent.end > chunk.start.checked_add(chunk.length)? {
+        return None;
+    }
+    let copies = if chunk.kind & STRIPED == 0 { chunk.stripes.as_slice() } else { &[] };
+    for copy in copies {
+        let start = copy.start.checked_add(extent.start - chunk.start)?;
+        let end = start.checked_add(extent.end - extent.start)?;
+        used.add_range(start..end);
+    }
+    Some(())
+}
+
+/// Tree, whose nodes are located by the chunks.
+struct BtrfsTree<'t> {
+    view: &'t DiskView<'t>,
+    visited: &'t VisitedBlocks<'t>,
+    chunks: &'t [BtrfsChunk],
+    /// Size of a node in bytes.
+    node: u64,
+    /// Generation of the last transaction.
+    newest: u64,
+    owner: u64,
+}
+
+/// Callback for the key and the data of an item. Returns `None` to stop.
+type VisitItem<'e> = &'e mut dyn FnMut(&[u8], &[u8]) -> Option<()>;
+
+impl BtrfsTree<'_> {
+    /// Visits all items in order. Returns `None` if a node does not match its parent, or `each` stops.
+    fn visit_items(&self, root: u64, level: u8, each: VisitItem<'_>) -> Option<()> {
+        // Per level, the stack contains the right siblings of the current node: a few thousand at most.
+        let mut todo = vec![(root, Some(level).filter(|level| *level < MOST_LEVELS)?, None)];
+        while let Some((logical, level, generation)) = todo.pop() {
+            let place = map_to_device(self.chunks, logical, self.node)?;
+            self.visited.visit_block(place)?;
+            let bytes = self.view.read_bytes(place, self.node)?;
+            let own = bytes.le64(80);
+            let is_it = bytes.le64(48) == logical && bytes.le64(88) == self.owner && bytes[100] == level;
+            if !is_it || own > self.newest || generation.is_some_and(|is| is != own) {
+                return None;
+            }
+            let count = bytes.le32(96) as usize;
+            match level.checked_sub(1) {
+                Some(below) => {
+                    let pointers = bytes.get(NODE_HEAD..NODE_HEAD + count.checked_mul(POINTER)?)?;
+                    let pointers = pointers.chunks(POINTER).rev();
+                    todo.extend(pointers.map(|pointer| (pointer.le64(KEY), below, Some(pointer.le64(KEY + 8)))));
+                }
+                None => {
+                    let items = bytes.get(NODE_HEAD..NODE_HEAD + count.checked_mul(ITEM)?)?;
+                    for item in items.chunks(ITEM) {
+                        let data = bytes.get(NODE_HEAD + item.le32(KEY) as usize..)?;
+                        each(&item[..KEY], data.get(..item.le32(KEY + 4) as usize)?)?;
+                    }
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+/// Parses the system chunks, which contain the chunk tree.
+fn parse_system_chunks(superblock: &[u8], device: u64) -> Option<Vec<BtrfsChunk>> {
+    let size = superblock.le32(SYSTEM_CHUNKS_SIZE) as usize;
+    let mut rest = superblock.get(SYSTEM_CHUNKS..SYSTEM_CHUNKS + size).filter(|_| size <= SYSTEM_CHUNKS_MOST)?;
+    let mut chunks = Vec::new();
+    while !rest.is_empty() {
+        let (found, length) = parse_chunk(rest.get(..KEY)?.le64(9), rest.get(KEY..)?, device)?;
+        chunks.push(found);
+        rest = rest.get(KEY + length..)?;
+    }
+    Some(chunks)
+}
+
+/// Parses the chunk item at the start of `item`. Returns the chunk and the length of the item.
+fn parse_chunk(start: u64, item: &[u8], device: u64) -> Option<(BtrfsChunk, usize)> {
+    let head = item.get(..CHUNK_HEAD)?;
+    let (length, kind) = (head.le64(0), head.le64(24));
+    let (count, copies) = (u64::from(head.le16(44)), u64::from(head.le16(46)));
+    let end = CHUNK_HEAD + count as usize * STRIPE;
+    let on_a_device = match kind & STRIPED {
+        RAID0 => length.div_ceil(count.max(1)),
+        RAID10 => length.checked_mul(copies)?.div_ceil(count.max(1)),
+        // Parity profiles need less than this, not more.
+        _ => length,
+    };
+    let stripes = item.get(CHUNK_HEAD..end)?.chunks(STRIPE).filter(|stripe| stripe.le64(0) == device);
+    let stripes = stripes.map(|stripe| Some(stripe.le64(8)..stripe.le64(8).checked_add(on_a_device)?));
+    let stripes: Vec<Range<u64>> = stripes.collect::<Option<_>>()?;
+    (length > 0 && stripes.len() <= MOST_COPIES).then_some((BtrfsChunk { start, length, kind, stripes }, end))
+}
+
+/// Maps a logical range to this device. Returns `None` if it is not contiguous there.
+fn map_to_device(chunks: &[BtrfsChunk], logical: u64, length: u64) -> Option<u64> {
+    let end = logical.checked_add(length)?;
+    let holds = |chunk: &&BtrfsChunk| {
+        chunk.start <= logical && chunk.start.checked_add(chunk.length).is_some_and(|last| end <= last)
+    };
+    let before = chunks.partition_point(|chunk| chunk.start <= logical).checked_sub(1)?;
+    let chunk = chunks.get(before).filter(holds).filter(|chunk| chunk.kind & STRIPED == 0)?;
+    chunk.stripes.first()?.start.checked_add(logical - chunk.start)
+}

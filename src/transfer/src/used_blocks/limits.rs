@@ -1,0 +1,122 @@
+//! Limits on the work for one disk, whatever its filesystems claim. Work is counted, not timed, so that tests can assert the counters.
+
+use linux::gpt::ReadAt;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::io;
+
+/// Size limit of a single read, in bytes.
+pub const MOST_BYTES_AT_ONCE: u64 = 1 << 20;
+
+/// Limit of reads per disk. An ext4 with 4 KiB blocks needs one per 128 MiB.
+pub const MOST_READS: u64 = 1 << 20;
+
+/// Limit of bytes read per disk. An ext4 of 64 TiB needs 2 GiB, and so does the log of the largest XFS.
+pub const MOST_BYTES: u64 = 4 << 30;
+
+/// Limit of tree nodes visited per filesystem: about twenty million extents of btrfs.
+pub const MOST_NODES: usize = 1 << 16;
+
+/// Counters of the work for one disk.
+#[derive(Debug, Default)]
+pub struct WorkLimits {
+    reads: Cell<u64>,
+    bytes: Cell<u64>,
+    nodes: Cell<u64>,
+    is_exceeded: Cell<bool>,
+}
+
+impl WorkLimits {
+    /// Reads within the limits.
+    ///
+    /// # Errors
+    /// Fails if the disk cannot be read or a limit is exceeded. After either, the whole disk counts as used.
+    pub fn read_within(&self, read_at: ReadAt, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        self.reads.set(self.reads.get() + 1);
+        self.bytes.set(self.bytes.get().saturating_add(bytes.len() as u64));
+        if self.reads.get() > MOST_READS || self.bytes.get() > MOST_BYTES {
+            self.is_exceeded.set(true);
+        }
+        if self.is_exceeded.get() {
+            return Err(io::Error::other("the filesystems exceed the limit of reads"));
+        }
+        read_at(bytes, at).inspect_err(|_| self.is_exceeded.set(true))
+    }
+
+    /// Returns whether a limit was exceeded or a read failed. A signature may then have been missed.
+    pub fn is_exceeded(&self) -> bool {
+        self.is_exceeded.get()
+    }
+
+    #[cfg(test)]
+    /// Returns the numbers of reads, bytes and visited nodes.
+    pub fn counts(&self) -> [u64; 3] {
+        [self.reads.get(), self.bytes.get(), self.nodes.get()]
+    }
+}
+
+/// Set of visited metadata blocks of one filesystem.
+pub struct VisitedBlocks<'w> {
+    work: &'w WorkLimits,
+    seen: RefCell<HashSet<u64>>,
+    most: usize,
+}
+
+impl<'w> VisitedBlocks<'w> {
+    /// Creates an empty set for at most `most` blocks.
+    pub fn new(work: &'w WorkLimits, most: usize) -> VisitedBlocks<'w> {
+        VisitedBlocks { work, seen: RefCell::default(), most }
+    }
+
+    /// Records a visit of a block. Returns `None` if the block was visited before, because of a cycle or two parents, or if the limit is
+    /// exceeded.
+    pub fn visit_block(&self, at: u64) -> Option<()> {
+        self.work.nodes.set(self.work.nodes.get() + 1);
+        let mut seen = self.seen.borrow_mut();
+        (seen.len() < self.most && seen.insert(at)).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_end_at_their_bounds_and_at_the_first_error() {
+        let (work, made) = (WorkLimits::default(), Cell::new(0_u64));
+        let read_at = |_: &mut [u8], at: u64| {
+            made.set(made.get() + 1);
+            if at == 7 { Err(io::Error::other("a bad sector")) } else { Ok(()) }
+        };
+        for _ in 0..MOST_READS {
+            work.read_within(&read_at, &mut [0; 1], 0).unwrap();
+        }
+        assert!(!work.is_exceeded());
+        for _ in 0..3 {
+            assert!(work.read_within(&read_at, &mut [0; 1], 0).is_err() && work.is_exceeded());
+        }
+        assert_eq!(made.get(), MOST_READS);
+
+        let work = WorkLimits::default();
+        let mut piece = vec![0; 64 << 20];
+        for _ in 0..MOST_BYTES >> 26 {
+            work.read_within(&read_at, &mut piece, 0).unwrap();
+        }
+        assert!(work.read_within(&read_at, &mut piece[..1], 0).is_err());
+
+        let work = WorkLimits::default();
+        assert!(
+            work.read_within(&read_at, &mut [0; 1], 7).is_err() && work.is_exceeded(),
+            "what lies there may be a signature"
+        );
+        assert!(work.read_within(&read_at, &mut [0; 1], 0).is_err());
+    }
+
+    #[test]
+    fn a_block_is_visited_once_and_not_too_many_are() {
+        let work = WorkLimits::default();
+        let visited = VisitedBlocks::new(&work, 2);
+        assert_eq!([5, 5, 6, 7].map(|at| visited.visit_block(at).is_some()), [true, false, true, false]);
+        assert_eq!(work.counts(), [0, 0, 4]);
+    }
+}

@@ -1,0 +1,108 @@
+//! Used ranges in bounded memory. If there are too many ranges, small gaps count as used. The result never lacks a block that the
+//! filesystem uses.
+
+use super::GAP_BYTES;
+use common::small_sort;
+use std::ops::Range;
+
+/// Limit of ranges per disk: 16 MiB of memory.
+pub const MOST_RANGES: usize = 1 << 20;
+
+/// Number of recent ranges that may grow: copies of one extent, and the metadata in front of them.
+const RECENT: usize = 4;
+
+/// Set of used ranges.
+#[derive(Debug, Clone)]
+pub struct UsedRanges {
+    ranges: Vec<Range<u64>>,
+    /// Size below which a gap counts as used.
+    gap: u64,
+    most: usize,
+}
+
+impl Default for UsedRanges {
+    fn default() -> UsedRanges {
+        UsedRanges { ranges: Vec::new(), gap: GAP_BYTES, most: MOST_RANGES }
+    }
+}
+
+impl UsedRanges {
+    pub fn all_used(size: u64) -> UsedRanges {
+        let mut whole = UsedRanges::default();
+        whole.add_range(0..size);
+        whole
+    }
+
+    pub fn add_range(&mut self, range: Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        let grows =
+            |before: &&mut Range<u64>| before.start <= range.start && range.start < before.end.saturating_add(self.gap);
+        if let Some(before) = self.ranges.iter_mut().rev().take(RECENT).find(grows) {
+            before.end = before.end.max(range.end);
+            return;
+        }
+        self.ranges.push(range);
+        while self.ranges.len() >= self.most {
+            self.merge_ranges();
+            if self.ranges.len() > self.most / 2 {
+                self.gap = self.gap.saturating_mul(2);
+            }
+        }
+    }
+
+    /// Returns the ranges, sorted and disjoint.
+    pub fn into_sorted(mut self) -> Vec<Range<u64>> {
+        self.merge_ranges();
+        self.ranges
+    }
+
+    fn merge_ranges(&mut self) {
+        small_sort::sort_by_key(&mut self.ranges, |range| range.start);
+        let gap = self.gap;
+        self.ranges.dedup_by(|next, before| {
+            let is_near = next.start < before.end.saturating_add(gap);
+            if is_near {
+                before.end = before.end.max(next.end);
+            }
+            is_near
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn too_many_ranges_become_fewer_and_longer() {
+        let mut random = fastrand::Rng::with_seed(3);
+        for count in [10, 100, 1000] {
+            let mut used = UsedRanges { most: 64, ..UsedRanges::default() };
+            let added: Vec<Range<u64>> = (0..count).map(|_| random.u64(0..1 << 40)).map(|at| at..at + 4096).collect();
+            for range in &added {
+                used.add_range(range.clone());
+                assert!(used.ranges.len() < 64);
+            }
+            let ranges = used.into_sorted();
+            assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
+            let holds = |range: &Range<u64>| ranges.iter().any(|is| is.start <= range.start && range.end <= is.end);
+            assert!(added.iter().all(holds), "{count}");
+        }
+    }
+
+    #[test]
+    fn what_is_near_is_one_range_and_nothing_is_none() {
+        let mut used = UsedRanges::default();
+        for range in
+            [MIB..2 * MIB, 5 * MIB..6 * MIB, 2 * MIB..3 * MIB, 6 * MIB + GAP_BYTES - 1..7 * MIB, 9 * MIB..9 * MIB]
+        {
+            used.add_range(range);
+        }
+        used.add_range(8 * MIB..u64::MAX);
+        assert_eq!(used.into_sorted(), [MIB..3 * MIB, 5 * MIB..7 * MIB, 8 * MIB..u64::MAX]);
+    }
+}

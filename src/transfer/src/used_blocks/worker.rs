@@ -1,0 +1,160 @@
+//! Sandboxed process that reads filesystems, and its parent, which reads the disk for it. The process has a socket and nothing else: no
+//! descriptor of the disk, no files, no network.
+//!
+//! If the process ends before its answer is complete, the whole disk counts as used.
+
+mod protocol;
+mod sandboxed;
+
+pub use sandboxed::run_worker;
+
+use super::limits::{MOST_BYTES, MOST_READS};
+use super::{UsedBlocks, mark_all_used, ranges, round_ranges};
+use common::format::{replace_hidden, truncate_bytes};
+use linux::process::worker::{WorkerJob, WorkerProcess};
+use protocol::{ReadRequest, WorkerMessage};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Timeout, after which the whole disk counts as used.
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
+
+/// Length limit of the description of a disk, such as `GPT with vfat, ext4, …`, in bytes.
+const NAME_BYTES: usize = 400;
+
+/// Returns the used blocks of a disk. Never writes to it.
+pub fn read_in_worker(disk: &File, size: u64, sector: u64) -> UsedBlocks {
+    let started = start_worker().map_err(|error| error.to_string());
+    let read = started.and_then(|(mut worker, socket)| {
+        let asked = serve_worker(&socket, disk, ReadRequest { size, sector }, Instant::now() + PATIENCE);
+        asked.map_err(|why| {
+            if why.kind() == ErrorKind::UnexpectedEof {
+                replace_hidden(&worker.describe_end())
+            } else {
+                why.to_string()
+            }
+        })
+    });
+    read.unwrap_or_else(|why| {
+        let why = replace_hidden(truncate_bytes(&why, NAME_BYTES));
+        // An unread disk may contain a partition table.
+        UsedBlocks {
+            what: format!("all of it: cannot read its filesystems: {why}"),
+            has_table: true,
+            ..mark_all_used(size)
+        }
+    })
+}
+
+fn start_worker() -> io::Result<(WorkerProcess, UnixStream)> {
+    let (here, there) = UnixStream::pair()?;
+    Ok((WorkerProcess::start(WorkerJob::UsedBlocks, OwnedFd::from(there))?, here))
+}
+
+/// Sends the request and serves reads until the worker has sent its last range.
+///
+/// # Errors
+/// Fails if the worker ends early, exceeds the timeout, or violates the protocol.
+fn serve_worker(socket: &UnixStream, disk: &File, order: ReadRequest, until: Instant) -> io::Result<UsedBlocks> {
+    let (mut reads, mut bytes, mut found) = (0, 0, Vec::new());
+    let mut piece = Vec::new();
+    let mut socket_in_time = DeadlineSocket { socket, until };
+    order.write_to(&mut socket_in_time)?;
+    loop {
+        match WorkerMessage::read_from(&mut socket_in_time)? {
+            WorkerMessage::Read { at, length } => {
+                (reads, bytes) = (reads + 1, bytes + u64::from(length));
+                let is_within = at.checked_add(length.into()).is_some_and(|end| end <= order.size);
+                // A well-behaved worker observes the same limits.
+                if reads > MOST_READS + MOST_BYTES / u64::from(protocol::MOST_READ) || bytes > MOST_BYTES || !is_within
+                {
+                    return Err(worker_protocol_error());
+                }
+                piece.resize(length as usize, 0);
+                let is_read = disk.read_exact_at(&mut piece, at).is_ok();
+                socket_in_time.write_all(&[u8::from(is_read)])?;
+                if is_read {
+                    socket_in_time.write_all(&piece)?;
+                }
+            }
+            WorkerMessage::Used(used) => {
+                for range in used {
+                    let is_next = found.last().is_none_or(|before: &Range<u64>| before.end < range.start);
+                    if !is_next
+                        || range.start >= range.end
+                        || range.end > order.size
+                        || found.len() >= ranges::MOST_RANGES
+                    {
+                        return Err(worker_protocol_error());
+                    }
+                    found.push(range);
+                }
+            }
+            WorkerMessage::Done { has_table, what } => {
+                // Nothing follows. Both ends of a disk always count as used.
+                socket.shutdown(std::net::Shutdown::Both)?;
+                let what = replace_hidden(truncate_bytes(&what, NAME_BYTES));
+                return Ok(UsedBlocks { ranges: round_ranges(found, order.size), what, has_table });
+            }
+        }
+    }
+}
+
+fn worker_protocol_error() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "protocol error of the worker process")
+}
+
+/// Socket whose operations fail after a deadline.
+struct DeadlineSocket<'s> {
+    socket: &'s UnixStream,
+    until: Instant,
+}
+
+impl DeadlineSocket<'_> {
+    fn time_left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        match left.is_zero() {
+            true => Err(timeout_error()),
+            false => Ok(Some(left)),
+        }
+    }
+}
+
+fn timeout_error() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, format!("timed out after {} minutes", PATIENCE.as_secs() / 60))
+}
+
+fn map_timeout<T>(done: io::Result<T>) -> io::Result<T> {
+    done.map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => timeout_error(),
+        // The worker ended before it received a message.
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ErrorKind::UnexpectedEof.into(),
+        _ => error,
+    })
+}
+
+impl Read for DeadlineSocket<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(self.time_left()?)?;
+        map_timeout(self.socket.read(buffer))
+    }
+}
+
+impl Write for DeadlineSocket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(self.time_left()?)?;
+        map_timeout(self.socket.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
