@@ -30,7 +30,7 @@ fn parse_network_argument(cmdline: &str) -> Result<Value, String> {
     let mut given = cmdline.split_whitespace().filter_map(|word| word.strip_prefix("drophammer.network="));
     let text = given.next_back().ok_or("it is missing")?;
     if text.starts_with('{') {
-        return serde_json::from_slice(text.as_bytes()).map_err(|error| format!("not valid JSON: {error}"));
+        return serde_json::from_str(text).map_err(|error| format!("not valid JSON: {error}"));
     }
     let alphabet = if text.contains(['-', '_']) { alphabet::URL_SAFE } else { alphabet::STANDARD };
     let any_padding = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);

@@ -12,7 +12,6 @@ use clap::Args;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_code::{CommandOutcome, report_refusal};
 use common::output;
-use common::small_sort;
 use control::boot_digest::BootDigest;
 use linux::probe;
 use model::inventory::Nic;
@@ -76,7 +75,7 @@ pub fn run_reinstall(options: &ReinstallOptions) -> Result<CommandOutcome> {
 /// Returns the id and the MACs, those of NICs with a link first. Without an id, the server identifies the machine by a MAC.
 fn identify_machine(sys: &Path, machine: Option<Uuid>) -> Result<(Option<String>, Vec<String>)> {
     let (system, mut nics) = probe::read_machine_identity(sys)?;
-    small_sort::sort_by_key(&mut nics, |nic: &Nic| !nic.link);
+    nics.sort_by_key(|nic: &Nic| !nic.link);
     let macs: Vec<String> = nics.into_iter().map(|nic| nic.mac).filter(|mac| !mac.is_empty()).collect();
     let id = machine.map(|id| id.to_string()).or(system.uuid);
     if id.is_none() && macs.is_empty() {

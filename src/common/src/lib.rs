@@ -10,7 +10,6 @@ pub mod format;
 pub mod json_schema;
 pub mod output;
 pub mod serde_empty;
-pub mod small_sort;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod yaml;

@@ -34,7 +34,6 @@ pub use volume_groups::{COPY as LVM_COPY, LOOK as LVM_LOOKS};
 pub use volume_mappings::{VolumeMapping, find_volume_mappings, needs_mapping};
 
 use common::error::{Context, Phase, Result};
-use common::small_sort;
 use model::device::DevicePath;
 use model::inventory::{DiskTable, Inventory, Nic, SystemInfo};
 use std::ffi::OsString;
@@ -177,7 +176,7 @@ fn list_names(dir: &Path) -> Result<Vec<String>> {
     let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<std::io::Result<Vec<OsString>>>();
     let names = names.context(Phase::Inventory, reading)?;
     let mut names: Vec<String> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
-    small_sort::sort(&mut names);
+    names.sort();
     Ok(names)
 }
 

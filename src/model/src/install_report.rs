@@ -4,7 +4,6 @@
 use crate::install_marker::InstallMarker;
 use crate::inventory::EraseMethod;
 use common::format;
-use common::small_sort;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -205,7 +204,7 @@ impl std::fmt::Display for ImageTransferFigures {
         let (bytes, rate) = (format::format_bytes(self.bytes), format::format_bytes(self.bytes_per_second()));
         write!(f, "{bytes} in {}, {rate}/s", format::format_seconds(self.seconds))?;
         let mut shares: Vec<&StageShare> = self.shares.iter().collect();
-        small_sort::sort_by_key(&mut shares, |share| std::cmp::Reverse(share.percent));
+        shares.sort_by_key(|share| std::cmp::Reverse(share.percent));
         for (index, StageShare { stage, percent }) in shares.into_iter().enumerate() {
             let (before, after) = if index == 0 { (": ", " (the bottleneck)") } else { (", ", "") };
             write!(f, "{before}{stage} {percent} %{after}")?;

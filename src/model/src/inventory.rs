@@ -36,7 +36,6 @@ pub use volume_group::{
 use crate::device::identifiers::names_placeholder;
 use crate::device::{DevicePath, KernelName};
 use crate::install_marker::InstallMarker;
-use common::small_sort::GatherExt;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use uuid::Uuid;
@@ -327,8 +326,8 @@ impl Inventory {
         let volumes = self.stacked.iter().filter(|stacked| matches!(stacked.kind, Volume | Crypt | Other));
         let parts = volumes.flat_map(|stacked| stacked.table.iter().flat_map(|table| &table.partitions));
         // Partitions mapped by kpartx are stacked devices of their own.
-        let stacked: BTreeSet<&DevicePath> = self.stacked.iter().map(|stacked| &stacked.device).gather();
-        parts.map(|part| &part.device).filter(|device| !stacked.contains(device)).gather()
+        let stacked: BTreeSet<&DevicePath> = self.stacked.iter().map(|stacked| &stacked.device).collect();
+        parts.map(|part| &part.device).filter(|device| !stacked.contains(device)).collect()
     }
 
     /// Returns the paths of all disks, partitions and stacked devices with a signature of one of these types.

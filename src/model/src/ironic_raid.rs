@@ -13,7 +13,6 @@ mod tests;
 pub use config::{LogicalDisk, RaidConfig};
 
 use common::diagnostic::Diagnostic;
-use common::small_sort::GatherExt;
 use serde_json::{Map, Value};
 
 /// Parses the arrays in the arguments of a step `raid.create_configuration` or `raid.apply_configuration`.
@@ -32,7 +31,7 @@ pub fn read_step_arrays(name: &str, arguments: &Map<String, Value>) -> Result<Ra
     }
     let read = match outer {
         None => RaidConfig::parse_config(&Value::Object(
-            arguments.iter().filter(|(name, _)| *name != delete).map(clone_entry).gather(),
+            arguments.iter().filter(|(name, _)| *name != delete).map(clone_entry).collect(),
         )),
         Some(outer) => RaidConfig::parse_config(arguments.get(outer).unwrap_or(&Value::Null))
             .map_err(|problems| prefix_problems(outer, problems)),

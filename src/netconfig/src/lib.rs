@@ -26,8 +26,6 @@ mod validate;
 
 pub use backend::{DisplacedFiles, NetworkBackend};
 pub use cidr::Cidr;
-
-use common::small_sort;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -145,7 +143,7 @@ impl NetworkConfig {
 
     fn vlans_in_order(&self) -> impl Iterator<Item = (&str, &VlanConfig)> {
         let mut vlans: Vec<_> = self.vlans.iter().map(|(id, vlan)| (id.as_str(), vlan)).collect();
-        small_sort::sort_by_key(&mut vlans, |(id, _)| self.vlan_depth(id));
+        vlans.sort_by_key(|(id, _)| self.vlan_depth(id));
         vlans.into_iter()
     }
 

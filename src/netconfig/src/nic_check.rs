@@ -2,7 +2,6 @@
 
 use super::{EthernetConfig, InterfaceSettings, NetworkConfig, NicSelector};
 use common::diagnostic::Diagnostic;
-use common::small_sort::GatherExt;
 use model::inventory::Nic;
 
 const MAC: &str = "match.macaddress";
@@ -28,7 +27,7 @@ impl NetworkConfig {
                 EthernetConfig { card: NicSelector::Mac(mac), set_name: None, settings },
             )
         });
-        NetworkConfig { ethernets: ethernets.gather(), ..NetworkConfig::default() }
+        NetworkConfig { ethernets: ethernets.collect(), ..NetworkConfig::default() }
     }
 }
 

@@ -7,7 +7,6 @@ use super::fields::{JsonField, JsonFields, NetworkReader, child_path, suggest_ne
 use super::names::{parse_id, parse_interface_name};
 use super::{BondConfig, Cidr, EthernetConfig, InterfaceSettings, NetworkConfig, NicSelector, StaticRoute, VlanConfig};
 use common::diagnostic::Diagnostic;
-use common::small_sort::GatherExt;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -178,7 +177,7 @@ impl NetworkParser {
             let value = self.read_parameter(&fields.get(parameter.netplan)?, parameter)?;
             Some((parameter.netplan.to_owned(), value))
         });
-        let given = given.gather();
+        let given = given.collect();
         let primary = fields.get("primary").and_then(|field| self.reader.read_text(&field));
         (add_default_parameters(given), primary)
     }

@@ -2,7 +2,6 @@
 //! target's `/dev`, not to ours.
 
 use common::error::{Context, Phase, Result};
-use common::small_sort;
 use linux::safe_open::{self, PathRestriction};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, RenameFlags, openat, renameat2};
@@ -183,7 +182,7 @@ impl NewRoot {
         let names = dir.iter().map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         let mut names = names.collect::<io::Result<Vec<String>>>()?;
         names.retain(|name| name != "." && name != "..");
-        small_sort::sort(&mut names);
+        names.sort();
         Ok(names)
     }
 

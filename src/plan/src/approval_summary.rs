@@ -15,7 +15,6 @@ use super::{
     migrate_target, steps,
 };
 use common::diagnostic::Diagnostic;
-use common::small_sort;
 use model::device::LayoutPath;
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout::graph::LayoutGraph;
@@ -109,10 +108,10 @@ pub fn summarize_plan(
         },
     });
     let mut things = [verdicts.things, volumes].concat();
-    small_sort::sort(&mut things);
+    things.sort();
     let names = DiskNames::new(&inventory.disks, &identifiers);
     let mut torn: Vec<String> = decided.torn.iter().map(|torn| names.describe(torn)).collect();
-    small_sort::sort(&mut torn);
+    torn.sort();
     ApprovalSummary { things, torn, ..verdicts }
 }
 
@@ -126,7 +125,7 @@ fn summarize_volumes(
     let thing = |volume: &PersistentVolume| {
         let disks = inventory.disks.iter().filter(|disk| volume.disks.contains(&disk.name));
         let mut on: Vec<String> = disks.map(name).collect();
-        small_sort::sort(&mut on);
+        on.sort();
         let fate = match volume.verdict {
             PersistentVerdict::Make => ObjectFate::Made,
             PersistentVerdict::Keep => ObjectFate::Kept,
@@ -217,10 +216,10 @@ struct SummaryInputs<'a> {
 impl SummaryInputs<'_> {
     fn build_summary(self, fates: ObjectFates) -> ApprovalSummary {
         let mut things = self.list_objects(&fates);
-        small_sort::sort(&mut things);
+        things.sort();
         let SummaryInputs { layout, request, disks } = self;
         let mut disks: Vec<ApprovedDisk> = disks.into_iter().flatten().collect();
-        small_sort::sort(&mut disks);
+        disks.sort();
         ApprovalSummary {
             allocation: request.assigned.allocation.id.clone(),
             disks,
@@ -246,7 +245,7 @@ impl SummaryInputs<'_> {
                 bottoms.into_iter().filter_map(|node| self.disks.get(node)?.as_ref()).collect();
             let Some(fate) = fate(index, &on) else { return };
             let mut on: Vec<String> = on.into_iter().map(ApprovedDisk::name).collect();
-            small_sort::sort(&mut on);
+            on.sort();
             things.push(ApprovedObject { fate, name, on });
         };
         for (index, raid) in layout.raid.iter().enumerate() {

@@ -7,7 +7,6 @@ use super::missing_disks::has_all_data;
 use super::sectors::MIB;
 use super::trials;
 use super::{ArraySlot, CreateArray};
-use common::small_sort;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{self, ArrayMember, AttemptTarget, DeviceSignature, MemberRole};
 use model::layout::ArraySpec;
@@ -255,9 +254,9 @@ fn is_same_broken_array(raid: &ArraySpec, array: &inventory::MdArray, members: &
 /// because they change when a disk fails. Members that claim the same slot were written at different times.
 fn is_listed_array(raid: &ArraySpec, array: &inventory::MdArray, members: &[DevicePath]) -> bool {
     let mut found: Vec<&DevicePath> = array.members.iter().map(|member| &member.device).collect();
-    small_sort::sort(&mut found);
+    found.sort();
     let mut places = active_slots(array);
-    small_sort::sort(&mut places);
+    places.sort();
     array.level == raid.level.to_string()
         && array.raid_devices as usize == raid.devices.len().saturating_sub(raid.spares as usize)
         && found.into_iter().eq(members.iter())

@@ -4,7 +4,6 @@ use super::PlanRequest;
 use super::attempt::DISK;
 use super::disk_match::{DiskLikeness, SharedIdentifiers, compare_disk};
 use super::install_marker::table_guid;
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{PendingCreation, RecordedDisk};
 use model::inventory::{AttemptTarget, Inventory, InventoryDisk};
@@ -71,7 +70,7 @@ impl<'a> AttemptDevices<'a> {
         let group = groups.find(|group| group.volumes.iter().any(|volume| volume.running == running));
         let devices: Vec<&DevicePath> = group.map_or_else(|| vec![device], |group| group.present_devices().collect());
         let names: BTreeSet<KernelName> =
-            devices.into_iter().flat_map(|device| stack.disks_below(&stack.kernel_name(device))).gather();
+            devices.into_iter().flat_map(|device| stack.disks_below(&stack.kernel_name(device))).collect();
         self.inventory.disks.iter().filter(|disk| names.contains(&disk.name)).collect()
     }
 

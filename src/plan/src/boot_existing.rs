@@ -10,7 +10,6 @@ use super::{
     SessionOp, StageName, opaque, operation_args,
 };
 use common::diagnostic::Diagnostic;
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, KernelName};
 use model::install_marker::attempt::disks_with_new_tables;
 use model::install_marker::{InstallMarker, RecordedDisk, lineage};
@@ -254,7 +253,7 @@ fn disk_plans(layout: &Layout, inventory: &Inventory, marker: &InstallMarker) ->
     let stack = DeviceStack::new(inventory);
     let comparable = ComparableDiskIndex::new(&inventory.disks);
     let listed = layout.disks.iter().filter_map(|listed| find_recorded_disk(listed, inventory, &comparable, marker));
-    let listed: BTreeSet<&KernelName> = listed.map(|disk| &disk.name).gather();
+    let listed: BTreeSet<&KernelName> = listed.map(|disk| &disk.name).collect();
     let running = RunningTrees::new(inventory, &stack).draw_trees();
     let plans = inventory.disks.iter().zip(running).map(|(disk, running)| {
         let verdict = if listed.contains(&disk.name) { DiskVerdict::Keep } else { DiskVerdict::NotOurs };

@@ -1,7 +1,6 @@
 //! Capacity of stacked devices before they exist. If a tool chooses the size, it is a lower bound.
 
 use super::sectors::MIB;
-use common::small_sort;
 use model::layout::{
     ArraySpec, FilesystemFormat, FilesystemSpec, LvmType, MIN_BTRFS_MIB, MIN_XFS_MIB, RaidLevel, RequestedSize,
 };
@@ -154,7 +153,7 @@ fn take_linear(extents: u64, free: &mut [u64]) -> Result<(), CapacityShortage> {
 
 fn most_free_first(free: &[u64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..free.len()).collect();
-    small_sort::sort_by_key(&mut order, |&at| std::cmp::Reverse(free[at]));
+    order.sort_by_key(|&at| std::cmp::Reverse(free[at]));
     order
 }
 

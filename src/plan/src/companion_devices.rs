@@ -15,7 +15,6 @@ use super::restore::mount_path;
 use super::spanning::{SPANNING, all_signatures};
 use super::{DiskVerdict, InstallMode, MarkerWaiver, display};
 use common::format::join_few;
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::inventory::{ComponentRole, InventoryDisk, SpanningComponent, XFS_LOG, XFS_REALTIME};
 use model::layout::FilesystemSpec;
@@ -118,16 +117,16 @@ impl<'a> PlanDecider<'a> {
     /// Returns the devices that belong to the same filesystem as this one, according to the ids in their superblocks.
     fn other_members(&self, device: &DevicePath) -> BTreeSet<DevicePath> {
         let parts = || self.inventory.parts.iter();
-        let own: BTreeSet<(&str, &str)> = parts().filter(|part| part.device == *device).map(whole_key).gather();
+        let own: BTreeSet<(&str, &str)> = parts().filter(|part| part.device == *device).map(whole_key).collect();
         let same = parts().filter(|part| own.contains(&whole_key(part)));
         let spanning: BTreeSet<(&str, &str)> = all_signatures(self.inventory)
             .filter(|(on, found)| *on == device && SPANNING.contains(&found.kind.as_str()) && !found.uuid.is_empty())
             .map(|(_, found)| (found.kind.as_str(), found.uuid.as_str()))
-            .gather();
+            .collect();
         let spanned = all_signatures(self.inventory)
             .filter(|(_, found)| spanning.contains(&(found.kind.as_str(), found.uuid.as_str())));
         let all = same.map(|part| &part.device).chain(spanned.map(|(on, _)| on));
-        all.filter(|other| *other != device && !self.is_one_object(device, other)).cloned().gather()
+        all.filter(|other| *other != device && !self.is_one_object(device, other)).cloned().collect()
     }
 
     /// Refuses to wipe unrecognized data while a preserved xfs lacks its log or its realtime device, which has no signature.
@@ -138,7 +137,7 @@ impl<'a> PlanDecider<'a> {
         }
         let inventory = self.inventory;
         let serving = inventory.parts.iter().filter(|part| part.role == ComponentRole::Serves);
-        let served: BTreeSet<(&str, &str)> = serving.map(whole_key).gather();
+        let served: BTreeSet<(&str, &str)> = serving.map(whole_key).collect();
         let missed: Vec<_> =
             inventory.parts.iter().filter_map(|part| self.find_missing_companion(part, &served)).collect();
         if missed.is_empty() {

@@ -16,7 +16,6 @@ use super::{
     PlanRequest, ReceivedDevice, TornObject, TryArray, WipeDisk, ZeroProof, display,
 };
 use common::diagnostic::Diagnostic;
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{AttemptSecret, PendingCreation, RecordedDisk};
 use model::inventory::{self, Inventory, UniqueIdentifiers};
@@ -212,7 +211,7 @@ impl<'a> PlanDecider<'a> {
         let combined =
             combined.get_or_insert_with(|| self.stack.combine_values(|disk| verdict_bit(self.verdict(disk))));
         let bits = self.stack.combined_value(combined, name).unwrap_or_else(|| verdict_bit(self.verdict(name)));
-        DiskVerdict::ALL.into_iter().filter(|verdict| bits & verdict_bit(*verdict) != 0).gather()
+        DiskVerdict::ALL.into_iter().filter(|verdict| bits & verdict_bit(*verdict) != 0).collect()
     }
 
     /// Returns the verdicts of all disks below a device, by path.
@@ -229,7 +228,7 @@ impl<'a> PlanDecider<'a> {
     /// are preserved. A mixture is refused. Returns `None` if a problem was added.
     pub fn common_fate(&mut self, place: &str, what: &str, devices: &[LayoutPath]) -> Option<UnderlyingDevices<'a>> {
         let below = self.devices.get_all_or_report(place, devices)?;
-        let fates: BTreeSet<DeviceFate> = below.iter().map(|device| device.fate).gather();
+        let fates: BTreeSet<DeviceFate> = below.iter().map(|device| device.fate).collect();
         let fate = fates.first().copied().unwrap_or(DeviceFate::Wiped);
         if fates.len() < 2 {
             return Some(UnderlyingDevices { devices: below, fate });

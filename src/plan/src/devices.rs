@@ -1,7 +1,6 @@
 //! Block devices of a layout, with their present and future state.
 
 use common::diagnostic::Diagnostic;
-use common::small_sort::{self, GatherExt};
 use model::device::{DevicePath, LayoutPath};
 use model::inventory::DeviceSignature;
 use std::collections::BTreeMap;
@@ -84,7 +83,7 @@ impl<'a> UnderlyingDevices<'a> {
     /// Returns the present paths, sorted.
     pub fn present_paths(&self) -> Vec<DevicePath> {
         let mut now: Vec<DevicePath> = self.present().map(|device| device.now.clone()).collect();
-        small_sort::sort(&mut now);
+        now.sort();
         now
     }
 
@@ -110,7 +109,7 @@ impl<'a> DeviceTable<'a> {
     /// Returns the known sizes in bytes, by path during the installation.
     pub fn known_sizes(&self) -> BTreeMap<DevicePath, u64> {
         let present = self.devices.values().filter(|device| device.absent.is_none());
-        present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).gather()
+        present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).collect()
     }
 
     /// Returns the present path and the path during the installation; `None` if the layout does not provide the device.

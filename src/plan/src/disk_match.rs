@@ -1,7 +1,6 @@
 //! Comparison of a disk with a record, by all properties that both have.
 
 use super::install_marker::table_guid;
-use common::small_sort::GatherExt;
 use model::device::identifiers::{is_same_serial, is_same_wwn};
 use model::install_marker::RecordedDisk;
 use model::inventory::{Inventory, InventoryDisk};
@@ -92,14 +91,14 @@ impl MatchCandidates {
 
     fn find_like(&self, [serial, wwn, guid]: [Option<String>; 3]) -> BTreeSet<usize> {
         let all = [(&self.by_serial, serial), (&self.by_wwn, wwn), (&self.by_guid, guid)];
-        all.into_iter().filter_map(|(all, key)| all.get(&key?)).flatten().copied().gather()
+        all.into_iter().filter_map(|(all, key)| all.get(&key?)).flatten().copied().collect()
     }
 }
 
 /// Returns the values that occur more than once.
 fn repeated_values<T: Ord + Clone>(all: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
-    all.filter(|one| !seen.insert(one.clone())).gather()
+    all.filter(|one| !seen.insert(one.clone())).collect()
 }
 
 /// Compares a record with a disk. `guids` are all GUIDs that the table of the recorded disk may have: that of the completed installation,

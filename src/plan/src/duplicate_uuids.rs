@@ -10,7 +10,6 @@
 use super::decide::PlanDecider;
 use super::spanning::{SPANNING, all_signatures};
 use super::{DiskVerdict, InstallMode, display};
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{ArrayMember, DeviceSignature, MdArray, MemberRole};
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,7 +90,7 @@ impl<'a> PlanDecider<'a> {
         let is_member = |found: &DeviceSignature| found.usage == "raid" && found.kind != "LVM2_member";
         let signed = all_signatures(self.inventory).filter(|(_, found)| is_member(found)).map(|(device, _)| device);
         let listed = self.inventory.arrays.iter().flat_map(|array| &array.members).map(|member| &member.device);
-        signed.chain(listed).gather()
+        signed.chain(listed).collect()
     }
 
     fn decide_copy(&mut self, (kept, signature): SignatureOnDevice, (copy, other): SignatureOnDevice) {

@@ -13,7 +13,6 @@
 
 use super::members::AssembledMembers;
 use super::{ByteRange, DeviceOp, DiskVerdict, Operation, Plan, PlanStage, SessionOp, StageName};
-use common::small_sort;
 use model::device::DevicePath;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};
@@ -202,7 +201,7 @@ impl ExtentBuilder<'_> {
 
 fn merge_ranges(ranges: &[ByteRange]) -> Vec<ByteRange> {
     let mut sorted = ranges.to_vec();
-    small_sort::sort_by_key(&mut sorted, |range| range.start);
+    sorted.sort_by_key(|range| range.start);
     let mut merged: Vec<ByteRange> = Vec::new();
     let end = |range: &ByteRange| range.start.saturating_add(range.length);
     for range in sorted {

@@ -4,7 +4,6 @@
 use super::decide::PlanDecider;
 use super::disk_records::DiskRecords;
 use super::{DiskVerdict, InstallClaim, InstallMode, MarkerWaiver};
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{self, InstallMarker, RecordedDisk, lineage};
 use model::migration::MigratedMachine;
@@ -157,7 +156,7 @@ impl<'a> PlanDecider<'a> {
     /// Returns the disks below `/` according to the layout.
     fn root_disks(&self) -> BTreeSet<KernelName> {
         let below = self.graph.objects_below_root().disks;
-        below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).gather()
+        below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).collect()
     }
 
     /// Returns the latest record of the disk with the name `device` in the layout.

@@ -29,7 +29,6 @@ use super::{
     DiskVerdict, InstallMode, MakeFilesystem, ManifestVolume, PersistentVerdict, PersistentVolume, PreparePersistent,
     SparseVolume, TryFilesystem, VolumeFilling, VolumePath, spanning_partition_bytes,
 };
-use common::small_sort;
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::RecordedVolume;
 use model::inventory::{DeviceSignature, Inventory, InventoryDisk};
@@ -80,7 +79,7 @@ impl<'a> PlanDecider<'a> {
         };
         let mut order: Vec<usize> = (0..volumes.len()).collect();
         // Volumes with hints come last: they take only disks that no other volume names.
-        small_sort::sort_by_key(&mut order, |&index| matches!(volumes[index].source, VolumeSource::Discover(_)));
+        order.sort_by_key(|&index| matches!(volumes[index].source, VolumeSource::Discover(_)));
         let mut decisions: Vec<(usize, VolumeDecision)> = Vec::new();
         for index in order {
             let volume = &volumes[index];
@@ -95,7 +94,7 @@ impl<'a> PlanDecider<'a> {
                 Err(None) => {}
             }
         }
-        small_sort::sort_by_key(&mut decisions, |(index, _)| *index);
+        decisions.sort_by_key(|(index, _)| *index);
         for (index, decision) in decisions {
             self.note_decision(&volumes[index], decision);
         }

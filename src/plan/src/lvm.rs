@@ -5,7 +5,6 @@ use super::decide::{GroupFate, PlanDecider};
 use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::sectors::MIB;
 use super::{CreateGroup, CreateVolume, DiskVerdict, display};
-use common::small_sort;
 use model::device::DevicePath;
 use model::inventory::{self, VolumeHealth};
 use model::layout::{LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};
@@ -72,7 +71,7 @@ impl<'a> PlanDecider<'a> {
             return self.refuse_without_physical(group, below);
         }
         let mut sectors: Vec<u32> = below.devices.iter().map(|device| device.sector_bytes).collect();
-        small_sort::sort(&mut sectors);
+        sectors.sort();
         sectors.dedup();
         if sectors.len() > 1 {
             let each = below.devices.iter().map(|device| format!("{} {}", device.path, device.sector_bytes));
@@ -186,7 +185,7 @@ impl<'a> PlanDecider<'a> {
     pub fn decide_volumes(&mut self) {
         let mut order: Vec<usize> = (0..self.layout.logicalvolumes.len()).collect();
         // Volumes that take the remaining space come last.
-        small_sort::sort_by_key(&mut order, |&index| self.layout.logicalvolumes[index].size == RequestedSize::Rest);
+        order.sort_by_key(|&index| self.layout.logicalvolumes[index].size == RequestedSize::Rest);
         for index in order {
             let volume = &self.layout.logicalvolumes[index];
             let place = format!("logicalvolumes[{index}]");
@@ -284,7 +283,7 @@ impl<'a> PlanDecider<'a> {
 /// Returns whether the group has exactly the physical volumes of the present disks, and lacks as many as there are absent disks.
 fn is_same_group(group: &inventory::LvmVolumeGroup, wanted: &[DevicePath], absent: usize) -> bool {
     let mut found: Vec<&DevicePath> = group.present_devices().collect();
-    small_sort::sort(&mut found);
+    found.sort();
     found.iter().copied().eq(wanted.iter()) && group.physical.len() - found.len() == absent
 }
 

@@ -6,7 +6,6 @@ use super::opaque::OpaqueOnDisks;
 use super::spanning::SPANNING;
 use super::{DiskVerdict, InstallMode, MarkerWaiver, arrays, lvm};
 use common::format::join_few;
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{ComponentRole, InventoryDisk, MemberRole, SpanningComponent};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +54,7 @@ impl<'a> PlanDecider<'a> {
     /// components of the same whole, is omitted: it is refused for that reason.
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
-            let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).gather();
+            let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).collect();
             (verdicts.contains(&DiskVerdict::Wipe), verdicts.iter().any(|verdict| *verdict != DiskVerdict::Wipe))
         };
         let all: Vec<OpaqueOnDisks> =
@@ -66,7 +65,7 @@ impl<'a> PlanDecider<'a> {
         }
         let wholes = |wiped: bool| -> BTreeSet<String> {
             let of_fate = all.iter().filter(|it| if wiped { is_wiped(it).0 } else { is_wiped(it).1 });
-            of_fate.filter_map(|it| self.whole_id(&parts, it)).gather()
+            of_fate.filter_map(|it| self.whole_id(&parts, it)).collect()
         };
         let (wiped, staying) = (wholes(true), wholes(false));
         let is_torn = |it: &OpaqueOnDisks| {
@@ -89,7 +88,7 @@ impl<'a> PlanDecider<'a> {
 
     /// Describes the fate of the object on these devices, if one of their disks is not wiped.
     fn describe_fate<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> Option<&'static str> {
-        let verdicts: BTreeSet<DiskVerdict> = devices.flat_map(|device| self.verdicts_on(device)).gather();
+        let verdicts: BTreeSet<DiskVerdict> = devices.flat_map(|device| self.verdicts_on(device)).collect();
         self.describe_fate_of(&verdicts)
     }
 
@@ -135,7 +134,7 @@ impl<'a> PlanDecider<'a> {
     /// a component. Objects that the agent has not tried to open are omitted.
     fn describe_possibly_incomplete(&self, opaque: &[OpaqueOnDisks]) -> Vec<String> {
         let stay = opaque.iter().filter(|it| !it.object.untried).filter_map(|OpaqueOnDisks { object, disks }| {
-            let verdicts: BTreeSet<DiskVerdict> = disks.iter().map(|disk| self.verdict(disk)).gather();
+            let verdicts: BTreeSet<DiskVerdict> = disks.iter().map(|disk| self.verdict(disk)).collect();
             let fate = self.describe_fate_of(&verdicts)?;
             Some(format!("{object} {fate}, and its content may lack a component: {}", object.reason))
         });

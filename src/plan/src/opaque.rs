@@ -3,7 +3,6 @@
 
 use super::decide::PlanDecider;
 use super::{DiskVerdict, InstallClaim};
-use common::small_sort::GatherExt;
 use model::device::KernelName;
 use model::inventory::{Inventory, InventoryDisk, OpaqueObject};
 use std::collections::BTreeSet;
@@ -83,7 +82,7 @@ impl PlanDecider<'_> {
 
     /// Describes how the operator can discard the content of these disks.
     fn how_to_discard(&self, names: &[KernelName]) -> String {
-        let names: BTreeSet<&KernelName> = names.iter().gather();
+        let names: BTreeSet<&KernelName> = names.iter().collect();
         let disks = self.inventory.disks.iter().filter(|disk| names.contains(&disk.name));
         let (named, nameless): (Vec<&InventoryDisk>, Vec<&InventoryDisk>) =
             disks.partition(|disk| self.discard_name(disk).is_some());

@@ -4,7 +4,6 @@
 use super::decide::{ArrayFate, GroupFate, PlanDecisions};
 use super::filesystem_fate::FilesystemFate;
 use super::{DiskVerdict, ObjectLocator, PreservedObject, StableDevice, luks};
-use common::small_sort::{self, GatherExt};
 use model::device::{DevicePath, KernelName};
 use model::install_report::PreservationProof;
 use model::inventory::{self, DeviceSignature, Inventory};
@@ -57,7 +56,7 @@ pub fn describe_differences(proofs: &[PreservationProof]) -> Vec<String> {
             differences.push(format!("{} is missing", proof.object));
             continue;
         }
-        let names: std::collections::BTreeSet<&String> = proof.before.keys().chain(proof.after.keys()).gather();
+        let names: std::collections::BTreeSet<&String> = proof.before.keys().chain(proof.after.keys()).collect();
         for name in names {
             let side = |identity: &ObjectIdentity| identity.get(name).map_or("nothing".to_owned(), String::clone);
             let (before, after) = (side(&proof.before), side(&proof.after));
@@ -120,7 +119,7 @@ fn disk_identity(disk: &inventory::InventoryDisk) -> ObjectIdentity {
 
 fn array_identity(array: &inventory::MdArray) -> ObjectIdentity {
     let mut members: Vec<&str> = array.members.iter().map(|member| member.device.as_str()).collect();
-    small_sort::sort(&mut members);
+    members.sort();
     [
         ("uuid", array.uuid.to_string()),
         ("level", array.level.clone()),
@@ -135,13 +134,13 @@ fn array_identity(array: &inventory::MdArray) -> ObjectIdentity {
 /// Returns the identity of a group without the volumes that the plan adds.
 fn group_identity(group: &inventory::LvmVolumeGroup, added: &[String]) -> ObjectIdentity {
     let mut physical: Vec<&str> = group.physical.iter().map(|physical| physical.uuid.as_str()).collect();
-    small_sort::sort(&mut physical);
+    physical.sort();
     let own = [("uuid", group.uuid.clone()), ("name", group.name.clone()), ("physical volumes", physical.join(" "))];
     let own = own.map(|(name, value)| (name.to_owned(), value));
     let volumes = group.volumes.iter().filter(|is| !added.contains(&is.name));
     let volumes =
         volumes.map(|is| (format!("volume {}", is.name), format!("{}, {} bytes, {}", is.uuid, is.size_bytes, is.kind)));
-    own.into_iter().chain(volumes).gather()
+    own.into_iter().chain(volumes).collect()
 }
 
 fn filesystem_identity(found: &[DeviceSignature]) -> ObjectIdentity {
@@ -156,7 +155,7 @@ fn filesystem_identity(found: &[DeviceSignature]) -> ObjectIdentity {
 
 fn describe_signatures(signatures: &[DeviceSignature]) -> String {
     let mut said: Vec<String> = signatures.iter().map(|is| format!("{} {}", is.kind, is.uuid)).collect();
-    small_sort::sort(&mut said);
+    said.sort();
     said.join(", ")
 }
 
@@ -214,7 +213,7 @@ impl<'a> PreservedObjects<'a> {
     pub fn new(inventory: &'a Inventory, decided: &'a PlanDecisions) -> PreservedObjects<'a> {
         let stack = DeviceStack::new(inventory);
         let kept: BTreeSet<&KernelName> =
-            decided.disks.iter().filter(|disk| is_preserved(decided, disk)).map(|disk| &disk.name).gather();
+            decided.disks.iter().filter(|disk| is_preserved(decided, disk)).map(|disk| &disk.name).collect();
         let below = stack.combine_values(|disk| if kept.contains(disk) { KEPT } else { OTHER });
         PreservedObjects { inventory, decided, stack, below, kept }
     }
@@ -286,7 +285,7 @@ impl<'a> PreservedObjects<'a> {
         });
         let parts = self.disks().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
         let used = parts.filter(|part| part.signatures.iter().any(|is| is.usage == "filesystem"));
-        let taken: BTreeSet<&DevicePath> = self.decided.filesystems.iter().filter_map(FilesystemFate::device).gather();
+        let taken: BTreeSet<&DevicePath> = self.decided.filesystems.iter().filter_map(FilesystemFate::device).collect();
         let theirs = used.filter(|part| !taken.contains(&part.device)).map(|part| ObjectLocator::Filesystem {
             device: part.device.clone(),
             path: None,

@@ -10,7 +10,6 @@ use super::{
     ActivateGroup, AssembleArray, CreateVolume, DeviceOp, DiskPlan, DiskVerdict, MountFilesystem, OpenContainer,
     Operation, Rehearsal, RestoreOp, SessionOp,
 };
-use common::small_sort::GatherExt;
 use model::device::DevicePath;
 use model::inventory::{DeviceSignature, Inventory};
 use model::layout::{FilesystemFormat, FilesystemSpec, OnReinstall, UnderlyingObjects};
@@ -50,9 +49,9 @@ impl<'a> RestorePlan<'a> {
         let arrays = arrays.into_iter().map(|index| layout.raid[index].arrayname.to_string());
         let groups = groups.into_iter().map(|index| layout.volumegroups[index].name.clone());
         let mappings = mappings.map(DevicePath::to_string);
-        let early = disks.map(|disk| disk.device.to_string()).chain(arrays).chain(groups).chain(mappings).gather();
+        let early = disks.map(|disk| disk.device.to_string()).chain(arrays).chain(groups).chain(mappings).collect();
         let others = meant.inventory.disks.iter();
-        let others = others.map(|disk| (disk.device.clone(), foreign_partitions(meant, disk))).gather();
+        let others = others.map(|disk| (disk.device.clone(), foreign_partitions(meant, disk))).collect();
         RestorePlan { inventory: meant.inventory, decided, filesystems, early, others }
     }
 

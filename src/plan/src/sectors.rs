@@ -1,7 +1,6 @@
 //! Placement of partitions: converts sizes in MiB to sectors of the disk.
 
 use crate::ByteRange;
-use common::small_sort;
 use model::layout::{self, RequestedSize};
 
 pub const MIB: u64 = 1 << 20;
@@ -60,7 +59,7 @@ pub fn place_partitions(
     };
 
     let mut order: Vec<usize> = (0..partitions.len()).collect();
-    small_sort::sort_by_key(&mut order, |&index| partitions[index].number);
+    order.sort_by_key(|&index| partitions[index].number);
     let mut extents = vec![SectorExtent { first_lba: 0, last_lba: 0 }; partitions.len()];
     let mut next_mib = 1;
     for index in order {
@@ -85,7 +84,7 @@ pub fn end_ranges(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -
         pieces.push((end.saturating_sub(TAIL_BYTES).max(start), end));
     }
     pieces.retain(|(start, end)| start < end);
-    small_sort::sort(&mut pieces);
+    pieces.sort();
     let mut merged: Vec<(u64, u64)> = Vec::new();
     for (start, end) in pieces {
         match merged.last_mut() {

@@ -12,7 +12,6 @@ use super::{
     attempt, bootable, display, extents, guard_ranges, image_needs, image_stages, install_marker, luks, migrate_target,
     opaque, operation_args, os_definition, preserved, steps, trials,
 };
-use common::small_sort::{self, GatherExt};
 use model::device::{DevicePath, KernelName};
 use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, FilesystemSpec, KeySource, Layout};
@@ -175,7 +174,7 @@ fn disks_to_identify(
     let stack = DeviceStack::new(inventory);
     let over = rehearsal.iter().flat_map(|rehearsal| &rehearsal.over);
     let below: BTreeSet<KernelName> =
-        over.flat_map(|device| stack.disks_below(&stack.kernel_name(&device.as_str().into()))).gather();
+        over.flat_map(|device| stack.disks_below(&stack.kernel_name(&device.as_str().into()))).collect();
     let reached = inventory.disks.iter().filter(|disk| below.contains(&disk.name)).map(DiskIdentity::from_disk);
     let others = reached.filter(|disk| !decided.identities.contains(disk));
     decided.identities.iter().cloned().chain(others).collect()
@@ -325,7 +324,7 @@ fn volume_operations(decided: &PlanDecisions) -> Vec<Operation> {
 /// Sorts parents before children, independent of their order in the layout. Filesystems without a path come last.
 fn sort_by_mount_order<'a>(layout: &'a Layout, fates: &'a [FilesystemFate]) -> Vec<PlacedFilesystem<'a>> {
     let mut pairs: Vec<_> = layout.filesystems.iter().zip(fates).collect();
-    small_sort::sort_by_key(&mut pairs, |(filesystem, _)| {
+    pairs.sort_by_key(|(filesystem, _)| {
         let path = filesystem.path.as_deref().filter(|path| path.starts_with('/'));
         (path.is_none(), path.map(path_depth).unwrap_or_default(), path.unwrap_or_default())
     });

@@ -2,7 +2,6 @@
 //! them too, it is undefined which of the two the installed system uses.
 
 use super::{DiskPlan, DiskVerdict};
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, DiskTable, Inventory};
 use model::storage_graph::DeviceStack;
@@ -13,7 +12,7 @@ use uuid::Uuid;
 pub fn collect_uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, DevicePath> {
     let stack = DeviceStack::new(inventory);
     let made = disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
-    let made: BTreeSet<&KernelName> = made.map(|disk| &disk.name).gather();
+    let made: BTreeSet<&KernelName> = made.map(|disk| &disk.name).collect();
     let below = stack.combine_values(|disk| u8::from(made.contains(disk)));
     let disks = inventory.disks.iter().map(|disk| (&disk.name, &disk.device, &disk.table, &disk.signatures));
     let stacked = inventory.stacked.iter().map(|is| (&is.name, &is.device, &is.table, &is.signatures));

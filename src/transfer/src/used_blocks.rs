@@ -16,7 +16,6 @@ pub mod worker;
 mod xfs;
 
 use super::protocol::GRANULE_BYTES;
-use common::small_sort;
 use limits::WorkLimits;
 use linux::gpt::{Gpt, ReadAt};
 use ranges::UsedRanges;
@@ -122,7 +121,7 @@ fn read_partitions(disk: &DiskView, table: &Gpt) -> UsedBlocks {
         .entries()
         .map(|entry| entry.sectors.start.saturating_mul(sector)..entry.sectors.end.saturating_mul(sector))
         .collect();
-    small_sort::sort_by_key(&mut entries, |range| range.start);
+    entries.sort_by_key(|range| range.start);
     let (mut ranges, mut names, mut end) = (UsedRanges::default(), Vec::new(), 0);
     for entry in entries {
         if entry.start < end || entry.end > size || entry.is_empty() {
@@ -169,7 +168,7 @@ fn round_ranges(mut ranges: Vec<Range<u64>>, size: u64) -> Vec<Range<u64>> {
     ranges.push(0..size.min(ENDS_BYTES));
     ranges.push(size.saturating_sub(ENDS_BYTES)..size);
     ranges.retain(|range| range.start < range.end && range.start < size);
-    small_sort::sort_by_key(&mut ranges, |range| range.start);
+    ranges.sort_by_key(|range| range.start);
     let mut merged: Vec<Range<u64>> = Vec::new();
     for range in ranges {
         let start = range.start / GRANULE_BYTES * GRANULE_BYTES;

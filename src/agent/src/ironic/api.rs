@@ -225,7 +225,7 @@ fn parse_fault(body: &[u8]) -> String {
         let body: Value = serde_json::from_slice(body).ok()?;
         let message = body.get("error_message")?;
         let inner: Value = match message {
-            Value::String(text) => serde_json::from_slice(text.as_bytes()).ok()?,
+            Value::String(text) => serde_json::from_str(text).ok()?,
             other => other.clone(),
         };
         Some(common::format::limits::sanitize_message(inner.get("faultstring")?.as_str()?))

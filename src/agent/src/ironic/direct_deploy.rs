@@ -4,7 +4,6 @@ use super::deploy_args::{self, IronicNode, plan_refusal};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::error::Result;
-use common::small_sort::GatherExt;
 use flate2::read::MultiGzDecoder;
 use model::allocation::{AllocatedImage, Allocation, BootOrder, FinisherChoice};
 use model::device::KernelName;
@@ -133,7 +132,7 @@ pub fn find_root_disk<'a>(
     let hints = node.root_device();
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let hints: BTreeMap<String, String> =
-        hints.into_iter().flatten().map(|(hint, value)| (hint.clone(), text(value))).gather();
+        hints.into_iter().flatten().map(|(hint, value)| (hint.clone(), text(value))).collect();
     if let Some((hint, why)) = hints::check_hints(&hints).into_iter().next() {
         return Err(plan_refusal(&format!("root_device: {hint}: {why}")));
     }

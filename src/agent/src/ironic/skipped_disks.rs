@@ -2,7 +2,6 @@
 
 use super::deploy_args::{IronicNode, plan_refusal};
 use common::error::Result;
-use common::small_sort::GatherExt;
 use model::device::KernelName;
 use model::inventory::{Inventory, InventoryDisk, MdArray};
 use model::layout::{Layout, hints};
@@ -36,7 +35,7 @@ pub fn find_skipped_disks(node: &IronicNode, inventory: &Inventory) -> Result<Ve
             continue;
         }
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let hints: BTreeMap<String, String> = words.iter().map(|(hint, value)| (hint.clone(), text(value))).gather();
+        let hints: BTreeMap<String, String> = words.iter().map(|(hint, value)| (hint.clone(), text(value))).collect();
         if let Some((hint, why)) = hints::check_hints(&hints).into_iter().next() {
             return Err(refuse(&format!("{hint}: {why}")));
         }
@@ -67,7 +66,7 @@ pub fn is_below_an_array(inventory: &Inventory, disk: &InventoryDisk) -> bool {
 
 fn disks_below_array(array: &MdArray, inventory: &Inventory) -> BTreeSet<KernelName> {
     let stack = DeviceStack::new(inventory);
-    array.members.iter().flat_map(|member| stack.disks_below(&stack.kernel_name(&member.device))).gather()
+    array.members.iter().flat_map(|member| stack.disks_below(&stack.kernel_name(&member.device))).collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use common::diagnostic;
 use common::error::{Error, Phase, Result};
 use common::format::{CONSOLE_COLUMNS, fold_lines};
 use common::output;
-use common::small_sort::GatherExt;
 use install_mode::decide_install_mode;
 use model::allocation::{Allocation, AssignedMachine};
 use model::deploy_steps::{self, EraseMode, OfferedStep, StepKind};
@@ -367,7 +366,7 @@ pub fn list_steps(of: IronicStepKind) -> Value {
             .arguments
             .iter()
             .map(|taken| (taken.name.to_owned(), json!({ "description": taken.about, "required": taken.required })))
-            .gather();
+            .collect();
         let mut step = json!({
             "interface": offer.interface,
             "step": offer.step,

@@ -3,7 +3,6 @@
 
 use common::error::{Context, Phase, Result};
 use common::output;
-use common::small_sort::{self, GatherExt};
 use linux::probe::proc_mounts::{parse_mounts, parse_swaps};
 use linux::process::ToolCommand;
 use newroot::boot::kexec;
@@ -178,7 +177,7 @@ fn print_failure<E: std::fmt::Display>(what: &str, on: &str, result: std::result
 /// Returns the mount points in the order of unmounting: the deepest first, and of these the last mounted first. The root comes last.
 fn unmount_order(mountinfo: &str) -> Vec<String> {
     let mounts = parse_mounts(mountinfo);
-    let parents: BTreeMap<u64, u64> = mounts.iter().map(|mount| (mount.id, mount.parent)).gather();
+    let parents: BTreeMap<u64, u64> = mounts.iter().map(|mount| (mount.id, mount.parent)).collect();
     let depth = |id: u64| {
         let up = |id: &u64| parents.get(id).copied().filter(|parent| parent != id);
         // A chain longer than the number of mounts is a cycle.
@@ -188,7 +187,7 @@ fn unmount_order(mountinfo: &str) -> Vec<String> {
     let mut real: Vec<_> =
         real.map(|mount| (mount.path == "/", std::cmp::Reverse(depth(mount.id)), &mount.path)).collect();
     // Stable sort: among equally deep mounts, the last mounted stays first.
-    small_sort::sort_by_key(&mut real, |(is_root, depth, _)| (*is_root, *depth));
+    real.sort_by_key(|(is_root, depth, _)| (*is_root, *depth));
     let mut order: Vec<String> = real.into_iter().map(|(.., path)| path.clone()).collect();
     order.dedup_by(|one, other| one == "/" && other == "/");
     order

@@ -4,8 +4,6 @@
 
 mod formatter;
 mod parser;
-
-use crate::small_sort;
 use formatter::{format_block, format_flow, format_scalar};
 use parser::{MapEntry, NodeKind, ParsedYaml, YamlNode};
 use serde_json::{Map, Value};
@@ -35,7 +33,7 @@ pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     editor.change_value(&root, None, old, new, 0)?;
     let YamlEditor { mut edits, .. } = editor;
     // Insertions at one position keep their order.
-    small_sort::sort_by_key(&mut edits, |(range, _)| range.start);
+    edits.sort_by_key(|(range, _)| range.start);
     if edits.windows(2).any(|two| two[0].0.end > two[1].0.start) {
         return None;
     }

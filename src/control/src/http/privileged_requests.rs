@@ -71,7 +71,7 @@ impl HttpControlPlane {
         let send = || self.build_request(Method::POST, &self.machine_path("/secrets")).json(&request);
         let response = self.request_reregistering(PATIENT, what, patience, send)?;
         let text = response.text().map_err(|error| self.unreachable_error(what, error.without_url()))?;
-        serde_json::from_slice(text.as_bytes()).map(Some).map_err(|error| self.parse_error(what, error))
+        serde_json::from_str(&text).map(Some).map_err(|error| self.parse_error(what, error))
     }
 }
 

@@ -8,7 +8,6 @@ use super::signed_name::{self, MinimumVersions};
 use super::{cosign, minisign};
 use crate::pipeline::{Digest, DigestKind};
 use common::error::{Context, Error, Phase, Result};
-use common::small_sort;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -133,7 +132,7 @@ fn list_key_files(directory: &Path) -> Result<Vec<PathBuf>> {
         listed => listed.and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()),
     };
     let mut files: Vec<PathBuf> = listed.context(Phase::Settings, || format!("read {}", directory.display()))?;
-    small_sort::sort(&mut files);
+    files.sort();
     Ok(files)
 }
 

@@ -7,7 +7,6 @@ use super::invalid_image;
 use super::sink::NullSink;
 use super::stream::{SequentialFile, StreamClusters};
 use crate::pipeline::{PipelineReader, WorkerOutput};
-use common::small_sort;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
@@ -48,7 +47,7 @@ fn table_offsets(head: &[u8]) -> io::Result<(Qcow2Header, Vec<u64>)> {
     for entry in table_entries(tables) {
         places.extend(header.table_offset(entry)?);
     }
-    small_sort::sort(&mut places);
+    places.sort();
     match places.len() <= MOST_TABLES && places.len() * header.cluster_bytes() <= MOST_TABLES_BYTES {
         true => Ok((header, places)),
         false => Err(invalid_image(format!(

@@ -3,7 +3,6 @@
 
 use super::member::MemberAttributes;
 use super::pax::PaxRecords;
-use common::small_sort;
 use nix::errno::Errno;
 use std::ffi::OsStr;
 use std::io;
@@ -107,7 +106,7 @@ fn parse_entries(text: &str) -> Result<Vec<AclEntry>, String> {
     let mut entries = split_entries(text)
         .map(|part| parse_entry(part).ok_or_else(|| part.to_owned()))
         .collect::<Result<Vec<_>, _>>()?;
-    small_sort::sort(&mut entries);
+    entries.sort();
     Ok(entries)
 }
 

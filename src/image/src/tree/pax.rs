@@ -2,8 +2,6 @@
 //!
 //! The tar crate splits them at newlines instead, which loses values that contain one: a file capability is binary, and
 //! CAP_DAC_OVERRIDE with CAP_FOWNER is the byte 0x0a.
-
-use common::small_sort::GatherExt;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
@@ -41,7 +39,7 @@ impl PaxRecords {
         if global.0.is_empty() {
             return self;
         }
-        let own: BTreeSet<&[u8]> = self.0.iter().map(|(key, _)| key.as_slice()).gather();
+        let own: BTreeSet<&[u8]> = self.0.iter().map(|(key, _)| key.as_slice()).collect();
         let mut all: Vec<_> = global.0.iter().filter(|(key, _)| !own.contains(key.as_slice())).cloned().collect();
         all.append(&mut self.0);
         PaxRecords(all)

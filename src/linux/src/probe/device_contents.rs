@@ -5,7 +5,6 @@ use super::blkid::{BlkidPartition, BlkidProbe, BlkidSignature, BlkidTable, Devic
 use super::device_users::DeviceUsers;
 use super::{ProbeRoots, list_names, parse_sectors, read_attribute};
 use common::error::Result;
-use common::small_sort;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, DeviceUse, DiskPartition, DiskTable};
 use std::io;
@@ -150,7 +149,7 @@ fn build_table(
         }
     });
     let mut partitions: Vec<DiskPartition> = partitions.collect();
-    small_sort::sort_by_key(&mut partitions, |partition| partition.number);
+    partitions.sort_by_key(|partition| partition.number);
     DiskTable { kind: found.kind, guid: found.id.parse().ok(), partitions }
 }
 

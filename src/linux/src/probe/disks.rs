@@ -6,7 +6,6 @@ use super::{
     ProbeDepth, ProbeRoots, ata_identity, by_id, disk_location, list_names, parse_sectors, read_attribute, to_printable,
 };
 use common::error::{Context, Error, Phase, Result};
-use common::small_sort;
 use model::device::KernelName;
 use model::inventory::InventoryDisk;
 use std::path::Path;
@@ -35,7 +34,7 @@ pub(super) fn read_disks(roots: &ProbeRoots, users: &DeviceUsers, depth: ProbeDe
     for disk in found {
         disks.extend(disk?);
     }
-    small_sort::sort_by(&mut disks, |a, b| (a.name.len(), &a.name).cmp(&(b.name.len(), &b.name)));
+    disks.sort_by(|a, b| (a.name.len(), &a.name).cmp(&(b.name.len(), &b.name)));
     if depth == ProbeDepth::Deep {
         super::erase_methods::add_erase_methods(roots, &mut disks);
     }

@@ -7,7 +7,6 @@ mod load_target;
 
 use super::to_printable;
 use crate::efi::{LoadOption, device_path_text, text_arguments, variables};
-use common::small_sort;
 use model::inventory::{
     FirmwareLoadOption, FirmwareVariables, GLOBAL_VENDOR, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
     VariablePurpose,
@@ -55,7 +54,7 @@ fn read_variables(directory: &Path, names: &[String]) -> FirmwareVariables {
         .iter()
         .filter_map(|name| parse_load_option_name(name).map(|(class, number)| (class, number, name)))
         .collect();
-    small_sort::sort(&mut options);
+    options.sort();
     let others: Vec<(VariablePurpose, &str, Uuid)> = names.iter().filter_map(|name| parse_other_name(name)).collect();
     let most = FirmwareVariables::MAXIMUM_LISTED;
     FirmwareVariables {

@@ -2,7 +2,6 @@
 
 use super::{list_names, read_attribute, read_link_name};
 use common::error::{Error, Phase, Result};
-use common::small_sort::GatherExt;
 use model::inventory::{Cpu, FirmwareType, Nic, SystemInfo};
 use model::machine_identity::parse_usable_uuid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +45,7 @@ pub(super) fn parse_cpus(cpuinfo: &str) -> Vec<Cpu> {
             .lines()
             .filter_map(|line| line.split_once(':'))
             .map(|(key, value)| (key.trim(), value.trim()))
-            .gather();
+            .collect();
         if !fields.contains_key("processor") {
             continue;
         }

@@ -3,7 +3,6 @@
 use super::read_attribute;
 use crate::process::ToolCommand;
 use common::error::{Context, Phase, Result};
-use common::small_sort::GatherExt;
 use model::inventory::Nic;
 use model::inventory::lldp::{self, ETHERTYPE, LeafSearch, LldpNeighbour, NicNeighbours};
 use std::collections::BTreeMap;
@@ -35,7 +34,7 @@ pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) 
     }
     stop_firmware_agents(nics, Path::new("/sys"), say);
     let cards: BTreeMap<i32, &str> =
-        nics.iter().filter_map(|nic| Some((interface_index(&nic.name)?, nic.name.as_str()))).gather();
+        nics.iter().filter_map(|nic| Some((interface_index(&nic.name)?, nic.name.as_str()))).collect();
     let socket = open_socket(cards.keys().copied()).context(Phase::Inventory, || "listen for LLDP")?;
     let mut heard: BTreeMap<&str, Vec<LldpNeighbour>> = BTreeMap::new();
     let (began, mut said) = (Instant::now(), Instant::now());

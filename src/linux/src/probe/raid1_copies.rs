@@ -3,7 +3,6 @@
 
 use super::ProbeRoots;
 use super::volume_groups::{LvmReportRow, LvmReportSegment, parse_number};
-use common::small_sort;
 use std::cmp::Reverse;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -72,7 +71,7 @@ pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[Option<Dm
     });
     let mut good: Vec<(usize, u64)> = good.map(|(place, own)| (place, own.events)).collect();
     // The latest first, and of equal ones the lowest slot, which the kernel would copy to the others.
-    small_sort::sort_by_key(&mut good, |(place, events)| (Reverse(*events), *place));
+    good.sort_by_key(|(place, events)| (Reverse(*events), *place));
     good.into_iter().map(|(place, _)| place).collect()
 }
 
@@ -99,7 +98,7 @@ fn find_segments<'a>(row: &'a LvmReportRow, name: &str) -> impl Iterator<Item = 
     let uuid = row.lv.iter().find(|volume| is(&volume.lv_name)).map(|volume| volume.lv_uuid.as_str());
     let mut segments: Vec<&LvmReportSegment> =
         row.seg.iter().filter(|segment| Some(segment.lv_uuid.as_str()) == uuid).collect();
-    small_sort::sort_by_key(&mut segments, |segment| parse_number::<u64>(&segment.seg_start_pe));
+    segments.sort_by_key(|segment| parse_number::<u64>(&segment.seg_start_pe));
     segments.into_iter()
 }
 

@@ -7,7 +7,6 @@ use super::raid1_copies;
 use super::{ProbeRoots, format_device_number, list_names, read_attribute, read_link_name};
 use crate::process::ToolCommand;
 use allocation::{PhysicalSegment, build_allocation};
-use common::small_sort::{self, GatherExt};
 use model::device::{DevicePath, KernelName};
 use model::inventory::{
     HAS_SNAPSHOT, Inventory, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, StackedDeviceKind, UnassignedDevices,
@@ -90,7 +89,7 @@ fn find_unlisted_volumes(
     number: &impl Fn(&str) -> Option<u64>,
 ) -> Option<UnassignedDevices> {
     let physical = report.report.iter().flat_map(|row| &row.pv);
-    let listed: BTreeSet<u64> = physical.filter_map(|physical| number(&physical.pv_name)).gather();
+    let listed: BTreeSet<u64> = physical.filter_map(|physical| number(&physical.pv_name)).collect();
     let is_listed = |device: &DevicePath| {
         number(inventory.resolve_kernel_name(device).device_path().as_str())
             .is_some_and(|number| listed.contains(&number))
@@ -234,7 +233,7 @@ pub(super) fn read_report() -> Result<LvmReport, String> {
 
 fn run_report(lvm: ToolCommand) -> Result<LvmReport, String> {
     let output = lvm.require_complete_output(REPORT_BYTES).run().map_err(|error| error.to_string())?;
-    serde_json::from_slice(output.stdout.as_bytes()).map_err(|error| format!("cannot parse the report of lvm: {error}"))
+    serde_json::from_str(&output.stdout).map_err(|error| format!("cannot parse the report of lvm: {error}"))
 }
 
 /// Converts the report. `active` returns the kernel name of an active volume by its UUIDs, `path` converts lvm's path
@@ -286,7 +285,7 @@ fn build_groups(
             allocation: build_allocation(&row, group),
         });
     }
-    small_sort::sort_by(&mut groups, |a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
+    groups.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
     groups
 }
 

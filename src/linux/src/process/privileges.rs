@@ -2,7 +2,6 @@
 //! Nothing can be regained.
 
 use super::unprivileged::{self, describe_failure};
-use common::small_sort::GatherExt;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
@@ -124,7 +123,7 @@ fn build_seccomp_filter() -> io::Result<BpfProgram> {
         let is = SeccompCmpOp::MaskedEq(mask);
         SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is, value).and_then(|is| SeccompRule::new(vec![is]))
     };
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.into_iter().map(|call| (call, Vec::new())).gather();
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.into_iter().map(|call| (call, Vec::new())).collect();
     // Executable mappings are denied.
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![masked(2, libc::PROT_EXEC, 0).map_err(wrong)?]);

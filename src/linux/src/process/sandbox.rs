@@ -5,7 +5,6 @@
 //! Unlike the workers restricted by `privileges`, it may start other programs.
 
 use super::unprivileged::{self, NOBODY_ELSE, describe_failure};
-use common::small_sort::GatherExt;
 use nix::errno::Errno;
 use nix::libc;
 use nix::mount::{MsFlags, mount};
@@ -231,7 +230,7 @@ fn build_seccomp_filters() -> io::Result<[BpfProgram; 2]> {
         let value = u64::from(value.cast_unsigned());
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, is, value).and_then(|is| SeccompRule::new(vec![is]))
     };
-    let mut refused: SeccompRules = FORBIDDEN.into_iter().map(|call| (call, Vec::new())).gather();
+    let mut refused: SeccompRules = FORBIDDEN.into_iter().map(|call| (call, Vec::new())).collect();
     // Processes but no user namespaces.
     let user = SeccompCmpOp::MaskedEq(u64::from(libc::CLONE_NEWUSER.cast_unsigned()));
     refused.insert(libc::SYS_clone, vec![argument(user, libc::CLONE_NEWUSER).map_err(wrong)?]);

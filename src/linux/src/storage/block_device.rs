@@ -2,7 +2,6 @@
 
 use crate::probe::format_device_number;
 use common::error::{Context, Phase, Result};
-use common::small_sort;
 use model::device::{DevicePath, KernelName};
 use nix::errno::Errno;
 use nix::libc::{c_int, c_longlong, c_void};
@@ -300,7 +299,7 @@ pub fn read_partitions(disk: &DevicePath) -> Result<Vec<KernelPartition>> {
             size_bytes: sectors("size")? * SYSFS_SECTOR_BYTES,
         });
     }
-    small_sort::sort_by_key(&mut found, |partition| partition.number);
+    found.sort_by_key(|partition| partition.number);
     Ok(found)
 }
 

@@ -5,7 +5,6 @@ use super::block_device;
 use crate::probe;
 use common::error::{Context, Error, Phase, Result};
 use common::serde_empty;
-use common::small_sort::GatherExt;
 use model::device::DevicePath;
 use model::inventory::OVERLAY;
 use model::storage_graph::graph::traversal;
@@ -123,7 +122,7 @@ fn find_underlying_disks(device: &Path) -> BTreeSet<PathBuf> {
         // Overlays of this program also lie on loop devices backed by memory, which are not disks.
         let is_overlay = fs::read_to_string(device.join("dm/name")).is_ok_and(|name| name.starts_with(OVERLAY));
         let slaves = slaves.filter(|slave| !is_overlay || !slave.file_name().to_string_lossy().starts_with("loop"));
-        slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).gather()
+        slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect()
     });
     // A mapping that replaces the missing data of a volume lies on nothing, and is not a disk.
     bottoms.retain(|bottom| !["dm", "md"].iter().any(|kind| bottom.join(kind).exists()));

@@ -6,7 +6,6 @@
 use super::{device_users, teardown, wipe};
 use crate::process::ToolCommand;
 use common::error::{Context, Error, Phase, Result};
-use common::small_sort::GatherExt;
 use model::device::DevicePath;
 use model::layout::{LvmType, RequestedSize};
 use plan::{CreateGroup, CreateVolume};
@@ -45,7 +44,7 @@ pub fn create_group(group: &CreateGroup) -> Result<()> {
     run_lvm("vgcreate", devices, build_group_args(group)).context(Phase::Storage, what)?;
     let found = read_report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
     // LVM prints them in sorted order.
-    let tags: BTreeSet<&str> = tags.iter().map(String::as_str).gather();
+    let tags: BTreeSet<&str> = tags.iter().map(String::as_str).collect();
     let tags = tags.into_iter().collect::<Vec<_>>().join(",");
     compare_fields(name, &[name.clone(), devices.len().to_string(), tags], &found)
 }
@@ -149,7 +148,7 @@ fn read_report(command: &str, devices: &[DevicePath], name: &str, fields: &[&str
     let options = fields.join(",");
     let args = ["--noheadings", "--nosuffix", "--units", "b", "--separator", "|", "-o", &options, name];
     let output = run_lvm(command, devices, args)?;
-    let lines: BTreeSet<&str> = output.lines().map(str::trim).gather();
+    let lines: BTreeSet<&str> = output.lines().map(str::trim).collect();
     Ok(lines.into_iter().flat_map(|line| line.split('|')).map(str::to_owned).collect())
 }
 

@@ -3,7 +3,6 @@
 use super::{block_device, device_users, wipe};
 use crate::process::{CommandError, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
-use common::small_sort::GatherExt;
 use model::device::DevicePath;
 use model::inventory::format_array_uuid as text;
 use model::layout::RaidLevel;
@@ -221,5 +220,5 @@ impl ArrayDetail {
 
 /// Resolves links: `/dev/md/inner` is `/dev/md126`.
 fn resolve_links<'a>(devices: impl Iterator<Item = &'a DevicePath>) -> BTreeSet<PathBuf> {
-    devices.map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.as_str().into())).gather()
+    devices.map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.as_str().into())).collect()
 }

@@ -3,7 +3,6 @@
 use super::{block_device, disk_identity, wipe};
 use crate::gpt::{ENTRIES, Gpt, GptEntry, NAME_UNITS, protective_mbr};
 use common::error::{Context, Error, Phase, Result};
-use common::small_sort::{self, GatherExt};
 use model::device::DevicePath;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -94,7 +93,7 @@ fn verify_gpt_and_mbr(gpt: &Gpt, disk: &File) -> io::Result<()> {
 /// Checks the partitions, since a truncated name or overlapping sectors would be written as well.
 fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
     let mut by_place: Vec<&NewPartition> = partitions.iter().collect();
-    small_sort::sort_by_key(&mut by_place, |partition| partition.first_lba);
+    by_place.sort_by_key(|partition| partition.first_lba);
     let mut free = gpt.first_usable();
     for partition in by_place {
         let NewPartition { number, first_lba, last_lba, name, .. } = partition;
@@ -127,10 +126,10 @@ fn register_partitions(disk: &File, table: &PartitionTable) -> Result<()> {
 
 fn verify_kernel_partitions(table: &PartitionTable) -> Result<()> {
     let planned = table.partitions.iter().map(|partition| (partition.number, byte_range(table, partition)));
-    let planned: BTreeMap<_, _> = planned.gather();
+    let planned: BTreeMap<_, _> = planned.collect();
     let known = block_device::read_partitions(&table.device)?;
     let known: BTreeMap<_, _> =
-        known.iter().map(|known| (known.number, (known.start_bytes, known.size_bytes))).gather();
+        known.iter().map(|known| (known.number, (known.start_bytes, known.size_bytes))).collect();
     if known == planned {
         return Ok(());
     }

@@ -8,7 +8,6 @@
 //! * A step that is not a core step may be listed more than once, and runs as often.
 
 use super::CatalogueStep;
-use common::small_sort;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
@@ -126,7 +125,7 @@ fn add_default_arguments(mut step: PlannedStep, defaults: &[PlannedStep], templa
 
 /// Sorts by descending priority. The sort is stable.
 fn sort_by_priority(steps: &mut [PlannedStep]) {
-    small_sort::sort_by_key(steps, |step| std::cmp::Reverse(step.priority));
+    steps.sort_by_key(|step| std::cmp::Reverse(step.priority));
 }
 
 /// Adds a step. A later template extends a core step that is already listed: with its arguments, and its priority if it sets one.

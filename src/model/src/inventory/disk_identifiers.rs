@@ -3,7 +3,6 @@
 use super::InventoryDisk;
 use crate::device::KernelName;
 use crate::device::identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
-use common::small_sort::GatherExt;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl InventoryDisk {
@@ -34,7 +33,7 @@ impl UniqueIdentifiers {
         UniqueIdentifiers {
             serials: find_unique_disks(disks, InventoryDisk::comparable_serial),
             wwns: find_unique_disks(disks, InventoryDisk::comparable_wwn),
-            paths: paths.into_iter().filter(|(_, count)| *count == 1).map(|(path, _)| path.to_owned()).gather(),
+            paths: paths.into_iter().filter(|(_, count)| *count == 1).map(|(path, _)| path.to_owned()).collect(),
         }
     }
 
@@ -98,5 +97,5 @@ fn find_unique_disks(
             names.entry(own).or_default().insert(&disk.name);
         }
     }
-    names.into_values().filter(|names| names.len() == 1).flatten().cloned().gather()
+    names.into_values().filter(|names| names.len() == 1).flatten().cloned().collect()
 }

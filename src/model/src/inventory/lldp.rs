@@ -1,6 +1,4 @@
 //! LLDP neighbours (IEEE 802.1AB). Only the fields that metal-stack evaluates are parsed.
-
-use common::small_sort::GatherExt;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -138,7 +136,7 @@ pub fn select_leaves(heard: &[NicNeighbours]) -> LeafSearch {
     let silent = cards.iter().filter(|card| card.neighbours.is_empty()).map(|card| card.nic.clone());
     let silent: Vec<String> = silent.collect();
     cards.retain(|card| !card.neighbours.is_empty());
-    let chassis: BTreeSet<&str> = all_neighbours(&cards).map(|leaf| leaf.chassis.as_str()).gather();
+    let chassis: BTreeSet<&str> = all_neighbours(&cards).map(|leaf| leaf.chassis.as_str()).collect();
     match (leaves.len(), cards.len(), chassis.len()) {
         (2, 2.., 2..) => LeafSearch::Both(cards),
         (3.., ..) => LeafSearch::TooMany(leaves),
@@ -151,7 +149,7 @@ fn all_neighbours(cards: &[NicNeighbours]) -> impl Iterator<Item = &LldpNeighbou
 }
 
 fn leaf_names(cards: &[NicNeighbours]) -> Vec<String> {
-    let names: BTreeSet<&str> = all_neighbours(cards).map(|leaf| leaf.hostname.as_str()).gather();
+    let names: BTreeSet<&str> = all_neighbours(cards).map(|leaf| leaf.hostname.as_str()).collect();
     names.into_iter().map(str::to_owned).collect()
 }
 

@@ -2,7 +2,6 @@
 
 use crate::layout::{RaidLevel, RequestedSize, hints};
 use common::diagnostic::Diagnostic;
-use common::small_sort::GatherExt;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -176,7 +175,8 @@ fn read_hints(fields: &Map<String, Value>, say: &mut impl FnMut(&str, String)) -
             continue;
         };
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let of_disk: BTreeMap<String, String> = fields.iter().map(|(name, value)| (name.clone(), text(value))).gather();
+        let of_disk: BTreeMap<String, String> =
+            fields.iter().map(|(name, value)| (name.clone(), text(value))).collect();
         for (hint, why) in hints::check_hints(&of_disk) {
             say(&at(&format!(".{hint}")), why);
         }

@@ -10,7 +10,6 @@ use crate::layout::{
     PartitionType, RaidLevel, RequestedSize,
 };
 use common::diagnostic::Diagnostic;
-use common::small_sort;
 
 /// Size of an EFI system partition, for which the agent of Ironic reserves this space.
 const ESP_MIB: u64 = 550;
@@ -65,7 +64,7 @@ impl RaidConfig {
             if index == root {
                 layout.filesystems.push(build_filesystem("/", name.as_str().into(), FilesystemFormat::Ext4, "root"));
             }
-            small_sort::sort(&mut devices[index]);
+            devices[index].sort();
             let members = devices[index].iter().map(|(_, path)| path.clone()).collect();
             layout.raid.push(build_array(name.into(), members, logical.level));
         }
@@ -78,7 +77,7 @@ impl RaidConfig {
     /// Returns the indices of the arrays, with the one that takes the remaining space last.
     fn creation_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.logical_disks.len()).collect();
-        small_sort::sort_by_key(&mut order, |index| self.logical_disks[*index].size == RequestedSize::Rest);
+        order.sort_by_key(|index| self.logical_disks[*index].size == RequestedSize::Rest);
         order
     }
 }

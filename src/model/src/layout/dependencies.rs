@@ -2,7 +2,6 @@
 
 use super::graph::LayoutGraph;
 use crate::device::LayoutPath;
-use common::small_sort::GatherExt;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -20,7 +19,7 @@ impl LayoutGraph<'_> {
         let beneath = self.reach_below(devices.into_iter().filter_map(|device| self.find_device(device)));
         let of = |list: &Range<usize>| {
             let nodes = beneath.iter().filter(|node| list.contains(node));
-            nodes.map(|node| node - list.start).gather()
+            nodes.map(|node| node - list.start).collect()
         };
         UnderlyingObjects { disks: of(&self.disks), arrays: of(&self.arrays), groups: of(&self.groups) }
     }

@@ -15,7 +15,6 @@ use super::validate::validate_except;
 use super::yaml_document::{self, DocumentNode, NodeValue, located_problem};
 use super::{Layout, LayoutConstraints};
 use common::diagnostic::Diagnostic;
-use common::small_sort;
 
 const fn plain_field(name: &'static str) -> FieldNames {
     FieldNames { name, also: &[] }
@@ -162,7 +161,7 @@ fn read_node(root: &DocumentNode, problems: Vec<Diagnostic>) -> Result<ParsedLay
 
 fn sort_problems(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
     let mut problems: Vec<Diagnostic> = problems.into_iter().map(sanitize_problem).collect();
-    small_sort::sort_by_key(&mut problems, |problem| (problem.line, problem.column));
+    problems.sort_by_key(|problem| (problem.line, problem.column));
     problems
 }
 

@@ -1,7 +1,6 @@
 //! Edits that make the spelling of a document canonical; comments, order and line endings are preserved.
 
 use super::yaml_document::SourceLocation;
-use common::small_sort;
 
 /// Replacement of a value at a location.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +39,7 @@ pub(super) fn apply_edits(text: &str, edits: &[SpellingEdit]) -> Option<String> 
     };
     let mut edits: Vec<(usize, &SpellingEdit)> =
         edits.iter().map(|edit| Some((offset_of_location(body, edit.mark)?, edit))).collect::<Option<_>>()?;
-    small_sort::sort_by_key(&mut edits, |(at, _)| *at);
+    edits.sort_by_key(|(at, _)| *at);
     let mut body = body.to_owned();
     // In reverse order, so that the offsets of the remaining edits stay valid.
     for (at, edit) in edits.into_iter().rev() {

@@ -3,7 +3,6 @@
 
 use super::parameters::variable_name;
 use super::{PATH, SelectedDefinition};
-use common::small_sort::GatherExt;
 use std::collections::BTreeMap;
 
 /// The machine as `create` sees it: a Ganeti instance.
@@ -56,7 +55,7 @@ impl SelectedDefinition {
             ("PATH", PATH.to_owned()),
         ];
         let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
-        own.chain(self.parameters.iter().map(|(name, value)| (variable_name(name), value.clone()))).gather()
+        own.chain(self.parameters.iter().map(|(name, value)| (variable_name(name), value.clone()))).collect()
     }
 
     /// Returns the environment of `create`.

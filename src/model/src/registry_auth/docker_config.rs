@@ -38,7 +38,7 @@ impl DockerConfig {
     /// # Errors
     /// Returns an error with only the position if the file is invalid, because it contains passwords.
     pub fn parse(text: &str) -> Result<DockerConfig, String> {
-        serde_json::from_slice(text.as_bytes())
+        serde_json::from_str(text)
             .map_err(|error| format!("{}:{}: not a valid config.json of Docker", error.line(), error.column()))
     }
 

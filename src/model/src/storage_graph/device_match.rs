@@ -5,7 +5,6 @@ use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{self, Inventory, LvmVolumeGroup, MdArray, StackedDevice, StackedDeviceKind};
 use crate::layout::graph::{LayoutGraph, LayoutItem};
 use crate::layout::{self, Layout};
-use common::small_sort::GatherExt;
 use std::collections::BTreeSet;
 
 /// A layout and an inventory, with the disks of the one matched to those of the other.
@@ -49,7 +48,7 @@ impl<'a> LayoutMatch<'a> {
     /// Returns the disks below `/`.
     pub fn root_disks(&self) -> BTreeSet<KernelName> {
         let disks = self.graph.objects_below_root().disks.into_iter();
-        disks.filter_map(|listed| self.matched_disk(listed)).map(|disk| disk.name.clone()).gather()
+        disks.filter_map(|listed| self.matched_disk(listed)).map(|disk| disk.name.clone()).collect()
     }
 
     /// Returns the present path of a device of the layout; `None` for an inactive array or volume.
@@ -116,14 +115,14 @@ impl<'a> LayoutMatch<'a> {
 
 /// Returns the arrays with one of these devices as a member, running or not.
 pub fn find_arrays_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'a MdArray> {
-    let devices: BTreeSet<&DevicePath> = devices.iter().gather();
+    let devices: BTreeSet<&DevicePath> = devices.iter().collect();
     let is = |array: &&MdArray| array.members.iter().any(|member| devices.contains(&member.device));
     inventory.arrays.iter().filter(is).collect()
 }
 
 /// Returns the groups with one of these devices as a physical volume, active or not.
 pub fn find_groups_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'a LvmVolumeGroup> {
-    let devices: BTreeSet<&DevicePath> = devices.iter().gather();
+    let devices: BTreeSet<&DevicePath> = devices.iter().collect();
     let is = |group: &&LvmVolumeGroup| group.present_devices().any(|device| devices.contains(device));
     inventory.groups.iter().filter(is).collect()
 }

@@ -9,7 +9,6 @@ use crate::inventory::{
     DeviceSignature, DeviceUse, DiskPartition, DiskTable, Inventory, InventoryDisk, LvmLogicalVolume, LvmVolumeGroup,
     MdArray, StackedDevice,
 };
-use common::small_sort::{self, GatherExt};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
@@ -202,7 +201,7 @@ impl<'a> DeviceStack<'a> {
     /// Returns the direct holders of the device. Its partitions are parts of it, not holders.
     pub fn holders(&self, name: &KernelName) -> BTreeSet<KernelName> {
         let nodes = self.graph.find(name).into_iter().flat_map(|node| self.direct_holders(node));
-        nodes.map(|node| self.graph.nodes[node].name.clone()).gather()
+        nodes.map(|node| self.graph.nodes[node].name.clone()).collect()
     }
 
     /// Returns the sorted names of the direct holders that the inventory does not list as stacked devices.
@@ -211,7 +210,7 @@ impl<'a> DeviceStack<'a> {
         let unknown =
             nodes.map(|node| &self.graph.nodes[node]).filter(|node| !matches!(node.item, StackUnit::Stacked(_)));
         let mut names: Vec<&KernelName> = unknown.map(|node| &node.name).collect();
-        small_sort::sort(&mut names);
+        names.sort();
         names.dedup();
         names
     }

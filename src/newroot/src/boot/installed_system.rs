@@ -6,7 +6,6 @@ use super::{BootInfo, fstab_source, kexec};
 use crate::NewRoot;
 use crate::fstab::{self, FstabLine};
 use common::error::{Context, Error, Phase, Result};
-use common::small_sort;
 use linux::storage::filesystem_inspection;
 use linux::storage::mount::{INERT, MountStack};
 use model::device::DevicePath;
@@ -83,7 +82,7 @@ fn find_boot_mounts(fstab: &str, boot: &BootInfo) -> Vec<FstabLine> {
         line.path == "/boot" || (leads && line.path.starts_with('/') && line.path != "/")
     };
     let mut lines: Vec<FstabLine> = fstab::parse_fstab(fstab).into_iter().filter(is_needed).collect();
-    small_sort::sort_by_key(&mut lines, |line| line.path.len());
+    lines.sort_by_key(|line| line.path.len());
     lines
 }
 

@@ -5,7 +5,6 @@ use super::file_search::{find_matching, is_directory, is_file};
 use crate::NewRoot;
 use common::error::{Context, Error, Phase, Result};
 use common::format::natural_sort_key;
-use common::small_sort;
 
 /// Kernel of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +80,7 @@ pub fn require_init(root: &NewRoot) -> Result<()> {
 pub fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKernel> {
     let mut found = find_candidates(root);
     // Prefer kernels with modules, since few machines boot without, and avoid rescue kernels.
-    small_sort::sort_by(&mut found, |one, other| one.sort_key(root).cmp(&other.sort_key(root)));
+    found.sort_by(|one, other| one.sort_key(root).cmp(&other.sort_key(root)));
     let newest = found.pop().ok_or_else(|| {
         let looked = [&ENTRIES[..], &IMAGES].concat().join(", ");
         Error::new(Phase::Target, format!("the image does not contain a kernel and cannot boot: searched {looked}"))

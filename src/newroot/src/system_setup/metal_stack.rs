@@ -7,7 +7,6 @@ use super::{LogSink, TargetProperties, metal_user, os_installer};
 use crate::NewRoot;
 use crate::metal_files::{decode_user_data, describe_nic};
 use common::error::{Context, Phase, Result};
-use common::small_sort::GatherExt;
 use plan::{FinishInputs, MachineFiles, RequestedNetwork};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
@@ -150,7 +149,7 @@ fn convert_list(list: &Value, spell: impl Fn(&Value) -> Value) -> Value {
 /// Selects fields that are present, renamed to version 2.
 fn select_fields(from: &Value, names: &[(&str, &str)]) -> Value {
     let given = names.iter().filter_map(|(old, new)| Some(((*new).to_owned(), from.get(*old)?.clone())));
-    Value::Object(given.filter(|(_, value)| !is_empty(value)).gather())
+    Value::Object(given.filter(|(_, value)| !is_empty(value)).collect())
 }
 
 fn convert_network(from: &Value) -> Value {
@@ -187,7 +186,7 @@ fn convert_firewall_rules(from: &Value) -> Value {
         Value::Object(fields)
     };
     let list = |name: &str| (name.to_owned(), convert_list(from.get(name).unwrap_or(&Value::Null), rule));
-    Value::Object([list("egress"), list("ingress")].into_iter().filter(|(_, rules)| !is_empty(rules)).gather())
+    Value::Object([list("egress"), list("ingress")].into_iter().filter(|(_, rules)| !is_empty(rules)).collect())
 }
 
 fn into_object(value: Value) -> Map<String, Value> {

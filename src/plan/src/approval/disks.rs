@@ -3,7 +3,6 @@
 use super::pair_by_key;
 use crate::DiskVerdict;
 use crate::approval_summary::ApprovedDisk;
-use common::small_sort::GatherExt;
 use std::collections::BTreeSet;
 
 /// Suffixes of content lines about devices on which a started attempt may have created something.
@@ -56,7 +55,7 @@ fn compare_disk(name: &str, then: &ApprovedDisk, now: &ApprovedDisk, has_begun: 
         return None;
     }
     let may_change = |line: &str| has_begun && NOTHING_YET.iter().any(|end| line.ends_with(end));
-    let known = |lines: &'_ [String]| -> BTreeSet<String> { lines.iter().cloned().gather() };
+    let known = |lines: &'_ [String]| -> BTreeSet<String> { lines.iter().cloned().collect() };
     let (then, now) = (known(before), known(after));
     let gone: Vec<&str> = before.iter().filter(|line| !now.contains(*line)).map(String::as_str).collect();
     let gone: Vec<&str> = gone.into_iter().filter(|line| !may_change(line)).collect();

@@ -3,7 +3,6 @@
 use crate::display::describe_unrecognized;
 use crate::{DiskVerdict, TornObject};
 use common::format::{format_bytes, replace_hidden};
-use common::small_sort::{self, GatherExt};
 use model::inventory::{DeviceSignature, DiskPartition, InventoryDisk, UniqueIdentifiers};
 use model::layout;
 use serde::{Deserialize, Serialize};
@@ -140,7 +139,7 @@ fn describe_contents(disk: &InventoryDisk) -> Vec<String> {
         lines.push(format!("disk: {}", describe_unrecognized(disk.blank)));
     }
     let mut lines: Vec<String> = lines.iter().map(|line| sanitize(line)).collect();
-    small_sort::sort(&mut lines);
+    lines.sort();
     lines
 }
 
@@ -173,8 +172,8 @@ impl<'a> DiskNames<'a> {
     pub(super) fn new(disks: &'a [InventoryDisk], identifiers: &UniqueIdentifiers) -> DiskNames<'a> {
         let name = |disk: &InventoryDisk| ApprovedDisk::identify_disk("a disk", disk, identifiers).name();
         let names = disks.iter().filter(|disk| disk.device.as_str().starts_with(PATHS));
-        let names: BTreeMap<&str, String> = names.map(|disk| (disk.device.as_str(), name(disk))).gather();
-        let lengths = names.keys().map(|path| Reverse(path.len())).gather();
+        let names: BTreeMap<&str, String> = names.map(|disk| (disk.device.as_str(), name(disk))).collect();
+        let lengths = names.keys().map(|path| Reverse(path.len())).collect();
         DiskNames { names, lengths }
     }
 

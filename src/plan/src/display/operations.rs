@@ -9,7 +9,6 @@ use crate::{
     TryArray, TryFilesystem, VolumeFilling, WipeDisk, WritePersistent, ZeroProof,
 };
 use common::format::{self, format_bytes, format_seconds};
-use common::small_sort;
 use model::device::DevicePath;
 use model::inventory::EraseMethod;
 use model::layout::RequestedSize;
@@ -413,7 +412,7 @@ fn describe_method(method: EraseMethod) -> &'static str {
 
 fn partition_rows(table: &PartitionTable) -> Vec<String> {
     let mut partitions: Vec<_> = table.partitions.iter().collect();
-    small_sort::sort_by_key(&mut partitions, |partition| partition.number);
+    partitions.sort_by_key(|partition| partition.number);
     let row = |partition: &&crate::NewPartition| {
         let sectors = partition.last_lba + 1 - partition.first_lba;
         let mib = sectors * u64::from(table.sector_bytes) / MIB;

@@ -8,7 +8,6 @@ use crate::filesystem_fate::FilesystemFate;
 use crate::guard_ranges::foreign_partitions;
 use crate::luks::{self, LuksFate};
 use crate::preserved::{PreservedObjects, find_content};
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{
     self, DeviceSignature, DiskPartition, LvmLogicalVolume, LvmVolumeGroup, MdArray, StackedDeviceKind,
@@ -50,9 +49,9 @@ pub fn draw_preserved(meant: &LayoutMatch, decided: &mut PlanDecisions) {
         stack: DeviceStack::new(inventory),
         layout,
         decided,
-        places: places.gather(),
+        places: places.collect(),
         // If a device is listed twice, its first entry is used.
-        inside: inventory.filesystems.iter().rev().map(|is| (&is.device, is)).gather(),
+        inside: inventory.filesystems.iter().rev().map(|is| (&is.device, is)).collect(),
         drawn: BTreeSet::new(),
         lines: TreeLines::default(),
     };
@@ -83,7 +82,7 @@ impl<'a> PreservedTree<'a> {
         if let Some(table) = &disk.table {
             let guid = table.guid.map(|guid| format!(" {guid}")).unwrap_or_default();
             self.push_line(0, &format!("{}{guid}", table.kind.to_uppercase()), &[]);
-            let foreign = foreign_partitions(self.meant, disk).into_iter().gather();
+            let foreign = foreign_partitions(self.meant, disk).into_iter().collect();
             table.partitions.iter().for_each(|part| self.draw_partition(&foreign, part));
         }
         self.draw_device(&disk.device, &disk.signatures, 0);

@@ -2,7 +2,6 @@
 
 use crate::DiskVerdict;
 use crate::decide::PlanDecisions;
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DiskPartition, DiskTable, Inventory};
 use model::storage_graph::DeviceStack;
@@ -35,7 +34,7 @@ impl BootPartitions {
         let is_made = |verdict: DiskVerdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make);
         let plans = decided.iter().flat_map(|decided| &decided.disks);
         let made: BTreeSet<KernelName> =
-            plans.filter(|disk| is_made(disk.verdict)).map(|disk| disk.name.clone()).gather();
+            plans.filter(|disk| is_made(disk.verdict)).map(|disk| disk.name.clone()).collect();
         let stack = DeviceStack::new(inventory);
         let is_destroyed = |name: &KernelName| {
             let disks = stack.disks_below(name);
@@ -47,7 +46,7 @@ impl BootPartitions {
             disks.chain(stacked).filter_map(|(table, is_made)| Some((table.as_ref()?, is_made))).collect();
         let of = |is_wanted: bool| {
             let tables = tables.iter().filter(move |(_, is_made)| *is_made == is_wanted);
-            tables.flat_map(|(table, _)| &table.partitions).filter_map(guid_and_device).gather()
+            tables.flat_map(|(table, _)| &table.partitions).filter_map(guid_and_device).collect()
         };
         let mut preserved: BTreeMap<Uuid, DevicePath> = of(false);
         // A repeated attempt recreates partitions with the same GUIDs.

@@ -4,7 +4,6 @@ use super::super::decide::{ArrayFate, PlanDecider};
 use super::super::devices::{DeviceFate, DeviceSize, PlannedDevice};
 use super::super::{PersistentVerdict, VolumePath, array_partition_link, display, logical_volume_link};
 use super::{VolumeDecision, VolumeRefusal, as_preserved, is_of_disk, is_wiped_later, list_disks, udev_path};
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::inventory::InventoryDisk;
 use model::k8s_volume::{K8sVolume, VolumeContent};
@@ -331,7 +330,7 @@ impl<'a> PlanDecider<'a> {
 
     pub(super) fn disks_meant(&self, on: &[LayoutPath]) -> BTreeSet<KernelName> {
         let below = self.graph.objects_below(on).disks;
-        below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).gather()
+        below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).collect()
     }
 }
 

@@ -5,7 +5,6 @@ use super::super::decide::PlanDecider;
 use super::super::devices::{DeviceFate, DeviceSize};
 use super::super::{DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict, VolumePath, logical_volume_link};
 use super::{VolumeDecision, VolumeRefusal, is_wiped_later, udev_path};
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, LayoutPath};
 use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
 use model::layout::graph::LayoutItem;
@@ -107,7 +106,7 @@ impl PlanDecider<'_> {
             .into_iter()
             .flat_map(|group| group.present_devices())
             .flat_map(|device| self.disks_below(device));
-        Ok(VolumeDecision { disks: disks.gather(), ..kept_decision(device, size_bytes, path) })
+        Ok(VolumeDecision { disks: disks.collect(), ..kept_decision(device, size_bytes, path) })
     }
 
     /// Returns the persistent path and the size of the logical volume with these names.

@@ -58,7 +58,7 @@ impl<'a> PlanDecider<'a> {
         let uid = volume.uid.to_string();
         let mut markers: Vec<&InstallMarker> = self.all_markers().collect();
         // Times are RFC 3339 in UTC, so they sort as text.
-        common::small_sort::sort_by_key(&mut markers, |marker| std::cmp::Reverse(marker.time.clone()));
+        markers.sort_by_key(|marker| std::cmp::Reverse(marker.time.clone()));
         let marked = markers.into_iter().flat_map(|marker| marker.volumes.iter().flatten());
         let listed = self.request.assigned.allocation.prepared_volumes.iter().flatten();
         marked.chain(listed).find(|record| record.uid.eq_ignore_ascii_case(&uid))

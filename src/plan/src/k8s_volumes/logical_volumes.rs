@@ -9,7 +9,6 @@ use super::super::{
 };
 use super::{VolumeDecision, VolumeRefusal, as_preserved, group_space, is_wiped_later, udev_path};
 use common::format;
-use common::small_sort::GatherExt;
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::PendingCreation;
 use model::inventory::{self, VolumeHealth};
@@ -105,7 +104,7 @@ impl<'a> PlanDecider<'a> {
         ));
         Ok(Some(VolumeDecision {
             device,
-            disks: group.present_devices().flat_map(|device| self.disks_below(device)).gather(),
+            disks: group.present_devices().flat_map(|device| self.disks_below(device)).collect(),
             verdict: PersistentVerdict::Keep,
             size: Known::Known(found.size_bytes),
             sector_bytes: 512,
@@ -151,7 +150,7 @@ impl<'a> PlanDecider<'a> {
                 "is new in vg:{group}, which lacks a physical volume, so no volume can be added"
             )));
         }
-        let disks: BTreeSet<KernelName> = kept.present_devices().flat_map(|device| self.disks_below(device)).gather();
+        let disks: BTreeSet<KernelName> = kept.present_devices().flat_map(|device| self.disks_below(device)).collect();
         let mut beneath = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
         if let Some(disk) = beneath.find(|disk| disk.read_only) {
             return Err(Some(format!("is new in vg:{group}, but {} is read-only", disk.device)));

@@ -6,7 +6,6 @@
 use super::limits::{MOST_NODES, VisitedBlocks};
 use super::ranges::UsedRanges;
 use super::{DiskView, FilesystemUsage, ReadIntegers};
-use common::small_sort;
 use std::ops::Range;
 
 const SUPERBLOCK: u64 = 64 << 10;
@@ -129,7 +128,7 @@ fn read_chunks(view: &DiskView, superblock: &[u8], visited: &VisitedBlocks) -> O
 
 /// Sorts chunks by address. Returns `None` if two overlap.
 fn sort_chunks(mut found: Vec<BtrfsChunk>) -> Option<Vec<BtrfsChunk>> {
-    small_sort::sort_by_key(&mut found, |chunk| chunk.start);
+    found.sort_by_key(|chunk| chunk.start);
     let overlaps =
         |pair: &[BtrfsChunk]| pair[0].start.checked_add(pair[0].length).is_none_or(|end| end > pair[1].start);
     (!found.windows(2).any(overlaps)).then_some(found)

@@ -2,7 +2,6 @@
 //! filesystem uses.
 
 use super::GAP_BYTES;
-use common::small_sort;
 use std::ops::Range;
 
 /// Limit of ranges per disk: 16 MiB of memory.
@@ -59,7 +58,7 @@ impl UsedRanges {
     }
 
     fn merge_ranges(&mut self) {
-        small_sort::sort_by_key(&mut self.ranges, |range| range.start);
+        self.ranges.sort_by_key(|range| range.start);
         let gap = self.gap;
         self.ranges.dedup_by(|next, before| {
             let is_near = next.start < before.end.saturating_add(gap);

@@ -5,7 +5,6 @@ use super::super::inject_files::{self, FileDestination};
 use super::super::{direct_deploy, skipped_disks};
 use super::{StepRunner, WrittenImage, step_refusal};
 use common::error::Result;
-use common::small_sort::GatherExt;
 use model::allocation::AssignedMachine;
 use model::deploy_steps::EraseMode;
 use model::device::{DevicePath, KernelName};
@@ -42,7 +41,7 @@ impl StepRunner {
         let done = self.hands.run_part(&part).inspect_err(|error| self.log_text(&error.to_string()))?;
         self.hands.release_all(true);
         let removable = inventory.disks.iter().filter(|disk| disk.removable).map(|disk| &disk.name);
-        let left: BTreeSet<&str> = removable.chain(&skipped).map(KernelName::as_str).gather();
+        let left: BTreeSet<&str> = removable.chain(&skipped).map(KernelName::as_str).collect();
         Ok(json!({ "erased": done.erased, "left_alone": left }))
     }
 

@@ -2,7 +2,6 @@
 
 use super::{keep_label, layout};
 use common::error::{Error, Phase, Result};
-use common::small_sort::GatherExt;
 use model::allocation::{AllocatedImage, Allocation};
 use serde_json::{Map, Value, json};
 
@@ -70,7 +69,7 @@ fn map_list(from: &Value, spell: impl Fn(&Value) -> Value) -> Value {
 /// Returns these fields under their names in v1. Missing ones are omitted.
 fn rename_fields(from: &Value, names: &[(&str, &str)]) -> Map<String, Value> {
     let named = names.iter().filter_map(|(new, old)| Some(((*old).to_owned(), from.get(*new)?.clone())));
-    named.gather()
+    named.collect()
 }
 
 /// Parses a number. protobuf's JSON encodes 64-bit integers as strings.
@@ -89,7 +88,7 @@ fn convert_network(from: &Value) -> Value {
     ];
     let kind = text_field(from, "networkType");
     let lists = ["prefixes", "destinationprefixes", "ips"].map(|name| (name.to_owned(), json!([])));
-    let mut fields: Map<String, Value> = lists.into_iter().chain(rename_fields(from, &names)).gather();
+    let mut fields: Map<String, Value> = lists.into_iter().chain(rename_fields(from, &names)).collect();
     let child = matches!(kind.as_str(), "NETWORK_TYPE_CHILD" | "NETWORK_TYPE_CHILD_SHARED");
     fields.extend([
         ("vrf".to_owned(), json!(parse_number(json_field(from, "vrf")).unwrap_or_default())),

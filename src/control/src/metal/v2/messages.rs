@@ -1,7 +1,6 @@
 //! Messages of API v2 in JSON, where 64-bit integers are strings.
 
 use crate::metal::registration::{MachineRegistration, RegisteredNic};
-use common::small_sort::GatherExt;
 use model::install_report::EventName;
 use serde_json::{Value, json};
 
@@ -48,7 +47,7 @@ fn encode_nic(card: &RegisteredNic) -> Value {
 /// Returns the nonempty fields. The server's validation rules apply only to present fields.
 fn nonempty_fields(fields: &[(&str, &str)]) -> Value {
     let given = fields.iter().filter(|(_, value)| !value.is_empty());
-    Value::Object(given.map(|(name, value)| ((*name).to_owned(), json!(value))).gather())
+    Value::Object(given.map(|(name, value)| ((*name).to_owned(), json!(value))).collect())
 }
 
 pub fn encode_event_type(name: EventName) -> &'static str {

@@ -2,7 +2,6 @@
 
 use super::zeroing;
 use crate::storage::block_device;
-use common::small_sort::GatherExt;
 use plan::ByteRange;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -56,7 +55,7 @@ impl ContentSamples {
             (!blank).then_some((start, content))
         };
         let starts: BTreeSet<u64> =
-            sample_offsets(size, PIECE_BYTES).chain(ranges.iter().map(|range| range.start)).gather();
+            sample_offsets(size, PIECE_BYTES).chain(ranges.iter().map(|range| range.start)).collect();
         ContentSamples(starts.into_iter().filter_map(read).collect())
     }
 

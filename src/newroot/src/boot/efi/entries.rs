@@ -1,7 +1,6 @@
 //! Decision about boot entries and their order. No I/O.
 
 use super::network;
-use common::small_sort::GatherExt;
 use linux::efi::variables::BootVariables;
 use linux::efi::{DevicePathNode, LoadOption};
 use plan::BootOrder;
@@ -43,7 +42,7 @@ pub fn decide_changes(variables: &BootVariables, wanted: &[LoadOption], order: B
     former.extend(
         variables.entries.iter().filter(|(_, value)| is_own(value)).map(|(number, value)| (*number, &value[..])),
     );
-    let own: BTreeSet<u16> = former.keys().copied().gather();
+    let own: BTreeSet<u16> = former.keys().copied().collect();
     let mut values: Vec<Vec<u8>> = Vec::new();
     for value in wanted.iter().map(LoadOption::to_bytes) {
         if !values.contains(&value) {
