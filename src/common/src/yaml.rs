@@ -80,10 +80,7 @@ pub fn to_json(node: &Node) -> Value {
             "true" => Value::Bool(true),
             "false" => Value::Bool(false),
             // Only what JSON would format the same way is a number: 007 and 1_000 are strings.
-            text => serde_json::from_str(text)
-                .ok()
-                .filter(Value::is_number)
-                .unwrap_or_else(|| Value::from(text)),
+            text => serde_json::from_str(text).ok().filter(Value::is_number).unwrap_or_else(|| Value::from(text)),
         },
     }
 }

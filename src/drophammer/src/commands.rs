@@ -2,6 +2,8 @@
 //! `image_pack`.
 
 pub mod check;
+#[cfg(test)]
+mod check_fuzz;
 mod machine_file;
 pub mod plan;
 mod plan_registered;

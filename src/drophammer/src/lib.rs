@@ -12,6 +12,8 @@ pub mod operator_client;
 #[cfg(test)]
 mod output_tests;
 #[cfg(test)]
+mod wire_tests;
+#[cfg(test)]
 mod writers_tests;
 
 #[cfg(test)]

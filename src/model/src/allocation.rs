@@ -188,7 +188,7 @@ pub struct Allocation {
     pub moving: Option<MigrationOffer>,
 }
 
-/// Approved verdicts of a plan ([`plan::ApprovalSummary`]) and the hash of their canonical form.
+/// Approved verdicts of a plan (`plan::ApprovalSummary`) and the hash of their canonical form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct ApprovedPlan {

@@ -15,9 +15,6 @@ use super::privileged_port::{self, SourcePort};
 use super::quotas::ClientAddress;
 use super::resolve::ResolvedAllocation;
 use super::site::SiteSnapshot;
-use super::state::{
-    ATTEMPTS, AttemptStart, FirstStartOutcome, InstallState, OrderStart, ReportOutcome, ServedInstall, UnprovenReason,
-};
 use super::status_log::MachineOrigin;
 use super::{AppState, anonymous_events, approvals, machine_identification, request_id, requested_steps};
 use axum::Json;
@@ -38,6 +35,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+use store::{
+    ATTEMPTS, AttemptStart, FirstStartOutcome, InstallState, OrderStart, ReportOutcome, ServedInstall, UnprovenReason,
+};
 use wire_allocation::to_wire_allocation;
 
 const MAX_WAIT_SECONDS: u64 = 300;
@@ -126,7 +126,7 @@ pub async fn wait_for_allocation(
 ) -> Result<Response, ApiError> {
     let Query(WaitQuery { seconds }) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
     let mut closing = app.closing.clone();
-    let _waits = app.state.metrics.count_waiting();
+    let _waits = app.counters.count_waiting();
     let patience = tokio::time::sleep(Duration::from_secs(seconds.min(MAX_WAIT_SECONDS)));
     request_id::yield_turn(async {
         tokio::select! {
@@ -292,7 +292,7 @@ pub async fn pass_point_of_no_return(
         OrderStart::Yes(order, news) => {
             app.state.record_boot_start(boot.hash).await?;
             if news {
-                app.state.metrics.count_order(OrderEvent::Begun);
+                app.counters.count_order(OrderEvent::Begun);
                 let text = format!("started: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);
                 app.watch.log_reinstall(MachineOrigin::new(&id, directory.display_name(&id), peer), text);
             }
@@ -333,7 +333,7 @@ pub async fn post_report(
         app.state.record_boot_end(boot.hash, success).await?;
     }
     if reported.news {
-        app.state.metrics.count_report(&report);
+        app.counters.count_report(&report);
         app.watch.log_report(who.clone(), &report);
         if let Some(text) = describe_ending(&reported, &report) {
             app.watch.log_reinstall(who, text);

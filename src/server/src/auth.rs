@@ -1,11 +1,10 @@
 //! Authentication of machines by the token of their boot and the address that registered with it. It only needs the head of a request, so
 //! that no body of an unauthenticated client is read.
 
+use super::AppState;
 use super::api_error::ApiError;
 use super::quotas::ClientAddress;
 use super::site_files::MachineSpec;
-use super::state::{EnrollOutcome, Enrollment, MachineBoot};
-use super::{AppState, token};
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -13,6 +12,8 @@ use common::format::format_count;
 use control::api_types::RegisteredHardware;
 use model::machine_identity::describe_other_macs_of;
 use std::sync::Arc;
+use store::token;
+use store::{EnrollOutcome, Enrollment, MachineBoot};
 
 /// Authenticated machine of the path. A handler with this extractor requires a registered boot.
 pub struct MachineCaller {

@@ -1,11 +1,9 @@
 //! `drophammer serve --check`: reports all problems of a server's directory. It uses the server's own code and a copy of the database. The
 //! directory is not written, and the server may be running.
 
-use super::image_digests::ImageDigests;
 use super::os_definitions::{OsDefinitions, VerifyCache};
 use super::site::{SiteLoader, SiteScan};
-use super::state::{ServerState, boots, database_file, database_id};
-use super::{DATABASE, ServerConfig, backup, check_at_start, check_options, listeners, pxe, refuse_lost_database};
+use super::{ServerConfig, check_at_start, check_options, listeners, pxe, refuse_lost_database};
 use common::error::{Context, Phase, Result};
 use common::exit_code::CommandOutcome;
 use common::format::{format_columns, replace_hidden};
@@ -16,6 +14,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
+use store::image_digests::ImageDigests;
+use store::{DATABASE, backup};
+use store::{ServerState, boots, database_file, database_id};
 
 /// Longer than any `verify` may take.
 const VERIFY: Duration = Duration::from_secs(60);

@@ -4,7 +4,6 @@ use super::AppState;
 use super::api::request_body::read_body;
 use super::api_error::ApiError;
 use super::auth::{EventCaller, MachineCaller};
-use super::state::{LogChunk, now};
 use super::web::frame;
 use super::web::session::LoggedIn;
 use axum::Json;
@@ -16,6 +15,7 @@ use common::format::limits;
 use control::api_types::LogPart;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use store::{LogChunk, now};
 
 const PART_BYTES: usize = 64 << 10;
 

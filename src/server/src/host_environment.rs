@@ -2,7 +2,6 @@
 
 use super::arp::{self, MacLookup};
 use super::privileged_port::FIRST_UNPRIVILEGED_PORT;
-use super::state;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Properties of the host and its network.
 pub struct HostEnvironment {
     pub look_every: Duration,
-    /// See [`state::boots::QUIET`].
+    /// See [`store::boots::QUIET`].
     pub quiet: Duration,
     pub neighbours: MacLookup,
     /// First source port that does not prove a privileged process.
@@ -23,7 +22,7 @@ impl Default for HostEnvironment {
     fn default() -> HostEnvironment {
         HostEnvironment {
             look_every: LOOK_EVERY,
-            quiet: state::boots::QUIET,
+            quiet: store::boots::QUIET,
             neighbours: Arc::new(arp::look_up_macs),
             first_unprivileged_port: FIRST_UNPRIVILEGED_PORT,
         }

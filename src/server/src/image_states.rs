@@ -3,11 +3,11 @@
 //! variants. Names need not exist yet.
 
 use super::site_files::{AllocationSpec, format_at, yaml_node};
-use super::state::InstallState;
 use super::watched_file::WatchedFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
+use store::InstallState;
 
 pub const FILE: &str = "image-states.yaml";
 

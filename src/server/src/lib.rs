@@ -1,11 +1,13 @@
 //! `drophammer serve`: the control plane for a bench or a rack.
 //!
+//! Requests are authenticated and limited before they are parsed; what is acknowledged is stored first. Start with `routes`.
+//!
 //! * Operator's directory: `site_folder`, `site` and `os_definitions` read it, `site_reload` watches it, `watched_file` reads a single
 //!   file, `site_files` parses, `resolve` follows the references of an allocation, `requested_steps` determines its steps,
 //!   `deploy_templates` the deploy templates, `sizes` the sizes, `image_states` hidden and blacklisted images, `approvals` approved plans,
 //!   `check_site` checks everything.
-//! * State: `state` is the database, `backup` copies it, `restore_review` handles a restored one, `image_digests` the digests of images.
-//! * Machines: `netboot` and `ipxe` boot them, `boot_token` signs their tokens, `auth` and `privileged_port` authenticate them,
+//! * State: the crate `store`.
+//! * Machines: `netboot` and `ipxe` boot them, `auth` and `privileged_port` authenticate them,
 //!   `machine_identification` and `arp` identify them, `api` is their API, `console_log` their console logs, `downloads` their downloads,
 //!   `migrations` migrates them, `pxe` runs DHCP and TFTP.
 //! * Operators: `operator` is their API, `metal_api` that of metal-api, `web` the web page, `routes` the table of all endpoints and
@@ -13,7 +15,7 @@
 //!   `boot_digest` serve commands, `status_log` prints the log.
 //! * Connections: `listeners` binds sockets, `tls` encrypts, `connections` accepts, `host_names` and `request_guard` check requests,
 //!   `request_id` gives them ids, `base_url` determines URLs, `quotas`, `request_turns`, `fd_limit`, `rate_limited_log` and
-//!   `anonymous_events` limit clients, `sanitize` sanitizes texts, `metrics` counts, `systemd_notify` reports to systemd.
+//!   `anonymous_events` limit clients, `metrics` counts, `systemd_notify` reports to systemd.
 
 mod anonymous_events;
 mod api;
@@ -21,24 +23,20 @@ mod api_error;
 mod approvals;
 mod arp;
 mod auth;
-pub mod backup;
 mod base_url;
 pub mod bmc;
 pub mod boot_digest;
-mod boot_token;
 mod catch_panic;
 mod check_site;
 mod connections;
 mod console_log;
 pub mod create_machine;
 mod deploy_templates;
-pub mod diagram;
 mod downloads;
 mod fd_limit;
 mod free_machine;
 mod host_environment;
 mod host_names;
-mod image_digests;
 mod image_states;
 pub mod ipxe;
 mod listeners;
@@ -55,7 +53,6 @@ pub mod plan_input;
 pub mod planner;
 pub mod power;
 mod privileged_port;
-mod promise_check;
 mod pxe;
 mod quotas;
 pub mod rack_plan;
@@ -66,19 +63,15 @@ mod request_id;
 mod request_turns;
 mod requested_steps;
 mod resolve;
-mod restore_review;
 mod routes;
-mod sanitize;
 mod site;
 pub mod site_files;
 mod site_folder;
 mod site_reload;
 mod sizes;
-mod state;
 mod status_log;
 mod systemd_notify;
 mod tls;
-mod token;
 mod watched_file;
 mod web;
 mod write_timeout;
@@ -87,7 +80,6 @@ pub use options::{ServeArgs, ServeCommand, ServeOptions, ServerConfig};
 
 use anonymous_events::AnonymousEvents;
 use arp::MacLookup;
-use boot_token::BootTokenKey;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_code::{CommandOutcome, report_refusal};
 use connections::ConnectionLimiter;
@@ -95,7 +87,6 @@ use deploy_templates::TemplateWriter;
 use host_environment::HostEnvironment;
 use host_names::HostNames;
 use hyper_util::server::graceful::GracefulShutdown;
-use image_digests::ImageDigests;
 use listeners::{BoundListeners, HttpsPort, ServerFronts};
 use os_definitions::{OsDefinitions, VerifyCache};
 use planner::PlannerPool;
@@ -105,17 +96,18 @@ use quotas::ClientQuotas;
 use rate_limited_log::RateLimitedLog;
 use site::{SiteLoader, SiteSnapshot};
 use site_reload::{ReloadEvent, SiteReloader};
-use state::ServerState;
 use status_log::StatusLog;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use store::boot_token::BootTokenKey;
+use store::image_digests::ImageDigests;
+use store::{ServerState, StoreHooks};
 use systemd_notify::{HeartbeatSource, ServiceManager};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
 
 /// Database in the server's directory.
-const DATABASE: &str = "drophammer.sqlite";
 /// Acceptable for a bench. For a rack, the systemd unit runs the server as a separate user.
 const AS_ROOT: &str = "this server runs as root, which only --pxe requires: use the systemd unit to run it as a separate user, see \
      docs/serve.md";
@@ -137,11 +129,12 @@ pub struct AppState {
     directory: published::Receiver<Arc<SiteSnapshot>>,
     closing: published::Receiver<bool>,
     state: ServerState,
+    counters: Arc<metrics::Metrics>,
     watch: StatusLog,
     /// Hash of the operator's token.
-    operator: token::TokenHash,
+    operator: store::token::TokenHash,
     /// Hash of the token for metrics.
-    metrics: token::TokenHash,
+    metrics: store::token::TokenHash,
     wake: mpsc::Sender<ReloadEvent>,
     boot_tokens: BootTokenKey,
     source_ports: SourcePorts,
@@ -185,8 +178,10 @@ pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
         );
     }
     let done = match (serve.command, serve.options) {
-        (Some(ServeCommand::Backup(asked)), _) => backup::back_up_database(&asked.dir, &asked.file),
-        (Some(ServeCommand::Restore(asked)), _) => backup::restore_database(&asked.dir, &asked.file, asked.older),
+        (Some(ServeCommand::Backup(asked)), _) => store::backup::back_up_database(&asked.dir, &asked.file),
+        (Some(ServeCommand::Restore(asked)), _) => {
+            store::backup::restore_database(&asked.dir, &asked.file, asked.older)
+        }
         (None, Some(options)) => run_server(options.into()),
         (None, None) => Err(Error::new(Phase::Serve, "the server's directory is missing: `drophammer serve DIR`")),
     };
@@ -244,7 +239,7 @@ struct ControlServer {
     /// Task that updates machine files after migrations.
     files: tokio::task::JoinHandle<()>,
     /// Held as long as the server runs.
-    _lock: Option<backup::DirectoryLock>,
+    _lock: Option<store::backup::DirectoryLock>,
 }
 
 impl ControlServer {
@@ -257,11 +252,17 @@ impl ControlServer {
     ) -> Result<ControlServer> {
         check_options(options)?;
         options.pxe.as_ref().map_or(Ok(()), |asked| pxe::check_pxe(asked, options))?;
-        let lock = backup::lock_directory(&options.dir)?;
+        let lock = store::backup::lock_directory(&options.dir)?;
         refuse_lost_database(&options.dir)?;
-        let state = ServerState::open(&options.dir.join(DATABASE), around.quiet)?;
-        let operator = token::operator_token_hash(&options.dir)?;
-        let metrics = token::token_file_hash(&options.dir, token::METRICS_FILE)?;
+        let counters = Arc::<metrics::Metrics>::default();
+        let observed = counters.clone();
+        let hooks = StoreHooks {
+            current_client: request_id::current_client,
+            observe_job: Arc::new(move |duration| observed.observe_store_job(duration)),
+        };
+        let state = ServerState::open(&options.dir.join(store::DATABASE), around.quiet)?.with_hooks(hooks);
+        let operator = store::token::operator_token_hash(&options.dir)?;
+        let metrics = store::token::token_file_hash(&options.dir, store::token::METRICS_FILE)?;
         let listeners = BoundListeners::bind_sockets(options, &watch).await?;
         let boot = boot_directory(options);
         check_at_start(options).into_iter().for_each(|problem| watch.log_problem(problem));
@@ -307,6 +308,7 @@ impl ControlServer {
             directory,
             closing: is_closing,
             state: state.clone(),
+            counters,
             watch: watch.clone(),
             operator,
             metrics,
@@ -433,9 +435,9 @@ fn check_options(options: &ServerConfig) -> Result<()> {
 /// marker, and without it all of its disks would be wiped. The operator's token, which is created after the database, proves that it
 /// existed.
 fn refuse_lost_database(dir: &Path) -> Result<()> {
-    let database = dir.join(DATABASE);
-    let has_token = dir.join(token::OPERATOR_FILE).exists();
-    if !has_token || !site_folder::has_machine_files(dir) || !state::database_file::is_new_database(&database)? {
+    let database = dir.join(store::DATABASE);
+    let has_token = dir.join(store::token::OPERATOR_FILE).exists();
+    if !has_token || !site_folder::has_machine_files(dir) || !store::database_file::is_new_database(&database)? {
         return Ok(());
     }
     let message = format!(
@@ -443,7 +445,7 @@ fn refuse_lost_database(dir: &Path) -> Result<()> {
          new one, and its preserved disks are wiped. Restore a backup with `drophammer serve restore`. If no \
          machine is in the middle of a reinstall, remove {1} and start again: both are recreated",
         database.display(),
-        token::OPERATOR_FILE
+        store::token::OPERATOR_FILE
     );
     Err(Error::new(Phase::Serve, message))
 }

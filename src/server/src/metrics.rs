@@ -5,12 +5,12 @@ mod prometheus;
 
 pub use endpoints::{get_livez, get_metrics, get_readyz};
 
-use super::state::InstallState;
 use control::api_types::InstallReport;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use store::InstallState;
 
 /// Maximum number of step names, as they come from machines. A plan does not have more.
 const MOST_STEPS: usize = 100;

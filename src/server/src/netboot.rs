@@ -3,11 +3,9 @@
 
 use super::api_error::ApiError;
 use super::base_url::BaseUrls;
-use super::boot_token::RequestedBoot;
 use super::migrations::MigrationState;
 use super::privileged_port::SourcePort;
 use super::quotas::ClientAddress;
-use super::state::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, confirmation};
 use super::status_log::MachineOrigin;
 use super::{AppState, api, auth, ipxe, machine_identification, privileged_port, site_files};
 use axum::Json;
@@ -20,6 +18,8 @@ use model::machine_identity::{BootIdentity, MachineMatch, parse_usable_uuid};
 use model::migration::MigrationSide;
 use serde::Deserialize;
 use std::sync::Arc;
+use store::boot_token::RequestedBoot;
+use store::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, confirmation};
 use time::OffsetDateTime;
 
 pub async fn start_script(base: BaseUrls) -> String {

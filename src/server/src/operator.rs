@@ -12,9 +12,6 @@ use super::machine_identification::DEFAULT_ID;
 use super::migrations::operator_requests::MachineMigration;
 use super::quotas::ClientAddress;
 use super::site_files::MachineSpec;
-use super::state::{ATTEMPTS, AdoptOutcome, RenameOutcome};
-pub use super::state::{ReinstallOrder, ReinstallOutcome};
-use super::token;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
@@ -23,6 +20,9 @@ use axum::http::{HeaderMap, StatusCode};
 use model::install_report::ProgressEvent;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use store::token;
+use store::{ATTEMPTS, AdoptOutcome, RenameOutcome};
+pub use store::{ReinstallOrder, ReinstallOutcome};
 use uuid::Uuid;
 
 /// Summary of a machine.

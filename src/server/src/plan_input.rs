@@ -10,7 +10,6 @@ use super::migrations::offer::MigrationForecast;
 use super::operator::OperatorAuth;
 use super::requested_steps;
 use super::resolve::resolve_allocation;
-use super::state::StoredRegistration as Row;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -19,6 +18,7 @@ use model::allocation;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use store::StoredRegistration as Row;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 

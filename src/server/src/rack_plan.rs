@@ -4,7 +4,6 @@
 use super::api::wire_allocation::to_wire_allocation;
 use super::approvals;
 use super::deploy_templates::template_files;
-use super::image_digests::ImageDigests;
 use super::migrations::offer::{self, MigrationForecast};
 use super::operator::reinstalls::is_reinstallable;
 use super::os_definitions::{OsDefinitions, VerifyCache};
@@ -12,8 +11,7 @@ use super::plan_input::{RegisteredInventory, WAITS, parse_registration};
 use super::resolve::{find_differences, image_without_location, resolve_allocation};
 use super::site::{SiteLoader, SiteSnapshot};
 use super::site_files::{AllocationSpec, MachineSpec, suggest_name};
-use super::state::{InstallState, ReinstallOrder, ReinstallOverrides, ServerState, now};
-use super::{DATABASE, requested_steps, site_folder};
+use super::{requested_steps, site_folder};
 use common::error::{Context, Error, Phase, Result};
 use marked_yaml::{Span, Spanned};
 use model::allocation;
@@ -24,6 +22,9 @@ use std::collections::HashMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use store::DATABASE;
+use store::image_digests::ImageDigests;
+use store::{InstallState, ReinstallOrder, ReinstallOverrides, ServerState, now};
 
 /// Base URL in the predicted responses; never contacted.
 const URL: &str = "http://server";

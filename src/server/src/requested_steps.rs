@@ -5,7 +5,6 @@ use super::api_error::ApiError;
 use super::deploy_templates::{DeployTemplates, StoredTemplate};
 use super::resolve::SiteObjects;
 use super::site_files::{AllocationSpec, format_at};
-use super::state::{InstallState, ServerState};
 use common::diagnostic::Diagnostic;
 use marked_yaml::Spanned;
 use model::deploy_steps::{CATALOGUE, MAKE_THE_LAYOUT, PlannedStep, StepList, TemplateStep, merge_templates};
@@ -13,6 +12,7 @@ use model::inventory::Inventory;
 use model::ironic_raid::{self, RaidConfig};
 use model::layout::Layout;
 use std::sync::Arc;
+use store::{InstallState, ServerState};
 
 /// Result of merging the templates of an allocation.
 #[derive(Debug, Default)]

@@ -5,11 +5,9 @@ use super::approvals::Approvals;
 use super::deploy_templates::DeployTemplates;
 use super::image_states::ImageStates;
 use super::os_definitions::DefinitionState;
-use super::promise_check;
 use super::requested_steps::{self, AllocationSteps};
 use super::site_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at, suggest_name};
 use super::sizes::MachineSize;
-use super::state::{InstallState, confirmation};
 use model::allocation::ApprovedPlan;
 use model::deploy_steps::TemplateStep;
 use model::layout::selection::LayoutSet;
@@ -17,6 +15,8 @@ use model::layout::{Layout, read_json};
 use model::os_definition::OsSelector;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use store::promise_check;
+use store::{InstallState, confirmation};
 
 /// Objects that allocations can refer to.
 #[derive(Debug, Default)]

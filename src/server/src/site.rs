@@ -7,7 +7,6 @@ mod duplicates;
 
 use super::approvals::{self, Approval, Approvals};
 use super::deploy_templates::DeployTemplates;
-use super::image_digests::{self, ImageDigests};
 use super::image_states::{self, ImageStates};
 use super::migrations::owner::AllocationOwners;
 use super::os_definitions::{self, DefinitionChoice, OsDefinitions};
@@ -17,7 +16,6 @@ use super::resolve::{SiteObjects, explain_broken_promise, find_differences, reso
 use super::site_files::{self, ImageLocation, ImageSpec, MachineSpec};
 use super::site_folder::{YamlFolder, format_problem};
 use super::sizes::{self, MachineSize};
-use super::state::{FileStamp, InstallState, ServerState};
 use super::watched_file::WatchedFile;
 use common::diagnostic;
 use marked_yaml::Spanned;
@@ -27,6 +25,8 @@ use model::layout::{self, Layout, selection::LayoutSet};
 use model::machine_identity::swap_id_byte_order;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use store::image_digests::{self, ImageDigests};
+use store::{FileStamp, InstallState, ServerState};
 
 const MANIFEST: &str = ".manifest";
 

@@ -1,13 +1,13 @@
 //! YAML files in one of the operator's folders. If a file is invalid, or a file or the folder is temporarily unreadable, the last good
 //! version stays in force.
 
-use super::image_digests;
-use super::state::FileStamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use store::FileStamp;
+use store::image_digests;
 use time::OffsetDateTime;
 use time::macros::format_description;
 

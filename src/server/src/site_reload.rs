@@ -1,14 +1,14 @@
 //! Thread that keeps the snapshot of the operator's directory up to date, and reports problems.
 
-use super::image_digests;
 use super::os_definitions;
 use super::site::{SiteLoader, SiteScan, SiteSnapshot};
-use super::state::ServerState;
 use super::status_log::StatusLog;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use store::ServerState;
+use store::image_digests;
 use tokio::sync::watch as published;
 
 /// Message to the thread.

@@ -2,7 +2,6 @@
 //! database or the planner is stuck, systemd restarts the server (`WatchdogSec=`).
 
 use super::planner::PlannerPool;
-use super::state::ServerState;
 use super::status_log::StatusLog;
 use common::error::{Context, Phase, Result};
 use std::ffi::OsStr;
@@ -11,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::pin::Pin;
 use std::time::Duration;
+use store::ServerState;
 
 /// Environment variable of units with `Type=notify`, see sd_notify(3).
 const SOCKET: &str = "NOTIFY_SOCKET";

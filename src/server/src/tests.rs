@@ -30,6 +30,7 @@ mod machine_calls;
 mod machine_identity;
 mod machines;
 mod metrics;
+mod migration_safety;
 mod moved;
 mod moved_approval;
 mod moved_plan;

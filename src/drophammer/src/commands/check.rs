@@ -122,14 +122,9 @@ fn read_nics(options: &CheckOptions) -> Result<Option<Vec<Nic>>> {
 
 /// Checks a machine file. Returns `None` if the file is not one.
 fn check_machine_file(file: &TextFile, nics: Option<&[Nic]>) -> Option<MachineReport> {
-    if let Ok(text) = &file.text
-        && super::machine_file::is_machine_text(text)
-    {
-        let problems = super::machine_file::read_allocation(text, nics).err().unwrap_or_default();
-        return Some(MachineReport { file: file.path.clone(), valid: problems.is_empty(), problems });
-    }
-    let _ = (file, nics);
-    None
+    let text = file.text.as_ref().ok().filter(|text| super::machine_file::is_machine_text(text))?;
+    let problems = super::machine_file::read_allocation(text, nics).err().unwrap_or_default();
+    Some(MachineReport { file: file.path.clone(), valid: problems.is_empty(), problems })
 }
 
 impl CheckReport {

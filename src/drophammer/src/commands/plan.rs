@@ -155,15 +155,12 @@ pub(super) fn inputs_from_files(
 
 /// Returns the allocation of a file, if one is given. The inner error lists all problems of that file.
 fn read_assignment(options: &PlanArgs, inventory: &Inventory) -> Result<std::result::Result<PlanAssignment, String>> {
-    if let Some(path) = &options.allocation {
-        let allocation = match super::machine_file::read_allocation(&read_text(path)?, Some(&inventory.nics)) {
-            Ok(allocation) => allocation.unwrap_or_default(),
-            Err(problems) => return Ok(Err(problem_lines(path, &problems))),
-        };
-        return Ok(Ok(PlanAssignment { allocation, ..PlanAssignment::default() }));
-    }
-    let _ = (options, inventory);
-    Ok(Ok(PlanAssignment::default()))
+    let Some(path) = &options.allocation else { return Ok(Ok(PlanAssignment::default())) };
+    let allocation = match super::machine_file::read_allocation(&read_text(path)?, Some(&inventory.nics)) {
+        Ok(allocation) => allocation.unwrap_or_default(),
+        Err(problems) => return Ok(Err(problem_lines(path, &problems))),
+    };
+    Ok(Ok(PlanAssignment { allocation, ..PlanAssignment::default() }))
 }
 
 fn make_plan(options: &PlanArgs, asked: PlanInputs) -> Result<(String, CommandOutcome)> {

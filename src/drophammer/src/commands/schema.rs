@@ -53,7 +53,7 @@ pub fn run_schema(options: &SchemaOptions) -> Result<CommandOutcome> {
     Ok(CommandOutcome::Good)
 }
 
-fn generate_schema(document: SchemaDocument) -> Value {
+pub(crate) fn generate_schema(document: SchemaDocument) -> Value {
     let generator = SchemaSettings::draft2020_12().into_generator();
     let schema = match document {
         SchemaDocument::Layout => generator.into_root_schema_for::<Layout>(),

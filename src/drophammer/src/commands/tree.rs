@@ -8,8 +8,8 @@ use clap::Args;
 use common::error::{Context, Phase, Result};
 use common::exit_code::CommandOutcome;
 use common::output::{print_styled, print_text};
+use model::diagram;
 use model::layout::graph::LayoutGraph;
-use server::diagram;
 use std::path::PathBuf;
 
 /// Options of `drophammer tree`.

@@ -2,12 +2,12 @@
 
 use crate::api_error::ApiError;
 use crate::quotas::{ClientAddress, LARGE_BODY_BYTES};
-use crate::sanitize::{DocumentAuthor, sanitize_json};
 use crate::{AppState, request_id};
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::http::StatusCode;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
+use store::sanitize::{DocumentAuthor, sanitize_json};
 
 /// Time limit for a body. A machine that takes longer is assumed to be gone.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -6,7 +6,6 @@ use crate::api_error::ApiError;
 use crate::auth::MachineCaller;
 use crate::migrations::machine_requests;
 use crate::resolve::ResolvedAllocation;
-use crate::state::MachineBoot;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -15,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use model::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
 use model::registry_auth::SecretText;
 use std::sync::Arc;
+use store::MachineBoot;
 
 /// `POST /v1/machine/{id}/secrets`: secrets of one purpose, for the boot that installs the allocation.
 pub async fn release_secrets(

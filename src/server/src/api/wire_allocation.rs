@@ -7,13 +7,13 @@ use crate::requested_steps;
 use crate::resolve::{ResolvedAllocation, resolve_allocation};
 use crate::site::SiteSnapshot;
 use crate::site_files::ImageLocation;
-use crate::state::{ATTEMPTS, InstallState};
 use model::allocation;
 use model::deploy_steps::StepList;
 use model::install_marker::RecordedVolume;
 use model::install_report::PreparedVolume;
 use model::registry_auth::SecretText;
 use serde_json::Value;
+use store::{ATTEMPTS, InstallState};
 
 /// Returns the machine's allocation with its installation state, or `None` if it cannot be carried out; the reason has been logged when the
 /// directory was read.

@@ -13,7 +13,6 @@ use crate::plan_input::{PlanInput, get_preview};
 use crate::quotas::ClientAddress;
 use crate::resolve::resolve_allocation;
 use crate::site_files::{self, MachineSpec};
-use crate::state::{InstallState, explain_migration_block};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -26,6 +25,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::Path as File;
 use std::sync::Arc;
+use store::{InstallState, explain_migration_block};
 use uuid::Uuid;
 
 const KIND: &str = "machine";

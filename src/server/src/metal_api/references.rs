@@ -5,7 +5,7 @@ use crate::AppState;
 use crate::resolve::layout_id;
 use crate::site::SiteSnapshot;
 use crate::site_files::MachineSpec;
-use crate::state::InstallState;
+use store::InstallState;
 
 /// Returns the ids of machines whose allocation has that layout, or would get it.
 pub async fn machines_with_layout(app: &AppState, directory: &SiteSnapshot, id: &str) -> ApiResult<Vec<String>> {

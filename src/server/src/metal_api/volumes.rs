@@ -10,7 +10,6 @@ use crate::api_error::ApiError;
 use crate::openapi::SchemaGenerators;
 use crate::operator::OperatorAuth;
 use crate::site_files::{AllocationSpec, MachineSpec, yaml_node};
-use crate::state::InstallState;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -21,6 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use store::InstallState;
 
 /// Maximum size of a list of resources.
 const LIST_BYTES: usize = 1 << 20;

@@ -5,13 +5,13 @@ use crate::AppState;
 use crate::api_error::ApiError;
 use crate::auth::bearer_hash;
 use crate::operator::OperatorAuth;
-use crate::token::{self, METRICS_FILE};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use store::token::{self, METRICS_FILE};
 
 /// Minimum interval between two counts of the machines.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub async fn get_metrics(State(app): State<Arc<AppState>>, headers: HeaderMap) -
         let why = format!("this request requires the token in {METRICS_FILE} in the server's directory");
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, why));
     }
-    let metrics: &Metrics = &app.state.metrics;
+    let metrics: &Metrics = &app.counters;
     let phases = count_phases(&app, &metrics.phases).await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], prometheus::format_metrics(metrics, &phases)))
 }

@@ -10,9 +10,7 @@ use crate::auth::MachineCaller;
 use crate::quotas::ClientAddress;
 use crate::resolve::ResolvedAllocation;
 use crate::site::SiteSnapshot;
-use crate::state::{AttemptStart, InstallState, MachineBoot, MoveHeard};
 use crate::status_log::MachineOrigin;
-use crate::token::TokenHash;
 use crate::{AppState, requested_steps};
 use axum::Json;
 use axum::body::Body;
@@ -26,6 +24,8 @@ use model::migration::{MigrationReport as Stands, MigrationSide};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
+use store::token::TokenHash;
+use store::{AttemptStart, InstallState, MachineBoot, MoveHeard};
 
 const CERTIFICATE_BYTES: usize = 64 << 10;
 const CARRIED_BYTES: usize = 1 << 20;
@@ -345,7 +345,7 @@ pub async fn handle_report(
         app.state.record_boot_end(boot.hash, report.success).await?;
     }
     if news {
-        app.state.metrics.count_report(report);
+        app.counters.count_report(report);
         app.watch.log_report(who.clone(), report);
         app.watch.log_note(format!("the migration {}", describe_migration(&app.directory(), &is)));
         log_silent_source(app, &is);

@@ -5,10 +5,10 @@ use crate::api::wire_allocation::to_wire_allocation;
 use crate::resolve::{ResolvedAllocation, resolve_allocation};
 use crate::site::SiteSnapshot;
 use crate::site_files::MachineSpec;
-use crate::state::{FirstInstall, InstallState};
 use model::allocation::{Allocation, ApprovedPlan};
 use model::install_marker::AttemptRecord;
 use model::migration::{MigrationOffer, MigrationSide};
+use store::{FirstInstall, InstallState};
 
 /// Response to a machine about an allocation.
 pub struct Assignment {

@@ -11,8 +11,6 @@ use crate::metal_api::{ApiRefusal, EditRequest, EditTurn};
 use crate::operator::OperatorAuth;
 use crate::quotas::ClientAddress;
 use crate::site_files::MachineSpec;
-use crate::state::boots::QUIET;
-use crate::state::{MigrationPlacement, MoveHeard, now};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -24,6 +22,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use store::boots::QUIET;
+use store::{MigrationPlacement, MoveHeard, now};
 
 /// Request body: order of a migration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -182,7 +182,7 @@ async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Res
             app.state
                 .find_live_migration(&machine.id)
                 .await?
-                .map(|is| crate::state::explain_migration_block(&machine.id, &is)),
+                .map(|is| store::explain_migration_block(&machine.id, &is)),
         );
     }
     if let Some(allocation) = &b.allocation {

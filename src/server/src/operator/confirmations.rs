@@ -4,11 +4,11 @@ use super::{MachineSummary, OperatorAuth, find_machine, list_machines, summarize
 use crate::AppState;
 use crate::api_error::ApiError;
 use crate::quotas::ClientAddress;
-use crate::state::ConfirmOutcome;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use std::sync::Arc;
+use store::ConfirmOutcome;
 
 /// `POST /v1/machine/{id}/confirm`: confirms that the record of a machine is up to date.
 pub async fn confirm_machine(

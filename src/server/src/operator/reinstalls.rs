@@ -4,12 +4,10 @@ use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, sum
 use crate::api::request_body::{EVENT_BYTES, read_operator_document};
 use crate::api_error::ApiError;
 use crate::os_definitions::DefinitionState;
-use crate::promise_check::{contradiction_remedy, find_contradiction};
 use crate::quotas::ClientAddress;
 use crate::resolve::{SiteObjects, resolve_allocation, resolve_created_image};
 use crate::site::SiteSnapshot;
 use crate::site_files::{MachineSpec, suggest_name};
-use crate::state::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, ReinstallOverrides, confirmation};
 use crate::status_log::MachineOrigin;
 use crate::{AppState, metrics, requested_steps};
 use axum::Json;
@@ -22,6 +20,8 @@ use model::layout;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
+use store::promise_check::{contradiction_remedy, find_contradiction};
+use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, ReinstallOverrides, confirmation};
 
 /// Longest time that an order waits for `verify` of an OS definition.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
@@ -75,7 +75,7 @@ pub async fn place_order(
     let id = &machine.id;
     match app.state.place_order(id, &allocation, &asked.imageid, words).await? {
         OrderOutcome::Placed(order) => {
-            app.state.metrics.count_order(metrics::OrderEvent::Placed);
+            app.counters.count_order(metrics::OrderEvent::Placed);
             let text = format!("ordered: image {}{}", order.image, describe_options(&order));
             app.watch.log_reinstall(MachineOrigin::new(id, app.directory().display_name(id), peer), text);
             app.request_reload();
@@ -195,7 +195,7 @@ pub async fn cancel_reinstall(
     let (machine, allocation) = find_allocated(&app, &id)?;
     match app.state.cancel_order(&id, &allocation).await? {
         CancelOutcome::Done(order) => {
-            app.state.metrics.count_order(metrics::OrderEvent::TakenBack);
+            app.counters.count_order(metrics::OrderEvent::TakenBack);
             let who = MachineOrigin::new(&id, app.directory().display_name(&id), peer);
             app.watch.log_reinstall(who, format!("cancelled: image {}", order.image));
             app.request_reload();

@@ -2,7 +2,6 @@
 
 use super::progress_lines::MachineBars;
 use super::{AnsweredRequest, LogLine, LogMessage, MachineOrigin};
-use crate::state::now;
 use common::format::terminal::{TextStyle, escape_json, escape_line, render_styles};
 use common::format::{self, limits, replace_hidden};
 use control::api_types::InstallReport;
@@ -12,6 +11,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::Write;
 use std::time::{Duration, Instant};
+use store::now;
 use time::macros::format_description;
 use time::{OffsetDateTime, UtcOffset};
 

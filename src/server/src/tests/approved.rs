@@ -216,7 +216,7 @@ async fn other_files_are_tried_before_they_are_there() {
     let server = Running::start_in(with_images()).await;
     server.registered(ONE).await;
     let dir = server.stop().await;
-    let database = std::fs::read(dir.path().join(DATABASE)).unwrap();
+    let database = std::fs::read(dir.path().join(store::DATABASE)).unwrap();
     let new = with_images();
     let layout = LAYOUT.replace("/dev/sda", "/dev/nvme7n1").replace("/dev/nvme7n11", "/dev/nvme7n1p1");
     std::fs::write(new.path().join("layouts/default.yaml"), layout).unwrap();
@@ -231,11 +231,11 @@ async fn other_files_are_tried_before_they_are_there() {
     let (printed, exit) = rack(dir.path(), with).await.unwrap();
     assert_eq!((exit, &row(&printed, ONE)["outcome"]), (CommandOutcome::Refused, &json!("erases")), "{printed}");
     assert!(printed["problems"][0].as_str().unwrap().contains("two.yaml"), "{printed}");
-    assert_eq!(std::fs::read(dir.path().join(DATABASE)).unwrap(), database, "it is only read");
+    assert_eq!(std::fs::read(dir.path().join(store::DATABASE)).unwrap(), database, "it is only read");
 
     let error = rack(new.path(), |_| {}).await.unwrap_err();
     assert!(error.is_refusal() && error.to_string().contains("no server has run in that directory"), "{error}");
-    assert!(!new.path().join(DATABASE).exists());
+    assert!(!new.path().join(store::DATABASE).exists());
     let error = rack(dir.path(), |options| options.new = Some("/nowhere".into())).await.unwrap_err();
     assert!(error.to_string().contains("/nowhere is not a directory"), "{error}");
 }

@@ -2,9 +2,9 @@
 
 use super::reinstall::with_images;
 use super::*;
-use crate::backup::{back_up_database, restore_database};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use store::backup::{back_up_database, restore_database};
 
 const FILES: [&str; 2] = ["drophammer.sqlite", "drophammer.id"];
 

@@ -89,7 +89,7 @@ async fn what_is_installed_counts_and_the_server_may_run() {
     assert!(found.good, "an installed machine needs its image no more: {:?}", found.problems);
 
     let dir = server.stop().await;
-    std::fs::write(dir.path().join(DATABASE), "no database").unwrap();
+    std::fs::write(dir.path().join(store::DATABASE), "no database").unwrap();
     let found = tokio::task::spawn_blocking(move || (find_problems(&options(dir.path())).unwrap(), dir)).await.unwrap();
     let problem = found.0.problems.iter().find(|problem| problem.message.contains("database")).expect("it is named");
     assert!(!problem.message.contains("drophammer-check"), "{problem:?}");

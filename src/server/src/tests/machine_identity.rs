@@ -144,7 +144,7 @@ async fn a_registration_is_not_overwritten_by_another_machine() {
     assert!(answer.text().contains(ONE) && answer.text().contains(OTHER), "{}", answer.text());
     let shown = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
     assert_eq!(shown.status, 401, "it has not registered");
-    let database = rusqlite::Connection::open(server.dir.path().join(DATABASE)).unwrap();
+    let database = rusqlite::Connection::open(server.dir.path().join(store::DATABASE)).unwrap();
     let select = "SELECT registered FROM machines WHERE id = ?1";
     let kept: String = database.query_row(select, [ONE], |row| row.get(0)).unwrap();
     assert!(kept.contains("52:54:00:00:aa:01") && !kept.contains(OWN), "{kept}");
@@ -277,7 +277,7 @@ async fn a_nic_of_two_files_does_not_make_two_boards_one_machine() {
 async fn two_unknown_machines_with_one_uuid_are_reported_as_two() {
     let options_of = |dir: &TempDir| options(dir.path());
     let dir = directory();
-    let (options, around) = (options_of(&dir), HostEnvironment { quiet: state::boots::QUIET, ..silent() });
+    let (options, around) = (options_of(&dir), HostEnvironment { quiet: store::boots::QUIET, ..silent() });
     let server = Running::start_with(dir, &options, &around, 10_000).await;
     let body = |mac: &str| inventoried(STRANGER, Some(STRANGER), &[(mac, "e1000e")]).to_string();
     let register = async |address: &str, mac: &str| {
@@ -298,7 +298,7 @@ async fn a_new_mainboard_is_proven_by_its_rename() {
     let (token, _) = registers(&server, &format!("uuid={ONE}"), ONE, &inventoried(ONE, Some(ONE), &nics)).await;
     server.allocated(ONE, &token).await;
     // A database of an earlier version has the UUID in the registration alone.
-    let database = rusqlite::Connection::open(server.dir.path().join(DATABASE)).unwrap();
+    let database = rusqlite::Connection::open(server.dir.path().join(store::DATABASE)).unwrap();
     database.execute("UPDATE machines SET smbios_uuid = NULL", []).unwrap();
     let by_mac = async |uuid: &str| server.boot(&format!("uuid={uuid}&mac={DOCK}")).await.text();
     assert!(is_local_disk(&by_mac(OTHER).await));

@@ -2,11 +2,11 @@
 
 use super::reinstall::{failure, success, with_images};
 use super::*;
-use crate::backup::{back_up_database, restore_database};
 use common::exit_code::CommandOutcome;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
 use plan::plan_request;
+use store::backup::{back_up_database, restore_database};
 
 /// The report of a success with the marker as the agent writes it for this allocation.
 fn success_with_marker(given: &allocation::Allocation) -> Value {

@@ -3,7 +3,7 @@
 use super::moved::disks;
 use super::reinstall::with_images;
 use super::*;
-use crate::backup::{back_up_database, restore_database};
+use store::backup::{back_up_database, restore_database};
 
 /// A migration that was ordered, and both machines in their ramdisks, restored on a new host.
 async fn restored() -> (Running, String, String, String) {

@@ -5,9 +5,9 @@ use crate::AppState;
 use crate::api::request_body::{EVENT_BYTES, read_body};
 use crate::api_error::ApiError;
 use crate::quotas::ClientAddress;
-use crate::token;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
+use store::token;
 
 /// Name of the field with the session's form token.
 pub const TOKEN: &str = "form";

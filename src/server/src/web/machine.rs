@@ -13,7 +13,6 @@ use crate::migrations::certificate_approval::CertificateTrust;
 use crate::operator::{self, ReinstallOrder};
 use crate::requested_steps;
 use crate::site_files::MachineSpec;
-use crate::state::StoredRegistration;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use common::format::format_bytes;
@@ -22,6 +21,7 @@ use maud::{Markup, html};
 use model::inventory::Inventory;
 use plan::DiskVerdict;
 use std::sync::Arc;
+use store::StoredRegistration;
 
 /// Maximum number of events shown; an installation causes a few hundred.
 const EVENTS: u32 = 500;

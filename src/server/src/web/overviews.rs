@@ -4,7 +4,6 @@ use super::frame;
 use super::session::LoggedIn;
 use crate::AppState;
 use crate::api_error::ApiError;
-use crate::diagram;
 use crate::operator;
 use crate::site_files::{ImageLocation, ImageSpec};
 use axum::extract::{Path, State};
@@ -12,6 +11,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use common::format::{format_count, without_secrets};
 use maud::html;
+use model::diagram;
 use model::layout::graph::LayoutGraph;
 use std::sync::Arc;
 

@@ -7,7 +7,6 @@ use crate::base_url::BaseUrls;
 use crate::plan_input::{RegisteredInventory, WAITS, parse_registration};
 use crate::resolve::resolve_allocation;
 use crate::site_files::MachineSpec;
-use crate::state::{InstallState, ReinstallOrder, StoredRegistration as Row};
 use axum::http::StatusCode;
 use common::format::format_bytes;
 use maud::{Markup, html};
@@ -15,6 +14,7 @@ use model::allocation;
 use plan::approval_summary::ObjectFate;
 use plan::plan_request::preview::{NOBODY_LOOKED, PlannedDisk, PreviewPlan, preview_plan};
 use plan::{DiskPlan, DiskVerdict};
+use store::{InstallState, ReinstallOrder, StoredRegistration as Row};
 
 pub enum PlanPreview {
     /// The plan cannot be determined, for this reason.

@@ -13,7 +13,6 @@ use crate::quotas::ClientAddress;
 use crate::rack_plan::build_order;
 use crate::requested_steps;
 use crate::site_files::MachineSpec;
-use crate::state::InstallState;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -21,6 +20,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use plan::plan_request::preview::PreviewPlan;
 use std::sync::Arc;
+use store::InstallState;
 
 /// Reads the reinstall options from the fields of a form.
 fn parse_request(id: &str, form: &SubmittedForm) -> ReinstallRequest {

@@ -6,7 +6,6 @@ use super::frame;
 use crate::AppState;
 use crate::api_error::ApiError;
 use crate::quotas::{ClientAddress, ConnectionInfo};
-use crate::token::{self, TokenHash};
 use axum::Extension;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
@@ -16,6 +15,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use store::token::{self, TokenHash};
 
 const COOKIE: &str = "drophammer";
 const LASTS: Duration = Duration::from_secs(12 * 3600);

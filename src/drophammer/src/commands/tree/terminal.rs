@@ -4,9 +4,9 @@
 
 use common::format::terminal::TextStyle;
 use common::format::{display_width, format_count, pad_to_width};
+use model::diagram::node_text;
 use model::layout::graph::{LayoutGraph, LayoutItem};
 use model::layout::{FilesystemFormat, FilesystemSpec};
-use server::diagram::node_text;
 use std::fmt::Write as _;
 
 const COLUMNS: usize = 100;

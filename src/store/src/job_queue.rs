@@ -34,7 +34,7 @@ struct WaitingJobs<T> {
     senders: usize,
     is_closed: bool,
     /// Origins of the jobs that were taken, in their order.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     taken: Vec<JobOrigin>,
 }
 
@@ -46,7 +46,7 @@ impl<T> WaitingJobs<T> {
             last: None,
             senders: 1,
             is_closed: false,
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             taken: Vec::new(),
         }
     }
@@ -61,7 +61,7 @@ impl<T> WaitingJobs<T> {
 
     fn pop_job(&mut self) -> Option<T> {
         let Some(origin) = self.turns.pop_front() else { return self.last.take() };
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         self.taken.push(origin);
         let queue = self.queues.get_mut(&origin)?;
         let job = queue.pop_front();
@@ -100,13 +100,13 @@ impl<T> JobSender<T> {
     }
 
     /// Returns the origins of the jobs that were taken, in their order.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn taken_origins(&self) -> Vec<JobOrigin> {
         self.0.lock_waiting().taken.clone()
     }
 
     /// Returns how many jobs of that origin are waiting.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn count_waiting(&self, origin: JobOrigin) -> usize {
         self.0.lock_waiting().queues.get(&origin).map_or(0, VecDeque::len)
     }

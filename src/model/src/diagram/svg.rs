@@ -6,9 +6,9 @@
 use super::box_text::{BoxText, build_box_text, strip_control_characters};
 use super::node_text;
 use super::placement::{Connector, Rect, place_nodes};
+use crate::layout::FilesystemFormat;
+use crate::layout::graph::{LayoutGraph, LayoutItem};
 use common::format::format_count;
-use model::layout::FilesystemFormat;
-use model::layout::graph::{LayoutGraph, LayoutItem};
 use svg::Document;
 use svg::node::element::{Circle, Description, Group, Path, Rectangle, Text, Title};
 

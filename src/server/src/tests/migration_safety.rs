@@ -2,19 +2,23 @@
 //! call late, and reports of boots that have ended.
 
 use super::*;
-use crate::boot_token::RequestedBoot;
 use crate::migrations::owner::AllocationOwners;
-use crate::migrations::tests::{carried as has, end, ordered, start};
 use crate::migrations::{MigrationRole, MigrationState};
 use crate::resolve::{SiteObjects, image_without_location, resolve_allocation};
 use crate::site_files::{self, MachineSpec};
-use crate::state::boots::MachineBoot;
-use crate::state::next_boot::choose_boot;
-use crate::state::{install_state, schema};
+use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
 use model::migration::{MigrationAnswer, MigrationOffer, MigrationSide, interpret_answer as heard};
 use proptest::prelude::*;
+use rusqlite::{Connection, Transaction, params};
 use std::time::Duration;
+use store::boot_token::RequestedBoot;
+use store::boots::MachineBoot;
+use store::migration::testing::{carried as has, end, ordered, start};
+use store::migration::{Migration, MigrationEvent};
+use store::testing::*;
+use store::token::TokenHash;
+use store::{BootTarget, FileAllocation, boots, schema};
 use time::OffsetDateTime;
 
 const A: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
@@ -300,7 +304,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         let Some(machine) = self.sides[index(of)].picture.clone() else { return Ok(()) };
         let Some(allocation) = &machine.allocation else { return Ok(()) };
         let allocation = self.spelled(of, allocation.id.to_string());
-        let standing = install_state::read_install_state(&self.database, id(of), &allocation).unwrap();
+        let standing = read_install_state(&self.database, id(of), &allocation).unwrap();
         let Ok(Some(assigned)) = resolve_allocation(&machine, &standing, &self.known) else { return Ok(()) };
         match (hands, part, assigned.installs) {
             (MigrationRole::AsEver, _, false) => self.may_run(part, &format!("{allocation} is installed")),

@@ -1,10 +1,10 @@
 //! Text about the nodes of a layout, for its drawings.
 
-use common::format::format_count;
-use model::layout::graph::{LayoutGraph, LayoutItem};
-use model::layout::{
+use crate::layout::graph::{LayoutGraph, LayoutItem};
+use crate::layout::{
     ArraySpec, EncryptionSpec, FilesystemFormat, FilesystemSpec, OnReinstall, PartitionType, RequestedSize,
 };
+use common::format::format_count;
 
 /// Returns the device without `/dev/`.
 pub fn strip_dev(device: &str) -> &str {

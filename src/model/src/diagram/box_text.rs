@@ -1,7 +1,7 @@
 //! Text in the boxes of the diagram, line by line.
 
 use super::node_text;
-use model::layout::graph::{LayoutGraph, LayoutItem};
+use crate::layout::graph::{LayoutGraph, LayoutItem};
 
 /// Maximum number of characters in a line of a box; longer text is wrapped.
 const LINE: usize = 30;

@@ -1,15 +1,22 @@
 //! State of the server in a SQLite database. One thread owns the connection; all others send it jobs, which `job_queue` queues fairly.
 //!
+//! What a transition permits is decided within its transaction; a change is on disk before it is acknowledged. The crate has no knowledge
+//! of HTTP or of the operator's files.
+//!
 //! This file contains machines, digests, and what the other modules share. `database_file` opens the database file, `database_id`
 //! distinguishes it from others, and `schema` defines its tables. `history` and `console_log` store events and logs of machines,
 //! `install_state` the state of an allocation, `boots` the boots that may act for a machine, `registrations` its hardware,
 //! `machine_identities` its UUID and MACs, and `next_boot` what it boots. `unknown_machines` are machines without a file, `machine_rename`
 //! those with a new id, `migrations` migrations, and `freed_machines` machines of a previous tenant. `first_install` handles the start of a
 //! first installation, `orders` reinstalls, `success_proof` decides which success of either is valid, and `adoption` stores installations
-//! that the operator reports. `epoch` issues fencing tokens, and `confirmation` withholds work of a restored database until it is
+//! that the operator reports. `migration` contains the states of a migration, `approval` approved plans, `token` and `boot_token` tokens,
+//! `backup` and `restore_review` backups, `image_digests` digests. `epoch` issues fencing tokens, and `confirmation` withholds work of a restored database until it is
 //! confirmed.
 
 mod adoption;
+pub mod approval;
+pub mod backup;
+pub mod boot_token;
 pub mod boots;
 pub mod confirmation;
 mod console_log;
@@ -19,19 +26,27 @@ pub mod epoch;
 mod first_install;
 mod freed_machines;
 mod history;
+pub mod image_digests;
 mod install_state;
 mod job_queue;
-mod lost_database;
+pub mod lost_database;
 mod machine_identities;
 mod machine_rename;
+pub mod migration;
 mod migrations;
 mod next_boot;
 mod orders;
+pub mod promise_check;
 mod registrations;
+pub mod restore_review;
+pub mod sanitize;
 pub mod schema;
 mod success_proof;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
+pub mod token;
 mod unknown_machines;
 
 pub use adoption::AdoptOutcome;
@@ -49,20 +64,19 @@ pub use orders::{ATTEMPTS, CancelOutcome, OrderOutcome, OrderStart, ReportOutcom
 pub use registrations::StoredRegistration;
 pub use success_proof::{AttemptStart, UnprovenReason};
 
-use super::metrics::Metrics;
-use super::request_id;
-use super::token::TokenHash;
 use common::error::{Context, Error, Phase, Result};
 use database_file::{DatabaseFile, Durability};
 use job_queue::JobSender;
 use model::install_report::ProgressEvent;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use token::TokenHash;
 use tokio::sync::{oneshot, watch};
 
 /// Number of events stored per machine. One installation creates a few hundred.
@@ -76,12 +90,30 @@ enum DatabaseJob {
     End(oneshot::Sender<()>),
 }
 
+/// File of the database, in the operator's directory.
+pub const DATABASE: &str = "drophammer.sqlite";
+
+/// What the store needs from the server that uses it.
+#[derive(Clone)]
+pub struct StoreHooks {
+    /// Returns the client of the current request, whose turn a job takes; `None` for the server's own work.
+    pub current_client: fn() -> Option<IpAddr>,
+    /// Receives the duration of each job, including the time in the queue.
+    pub observe_job: Arc<dyn Fn(Duration) + Send + Sync>,
+}
+
+impl Default for StoreHooks {
+    fn default() -> StoreHooks {
+        StoreHooks { current_client: || None, observe_job: Arc::new(|_| ()) }
+    }
+}
+
 /// Handle on the database; cheap to clone. The thread ends with the last handle, or with [`ServerState::close`].
 #[derive(Clone)]
 pub struct ServerState {
     jobs: JobSender<DatabaseJob>,
     pub heard: BootActivity,
-    pub metrics: Arc<Metrics>,
+    hooks: StoreHooks,
     gone: watch::Receiver<Option<String>>,
 }
 
@@ -135,7 +167,12 @@ impl ServerState {
         };
         let what = || "start the database thread";
         std::thread::Builder::new().name("state".to_owned()).spawn(run).context(Phase::Serve, what)?;
-        Ok(ServerState { jobs, heard: BootActivity::new(quiet), metrics: Arc::default(), gone })
+        Ok(ServerState { jobs, heard: BootActivity::new(quiet), hooks: StoreHooks::default(), gone })
+    }
+
+    /// Connects the store with its server.
+    pub fn with_hooks(self, hooks: StoreHooks) -> ServerState {
+        ServerState { hooks, ..self }
     }
 
     /// Completes the waiting jobs, and closes the file.
@@ -168,14 +205,14 @@ impl ServerState {
     ) -> oneshot::Receiver<Result<T>> {
         let (answer, receiver) = oneshot::channel();
         // The receiver is gone if the caller has disconnected; the work is done anyway.
-        let (began, metrics) = (Instant::now(), self.metrics.clone());
+        let (began, observe) = (Instant::now(), self.hooks.observe_job.clone());
         let work = move |store: &mut DatabaseFile| {
             let done = work(store);
-            metrics.observe_store_job(began.elapsed());
+            observe(began.elapsed());
             drop(answer.send(done));
         };
         // A job that cannot be sent drops `answer`, and the receiver gets an error.
-        self.jobs.send(request_id::current_client(), DatabaseJob::Work(Box::new(work)));
+        self.jobs.send((self.hooks.current_client)(), DatabaseJob::Work(Box::new(work)));
         receiver
     }
 
@@ -215,19 +252,19 @@ impl ServerState {
     }
 
     /// Blocks the database's thread until the sender of the channel is dropped.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn block_thread(&self, until: std::sync::mpsc::Receiver<()>) {
         self.jobs.send(None, DatabaseJob::Work(Box::new(move |_| until.recv().unwrap_or_default())));
     }
 
     /// Returns the clients whose jobs the database has taken, in their order.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn served_clients(&self) -> Vec<Option<std::net::IpAddr>> {
         self.jobs.taken_origins()
     }
 
     /// Returns how many jobs of that client are waiting for the database.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn waiting_jobs(&self, client: std::net::IpAddr) -> usize {
         self.jobs.count_waiting(Some(client))
     }

@@ -19,7 +19,7 @@ pub fn is_unremembered(connection: &Connection, machine: &str) -> rusqlite::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::schema;
+    use crate::schema;
 
     #[test]
     fn a_machine_is_remembered_from_its_first_installation_on() {

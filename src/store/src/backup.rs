@@ -1,9 +1,9 @@
 //! Backup and restore of the database: a consistent copy while the server runs, and a restore that detects outdated copies.
 
-use super::DATABASE;
 use super::restore_review;
-use super::state::database_file;
-use super::state::database_id::{self, DatabaseIdentity};
+use crate::DATABASE;
+use crate::database_file;
+use crate::database_id::{self, DatabaseIdentity};
 use common::error::{Context, Error, Phase, Result};
 use common::output;
 use nix::errno::Errno;

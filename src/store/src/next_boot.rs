@@ -5,7 +5,7 @@ use super::database_file::Durability;
 use super::install_state::{ReinstallOrder, ReinstallOutcome, read_install_state};
 use super::orders::{ATTEMPTS, delete_order, store_order, store_outcome};
 use super::{ServerState, migrations, now, unknown_machines};
-use crate::migrations::MigrationState;
+use crate::migration::MigrationState;
 use common::error::Result;
 use model::migration::MigrationSide;
 use rusqlite::{OptionalExtension, Transaction, params};

@@ -2,7 +2,7 @@
 
 use super::success_proof::StartedAttempt;
 use super::{ServerState, TokenHash, confirmation, epoch, lost_database, migrations, now, unknown_machines};
-use crate::approvals::Approval;
+use crate::approval::Approval;
 use common::error::Result;
 use model::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk};
 use model::install_report::PreparedVolume;
@@ -362,7 +362,7 @@ pub fn parse_column<T: DeserializeOwned>(row: &Row, column: usize) -> rusqlite::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::schema;
+    use crate::schema;
 
     /// Of a rack of ten thousand it is asked ten thousand times.
     #[test]

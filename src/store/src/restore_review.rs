@@ -1,6 +1,6 @@
 //! Databases that were restored from a backup: how they are marked, and what the operator must confirm.
 
-use super::state::{epoch, now, schema};
+use crate::{epoch, now, schema};
 use common::format;
 use rusqlite::{Connection, TransactionBehavior};
 use std::path::Path;

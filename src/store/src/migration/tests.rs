@@ -1,5 +1,6 @@
 //! Each row of the two tables of `docs/move-machine.md`.
 
+use super::testing::{carried, end, ordered, start};
 use super::*;
 
 const A: &str = "a";
@@ -10,61 +11,12 @@ const A2: TokenHash = [2; 32];
 const B1: TokenHash = [11; 32];
 const B2: TokenHash = [12; 32];
 
-pub fn ordered() -> Migration {
-    let disk = RecordedDisk {
-        device: "/dev/sda".to_owned(),
-        serial: "N1".to_owned(),
-        size_bytes: 1,
-        ..RecordedDisk::default()
-    };
-    Migration {
-        id: "o1".to_owned(),
-        a: A.to_owned(),
-        b: B.to_owned(),
-        allocation: "a1".to_owned(),
-        state: MigrationState::Ordered,
-        created: String::new(),
-        fencing: None,
-        marker: None,
-        disks: vec![disk],
-        carried: None,
-        sender: None,
-        receiver: None,
-        begun: None,
-        failures: 0,
-        failed: None,
-        words_a: String::new(),
-        words_b: String::new(),
-        files: false,
-        allow_unapproved: true,
-        approved: ApprovedCertificates::default(),
-    }
-}
-
-pub fn carried() -> MigratedMachine {
-    let marker = InstallMarker { machine: A.to_owned(), allocation: "a1".to_owned(), ..InstallMarker::default() };
-    MigratedMachine { marker, ..MigratedMachine::default() }
-}
-
-pub fn end(boot: TokenHash) -> MigrationEndpoint {
-    MigrationEndpoint {
-        certificate: format!("certificate {}", boot[0]),
-        address: String::new(),
-        boot,
-        has_secret: false,
-    }
-}
-
 fn a_stands(boot: TokenHash) -> MigrationEvent {
     MigrationEvent::Stands(MigrationSide::Send, end(boot), Some(Box::new(carried())))
 }
 
 fn b_stands(boot: TokenHash) -> MigrationEvent {
     MigrationEvent::Stands(MigrationSide::Receive, end(boot), None)
-}
-
-pub(crate) fn start(boot: TokenHash, disks: &[RecordedDisk]) -> AttemptStart {
-    AttemptStart { by: boot, disks: disks.to_vec(), secret_digest: None }
 }
 
 fn begins(boot: TokenHash) -> MigrationEvent {

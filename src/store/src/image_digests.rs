@@ -1,6 +1,6 @@
 //! Digests of the images that this server serves itself: computed in a separate thread, and cached in the state.
 
-use super::state::{FileStamp, ServerState};
+use crate::{FileStamp, ServerState};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fs::{self, File};

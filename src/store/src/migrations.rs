@@ -3,16 +3,13 @@
 //! Each step is one durable transaction. The allocation's rows are transferred to the target machine in the transaction that records its
 //! success, and the response is sent afterwards.
 
-#[cfg(test)]
-mod safety;
-
 use super::boots;
 use super::install_state::parse_column;
 use super::next_boot::{BootTarget, FileAllocation};
 use super::orders::to_json_column;
 use super::success_proof::AttemptStart;
 use super::{ServerState, TokenHash, confirmation, epoch, to_json};
-use crate::migrations::{CurrentBoots, Migration, MigrationBoot, MigrationEvent, MigrationState};
+use crate::migration::{CurrentBoots, Migration, MigrationBoot, MigrationEvent, MigrationState};
 use common::error::Result;
 use control::api_types::InstallReport;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
@@ -171,7 +168,7 @@ impl ServerState {
 }
 
 /// Handles a report. `text` is the report as JSON.
-fn handle_report(
+pub fn handle_report(
     transaction: &Transaction,
     machine: &str,
     boot: TokenHash,
@@ -291,7 +288,7 @@ pub fn find_last(connection: &Connection, machine: &str) -> rusqlite::Result<Opt
     Ok(found.flatten())
 }
 
-fn list_live(connection: &Connection) -> rusqlite::Result<Vec<Migration>> {
+pub fn list_live(connection: &Connection) -> rusqlite::Result<Vec<Migration>> {
     let mut all = connection.prepare("SELECT document FROM moves WHERE live = 1 ORDER BY rowid")?;
     let all: Vec<Option<Migration>> =
         all.query_map([], |row| parse_column(row, 0))?.collect::<rusqlite::Result<_>>()?;
@@ -421,7 +418,7 @@ pub fn migration_boot(
     Ok(is_barred.then_some(BootTarget::Released))
 }
 
-fn store_migration(transaction: &Transaction, is: &Migration) -> rusqlite::Result<()> {
+pub fn store_migration(transaction: &Transaction, is: &Migration) -> rusqlite::Result<()> {
     transaction.execute(
         "INSERT INTO moves (id, a, b, allocation, state, live, created, document) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
          ON CONFLICT (id) DO UPDATE SET state = ?5, live = ?6, document = ?8",

@@ -82,7 +82,7 @@ pub fn find_or_issue_token(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::schema;
+    use crate::schema;
     use std::cmp::Ordering;
 
     fn database() -> Connection {

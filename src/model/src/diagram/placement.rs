@@ -3,7 +3,7 @@
 //! A layered drawing (Sugiyama): a line that passes a column gets a cell there, each column is ordered by the mean of its neighbours, and
 //! vertical positions are the least squares solution that keeps the boxes apart.
 
-use model::layout::graph::{LayoutGraph, LayoutItem};
+use crate::layout::graph::{LayoutGraph, LayoutItem};
 
 /// Vertical distance between two boxes of one column.
 const GAP: f64 = 14.0;

@@ -1,0 +1,52 @@
+//! Migrations, for tests.
+
+use super::*;
+
+pub fn ordered() -> Migration {
+    let disk = RecordedDisk {
+        device: "/dev/sda".to_owned(),
+        serial: "N1".to_owned(),
+        size_bytes: 1,
+        ..RecordedDisk::default()
+    };
+    Migration {
+        id: "o1".to_owned(),
+        a: "a".to_owned(),
+        b: "b".to_owned(),
+        allocation: "a1".to_owned(),
+        state: MigrationState::Ordered,
+        created: String::new(),
+        fencing: None,
+        marker: None,
+        disks: vec![disk],
+        carried: None,
+        sender: None,
+        receiver: None,
+        begun: None,
+        failures: 0,
+        failed: None,
+        words_a: String::new(),
+        words_b: String::new(),
+        files: false,
+        allow_unapproved: true,
+        approved: ApprovedCertificates::default(),
+    }
+}
+
+pub fn carried() -> MigratedMachine {
+    let marker = InstallMarker { machine: "a".to_owned(), allocation: "a1".to_owned(), ..InstallMarker::default() };
+    MigratedMachine { marker, ..MigratedMachine::default() }
+}
+
+pub fn end(boot: TokenHash) -> MigrationEndpoint {
+    MigrationEndpoint {
+        certificate: format!("certificate {}", boot[0]),
+        address: String::new(),
+        boot,
+        has_secret: false,
+    }
+}
+
+pub fn start(boot: TokenHash, disks: &[RecordedDisk]) -> AttemptStart {
+    AttemptStart { by: boot, disks: disks.to_vec(), secret_digest: None }
+}
