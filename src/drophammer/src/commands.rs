@@ -1,5 +1,5 @@
-//! Commands that run on a workstation, one file each. They are read-only, except `check --fix --write`. `image pack` is in the module
-//! `image_pack`.
+//! Commands that run on a workstation, one file each. They are read-only, except `check --fix --write`. `image pack` is in the crate
+//! `image`.
 
 pub mod check;
 #[cfg(test)]

@@ -93,7 +93,7 @@ enum DatabaseJob {
 /// File of the database, in the operator's directory.
 pub const DATABASE: &str = "drophammer.sqlite";
 
-/// What the store needs from the server that uses it.
+/// Functions that the server hands in: the store does not know its requests and metrics.
 #[derive(Clone)]
 pub struct StoreHooks {
     /// Returns the client of the current request, whose turn a job takes; `None` for the server's own work.

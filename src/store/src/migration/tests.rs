@@ -141,7 +141,7 @@ fn nothing_is_received_before_the_other_stands() {
     );
 }
 
-/// The table of cuts, row by row. What a restarted server knows is the same: `state/migrations` keeps all of a move in one transaction.
+/// The table of cuts, row by row. What a restarted server knows is the same: `migrations` keeps all of a move in one transaction.
 #[test]
 fn the_table_of_cuts() {
     use MigrationState::*;

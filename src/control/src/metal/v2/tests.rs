@@ -1,4 +1,4 @@
-//! Against a server of paper. A real one judges in `control_plane::metal::judge`.
+//! API v2 against a test double. `metal_judge` of the crate `agent` tests it against the published rules.
 
 use super::*;
 use crate::ControlPlane;
