@@ -28,6 +28,7 @@ impl TestLoopDevice {
         let device: DevicePath = losetup.arg(file.path()).run().unwrap().stdout.trim().into();
         // The kernel preserves this flag when a loop device is detached.
         super::block_device::set_read_only(&std::fs::File::open(&device).unwrap(), false).unwrap();
+        delete_partitions(&device);
         TestLoopDevice { file, device }
     }
 
@@ -88,11 +89,23 @@ impl TestLoopDevice {
 
 impl Drop for TestLoopDevice {
     fn drop(&mut self) {
-        if let Ok(disk) = std::fs::File::open(&self.device) {
-            for partition in super::block_device::read_partitions(&self.device).unwrap_or_default() {
-                let _ = super::block_device::delete_partition(&disk, partition.number);
-            }
-        }
+        delete_partitions(&self.device);
         let _ = ToolCommand::new("losetup").arg("--detach").arg(&self.device).run();
+    }
+}
+
+/// Deletes the kernel's partitions of the device.
+///
+/// The kernel preserves them when a loop device is detached, and does not delete one that another test is probing
+/// (`EBUSY`). Without the second attempt, the next user of the device would find them: mkfs.vfat refuses such a device.
+fn delete_partitions(device: &DevicePath) {
+    for _ in 0..100 {
+        let partitions = super::block_device::read_partitions(device).unwrap_or_default();
+        let Ok(disk) = std::fs::File::open(device) else { return };
+        let deleted = |number| super::block_device::delete_partition(&disk, number).is_ok();
+        if partitions.iter().filter(|partition| !deleted(partition.number)).count() == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
