@@ -16,8 +16,9 @@ use model::inventory::{
     self, AttemptTarget, DeviceUse, DiskPartition, FailedAttempt, FilesystemContents, Inventory, MemberRole,
 };
 use model::layout::Layout;
+use operations::{DeviceOp, GrowFilesystem, Operation, SessionOp};
 use plan::plan_request;
-use plan::{DeviceOp, DiskVerdict, InstallMode, Operation, Plan, PlanRequest, SessionOp};
+use plan::{DiskVerdict, InstallMode, Plan, PlanRequest};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -317,37 +318,37 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             DeviceOp::MakeFilesystem(make) => vec![&make.device],
             DeviceOp::PreparePersistent(volume) => volume.written_devices(),
             DeviceOp::Release(_)
-            | DeviceOp::AssertFree { .. }
-            | DeviceOp::TakeDown { .. }
+            | DeviceOp::AssertFree(_)
+            | DeviceOp::TakeDown(_)
             | DeviceOp::ProveZeros(_)
             | DeviceOp::AssembleArray(_)
             | DeviceOp::ActivateGroup(_)
             | DeviceOp::OpenContainer(_)
-            | DeviceOp::CloseContainer { .. }
+            | DeviceOp::CloseContainer(_)
             | DeviceOp::TryArray(_)
             | DeviceOp::TryFilesystem(_)
-            | DeviceOp::DeactivateGroup { .. }
-            | DeviceOp::StopArray { .. } => Vec::new(),
+            | DeviceOp::DeactivateGroup(_)
+            | DeviceOp::StopArray(_) => Vec::new(),
         },
         Operation::Run(operation) => match operation {
             SessionOp::BurnDisk(burn) => vec![&burn.device],
             SessionOp::CreateSystem(create) => create.disks.iter().collect(),
-            SessionOp::GrowFilesystem(grow) => vec![&grow.device],
+            SessionOp::GrowFilesystem(GrowFilesystem(grow)) => vec![&grow.device],
             SessionOp::Receive(receive) => receive.devices.iter().map(|received| &received.device).collect(),
-            SessionOp::ReachImage { .. }
-            | SessionOp::VerifyDefinition { .. }
-            | SessionOp::FindPrograms { .. }
+            SessionOp::ReachImage(_)
+            | SessionOp::VerifyDefinition(_)
+            | SessionOp::FindPrograms(_)
             | SessionOp::IdentifyDisk(_)
             | SessionOp::CheckContainers(_)
-            | SessionOp::LockDisk { .. }
-            | SessionOp::UnlockDisk { .. }
+            | SessionOp::LockDisk(_)
+            | SessionOp::UnlockDisk(_)
             | SessionOp::Rehearse(_)
-            | SessionOp::TellPointOfNoReturn { .. }
-            | SessionOp::MoveStands { .. }
+            | SessionOp::TellPointOfNoReturn(_)
+            | SessionOp::MoveStands(_)
             | SessionOp::Mount(_)
             | SessionOp::MountReadOnly(_)
-            | SessionOp::BurnImage { .. }
-            | SessionOp::WriteMachineFiles { .. }
+            | SessionOp::BurnImage(_)
+            | SessionOp::WriteMachineFiles(_)
             | SessionOp::InjectFiles(_)
             | SessionOp::Finish(_)
             | SessionOp::AdaptImage(_)
@@ -362,7 +363,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             | SessionOp::ProveKept(_)
             | SessionOp::WriteMarker(_)
             | SessionOp::Unmount
-            | SessionOp::FlushDisks { .. }
+            | SessionOp::FlushDisks(_)
             | SessionOp::Report(_)
             | SessionOp::FindLoader
             | SessionOp::Kexec => Vec::new(),

@@ -17,12 +17,17 @@ use model::install_marker::InstallMarker;
 use model::install_report::{BootEntryRequest, BootInfo, DiskChanges};
 use newroot::{NewRoot, crypttab, fstab};
 use nix::sys::resource::{UsageWho, getrusage};
-use plan::{DeviceOp, FailureState, Operation, Plan, PlanStage, SeedFilesystem, SessionOp, StageName};
+use operations::{
+    AdaptImage, AdaptMoved, BurnImage, CheckContainers, ExtendFstab, FailureState, FindPrograms, FlushDisks,
+    GrowFilesystem, InjectFiles, LockDisk, MountReadOnly, MoveStands, Operation, PlanStage, PlannedOperation,
+    ProveKept, ReachImage, SeedFilesystem, SessionOp, StageName, TellPointOfNoReturn, UndoOperation, UnlockDisk,
+    VerifyDefinition, WriteCrypttab, WriteFstab, WriteMachineFiles, WriteMarker,
+};
+use plan::Plan;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use transfer::machine::IncomingMigration;
-use undo::UndoOperation;
 
 mod completion;
 mod create_program;
@@ -30,7 +35,6 @@ mod device_ops;
 mod image_tree;
 mod migration_adapt;
 mod migration_receive;
-mod path_checks;
 mod raw_image;
 mod undo;
 
@@ -158,16 +162,17 @@ impl PlanExecutor {
             match operation {
                 Operation::Device(on) => {
                     self.verify_paths(operation)?;
-                    on_devices.push(on);
+                    on_devices.push((operation, on));
                 }
-                Operation::Run(of) => self.run_session_op(of)?,
+                Operation::Run(_) => self.run_operation(operation)?,
             }
         }
-        on_devices.iter().for_each(|operation| self.record_undo(operation));
+        // Not before all paths are verified: the undo of an operation that was never started would write its device.
+        on_devices.iter().for_each(|(operation, _)| self.record_undo(operation));
         let reporter = &*self.reporter;
         let results: Vec<_> = thread::scope(|scope| {
             let threads: Vec<_> =
-                on_devices.iter().map(|operation| scope.spawn(|| run_device_op(operation, reporter))).collect();
+                on_devices.iter().map(|(_, on)| scope.spawn(|| run_device_op(on, reporter))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panic_error()))).collect()
         });
         let mut failures = Vec::new();
@@ -186,9 +191,9 @@ impl PlanExecutor {
 
     fn run_operation(&mut self, operation: &Operation) -> Result<()> {
         self.verify_paths(operation)?;
+        self.record_undo(operation);
         match operation {
             Operation::Device(operation) => {
-                self.record_undo(operation);
                 self.facts.done.erased.extend(run_device_op(operation, &self.reporter)?);
                 Ok(())
             }
@@ -196,32 +201,47 @@ impl PlanExecutor {
         }
     }
 
+    /// Verifies the paths that an operation passes to a tool or the kernel.
+    ///
+    /// # Errors
+    /// Fails if a path refers to another disk than the plan's. Nothing has been written there.
+    fn verify_paths(&self, operation: &Operation) -> Result<()> {
+        operation.effect().opened.into_iter().try_for_each(|device| self.held.verify_underlying_disks(device))
+    }
+
     /// Records how to undo an operation. Called before the operation, since a partial operation must be undone too.
-    fn record_undo(&mut self, operation: &DeviceOp) {
-        match UndoOperation::for_operation(operation) {
-            Some(undo) => self.undo.push(undo),
-            None => self.undo.retain(|undo| !matches!(undo, UndoOperation::TakeDown(down) if down == operation)),
+    fn record_undo(&mut self, operation: &Operation) {
+        // What it takes down need not be taken down again.
+        if let Operation::Device(operation) = operation {
+            self.undo.retain(|undo| !matches!(undo, UndoOperation::TakeDown(down) if down == operation));
         }
+        self.undo.extend(operation.effect().undo);
     }
 
     fn run_session_op(&mut self, operation: &SessionOp) -> Result<()> {
         match operation {
-            SessionOp::VerifyDefinition { os, chosen, .. } => self.verify_definition(os, chosen),
-            SessionOp::FindPrograms { os, programs } => self.find_programs(os, programs),
+            SessionOp::VerifyDefinition(VerifyDefinition { os, chosen, .. }) => self.verify_definition(os, chosen),
+            SessionOp::FindPrograms(FindPrograms { os, programs }) => self.find_programs(os, programs),
             SessionOp::IdentifyDisk(identity) => self.held.hold_disk(identity),
-            SessionOp::CheckContainers(containers) => luks::check_requirements(containers),
-            SessionOp::ReachImage { name, image, onto, needs, .. } => {
+            SessionOp::CheckContainers(CheckContainers(containers)) => luks::check_requirements(containers),
+            SessionOp::ReachImage(ReachImage { name, image, onto, needs, .. }) => {
                 self.open_image(name, image, onto.as_ref(), needs.as_ref())
             }
-            SessionOp::LockDisk { device, untouched } => {
-                self.undo.push(UndoOperation::Unlock);
+            SessionOp::LockDisk(LockDisk { device, untouched }) => {
                 self.locks.lock_disk(device)?;
                 self.locks.record_digests(device, untouched);
                 Ok(())
             }
-            SessionOp::UnlockDisk { device, others } => self.locks.unlock_disk(device, others),
+            SessionOp::UnlockDisk(UnlockDisk { device, others }) => self.locks.unlock_disk(device, others),
             SessionOp::Rehearse(rehearsal) => self.run_rehearsal(rehearsal),
-            SessionOp::TellPointOfNoReturn { allocation, order, disks, extents, approved, secret_digest } => {
+            SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
+                allocation,
+                order,
+                disks,
+                extents,
+                approved,
+                secret_digest,
+            }) => {
                 let (order, approved, secret_digest) =
                     (order.as_deref(), approved.as_deref(), secret_digest.as_deref());
                 let notice = AttemptNotice { allocation, order, disks, extents, approved, secret_digest };
@@ -230,39 +250,31 @@ impl PlanExecutor {
                 self.secrets = self.control.fetch_secrets(SecretPurpose::System)?.unwrap_or_default();
                 Ok(())
             }
-            SessionOp::MoveStands { order } => self.check_migration_stands(order),
-            SessionOp::Mount(filesystem) => {
-                self.undo.push(UndoOperation::Unmount);
-                self.mounts.mount_filesystem(filesystem)
-            }
-            SessionOp::MountReadOnly(filesystem) => {
-                self.undo.push(UndoOperation::Unmount);
-                self.mounts.mount_read_only(filesystem)
-            }
-            SessionOp::BurnImage { name, hidden, merged, fresh, memory_bytes } => {
+            SessionOp::MoveStands(MoveStands { order }) => self.check_migration_stands(order),
+            SessionOp::Mount(filesystem) => self.mounts.mount_filesystem(filesystem),
+            SessionOp::MountReadOnly(MountReadOnly(filesystem)) => self.mounts.mount_read_only(filesystem),
+            SessionOp::BurnImage(BurnImage { name, hidden, merged, fresh, memory_bytes }) => {
                 self.write_image(name, &MountsBelow { hidden, merged, fresh }, *memory_bytes)
             }
-            SessionOp::BurnDisk(burn) => {
-                // Erases partition tables too, since it is unknown what else is bootable.
-                self.undo.push(UndoOperation::Made(burn.device.clone()));
-                self.write_raw_image(burn)
-            }
+            SessionOp::BurnDisk(burn) => self.write_raw_image(burn),
             SessionOp::CreateSystem(create) => self.run_create_program(create),
             SessionOp::Receive(receive) => self.receive_system(receive),
-            SessionOp::AdaptMoved(finishing) => self.adapt_migrated(finishing),
-            SessionOp::GrowFilesystem(mount) => self.grow_filesystem(mount),
-            SessionOp::WriteMachineFiles { files } => self.write_machine_files(files),
-            SessionOp::InjectFiles(files) => newroot::injected_files::inject_files(&self.open_root()?, files),
+            SessionOp::AdaptMoved(AdaptMoved(finishing)) => self.adapt_migrated(finishing),
+            SessionOp::GrowFilesystem(GrowFilesystem(mount)) => self.grow_filesystem(mount),
+            SessionOp::WriteMachineFiles(WriteMachineFiles { files }) => self.write_machine_files(files),
+            SessionOp::InjectFiles(InjectFiles(files)) => {
+                newroot::injected_files::inject_files(&self.open_root()?, files)
+            }
             SessionOp::Finish(finishing) => self.finish_tree(finishing),
-            SessionOp::AdaptImage(finishing) => self.adapt_image(finishing),
+            SessionOp::AdaptImage(AdaptImage(finishing)) => self.adapt_image(finishing),
             SessionOp::WritePersistent(write) => {
                 self.facts.done.volumes =
                     newroot::k8s_volumes::write_volumes(&self.open_root()?, write, &|line| self.print_line(line))?;
                 Ok(())
             }
-            SessionOp::ExtendFstab(entries) => fstab::extend_fstab(&self.open_root()?, entries),
-            SessionOp::WriteFstab(entries) => fstab::write_fstab(&self.open_root()?, entries),
-            SessionOp::WriteCrypttab(entries) => {
+            SessionOp::ExtendFstab(ExtendFstab(entries)) => fstab::extend_fstab(&self.open_root()?, entries),
+            SessionOp::WriteFstab(WriteFstab(entries)) => fstab::write_fstab(&self.open_root()?, entries),
+            SessionOp::WriteCrypttab(WriteCrypttab(entries)) => {
                 crypttab::extend_crypttab(&self.open_root()?, entries, &|line| self.print_line(line))
             }
             SessionOp::FindLoader => self.find_loader(),
@@ -272,10 +284,10 @@ impl PlanExecutor {
                 Ok(())
             }
             SessionOp::LoadKernel => self.load_kernel(),
-            SessionOp::ProveKept(kept) => self.verify_preserved(kept),
-            SessionOp::WriteMarker(marker) => self.write_marker(marker),
+            SessionOp::ProveKept(ProveKept(kept)) => self.verify_preserved(kept),
+            SessionOp::WriteMarker(WriteMarker(marker)) => self.write_marker(marker),
             SessionOp::Unmount => self.unmount_target(),
-            SessionOp::FlushDisks { disks } => self.flush_disks(disks),
+            SessionOp::FlushDisks(FlushDisks { disks }) => self.flush_disks(disks),
             SessionOp::Report(closing) => self.report_success(closing),
             SessionOp::Kexec => self.start_kernel(),
         }

@@ -28,7 +28,7 @@ use model::install_report::{DiskChanges, EventName, FailureSummary, InstallOutco
 use model::inventory::Inventory;
 use model::migration::MigrationSide;
 use newroot::boot::{installed_system, kexec};
-use plan::{FailureState, StageName};
+use operations::{FailureState, StageName};
 use std::convert::Infallible;
 use std::time::Duration;
 

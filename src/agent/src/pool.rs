@@ -12,8 +12,9 @@ use linux::probe::{self, ProbeDepth, lldp_receiver as ears};
 use model::allocation::Allocation;
 use model::inventory::Inventory;
 use model::inventory::lldp::{self, LeafSearch, NicNeighbours};
-use plan::pool_disks::{self, ConnectedDisk, KnownDisk};
-use plan::{FailureState as Left, Plan, PlanSubject, PoolAllocation};
+use model::pool_disks::{self, ConnectedDisk, KnownDisk};
+use operations::FailureState as Left;
+use plan::{Plan, PlanSubject, PoolAllocation};
 use std::time::{Duration, Instant};
 
 /// Time to wait for LLDP. Switches send every 10 to 30 seconds, and links need time to come up.

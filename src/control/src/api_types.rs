@@ -21,7 +21,7 @@ use model::install_report::{
     InstallResult, PreparedVolume, PreservationProof, StageTime,
 };
 use model::inventory::Inventory;
-use plan::StageExtents;
+use operations::StageExtents;
 use serde::{Deserialize, Serialize};
 
 /// Header with an id of the request, which client and server write to their logs.

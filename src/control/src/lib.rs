@@ -13,15 +13,16 @@ pub mod testing;
 pub use file::{FileControl, SignatureVerifier};
 pub use http::HttpControlPlane;
 pub use metal::MetalControlPlane;
+use operations::StageExtents;
 
 use common::error::{Error, Phase, Result};
+use model::allocation::RecordSource;
 use model::allocation::{AssignedMachine, ReleasedSecrets, SecretPurpose};
 use model::install_marker::RecordedDisk;
 use model::install_report::{InstallResult, ProgressEvent};
 use model::inventory::Inventory;
 use model::migration::MigrationReport;
-use plan::pool_disks::KnownDisk;
-use plan::{RecordSource, StageExtents};
+use model::pool_disks::KnownDisk;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

@@ -21,7 +21,7 @@ use loki::LokiUpload;
 use model::allocation::AssignedMachine;
 use model::install_report::{EventName, InstallResult, ProgressEvent};
 use model::inventory::Inventory;
-use plan::pool_disks::KnownDisk;
+use model::pool_disks::KnownDisk;
 use registration::MachineRegistration;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,7 +9,7 @@ use model::install_marker::RecordedDisk;
 use model::install_report::{BootInfo, DiskChanges, InstallOutcome, InstallResult, ProgressEvent};
 use model::inventory::Inventory;
 use model::migration::MigrationStatus;
-use plan::StageExtents;
+use operations::StageExtents;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -343,6 +343,16 @@ pub fn find_hostname_error(name: &str) -> Option<&'static str> {
     }
 }
 
+/// Source of information about earlier installations of the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RecordSource {
+    /// Records of the control plane.
+    #[default]
+    ControlPlane,
+    /// Records on the disks only: there is no control plane, or its database was lost.
+    DisksOnly,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,5 +22,6 @@ pub mod layout;
 pub mod machine_identity;
 pub mod migration;
 pub mod os_definition;
+pub mod pool_disks;
 pub mod registry_auth;
 pub mod storage_graph;

@@ -7,7 +7,7 @@ use super::{NewRoot, restricted_dev};
 use common::error::{Context, Phase, Result};
 use linux::storage::mount::MountStack;
 use nix::mount::{MsFlags, mount};
-use plan::CreateSystem;
+use operations::CreateSystem;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;

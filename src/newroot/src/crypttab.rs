@@ -2,7 +2,7 @@
 
 use super::NewRoot;
 use common::error::{Context, Error, Phase, Result};
-use plan::CrypttabEntry;
+use operations::CrypttabEntry;
 use std::fmt::Write;
 use std::io::ErrorKind;
 

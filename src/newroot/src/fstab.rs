@@ -3,7 +3,7 @@
 use super::NewRoot;
 use common::error::{Context, Phase, Result};
 use common::format;
-use plan::FstabEntry;
+use operations::FstabEntry;
 use std::io::ErrorKind;
 
 const PATH: &str = "/etc/fstab";

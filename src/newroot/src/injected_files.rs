@@ -2,7 +2,7 @@
 
 use super::NewRoot;
 use common::error::{Context, Phase, Result};
-use plan::InjectedFile;
+use operations::InjectedFile;
 use std::io;
 
 /// Writes or removes each file. Symlinks are resolved within the target.

@@ -6,7 +6,7 @@ use common::error::{Context, Error, Phase, Result};
 use linux::storage::k8s_volumes;
 use model::install_report::PreparedVolume;
 use model::k8s_volume::{BackedVolume, SPARSE, format_manifests};
-use plan::{ManifestVolume, SparseVolume, WritePersistent};
+use operations::{ManifestVolume, SparseVolume, WritePersistent};
 
 const MANIFESTS: &str = "/etc/metal/volumes.yaml";
 const UNIT: &str = "metalk8s-sparse-volume@";

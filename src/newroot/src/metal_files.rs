@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::error::{Context, Phase, Result};
 use model::inventory::Nic;
-use plan::{MachineFiles, MakeFilesystem};
+use operations::{MachineFiles, MakeFilesystem};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use time::OffsetDateTime;
@@ -110,7 +110,7 @@ mod tests {
     use model::inventory::lldp::LldpNeighbour;
     use model::layout::FilesystemFormat;
     use model::os_definition::SelectedDefinition;
-    use plan::PlanAssignment;
+    use operations::PlanAssignment;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use time::macros::datetime;

@@ -39,9 +39,9 @@ use boot_setup::{BootComponents, BootRequirements};
 use common::error::{Error, Phase, Result};
 use distribution::Distribution;
 use model::allocation::FinisherChoice;
+use operations::FinishInputs;
 use os_installer_settings::{OsInstallerSettings, task};
 use owner_login::LoginUsers;
-use plan::FinishInputs;
 use std::thread;
 use time::OffsetDateTime;
 
@@ -319,7 +319,7 @@ mod tests {
     use crate::testing;
     use model::allocation::Allocation;
     use model::inventory::FirmwareType;
-    use plan::{Esp, FstabEntry, MachineFiles, PlanAssignment};
+    use operations::{Esp, FstabEntry, MachineFiles, PlanAssignment};
     use time::macros::datetime;
 
     const NOW: OffsetDateTime = datetime!(2026-11-21 01:02:03 UTC);

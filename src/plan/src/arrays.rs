@@ -6,11 +6,11 @@ use super::devices::{DeviceFate, DeviceSize, PlannedDevice, UnderlyingDevices};
 use super::missing_disks::has_all_data;
 use super::sectors::MIB;
 use super::trials;
-use super::{ArraySlot, CreateArray};
 use model::device::{DevicePath, KernelName};
 use model::inventory::{self, ArrayMember, AttemptTarget, DeviceSignature, MemberRole};
 use model::layout::ArraySpec;
 use model::storage_graph::find_arrays_on;
+use operations::{ArraySlot, CreateArray};
 
 /// Metadata versions with the superblock at the end of a member.
 const AT_THE_END: [&str; 2] = ["0.90", "1.0"];

@@ -1,8 +1,8 @@
 //! Boot entries for the firmware.
 
-use super::{BootEntries, FinishInputs, Operation, SessionOp};
 use model::allocation::FinisherChoice;
 use model::inventory::FirmwareType;
+use operations::{BootEntries, FinishInputs, Operation, SessionOp};
 
 /// Returns the boot entries if the agent installs the boot loader, or may have to; an installer of the image writes its own entries.
 pub fn write_entries(finishing: &FinishInputs) -> Option<Operation> {
@@ -33,8 +33,8 @@ fn build_operation(finishing: &FinishInputs, unless_installer: bool) -> Option<O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Esp, MachineFiles, PlanAssignment};
     use model::allocation::{Allocation, BootOrder};
+    use operations::{Esp, MachineFiles, PlanAssignment};
 
     #[test]
     fn the_firmware_is_told_where_it_boots_what_the_agent_makes() {

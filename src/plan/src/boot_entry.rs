@@ -1,13 +1,15 @@
 //! Plan that adds a boot entry for an unmodified raw image. It is made after the image was written, because only then is the partition with
 //! the boot loader known. All disks are locked, and none is written.
 
-use super::{
-    BootEntries, BootOrder, DiskIdentity, DiskPlan, DiskVerdict, Esp, InstallMode, MountFilesystem, Operation, Plan,
-    PlanRefusal, PlanStage, PlanSubject, SessionOp, StageName, opaque, read_only::ReadOnlyPlan,
-};
+use super::{DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque, read_only::ReadOnlyPlan};
 use common::diagnostic::Diagnostic;
+use model::allocation::BootOrder;
 use model::inventory::{DiskPartition, Inventory, InventoryDisk};
 use model::layout::{FilesystemFormat, PartitionType};
+use operations::{
+    BootEntries, DiskIdentity, Esp, FlushDisks, LockDisk, MountFilesystem, MountReadOnly, Operation, PlanStage,
+    SessionOp, StageName,
+};
 use uuid::Uuid;
 
 /// Name of the plan, in place of a layout.
@@ -35,7 +37,8 @@ pub fn plan_boot_entry(
         let opaque = opaque::listed_objects(inventory);
         return Err(Box::new(PlanRefusal { mode: InstallMode::Install, subject, layout, disks, opaque, problems }));
     };
-    let lock = |disk: &InventoryDisk| SessionOp::LockDisk { device: disk.device.clone(), untouched: Vec::new() };
+    let lock =
+        |disk: &InventoryDisk| SessionOp::LockDisk(LockDisk { device: disk.device.clone(), untouched: Vec::new() });
     let locked = inventory.disks.iter().filter(|disk| !disk.read_only);
     let (device, path) = (esp.device.clone(), "/".to_owned());
     let mount =
@@ -51,11 +54,11 @@ pub fn plan_boot_entry(
     let stages = [
         (StageName::StorageIdentify, vec![SessionOp::IdentifyDisk(DiskIdentity::from_disk(disk))]),
         (StageName::StorageLock, locked.map(lock).collect()),
-        (StageName::StorageMount, vec![SessionOp::MountReadOnly(mount)]),
+        (StageName::StorageMount, vec![SessionOp::MountReadOnly(MountReadOnly(mount))]),
         (StageName::BootEntries, vec![SessionOp::FindLoader, SessionOp::WriteBootEntries(entries)]),
         (
             StageName::StorageUnmount,
-            vec![SessionOp::Unmount, SessionOp::FlushDisks { disks: vec![disk.device.clone()] }],
+            vec![SessionOp::Unmount, SessionOp::FlushDisks(FlushDisks { disks: vec![disk.device.clone()] })],
         ),
     ];
     let stage = |(name, operations): (StageName, Vec<SessionOp>)| PlanStage {
@@ -110,7 +113,7 @@ mod tests {
         assert!(plan.stages.iter().all(|stage| !stage.name.is_destructive()));
         assert!(plan.extents.iter().all(|extents| extents.disks.is_empty()));
         let operations = || plan.stages.iter().flat_map(|stage| &stage.operations);
-        let locked = operations().filter(|operation| matches!(operation, Operation::Run(SessionOp::LockDisk { .. })));
+        let locked = operations().filter(|operation| matches!(operation, Operation::Run(SessionOp::LockDisk(_))));
         assert_eq!(locked.count(), inventory.disks.len());
         let partition = &inventory.disks[0].table.as_ref().unwrap().partitions[0];
         let entries = operations().find_map(|operation| match operation {

@@ -5,10 +5,7 @@ use super::install_marker::table_guid;
 use super::read_only::ReadOnlyPlan;
 use super::restore::no_replay_option;
 use super::stages::drop_empty_stages;
-use super::{
-    DiskPlan, DiskVerdict, InstallClaim, InstallMode, MountFilesystem, Operation, Plan, PlanRefusal, PlanRequest,
-    SessionOp, StageName, opaque, operation_args,
-};
+use super::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, Plan, PlanRefusal, PlanRequest, opaque, operation_args};
 use common::diagnostic::Diagnostic;
 use model::device::{DevicePath, KernelName};
 use model::install_marker::attempt::disks_with_new_tables;
@@ -17,6 +14,7 @@ use model::inventory::{self, ComparableDiskIndex, DeviceSignature, Inventory};
 use model::layout::{self, FilesystemFormat, Layout};
 use model::migration::MigrationOffer;
 use model::storage_graph::{DeviceStack, LayoutMatch, lookup};
+use operations::{MountFilesystem, MountReadOnly, Operation, SessionOp, StageName};
 use std::collections::BTreeSet;
 
 /// Finds the marker of an installation that must not be repeated.
@@ -120,7 +118,7 @@ pub fn plan_boot(
                 (StageName::ReportBegin, announce_received(&request).into_iter().map(Operation::Run).collect()),
                 (
                     StageName::StorageMount,
-                    mounts.into_iter().map(SessionOp::MountReadOnly).map(Operation::Run).collect(),
+                    mounts.into_iter().map(MountReadOnly).map(SessionOp::MountReadOnly).map(Operation::Run).collect(),
                 ),
                 (StageName::BootLoad, vec![Operation::Run(SessionOp::LoadKernel)]),
                 (StageName::StorageUnmount, vec![Operation::Run(SessionOp::Unmount)]),

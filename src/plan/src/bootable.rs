@@ -1,15 +1,12 @@
 //! Finishing: decides how the image is made bootable on this machine, and refuses it before the first write if that is impossible.
 
+use super::PlanRequest;
 use super::decide::{ArrayFate, PlanDecisions};
 use super::filesystem_fate::PlacedFilesystem;
 use super::image_needs;
 use super::os_definition;
 use super::restore::mount_path;
 use super::stages::writable_devices;
-use super::{
-    BootDisk, BootFilesystem, ByteRange, Esp, FinishInputs, FinishedArray, FstabEntry, MachineFiles, NewPartition,
-    PlanRequest, RequestedNetwork, RootFilesystem, RootVolume, SeedFilesystem,
-};
 use common::diagnostic::Diagnostic;
 use model::allocation::{Allocation, FinisherChoice, find_argument_error, find_hostname_error};
 use model::device::{DevicePath, LayoutPath};
@@ -17,6 +14,10 @@ use model::inventory::{self, FirmwareType, Inventory, Nic};
 use model::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, PartitionType, RaidLevel};
 use model::storage_graph::LayoutMatch;
 use netconfig::NetworkConfig;
+use operations::{
+    BootDisk, BootFilesystem, ByteRange, Esp, FinishInputs, FinishedArray, FstabEntry, MachineFiles, NewPartition,
+    RequestedNetwork, RootFilesystem, RootVolume, SeedFilesystem,
+};
 use uuid::Uuid;
 
 /// Returns the reasons why the image cannot be finished on this machine.

@@ -11,10 +11,7 @@ use super::luks::LuksDecision;
 use super::lvm::PlannedGroup;
 use super::missing_disks::MissingDisk;
 use super::teardown::HolderTeardown;
-use super::{
-    CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, DiskVerdict, Holder, InstallMode, PartitionTable,
-    PlanRequest, ReceivedDevice, TornObject, TryArray, WipeDisk, ZeroProof, display,
-};
+use super::{DiskPlan, DiskVerdict, InstallMode, PlanRequest, TornObject, display};
 use common::diagnostic::Diagnostic;
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{AttemptSecret, PendingCreation, RecordedDisk};
@@ -22,6 +19,10 @@ use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout::graph::LayoutGraph;
 use model::layout::{self, Layout};
 use model::storage_graph::{CombinedValues, DeviceStack};
+use operations::{
+    CreateArray, CreateGroup, CreateVolume, DiskIdentity, Holder, PartitionTable, ReceivedDevice, TryArray, WipeDisk,
+    ZeroProof,
+};
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;

@@ -5,13 +5,14 @@ use super::describe::describe_record;
 use super::devices::{DeviceFate, PlannedDevice};
 use super::missing_disks::MissingDisk;
 use super::sectors::{self, SectorExtent};
-use super::{DiskIdentity, DiskVerdict, InstallMode, NewPartition, PartitionTable, display, wipe};
+use super::{DiskVerdict, InstallMode, display, wipe};
 use common::diagnostic::Diagnostic;
 use model::deploy_steps::EraseMode;
 use model::device::{DevicePath, LayoutPath};
 use model::inventory;
 use model::layout::{self, FilesystemFormat, PartitionType};
 use model::storage_graph::{lookup, multipath};
+use operations::{DiskIdentity, NewPartition, PartitionTable};
 
 impl<'a> PlanDecider<'a> {
     pub fn decide_disks(&mut self) {

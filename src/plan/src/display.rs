@@ -1,17 +1,15 @@
 //! Text form of the plan, which `drophammer plan` and the console print before anything happens.
 
-mod bootable;
 mod disks;
 mod firmware;
 mod k8s_volumes;
-mod luks;
-mod migration;
 mod opaque;
-mod operations;
 mod preserved_tree;
 mod running_tree;
 mod tree_lines;
 
+use operations::operation_lines;
+use operations::text::strip_dev;
 pub use preserved_tree::draw_preserved;
 pub use running_tree::RunningTrees;
 
@@ -51,7 +49,7 @@ impl fmt::Display for Plan {
             if index == self.point_of_no_return {
                 writeln!(f, "── point of no return {}", "─".repeat(49))?;
             }
-            let lines = operations::operation_lines(&stage.operations, &self.sizes);
+            let lines = operation_lines(&stage.operations, &self.sizes);
             writeln!(
                 f,
                 "{:>2}  {:<18}  {}",
@@ -130,11 +128,6 @@ fn write_existing(f: &mut fmt::Formatter<'_>, marker: &InstallMarker) -> fmt::Re
         format!("Allocation {}{order} is already installed here, with {}{time}.", marker.allocation, marker.image);
     writeln!(f, "{}", escape_line(&line))?;
     writeln!(f, "Nothing is written; the installed system is booted.\n")
-}
-
-fn strip_dev<D: AsRef<str> + ?Sized>(device: &D) -> &str {
-    let device = device.as_ref();
-    device.strip_prefix("/dev/").unwrap_or(device)
 }
 
 /// Describes the content of a disk in one line.

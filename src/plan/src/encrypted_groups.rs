@@ -13,13 +13,14 @@ use super::decide::{GroupFate, PlanDecider};
 use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::filesystem_fate::FilesystemFate;
 use super::filesystems::is_in_fstab;
+use super::k8s_volumes;
 use super::luks::{self, LuksDecision, LuksFate};
 use super::restore::mount_path;
-use super::{LuksContainer, k8s_volumes};
 use model::device::{DevicePath, LayoutPath};
 use model::inventory::AttemptTarget;
 use model::k8s_volume::{K8sVolume, VolumeSource};
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, VolumeGroupSpec};
+use operations::LuksContainer;
 use uuid::Uuid;
 
 /// Reason why the content of an encrypted group is unknown.

@@ -1,5 +1,4 @@
 //! Plan that erases every disk, before the machine gets its next owner.
-
 use super::decide::{self, PlanDecisions};
 use super::{FirmwarePlan, InstallMode, Plan, PlanRefusal, PlanRequest, PlanSubject, TornObject, opaque, stages};
 use common::diagnostic::Diagnostic;
@@ -98,7 +97,8 @@ pub(super) fn list_whole_disk(disk: &InventoryDisk) -> layout::DiskSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceOp, DiskVerdict, Operation, StageName};
+    use crate::DiskVerdict;
+    use operations::{DeviceOp, Operation, StageName};
 
     fn machine(name: &str) -> Inventory {
         let text = std::fs::read_to_string(format!(

@@ -12,31 +12,11 @@
 //! | anything else | nothing |
 
 use super::members::AssembledMembers;
-use super::{ByteRange, DeviceOp, DiskVerdict, Operation, Plan, PlanStage, SessionOp, StageName};
+use super::{DiskVerdict, Plan};
 use model::device::DevicePath;
 use model::inventory::Inventory;
-use serde::{Deserialize, Serialize};
+use operations::{ByteRange, DeviceOp, DiskExtents, Operation, PlanStage, PlannedOperation, StageExtents};
 use std::collections::BTreeMap;
-
-/// Consecutive stages with the extents that each of them may write.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StageExtents {
-    /// The JSON field is `steps`, the word that operators read.
-    #[serde(rename = "steps")]
-    pub stages: Vec<StageName>,
-    /// Writable ranges by disk; empty if the stages write nothing.
-    pub disks: Vec<DiskExtents>,
-}
-
-/// Byte ranges of a disk, in order and disjoint.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DiskExtents {
-    /// `/dev/sda`.
-    pub device: DevicePath,
-    /// Serial number of the disk; empty if it has none.
-    pub serial: String,
-    pub ranges: Vec<ByteRange>,
-}
 
 /// Returns the extents of all stages of the plan, in order. `inventory` is the one that the plan was made from.
 pub fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageExtents> {
@@ -94,81 +74,10 @@ impl ExtentBuilder<'_> {
 
     /// Opens the devices that the stage writes. New devices lie on disks that are open already.
     fn open_preserved(&self, stage: &PlanStage, open: &mut WritableRanges) {
-        for device in stage.operations.iter().flat_map(ExtentBuilder::written_devices) {
+        for device in stage.operations.iter().flat_map(|operation| operation.effect().written) {
             for (disk, range) in self.locate_device(device) {
                 open.entry(disk).or_default().push(range);
             }
-        }
-    }
-
-    /// Returns the devices, outside of recreated disks, that an operation starts to write.
-    fn written_devices(operation: &Operation) -> Vec<DevicePath> {
-        match operation {
-            Operation::Device(DeviceOp::AssembleArray(array)) => array.members.clone(),
-            Operation::Device(DeviceOp::ActivateGroup(group)) => group.devices.clone(),
-            // cryptsetup repairs a damaged header when it opens the container for writing.
-            Operation::Device(DeviceOp::OpenContainer(open)) if !open.read_only => vec![open.container.device.clone()],
-            Operation::Device(DeviceOp::MakeFilesystem(make)) => vec![make.device.clone()],
-            Operation::Device(DeviceOp::PreparePersistent(volume)) => {
-                volume.written_devices().into_iter().cloned().collect()
-            }
-            Operation::Device(
-                DeviceOp::Release(_)
-                | DeviceOp::AssertFree { .. }
-                | DeviceOp::TakeDown { .. }
-                | DeviceOp::ProveZeros(_)
-                | DeviceOp::WipeDisk(_)
-                | DeviceOp::WriteTable(_)
-                | DeviceOp::CreateArray(_)
-                | DeviceOp::CreateGroup(_)
-                | DeviceOp::CreateVolume(_)
-                | DeviceOp::CreateContainer(_)
-                | DeviceOp::OpenContainer(_)
-                | DeviceOp::CloseContainer { .. }
-                | DeviceOp::TryArray(_)
-                | DeviceOp::TryFilesystem(_)
-                | DeviceOp::DeactivateGroup { .. }
-                | DeviceOp::StopArray { .. },
-            ) => Vec::new(),
-            Operation::Run(SessionOp::Mount(mount)) if !mount.is_read_only() => mount.devices().collect(),
-            Operation::Run(
-                SessionOp::ReachImage { .. }
-                | SessionOp::VerifyDefinition { .. }
-                | SessionOp::FindPrograms { .. }
-                | SessionOp::IdentifyDisk(_)
-                | SessionOp::CheckContainers(_)
-                | SessionOp::LockDisk { .. }
-                | SessionOp::UnlockDisk { .. }
-                | SessionOp::Rehearse(_)
-                | SessionOp::TellPointOfNoReturn { .. }
-                | SessionOp::MoveStands { .. }
-                | SessionOp::Mount(_)
-                | SessionOp::MountReadOnly(_)
-                | SessionOp::BurnDisk(_)
-                | SessionOp::Receive(_)
-                | SessionOp::AdaptMoved(_)
-                | SessionOp::CreateSystem(_)
-                | SessionOp::GrowFilesystem(_)
-                | SessionOp::BurnImage { .. }
-                | SessionOp::WriteMachineFiles { .. }
-                | SessionOp::InjectFiles(_)
-                | SessionOp::Finish(_)
-                | SessionOp::AdaptImage(_)
-                | SessionOp::WritePersistent(_)
-                | SessionOp::WriteFstab(_)
-                | SessionOp::ExtendFstab(_)
-                | SessionOp::WriteCrypttab(_)
-                | SessionOp::FindLoader
-                | SessionOp::RemoveVariables(_)
-                | SessionOp::WriteBootEntries(_)
-                | SessionOp::LoadKernel
-                | SessionOp::ProveKept(_)
-                | SessionOp::WriteMarker(_)
-                | SessionOp::Unmount
-                | SessionOp::FlushDisks { .. }
-                | SessionOp::Report(_)
-                | SessionOp::Kexec,
-            ) => Vec::new(),
         }
     }
 

@@ -15,18 +15,16 @@
 mod partitions;
 
 use super::decide::PlanDecisions;
-use super::{FirmwarePlan, Operation, PlannedVariable, RemoveVariables, SessionOp, VariableOrigin, VariableRemoval};
+use super::{FirmwarePlan, PlannedVariable, VariableOrigin};
 use common::diagnostic::Diagnostic;
 use model::inventory::{
     FirmwareLoadOption, FirmwareType, FirmwareVariables, GLOBAL_VENDOR, Inventory, LoadOptionClass, LoadTarget,
     OtherFirmwareVariable, VariablePurpose,
 };
 use model::layout::Layout;
+use operations::{OWN_PREFIX, Operation, RemoveVariables, SessionOp, VariableRemoval};
 use partitions::{BootPartitions, PartitionFate};
 use sha2::{Digest, Sha256};
-
-/// Prefix of the descriptions of drophammer's boot entries.
-pub const OWN_PREFIX: &str = "drophammer: ";
 
 /// Set of variables that a plan removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

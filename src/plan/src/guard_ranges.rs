@@ -2,9 +2,10 @@
 //! disks and partitions, where superblocks are located.
 
 use super::sectors::MIB;
-use super::{ByteRange, DiskPlan, DiskVerdict};
+use super::{DiskPlan, DiskVerdict};
 use model::inventory::InventoryDisk;
 use model::storage_graph::LayoutMatch;
+use operations::ByteRange;
 
 /// Size of the backup GPT at the end of a disk, entries and header, in sectors.
 const BACKUP_GPT_SECTORS: u64 = 33;

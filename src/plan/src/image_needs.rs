@@ -4,129 +4,40 @@
 use super::luks::is_optional;
 use super::restore::mount_path;
 use super::{InstallMode, PlanRequest};
-use common::diagnostic::Diagnostic;
-use model::allocation::FinisherChoice;
-use model::boot_contents::BootContents;
-use model::inventory::{FirmwareType, Inventory};
+use model::inventory::Inventory;
 use model::layout::{KeySource, Layout};
-
-/// Requirements for a root tree on this machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageNeeds {
-    way: FinisherChoice,
-    firmware: FirmwareType,
-    /// Whether the kernel may be on a preserved filesystem.
-    keeps_kernels: bool,
-    has_user_data: bool,
-    /// Mount point of an encrypted filesystem that the system requires; `opens_by_tpm` is the same for a key in the TPM.
-    opens: Option<String>,
-    opens_by_tpm: Option<String>,
-}
-
-/// Deficiencies of an image.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct ImageFindings {
-    /// Deficiencies because of which the machine would not boot.
-    pub refused: Vec<Diagnostic>,
-    pub warnings: Vec<String>,
-}
+use operations::{ImageFindings, ImageNeeds};
 
 /// Mount points that may contain kernels and init, in addition to `/`.
 const OF_THE_SYSTEM: [&str; 4] = ["/boot", "/usr", "/usr/lib", "/lib"];
 
-const PLACE: &str = "allocation.image";
-
-impl ImageNeeds {
-    /// Returns the requirements; `None` for a raw image, which boots as it was built.
-    pub fn for_request(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Option<ImageNeeds> {
-        if layout.disks.iter().any(|disk| disk.image) {
-            return None;
-        }
-        let paths = layout.filesystems.iter().filter_map(|filesystem| filesystem.path.as_deref());
-        let needed = layout.filesystems.iter().filter(|filesystem| !is_optional(filesystem));
-        let opened = needed.filter_map(|filesystem| {
-            let group = || layout.find_encrypted_group(&filesystem.device)?.encrypted;
-            Some((mount_path(filesystem)?.to_owned(), filesystem.encrypted.or_else(group)?.key))
-        });
-        let opened: Vec<(String, KeySource)> = opened.collect();
-        let allocation = &request.assigned.allocation;
-        Some(ImageNeeds {
-            way: allocation.finisher(),
-            firmware: inventory.system.firmware,
-            keeps_kernels: request.mode == InstallMode::Reinstall
-                && paths.into_iter().any(|path| OF_THE_SYSTEM.contains(&path)),
-            has_user_data: allocation.has_user_data(),
-            opens: opened.first().map(|(path, _)| path.clone()),
-            opens_by_tpm: opened.into_iter().find(|(_, key)| *key == KeySource::Tpm2).map(|(path, _)| path),
-        })
+/// Returns the requirements; `None` for a raw image, which boots as it was built.
+pub fn image_needs(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Option<ImageNeeds> {
+    if layout.disks.iter().any(|disk| disk.image) {
+        return None;
     }
-
-    pub fn judge_contents(&self, contents: &BootContents) -> ImageFindings {
-        let is_built_in = match self.way {
-            FinisherChoice::Builtin => true,
-            FinisherChoice::Auto => contents.installer.is_none(),
-            FinisherChoice::Image | FinisherChoice::None => false,
-        };
-        let mut judgement = ImageFindings::default();
-        let mut refuse = |why: &str, what_to_do: &str| {
-            judgement
-                .refused
-                .push(Diagnostic::new(PLACE, format!("according to its manifest, the image has {why}; {what_to_do}")));
-        };
-        if self.way == FinisherChoice::Image && contents.installer.is_none() {
-            refuse("no installer, which `finish: image` requires", "set finish: builtin or auto");
-        }
-        if is_built_in && contents.kernels.is_empty() && !self.keeps_kernels {
-            refuse(
-                "no kernel in /boot or /usr/lib/modules, so it cannot boot",
-                "install a kernel into the tree and pack it again",
-            );
-        }
-        if is_built_in && contents.init.is_none() && !self.keeps_kernels {
-            refuse(
-                "no init such as /sbin/init, so it cannot start",
-                "install systemd or another init into the tree and pack it again",
-            );
-        }
-        if is_built_in && self.firmware == FirmwareType::Bios && contents.grub_bios.is_none() {
-            refuse(
-                "no GRUB for BIOS, which this machine needs to boot",
-                "install it into the tree (Debian's package is grub-pc-bin) and pack it again",
-            );
-        }
-        if let (Some(path), Some([])) = (&self.opens, contents.cryptsetup.as_deref()) {
-            refuse(
-                &format!("neither cryptsetup nor systemd-cryptsetup, so it could not mount {path}, which is encrypted"),
-                "install one into the tree and pack it again, or add nofail to its mountoptions",
-            );
-        }
-        let has_systemds = |openers: &Vec<String>| openers.iter().any(|opener| opener.ends_with("systemd-cryptsetup"));
-        if let (Some(path), Some(openers)) = (&self.opens_by_tpm, &contents.cryptsetup)
-            && !openers.is_empty()
-            && !has_systemds(openers)
-        {
-            refuse(
-                &format!(
-                    "no systemd-cryptsetup, the only program that unlocks with a TPM 2, so it could not mount {path}"
-                ),
-                "install it into the tree (since Debian 13 it is a package of that name) and pack it again, or add nofail to its mountoptions",
-            );
-        }
-        if is_built_in && self.has_user_data && contents.user_data.is_empty() {
-            judgement.warnings.push(
-                "the allocation has user data, but according to its manifest the image has neither cloud-init nor Ignition: the data is \
-                 written to /etc/metal/userdata, and nothing in the installed system reads it"
-                    .to_owned(),
-            );
-        }
-        judgement
-    }
+    let paths = layout.filesystems.iter().filter_map(|filesystem| filesystem.path.as_deref());
+    let needed = layout.filesystems.iter().filter(|filesystem| !is_optional(filesystem));
+    let opened = needed.filter_map(|filesystem| {
+        let group = || layout.find_encrypted_group(&filesystem.device)?.encrypted;
+        Some((mount_path(filesystem)?.to_owned(), filesystem.encrypted.or_else(group)?.key))
+    });
+    let opened: Vec<(String, KeySource)> = opened.collect();
+    let allocation = &request.assigned.allocation;
+    Some(ImageNeeds {
+        finisher: allocation.finisher(),
+        firmware: inventory.system.firmware,
+        keeps_kernels: request.mode == InstallMode::Reinstall
+            && paths.into_iter().any(|path| OF_THE_SYSTEM.contains(&path)),
+        has_user_data: allocation.has_user_data(),
+        opens: opened.first().map(|(path, _)| path.clone()),
+        opens_by_tpm: opened.into_iter().find(|(_, key)| *key == KeySource::Tpm2).map(|(path, _)| path),
+    })
 }
 
 /// Checks the contents that the control plane has recorded for the image.
 pub fn judge_image(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> ImageFindings {
     let contents = request.assigned.allocation.image.contents.as_ref();
-    let judged = contents
-        .and_then(|contents| Some(ImageNeeds::for_request(layout, inventory, request)?.judge_contents(contents)));
+    let judged = contents.and_then(|contents| Some(image_needs(layout, inventory, request)?.judge_contents(contents)));
     judged.unwrap_or_default()
 }

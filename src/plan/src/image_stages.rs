@@ -5,11 +5,12 @@ use super::decide::PlanDecisions;
 use super::filesystem_fate::PlacedFilesystem;
 use super::os_definition;
 use super::restore::RestorePlan;
-use super::{
-    BurnDisk, DiskIdentity, ExpectedFilesystem, FinishInputs, FstabEntry, Operation, PlanSubject, SessionOp, StageName,
-    boot_entries, uuids_in_use,
-};
+use super::{PlanSubject, boot_entries, uuids_in_use};
 use model::storage_graph::LayoutMatch;
+use operations::{
+    AdaptImage, BurnDisk, BurnImage, DiskIdentity, ExpectedFilesystem, ExtendFstab, FinishInputs, FstabEntry,
+    GrowFilesystem, Operation, SessionOp, StageName, WriteFstab,
+};
 
 type StageOperations = (StageName, Vec<Operation>);
 
@@ -36,19 +37,19 @@ impl ImageStages {
         let (name, mounts) = (subject.image.clone(), returning.before_the_image());
         let Some(disk) = &decided.image_disk else {
             let (hidden, merged, fresh) = (returning.hiding_paths(), returning.merged_paths(), returning.new_paths());
-            let burn = Operation::Run(SessionOp::BurnImage {
+            let burn = Operation::Run(SessionOp::BurnImage(BurnImage {
                 name,
                 hidden,
                 merged,
                 fresh,
                 memory_bytes: inventory.memory_bytes,
-            });
+            }));
             return ImageStages {
                 first: (StageName::StorageMount, mounts),
                 second: (StageName::ImageBurn, vec![burn]),
                 entries: boot_entries::write_entries(&finishing),
                 installer: Operation::Run(SessionOp::Finish(finishing)),
-                fstab: vec![Operation::Run(SessionOp::WriteFstab(fstab.to_vec()))],
+                fstab: vec![Operation::Run(SessionOp::WriteFstab(WriteFstab(fstab.to_vec())))],
             };
         };
         let growing = filesystems.iter().find(|(wanted, _)| wanted.grow).and_then(|(_, is)| is.as_in_image());
@@ -65,7 +66,7 @@ impl ImageStages {
         };
         let grows = |operation: &Operation| match operation {
             Operation::Run(SessionOp::Mount(mount)) if growing.is_some_and(|(device, _)| *device == mount.device) => {
-                Some(Operation::Run(SessionOp::GrowFilesystem(mount.clone())))
+                Some(Operation::Run(SessionOp::GrowFilesystem(GrowFilesystem(mount.clone()))))
             }
             _ => None,
         };
@@ -76,13 +77,13 @@ impl ImageStages {
                 vec![Operation::Run(os_definition::fill_disk(burn, meant, decided, &finishing))],
             ),
             second: (StageName::StorageMount, mounts.collect()),
-            installer: Operation::Run(SessionOp::AdaptImage(finishing)),
+            installer: Operation::Run(SessionOp::AdaptImage(AdaptImage(finishing))),
             // A raw image boots as it was built.
             entries: None,
             fstab: if fstab.is_empty() {
                 Vec::new()
             } else {
-                vec![Operation::Run(SessionOp::ExtendFstab(fstab.to_vec()))]
+                vec![Operation::Run(SessionOp::ExtendFstab(ExtendFstab(fstab.to_vec())))]
             },
         }
     }

@@ -2,14 +2,17 @@
 
 use super::make_writable::{self, DeviceActivation};
 use super::{
-    DiskIdentity, DiskPlan, DiskVerdict, InjectedFile, InstallMode, MountFilesystem, Operation, Plan, PlanRefusal,
-    PlanStage, PlanSubject, SessionOp, StageName, display, opaque, read_only::ReadOnlyPlan,
+    DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, display, opaque, read_only::ReadOnlyPlan,
 };
 use common::diagnostic::Diagnostic;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, Inventory, InventoryDisk};
 use model::layout::FilesystemFormat;
 use model::storage_graph::{DeviceStack, StackUnit, all_units};
+use operations::{
+    DiskIdentity, FlushDisks, InjectFiles, InjectedFile, LockDisk, MountFilesystem, Operation, PlanStage, SessionOp,
+    StageName,
+};
 use std::collections::BTreeSet;
 
 /// Name of the plan, in place of a layout.
@@ -50,16 +53,17 @@ pub fn plan_injection(
     };
     let (written, others): (Vec<&InventoryDisk>, Vec<&InventoryDisk>) =
         inventory.disks.iter().partition(|disk| below.contains(&disk.name));
-    let lock = |disk: &&InventoryDisk| SessionOp::LockDisk { device: disk.device.clone(), untouched: Vec::new() };
+    let lock =
+        |disk: &&InventoryDisk| SessionOp::LockDisk(LockDisk { device: disk.device.clone(), untouched: Vec::new() });
     let mount = MountFilesystem { device, path: "/".to_owned(), format, options: Vec::new(), others: Vec::new() };
-    let flush = SessionOp::FlushDisks { disks: written.iter().map(|disk| disk.device.clone()).collect() };
+    let flush = SessionOp::FlushDisks(FlushDisks { disks: written.iter().map(|disk| disk.device.clone()).collect() });
     let of_run = |operations: Vec<SessionOp>| operations.into_iter().map(Operation::Run).collect::<Vec<_>>();
     let identities = written.iter().map(|disk| SessionOp::IdentifyDisk(DiskIdentity::from_disk(disk)));
     let stages = [
         (StageName::StorageIdentify, of_run(identities.collect())),
         (StageName::StorageLock, of_run(others.iter().filter(|disk| !disk.read_only).map(lock).collect())),
         (StageName::StorageMount, [lift.activate(), of_run(vec![SessionOp::Mount(mount)])].concat()),
-        (StageName::TargetFiles, of_run(vec![SessionOp::InjectFiles(files)])),
+        (StageName::TargetFiles, of_run(vec![SessionOp::InjectFiles(InjectFiles(files))])),
         (
             StageName::StorageUnmount,
             [of_run(vec![SessionOp::Unmount]), lift.deactivate(), of_run(vec![flush])].concat(),
@@ -129,7 +133,7 @@ fn mountable_format(device: &DevicePath, signatures: &[DeviceSignature]) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DeviceOp;
+    use operations::DeviceOp;
 
     fn machine(name: &str) -> Inventory {
         let text = std::fs::read_to_string(format!(
@@ -162,7 +166,7 @@ mod tests {
         );
         assert!(plan.stages.iter().all(|stage| !stage.name.is_destructive()));
         let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
-        let locked = operations.filter(|operation| matches!(operation, Operation::Run(SessionOp::LockDisk { .. })));
+        let locked = operations.filter(|operation| matches!(operation, Operation::Run(SessionOp::LockDisk(_))));
         assert_eq!(locked.count(), inventory.disks.len() - 1);
         assert!(plan.to_string().contains("/etc/motd with 5"), "{plan}");
     }
@@ -181,14 +185,14 @@ mod tests {
             });
             assert_eq!(mounts.collect::<Vec<_>>(), [mounted]);
             let locked = operations().filter_map(|operation| match operation {
-                Operation::Run(SessionOp::LockDisk { device, .. }) => Some(device.as_str()),
+                Operation::Run(SessionOp::LockDisk(LockDisk { device, .. })) => Some(device.as_str()),
                 _ => None,
             });
             assert_eq!(locked.collect::<Vec<_>>(), ["/dev/sdc"]);
             let identified = operations().filter(|one| matches!(one, Operation::Run(SessionOp::IdentifyDisk(_))));
             assert_eq!(identified.count(), 2);
             let last = plan.stages.last().unwrap();
-            let stops = |one: &Operation| matches!(one, Operation::Device(DeviceOp::StopArray { .. }));
+            let stops = |one: &Operation| matches!(one, Operation::Device(DeviceOp::StopArray(_)));
             assert!(last.operations.iter().any(stops), "{last:?}");
         }
         let skipped = [inventory.disks[1].name.clone()];

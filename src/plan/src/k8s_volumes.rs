@@ -25,15 +25,16 @@ mod volume_devices;
 use super::decide::PlanDecider;
 use super::devices::{DeviceFate, DeviceSize, PlannedDevice};
 use super::sectors::MIB;
-use super::{
-    DiskVerdict, InstallMode, MakeFilesystem, ManifestVolume, PersistentVerdict, PersistentVolume, PreparePersistent,
-    SparseVolume, TryFilesystem, VolumeFilling, VolumePath, spanning_partition_bytes,
-};
+use super::{DiskVerdict, InstallMode, PersistentVerdict, PersistentVolume};
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::RecordedVolume;
 use model::inventory::{DeviceSignature, Inventory, InventoryDisk};
 use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
 use model::layout::{FilesystemFormat, MIN_XFS_MIB};
+use operations::{
+    MakeFilesystem, ManifestVolume, PreparePersistent, SparseVolume, TryFilesystem, VolumeFilling, VolumePath,
+    spanning_partition_bytes,
+};
 use std::collections::BTreeSet;
 
 /// Decisions on all Kubernetes volumes.
@@ -203,7 +204,7 @@ impl<'a> PlanDecider<'a> {
     /// Reserves an unlisted disk for the allocation.
     fn reserve_disk(&mut self, disk: &InventoryDisk) {
         if self.set_verdict(&disk.name, DiskVerdict::Volumes).is_none() {
-            self.decided.identities.push(super::DiskIdentity::from_disk(disk));
+            self.decided.identities.push(operations::DiskIdentity::from_disk(disk));
         }
     }
 

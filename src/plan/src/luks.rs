@@ -17,20 +17,21 @@ use super::display;
 use super::filesystem_fate::FilesystemFate;
 use super::restore::mount_path;
 use super::sectors::MIB;
-use super::{ByteRange, CrypttabEntry, DeviceOp, DiskPlan, LuksContainer, Operation, Plan, SessionOp};
+use super::{DiskPlan, Plan};
 use model::allocation::Allocation;
 use model::device::{DevicePath, LayoutPath};
 use model::inventory::{AttemptTarget, DeviceSignature, Inventory};
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, Layout};
 use model::registry_auth::SecretText;
 use model::storage_graph::{DeviceStack, LayoutMatch};
+use operations::{
+    ByteRange, CheckContainers, CloseContainer, CrypttabEntry, DATA_OFFSET_BYTES, DeviceOp, LuksContainer, Operation,
+    SessionOp, WriteCrypttab,
+};
 use uuid::Uuid;
 
 /// Signature type of a container in libblkid, for both versions of LUKS.
 pub const KIND: &str = "crypto_LUKS";
-
-/// Offset of the data, after both headers and the key slots (LUKS2 On-Disk Format, 2.2; default of cryptsetup).
-pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
 
 /// A container of the layout, around a filesystem or a physical volume of a group.
 pub struct LuksDecision {
@@ -324,7 +325,7 @@ fn opened_containers(decided: &PlanDecisions) -> impl Iterator<Item = &LuksDecis
 pub fn check_containers(decided: &PlanDecisions) -> Option<Operation> {
     let asked = opened_containers(decided).filter(|luks| !luks.strange_tpm);
     let containers: Vec<LuksContainer> = asked.map(|luks| luks.container.clone()).collect();
-    (!containers.is_empty()).then_some(Operation::Run(SessionOp::CheckContainers(containers)))
+    (!containers.is_empty()).then_some(Operation::Run(SessionOp::CheckContainers(CheckContainers(containers))))
 }
 
 /// Returns whether the plan creates a container whose passphrase was not entered yet.
@@ -344,13 +345,14 @@ pub fn create_containers(decided: &PlanDecisions, of_groups: bool) -> Vec<Operat
 /// Returns the operations that close containers: those around physical volumes, after their groups are deactivated, or those around
 /// filesystems.
 pub fn close_containers(decided: &PlanDecisions, of_groups: bool) -> impl Iterator<Item = Operation> {
-    let close = |luks: &LuksDecision| DeviceOp::CloseContainer { mapping: luks.container.mapping.clone() };
+    let close =
+        |luks: &LuksDecision| DeviceOp::CloseContainer(CloseContainer { mapping: luks.container.mapping.clone() });
     opened_containers(decided).filter(move |luks| luks.group.is_some() == of_groups).map(close).map(Operation::Device)
 }
 
 pub fn write_crypttab(decided: &PlanDecisions) -> Option<Operation> {
     let entries: Vec<CrypttabEntry> = opened_containers(decided).map(LuksDecision::crypttab_entry).collect();
-    (!entries.is_empty()).then_some(Operation::Run(SessionOp::WriteCrypttab(entries)))
+    (!entries.is_empty()).then_some(Operation::Run(SessionOp::WriteCrypttab(WriteCrypttab(entries))))
 }
 
 /// Returns both ends of the locked containers on this disk, which must not be written.

@@ -4,11 +4,12 @@ use super::capacity::{self, CapacityShortage, EXTENT_BYTES};
 use super::decide::{GroupFate, PlanDecider};
 use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::sectors::MIB;
-use super::{CreateGroup, CreateVolume, DiskVerdict, display};
+use super::{DiskVerdict, display};
 use model::device::DevicePath;
 use model::inventory::{self, VolumeHealth};
 use model::layout::{LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};
 use model::storage_graph::find_groups_on;
+use operations::{CreateGroup, CreateVolume};
 
 /// A group whose volumes are decided next.
 pub struct PlannedGroup<'a> {

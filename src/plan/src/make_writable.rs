@@ -2,10 +2,10 @@
 //! again under its present name, without other volumes of the group.
 
 use super::restore::bottom_devices;
-use super::{ActivateGroup, AssembleArray, DeviceOp, Operation, RestoreOp};
 use model::device::{DevicePath, KernelName};
 use model::inventory::{Inventory, LvmLogicalVolume, LvmVolumeGroup, MdArray, MemberRole, StackedDeviceKind};
 use model::storage_graph::{DeviceStack, StackUnit};
+use operations::{ActivateGroup, AssembleArray, DeactivateGroup, DeviceOp, Operation, RestoreOp, StopArray, TakeDown};
 
 /// Operations that activate a device, from the bottom up; empty for a disk or a partition of a disk.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -70,15 +70,15 @@ impl DeviceActivation {
 
     pub fn activate(&self) -> Vec<Operation> {
         let devices: Vec<DevicePath> = bottom_devices(&self.0).into_iter().collect();
-        let down = (!devices.is_empty()).then_some(Operation::Device(DeviceOp::TakeDown { devices }));
+        let down = (!devices.is_empty()).then_some(Operation::Device(DeviceOp::TakeDown(TakeDown { devices })));
         down.into_iter().chain(self.0.iter().cloned().map(Operation::from)).collect()
     }
 
     pub fn deactivate(&self) -> Vec<Operation> {
         let down = self.0.iter().rev().filter_map(|restore| match restore {
-            RestoreOp::AssembleArray(array) => Some(DeviceOp::StopArray { device: array.device.clone() }),
+            RestoreOp::AssembleArray(array) => Some(DeviceOp::StopArray(StopArray { device: array.device.clone() })),
             RestoreOp::ActivateGroup(ActivateGroup { name, devices, .. }) => {
-                Some(DeviceOp::DeactivateGroup { name: name.clone(), devices: devices.clone() })
+                Some(DeviceOp::DeactivateGroup(DeactivateGroup { name: name.clone(), devices: devices.clone() }))
             }
             RestoreOp::OpenContainer(_) | RestoreOp::Mount(_) | RestoreOp::CreateVolume(_) => None,
         });
@@ -132,7 +132,7 @@ mod tests {
         let inventory = machine();
         let lift = lift(&inventory, "/dev/mapper/vg00-root").unwrap();
         let [
-            Operation::Device(DeviceOp::TakeDown { devices }),
+            Operation::Device(DeviceOp::TakeDown(TakeDown { devices })),
             Operation::Device(DeviceOp::AssembleArray(array)),
             Operation::Device(DeviceOp::ActivateGroup(group)),
         ] = &lift.activate()[..]
@@ -144,8 +144,8 @@ mod tests {
         assert_eq!(array.members, ["/dev/sda2", "/dev/sdb2"]);
         assert_eq!((group.name.as_str(), &group.volumes[..]), ("vg00", &["root".to_owned()][..]));
         let [
-            Operation::Device(DeviceOp::DeactivateGroup { name, .. }),
-            Operation::Device(DeviceOp::StopArray { device }),
+            Operation::Device(DeviceOp::DeactivateGroup(DeactivateGroup { name, .. })),
+            Operation::Device(DeviceOp::StopArray(StopArray { device })),
         ] = &lift.deactivate()[..]
         else {
             panic!("{:?}", lift.deactivate())

@@ -1,8 +1,8 @@
 //! Devices that operations assemble from existing ones: arrays from their members, volumes from the devices of their group.
 
-use super::{ActivateGroup, AssembleArray, LuksContainer};
 use model::device::DevicePath;
 use model::storage_graph::graph::LayerGraph;
+use operations::{ActivateGroup, AssembleArray, LuksContainer};
 use std::collections::BTreeSet;
 
 /// Graph of the devices that operations assemble, and of their members.

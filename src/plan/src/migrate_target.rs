@@ -15,10 +15,7 @@ use super::devices::PlannedDevice;
 use super::image_stages::ImageStages;
 use super::install_marker::{full_record, table_guid};
 use super::restore::RestorePlan;
-use super::{
-    DeviceOp, FinishInputs, InstallMode, MakeFilesystem, Operation, PlanRequest, PlanSubject, ReceiveMigration,
-    ReceivedDevice, SessionOp, StageName, boot_entries, uuids_in_use,
-};
+use super::{InstallMode, PlanRequest, PlanSubject, boot_entries, uuids_in_use};
 use common::diagnostic::Diagnostic;
 use common::format::format_bytes;
 use model::deploy_steps::StepList;
@@ -27,6 +24,10 @@ use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::{self, Inventory};
 use model::layout::{self, FilesystemFormat, Layout, hints};
 use model::migration::{MigratedFilesystem, MigratedMachine, MigrationOffer, MigrationSide};
+use operations::{
+    AdaptMoved, DeviceOp, FinishInputs, GrowFilesystem, MakeFilesystem, Operation, ReceiveMigration, ReceivedDevice,
+    SessionOp, StageName,
+};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -295,7 +296,7 @@ pub fn migration_stages(
     let mounts = returning.before_the_image().into_iter().flat_map(|mount| {
         let grow = match &mount {
             Operation::Run(SessionOp::Mount(mount)) if decided.larger.contains(&mount.device) => {
-                Some(Operation::Run(SessionOp::GrowFilesystem(mount.clone())))
+                Some(Operation::Run(SessionOp::GrowFilesystem(GrowFilesystem(mount.clone()))))
             }
             _ => None,
         };
@@ -305,7 +306,7 @@ pub fn migration_stages(
         first: (StageName::MoveCopy, vec![Operation::Run(SessionOp::Receive(receive))]),
         second: (StageName::StorageMount, mounts.collect()),
         entries: boot_entries::write_entries_of_migrated(&finishing),
-        installer: Operation::Run(SessionOp::AdaptMoved(finishing)),
+        installer: Operation::Run(SessionOp::AdaptMoved(AdaptMoved(finishing))),
         fstab: Vec::new(),
     }
 }

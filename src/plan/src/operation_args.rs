@@ -1,20 +1,21 @@
 //! Parts of the request that are copied into the operations of an installation, so that the executor needs no lookups.
 
+use super::PlanRequest;
 use super::decide::PlanDecisions;
-use super::{
-    BurnDisk, DeviceOp, FinalReport, ImageNeeds, MachineFiles, MakeFilesystem, Operation, PlanRequest, PlanStage,
-    SessionOp, StageExtents,
-};
 use model::device::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::Inventory;
+use operations::{
+    BurnDisk, DeviceOp, FinalReport, ImageNeeds, MachineFiles, MakeFilesystem, Operation, PlanStage, ReachImage,
+    SessionOp, StageExtents, TellPointOfNoReturn,
+};
 
 /// Returns the operation that queries the image at its locations, with the disk that it is written to if it is a raw image.
 pub fn query_image(request: &PlanRequest, burned: &[Operation], needs: Option<ImageNeeds>) -> SessionOp {
     let onto = burned.iter().find_map(raw_image);
     let (name, url) = (request.subject.image.clone(), request.subject.url.clone());
     let image = Box::new(request.assigned.allocation.image.clone());
-    SessionOp::ReachImage { name, url, image, onto: onto.cloned(), needs }
+    SessionOp::ReachImage(ReachImage { name, url, image, onto: onto.cloned(), needs })
 }
 
 fn raw_image(operation: &Operation) -> Option<&BurnDisk> {
@@ -28,13 +29,20 @@ pub fn announce_start(request: &PlanRequest, disks: Vec<RecordedDisk>, secret_di
     let allocation = &request.assigned.allocation;
     let (order, allocation) = (allocation.order_id().map(str::to_owned), allocation.id.clone());
     let approved = request.assigned.allocation.approved.as_ref().map(|approved| approved.sha256.clone());
-    SessionOp::TellPointOfNoReturn { allocation, order, disks, extents: Vec::new(), approved, secret_digest }
+    SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
+        allocation,
+        order,
+        disks,
+        extents: Vec::new(),
+        approved,
+        secret_digest,
+    })
 }
 
 /// Copies the extents of the plan into the announcement of the point of no return, once all stages are known.
 pub fn insert_extents(stages: &mut [PlanStage], all: &[StageExtents]) {
     for operation in stages.iter_mut().flat_map(|stage| &mut stage.operations) {
-        if let Operation::Run(SessionOp::TellPointOfNoReturn { extents, .. }) = operation {
+        if let Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { extents, .. })) = operation {
             *extents = all.to_vec();
         }
     }

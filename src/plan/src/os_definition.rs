@@ -1,12 +1,13 @@
 //! The OS definition of the image: its `verify` and `create` programs, and the environment of the image's installer.
 
 use super::decide::PlanDecisions;
-use super::{BurnDisk, CreateSystem, DiskVerdict, FinishInputs, MachineFiles, PlanRequest, SessionOp};
+use super::{DiskVerdict, PlanRequest};
 use common::diagnostic::Diagnostic;
 use model::inventory::{self, Nic};
 use model::layout::Layout;
 use model::os_definition::{GanetiDisk, GanetiInstance, GanetiNic, SelectedDefinition};
 use model::storage_graph::LayoutMatch;
+use operations::{BurnDisk, CreateSystem, FindPrograms, FinishInputs, MachineFiles, SessionOp, VerifyDefinition};
 use std::collections::BTreeMap;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -47,10 +48,10 @@ pub fn has_image(request: &PlanRequest) -> bool {
 pub fn find_programs(request: &PlanRequest) -> Option<SessionOp> {
     let chosen = creating_definition(request)?;
     // Invalid definitions were refused before.
-    Some(SessionOp::FindPrograms {
+    Some(SessionOp::FindPrograms(FindPrograms {
         os: chosen.selector().to_string(),
         programs: chosen.required_programs().unwrap_or_default(),
-    })
+    }))
 }
 
 /// Returns the operation that fills the disk: writing the image, or running `create`.
@@ -70,7 +71,7 @@ pub fn fill_disk(onto: BurnDisk, meant: &LayoutMatch, decided: &PlanDecisions, f
 pub fn verify_parameters(request: &PlanRequest) -> Option<SessionOp> {
     let chosen = request.assigned.allocation.definition.as_ref().filter(|chosen| chosen.has_verify())?;
     let (os, parameters) = (chosen.selector().to_string(), chosen.parameters.keys().cloned().collect());
-    Some(SessionOp::VerifyDefinition { os, parameters, chosen: Box::new(chosen.clone()) })
+    Some(SessionOp::VerifyDefinition(VerifyDefinition { os, parameters, chosen: Box::new(chosen.clone()) }))
 }
 
 /// Returns the environment of the image's installer, as Ganeti passes it to `create`; empty without a definition.

@@ -2,14 +2,16 @@
 
 pub mod preview;
 
-use crate::{InstallClaim, InstallMode, MarkerWaiver, PlanAssignment, PlanRequest, PlanSubject, RecordSource};
+use crate::{InstallClaim, InstallMode, MarkerWaiver, PlanRequest, PlanSubject};
 use common::format;
+use model::allocation::RecordSource;
 use model::allocation::{Allocation, AssignedMachine, OrderedReinstall};
 use model::deploy_steps::StepList;
 use model::install_marker::{AttemptRecord, RecordedDisk};
 use model::install_marker::{InstallMarker, lineage};
 use model::inventory::Inventory;
 use model::layout::Layout;
+use operations::PlanAssignment;
 
 /// Returns the request for a plan of the machine with this id. `consoles` are those on its kernel command line.
 pub fn build_request(machine: &AssignedMachine, id: &str, allocation: &Allocation, consoles: &[String]) -> PlanRequest {

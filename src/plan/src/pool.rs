@@ -12,12 +12,13 @@
 //! | allocated, for an installation | anything else | every disk is erased, and then the installation proceeds |
 //! | not allocated | anything else | every disk is erased; an absent disk of an earlier boot is reported |
 
-use super::pool_disks::KnownDisk;
-use super::{Operation, Plan, PlanRefusal, PlanSubject, SessionOp, erase};
+use super::{Plan, PlanRefusal, PlanSubject, erase};
 use common::diagnostic::Diagnostic;
 use model::deploy_steps::EraseMode;
 use model::install_marker::InstallMarker;
 use model::inventory::Inventory;
+use model::pool_disks::KnownDisk;
+use operations::{Operation, SessionOp, TellPointOfNoReturn};
 
 /// Owner of a pool machine, according to the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +78,7 @@ pub fn plan_emptying(
 fn announce_allocation(mut plan: Plan, owner: PoolAllocation) -> Plan {
     let PoolAllocation::Somebody { allocation: id, .. } = owner else { return plan };
     for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
-        if let Operation::Run(SessionOp::TellPointOfNoReturn { allocation, .. }) = operation {
+        if let Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { allocation, .. })) = operation {
             id.clone_into(allocation);
         }
     }
@@ -132,8 +133,9 @@ fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceOp, DiskVerdict, StageName};
+    use crate::DiskVerdict;
     use model::inventory::{FilesystemContents, InventoryDisk};
+    use operations::{DeviceOp, StageName};
     use proptest::prelude::*;
 
     const ME: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
@@ -255,7 +257,9 @@ mod tests {
         for (owner, asked) in [(PoolAllocation::Nobody, ""), (INSTALL, "a-1")] {
             let plan = plan_emptying(&machine("five-sata"), owner, &[], subject()).unwrap().unwrap();
             let before = &plan.stages[plan.point_of_no_return - 1];
-            let [Operation::Run(SessionOp::TellPointOfNoReturn { allocation, .. })] = &before.operations[..] else {
+            let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { allocation, .. }))] =
+                &before.operations[..]
+            else {
                 panic!("{plan}");
             };
             assert_eq!(allocation, asked);

@@ -3,12 +3,13 @@
 
 use super::decide::{ArrayFate, GroupFate, PlanDecisions};
 use super::filesystem_fate::FilesystemFate;
-use super::{DiskVerdict, ObjectLocator, PreservedObject, StableDevice, luks};
+use super::{DiskVerdict, luks};
 use model::device::{DevicePath, KernelName};
 use model::install_report::PreservationProof;
 use model::inventory::{self, DeviceSignature, Inventory};
 use model::layout::Layout;
 use model::storage_graph::{CombinedValues, DeviceStack, StackUnit};
+use operations::{ObjectLocator, PreservedObject, StableDevice};
 use std::collections::{BTreeMap, BTreeSet};
 
 type ObjectIdentity = BTreeMap<String, String>;
@@ -66,19 +67,6 @@ pub fn describe_differences(proofs: &[PreservationProof]) -> Vec<String> {
         }
     }
     differences
-}
-
-impl std::fmt::Display for ObjectLocator {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ObjectLocator::Disk(name) => write!(f, "disk {}", name.device_path()),
-            ObjectLocator::Array { device: None, uuid } => write!(f, "array {uuid}"),
-            ObjectLocator::Array { device: Some(device), .. } => write!(f, "array {device}"),
-            ObjectLocator::Group { name, .. } => write!(f, "volume group {name}"),
-            ObjectLocator::Filesystem { device, path: None, .. } => write!(f, "filesystem on {device}"),
-            ObjectLocator::Filesystem { path: Some(path), .. } => write!(f, "filesystem at {path}"),
-        }
-    }
 }
 
 /// Returns the identity of an object; empty if it is absent.

@@ -1,9 +1,10 @@
 //! Plan that writes an unmodified image to a disk, without inspecting it. Ironic's agent does this in `write_image`.
 
-use super::{AddedPartition, Operation, Plan, PlanRefusal, PlanRequest, SessionOp, StageName, erase};
+use super::{Plan, PlanRefusal, PlanRequest, erase};
 use model::device::KernelName;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::{self, Layout};
+use operations::{AddedPartition, Operation, ReachImage, SessionOp, StageName};
 
 /// Makes a plan that writes the image of the request to this disk, followed by the partition `added`. Disks in `skipped` are not used.
 ///
@@ -22,7 +23,9 @@ pub fn plan_raw_image(
     let mut plan = whole.select_steps(&["deploy.apply_layout", "deploy.burn_image"]);
     plan.stages.extend(whole.stages.into_iter().filter(|stage| stage.name == StageName::StorageUnmount));
     for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
-        if let Operation::Run(SessionOp::ReachImage { onto: Some(burn), .. } | SessionOp::BurnDisk(burn)) = operation {
+        if let Operation::Run(SessionOp::ReachImage(ReachImage { onto: Some(burn), .. }) | SessionOp::BurnDisk(burn)) =
+            operation
+        {
             burn.added.clone_from(&added);
         }
     }
@@ -32,8 +35,9 @@ pub fn plan_raw_image(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceOp, DiskVerdict, InstallMode, PlanSubject};
+    use crate::{DiskVerdict, InstallMode, PlanSubject};
     use model::deploy_steps::StepList;
+    use operations::DeviceOp;
 
     fn machine(name: &str) -> Inventory {
         let text = std::fs::read_to_string(format!(
@@ -69,7 +73,7 @@ mod tests {
         });
         assert_eq!(wiped.collect::<Vec<_>>(), [inventory.disks[1].device.as_str()]);
         let burned = operations().filter_map(|operation| match operation {
-            Operation::Run(SessionOp::ReachImage { onto: Some(burn), .. } | SessionOp::BurnDisk(burn)) => {
+            Operation::Run(SessionOp::ReachImage(ReachImage { onto: Some(burn), .. }) | SessionOp::BurnDisk(burn)) => {
                 burn.added.clone()
             }
             _ => None,

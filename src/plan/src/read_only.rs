@@ -2,11 +2,11 @@
 
 use super::firmware::{self, RemovalPolicy};
 use super::{
-    DiskContent, DiskPlan, DiskVerdict, InstallMode, Plan, PlanStage, PlanSubject, PlanSummary, display, extents,
-    opaque,
+    DiskContent, DiskPlan, DiskVerdict, InstallMode, Plan, PlanSubject, PlanSummary, display, extents, opaque,
 };
 use model::install_marker::InstallMarker;
 use model::inventory::{Inventory, InventoryDisk};
+use operations::PlanStage;
 use std::collections::BTreeMap;
 
 /// Actions and subject of a plan that destroys nothing.

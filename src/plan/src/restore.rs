@@ -6,14 +6,15 @@ use super::guard_ranges::foreign_partitions;
 use super::luks::{LuksDecision, LuksFate, is_mapping};
 use super::members::AssembledMembers;
 use super::stages::new_filesystem;
-use super::{
-    ActivateGroup, AssembleArray, CreateVolume, DeviceOp, DiskPlan, DiskVerdict, MountFilesystem, OpenContainer,
-    Operation, Rehearsal, RestoreOp, SessionOp,
-};
+use super::{DiskPlan, DiskVerdict};
 use model::device::DevicePath;
 use model::inventory::{DeviceSignature, Inventory};
 use model::layout::{FilesystemFormat, FilesystemSpec, OnReinstall, UnderlyingObjects};
 use model::storage_graph::LayoutMatch;
+use operations::{
+    ActivateGroup, AssembleArray, CreateVolume, DeviceOp, MountFilesystem, OpenContainer, Operation, Rehearsal,
+    RestoreOp, SessionOp, TakeDown, UnlockDisk,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time at which a preserved object is activated, relative to the image.
@@ -191,7 +192,7 @@ impl<'a> RestorePlan<'a> {
         let mut devices: Vec<DevicePath> = bottom_devices(&stacked).into_iter().collect();
         // Devices on an array are deactivated together with the array.
         devices.extend(self.on_existing_devices(extended));
-        let down = (!devices.is_empty()).then_some(Operation::Device(DeviceOp::TakeDown { devices }));
+        let down = (!devices.is_empty()).then_some(Operation::Device(DeviceOp::TakeDown(TakeDown { devices })));
         let fills = self.filesystems.iter().filter(|placed| self.when_filled(placed) == when);
         let fills = fills.filter_map(|(wanted, is)| Some(new_filesystem(wanted, is.as_filled()?)));
         let fills = fills.map(DeviceOp::MakeFilesystem).map(Operation::Device);
@@ -207,7 +208,7 @@ impl<'a> RestorePlan<'a> {
             self.decided.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Keep && is_now(disk.device.as_str()));
         let unlock = |disk: &DiskPlan| {
             let others = self.others.get(&disk.device).cloned().unwrap_or_default();
-            Operation::Run(SessionOp::UnlockDisk { device: disk.device.clone(), others })
+            Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device: disk.device.clone(), others }))
         };
         disks.map(unlock).chain(operations).collect()
     }
@@ -259,24 +260,6 @@ pub fn bottom_devices(operations: &[RestoreOp]) -> BTreeSet<DevicePath> {
         taken.extend(devices);
     }
     together.find_bottoms(taken)
-}
-
-impl MountFilesystem {
-    fn options(&self) -> impl Iterator<Item = &str> {
-        self.options.iter().flat_map(|option| option.split(',')).map(str::trim)
-    }
-
-    /// Returns all devices that the kernel writes: that of the filesystem, those named in its mount options, and its other members.
-    pub fn devices(&self) -> impl Iterator<Item = DevicePath> {
-        let values = self.options().filter_map(|option| Some(option.split_once('=')?.1.trim()));
-        let named = values.filter(|value| value.starts_with("/dev/")).map(DevicePath::from);
-        std::iter::once(self.device.clone()).chain(named).chain(self.others.iter().cloned())
-    }
-
-    /// Returns whether the filesystem is mounted read-only. The last of `ro` and `rw` in the options counts.
-    pub fn is_read_only(&self) -> bool {
-        self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
-    }
 }
 
 fn is_merged((wanted, is): &PlacedFilesystem) -> bool {

@@ -1,7 +1,7 @@
 //! Placement of partitions: converts sizes in MiB to sectors of the disk.
 
-use crate::ByteRange;
 use model::layout::{self, RequestedSize};
+use operations::ByteRange;
 
 pub const MIB: u64 = 1 << 20;
 

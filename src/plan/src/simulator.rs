@@ -9,6 +9,11 @@ use model::inventory::{
     LvmPhysicalVolume, LvmVolumeGroup, MdArray, MemberRole, StackedDevice, StackedDeviceKind,
 };
 use model::layout::FilesystemFormat;
+use operations::{
+    ActivateGroup, AssembleArray, AssertFree, BurnDisk, CreateArray, CreateGroup, CreateVolume, DeviceOp,
+    GrowFilesystem, Holder, LuksContainer, MakeFilesystem, MountReadOnly, OpenContainer, Operation, PartitionTable,
+    PreparePersistent, ReceivedDevice, RemoveVariables, RestoreOp, SessionOp, VolumeFilling, WritePersistent,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -60,7 +65,7 @@ impl Machine {
     fn on_device(&mut self, operation: &DeviceOp) {
         match operation {
             DeviceOp::Release(holder) => self.release(holder),
-            DeviceOp::AssertFree { disks } => disks.iter().for_each(|disk| self.assert_free(disk)),
+            DeviceOp::AssertFree(AssertFree { disks }) => disks.iter().for_each(|disk| self.assert_free(disk)),
             DeviceOp::WipeDisk(wipe) => self.wipe(&wipe.device),
             DeviceOp::WriteTable(table) => self.write_table(table),
             DeviceOp::CreateArray(array) => self.create_array(array),
@@ -82,10 +87,10 @@ impl Machine {
                 assert!(!volumes.is_empty() && volumes.iter().all(there), "{operation:?}");
             }
             // What is there afterwards is what the next run assembles to look inside.
-            DeviceOp::TakeDown { .. }
-            | DeviceOp::DeactivateGroup { .. }
-            | DeviceOp::StopArray { .. }
-            | DeviceOp::CloseContainer { .. } => {}
+            DeviceOp::TakeDown(_)
+            | DeviceOp::DeactivateGroup(_)
+            | DeviceOp::StopArray(_)
+            | DeviceOp::CloseContainer(_) => {}
             DeviceOp::TryArray(_) | DeviceOp::TryFilesystem(_) | DeviceOp::ProveZeros(_) => {}
         }
     }
@@ -106,22 +111,24 @@ impl Machine {
             SessionOp::WritePersistent(write) => self.write_files(write),
             SessionOp::RemoveVariables(removal) => self.remove_variables(removal),
             SessionOp::Receive(receive) => receive.devices.iter().for_each(|received| self.receive(received)),
-            SessionOp::Mount(mount) | SessionOp::MountReadOnly(mount) | SessionOp::GrowFilesystem(mount) => {
+            SessionOp::Mount(mount)
+            | SessionOp::MountReadOnly(MountReadOnly(mount))
+            | SessionOp::GrowFilesystem(GrowFilesystem(mount)) => {
                 let kinds: Vec<String> = self.signatures(&mount.device).iter().map(|is| is.kind.clone()).collect();
                 assert_eq!(kinds, [mount.format.name()], "{operation:?}");
             }
             // These change nothing that an inventory shows.
-            SessionOp::ReachImage { .. }
-            | SessionOp::VerifyDefinition { .. }
-            | SessionOp::FindPrograms { .. }
+            SessionOp::ReachImage(_)
+            | SessionOp::VerifyDefinition(_)
+            | SessionOp::FindPrograms(_)
             | SessionOp::IdentifyDisk(_)
             | SessionOp::CheckContainers(_)
-            | SessionOp::LockDisk { .. }
-            | SessionOp::UnlockDisk { .. }
-            | SessionOp::TellPointOfNoReturn { .. }
-            | SessionOp::MoveStands { .. }
-            | SessionOp::BurnImage { .. }
-            | SessionOp::WriteMachineFiles { .. }
+            | SessionOp::LockDisk(_)
+            | SessionOp::UnlockDisk(_)
+            | SessionOp::TellPointOfNoReturn(_)
+            | SessionOp::MoveStands(_)
+            | SessionOp::BurnImage(_)
+            | SessionOp::WriteMachineFiles(_)
             | SessionOp::InjectFiles(_)
             | SessionOp::Finish(_)
             | SessionOp::AdaptImage(_)
@@ -135,7 +142,7 @@ impl Machine {
             | SessionOp::ProveKept(_)
             | SessionOp::WriteMarker(_)
             | SessionOp::Unmount
-            | SessionOp::FlushDisks { .. }
+            | SessionOp::FlushDisks(_)
             | SessionOp::Report(_)
             | SessionOp::Kexec => {}
         }

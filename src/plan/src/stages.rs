@@ -4,10 +4,7 @@ use super::decide::{ArrayFate, GroupFate, PlanDecisions};
 use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem};
 use super::firmware::{self, RemovalPolicy};
 use super::restore::{RestorePlan, mount_path};
-use super::{
-    DeviceOp, DiskIdentity, DiskPlan, DiskVerdict, FirmwarePlan, FstabEntry, MakeFilesystem, Operation, Plan,
-    PlanRequest, PlanStage, PlanSummary, PreservedObject, Rehearsal, SessionOp, StageName, WritePersistent,
-};
+use super::{DiskPlan, DiskVerdict, FirmwarePlan, Plan, PlanRequest, PlanSummary};
 use super::{
     attempt, bootable, display, extents, guard_ranges, image_needs, image_stages, install_marker, luks, migrate_target,
     opaque, operation_args, os_definition, preserved, steps, trials,
@@ -16,6 +13,11 @@ use model::device::{DevicePath, KernelName};
 use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, FilesystemSpec, KeySource, Layout};
 use model::storage_graph::{DeviceStack, LayoutMatch};
+use operations::{
+    AssertFree, DeactivateGroup, DeviceOp, DiskIdentity, FlushDisks, FstabEntry, LockDisk, MakeFilesystem, MoveStands,
+    Operation, PlanStage, PreservedObject, ProveKept, ProveZeros, Rehearsal, SessionOp, StageName, StopArray,
+    UnlockDisk, WriteMachineFiles, WriteMarker, WritePersistent,
+};
 use std::collections::BTreeSet;
 
 pub fn arrange_stages(
@@ -50,7 +52,7 @@ pub fn arrange_stages(
         None => {
             doubts.extend(image_needs::judge_image(layout, inventory, &request).warnings);
             doubts.extend(bootable::warn_missing_esp(layout, &finishing));
-            let needs = image_needs::ImageNeeds::for_request(layout, inventory, &request);
+            let needs = image_needs::image_needs(layout, inventory, &request);
             let way = image_stages::ImageStages::for_image(
                 &request.subject,
                 &meant,
@@ -73,7 +75,7 @@ pub fn arrange_stages(
     doubts.extend(firmware.iter().flat_map(FirmwarePlan::warnings));
     let cleaned = firmware.as_ref().and_then(|plan| plan.remove_variables(policy, image.entries.is_some()));
     let cleaned_after = image.entries.is_some().then(|| firmware.as_ref()?.remove_own_entries()).flatten();
-    let stands = request.receiving().map(|moving| SessionOp::MoveStands { order: moving.order.clone() });
+    let stands = request.receiving().map(|moving| SessionOp::MoveStands(MoveStands { order: moving.order.clone() }));
     let stages = [
         (StageName::ImageReach, reach.map(Operation::Run).into_iter().collect()),
         (StageName::DefinitionVerify, asked.into_iter().map(Operation::Run).collect()),
@@ -118,7 +120,7 @@ pub fn arrange_stages(
         image.second,
         (StageName::StorageMountKept, returning.after_the_image()),
         (StageName::StorageVolumes, volume_operations(&decided)),
-        (StageName::TargetFiles, vec![Operation::Run(SessionOp::WriteMachineFiles { files })]),
+        (StageName::TargetFiles, vec![Operation::Run(SessionOp::WriteMachineFiles(WriteMachineFiles { files }))]),
         (StageName::TargetInstaller, vec![image.installer]),
         (StageName::TargetFstab, image.fstab.into_iter().chain(luks::write_crypttab(&decided)).collect()),
         (StageName::BootEntries, image.entries.into_iter().chain(cleaned_after).collect()),
@@ -126,7 +128,7 @@ pub fn arrange_stages(
         (StageName::StorageProveKept, prove_preserved(expected)),
         (
             StageName::TargetMarker,
-            stands.into_iter().chain(marker.map(SessionOp::WriteMarker)).map(Operation::Run).collect(),
+            stands.into_iter().chain(marker.map(WriteMarker).map(SessionOp::WriteMarker)).map(Operation::Run).collect(),
         ),
         (StageName::StorageUnmount, unmount_operations(&decided)),
         (
@@ -205,7 +207,7 @@ fn insert_announcement(mut stages: Vec<PlanStage>, announce: SessionOp) -> Vec<P
 }
 
 fn prove_preserved(expected: Vec<PreservedObject>) -> Vec<Operation> {
-    if expected.is_empty() { Vec::new() } else { vec![Operation::Run(SessionOp::ProveKept(expected))] }
+    if expected.is_empty() { Vec::new() } else { vec![Operation::Run(SessionOp::ProveKept(ProveKept(expected)))] }
 }
 
 fn is_made(verdict: DiskVerdict) -> bool {
@@ -234,7 +236,7 @@ fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Operatio
         let is_written = decided.persistent.written.contains(&disk.name);
         let mut untouched = if is_written { Vec::new() } else { guard_ranges::guarded_ranges(meant, disk) };
         untouched.extend(luks::guard_locked(meant, decided, disk));
-        Operation::Run(SessionOp::LockDisk { device: disk.device.clone(), untouched })
+        Operation::Run(SessionOp::LockDisk(LockDisk { device: disk.device.clone(), untouched }))
     };
     disks.map(lock).collect()
 }
@@ -243,12 +245,12 @@ fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Operatio
 /// and volumes are read too.
 fn prove_zeros(decided: &PlanDecisions) -> Option<Operation> {
     let proofs = &decided.zero_proofs;
-    (!proofs.is_empty()).then(|| Operation::Device(DeviceOp::ProveZeros(proofs.clone())))
+    (!proofs.is_empty()).then(|| Operation::Device(DeviceOp::ProveZeros(ProveZeros(proofs.clone()))))
 }
 
 fn release_operations(decided: &PlanDecisions) -> Vec<Operation> {
     let disks = devices_with_verdict(decided, is_made);
-    let assert = (!disks.is_empty()).then_some(Operation::Device(DeviceOp::AssertFree { disks }));
+    let assert = (!disks.is_empty()).then_some(Operation::Device(DeviceOp::AssertFree(AssertFree { disks })));
     decided.releases.iter().cloned().map(DeviceOp::Release).map(Operation::Device).chain(assert).collect()
 }
 
@@ -286,16 +288,19 @@ fn unmount_operations(decided: &PlanDecisions) -> Vec<Operation> {
             }
             GroupFate::Kept { name, devices, .. } => (name, devices),
         };
-        Some(Operation::Device(DeviceOp::DeactivateGroup { name: name.clone(), devices: devices.clone() }))
+        Some(Operation::Device(DeviceOp::DeactivateGroup(DeactivateGroup {
+            name: name.clone(),
+            devices: devices.clone(),
+        })))
     });
     let arrays = decided.arrays.iter().rev().map(|array| match array {
-        ArrayFate::Made(array) => Operation::Device(DeviceOp::StopArray { device: array.device.clone() }),
-        ArrayFate::Kept { device, .. } => Operation::Device(DeviceOp::StopArray { device: device.clone() }),
+        ArrayFate::Made(array) => Operation::Device(DeviceOp::StopArray(StopArray { device: array.device.clone() })),
+        ArrayFate::Kept { device, .. } => Operation::Device(DeviceOp::StopArray(StopArray { device: device.clone() })),
     });
     let kept = devices_with_verdict(decided, |verdict| verdict == DiskVerdict::Keep);
     let disks =
         devices_with_verdict(decided, is_made).into_iter().chain(kept).chain(written_for_volumes(decided)).collect();
-    let flush = Operation::Run(SessionOp::FlushDisks { disks });
+    let flush = Operation::Run(SessionOp::FlushDisks(FlushDisks { disks }));
     std::iter::once(Operation::Run(SessionOp::Unmount))
         .chain(luks::close_containers(decided, false))
         .chain(groups)
@@ -313,7 +318,7 @@ fn written_for_volumes(decided: &PlanDecisions) -> impl Iterator<Item = DevicePa
 
 /// Returns the operations for Kubernetes volumes, after all preserved objects are activated.
 fn volume_operations(decided: &PlanDecisions) -> Vec<Operation> {
-    let unlock = |device| Operation::Run(SessionOp::UnlockDisk { device, others: Vec::new() });
+    let unlock = |device| Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device, others: Vec::new() }));
     let prepares = decided.persistent.prepares.iter().cloned().map(Box::new);
     let prepares = prepares.map(DeviceOp::PreparePersistent).map(Operation::Device);
     let (sparse, volumes) = (decided.persistent.sparse.clone(), decided.persistent.prepared.clone());

@@ -1,8 +1,9 @@
 //! Stages of each step, and the steps that an installation requires.
 
-use super::{Plan, PlanStage, StageExtents, StageName};
+use super::Plan;
 use common::diagnostic::Diagnostic;
 use model::deploy_steps::StepList;
+use operations::{PlanStage, StageExtents, StageName};
 
 /// Steps that must happen in one run: without one of them the machine does not boot, or its disks cannot be recognized later.
 const NEEDED: [&str; 4] = ["deploy.apply_layout", "deploy.burn_image", "deploy.prepare_boot", "deploy.finish"];

@@ -1,9 +1,9 @@
 //! Holders that are released before disks are wiped: everything active on them, the topmost first.
 
-use super::Holder;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DeviceUse, InventoryDisk, StackedDevice, StackedDeviceKind};
 use model::storage_graph::DeviceStack;
+use operations::Holder;
 use std::collections::BTreeSet;
 
 /// Maximum number of unknown holders of one device that are listed.

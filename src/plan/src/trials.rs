@@ -4,8 +4,8 @@ use super::devices::DeviceSize;
 use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem};
 use super::restore::mount_path;
 use super::stages::new_filesystem;
-use super::{ArraySlot, CreateArray, DeviceOp, MakeFilesystem, Operation, TryArray, TryFilesystem, VolumeFilling};
 use model::layout::FilesystemFormat;
+use operations::{ArraySlot, CreateArray, DeviceOp, MakeFilesystem, Operation, TryArray, TryFilesystem, VolumeFilling};
 use uuid::Uuid;
 
 /// First estimate of the size of a device that is unknown before the device is created.

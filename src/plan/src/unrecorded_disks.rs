@@ -11,7 +11,8 @@
 
 use super::decide::PlanDecider;
 use super::disk_records::DiskRecords;
-use super::{DiskVerdict, RecordSource, display};
+use super::{DiskVerdict, display};
+use model::allocation::RecordSource;
 use model::install_marker::InstallMarker;
 use model::inventory::InventoryDisk;
 use model::layout::{self, hints};

@@ -8,9 +8,9 @@
 //! unbootable before anything else is erased.
 
 use super::sectors::{self, MIB, SectorExtent};
-use super::{ByteRange, DiskIdentity, WipeDisk};
 use model::deploy_steps::EraseMode;
 use model::inventory::{EraseMethod, InventoryDisk};
+use operations::{ByteRange, DiskIdentity, WipeDisk};
 
 const QUICK_SECONDS: u64 = 60;
 const SECURE_SECONDS: u64 = 4 * 3600;

@@ -12,15 +12,16 @@
 //!
 //! No report of a device counts as a proof that a range is unallocated: neither discarded ranges nor thin provisioning.
 
+use super::InstallMode;
 use super::decide::PlanDecider;
 use super::devices::PlannedDevice;
 use super::disk_match::{DiskLikeness, SharedIdentifiers, compare_disk};
 use super::sectors::MIB;
-use super::{ByteRange, InstallMode, ZeroProof};
 use model::device::DevicePath;
 use model::install_marker::RecordedDisk;
 use model::inventory::InventoryDisk;
 use model::layout;
+use operations::{ByteRange, ZeroProof};
 
 impl<'a> PlanDecider<'a> {
     /// Requires that a preserved device is zero on which a filesystem is created.

@@ -10,7 +10,7 @@ use crate::promise_check::find_contradiction;
 use common::error::Result;
 use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
-use plan::{FailureState, StageName};
+use operations::{FailureState, StageName};
 use rusqlite::{OptionalExtension, Transaction, params};
 
 /// Maximum number of attempts at one order.

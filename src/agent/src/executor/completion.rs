@@ -1,6 +1,5 @@
 //! Verification, report, and end of a run.
 
-use super::undo::UndoOperation;
 use super::{LAST_WORDS, PlanExecutor, RunFacts, peak_rss_bytes};
 use common::error::{Error, Phase, Result};
 use linux::console::print_line;
@@ -11,7 +10,7 @@ use linux::storage::wipe;
 use model::device::DevicePath;
 use model::install_report::{EventName, InstallOutcome, InstallResult, StageTime};
 use newroot::boot::kexec;
-use plan::{FailureState, FinalReport, PreservedObject, Rehearsal};
+use operations::{FailureState, FinalReport, PreservedObject, Rehearsal, UndoOperation};
 use std::time::Instant;
 
 impl PlanExecutor {

@@ -1,11 +1,10 @@
 //! System that the definition's `create` program installs.
 
 use super::PlanExecutor;
-use super::undo::UndoOperation;
 use common::error::{Error, Phase, Result};
 use model::os_definition;
 use newroot::create_script;
-use plan::CreateSystem;
+use operations::CreateSystem;
 use std::path::Path;
 
 impl PlanExecutor {
@@ -30,8 +29,6 @@ impl PlanExecutor {
     }
 
     pub(super) fn run_create_program(&mut self, create: &CreateSystem) -> Result<()> {
-        // Erases partition tables too, since it is unknown what is bootable.
-        self.undo.extend(create.disks.iter().cloned().map(UndoOperation::Made));
         let reporter = &*self.reporter;
         create_script::run_create(create, create_script::DEADLINE, &|line| reporter.print_line(line))?;
         self.adapt_written_disk(&create.onto)

@@ -4,14 +4,19 @@ use crate::report::ProgressReporter;
 use common::error::Result;
 use linux::storage::{erase, k8s_volumes, luks, lvm, mdadm, mkfs, partition_table, teardown, trial, zero_verification};
 use model::install_report::ErasedDisk;
-use plan::{ActivateGroup, AssembleArray, DeviceOp};
+use operations::{
+    ActivateGroup, AssembleArray, AssertFree, CloseContainer, DeactivateGroup, DeviceOp, ProveZeros, StopArray,
+    TakeDown,
+};
 
 /// Executes an operation. Returns its report.
 pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -> Result<Option<ErasedDisk>> {
     match operation {
         DeviceOp::Release(holder) => teardown::release_holder(holder)?,
-        DeviceOp::AssertFree { disks } => teardown::verify_unused(disks)?,
-        DeviceOp::ProveZeros(proofs) => zero_verification::verify_all_zero(proofs, &|line| reporter.print_line(line))?,
+        DeviceOp::AssertFree(AssertFree { disks }) => teardown::verify_unused(disks)?,
+        DeviceOp::ProveZeros(ProveZeros(proofs)) => {
+            zero_verification::verify_all_zero(proofs, &|line| reporter.print_line(line))?
+        }
         DeviceOp::WipeDisk(disk) => {
             let erased = erase::wipe_disk(disk)?;
             reporter.print_line(&format!("{}: {}", erased.device, erased.proof));
@@ -23,8 +28,8 @@ pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -
         DeviceOp::CreateVolume(volume) => lvm::create_volume(volume)?,
         DeviceOp::CreateContainer(container) => luks::create_container(container)?,
         DeviceOp::OpenContainer(open) => luks::open_container(open, &open.container.device)?,
-        DeviceOp::CloseContainer { mapping } => luks::close_mapping(mapping)?,
-        DeviceOp::TakeDown { devices } => devices.iter().try_for_each(teardown::release_above)?,
+        DeviceOp::CloseContainer(CloseContainer { mapping }) => luks::close_mapping(mapping)?,
+        DeviceOp::TakeDown(TakeDown { devices }) => devices.iter().try_for_each(teardown::release_above)?,
         DeviceOp::AssembleArray(AssembleArray { device, uuid, members }) => {
             mdadm::assemble_array(device, *uuid, members)?
         }
@@ -37,8 +42,8 @@ pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -
         }
         DeviceOp::MakeFilesystem(make) => mkfs::make_filesystem(make)?,
         DeviceOp::PreparePersistent(volume) => k8s_volumes::prepare_volume(volume)?,
-        DeviceOp::DeactivateGroup { name, devices } => lvm::deactivate_group(name, devices)?,
-        DeviceOp::StopArray { device } => mdadm::stop_array(device)?,
+        DeviceOp::DeactivateGroup(DeactivateGroup { name, devices }) => lvm::deactivate_group(name, devices)?,
+        DeviceOp::StopArray(StopArray { device }) => mdadm::stop_array(device)?,
     }
     Ok(None)
 }

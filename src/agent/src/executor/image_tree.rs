@@ -1,7 +1,6 @@
 //! Image, and operations on the tree that it contains.
 
 use super::{PlanExecutor, panic_error, raw_image};
-use crate::executor::undo::UndoOperation;
 use common::diagnostic;
 use common::error::{Error, Phase, Result};
 use image::{FileConflicts, MountsBelow};
@@ -15,7 +14,7 @@ use newroot::NewRoot;
 use newroot::boot::boot_info::{read_boot_info, write_boot_info};
 use newroot::boot::{boot_discovery, efi, kexec};
 use newroot::system_setup::{self, BootRecord};
-use plan::{BootEntries, BurnDisk, FinishInputs, ImageNeeds, MachineFiles, RemoveVariables};
+use operations::{BootEntries, BurnDisk, FinishInputs, ImageNeeds, MachineFiles, RemoveVariables};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -145,7 +144,6 @@ impl PlanExecutor {
 
     pub(super) fn finish_tree(&mut self, finishing: &FinishInputs) -> Result<()> {
         let finishing = &self.finishing_with_secrets(finishing);
-        self.undo.push(UndoOperation::EndProcesses);
         let (root, reporter) = (self.open_root()?, &*self.reporter);
         let root_uuid = self.root_uuid(&finishing.files);
         let now = OffsetDateTime::now_utc();
@@ -206,7 +204,6 @@ impl PlanExecutor {
         let root = self.open_root()?;
         let boot = read_boot_info(&root)?;
         self.print_line(&format!("{} {}", boot.kernel, boot.cmdline));
-        self.undo.push(UndoOperation::UnloadKernel);
         kexec::load_from_root(&root, &boot)?;
         self.facts.boot = Some(boot);
         Ok(())

@@ -1,7 +1,6 @@
 //! System that is received from another machine.
 
 use super::PlanExecutor;
-use super::undo::UndoOperation;
 use common::error::{Error, Phase, Result};
 use model::install_report::{BootEntryRequest, BootInfo};
 use model::inventory::FirmwareType;
@@ -10,13 +9,12 @@ use newroot::NewRoot;
 use newroot::boot::boot_info::{read_boot_info, write_boot_info};
 use newroot::boot::efi;
 use newroot::system_setup::{self, AdaptedBoot, MigratedBoot};
-use plan::{FinishInputs, ReceiveMigration, ReceivedDevice};
+use operations::{FinishInputs, ReceiveMigration, ReceivedDevice};
 use transfer::machine::TransferDevice;
 
 impl PlanExecutor {
     /// Receives all devices. They are made unbootable if the run fails.
     pub(super) fn receive_system(&mut self, receive: &ReceiveMigration) -> Result<()> {
-        self.undo.extend(receive.devices.iter().map(|received| UndoOperation::Made(received.device.clone())));
         let device = |received: &ReceivedDevice| TransferDevice {
             name: received.name.to_string(),
             path: received.device.clone(),
@@ -62,7 +60,6 @@ impl PlanExecutor {
     pub(super) fn adapt_migrated(&mut self, finishing: &FinishInputs) -> Result<()> {
         let root = self.open_root()?;
         newroot::marker_file::remove_marker(&root)?;
-        self.undo.push(UndoOperation::EndProcesses);
         let came = self.find_received_loader(finishing);
         let with = MigratedBoot { loader: came.is_some(), info: read_boot_info(&root).is_ok() };
         let (reporter, root_uuid) = (&*self.reporter, self.root_uuid(&finishing.files));

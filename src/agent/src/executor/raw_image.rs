@@ -1,7 +1,6 @@
 //! Raw image: written to its disk, then adapted.
 
 use super::PlanExecutor;
-use super::undo::UndoOperation;
 use common::error::{Context, Error, Phase, Result};
 use image::raw::{ImageRequirements, RawTarget, TargetDisk, duplicate_uuids};
 use image::{IncomingImage, PayloadKind, ResolvedImage};
@@ -10,7 +9,7 @@ use model::device::DevicePath;
 use model::inventory::{DiskPartition, DiskTable};
 use model::layout::{self, FilesystemFormat};
 use newroot::system_setup;
-use plan::{BurnDisk, ExpectedFilesystem, FinishInputs, MountFilesystem, SeedFilesystem};
+use operations::{BurnDisk, ExpectedFilesystem, FinishInputs, MountFilesystem, SeedFilesystem};
 use std::time::Instant;
 use time::OffsetDateTime;
 
@@ -84,7 +83,6 @@ impl PlanExecutor {
         let finishing = &self.finishing_with_secrets(finishing);
         let root = self.open_root()?;
         newroot::marker_file::remove_marker(&root)?;
-        self.undo.push(UndoOperation::EndProcesses);
         let (reporter, root_uuid) = (&*self.reporter, self.root_uuid(&finishing.files));
         // The layout's seed has precedence over the image's.
         let seed = finishing.seed.clone().or_else(|| self.brought_seed.clone());

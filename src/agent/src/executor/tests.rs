@@ -12,11 +12,13 @@ use model::install_marker::RecordedDisk;
 use model::install_report::{HiddenFiles, InstallOutcome, PreservationProof};
 use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, Layout};
-use plan::{
-    AddedPartition, AssembleArray, BurnDisk, ByteRange, DiskIdentity, ExpectedFilesystem, FinalReport, FinishInputs,
-    FstabEntry, ImageNeeds, InstallMode, MachineFiles, MakeFilesystem, MountFilesystem, ObjectLocator, PlanAssignment,
-    PlanRequest, PlanSubject, PreservedObject, Rehearsal, RestoreOp, StageExtents, WipeDisk,
+use operations::{
+    AddedPartition, AssembleArray, BurnDisk, ByteRange, DeviceOp, DiskIdentity, ExpectedFilesystem, FinalReport,
+    FinishInputs, FlushDisks, FstabEntry, LockDisk, MachineFiles, MakeFilesystem, MountFilesystem, ObjectLocator,
+    PlanAssignment, PreservedObject, ProveKept, ReachImage, Rehearsal, RestoreOp, StageExtents, TellPointOfNoReturn,
+    WipeDisk, WriteFstab, WriteMachineFiles, WriteMarker,
 };
+use plan::{InstallMode, PlanRequest, PlanSubject};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -110,7 +112,9 @@ fn wipe_operation(device: DevicePath, zero: Vec<ByteRange>) -> Operation {
 fn machine_files() -> SessionOp {
     let allocation = Allocation { id: "a-1".into(), hostname: "web-1".into(), ..Allocation::default() };
     let assigned = PlanAssignment { allocation, consoles: vec![] };
-    SessionOp::WriteMachineFiles { files: Box::new(MachineFiles { assigned, ..MachineFiles::default() }) }
+    SessionOp::WriteMachineFiles(WriteMachineFiles {
+        files: Box::new(MachineFiles { assigned, ..MachineFiles::default() }),
+    })
 }
 
 /// Everything up to the mounted target.
@@ -125,7 +129,7 @@ fn prepare(disk: &TestLoopDevice, kept: &TestLoopDevice) -> Vec<(StageName, Vec<
         (StageName::StorageIdentify, vec![identify_operation(disk), identify_operation(kept)]),
         (
             StageName::StorageLock,
-            vec![Operation::Run(SessionOp::LockDisk { device: kept.path().clone(), untouched: vec![] })],
+            vec![Operation::Run(SessionOp::LockDisk(LockDisk { device: kept.path().clone(), untouched: vec![] }))],
         ),
         (StageName::StorageWipe, vec![wipe_operation(device, zero)]),
         (
@@ -150,14 +154,14 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     let (disk, kept) = (TestLoopDevice::new(64 << 20, 512), TestLoopDevice::new(16 << 20, 512));
     let bench = Bench::new();
     let mut stages = prepare(&disk, &kept);
-    stages.push((StageName::TargetFstab, vec![Operation::Run(SessionOp::WriteFstab(vec![entry()]))]));
+    stages.push((StageName::TargetFstab, vec![Operation::Run(SessionOp::WriteFstab(WriteFstab(vec![entry()])))]));
     let marker = InstallMarker { machine: "m-1".into(), allocation: "a-1".into(), ..InstallMarker::default() };
-    stages.push((StageName::TargetMarker, vec![Operation::Run(SessionOp::WriteMarker(marker.clone()))]));
+    stages.push((StageName::TargetMarker, vec![Operation::Run(SessionOp::WriteMarker(WriteMarker(marker.clone())))]));
     stages.push((
         StageName::StorageUnmount,
         vec![
             Operation::Run(SessionOp::Unmount),
-            Operation::Run(SessionOp::FlushDisks { disks: vec![disk.path().clone()] }),
+            Operation::Run(SessionOp::FlushDisks(FlushDisks { disks: vec![disk.path().clone()] })),
         ],
     ));
     let whole = plan(stages);
@@ -368,7 +372,7 @@ fn loop_the_other_devices_of_a_btrfs_are_compared_right_before_it_is_mounted() {
 #[test]
 fn a_failure_before_the_first_write_says_so() {
     let bench = Bench::new();
-    let lock = Operation::Run(SessionOp::LockDisk { device: "/dev/no-such-disk".into(), untouched: vec![] });
+    let lock = Operation::Run(SessionOp::LockDisk(LockDisk { device: "/dev/no-such-disk".into(), untouched: vec![] }));
     let plan = plan(vec![
         (StageName::StorageLock, vec![lock]),
         (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
@@ -393,11 +397,11 @@ fn a_tree_that_could_not_boot_is_refused_by_its_manifest_before_the_first_write(
     let (steps, assigned) = (StepList::default(), PlanAssignment { allocation, consoles: vec![] });
     let request =
         PlanRequest { mode: InstallMode::Install, steps, subject: PlanSubject::default(), assigned, claim: None };
-    let needs = ImageNeeds::for_request(&Layout::default(), &Inventory::default(), &request);
+    let needs = plan::image_needs::image_needs(&Layout::default(), &Inventory::default(), &request);
     let url = format!("file://{}", path.display());
     let image =
         Box::new(allocation::AllocatedImage { id: "os-1".into(), url: url.clone(), digest, ..Default::default() });
-    let reach = SessionOp::ReachImage { name: "os-1".into(), url, image, onto: None, needs };
+    let reach = SessionOp::ReachImage(ReachImage { name: "os-1".into(), url, image, onto: None, needs });
     let plan = plan(vec![
         (StageName::ImageReach, vec![Operation::Run(reach)]),
         (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
@@ -415,14 +419,14 @@ fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
     let disks = vec![RecordedDisk { device: "os".into(), serial: "A0".into(), ..RecordedDisk::default() }];
     let extents = vec![StageExtents { stages: vec![StageName::StorageWipe], disks: vec![] }];
     let (allocation, order) = ("a-1".to_owned(), Some("o-1".to_owned()));
-    let announce = SessionOp::TellPointOfNoReturn {
+    let announce = SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
         allocation,
         order,
         disks: disks.clone(),
         extents: extents.clone(),
         approved: None,
         secret_digest: None,
-    };
+    });
     let plan = plan(vec![
         (StageName::ReportBegin, vec![Operation::Run(announce)]),
         (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
@@ -440,10 +444,10 @@ fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
 fn what_is_not_as_it_was_fails_the_install_with_both_sides() {
     let identity = BTreeMap::from([("guid".to_owned(), "c0ffee".to_owned())]);
     let gone = PreservedObject { object: ObjectLocator::Disk("no-such-disk".into()), identity };
-    let marker = Operation::Run(SessionOp::WriteMarker(InstallMarker::default()));
+    let marker = Operation::Run(SessionOp::WriteMarker(WriteMarker(InstallMarker::default())));
     let plan = plan(vec![
         (StageName::StorageWipe, vec![]),
-        (StageName::StorageProveKept, vec![Operation::Run(SessionOp::ProveKept(vec![gone]))]),
+        (StageName::StorageProveKept, vec![Operation::Run(SessionOp::ProveKept(ProveKept(vec![gone])))]),
         (StageName::TargetMarker, vec![marker]),
     ]);
     let bench = Bench::new();

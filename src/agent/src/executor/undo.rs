@@ -7,70 +7,9 @@ use common::error::Result;
 use linux::storage::disk_identity::HeldDisks;
 use linux::storage::wipe;
 use model::device::DevicePath;
-use model::layout::FilesystemFormat;
 use newroot::boot::kexec;
 use newroot::chroot;
-use plan::{ActivateGroup, AssembleArray, CreateArray, CreateGroup, DeviceOp, FailureState, OpenContainer};
-
-/// Undo of one operation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum UndoOperation {
-    /// Unlocks everything that the session has locked.
-    Unlock,
-    /// Disk that the current stage wipes. After a failed wipe it must not be mistaken for an untouched disk.
-    Wiping(DevicePath),
-    /// Disk that was wiped: its tables are from this session.
-    Wiped(DevicePath),
-    /// Device with a filesystem or raw image from this session.
-    Made(DevicePath),
-    /// Array or volume group that the session has started.
-    TakeDown(DeviceOp),
-    /// Unmounts everything.
-    Unmount,
-    /// Ends processes that programs of the image may have left running.
-    EndProcesses,
-    UnloadKernel,
-}
-
-impl UndoOperation {
-    pub(super) fn for_operation(operation: &DeviceOp) -> Option<UndoOperation> {
-        match operation {
-            DeviceOp::WipeDisk(disk) => Some(UndoOperation::Wiping(disk.device.clone())),
-            // With the format `none`, nothing is created.
-            DeviceOp::MakeFilesystem(make) if make.format != FilesystemFormat::None => {
-                Some(UndoOperation::Made(make.device.clone()))
-            }
-            DeviceOp::CreateArray(CreateArray { device, .. })
-            | DeviceOp::AssembleArray(AssembleArray { device, .. }) => {
-                Some(UndoOperation::TakeDown(DeviceOp::StopArray { device: device.clone() }))
-            }
-            DeviceOp::CreateGroup(CreateGroup { name, devices, .. })
-            | DeviceOp::ActivateGroup(ActivateGroup { name, devices, .. }) => {
-                Some(UndoOperation::TakeDown(DeviceOp::DeactivateGroup {
-                    name: name.clone(),
-                    devices: devices.clone(),
-                }))
-            }
-            DeviceOp::CreateContainer(container) | DeviceOp::OpenContainer(OpenContainer { container, .. }) => {
-                Some(UndoOperation::TakeDown(DeviceOp::CloseContainer { mapping: container.mapping.clone() }))
-            }
-            // Volumes are not bootable, and the next attempt finds them by their UUIDs.
-            DeviceOp::PreparePersistent(_)
-            | DeviceOp::DeactivateGroup { .. }
-            | DeviceOp::StopArray { .. }
-            | DeviceOp::CloseContainer { .. }
-            | DeviceOp::Release(_)
-            | DeviceOp::AssertFree { .. }
-            | DeviceOp::TakeDown { .. }
-            | DeviceOp::ProveZeros(_)
-            | DeviceOp::WriteTable(_)
-            | DeviceOp::CreateVolume(_)
-            | DeviceOp::TryArray(_)
-            | DeviceOp::TryFilesystem(_)
-            | DeviceOp::MakeFilesystem(_) => None,
-        }
-    }
-}
+use operations::{FailureState, UndoOperation};
 
 /// Marks the wipes of a completed stage.
 pub(super) fn mark_wipes_complete(log: &mut [UndoOperation]) {

@@ -8,7 +8,7 @@ use linux::http;
 use model::device::DevicePath;
 use model::install_marker::{InstallMarker, lineage};
 use model::inventory::Inventory;
-use plan::InjectedFile;
+use operations::InjectedFile;
 use serde_json::{Map, Value};
 use std::io::Read;
 use std::time::Duration;

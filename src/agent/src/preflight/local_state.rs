@@ -11,12 +11,13 @@
 
 use super::opaque_objects::refuse_opaque;
 use common::error::{Error, Phase, Result};
+use model::allocation::RecordSource;
 use model::allocation::{Allocation, OrderNumber};
 use model::device::DevicePath;
 use model::install_marker::InstallMarker;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::Layout;
-use plan::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, PlanRequest, RecordSource};
+use plan::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, PlanRequest};
 use uuid::Uuid;
 
 /// Completes the allocation from the markers on the disks. An order without an id gets the next number, since its control plane does not

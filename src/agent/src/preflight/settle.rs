@@ -2,7 +2,7 @@
 //! for a later one.
 
 use model::inventory::InventoryDisk;
-use plan::pool_disks::ConnectedDisk;
+use model::pool_disks::ConnectedDisk;
 use std::time::Duration;
 
 /// Time during which the disks must not change.

@@ -21,7 +21,7 @@ use linux::http;
 use model::allocation::{Allocation, AssignedMachine, OrderedReinstall};
 use model::install_marker::AttemptRecord;
 use model::install_report::{EventName, InstallOutcome, InstallResult};
-use plan::StageName;
+use operations::StageName;
 pub(super) use reinstall_note::ReinstallNoteStore;
 use reinstall_note::{ATTEMPTS, ReinstallNote};
 use rest::RestClient;

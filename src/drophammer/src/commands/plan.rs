@@ -12,8 +12,9 @@ use model::device::DevicePath;
 use model::install_marker::InstallMarker;
 use model::inventory::Inventory;
 use model::layout::ParsedLayout;
+use operations::PlanAssignment;
 use plan::plan_request::preview::{placeholder_uuids, remove_temporary_uses};
-use plan::{InstallClaim, InstallMode, MarkerWaiver, PlanAssignment, PlanRequest, PlanSubject};
+use plan::{InstallClaim, InstallMode, MarkerWaiver, PlanRequest, PlanSubject};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 

@@ -5,7 +5,7 @@ use crate::qcow2::MAGIC;
 use linux::gpt::{PROTECTIVE, SECTORS_BYTES, read_claimed_disk_size};
 use linux::storage::image_table;
 use model::device::DevicePath;
-use plan::AddedPartition;
+use operations::AddedPartition;
 use std::collections::BTreeMap;
 use std::io;
 

@@ -119,8 +119,8 @@ fn encode_utf16_nul(text: &str) -> Vec<u8> {
     text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect()
 }
 
-impl From<&plan::Esp> for PartitionLocation {
-    fn from(esp: &plan::Esp) -> PartitionLocation {
+impl From<&operations::Esp> for PartitionLocation {
+    fn from(esp: &operations::Esp) -> PartitionLocation {
         PartitionLocation { number: esp.number, guid: esp.guid, first_lba: esp.first_lba, sectors: esp.sectors }
     }
 }

@@ -8,7 +8,7 @@ use common::serde_empty;
 use model::device::DevicePath;
 use model::inventory::OVERLAY;
 use model::storage_graph::graph::traversal;
-use plan::DiskIdentity;
+use operations::DiskIdentity;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -14,7 +14,7 @@ use model::device::DevicePath;
 use model::install_report::ErasedDisk;
 use model::inventory::EraseMethod;
 use nix::errno::Errno;
-use plan::{ByteRange, WipeDisk};
+use operations::{ByteRange, WipeDisk};
 use std::fs::File;
 use std::slice;
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@ use super::wipe;
 use crate::process::ToolCommand;
 use model::device::DevicePath;
 use model::layout::FilesystemFormat;
-use plan::MountFilesystem;
+use operations::MountFilesystem;
 use std::fs;
 use std::path::Path;
 

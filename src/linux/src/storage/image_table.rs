@@ -11,7 +11,7 @@ use common::error::{Context, Phase, Result};
 use model::device::DevicePath;
 use model::inventory::{DiskPartition, DiskTable};
 use model::layout::PartitionType;
-use plan::AddedPartition;
+use operations::AddedPartition;
 use std::fs::File;
 use std::io;
 use std::ops::Range;

@@ -6,7 +6,7 @@ use crate::probe;
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use model::layout::PartitionType;
-use plan::{NewPartition, PartitionTable, PreparePersistent, VolumeFilling, VolumePath};
+use operations::{NewPartition, PartitionTable, PreparePersistent, VolumeFilling, VolumePath};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -87,7 +87,7 @@ pub fn fill_sparse_file(path: &Path, filling: &VolumeFilling, uid: Uuid, name: &
     match filling {
         VolumeFilling::Filesystem(make) => {
             let device = DevicePath::from(path.to_string_lossy().into_owned());
-            let make = plan::MakeFilesystem { device, ..make.clone() };
+            let make = operations::MakeFilesystem { device, ..make.clone() };
             let made = mkfs::run_mkfs(&make, MKFS_DEADLINE).context(Phase::Storage, what)?;
             made.context(Phase::Storage, what)?;
             mkfs::verify_uuid(&make)
@@ -124,7 +124,7 @@ pub fn persistent_path(persistent: &VolumePath) -> Result<String> {
         VolumePath::Known(path) => Ok(path.clone()),
         VolumePath::Made(create) => {
             let (group, volume) = lvm::read_uuids(create)?;
-            Ok(plan::logical_volume_link(&group, &volume))
+            Ok(operations::logical_volume_link(&group, &volume))
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::process::ToolCommand;
 use model::device::DevicePath;
-use plan::{DiskIdentity, NewPartition, PartitionTable};
+use operations::{DiskIdentity, NewPartition, PartitionTable};
 use std::path::Path;
 use tempfile::NamedTempFile;
 use uuid::Uuid;

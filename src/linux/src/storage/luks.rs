@@ -9,8 +9,8 @@ use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use model::layout::KeySource;
 use model::registry_auth::SecretText;
-use plan::luks::DATA_OFFSET_BYTES;
-use plan::{LuksContainer, OpenContainer};
+use operations::DATA_OFFSET_BYTES;
+use operations::{LuksContainer, OpenContainer};
 use std::path::Path;
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use crate::process::ToolCommand;
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use model::layout::{LvmType, RequestedSize};
-use plan::{CreateGroup, CreateVolume};
+use operations::{CreateGroup, CreateVolume};
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;

@@ -6,7 +6,7 @@ use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use model::inventory::format_array_uuid as text;
 use model::layout::RaidLevel;
-use plan::{ArraySlot, CreateArray};
+use operations::{ArraySlot, CreateArray};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -6,7 +6,7 @@ use crate::process::{CommandError, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use model::layout::FilesystemFormat;
-use plan::MakeFilesystem;
+use operations::MakeFilesystem;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::mount::MntFlags;
 use nix::sys::stat::{Mode, mkdirat};
-use plan::MountFilesystem;
+use operations::MountFilesystem;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -260,7 +260,7 @@ pub(super) mod tests {
     use super::*;
     use crate::storage::loopdev::TestLoopDevice;
     use crate::storage::mkfs;
-    use plan::MakeFilesystem;
+    use operations::MakeFilesystem;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]

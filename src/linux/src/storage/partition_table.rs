@@ -6,7 +6,7 @@ use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use plan::{NewPartition, PartitionTable};
+use operations::{NewPartition, PartitionTable};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn table(sector_bytes: u32, partitions: Vec<NewPartition>) -> PartitionTable {
-        let (device, identity) = ("/dev/x".into(), plan::DiskIdentity::default());
+        let (device, identity) = ("/dev/x".into(), operations::DiskIdentity::default());
         PartitionTable { device, identity, guid: Uuid::from_u128(7), sector_bytes, partitions }
     }
 

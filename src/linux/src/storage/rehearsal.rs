@@ -9,7 +9,7 @@ use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use model::layout::FilesystemFormat;
 use nix::sys::statvfs::{FsFlags, statvfs};
-use plan::{ActivateGroup, AssembleArray, CreateVolume, MountFilesystem, Rehearsal, RestoreOp};
+use operations::{ActivateGroup, AssembleArray, CreateVolume, MountFilesystem, Rehearsal, RestoreOp};
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -6,7 +6,7 @@ use common::error::{Context, Error, Phase, Result};
 use model::device::{DevicePath, KernelName};
 use model::storage_graph::graph::traversal;
 use nix::errno::Errno;
-use plan::Holder;
+use operations::Holder;
 use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};

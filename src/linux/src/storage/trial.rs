@@ -9,7 +9,7 @@ use crate::process::{CommandError, ProcessFailure};
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use model::layout::FilesystemFormat;
-use plan::{ArraySlot, CreateArray, MakeFilesystem, MountFilesystem, TryArray, TryFilesystem};
+use operations::{ArraySlot, CreateArray, MakeFilesystem, MountFilesystem, TryArray, TryFilesystem};
 use std::fs;
 use std::io;
 use std::time::Duration;

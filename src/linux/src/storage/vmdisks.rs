@@ -7,7 +7,7 @@ use super::{block_device, partition_table, wipe};
 use crate::process::ToolCommand;
 use common::error::{Context, Phase, Result};
 use model::device::DevicePath;
-use plan::{NewPartition, PartitionTable};
+use operations::{NewPartition, PartitionTable};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::Read;

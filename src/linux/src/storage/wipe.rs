@@ -5,7 +5,7 @@ use super::{block_device, device_users};
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use nix::errno::Errno;
-use plan::ByteRange;
+use operations::ByteRange;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 

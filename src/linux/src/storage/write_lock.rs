@@ -3,7 +3,7 @@
 use super::block_device;
 use common::error::{Context, Phase, Result};
 use model::device::DevicePath;
-use plan::ByteRange;
+use operations::ByteRange;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io;

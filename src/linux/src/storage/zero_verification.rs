@@ -4,7 +4,7 @@ use common::error::{Context, Error, Phase, Result};
 use common::format::format_bytes;
 use model::device::DevicePath;
 use nix::libc::O_DIRECT;
-use plan::{ByteRange, ZeroProof};
+use operations::{ByteRange, ZeroProof};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

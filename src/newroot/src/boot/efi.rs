@@ -15,7 +15,7 @@ pub use linux::efi::drophammer_variables;
 pub use linux::efi::{BootVariables, LoadOption, PartitionLocation, VARIABLES};
 
 use model::install_report::BootEntryRequest;
-use plan::BootEntries;
+use operations::BootEntries;
 use std::path::Path;
 
 /// Consequence of missing boot entries if there is a boot loader (UEFI specification 3.5.1.1).

@@ -2,7 +2,7 @@ use super::*;
 use linux::storage::device_users;
 use linux::storage::loopdev::TestLoopDevice;
 use model::os_definition::{DefinitionFile, SelectedDefinition};
-use plan::{BurnDisk, DiskIdentity};
+use operations::{BurnDisk, DiskIdentity};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;

@@ -2,7 +2,7 @@
 
 use super::*;
 use model::layout::FilesystemFormat;
-use plan::{MakeFilesystem, ManifestVolume, VolumeFilling, VolumePath};
+use operations::{MakeFilesystem, ManifestVolume, VolumeFilling, VolumePath};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use uuid::Uuid;

@@ -4,7 +4,7 @@ use super::boot_setup::{BootArray, BootEsp, BootRequirements, FilesystemByUuid, 
 use super::distribution::Distribution;
 use super::os_installer_settings::{OsInstallerSettings, task};
 use model::layout::{FilesystemFormat, LvmType};
-use plan::FinishInputs;
+use operations::FinishInputs;
 
 pub fn collect_boot_requirements(
     finishing: &FinishInputs,
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::system_setup::testing::tree;
     use model::layout::RaidLevel;
-    use plan::{FinishedArray, RootFilesystem, RootVolume};
+    use operations::{FinishedArray, RootFilesystem, RootVolume};
     use uuid::Uuid;
 
     #[test]
@@ -64,10 +64,10 @@ mod tests {
             level: RaidLevel::Raid1,
             metadata: "1.0".into(),
         };
-        let esp = |device: &str, array: Option<&str>| plan::Esp {
+        let esp = |device: &str, array: Option<&str>| operations::Esp {
             device: device.into(),
             array: array.map(Into::into),
-            ..plan::Esp::default()
+            ..operations::Esp::default()
         };
         let volume = RootVolume { group: "vg".into(), name: "root".into(), kind: LvmType::Raid1 };
         let finishing = FinishInputs {

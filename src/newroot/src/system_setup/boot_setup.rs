@@ -10,7 +10,7 @@ use model::device::DevicePath;
 use model::install_report::{BootEntryRequest, BootInfo};
 use model::inventory::FirmwareType;
 use model::layout::{FilesystemFormat, RaidLevel};
-use plan::BootDisk;
+use operations::BootDisk;
 use uuid::Uuid;
 
 /// Filesystem, identified by its UUID.

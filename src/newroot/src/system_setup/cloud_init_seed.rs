@@ -6,7 +6,7 @@ use super::esp::{self, EspFile};
 use super::user_data::SEED;
 use crate::NewRoot;
 use common::error::Result;
-use plan::SeedFilesystem;
+use operations::SeedFilesystem;
 
 const FILES: [&str; 3] = ["meta-data", "user-data", "network-config"];
 

@@ -7,7 +7,7 @@ use super::{LogSink, TargetProperties, metal_user, os_installer};
 use crate::NewRoot;
 use crate::metal_files::{decode_user_data, describe_nic};
 use common::error::{Context, Phase, Result};
-use plan::{FinishInputs, MachineFiles, RequestedNetwork};
+use operations::{FinishInputs, MachineFiles, RequestedNetwork};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use model::allocation::Allocation;
     use model::inventory::Nic;
-    use plan::PlanAssignment;
+    use operations::PlanAssignment;
 
     fn files(allocation: Allocation) -> MachineFiles {
         MachineFiles {

@@ -16,7 +16,7 @@ use common::error::Result;
 use model::install_report::{BootEntryRequest, BootInfo};
 use model::inventory::FirmwareType;
 use model::migration::MigratedMachine;
-use plan::FinishInputs;
+use operations::FinishInputs;
 
 /// LVM's devices file: LVM uses only the devices listed in it (lvmdevices(8)).
 const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";

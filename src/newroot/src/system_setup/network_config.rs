@@ -5,7 +5,7 @@ use crate::chroot::TargetRunner;
 use common::error::{Context, Phase, Result};
 use model::inventory::Nic;
 use netconfig::{NetworkBackend, NetworkConfig, RenderedFile};
-use plan::RequestedNetwork;
+use operations::RequestedNetwork;
 use std::time::Duration;
 
 const ENABLE_DEADLINE: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@ use super::os_installer_settings::SETTINGS;
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
 use common::error::{Context, Phase, Result};
-use plan::MachineFiles;
+use operations::MachineFiles;
 use std::time::Duration;
 
 const PROGRAMS: [&str; 5] = [

@@ -14,7 +14,7 @@ use model::allocation::Allocation;
 use model::inventory::{FirmwareType, Nic};
 use model::layout::RaidLevel;
 use netconfig::NetworkConfig;
-use plan::{
+use operations::{
     BootDisk, ByteRange, Esp, FinishInputs, FinishedArray, MachineFiles, PlanAssignment, RequestedNetwork,
     RootFilesystem,
 };

@@ -5,7 +5,7 @@ use crate::chroot::TargetRunner;
 use common::error::{Context, Phase, Result};
 use common::yaml;
 use marked_yaml::LoaderOptions;
-use plan::MachineFiles;
+use operations::MachineFiles;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::system_setup::testing::{Programs, said, tree};
     use model::allocation::{Allocation, OrderedReinstall};
-    use plan::PlanAssignment;
+    use operations::PlanAssignment;
 
     const IGN: &[u8] = br#"{"ignition": {"version": "3.0.0"}}"#;
 

@@ -1,9 +1,8 @@
 //! Table of the disks: the verdict and current content of each, followed by a tree of that content.
-
-use super::strip_dev;
 use crate::{DiskPlan, DiskVerdict};
 use common::format::terminal::{TextStyle, escape_line};
 use common::format::{display_width, format_bytes, format_columns};
+use operations::text::strip_dev;
 use std::fmt;
 
 const WIPE: &str = "WIPE";

@@ -1,8 +1,7 @@
 //! Table of the Kubernetes volumes: device and verdict of each.
-
-use super::strip_dev;
 use crate::{PersistentVerdict, PersistentVolume};
 use common::format::{format_bytes, format_columns};
+use operations::text::strip_dev;
 use std::fmt;
 
 pub fn write_volumes(f: &mut fmt::Formatter<'_>, volumes: &[PersistentVolume]) -> fmt::Result {

@@ -1,7 +1,7 @@
 //! Tree of the content of a preserved disk: sizes, labels, UUIDs, used space and mount points.
 
 use super::tree_lines::TreeLines;
-use super::{describe_signature, describe_unrecognized, format_bytes, strip_dev};
+use super::{describe_signature, describe_unrecognized, format_bytes};
 use crate::DiskVerdict;
 use crate::decide::{ArrayFate, GroupFate, PlanDecisions};
 use crate::filesystem_fate::FilesystemFate;
@@ -14,6 +14,7 @@ use model::inventory::{
 };
 use model::layout::{Layout, OnReinstall};
 use model::storage_graph::{DeviceStack, LayoutMatch};
+use operations::text::strip_dev;
 use std::collections::{BTreeMap, BTreeSet};
 
 const NOT_LISTED: &str = "not in the layout";

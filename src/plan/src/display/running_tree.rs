@@ -1,13 +1,14 @@
 //! Objects in use on each disk, as a tree for the operator.
 
 use super::tree_lines::TreeLines;
-use super::{describe_signature, describe_unrecognized, strip_dev};
+use super::{describe_signature, describe_unrecognized};
 use crate::{arrays, lvm};
 use model::device::{DevicePath, KernelName};
 use model::inventory::{
     DeviceUse, DiskTable, Inventory, InventoryDisk, LvmLogicalVolume, MdArray, StackedDevice, StackedDeviceKind,
 };
 use model::storage_graph::DeviceStack;
+use operations::text::strip_dev;
 use std::collections::BTreeSet;
 
 /// Draws the trees. An object that spans several disks is drawn once.

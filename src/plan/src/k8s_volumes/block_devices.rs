@@ -2,7 +2,7 @@
 
 use super::super::decide::{ArrayFate, PlanDecider};
 use super::super::devices::{DeviceFate, DeviceSize, PlannedDevice};
-use super::super::{PersistentVerdict, VolumePath, array_partition_link, display, logical_volume_link};
+use super::super::{PersistentVerdict, display};
 use super::{VolumeDecision, VolumeRefusal, as_preserved, is_of_disk, is_wiped_later, list_disks, udev_path};
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::inventory::InventoryDisk;
@@ -10,6 +10,7 @@ use model::k8s_volume::{K8sVolume, VolumeContent};
 use model::layout::graph::LayoutItem;
 use model::layout::{FilesystemFormat, hints};
 use model::storage_graph::{StackUnit, all_units, multipath};
+use operations::{VolumePath, array_partition_link, logical_volume_link};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 

@@ -3,11 +3,12 @@
 
 use super::super::decide::PlanDecider;
 use super::super::devices::{DeviceFate, DeviceSize};
-use super::super::{DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict, VolumePath, logical_volume_link};
+use super::super::{DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict};
 use super::{VolumeDecision, VolumeRefusal, is_wiped_later, udev_path};
 use model::device::{DevicePath, LayoutPath};
 use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
 use model::layout::graph::LayoutItem;
+use operations::{VolumePath, logical_volume_link};
 
 impl PlanDecider<'_> {
     /// Decides on a volume that is marked for deletion.

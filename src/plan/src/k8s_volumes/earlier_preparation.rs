@@ -11,7 +11,7 @@
 use super::super::decide::PlanDecider;
 use super::super::describe::describe_record;
 use super::super::disk_match::{SharedIdentifiers, looks_like, may_be};
-use super::super::{DiskVerdict, InstallClaim, InstallMode, logical_volume_link};
+use super::super::{DiskVerdict, InstallClaim, InstallMode};
 use super::volume_devices::has_uuid;
 use super::{VolumeDecision, VolumeRefusal};
 use model::device::identifiers::{comparable_serial, is_same_serial};
@@ -19,6 +19,7 @@ use model::install_marker::{InstallMarker, RecordedDisk, RecordedVolume};
 use model::inventory::{self, InventoryDisk, OpaqueObject};
 use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
 use model::storage_graph::all_units;
+use operations::logical_volume_link;
 use uuid::Uuid;
 
 /// Remedy that is available to every operator: Kubernetes identifies a volume by the UID of its resource.

@@ -4,9 +4,7 @@ use super::super::capacity::{self, CapacityShortage, EXTENT_BYTES};
 use super::super::decide::{GroupFate, PlanDecider};
 use super::super::devices::{DeviceFate, DeviceSize as Known};
 use super::super::sectors::MIB;
-use super::super::{
-    CreateVolume, PersistentVerdict, PreparePersistent, VolumeFilling, VolumePath, display, logical_volume_link,
-};
+use super::super::{PersistentVerdict, display};
 use super::{VolumeDecision, VolumeRefusal, as_preserved, group_space, is_wiped_later, udev_path};
 use common::format;
 use model::device::{DevicePath, KernelName, LayoutPath};
@@ -14,6 +12,7 @@ use model::install_marker::PendingCreation;
 use model::inventory::{self, VolumeHealth};
 use model::k8s_volume::{K8sVolume, VolumeContent};
 use model::layout::{LvmType, RequestedSize};
+use operations::{CreateVolume, PreparePersistent, VolumeFilling, VolumePath, logical_volume_link};
 use std::collections::BTreeSet;
 
 impl<'a> PlanDecider<'a> {

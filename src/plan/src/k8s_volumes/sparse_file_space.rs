@@ -26,9 +26,9 @@ use super::super::decide::PlanDecider;
 use super::super::devices::DeviceSize;
 use super::super::filesystem_fate::{FilesystemFate, NewFilesystem};
 use super::super::sectors::MIB;
-use super::super::{MakeFilesystem, VolumeFilling};
 use common::format;
 use model::layout::{FilesystemFormat, FilesystemSpec};
+use operations::{MakeFilesystem, VolumeFilling};
 
 const GIB: u64 = 1 << 30;
 

@@ -4,13 +4,14 @@ use super::super::decide::PlanDecider;
 use super::super::devices::DeviceSize;
 use super::super::filesystem_fate::FilesystemFate;
 use super::super::restore::mount_path;
-use super::super::{InstallMode, PersistentVerdict, VolumeFilling};
+use super::super::{InstallMode, PersistentVerdict};
 use super::{VolumeDecision, VolumeRefusal, udev_path};
 use common::format;
 use model::device::DevicePath;
 use model::inventory::AttemptTarget;
 use model::k8s_volume::{K8sVolume, SPARSE, VolumeSource};
 use model::layout::{FilesystemFormat, FilesystemSpec};
+use operations::VolumeFilling;
 
 impl<'a> PlanDecider<'a> {
     /// Decides on a volume in a file.

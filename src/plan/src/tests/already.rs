@@ -5,6 +5,7 @@ use super::*;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::{FilesystemContents as Inside, MemberRole};
 use model::layout::RaidLevel;
+use operations::{MountReadOnly, Operation, SessionOp, StageName};
 
 fn marker(order: &str) -> InstallMarker {
     let disk = |device: &str, serial: &str| RecordedDisk {
@@ -66,7 +67,7 @@ fn plan(
 
 fn mounts(plan: &Plan) -> Vec<(&str, &str, Vec<&str>)> {
     let mounts = operations(plan, StageName::StorageMount).iter().map(|operation| match operation {
-        Operation::Run(SessionOp::MountReadOnly(mount)) => {
+        Operation::Run(SessionOp::MountReadOnly(MountReadOnly(mount))) => {
             (mount.device.as_str(), mount.path.as_str(), mount.options.iter().map(String::as_str).collect())
         }
         other => panic!("{other:?}"),

@@ -4,6 +4,7 @@ use super::drawn::{NAMES, any_layout, any_machine};
 use super::*;
 use crate::approval_summary::{ObjectFate, VERSION, predict_summary};
 use model::allocation::{Allocation, ApprovedPlan};
+use operations::PlanAssignment;
 use proptest::prelude::*;
 use serde_json::Value;
 

@@ -5,6 +5,7 @@ use super::stacks::operations;
 use super::*;
 use crate::simulator::cut;
 use model::install_marker::RecordedDisk;
+use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
 
 fn with_serials() -> Inventory {
     let mut machine = machine();
@@ -15,7 +16,8 @@ fn with_serials() -> Inventory {
 }
 
 fn announced(plan: &Plan) -> Vec<RecordedDisk> {
-    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = operations(plan, StageName::ReportBegin)
+    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+        operations(plan, StageName::ReportBegin)
     else {
         panic!("{plan}")
     };

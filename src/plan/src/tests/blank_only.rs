@@ -5,6 +5,7 @@ use super::*;
 use model::allocation::Allocation;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::FilesystemContents;
+use operations::PlanAssignment;
 
 fn planned(inventory: &Inventory, mode: InstallMode, claim: InstallClaim) -> Result<Plan, Box<PlanRefusal>> {
     let allocation = Allocation { blank_only: Some("UUID A is not B".to_owned()), ..Allocation::default() };

@@ -8,6 +8,7 @@ use model::inventory::{
     AttemptTarget, ComponentRole, FilesystemContents, LvmLogicalVolume, LvmVolumeGroup, MdArray, Nic, SpanningComponent,
 };
 use model::migration::MigratedMachine;
+use operations::{Operation, SessionOp, StageName, WriteMarker};
 
 /// Mirrors, a group and whole disks, with its marker, and as a machine shows it.
 pub(super) fn moved() -> (Layout, Inventory) {
@@ -27,7 +28,8 @@ pub(super) fn moved() -> (Layout, Inventory) {
     before.nics = vec![nic("eth0", "52:54:00:00:00:01"), nic("eth1", "52:54:00:00:00:02")];
     let plan = install(&layout, &before, claim()).unwrap();
     let mut inventory = after(&plan, before);
-    let [Operation::Run(SessionOp::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [Operation::Run(SessionOp::WriteMarker(WriteMarker(marker)))] = operations(&plan, StageName::TargetMarker)
+    else {
         panic!("{plan}")
     };
     let root = inventory.stacked.iter().find(|is| is.signatures.iter().any(|is| is.label == "root")).unwrap();

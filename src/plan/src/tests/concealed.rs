@@ -8,6 +8,7 @@ use super::fuzz::{Random, judge_seeds};
 use super::identity::{claim, install, marked, reinstall};
 use super::opaque::{group, put};
 use super::*;
+use model::allocation::RecordSource;
 use model::inventory::{AttemptTarget, ComponentRole, FailedAttempt, SpanningComponent};
 use std::collections::BTreeMap;
 

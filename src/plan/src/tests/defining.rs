@@ -4,6 +4,7 @@ use super::*;
 use model::allocation::Allocation;
 use model::inventory::Nic;
 use model::os_definition::{DefinitionFile, SelectedDefinition};
+use operations::{CreateSystem, FindPrograms, Operation, PlanAssignment, SessionOp, StageName};
 
 fn chosen(verify: bool) -> SelectedDefinition {
     let file = DefinitionFile { executable: true, text: "#!/bin/sh\n".to_owned() };
@@ -146,10 +147,10 @@ fn a_create_gets_the_disks_that_are_made_and_no_others() {
     let plan = planned(creating(), &raw).unwrap();
     let names: Vec<&str> = plan.stages.iter().map(|stage| stage.name.as_str()).collect();
     assert_eq!(names[..2], ["definition.verify", "storage.identify"]);
-    let find = SessionOp::FindPrograms {
+    let find = SessionOp::FindPrograms(FindPrograms {
         os: "web+small".to_owned(),
         programs: ["/bin/bash", "sfdisk", "mkfs.ext4"].map(str::to_owned).to_vec(),
-    };
+    });
     assert_eq!(plan.stages[0].operations[1], Operation::Run(find));
     let create = system(&plan);
     assert_eq!(create.disks, ["/dev/sda", "/dev/sdb"]);

@@ -6,6 +6,7 @@ use crate::missing_disks::has_all_data;
 use model::device::{KernelName, LayoutPath};
 use model::inventory::{MemberRole, VolumeHealth};
 use model::layout::{LvmType, RaidLevel};
+use operations::{ActivateGroup, AssembleArray, DeviceOp, Operation, SessionOp, StageName, UnlockDisk};
 
 /// Pulls a disk out of the machine, and all that cannot be without it.
 pub(super) fn unplug(inventory: &mut Inventory, name: &str) {
@@ -135,7 +136,7 @@ fn a_blank_kept_partition_gets_its_filesystem() {
     assert_eq!(plan.warnings[0], said);
     let kept = operations(&plan, StageName::StorageMountKept);
     assert!(
-        matches!(&kept[0], Operation::Run(SessionOp::UnlockDisk { device, .. }) if device == "/dev/sdb"),
+        matches!(&kept[0], Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device, .. })) if device == "/dev/sdb"),
         "{kept:?}"
     );
     assert!(

@@ -2,6 +2,7 @@
 
 use super::*;
 use model::deploy_steps::{CATALOGUE, StepList, TemplateStep, merge_templates};
+use operations::StageName;
 
 fn disabled(names: &[&str]) -> Result<Plan, Box<PlanRefusal>> {
     let wanted = |name: &&str| {

@@ -4,6 +4,7 @@
 use super::stacks::{group, whole};
 use super::*;
 use model::inventory::{LvmLogicalVolume, VolumeHealth};
+use operations::{Operation, ProveKept, SessionOp};
 
 /// `/dev/sdb` is csi-driver-lvm's by a group of the layout; `/dev/sdc` is TopoLVM's, and the layout only keeps the disk.
 fn layout() -> Layout {
@@ -57,7 +58,7 @@ fn a_reinstall_leaves_them_and_reports_every_volume_with_its_size() {
         assert!(text.contains(volume), "{volume}\n{text}");
     }
     let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(SessionOp::ProveKept(kept)) => Some(kept.clone()),
+        Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept.clone()),
         _ => None,
     });
     let proofs = super::super::preserved::compare_preserved(&kept.unwrap(), &after(&plan, machine));

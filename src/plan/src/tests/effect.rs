@@ -3,6 +3,10 @@
 
 use super::*;
 use model::device::DevicePath;
+use operations::{
+    ActivateGroup, AdaptImage, AdaptMoved, AssembleArray, BurnDisk, DeviceOp, GrowFilesystem, LuksContainer,
+    MountFilesystem, MountReadOnly, OpenContainer, Operation, SessionOp,
+};
 use std::collections::BTreeMap;
 
 /// An operation may do several of these.
@@ -81,13 +85,13 @@ fn on_device(operation: &DeviceOp) -> Effect<'_> {
         }
         // What is taken down at the end was written since it was made or assembled. What is taken down before was only looked at.
         DeviceOp::Release(_)
-        | DeviceOp::TakeDown { .. }
-        | DeviceOp::DeactivateGroup { .. }
-        | DeviceOp::StopArray { .. }
-        | DeviceOp::CloseContainer { .. } => Effect::default(),
+        | DeviceOp::TakeDown(_)
+        | DeviceOp::DeactivateGroup(_)
+        | DeviceOp::StopArray(_)
+        | DeviceOp::CloseContainer(_) => Effect::default(),
         // In memory.
         DeviceOp::TryArray(_) | DeviceOp::TryFilesystem(_) => Effect::default(),
-        DeviceOp::AssertFree { .. } | DeviceOp::ProveZeros(_) => Effect::default(),
+        DeviceOp::AssertFree(_) | DeviceOp::ProveZeros(_) => Effect::default(),
     }
 }
 
@@ -101,23 +105,23 @@ fn of_run(operation: &SessionOp) -> Effect<'_> {
         // It gets the nodes of these.
         SessionOp::CreateSystem(create) => Effect { brought: brought_by(&create.onto), ..destroying(&create.disks) },
         // The image's own program gets the nodes of these, and may write a boot loader anywhere on them.
-        SessionOp::Finish(finishing) | SessionOp::AdaptImage(finishing) | SessionOp::AdaptMoved(finishing) => {
-            destroying(&finishing.devices)
-        }
+        SessionOp::Finish(finishing)
+        | SessionOp::AdaptImage(AdaptImage(finishing))
+        | SessionOp::AdaptMoved(AdaptMoved(finishing)) => destroying(&finishing.devices),
         SessionOp::Receive(receive) => destroying(receive.devices.iter().map(|received| &received.device)),
         // More than files are written: what is kept must keep its size.
-        SessionOp::GrowFilesystem(mount) => destroying([&mount.device]),
+        SessionOp::GrowFilesystem(GrowFilesystem(mount)) => destroying([&mount.device]),
         SessionOp::Mount(mount) => {
             let is_read_only = mount.options.iter().any(|option| option == "ro");
             let written = if is_read_only { Vec::new() } else { vec![&mount.device] };
             Effect { written, mounted: Some(mount), ..Effect::default() }
         }
-        SessionOp::MountReadOnly(mount) => Effect { mounted: Some(mount), ..Effect::default() },
+        SessionOp::MountReadOnly(MountReadOnly(mount)) => Effect { mounted: Some(mount), ..Effect::default() },
         // Over snapshots, whose changes live in memory.
         SessionOp::Rehearse(_) => Effect::default(),
         // Files of what is mounted.
-        SessionOp::BurnImage { .. }
-        | SessionOp::WriteMachineFiles { .. }
+        SessionOp::BurnImage(_)
+        | SessionOp::WriteMachineFiles(_)
         | SessionOp::InjectFiles(_)
         | SessionOp::WritePersistent(_)
         | SessionOp::WriteFstab(_)
@@ -125,22 +129,22 @@ fn of_run(operation: &SessionOp) -> Effect<'_> {
         | SessionOp::WriteCrypttab(_)
         | SessionOp::WriteMarker(_) => Effect::default(),
         // Nothing is written, or only what was to be written anyway.
-        SessionOp::ReachImage { .. }
-        | SessionOp::VerifyDefinition { .. }
-        | SessionOp::FindPrograms { .. }
+        SessionOp::ReachImage(_)
+        | SessionOp::VerifyDefinition(_)
+        | SessionOp::FindPrograms(_)
         | SessionOp::IdentifyDisk(_)
         | SessionOp::CheckContainers(_)
-        | SessionOp::LockDisk { .. }
-        | SessionOp::UnlockDisk { .. }
-        | SessionOp::TellPointOfNoReturn { .. }
-        | SessionOp::MoveStands { .. }
+        | SessionOp::LockDisk(_)
+        | SessionOp::UnlockDisk(_)
+        | SessionOp::TellPointOfNoReturn(_)
+        | SessionOp::MoveStands(_)
         | SessionOp::FindLoader
         | SessionOp::RemoveVariables(_)
         | SessionOp::WriteBootEntries(_)
         | SessionOp::LoadKernel
         | SessionOp::ProveKept(_)
         | SessionOp::Unmount
-        | SessionOp::FlushDisks { .. }
+        | SessionOp::FlushDisks(_)
         | SessionOp::Report(_)
         | SessionOp::Kexec => Effect::default(),
     }

@@ -7,6 +7,10 @@ use crate::luks::containers_to_open;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{AttemptTarget, FailedAttempt};
 use model::layout::{EncryptionSpec, KeySource, LvmType};
+use operations::{
+    CheckContainers, CloseContainer, CrypttabEntry, DeactivateGroup, DeviceOp, Holder, LockDisk, LuksContainer,
+    Operation, ProveKept, SessionOp, StageName, TakeDown, WriteCrypttab,
+};
 
 /// A group on two kept disks, each of its physical volumes in a container of its own, with two filesystems.
 fn encrypted(options: &[&str]) -> Layout {
@@ -49,8 +53,9 @@ fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
 
 fn crypttab(plan: &Plan) -> Vec<CrypttabEntry> {
     let all = plan.stages.iter().flat_map(|stage| &stage.operations);
-    let tables =
-        all.filter_map(|is| if let Operation::Run(SessionOp::WriteCrypttab(is)) = is { Some(is) } else { None });
+    let tables = all.filter_map(|is| {
+        if let Operation::Run(SessionOp::WriteCrypttab(WriteCrypttab(is))) = is { Some(is) } else { None }
+    });
     tables.flatten().cloned().collect()
 }
 
@@ -74,8 +79,8 @@ fn containers_are_made_before_the_group_and_closed_after_it() {
         at(&|is| matches!(is, DeviceOp::CreateContainer(is) if is.mapping == mappings[1])),
         at(&|is| matches!(is, DeviceOp::CreateGroup(group) if group.devices == mappings)),
         at(&|is| matches!(is, DeviceOp::CreateVolume(volume) if volume.physical == mappings)),
-        at(&|is| matches!(is, DeviceOp::DeactivateGroup { devices, .. } if *devices == mappings)),
-        at(&|is| matches!(is, DeviceOp::CloseContainer { mapping } if *mapping == mappings[0])),
+        at(&|is| matches!(is, DeviceOp::DeactivateGroup(DeactivateGroup { devices, .. }) if *devices == mappings)),
+        at(&|is| matches!(is, DeviceOp::CloseContainer(CloseContainer { mapping }) if *mapping == mappings[0])),
     ];
     assert!(order.is_sorted(), "{operations:?}");
     assert!(plan.fstab.iter().filter(|entry| entry.path == "/srv").all(|entry| entry.source.starts_with("UUID=")));
@@ -102,17 +107,18 @@ fn it_is_kept_with_its_key_and_all_that_is_in_it() {
     let is_made = |is: &&DeviceOp| matches!(is, DeviceOp::CreateContainer(_) | DeviceOp::CreateGroup(_));
     assert!(!operations.iter().any(is_made));
     let place = |is: &dyn Fn(&DeviceOp) -> bool| operations.iter().rposition(|operation| is(operation)).unwrap();
-    let down = place(&|is| matches!(is, DeviceOp::TakeDown { devices } if *devices == ["/dev/sdb1", "/dev/sdc"]));
+    let down =
+        place(&|is| matches!(is, DeviceOp::TakeDown(TakeDown { devices }) if *devices == ["/dev/sdb1", "/dev/sdc"]));
     let opened = place(&|is| matches!(is, DeviceOp::OpenContainer(open) if !open.read_only));
     let active = place(&|is| matches!(is, DeviceOp::ActivateGroup(group) if group.volumes == ["srv", "log"]));
-    let inactive = place(&|is| matches!(is, DeviceOp::DeactivateGroup { .. }));
-    let closed = operations.iter().position(|is| matches!(is, DeviceOp::CloseContainer { .. })).unwrap();
+    let inactive = place(&|is| matches!(is, DeviceOp::DeactivateGroup(_)));
+    let closed = operations.iter().position(|is| matches!(is, DeviceOp::CloseContainer(_))).unwrap();
     assert!([down, opened, active, inactive, closed].is_sorted(), "{operations:?}");
     let rehearsed = plan.stages.iter().find(|stage| stage.name == StageName::StorageRehearse).unwrap();
     let [Operation::Run(SessionOp::Rehearse(rehearsal))] = &rehearsed.operations[..] else { panic!("{rehearsed:?}") };
     assert_eq!(rehearsal.over, ["/dev/sdb1", "/dev/sdc"]);
     let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(SessionOp::ProveKept(kept)) => Some(kept),
+        Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept),
         _ => None,
     });
     let kept: Vec<String> = kept.unwrap().iter().map(|kept| kept.object.to_string()).collect();
@@ -151,7 +157,7 @@ fn what_does_not_open_stays_locked_as_a_whole_where_the_new_system_can_do_withou
             DeviceOp::OpenContainer(_)
                 | DeviceOp::CreateContainer(_)
                 | DeviceOp::ActivateGroup(_)
-                | DeviceOp::DeactivateGroup { .. }
+                | DeviceOp::DeactivateGroup(_)
         )
     };
     assert!(!on_device(&plan).iter().any(is_touched), "{plan}");
@@ -159,7 +165,7 @@ fn what_does_not_open_stays_locked_as_a_whole_where_the_new_system_can_do_withou
     assert!(crypttab(&plan).is_empty() && plan.to_string().contains("stays locked"), "{plan}");
     for (device, least) in [("/dev/sdb", 3), ("/dev/sdc", 2)] {
         let mut all = plan.stages.iter().flat_map(|stage| &stage.operations);
-        let compared = |is: &Operation| matches!(is, Operation::Run(SessionOp::LockDisk { device: disk, untouched }) if *disk == device && untouched.len() >= least);
+        let compared = |is: &Operation| matches!(is, Operation::Run(SessionOp::LockDisk(LockDisk { device: disk, untouched })) if *disk == device && untouched.len() >= least);
         assert!(all.any(compared), "both ends of what is on {device} are compared");
     }
     // A volume of Kubernetes in it cannot be promised.
@@ -271,7 +277,7 @@ fn what_only_the_disk_key_opens_is_kept_and_said() {
     let warned: Vec<&String> = plan.warnings.iter().filter(|said| said.contains("opens only with disk_key")).collect();
     assert!(warned.len() == 1 && warned[0].starts_with("/dev/sdc "), "{:?}", plan.warnings);
     let checked = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(SessionOp::CheckContainers(containers)) => Some(containers),
+        Operation::Run(SessionOp::CheckContainers(CheckContainers(containers))) => Some(containers),
         _ => None,
     });
     let checked: Vec<&str> = checked.unwrap().iter().map(|container| container.device.as_str()).collect();

@@ -3,6 +3,7 @@
 use super::stacks::{five, layout, operations};
 use super::*;
 use model::deploy_steps::EraseMode;
+use operations::{DeviceOp, Operation, StageName, WipeDisk};
 
 #[test]
 fn erase_decides_the_methods() {

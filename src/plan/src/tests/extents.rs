@@ -4,6 +4,7 @@ use super::effect::{Brought, Effect, brought, effect};
 use super::stacks::{installed as stacked, layout as stacked_layout};
 use super::*;
 use model::device::DevicePath;
+use operations::{ByteRange, DeviceOp, DiskExtents, LockDisk, Operation, SessionOp, StageExtents, StageName};
 use std::collections::BTreeMap;
 
 /// Each place of a stage's operations is in its extents, nothing else of a kept disk is, and nothing of a foreign one.
@@ -63,7 +64,9 @@ fn assert_kept(plan: &Plan, extents: &DiskExtents, places: &[ByteRange]) {
         assert_eq!(reached, range.start + range.length, "{range:?} of {extents:?} is more than {places:?}");
     }
     let locks = plan.stages.iter().flat_map(|stage| &stage.operations).filter_map(|operation| match operation {
-        Operation::Run(SessionOp::LockDisk { device, untouched }) if *device == extents.device => Some(untouched),
+        Operation::Run(SessionOp::LockDisk(LockDisk { device, untouched })) if *device == extents.device => {
+            Some(untouched)
+        }
         _ => None,
     });
     for untouched in locks.flatten() {

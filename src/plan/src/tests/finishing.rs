@@ -6,6 +6,7 @@ use model::boot_contents::BootContents;
 use model::device::{DevicePath, LayoutPath};
 use model::inventory::FirmwareType;
 use model::layout::{ArraySpec, LogicalVolumeSpec, RaidLevel, VolumeGroupSpec};
+use operations::{AdaptImage, BootDisk, ByteRange, FinishInputs, Operation, PlanAssignment, SessionOp};
 
 fn finished(layout: &Layout, firmware: FirmwareType, allocation: &Allocation) -> Result<Plan, Box<PlanRefusal>> {
     let mut inventory = machine();
@@ -28,7 +29,7 @@ fn by(finish: FinisherChoice) -> Allocation {
 fn finishing(plan: &Plan) -> &FinishInputs {
     let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
     let found = operations.find_map(|operation| match operation {
-        Operation::Run(SessionOp::Finish(finishing) | SessionOp::AdaptImage(finishing)) => Some(finishing),
+        Operation::Run(SessionOp::Finish(finishing) | SessionOp::AdaptImage(AdaptImage(finishing))) => Some(finishing),
         _ => None,
     });
     found.unwrap()
@@ -184,7 +185,7 @@ fn a_tree_that_could_not_boot_is_refused_where_its_manifest_tells() {
         let assigned =
             PlanAssignment { allocation: with(FinisherChoice::Builtin, without.clone()), ..PlanAssignment::default() };
         let request = PlanRequest { mode, steps: StepList::default(), subject: subject(), assigned, claim: None };
-        let needs = ImageNeeds::for_request(&own_boot, &machine(), &request).unwrap();
+        let needs = image_needs::image_needs(&own_boot, &machine(), &request).unwrap();
         assert_eq!(!needs.judge_contents(&without).refused.is_empty(), is_refused);
     }
 }

@@ -8,6 +8,7 @@ use model::inventory::{
     FirmwareLoadOption, FirmwareType, FirmwareVariables, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
     VariablePurpose,
 };
+use operations::{Operation, SessionOp, StageName};
 
 fn option(class: LoadOptionClass, number: u16, description: &str, target: LoadTarget) -> FirmwareLoadOption {
     FirmwareLoadOption {

@@ -9,6 +9,7 @@ use super::*;
 use crate::simulator::after;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::FilesystemContents;
+use operations::{Operation, SessionOp, StageName, WriteMarker};
 use std::time::{Duration, Instant};
 
 /// Inventories of a run without DROPHAMMER_FUZZ_SECONDS, always the same ones.
@@ -124,7 +125,8 @@ fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>
     let plan = install(layout, &machine, claim()).unwrap_or_else(|refusal| panic!("{refusal}"));
     let mut inventory = after(&plan, machine);
     with_own_uuids(&mut inventory, random);
-    let [Operation::Run(SessionOp::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [Operation::Run(SessionOp::WriteMarker(WriteMarker(marker)))] = operations(&plan, StageName::TargetMarker)
+    else {
         panic!("{plan}")
     };
     let mut marker = marker.clone();

@@ -4,6 +4,10 @@ use super::*;
 use model::allocation::{Allocation, AssignedMachine};
 use model::device::DevicePath;
 use model::inventory::StackedDevice;
+use operations::{
+    AdaptImage, BurnDisk, DeviceOp, DiskIdentity, ExpectedFilesystem, ExtendFstab, GrowFilesystem, Operation,
+    ReachImage, SeedFilesystem, SessionOp, StageName,
+};
 use std::collections::BTreeMap;
 
 /// The image on sda, data on sdb, which a reinstall keeps.
@@ -51,12 +55,18 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
     assert_eq!(operations(&plan, StageName::ImageBurn), [Operation::Run(SessionOp::BurnDisk(burn))]);
     let mounts = operations(&plan, StageName::StorageMount);
     let Operation::Run(SessionOp::Mount(root)) = &mounts[0] else { panic!("{mounts:?}") };
-    assert_eq!((root.path.as_str(), &mounts[1]), ("/", &Operation::Run(SessionOp::GrowFilesystem(root.clone()))));
+    assert_eq!(
+        (root.path.as_str(), &mounts[1]),
+        ("/", &Operation::Run(SessionOp::GrowFilesystem(GrowFilesystem(root.clone()))))
+    );
     let paths: Vec<_> = plan.fstab.iter().map(|entry| entry.path.as_str()).collect();
     assert_eq!(paths, ["/srv", "/tmp"]);
-    assert_eq!(operations(&plan, StageName::TargetFstab), [Operation::Run(SessionOp::ExtendFstab(plan.fstab.clone()))]);
+    assert_eq!(
+        operations(&plan, StageName::TargetFstab),
+        [Operation::Run(SessionOp::ExtendFstab(ExtendFstab(plan.fstab.clone())))]
+    );
     let adapt = operations(&plan, StageName::TargetInstaller);
-    let [Operation::Run(SessionOp::AdaptImage(finishing))] = &adapt[..] else { panic!("{adapt:?}") };
+    let [Operation::Run(SessionOp::AdaptImage(AdaptImage(finishing)))] = &adapt[..] else { panic!("{adapt:?}") };
     assert_eq!(finishing.devices, ["/dev/sda", "/dev/sdb"]);
     assert_eq!(plan.stages[plan.point_of_no_return].name, StageName::StorageWipe);
 }
@@ -78,7 +88,7 @@ fn a_seed_has_a_partition_where_the_layout_names_one() {
         let plan = make(layout, &machine(), InstallMode::Install).unwrap();
         assert_printed(name, &plan);
         let adapt = operations(&plan, StageName::TargetInstaller);
-        let [Operation::Run(SessionOp::AdaptImage(finishing))] = &adapt[..] else { panic!("{adapt:?}") };
+        let [Operation::Run(SessionOp::AdaptImage(AdaptImage(finishing)))] = &adapt[..] else { panic!("{adapt:?}") };
         assert_eq!(finishing.seed, Some(SeedFilesystem { device: device.into(), path: None }));
     }
     // What a reinstall keeps is written where it is mounted, and nowhere else.
@@ -88,7 +98,7 @@ fn a_seed_has_a_partition_where_the_layout_names_one() {
     let finished = |layout: &Layout| {
         let plan = make(layout, &installed, InstallMode::Reinstall).unwrap();
         let adapt = operations(&plan, StageName::TargetInstaller);
-        let [Operation::Run(SessionOp::AdaptImage(finishing))] = &adapt[..] else { panic!("{adapt:?}") };
+        let [Operation::Run(SessionOp::AdaptImage(AdaptImage(finishing)))] = &adapt[..] else { panic!("{adapt:?}") };
         finishing.seed.clone()
     };
     assert_eq!(finished(&kept), None);
@@ -108,7 +118,7 @@ fn a_reinstall_writes_it_again_and_keeps_the_others() {
     assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::NotOurs]);
     let kept = operations(&plan, StageName::StorageMountKept);
     assert!(
-        matches!(&kept[..], [Operation::Run(SessionOp::UnlockDisk { .. }), Operation::Run(SessionOp::Mount(mount))] if mount.path == "/srv")
+        matches!(&kept[..], [Operation::Run(SessionOp::UnlockDisk(_)), Operation::Run(SessionOp::Mount(mount))] if mount.path == "/srv")
     );
     let wiped: Vec<_> = operations(&plan, StageName::StorageWipe);
     assert!(
@@ -168,7 +178,7 @@ fn what_the_disks_that_stay_are_known_by_must_not_be_in_the_image() {
         let plan = make(&raw(), &installed, mode).unwrap();
         let expected = expected.into_iter().map(|(uuid, device)| (uuid, DevicePath::from(device)));
         let reach = operations(&plan, StageName::ImageReach);
-        let [Operation::Run(SessionOp::ReachImage { onto: Some(burn), .. })] = reach.as_slice() else {
+        let [Operation::Run(SessionOp::ReachImage(ReachImage { onto: Some(burn), .. }))] = reach.as_slice() else {
             panic!("{plan}")
         };
         assert_eq!(burn.taken, expected.collect());
@@ -235,7 +245,7 @@ fn the_image_is_reached_by_its_whole_url_and_printed_without_its_secrets() {
     let request = crate::plan_request::build_request(&AssignedMachine::default(), "m-1", &allocation, &[]);
     let plan = super::super::make_plan(&layout(), &machine(), request, &mut counting()).unwrap();
     let reach = operations(&plan, StageName::ImageReach);
-    let [Operation::Run(SessionOp::ReachImage { image, .. })] = reach.as_slice() else { panic!("{plan}") };
+    let [Operation::Run(SessionOp::ReachImage(ReachImage { image, .. }))] = reach.as_slice() else { panic!("{plan}") };
     assert_eq!(image.url, allocation.image.url);
     for text in [plan.to_string(), serde_json::to_string(&plan).unwrap()] {
         assert!(text.contains("https://") && !text.contains("hunter2") && !text.contains("secret"), "{text}");

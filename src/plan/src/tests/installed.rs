@@ -3,6 +3,7 @@
 use super::identity::{claim, install, marked, marker, planned};
 use super::*;
 use model::install_marker::InstallMarker;
+use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
 
 /// What the control plane says of the installation, what lies on the disks, and what is asked.
 #[derive(Debug, Clone, Copy)]
@@ -167,7 +168,8 @@ fn first_installations_are_announced_too() {
     let plan = install(&layout(), &machine(), claim()).unwrap();
     let begin = plan.stages.iter().position(|stage| stage.name == StageName::ReportBegin).unwrap();
     assert_eq!(begin + 1, plan.point_of_no_return);
-    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = plan.stages[begin].operations.as_slice()
+    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+        plan.stages[begin].operations.as_slice()
     else {
         panic!("{plan}")
     };

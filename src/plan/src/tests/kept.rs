@@ -5,10 +5,14 @@ use super::*;
 use crate::preserved::{compare_preserved, describe_differences};
 use model::inventory::{DiskPartition as Found, LvmLogicalVolume};
 use model::layout::{LvmType, OnReinstall};
+use operations::{
+    ActivateGroup, AssembleArray, BurnImage, DeviceOp, ObjectLocator, Operation, PreservedObject, ProveKept, SessionOp,
+    StageName, WriteMarker,
+};
 
 fn kept(plan: &Plan) -> &[PreservedObject] {
     match operations(plan, StageName::StorageProveKept) {
-        [Operation::Run(SessionOp::ProveKept(kept))] => kept,
+        [Operation::Run(SessionOp::ProveKept(ProveKept(kept)))] => kept,
         other => panic!("{other:?}"),
     }
 }
@@ -190,7 +194,7 @@ fn paths(plan: &Plan, name: StageName) -> Vec<&str> {
 
 fn beneath(plan: &Plan) -> (&[String], &[String]) {
     match operations(plan, StageName::ImageBurn) {
-        [Operation::Run(SessionOp::BurnImage { hidden, merged, .. })] => (hidden, merged),
+        [Operation::Run(SessionOp::BurnImage(BurnImage { hidden, merged, .. }))] => (hidden, merged),
         other => panic!("{other:?}"),
     }
 }
@@ -210,11 +214,11 @@ fn a_merged_filesystem_is_there_before_the_image_and_the_others_stay_locked() {
     assert_eq!(paths(&plan, StageName::StorageMountKept), ["/home", "/srv"]);
     assert_eq!(beneath(&plan), (&["/home".to_owned(), "/srv".to_owned()][..], &["/var/lib".to_owned()][..]));
     assert!(
-        matches!(operations(&plan, StageName::ImageBurn), [Operation::Run(SessionOp::BurnImage { fresh, .. })] if fresh[..] == ["/boot/efi"])
+        matches!(operations(&plan, StageName::ImageBurn), [Operation::Run(SessionOp::BurnImage(BurnImage { fresh, .. }))] if fresh[..] == ["/boot/efi"])
     );
     let early = operations(&plan, StageName::StorageMount);
     let unlocked = |operations: &[Operation]| {
-        operations.iter().filter(|is| matches!(is, Operation::Run(SessionOp::UnlockDisk { .. }))).count()
+        operations.iter().filter(|is| matches!(is, Operation::Run(SessionOp::UnlockDisk(_)))).count()
     };
     let late = operations(&plan, StageName::StorageMountKept);
     assert_eq!((unlocked(early), unlocked(late)), (3, 1));
@@ -258,7 +262,8 @@ fn the_marker_names_machine_order_and_disks() {
         claim: Some(claim),
     };
     let plan = super::super::make_plan(&layout(), &inventory, request, &mut counting()).unwrap();
-    let [Operation::Run(SessionOp::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [Operation::Run(SessionOp::WriteMarker(WriteMarker(marker)))] = operations(&plan, StageName::TargetMarker)
+    else {
         panic!("{plan}")
     };
     assert_eq!((marker.machine.as_str(), marker.allocation.as_str(), marker.order.as_deref()), ("m", "a", Some("o-2")));

@@ -8,6 +8,10 @@ use model::device::KernelName;
 use model::inventory::{AttemptTarget, FailedAttempt};
 use model::layout::{EncryptionSpec, KeySource};
 use model::registry_auth::SecretText;
+use operations::{
+    CheckContainers, CloseContainer, CrypttabEntry, DeviceOp, LockDisk, OpenContainer, Operation, ProveKept, SessionOp,
+    StageName, WriteCrypttab,
+};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -84,7 +88,8 @@ fn it_is_made_between_the_device_and_its_filesystem() {
     let at = |is: &dyn Fn(&DeviceOp) -> bool| operations.iter().position(|operation| is(operation)).unwrap();
     let made = at(&|is| matches!(is, DeviceOp::CreateContainer(_)));
     let formatted = at(&|is| matches!(is, DeviceOp::MakeFilesystem(make) if make.device == container.mapping));
-    let closed = at(&|is| matches!(is, DeviceOp::CloseContainer { mapping } if *mapping == container.mapping));
+    let closed =
+        at(&|is| matches!(is, DeviceOp::CloseContainer(CloseContainer { mapping }) if *mapping == container.mapping));
     assert!(made < formatted && formatted < closed, "{operations:?}");
     assert!(plan.fstab.iter().any(|entry| entry.source == container.mapping.as_str()), "{:?}", plan.fstab);
     let text = plan.to_string();
@@ -114,7 +119,7 @@ fn it_is_kept_with_its_key_and_nothing_of_it_is_made() {
     let rehearsed = plan.stages.iter().find(|stage| stage.name == StageName::StorageRehearse).unwrap();
     assert!(format!("{rehearsed:?}").contains("OpenContainer"), "{rehearsed:?}");
     let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(SessionOp::ProveKept(kept)) => Some(kept),
+        Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept),
         _ => None,
     });
     let proven: Vec<String> = kept.unwrap().iter().map(|kept| format!("{:?}", kept.identity)).collect();
@@ -139,7 +144,7 @@ fn what_does_not_open_stays_locked_where_the_new_system_can_do_without() {
         let is_mounted = |operation: &Operation| matches!(operation, Operation::Run(SessionOp::Mount(mount)) if mount.path == "/srv");
         assert!(!all.any(is_mounted), "{plan}");
         let of_lock = plan.stages.iter().flat_map(|stage| &stage.operations).any(|operation| match operation {
-            Operation::Run(SessionOp::LockDisk { device: disk, untouched }) => {
+            Operation::Run(SessionOp::LockDisk(LockDisk { device: disk, untouched })) => {
                 device.as_str().starts_with(disk.as_str()) && untouched.len() >= 3
             }
             _ => false,
@@ -202,15 +207,17 @@ fn only_what_is_kept_is_opened_before_the_plan() {
 
 fn crypttab(plan: &Plan) -> Vec<CrypttabEntry> {
     let all = plan.stages.iter().flat_map(|stage| &stage.operations);
-    let tables = all
-        .filter_map(|is| if let Operation::Run(SessionOp::WriteCrypttab(entries)) = is { Some(entries) } else { None });
+    let tables = all.filter_map(|is| {
+        if let Operation::Run(SessionOp::WriteCrypttab(WriteCrypttab(entries))) = is { Some(entries) } else { None }
+    });
     tables.flatten().cloned().collect()
 }
 
 fn checked(plan: &Plan) -> usize {
     let all = plan.stages.iter().flat_map(|stage| &stage.operations);
-    let checks =
-        all.filter_map(|is| if let Operation::Run(SessionOp::CheckContainers(all)) = is { Some(all) } else { None });
+    let checks = all.filter_map(|is| {
+        if let Operation::Run(SessionOp::CheckContainers(CheckContainers(all))) = is { Some(all) } else { None }
+    });
     checks.flatten().count()
 }
 

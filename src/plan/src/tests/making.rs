@@ -5,10 +5,11 @@ use super::stacks::operations;
 use super::*;
 use model::install_marker::{PendingCreation, RecordedDisk};
 use model::inventory::{AttemptTarget, DiskPartition as Found, FailedAttempt};
+use operations::{DeviceOp, Operation, SessionOp, StageName, TellPointOfNoReturn, WriteMarker};
 
 fn told(plan: &Plan) -> &[RecordedDisk] {
     match operations(plan, StageName::ReportBegin) {
-        [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] => disks,
+        [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] => disks,
         other => panic!("{other:?}"),
     }
 }
@@ -74,7 +75,8 @@ fn what_is_made_on_a_kept_disk_is_told_before_it_is_made_and_is_in_no_marker() {
     let guid = srv(&mut before).guid.unwrap();
     assert_eq!(*making(&plan), PendingCreation::for_filesystem(format!("partition {guid}"), made(&plan).unwrap()));
     assert_eq!(told(&plan)[0].making, []);
-    let [Operation::Run(SessionOp::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [Operation::Run(SessionOp::WriteMarker(WriteMarker(marker)))] = operations(&plan, StageName::TargetMarker)
+    else {
         panic!("{plan}")
     };
     assert!(marker.disks.iter().all(|disk| disk.making.is_empty()), "{marker:?}");

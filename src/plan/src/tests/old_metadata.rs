@@ -2,6 +2,7 @@
 
 use super::*;
 use model::layout::{ArraySpec, RaidLevel, validate_layout};
+use operations::{DeviceOp, Operation};
 
 const TIB: u64 = 1 << 40;
 

@@ -3,6 +3,7 @@
 use super::identity::{claim, marked, planned, reinstall};
 use super::*;
 use model::install_marker::{FencingToken, InstallMarker};
+use operations::{Operation, SessionOp, WriteMarker};
 
 const ONE: &str = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff";
 const TWO: &str = "7f9619ff-8b86-4d01-b42d-00cf4fc964ff";
@@ -131,7 +132,7 @@ fn the_marker_of_an_installation_records_its_token() {
         let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
         let markers: Vec<&InstallMarker> = operations
             .filter_map(|operation| match operation {
-                Operation::Run(SessionOp::WriteMarker(marker)) => Some(marker),
+                Operation::Run(SessionOp::WriteMarker(WriteMarker(marker))) => Some(marker),
                 _ => None,
             })
             .collect();

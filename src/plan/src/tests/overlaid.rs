@@ -3,6 +3,7 @@
 use super::stacks::operations;
 use super::*;
 use model::inventory::{OVERLAY, StackedDevice, StackedDeviceKind};
+use operations::{DeviceOp, Holder, Operation, StageName};
 
 /// A snapshot between each array and each of its members.
 fn overlaid(mut inventory: Inventory) -> Inventory {

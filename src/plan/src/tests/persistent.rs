@@ -16,6 +16,7 @@ use super::*;
 use model::allocation::Allocation;
 use model::inventory::{FilesystemContents as Inside, SparseFile};
 use model::layout::{EncryptionSpec, KeySource, LvmType, RaidLevel};
+use operations::{DeviceOp, Operation, PlanAssignment, ProveKept, SessionOp, StageName, UnlockDisk};
 use serde_json::{Value, json};
 
 fn uid(number: u8) -> String {
@@ -161,12 +162,14 @@ fn an_installation_makes_them_and_a_reinstall_writes_none() {
     // Their disks stay locked, and are compared when all is over.
     let operations = again.stages.iter().flat_map(|stage| &stage.operations);
     let unlocked = operations.clone().filter(|operation| match operation {
-        Operation::Run(SessionOp::UnlockDisk { device, .. }) => ["/dev/sdc", "/dev/sdd"].contains(&device.as_str()),
+        Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device, .. })) => {
+            ["/dev/sdc", "/dev/sdd"].contains(&device.as_str())
+        }
         _ => false,
     });
     assert_eq!(unlocked.count(), 0);
     let proves = operations.filter_map(|operation| match operation {
-        Operation::Run(SessionOp::ProveKept(kept)) => Some(kept.iter().map(|kept| kept.object.to_string())),
+        Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept.iter().map(|kept| kept.object.to_string())),
         _ => None,
     });
     let proven: Vec<String> = proves.flatten().collect();
@@ -198,7 +201,7 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
     assert_printed("volumes-extend", &plan);
     // What is added is no part of what is proven.
     let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(SessionOp::ProveKept(kept)) => Some(kept.clone()),
+        Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept.clone()),
         _ => None,
     });
     let reinstalled = after(&plan, inventory.clone());

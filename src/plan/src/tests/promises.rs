@@ -4,6 +4,7 @@ use super::identity::{claim, forget_marker, install, marked, reinstall};
 use super::*;
 use model::install_marker::{InstallMarker, WipePolicy};
 use model::inventory::FilesystemContents;
+use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn, WriteMarker};
 
 /// Installed with a marker as it is written today.
 fn installed_now() -> Inventory {
@@ -13,7 +14,8 @@ fn installed_now() -> Inventory {
     }
     let plan = install(&layout(), &machine, claim()).unwrap();
     let mut inventory = after(&plan, machine);
-    let [Operation::Run(SessionOp::WriteMarker(marker))] = super::stacks::operations(&plan, StageName::TargetMarker)
+    let [Operation::Run(SessionOp::WriteMarker(WriteMarker(marker)))] =
+        super::stacks::operations(&plan, StageName::TargetMarker)
     else {
         panic!("{plan}")
     };
@@ -72,7 +74,8 @@ fn an_operator_changes_a_promise_by_saying_so() {
     let plan = reinstall(&edited(), &installed_now(), claim).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Wipe);
     assert!(plan.to_string().contains(": the wipe policy will be changed, as requested by the operator\n"), "{plan}");
-    let [Operation::Run(SessionOp::WriteMarker(marker))] = super::stacks::operations(&plan, StageName::TargetMarker)
+    let [Operation::Run(SessionOp::WriteMarker(WriteMarker(marker)))] =
+        super::stacks::operations(&plan, StageName::TargetMarker)
     else {
         panic!("{plan}")
     };
@@ -154,7 +157,7 @@ fn the_recorded_kept_disk_that_reads_blank_is_refused() {
     let inventory = blanked("Z9");
     let plan = reinstall(&layout(), &inventory, claim()).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Make);
-    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] =
+    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
         super::stacks::operations(&plan, StageName::ReportBegin)
     else {
         panic!("{plan}")

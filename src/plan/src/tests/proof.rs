@@ -4,6 +4,7 @@
 use super::identity::{claim, marked, planned};
 use super::*;
 use model::install_marker::RecordedDisk;
+use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
 
 const OTHER_GUID: &str = "00000000-0000-4000-8000-0000000000ff";
 
@@ -167,8 +168,10 @@ fn announced_and_written(ids: u128) -> (String, String) {
     let (mut announced, mut written) = (None, None);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
         match operation {
-            Operation::Run(SessionOp::TellPointOfNoReturn { secret_digest, .. }) => announced.clone_from(secret_digest),
-            Operation::Run(SessionOp::WriteMarker(marker)) => {
+            Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { secret_digest, .. })) => {
+                announced.clone_from(secret_digest)
+            }
+            Operation::Run(SessionOp::WriteMarker(WriteMarker(marker))) => {
                 written = record_of(marker).map(|record| record.secret_digest)
             }
             _ => {}

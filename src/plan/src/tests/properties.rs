@@ -8,6 +8,10 @@ use super::judged::Judged;
 use super::*;
 use model::device::DevicePath;
 use model::storage_graph::DeviceStack;
+use operations::{
+    AssertFree, BurnDisk, ByteRange, DeviceOp, Holder, LockDisk, NewPartition, Operation, PartitionTable,
+    PreparePersistent, SessionOp, StageName, TellPointOfNoReturn, UnlockDisk, WipeDisk,
+};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -65,26 +69,26 @@ fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl F
         DeviceOp::WipeDisk(wipe) => assert_wipe(wipe, inventory),
         DeviceOp::WriteTable(table) => assert_table(table, inventory.find_disk(table.device.as_str()).unwrap()),
         DeviceOp::Release(holder) => assert_release(holder, inventory, verdict),
-        DeviceOp::AssertFree { disks } => {
+        DeviceOp::AssertFree(AssertFree { disks }) => {
             let is_made = |disk: &DevicePath| is_made(verdict(&inventory.find_disk(disk.as_str()).unwrap().name));
             assert!(disks.iter().all(is_made), "{operation:?}");
         }
-        DeviceOp::TakeDown { .. }
+        DeviceOp::TakeDown(_)
         | DeviceOp::ProveZeros(_)
         | DeviceOp::CreateArray(_)
         | DeviceOp::CreateGroup(_)
         | DeviceOp::CreateVolume(_)
         | DeviceOp::CreateContainer(_)
         | DeviceOp::OpenContainer(_)
-        | DeviceOp::CloseContainer { .. }
+        | DeviceOp::CloseContainer(_)
         | DeviceOp::AssembleArray(_)
         | DeviceOp::ActivateGroup(_)
         | DeviceOp::TryArray(_)
         | DeviceOp::TryFilesystem(_)
         | DeviceOp::MakeFilesystem(_)
         | DeviceOp::PreparePersistent(_)
-        | DeviceOp::DeactivateGroup { .. }
-        | DeviceOp::StopArray { .. } => {}
+        | DeviceOp::DeactivateGroup(_)
+        | DeviceOp::StopArray(_) => {}
     }
 }
 
@@ -96,23 +100,23 @@ fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(
             assert!(create.disks.iter().all(|disk| is_made(verdict(disk))), "{operation:?}");
             assert_burn(&create.onto, inventory.find_disk(create.onto.device.as_str()).unwrap());
         }
-        SessionOp::LockDisk { device, .. } => assert!(!is_made(verdict(device)), "{operation:?}"),
-        SessionOp::UnlockDisk { device, .. } => {
+        SessionOp::LockDisk(LockDisk { device, .. }) => assert!(!is_made(verdict(device)), "{operation:?}"),
+        SessionOp::UnlockDisk(UnlockDisk { device, .. }) => {
             assert!(matches!(verdict(device), DiskVerdict::Keep | DiskVerdict::Volumes), "{operation:?}");
         }
-        SessionOp::ReachImage { .. }
-        | SessionOp::VerifyDefinition { .. }
-        | SessionOp::FindPrograms { .. }
+        SessionOp::ReachImage(_)
+        | SessionOp::VerifyDefinition(_)
+        | SessionOp::FindPrograms(_)
         | SessionOp::IdentifyDisk(_)
         | SessionOp::CheckContainers(_)
         | SessionOp::Rehearse(_)
-        | SessionOp::TellPointOfNoReturn { .. }
-        | SessionOp::MoveStands { .. }
+        | SessionOp::TellPointOfNoReturn(_)
+        | SessionOp::MoveStands(_)
         | SessionOp::Mount(_)
         | SessionOp::MountReadOnly(_)
         | SessionOp::GrowFilesystem(_)
-        | SessionOp::BurnImage { .. }
-        | SessionOp::WriteMachineFiles { .. }
+        | SessionOp::BurnImage(_)
+        | SessionOp::WriteMachineFiles(_)
         | SessionOp::InjectFiles(_)
         | SessionOp::WritePersistent(_)
         | SessionOp::Finish(_)
@@ -129,7 +133,7 @@ fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(
         | SessionOp::ProveKept(_)
         | SessionOp::WriteMarker(_)
         | SessionOp::Unmount
-        | SessionOp::FlushDisks { .. }
+        | SessionOp::FlushDisks(_)
         | SessionOp::Report(_)
         | SessionOp::Kexec => {}
     }
@@ -451,7 +455,7 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
         }
         // What was made is kept from now on, also by an attempt that follows one which got so far and no further.
         let begin = super::stacks::operations(&plan, StageName::ReportBegin);
-        let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = begin else { panic!("{begin:?}") };
+        let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] = begin else { panic!("{begin:?}") };
         let request = InstallClaim { waiver: Some(MarkerWaiver::Begun), begun_on: disks.clone(), ..request };
         let again = reinstall(&layout, &reinstalled, request).unwrap_or_else(|refusal| panic!("{refusal}"));
         prop_assert!(verdicts(&again).iter().all(|verdict| *verdict != DiskVerdict::Make));

@@ -13,6 +13,10 @@ use model::install_marker::{InstallMarker, RecordedDisk, lineage};
 use model::inventory::{FilesystemContents, FirmwareType};
 use model::migration::{MigratedMachine, MigrationOffer, MigrationPeer, MigrationSide, certificate_digest};
 use model::storage_graph::LayoutMatch;
+use operations::{
+    DeviceOp, GrowFilesystem, MoveStands, Operation, PlanAssignment, SessionOp, StageName, TellPointOfNoReturn,
+    WriteMarker,
+};
 use proptest::prelude::*;
 
 /// Larger disks of another kind, one of which is nobody's.
@@ -124,7 +128,7 @@ fn whatever_goes_is_received_by_the_same_hardware_with_its_ids() {
         let root = layout.filesystems.iter().find(|is| is.path.as_deref() == Some("/")).unwrap();
         let device = LayoutMatch::new(&layout, &there).present_path(&root.device).unwrap();
         let marker = all(&first).find_map(|operation| match operation {
-            Operation::Run(SessionOp::WriteMarker(marker)) => Some(marker.clone()),
+            Operation::Run(SessionOp::WriteMarker(WriteMarker(marker))) => Some(marker.clone()),
             _ => None,
         });
         there.filesystems = vec![FilesystemContents { device, marker, ..FilesystemContents::default() }];
@@ -206,11 +210,11 @@ fn nothing_of_an_image_is_in_the_plan_and_nothing_is_written_too_early() {
         let of_image = matches!(
             operation,
             Operation::Run(
-                SessionOp::ReachImage { .. }
-                    | SessionOp::BurnImage { .. }
+                SessionOp::ReachImage(_)
+                    | SessionOp::BurnImage(_)
                     | SessionOp::BurnDisk(_)
                     | SessionOp::CreateSystem(_)
-                    | SessionOp::VerifyDefinition { .. }
+                    | SessionOp::VerifyDefinition(_)
                     | SessionOp::Finish(_)
                     | SessionOp::AdaptImage(_)
                     | SessionOp::WriteFstab(_)
@@ -267,7 +271,8 @@ fn the_disks_are_those_of_the_move() {
     other.disks.iter_mut().for_each(|disk| disk.wwn = format!("0x5{}", disk.serial));
     moving.disks[0] = RecordedDisk { serial: String::new(), wwn: "0x5B0".to_owned(), ..moving.disks[0].clone() };
     let plan = receive(&layout, &other, moving, of_other()).unwrap();
-    let [_, Operation::Run(SessionOp::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(SessionOp::WriteMarker(WriteMarker(marker)))] = operations(&plan, StageName::TargetMarker)
+    else {
         panic!("{plan}")
     };
     assert_eq!((marker.machine.as_str(), marker.allocation.as_str()), ("m-2", "a-1"));
@@ -299,7 +304,7 @@ fn disks_that_nothing_else_tells_apart_are_known_by_their_place() {
 fn what_is_larger_grows_and_what_is_not_does_not() {
     let grown = |plan: &Plan| -> Vec<String> {
         let grown = operations(plan, StageName::StorageMount).iter().filter_map(|operation| match operation {
-            Operation::Run(SessionOp::GrowFilesystem(mount)) => Some(mount.path.clone()),
+            Operation::Run(SessionOp::GrowFilesystem(GrowFilesystem(mount))) => Some(mount.path.clone()),
             _ => None,
         });
         grown.collect()
@@ -545,7 +550,8 @@ fn filesystem<'a>(moving: &'a mut MigrationOffer, device: &str) -> &'a mut model
 #[test]
 fn after_a_cut_at_any_operation_all_begins_again() {
     let (layout, other, moving, plan) = planned();
-    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin)
+    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+        operations(&plan, StageName::ReportBegin)
     else {
         panic!("{plan}")
     };
@@ -579,11 +585,13 @@ fn after_a_cut_at_any_operation_all_begins_again() {
 #[test]
 fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let (layout, other, moving, plan) = planned();
-    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin)
+    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+        operations(&plan, StageName::ReportBegin)
     else {
         panic!("{plan}")
     };
-    let [_, Operation::Run(SessionOp::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(SessionOp::WriteMarker(WriteMarker(marker)))] = operations(&plan, StageName::TargetMarker)
+    else {
         panic!("{plan}")
     };
     let mut after = after(&plan, other);
@@ -596,8 +604,14 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     assert_eq!(again.already.as_ref(), Some(marker));
     // The control plane takes a success of no boot that it has not let begin, and it is told of the same tables.
     assert_eq!((again.stages[0].name, again.point_of_no_return), (StageName::ReportBegin, again.stages.len()));
-    let [Operation::Run(SessionOp::TellPointOfNoReturn { allocation, disks: told, secret_digest, .. })] =
-        &again.stages[0].operations[..]
+    let [
+        Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
+            allocation,
+            disks: told,
+            secret_digest,
+            ..
+        })),
+    ] = &again.stages[0].operations[..]
     else {
         panic!("{again}")
     };
@@ -628,11 +642,13 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
 #[test]
 fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again() {
     let (layout, other, moving, plan) = planned();
-    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin)
+    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+        operations(&plan, StageName::ReportBegin)
     else {
         panic!("{plan}")
     };
-    let [_, Operation::Run(SessionOp::WriteMarker(own))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(SessionOp::WriteMarker(WriteMarker(own)))] = operations(&plan, StageName::TargetMarker)
+    else {
         panic!("{plan}")
     };
     let mut now = after(&plan, other);
@@ -664,11 +680,13 @@ fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again()
 #[test]
 fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
     let (layout, other, moving, plan) = planned();
-    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] = operations(&plan, StageName::ReportBegin)
+    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+        operations(&plan, StageName::ReportBegin)
     else {
         panic!("{plan}")
     };
-    let [_, Operation::Run(SessionOp::WriteMarker(own))] = operations(&plan, StageName::TargetMarker) else {
+    let [_, Operation::Run(SessionOp::WriteMarker(WriteMarker(own)))] = operations(&plan, StageName::TargetMarker)
+    else {
         panic!("{plan}")
     };
     let here = after(&plan, other);
@@ -721,7 +739,7 @@ fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
 /// Returns the marker that the plan writes.
 fn written(plan: &Plan) -> InstallMarker {
     let found = all(plan).find_map(|operation| match operation {
-        Operation::Run(SessionOp::WriteMarker(marker)) => Some(marker.clone()),
+        Operation::Run(SessionOp::WriteMarker(WriteMarker(marker))) => Some(marker.clone()),
         _ => None,
     });
     found.unwrap_or_else(|| panic!("{plan}"))
@@ -753,7 +771,7 @@ fn a_move_that_was_taken_back_leaves_nothing_that_boots() {
     else {
         panic!("{plan}")
     };
-    assert_eq!(*asked, SessionOp::MoveStands { order: "o-7".to_owned() });
+    assert_eq!(*asked, SessionOp::MoveStands(MoveStands { order: "o-7".to_owned() }));
     let closing = |plan: &Plan| match operations(plan, StageName::ReportFinal) {
         [Operation::Run(SessionOp::Report(closing))] => closing.clone(),
         operations => panic!("{operations:?}"),

@@ -3,6 +3,7 @@
 use super::stacks::{five, installed as stacked, layout as stacked_layout, operations};
 use super::*;
 use model::layout::OnReinstall;
+use operations::{DeviceOp, MountFilesystem, Operation, Rehearsal, SessionOp, StageName};
 
 fn rehearsal(plan: &Plan) -> &Rehearsal {
     match operations(plan, StageName::StorageRehearse) {
@@ -38,7 +39,7 @@ fn what_is_kept_is_rehearsed_before_the_point_of_no_return_and_before_it_is_anno
         // The same as comes back after the image.
         let later = operations(&plan, StageName::StorageMountKept).iter();
         let is_about_it = |is: &&Operation| {
-            !matches!(is, Operation::Run(SessionOp::UnlockDisk { .. }) | Operation::Device(DeviceOp::TakeDown { .. }))
+            !matches!(is, Operation::Run(SessionOp::UnlockDisk(_)) | Operation::Device(DeviceOp::TakeDown(_)))
         };
         let rehearsed = rehearsed.iter().cloned().map(Operation::from);
         assert_eq!(rehearsed.collect::<Vec<_>>(), later.filter(is_about_it).cloned().collect::<Vec<_>>());

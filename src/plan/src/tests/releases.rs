@@ -4,6 +4,7 @@ use super::stacks::{five, installed, layout, operations};
 use super::*;
 use model::device::DevicePath;
 use model::inventory::{LvmPhysicalVolume, MemberRole, StackedDevice, StackedDeviceKind};
+use operations::{DeviceOp, Holder, Operation, StageName};
 
 /// What runs on sda1 and the foreign sdf.
 fn foreign_array(inventory: &mut Inventory, assembled: bool) {

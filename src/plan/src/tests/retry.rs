@@ -5,6 +5,7 @@ use super::identity::{claim, empty, marked, reinstall};
 use super::making::next;
 use super::*;
 use crate::simulator::{after, cut};
+use operations::{DeviceOp, Operation, SessionOp};
 
 /// The attempt that fills the blank partition of /srv, and the machine with unrecognized data there.
 fn filling() -> (Plan, Inventory) {
@@ -180,7 +181,7 @@ fn replaced_disks_converge_after_two_cuts_anywhere() {
 /// What is found after a cut behind each operation, and behind the unfinished making of each filesystem.
 fn all_cuts(plan: &Plan, before: &Inventory) -> Vec<Inventory> {
     let operations: Vec<&Operation> = plan.stages.iter().flat_map(|stage| &stage.operations).collect();
-    let begin = operations.iter().position(|is| matches!(is, Operation::Run(SessionOp::TellPointOfNoReturn { .. })));
+    let begin = operations.iter().position(|is| matches!(is, Operation::Run(SessionOp::TellPointOfNoReturn(_))));
     let mut found = Vec::new();
     for done in begin.unwrap()..=operations.len() {
         let mut left = cut(plan, before.clone(), done);

@@ -4,6 +4,10 @@ use super::*;
 use model::device::DevicePath;
 use model::inventory::{LvmLogicalVolume as FoundVolume, LvmPhysicalVolume};
 use model::layout::{ArraySpec, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec};
+use operations::{
+    ActivateGroup, AssembleArray, DeviceOp, ObjectLocator, Operation, ProveKept, SessionOp, StageName, StopArray,
+    TakeDown, WriteMachineFiles,
+};
 
 pub(super) fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) -> ArraySpec {
     let devices = devices.iter().map(|device| (*device).into()).collect();
@@ -117,7 +121,7 @@ fn a_reinstall_keeps_array_group_and_volumes() {
     let members = ["/dev/sdc", "/dev/sdd", "/dev/sde"].map(DevicePath::from).to_vec();
     let kept = operations(&plan, StageName::StorageMountKept);
     let assemble = AssembleArray { device: "/dev/md/data".into(), uuid, members: members.clone() };
-    let expected = [DeviceOp::TakeDown { devices: members }, DeviceOp::AssembleArray(assemble)];
+    let expected = [DeviceOp::TakeDown(TakeDown { devices: members }), DeviceOp::AssembleArray(assemble)];
     assert_eq!(kept[3..5], expected.map(Operation::Device));
     let after = after(&plan, before.clone());
     assert_eq!(after.groups, before.groups);
@@ -128,7 +132,7 @@ fn a_reinstall_keeps_array_group_and_volumes() {
 #[test]
 fn the_files_of_a_machine_tell_of_arrays_that_are_made_or_kept() {
     let has_arrays = |plan: &Plan| match operations(plan, StageName::TargetFiles) {
-        [Operation::Run(SessionOp::WriteMachineFiles { files })] => files.has_arrays,
+        [Operation::Run(SessionOp::WriteMachineFiles(WriteMachineFiles { files }))] => files.has_arrays,
         other => panic!("{other:?}"),
     };
     for plan in [make(&layout(), &five(), InstallMode::Install), make(&layout(), &installed(), InstallMode::Reinstall)]
@@ -274,20 +278,22 @@ fn a_kept_group_of_which_the_layout_uses_nothing_is_not_activated() {
         matches!(
             is,
             Operation::Device(DeviceOp::ActivateGroup(ActivateGroup { .. }))
-                | Operation::Device(DeviceOp::DeactivateGroup { .. })
+                | Operation::Device(DeviceOp::DeactivateGroup(_))
         )
     };
     assert!(!all().any(group), "{plan}");
     // It is proven all the same, and what it lies on is stopped.
     let ObjectLocator::Group { .. } = &proven(&plan)[4] else { panic!("{plan}") };
     assert!(
-        all().any(|is| matches!(is, Operation::Device(DeviceOp::StopArray { device }) if device == "/dev/md/data")),
+        all().any(
+            |is| matches!(is, Operation::Device(DeviceOp::StopArray(StopArray { device })) if device == "/dev/md/data")
+        ),
         "{plan}"
     );
 }
 
 fn proven(plan: &Plan) -> Vec<ObjectLocator> {
-    let [Operation::Run(SessionOp::ProveKept(kept))] = operations(plan, StageName::StorageProveKept) else {
+    let [Operation::Run(SessionOp::ProveKept(ProveKept(kept)))] = operations(plan, StageName::StorageProveKept) else {
         panic!("{plan}")
     };
     kept.iter().map(|kept| kept.object.clone()).collect()
@@ -348,7 +354,7 @@ fn arrays_on_arrays_are_made_in_order_and_kept() {
     ];
     assert_eq!(assembled.collect::<Vec<_>>(), expected);
     let stopped = operations(&second, StageName::StorageUnmount).iter().filter_map(|operation| match operation {
-        Operation::Device(DeviceOp::StopArray { device }) => Some(device.as_str()),
+        Operation::Device(DeviceOp::StopArray(StopArray { device })) => Some(device.as_str()),
         _ => None,
     });
     assert_eq!(stopped.take(3).collect::<Vec<_>>(), ["/dev/md/data", "/dev/md7", "/dev/md/left"]);

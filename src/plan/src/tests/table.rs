@@ -1,6 +1,7 @@
 //! One disk after the other: what is wiped, kept and left alone.
 
 use super::*;
+use operations::{LockDisk, Operation, SessionOp, StageName, UnlockDisk};
 
 #[test]
 fn a_fresh_install_wipes_every_listed_disk_and_no_other() {
@@ -31,7 +32,7 @@ fn a_fresh_install_wipes_every_listed_disk_and_no_other() {
     );
     assert_eq!(plan.stages[plan.point_of_no_return].name, StageName::StorageWipe);
     assert!(
-        matches!(&plan.stages[2].operations[..], [Operation::Run(SessionOp::LockDisk { device, .. })] if device == "/dev/sdc")
+        matches!(&plan.stages[2].operations[..], [Operation::Run(SessionOp::LockDisk(LockDisk { device, .. }))] if device == "/dev/sdc")
     );
 }
 
@@ -74,6 +75,9 @@ fn a_reinstall_keeps_what_it_was_told_to_keep() {
     let entry = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
     assert_eq!(entry.source, format!("UUID={srv}"));
     let kept = plan.stages.iter().find(|stage| stage.name == StageName::StorageMountKept).unwrap();
-    assert_eq!(kept.operations[0], Operation::Run(SessionOp::UnlockDisk { device: "/dev/sdb".into(), others: vec![] }));
+    assert_eq!(
+        kept.operations[0],
+        Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device: "/dev/sdb".into(), others: vec![] }))
+    );
     assert_eq!(after(&plan, before.clone()).disks[1], before.disks[1]);
 }

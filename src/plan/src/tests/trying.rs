@@ -5,6 +5,7 @@ use super::*;
 use crate::devices::DeviceSize;
 use crate::trials;
 use model::layout::RaidLevel;
+use operations::{ArraySlot, CreateArray, DeviceOp, Operation};
 
 fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()

@@ -2,6 +2,7 @@
 
 use super::identity::{claim, empty, install, marked, reinstall};
 use super::*;
+use model::allocation::RecordSource;
 use model::install_marker::RecordedDisk;
 use model::inventory::{FilesystemContents, InventoryDisk};
 

@@ -6,6 +6,7 @@ use super::*;
 use crate::simulator::cut;
 use model::inventory::FilesystemContents;
 use model::layout::RaidLevel;
+use operations::PlanStage;
 
 /// An installation of that layout with its marker on that device.
 fn installed_with_marker(layout: &Layout, machine: Inventory, device: &str) -> Inventory {

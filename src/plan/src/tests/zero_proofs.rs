@@ -2,6 +2,7 @@
 
 use super::identity::{claim, forget_marker, marked, reinstall};
 use super::*;
+use operations::StageName;
 
 /// The kept sdb1 shows nothing.
 fn emptied() -> Inventory {

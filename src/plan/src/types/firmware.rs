@@ -59,21 +59,3 @@ pub enum VariableOrigin {
     /// Created by an operating system or an operator; unrelated to any disk of the machine.
     Foreign,
 }
-
-/// Variables to remove. Afterwards none of them exists with the value that the plan was made for, and no boot order lists a removed number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RemoveVariables {
-    pub variables: Vec<VariableRemoval>,
-    /// Whether a variable that cannot be removed fails the run.
-    pub required: bool,
-}
-
-/// A boot variable to remove.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct VariableRemoval {
-    pub name: String,
-    pub vendor: Uuid,
-    /// SHA-256 of the value, in hexadecimal. A variable with a different value is not removed. `None` removes any value.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
-}

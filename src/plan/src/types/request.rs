@@ -1,8 +1,9 @@
 //! The request: the mode, and the owner of the installation.
 
-use super::PlanAssignment;
+use model::allocation::RecordSource;
 use model::deploy_steps::StepList;
 use model::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk};
+use operations::PlanAssignment;
 use serde::{Deserialize, Serialize};
 
 /// Fresh installation, or a new image on a machine that preserves its data.
@@ -70,16 +71,6 @@ impl InstallClaim {
         let remembered = self.installed.as_ref().is_some_and(|marker| marker.allocation == self.allocation);
         self.succeeded || remembered || self.order.is_some()
     }
-}
-
-/// Source of information about earlier installations of the machine.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum RecordSource {
-    /// Records of the control plane.
-    #[default]
-    ControlPlane,
-    /// Records on the disks only: there is no control plane, or its database was lost.
-    DisksOnly,
 }
 
 /// Reason why a reinstall may proceed without a marker on the disks.

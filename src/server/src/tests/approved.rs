@@ -5,8 +5,9 @@ use super::reinstall::{success, with_images};
 use super::*;
 use common::exit_code::CommandOutcome;
 use drophammer::commands::rack::{PlanOptions, rack_output};
+use operations::{Operation, SessionOp, TellPointOfNoReturn};
 use plan::plan_request;
-use plan::{Operation, Plan, PlanRefusal, SessionOp};
+use plan::{Plan, PlanRefusal};
 use uuid::Uuid;
 
 /// `drophammer rack plan`, with a server in the directory or without.
@@ -43,7 +44,9 @@ pub(super) fn compared(plan: &Plan) -> Option<String> {
     operations
         .into_iter()
         .find_map(|operation| match operation {
-            Operation::Run(SessionOp::TellPointOfNoReturn { approved, .. }) => Some(approved.clone()),
+            Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { approved, .. })) => {
+                Some(approved.clone())
+            }
             _ => None,
         })
         .unwrap()

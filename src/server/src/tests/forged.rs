@@ -6,9 +6,10 @@ use common::exit_code::CommandOutcome;
 use model::allocation::Allocation;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
+use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
 use plan::plan_request;
 use plan::simulator;
-use plan::{DiskVerdict, Operation, Plan, PlanRefusal, SessionOp};
+use plan::{DiskVerdict, Plan, PlanRefusal};
 use uuid::Uuid;
 
 fn blank_machine() -> Inventory {
@@ -28,12 +29,18 @@ fn attempt(plan: &Plan) -> (Value, InstallMarker) {
     let (mut notice, mut marker) = (Value::Null, None);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
         match operation {
-            Operation::Run(SessionOp::TellPointOfNoReturn { allocation, order, disks, secret_digest, .. }) => {
+            Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
+                allocation,
+                order,
+                disks,
+                secret_digest,
+                ..
+            })) => {
                 let order = order.clone().unwrap_or_default();
                 notice = json!({ "allocationuuid": allocation, "order": order, "disks": disks,
                     "secret_digest": secret_digest });
             }
-            Operation::Run(SessionOp::WriteMarker(written)) => marker = Some(written.clone()),
+            Operation::Run(SessionOp::WriteMarker(WriteMarker(written))) => marker = Some(written.clone()),
             _ => {}
         }
     }

@@ -8,10 +8,10 @@ use common::exit_code::CommandOutcome;
 use drophammer::commands::rack::PlanOptions;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
+use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
 use plan::Plan;
 use plan::plan_request;
 use plan::simulator;
-use plan::{Operation, SessionOp};
 use uuid::Uuid;
 
 /// As `plan::check_migration` has it of the layout.
@@ -70,12 +70,18 @@ impl Running {
                 break;
             }
             let (path, body) = match operation {
-                SessionOp::WriteMarker(written) => {
+                SessionOp::WriteMarker(WriteMarker(written)) => {
                     let received_from = Some(model::migration::certificate_digest(&certificate(ONE)));
                     marker = Some(InstallMarker { received_from, ..written.clone() });
                     continue;
                 }
-                SessionOp::TellPointOfNoReturn { allocation, disks, approved, secret_digest, .. } => {
+                SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
+                    allocation,
+                    disks,
+                    approved,
+                    secret_digest,
+                    ..
+                }) => {
                     let body = json!({ "allocationuuid": allocation, "order": "", "disks": disks, "approved": approved,
                         "secret_digest": secret_digest });
                     ("point-of-no-return", body)

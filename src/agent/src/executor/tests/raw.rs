@@ -1,6 +1,7 @@
 //! Raw images, and disks that are installed already.
 
 use super::*;
+use operations::MountReadOnly;
 
 /// A whole disk with an ext4 that has these files.
 pub(super) fn installed(files: &[(&str, &str)]) -> TestLoopDevice {
@@ -122,7 +123,10 @@ fn loop_what_is_installed_already_is_never_written() {
     let before = fs::read(disk.image()).unwrap();
     let bench = Bench::new();
     let stages = vec![
-        (StageName::StorageMount, vec![Operation::Run(SessionOp::MountReadOnly(root_on(&disk, &["ro", "noload"])))]),
+        (
+            StageName::StorageMount,
+            vec![Operation::Run(SessionOp::MountReadOnly(MountReadOnly(root_on(&disk, &["ro", "noload"]))))],
+        ),
         (StageName::BootLoad, vec![Operation::Run(SessionOp::LoadKernel)]),
     ];
     let point_of_no_return = stages.len();

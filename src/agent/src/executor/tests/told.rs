@@ -3,6 +3,7 @@
 use super::*;
 use model::allocation::Allocation;
 use model::migration::{MigrationOffer, MigrationPeer, MigrationSide, MigrationStatus};
+use operations::{DeviceOp, FindPrograms, MoveStands, StopArray};
 
 #[test]
 fn the_report_has_what_was_booted_and_must_be_acknowledged() {
@@ -52,8 +53,10 @@ fn the_report_has_what_was_booted_and_must_be_acknowledged() {
 
 #[test]
 fn what_is_received_gets_its_marker_only_while_the_move_stands() {
-    let plan =
-        plan(vec![(StageName::TargetMarker, vec![Operation::Run(SessionOp::MoveStands { order: "o-7".into() })])]);
+    let plan = plan(vec![(
+        StageName::TargetMarker,
+        vec![Operation::Run(SessionOp::MoveStands(MoveStands { order: "o-7".into() }))],
+    )]);
     for (newest, stands) in [
         (None, true),
         (Some(("o-7", "copying")), true),
@@ -79,7 +82,7 @@ fn what_is_received_gets_its_marker_only_while_the_move_stands() {
 /// Its own system may have run in between.
 #[test]
 fn what_was_received_gets_no_marker_when_the_other_machine_has_booted_again() {
-    let stands = SessionOp::MoveStands { order: "o-7".into() };
+    let stands = SessionOp::MoveStands(MoveStands { order: "o-7".into() });
     let peer = |certificate: &str| MigrationPeer {
         certificate: certificate.to_owned(),
         address: String::new(),
@@ -128,11 +131,12 @@ fn the_undo_log_is_the_run_backwards() {
     let array = |device: &str| {
         DeviceOp::AssembleArray(AssembleArray { device: device.into(), uuid: uuid::Uuid::nil(), members: vec![] })
     };
-    let stop = |device: &str| DeviceOp::StopArray { device: device.into() };
+    let stop = |device: &str| DeviceOp::StopArray(StopArray { device: device.into() });
     let mut session = Bench::new().session();
     session.undo.push(UndoOperation::Wiping("/dev/sda".into()));
     undo::mark_wipes_complete(&mut session.undo);
     [array("/dev/md1"), array("/dev/md2"), stop("/dev/md1")]
+        .map(Operation::Device)
         .iter()
         .for_each(|operation| session.record_undo(operation));
     session.undo.extend([UndoOperation::Unmount, UndoOperation::EndProcesses, UndoOperation::Unlock]);
@@ -144,9 +148,11 @@ fn the_undo_log_is_the_run_backwards() {
 #[test]
 fn what_a_create_needs_is_looked_for_before_anything_is_written() {
     let bench = Bench::new();
-    let find = |programs: &[&str]| SessionOp::FindPrograms {
-        os: "raw".to_owned(),
-        programs: programs.iter().map(|program| (*program).to_owned()).collect(),
+    let find = |programs: &[&str]| {
+        SessionOp::FindPrograms(FindPrograms {
+            os: "raw".to_owned(),
+            programs: programs.iter().map(|program| (*program).to_owned()).collect(),
+        })
     };
     let mut session = bench.session();
     session.run_session_op(&find(&["/bin/sh", "cat"])).unwrap();

@@ -5,7 +5,7 @@ use super::super::*;
 use super::conductor::{Ironic, step};
 use super::paper::{API, boot, ran, two_steps};
 use model::inventory::FirmwareType;
-use plan::StageName;
+use operations::StageName;
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use super::super::*;
 use super::conductor::{Ironic, PATIENCE, step};
 use model::cmdline::ControlPlaneSource;
 use model::inventory::{InventoryDisk, Nic};
-use plan::StageName;
+use operations::StageName;
 use serde_json::{Value, json};
 use std::fs;
 use std::thread::JoinHandle;

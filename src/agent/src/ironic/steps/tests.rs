@@ -8,7 +8,7 @@ use model::device::DevicePath;
 use model::install_marker::{InstallMarker, lineage};
 use model::install_report::ErasedDisk;
 use model::inventory::{DiskTable, EraseMethod, FilesystemContents};
-use plan::{DeviceOp, Operation, SessionOp, StageName};
+use operations::{DeviceOp, Operation, SessionOp, StageName};
 use proptest::prelude::*;
 use proptest::{collection, sample};
 

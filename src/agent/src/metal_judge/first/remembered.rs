@@ -2,7 +2,7 @@
 
 use super::*;
 use model::install_marker::InstallMarker;
-use plan::pool_disks::KnownDisk;
+use model::pool_disks::KnownDisk;
 
 /// An installation by metal-hammer survives an accidental PXE boot and an attempt to reinstall it.
 #[test]

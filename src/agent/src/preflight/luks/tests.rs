@@ -4,7 +4,7 @@ use linux::storage::vmdisks::{TestDisks, fingerprints};
 use linux::storage::{lvm, mkfs, rehearsal};
 use model::inventory;
 use model::layout::{FilesystemFormat, LvmType, read_yaml};
-use plan::{ActivateGroup, CreateGroup, CreateVolume, MakeFilesystem, MountFilesystem, Rehearsal, RestoreOp};
+use operations::{ActivateGroup, CreateGroup, CreateVolume, MakeFilesystem, MountFilesystem, Rehearsal, RestoreOp};
 use uuid::Uuid;
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";

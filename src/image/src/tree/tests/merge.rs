@@ -4,7 +4,7 @@ use super::*;
 use linux::storage::loopdev::TestLoopDevice;
 use linux::storage::mount::MountStack;
 use model::install_report::HiddenFiles;
-use plan::{MakeFilesystem, MountFilesystem};
+use operations::{MakeFilesystem, MountFilesystem};
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 fn unpack(

@@ -82,7 +82,7 @@ fn blank(disks: &[&str]) {
 /// Cuts a disk to partitions of that size.
 fn cut(disk: &str, size_mib: u64, count: u64) {
     let path = DevicePath::from(disk);
-    let partition = |number: u64| plan::NewPartition {
+    let partition = |number: u64| operations::NewPartition {
         number: number as u32 + 1,
         device: path.partition_path(number as u32 + 1),
         first_lba: (1 + number * size_mib) * 2048,
@@ -93,7 +93,7 @@ fn cut(disk: &str, size_mib: u64, count: u64) {
     };
     let partitions = (0..count).map(partition).collect();
     let guid = uuid::Uuid::new_v4();
-    crate::storage::partition_table::write_partition_table(&plan::PartitionTable {
+    crate::storage::partition_table::write_partition_table(&operations::PartitionTable {
         device: path.clone(),
         identity: crate::storage::disk_identity::read_identity(&std::fs::File::open(&path).unwrap(), &path).unwrap(),
         guid,

@@ -4,7 +4,7 @@ use super::*;
 use crate::probe::ProbeDepth;
 use crate::storage::loopdev::TestLoopDevice;
 use crate::storage::{erase, partition_table};
-use plan::{ByteRange, PartitionTable, WipeDisk};
+use operations::{ByteRange, PartitionTable, WipeDisk};
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 

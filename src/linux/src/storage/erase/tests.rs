@@ -5,7 +5,7 @@ use crate::probe::ProbeDepth;
 use crate::storage::loopdev::TestLoopDevice;
 use EraseMethod::*;
 use model::device::DevicePath;
-use plan::ByteRange;
+use operations::ByteRange;
 use std::os::unix::fs::FileExt;
 
 const MIB: u64 = 1 << 20;

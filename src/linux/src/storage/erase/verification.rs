@@ -2,7 +2,7 @@
 
 use super::zeroing;
 use crate::storage::block_device;
-use plan::ByteRange;
+use operations::ByteRange;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

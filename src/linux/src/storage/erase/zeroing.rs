@@ -5,7 +5,7 @@ use crate::storage::block_device;
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use nix::errno::Errno;
-use plan::ByteRange;
+use operations::ByteRange;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -280,7 +280,7 @@ fn cut_inside(make: &str, superblock: u64, is_written: bool) -> TestLoopDevice {
 #[ignore = "needs root and loop devices"]
 fn loop_what_a_cut_inside_mkfs_leaves_cannot_be_mounted_and_can_be_made_again() {
     use model::layout::FilesystemFormat;
-    use plan::{MakeFilesystem, MountFilesystem};
+    use operations::{MakeFilesystem, MountFilesystem};
     for (make, format, superblock, is_written) in [
         ("mkfs.ext4 -q -F", FilesystemFormat::Ext4, 1024, false),
         ("mkfs.btrfs -q -f", FilesystemFormat::Btrfs, 0x10000, false),

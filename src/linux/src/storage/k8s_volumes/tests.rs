@@ -4,7 +4,7 @@ use super::*;
 use crate::process::ToolCommand;
 use crate::storage::loopdev::TestLoopDevice;
 use model::layout::FilesystemFormat;
-use plan::MakeFilesystem;
+use operations::MakeFilesystem;
 use std::os::unix::fs::MetadataExt;
 
 const UID: &str = "9474cda7-0dbe-40fc-9842-3cb0404a725a";
@@ -138,7 +138,7 @@ fn a_partition_covers_whole_mebibytes() {
 fn vm_volumes_of_lvm_are_prepared() {
     use crate::storage::vmdisks::TestDisks;
     use model::layout::LvmType;
-    use plan::{CreateGroup, CreateVolume};
+    use operations::{CreateGroup, CreateVolume};
     let disks = TestDisks::take("vda");
     let physical = disks.all().to_vec();
     let group = CreateGroup { name: "kube".to_owned(), devices: physical.clone(), tags: Vec::new() };

@@ -8,7 +8,7 @@ use crate::process::{self, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use model::registry_auth::SecretText;
-use plan::{LuksContainer, OpenContainer};
+use operations::{LuksContainer, OpenContainer};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;

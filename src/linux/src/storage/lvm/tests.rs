@@ -3,7 +3,7 @@ use crate::probe::{self, ProbeDepth};
 use crate::storage::teardown::{release_above, verify_unused};
 use crate::storage::vmdisks::{TestDisks, fingerprints};
 use crate::storage::{block_device, mdadm, mkfs};
-use plan::MakeFilesystem;
+use operations::MakeFilesystem;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -184,12 +184,12 @@ fn vm_lvm_nothing_asks_and_nothing_stops_it() {
         create_group(&group("vg00", all, "")).unwrap_or_else(|error| panic!("{what}: {error}"));
     }
     for metadata in ["0.90", "1.0", "1.1", "1.2"] {
-        let stale = plan::CreateArray {
+        let stale = operations::CreateArray {
             device: "/dev/md/stale".into(),
             level: model::layout::RaidLevel::Raid1,
             metadata: metadata.into(),
             uuid: uuid::Uuid::new_v4(),
-            devices: plan::ArraySlot::parse_list(all),
+            devices: operations::ArraySlot::parse_list(all),
             spares: 0,
             createoptions: vec![],
         };
@@ -240,12 +240,12 @@ fn vm_lvm_on_arrays_and_on_partitions_with_a_filesystem() {
     let partitions = disks.partition(&[500]);
     // Of 1.0 the start of a member looks like the array itself.
     for metadata in ["0.90", "1.0", "1.2"] {
-        let array = plan::CreateArray {
+        let array = operations::CreateArray {
             device: "/dev/md/pv".into(),
             level: model::layout::RaidLevel::Raid1,
             metadata: metadata.into(),
             uuid: uuid::Uuid::new_v4(),
-            devices: plan::ArraySlot::parse_list(&partitions[0]),
+            devices: operations::ArraySlot::parse_list(&partitions[0]),
             spares: 0,
             createoptions: vec![],
         };
@@ -262,7 +262,7 @@ fn vm_lvm_on_arrays_and_on_partitions_with_a_filesystem() {
         let mut mounts = crate::storage::mount::MountStack::new(dir.path());
         let (device, path) = (root.device.clone(), "/".to_owned());
         mounts
-            .mount_filesystem(&plan::MountFilesystem { device, path, format, options: vec![], others: vec![] })
+            .mount_filesystem(&operations::MountFilesystem { device, path, format, options: vec![], others: vec![] })
             .unwrap();
         let error = deactivate_group("vg-0", &ours).unwrap_err().to_string();
         let expected = format!("is mounted at {}", dir.path().display());
@@ -359,12 +359,12 @@ fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
     let disks = TestDisks::take("vda vdb vdc");
     let all = disks.all();
     let uuid = uuid::Uuid::new_v4();
-    let below = plan::CreateArray {
+    let below = operations::CreateArray {
         device: "/dev/md/below".into(),
         level: model::layout::RaidLevel::Raid1,
         metadata: "1.2".into(),
         uuid,
-        devices: plan::ArraySlot::parse_list(&all[..2]),
+        devices: operations::ArraySlot::parse_list(&all[..2]),
         spares: 0,
         createoptions: vec![],
     };

@@ -4,7 +4,7 @@ use crate::storage::teardown::{release_above, verify_unused};
 use crate::storage::vmdisks::TestDisks;
 use crate::storage::{block_device, mkfs};
 use model::layout::RaidLevel;
-use plan::MakeFilesystem;
+use operations::MakeFilesystem;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -242,7 +242,7 @@ fn vm_raid_of_arrays_and_filesystem_on_it() {
         let mut mounts = crate::storage::mount::MountStack::new(dir.path());
         let (device, path) = (outer.device.clone(), "/".to_owned());
         mounts
-            .mount_filesystem(&plan::MountFilesystem { device, path, format, options: vec![], others: vec![] })
+            .mount_filesystem(&operations::MountFilesystem { device, path, format, options: vec![], others: vec![] })
             .unwrap();
         fs::write(dir.path().join("file"), "content").unwrap();
         let error = stop_array(&outer.device).unwrap_err().to_string();

@@ -6,7 +6,7 @@ use crate::storage::vmdisks::{TestDisks, fingerprints};
 use crate::storage::write_lock::WriteLocks;
 use crate::storage::{block_device, wipe};
 use model::layout::RaidLevel;
-use plan::{ArraySlot, CreateArray};
+use operations::{ArraySlot, CreateArray};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;

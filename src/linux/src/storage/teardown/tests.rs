@@ -2,7 +2,7 @@ use super::*;
 use crate::storage::vmdisks::TestDisks;
 use crate::storage::{lvm, mdadm};
 use model::layout::{LvmType, RaidLevel};
-use plan::{ArraySlot, CreateArray, CreateGroup, CreateVolume};
+use operations::{ArraySlot, CreateArray, CreateGroup, CreateVolume};
 
 #[test]
 fn links_of_mappings() {

@@ -3,10 +3,10 @@
 use super::network;
 use linux::efi::variables::BootVariables;
 use linux::efi::{DevicePathNode, LoadOption};
-use plan::BootOrder;
+use model::allocation::BootOrder;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use plan::firmware::OWN_PREFIX as OWN;
+pub use operations::OWN_PREFIX as OWN;
 
 /// Changes of boot variables. All others remain unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use common::error::{Error, Phase, Result};
 use linux::efi::variables::{self, variable_path};
 use model::inventory::{GLOBAL_VENDOR, LoadOptionClass};
-use plan::{RemoveVariables, VariableRemoval};
+use operations::{RemoveVariables, VariableRemoval};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};

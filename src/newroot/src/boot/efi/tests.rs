@@ -3,7 +3,8 @@
 use super::*;
 use linux::efi::load_option::testing::{PCI, card, option};
 use linux::efi::variables::{self, testing, variable_path};
-use plan::{BootOrder, Esp};
+use model::allocation::BootOrder;
+use operations::Esp;
 use std::cell::RefCell;
 use std::fs;
 
@@ -143,7 +144,7 @@ fn vm_uefi_another_tool_reads_what_is_written_and_writes_the_same() {
     let theirs = BootVariables::read(path).unwrap();
     let sysfs = |name: &str| fs::read_to_string(format!("/sys/class/block/vda1/{name}")).unwrap();
     let guid = linux::process::ToolCommand::new("sfdisk").args(["--part-uuid", "/dev/vda", "1"]).run().unwrap().stdout;
-    let esp = plan::Esp {
+    let esp = operations::Esp {
         guid: guid.trim().parse().unwrap(),
         first_lba: sysfs("start").trim().parse().unwrap(),
         sectors: sysfs("size").trim().parse().unwrap(),

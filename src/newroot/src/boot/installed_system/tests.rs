@@ -7,7 +7,7 @@ use linux::storage::vmdisks::{TestDisks, fingerprints};
 use linux::storage::{assembly, device_users, mkfs, mount as storage_mount, partition_table};
 use model::inventory::{DeviceSignature, DiskPartition, DiskTable, InventoryDisk};
 use model::layout::FilesystemFormat;
-use plan::{MakeFilesystem, MountFilesystem};
+use operations::{MakeFilesystem, MountFilesystem};
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;

@@ -7,7 +7,7 @@ use super::grub_bios_gap;
 use super::grub_common::{self, GrubDirectory, MKIMAGE};
 use crate::NewRoot;
 use common::error::{Context, Error, Phase, Result};
-use plan::BootDisk;
+use operations::BootDisk;
 use std::time::Duration;
 
 pub const MODULES: [&str; 3] = ["/usr/lib/grub/i386-pc", "/usr/lib/grub2/i386-pc", "/usr/share/grub2/i386-pc"];

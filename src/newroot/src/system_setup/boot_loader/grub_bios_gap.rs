@@ -6,7 +6,7 @@ use super::super::boot_setup::LoaderContext;
 use crate::NewRoot;
 use common::error::{Context, Phase, Result};
 use model::device::DevicePath;
-use plan::ByteRange;
+use operations::ByteRange;
 use std::io::{self, Read};
 use std::time::Duration;
 

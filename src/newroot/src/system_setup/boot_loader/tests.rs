@@ -7,7 +7,7 @@ use super::*;
 use crate::chroot::TargetRunner;
 use linux::process::{CommandError, ToolCommand, ToolOutput};
 use model::layout::FilesystemFormat;
-use plan::{BootDisk, ByteRange};
+use operations::{BootDisk, ByteRange};
 use std::cell::RefCell;
 use std::time::Duration;
 

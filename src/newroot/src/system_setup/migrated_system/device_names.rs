@@ -8,7 +8,7 @@ use common::error::{Context, Phase, Result};
 use model::device::LayoutPath;
 use model::install_marker::RecordedDisk;
 use model::migration::{MigratedFilesystem, MigratedMachine};
-use plan::FinishedArray;
+use operations::FinishedArray;
 use std::io;
 use std::io::ErrorKind;
 

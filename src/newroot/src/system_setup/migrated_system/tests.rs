@@ -8,7 +8,7 @@ use model::allocation::Allocation;
 use model::inventory::Nic;
 use model::layout::FilesystemFormat;
 use model::migration::{MigratedNic, MigrationOffer, MigrationSide};
-use plan::{BootDisk, Esp, MachineFiles, PlanAssignment, RootFilesystem};
+use operations::{BootDisk, Esp, MachineFiles, PlanAssignment, RootFilesystem};
 use std::fs;
 
 fn finishing(firmware: FirmwareType) -> FinishInputs {

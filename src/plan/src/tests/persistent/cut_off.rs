@@ -2,6 +2,7 @@
 
 use super::*;
 use model::inventory::{AttemptTarget, FailedAttempt};
+use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
 
 /// The agent says before the first write what it is about to prepare, so that the next attempt can finish it.
 #[test]
@@ -16,7 +17,7 @@ fn what_was_cut_off_is_made_again() {
         disk.serial = format!("serial of {}", disk.name);
     }
     let first = make(&machine, InstallMode::Install, &volumes, claim.clone()).unwrap();
-    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] =
+    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
         super::super::stacks::operations(&first, StageName::ReportBegin)
     else {
         panic!("{first}")

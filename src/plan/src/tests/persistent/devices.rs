@@ -1,6 +1,7 @@
 //! On which device a volume of Kubernetes is, and what path leads to it.
 
 use super::*;
+use operations::{DeviceOp, Operation, StageName};
 
 /// A volume of LVM has no UUID of Kubernetes: it is taken by its name, but not where the filesystem of another one is.
 #[test]

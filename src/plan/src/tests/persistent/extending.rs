@@ -2,6 +2,7 @@
 
 use super::*;
 use model::inventory::{FreeSpace, GroupAllocation};
+use operations::{DeviceOp, Operation, RestoreOp, SessionOp, StageName};
 
 const GIB: u64 = 1 << 30;
 

@@ -3,6 +3,7 @@
 use super::second::{asked, blank, ext4, make, records, reinstall};
 use super::*;
 use model::inventory::LvmLogicalVolume;
+use operations::logical_volume_link;
 
 fn member() -> DeviceSignature {
     DeviceSignature {

@@ -1,6 +1,7 @@
 //! Volumes of Kubernetes that are marked for deletion.
 
 use super::*;
+use operations::{Operation, SessionOp};
 
 /// The same, marked for deletion.
 fn marked(mut volume: Value) -> Value {
@@ -14,7 +15,7 @@ fn writes(plan: &Plan) -> Vec<&Operation> {
     let is = |operation: &&Operation| {
         matches!(
             operation,
-            Operation::Device(_) | Operation::Run(SessionOp::UnlockDisk { .. } | SessionOp::WritePersistent(_))
+            Operation::Device(_) | Operation::Run(SessionOp::UnlockDisk(_) | SessionOp::WritePersistent(_))
         )
     };
     operations.filter(is).collect()

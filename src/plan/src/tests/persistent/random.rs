@@ -4,6 +4,7 @@ use super::*;
 use crate::tests::drawn::{NAMES, any_layout, any_machine};
 use crate::tests::effect::effect;
 use crate::tests::judged::Judged;
+use operations::{DeviceOp, Operation};
 use proptest::prelude::*;
 
 prop_compose! {

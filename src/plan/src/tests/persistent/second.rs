@@ -3,6 +3,7 @@
 use super::*;
 use model::install_marker::{InstallMarker, RecordedDisk, RecordedVolume};
 use model::inventory::{AttemptTarget, FailedAttempt};
+use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn, WriteMarker};
 
 /// Sources of the record that a volume was prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub(super) fn records(volumes: &[Value]) -> Vec<RecordedVolume> {
     let claim = InstallClaim { order: None, ..claim() };
     let plan = make(&layout(), &machine(), request(InstallMode::Install, list(volumes), Some(claim))).unwrap();
     let written = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(SessionOp::WriteMarker(marker)) => Some(marker.clone()),
+        Operation::Run(SessionOp::WriteMarker(WriteMarker(marker))) => Some(marker.clone()),
         _ => None,
     });
     written.unwrap().volumes.unwrap()
@@ -233,7 +234,7 @@ fn what_an_attempt_has_begun_is_not_begun_on_another_disk() {
     let mut there = machine();
     there.disks[..2].iter_mut().for_each(|disk| disk.serial = format!("serial of {}", disk.name));
     let first = make(&layout(), &there, request(InstallMode::Install, list(&volume), Some(claim.clone()))).unwrap();
-    let [Operation::Run(SessionOp::TellPointOfNoReturn { disks, .. })] =
+    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
         super::super::stacks::operations(&first, StageName::ReportBegin)
     else {
         panic!("{first}")
@@ -260,7 +261,7 @@ fn the_marker_records_what_was_ever_prepared_and_not_erased() {
     let machine = installed(&four());
     let marker = |plan: &Plan| {
         plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-            Operation::Run(SessionOp::WriteMarker(marker)) => marker.volumes.clone(),
+            Operation::Run(SessionOp::WriteMarker(WriteMarker(marker))) => marker.volumes.clone(),
             _ => None,
         })
     };

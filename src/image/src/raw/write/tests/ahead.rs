@@ -172,7 +172,7 @@ fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
 
 #[test]
 fn an_image_without_a_gpt_has_no_place_for_another_partition() {
-    let added = plan::AddedPartition { name: "config-2".into(), guid: Uuid::nil(), content: vec![0] };
+    let added = operations::AddedPartition { name: "config-2".into(), guid: Uuid::nil(), content: vec![0] };
     let expected = ImageRequirements { added: Some(added), ..ImageRequirements::default() };
     for image in [noise(2 * MIB), image(2 * MIB)] {
         let server = Server::start(compress("zstd", &image), |_| Act::default());

@@ -1,6 +1,6 @@
 //! Properties of a machine that are needed to make the files of the image bootable on it.
 
-use super::{ByteRange, FstabEntry, MachineFiles};
+use crate::{ByteRange, FstabEntry, MachineFiles};
 use model::allocation::FinisherChoice;
 use model::device::DevicePath;
 use model::inventory::FirmwareType;

@@ -2,9 +2,9 @@
 //!
 //! A disk that is absent cannot be erased, and may contain the install marker. So its absence is reported.
 
+use crate::device::KernelName;
+use crate::inventory::{Inventory, InventoryDisk};
 use common::format;
-use model::device::KernelName;
-use model::inventory::{Inventory, InventoryDisk};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of absent disks that are recorded.

@@ -1,14 +1,43 @@
-//! Finishing operations, which make an image bootable, as text.
+//! Operations that make an image bootable.
 
-use super::operations::OperationText;
-use super::strip_dev;
-use crate::FinishInputs;
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, OperationText, strip_dev};
+use crate::{Effect, PlannedOperation};
+use crate::{FinishInputs, UndoOperation};
 use model::allocation::FinisherChoice;
+use model::device::DevicePath;
 use model::inventory::FirmwareType;
+use serde::Serialize;
 
-/// Describes the finishing of an image that is a tree of files.
-pub fn describe_tree(finishing: &FinishInputs) -> OperationText {
-    describe_finisher(finishing).and(describe_seed(finishing))
+/// Makes the files of the image bootable: with the installer of the image in a chroot, or without one.
+impl PlannedOperation for FinishInputs {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_finisher(self).and(describe_seed(self)).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::opening(temporary_seed(self)).undone_by([UndoOperation::EndProcesses])
+    }
+}
+
+/// Like `Finish`, for a raw image, which was built for any machine: without an installer it keeps its boot loader, and
+/// `/etc/metal/boot-info.yaml` is derived from the configuration of that boot loader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AdaptImage(pub Box<FinishInputs>);
+
+impl PlannedOperation for AdaptImage {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        OperationText::after(describe_raw_finisher(self.0.way)).and(describe_seed(&self.0)).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::opening(temporary_seed(&self.0)).undone_by([UndoOperation::EndProcesses])
+    }
+}
+
+/// Returns the device of a seed that the target does not mount, and which is therefore mounted temporarily.
+fn temporary_seed(finishing: &FinishInputs) -> Option<&DevicePath> {
+    finishing.seed.as_ref().filter(|seed| seed.path.is_none()).map(|seed| &seed.device)
 }
 
 /// Describes the device of the cloud-init seed, if it is not in the tree.
@@ -30,24 +59,6 @@ fn describe_finisher(finishing: &FinishInputs) -> OperationText {
         FinisherChoice::Builtin => OperationText::after("the built-in finisher").with(describe_built_in(finishing)),
         FinisherChoice::None => OperationText::after("nothing: the image boots unmodified"),
     }
-}
-
-/// Describes the finishing of a system that was received from another machine.
-pub fn describe_migrated(finishing: &FinishInputs) -> OperationText {
-    let loader = match finishing.firmware {
-        FirmwareType::Uefi => "keep the boot loader on its EFI system partition".to_owned(),
-        FirmwareType::Bios => {
-            let disks: Vec<&str> = finishing.boot_disks.iter().map(|disk| strip_dev(&disk.device)).collect();
-            format!("GRUB for BIOS on {}", disks.join(", "))
-        }
-    };
-    OperationText::after("adapted to this hardware: initramfs if needed, MAC addresses, disk names in fstab")
-        .with(vec![loader])
-}
-
-/// Describes the finishing of a raw image, which was built for any machine.
-pub fn describe_raw(finishing: &FinishInputs) -> OperationText {
-    OperationText::after(describe_raw_finisher(finishing.way)).and(describe_seed(finishing))
 }
 
 fn describe_raw_finisher(way: FinisherChoice) -> &'static str {

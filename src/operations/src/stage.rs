@@ -1,6 +1,6 @@
 //! Stages of a run in order, and their properties.
 
-use super::Operation;
+use crate::Operation;
 use serde::{Deserialize, Serialize};
 
 /// A named stage of the run. The API and the console call it a step.
@@ -21,7 +21,7 @@ macro_rules! stages {
         }
 
         impl StageName {
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             pub const ALL: &[StageName] = &[$(StageName::$stage,)*];
 
             pub fn as_str(self) -> &'static str {

@@ -1,0 +1,122 @@
+//! Arrays of mdadm.
+
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, describe_size, join_devices, strip_dev};
+use crate::{ArraySlot, DeviceOp, UndoOperation};
+use crate::{Effect, PlannedOperation};
+use model::device::DevicePath;
+use model::layout::RaidLevel;
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Creates an array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CreateArray {
+    /// `/dev/md1`, `/dev/md/root`.
+    pub device: DevicePath,
+    pub level: RaidLevel,
+    /// Version of the superblock: `1.2`, unless the layout specifies another.
+    pub metadata: String,
+    pub uuid: Uuid,
+    /// Members, followed by the spares.
+    pub devices: Vec<ArraySlot>,
+    /// Number of spares among `devices`.
+    pub spares: u32,
+    /// Options from the layout, without the metadata version.
+    pub createoptions: Vec<String>,
+}
+
+impl PlannedOperation for CreateArray {
+    fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_> {
+        (describe_array(self) + &describe_size(sizes, &self.device)).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::opening(self.present_devices()).undone_by([stopped_again(&self.device)])
+    }
+}
+
+/// Describes a new array: `md/root raid1 metadata 1.2 (sda2 sdb2) spare sdc2`.
+fn describe_array(array: &CreateArray) -> String {
+    let active = array.devices.len().saturating_sub(array.spares as usize);
+    let (members, spares) = array.devices.split_at(active);
+    let word = |member: &ArraySlot| strip_dev(&member.to_string()).to_owned();
+    let spaced = |members: &[ArraySlot]| members.iter().map(word).collect::<Vec<_>>().join(" ");
+    let spares = if spares.is_empty() { String::new() } else { format!(" spare {}", spaced(spares)) };
+    let options =
+        if array.createoptions.is_empty() { String::new() } else { format!(" {}", array.createoptions.join(" ")) };
+    format!(
+        "{} {} metadata {} ({}){spares}{options}",
+        strip_dev(&array.device),
+        array.level,
+        array.metadata,
+        spaced(members)
+    )
+}
+
+/// Assembles a preserved array under its name in the layout, writable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AssembleArray {
+    pub device: DevicePath,
+    pub uuid: Uuid,
+    pub members: Vec<DevicePath>,
+}
+
+impl PlannedOperation for AssembleArray {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        format!("assemble {} ({})", strip_dev(&self.device), join_devices(&self.members)).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::opening(&self.members).writing(self.members.clone()).undone_by([stopped_again(&self.device)])
+    }
+}
+
+fn stopped_again(device: &DevicePath) -> UndoOperation {
+    UndoOperation::TakeDown(DeviceOp::StopArray(StopArray { device: device.clone() }))
+}
+
+/// Stops an array, so that its superblocks are marked clean.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StopArray {
+    pub device: DevicePath,
+}
+
+impl PlannedOperation for StopArray {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        OperationLine::on_device("stop ", self.device.as_str(), "")
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Creates the array from devices in memory, so that mdadm or the kernel refuses it before anything is destroyed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TryArray {
+    /// The array to create, with a distinct name and UUID so that it cannot be mistaken for the real one.
+    pub make: CreateArray,
+    /// Size in bytes of each of its devices.
+    pub member_bytes: Vec<u64>,
+    /// Alternative sizes, tried in turn if `member_bytes` is refused; for devices whose size is unknown before they are created.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub or_member_bytes: Vec<Vec<u64>>,
+    pub sector_bytes: u32,
+}
+
+impl PlannedOperation for TryArray {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_array_trial(self).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Describes a trial of an array: `try raid1 --bitmap=internal for md/root in memory`.
+fn describe_array_trial(trial: &TryArray) -> String {
+    let CreateArray { device, level, createoptions, .. } = &trial.make;
+    format!("try {level} {} for {} in memory", createoptions.join(" "), strip_dev(device))
+}

@@ -1,0 +1,45 @@
+//! Lines of crypttab.
+
+use crate::text::DeviceSizes;
+use crate::text::OperationLine;
+use crate::{Effect, PlannedOperation};
+use model::registry_auth::SecretText;
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Writes `/etc/crypttab` and the key files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WriteCrypttab(pub Vec<CrypttabEntry>);
+
+impl PlannedOperation for WriteCrypttab {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        "/etc/crypttab, and the keys in /etc/cryptsetup-keys.d".into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// A line of crypttab, with the content of its key file, if any.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CrypttabEntry {
+    pub uuid: Uuid,
+    /// `luks`, and options derived from the mount options for a device that may be absent.
+    pub options: Vec<String>,
+    /// Mount point that requires the container; `None` if the system starts without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub needed_at: Option<String>,
+    /// Content of the key file. If empty, the passphrase is requested at boot.
+    #[serde(skip)]
+    pub key: SecretText,
+}
+
+impl CrypttabEntry {
+    /// Option that makes systemd unlock the container with the TPM of the machine.
+    pub const BY_TPM: &'static str = "tpm2-device=auto";
+
+    pub fn is_by_tpm(&self) -> bool {
+        self.options.iter().any(|option| option == Self::BY_TPM)
+    }
+}

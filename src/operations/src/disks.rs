@@ -1,0 +1,113 @@
+//! Disks: their identity, and their protection against writes.
+
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, join_devices};
+use crate::{ByteRange, UndoOperation};
+use crate::{Effect, PlannedOperation};
+use common::serde_empty;
+use model::device::DevicePath;
+use model::inventory::InventoryDisk;
+use serde::{Serialize, Serializer};
+use std::num::NonZeroU64;
+
+/// Properties that distinguish a disk from others of the same model. Unknown properties are not compared.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct DiskIdentity {
+    pub device: DevicePath,
+    pub size_bytes: u64,
+    #[serde(with = "common::serde_empty")]
+    pub serial: Option<String>,
+    #[serde(with = "common::serde_empty")]
+    pub wwn: Option<String>,
+    /// Sequence number of the disk in the kernel (`diskseq`).
+    #[serde(serialize_with = "or_zero")]
+    pub diskseq: Option<NonZeroU64>,
+}
+
+fn or_zero<S: Serializer>(number: &Option<NonZeroU64>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(number.map_or(0, NonZeroU64::get))
+}
+
+impl DiskIdentity {
+    pub fn from_disk(disk: &InventoryDisk) -> DiskIdentity {
+        DiskIdentity {
+            device: disk.device.clone(),
+            size_bytes: disk.size_bytes,
+            serial: serde_empty::non_empty(disk.serial.clone()),
+            wwn: serde_empty::non_empty(disk.wwn.clone()),
+            diskseq: NonZeroU64::new(disk.diskseq),
+        }
+    }
+}
+
+/// Checks that the device is still the disk that the plan was made for, because device names can change. Keeps it open.
+impl PlannedOperation for DiskIdentity {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        OperationLine::on_device("", self.device.as_str(), ": size, serial and WWN as planned")
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Sets the disk read-only at the block layer, until `UnlockDisk` or `FlushDisks`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LockDisk {
+    pub device: DevicePath,
+    /// Ranges that must not be written while the plan runs. They are read now, and compared by `ProveKept`.
+    pub untouched: Vec<ByteRange>,
+}
+
+impl PlannedOperation for LockDisk {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        OperationLine::on_device("", self.device.as_str(), " read-only")
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none().undone_by([UndoOperation::Unlock])
+    }
+}
+
+/// Makes a preserved disk writable again. No destructive operation follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UnlockDisk {
+    pub device: DevicePath,
+    /// Numbers of the partitions that stay read-only because the layout does not list them.
+    pub others: Vec<u32>,
+}
+
+impl PlannedOperation for UnlockDisk {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        OperationLine::on_device("", self.device.as_str(), describe_unlock(&self.others))
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::opening([&self.device])
+    }
+}
+
+fn describe_unlock(others: &[u32]) -> String {
+    let numbers = others.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    match others {
+        [] => " writable again".to_owned(),
+        [_] => format!(" writable again, except partition {numbers}, which is not in the layout"),
+        _ => format!(" writable again, except partitions {numbers}, which are not in the layout"),
+    }
+}
+
+/// Flushes the write caches of the disks, and makes every locked disk writable again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FlushDisks {
+    pub disks: Vec<DevicePath>,
+}
+
+impl PlannedOperation for FlushDisks {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        format!("flush {}", join_devices(&self.disks)).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}

@@ -1,0 +1,129 @@
+//! What an operation touches, and how it is undone.
+
+use super::DeviceOp;
+use super::text::{DeviceSizes, OperationLine};
+use model::device::DevicePath;
+
+/// Properties of an operation, defined beside its data. The enums of operations delegate to them.
+pub trait PlannedOperation {
+    /// Returns the text that people read in the plan.
+    fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_>;
+
+    fn effect(&self) -> Effect<'_>;
+}
+
+/// What an operation touches, and how it is undone.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Effect<'a> {
+    /// Devices that a tool or the kernel opens by path. Since device names move, the executor verifies immediately before the operation
+    /// that each path still leads to a disk of the plan. An operation that opens a disk itself verifies the open descriptor instead.
+    pub opened: Vec<&'a DevicePath>,
+    /// Devices that the operation starts to write, except those on disks that are recreated.
+    pub written: Vec<DevicePath>,
+    /// Recorded before the operation, since a partial operation must be undone too. The last one is undone first.
+    pub undo: Vec<UndoOperation>,
+}
+
+impl<'a> Effect<'a> {
+    /// Returns the effect of an operation that opens no device by path, writes no preserved one, and need not be undone.
+    pub(crate) fn none() -> Effect<'a> {
+        Effect { opened: Vec::new(), written: Vec::new(), undo: Vec::new() }
+    }
+
+    pub(crate) fn opening(devices: impl IntoIterator<Item = &'a DevicePath>) -> Effect<'a> {
+        Effect { opened: devices.into_iter().collect(), ..Effect::none() }
+    }
+
+    pub(crate) fn writing(self, devices: impl IntoIterator<Item = DevicePath>) -> Effect<'a> {
+        Effect { written: devices.into_iter().collect(), ..self }
+    }
+
+    pub(crate) fn undone_by(self, undo: impl IntoIterator<Item = UndoOperation>) -> Effect<'a> {
+        Effect { undo: undo.into_iter().collect(), ..self }
+    }
+}
+
+/// Undo of one operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UndoOperation {
+    /// Unlocks everything that the session has locked.
+    Unlock,
+    /// Disk that the current stage wipes. After a failed wipe it must not be mistaken for an untouched disk.
+    Wiping(DevicePath),
+    /// Disk that was wiped: its tables are from this session.
+    Wiped(DevicePath),
+    /// Device with a filesystem or raw image from this session.
+    Made(DevicePath),
+    /// Array, volume group or container that the session has started, and the operation that stops it.
+    TakeDown(DeviceOp),
+    /// Unmounts everything.
+    Unmount,
+    /// Ends processes that programs of the image may have left running.
+    EndProcesses,
+    UnloadKernel,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LuksContainer, MakeFilesystem, MountFilesystem, MountReadOnly, OpenContainer};
+    use model::layout::{FilesystemFormat, KeySource};
+    use model::registry_auth::SecretText;
+    use uuid::Uuid;
+
+    fn mount(format: FilesystemFormat, options: &[&str]) -> MountFilesystem {
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        MountFilesystem {
+            device: "/dev/sda1".into(),
+            path: "/".into(),
+            format,
+            options,
+            others: vec!["/dev/sdb".into()],
+        }
+    }
+
+    fn paths(effect: &Effect) -> (Vec<String>, Vec<String>) {
+        let opened = effect.opened.iter().map(|device| device.to_string()).collect();
+        (opened, effect.written.iter().map(DevicePath::to_string).collect())
+    }
+
+    #[test]
+    fn a_mount_opens_its_devices_and_writes_those_of_its_options_unless_read_only() {
+        let both = ["/dev/sda1", "/dev/sdb"].map(str::to_owned).to_vec();
+        let writable = mount(FilesystemFormat::Xfs, &["logdev=/dev/sdc1"]);
+        let written = ["/dev/sda1", "/dev/sdc1", "/dev/sdb"].map(str::to_owned).to_vec();
+        assert_eq!(paths(&writable.effect()), (both.clone(), written));
+        let read_only = mount(FilesystemFormat::Ext4, &["rw,noatime", "ro"]);
+        assert_eq!(paths(&read_only.effect()), (both, vec![]));
+        assert_eq!(paths(&mount(FilesystemFormat::Tmpfs, &["ro"]).effect()), (vec![], vec![]));
+        let unchanged = MountReadOnly(mount(FilesystemFormat::Ext4, &[]));
+        assert_eq!(paths(&unchanged.effect()), (vec![], vec![]));
+        for effect in [writable.effect(), unchanged.effect()] {
+            assert_eq!(effect.undo, [UndoOperation::Unmount]);
+        }
+    }
+
+    #[test]
+    fn only_a_filesystem_that_is_created_is_undone() {
+        let make = |format| MakeFilesystem {
+            device: "/dev/sda1".into(),
+            format,
+            label: None,
+            uuid: String::new(),
+            createoptions: vec![],
+        };
+        assert_eq!(make(FilesystemFormat::Ext4).effect().undo, [UndoOperation::Made("/dev/sda1".into())]);
+        assert_eq!(make(FilesystemFormat::None).effect().undo, []);
+    }
+
+    #[test]
+    fn a_container_that_is_opened_read_only_is_not_written_and_is_closed_again() {
+        let container =
+            LuksContainer::new("/dev/sda1".into(), Uuid::nil(), 512, KeySource::Server, SecretText::default());
+        for (read_only, written) in [(true, vec![]), (false, vec!["/dev/sda1".to_owned()])] {
+            let open = OpenContainer { container: container.clone(), read_only };
+            assert_eq!(paths(&open.effect()), (vec!["/dev/sda1".to_owned()], written));
+            assert!(matches!(open.effect().undo[..], [UndoOperation::TakeDown(DeviceOp::CloseContainer(_))]));
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Byte ranges of disks, and the ranges that each stage may write.
+
+use crate::StageName;
+use model::device::DevicePath;
+use serde::{Deserialize, Serialize};
+
+/// A range of a device, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByteRange {
+    pub start: u64,
+    pub length: u64,
+}
+
+/// Consecutive stages with the extents that each of them may write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageExtents {
+    /// The JSON field is `steps`, the word that operators read.
+    #[serde(rename = "steps")]
+    pub stages: Vec<StageName>,
+    /// Writable ranges by disk; empty if the stages write nothing.
+    pub disks: Vec<DiskExtents>,
+}
+
+/// Byte ranges of a disk, in order and disjoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskExtents {
+    /// `/dev/sda`.
+    pub device: DevicePath,
+    /// Serial number of the disk; empty if it has none.
+    pub serial: String,
+    pub ranges: Vec<ByteRange>,
+}

@@ -1,0 +1,76 @@
+//! Filesystems that are created, tried, mounted and grown.
+
+use crate::UndoOperation;
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, describe_size, strip_dev};
+use crate::{Effect, PlannedOperation};
+use model::device::DevicePath;
+use model::layout::FilesystemFormat;
+use serde::Serialize;
+
+/// Creates a filesystem.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MakeFilesystem {
+    pub device: DevicePath,
+    pub format: FilesystemFormat,
+    pub label: Option<String>,
+    /// UUID in the notation of blkid and fstab: `1A2B-3C4D` for vfat, RFC 4122 for the others.
+    pub uuid: String,
+    pub createoptions: Vec<String>,
+}
+
+impl PlannedOperation for MakeFilesystem {
+    fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_> {
+        (describe_filesystem(self) + &describe_size(sizes, &self.device)).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        // With the format `none`, nothing is created.
+        let (opened, undo) = match self.format {
+            FilesystemFormat::None => (None, None),
+            _ => (Some(&self.device), Some(UndoOperation::Made(self.device.clone()))),
+        };
+        Effect::opening(opened).writing([self.device.clone()]).undone_by(undo)
+    }
+}
+
+fn describe_filesystem(make: &MakeFilesystem) -> String {
+    let label = make.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
+    format!("{}: {}{label}", strip_dev(&make.device), make.format)
+}
+
+/// Creates a filesystem in memory and mounts it, so that mkfs or the kernel refuses it before anything is destroyed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TryFilesystem {
+    /// The filesystem to create, with a distinct UUID: two filesystems with the same UUID are not mounted, or are confused.
+    pub make: MakeFilesystem,
+    pub size_bytes: u64,
+    /// Alternative sizes, tried in turn if `size_bytes` is refused; for a filesystem whose size is unknown before it is created.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub or_size_bytes: Vec<u64>,
+    pub sector_bytes: u32,
+    /// Mount options; `None` if the filesystem is not mounted.
+    pub mount: Option<Vec<String>>,
+}
+
+impl PlannedOperation for TryFilesystem {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_filesystem_trial(self).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Describes a trial of a filesystem: `try ext4 -m 0 for sda2 in memory, mounted with noatime`.
+fn describe_filesystem_trial(trial: &TryFilesystem) -> String {
+    let MakeFilesystem { device, format, createoptions, .. } = &trial.make;
+    let format = std::iter::once(format.name()).chain(createoptions.iter().map(String::as_str));
+    let format = format.collect::<Vec<_>>().join(" ");
+    let mounted = trial.mount.as_ref().map(|options| match options.is_empty() {
+        true => ", mounted".to_owned(),
+        false => format!(", mounted with {}", options.join(",")),
+    });
+    format!("try {format} for {} in memory{}", strip_dev(device), mounted.unwrap_or_default())
+}

@@ -1,0 +1,116 @@
+//! Boot variables of a UEFI firmware.
+
+use crate::Esp;
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, strip_dev};
+use crate::{Effect, PlannedOperation};
+use model::allocation::BootOrder;
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Prefix of the descriptions of drophammer's boot entries.
+pub const OWN_PREFIX: &str = "drophammer: ";
+
+/// Registers boot entries for the installed system with the firmware, through efivarfs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BootEntries {
+    /// `drophammer: web-1`.
+    pub label: String,
+    /// Partitions that may contain a boot loader. The finisher refers to them by index.
+    pub esps: Vec<Esp>,
+    pub order: BootOrder,
+    /// Whether an installer of the image creates the entries instead, if there is one.
+    pub unless_installer: bool,
+}
+
+impl PlannedOperation for BootEntries {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_boot_entries(self).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Describes new boot entries: `EFI entries "drophammer: web-1" for sda1, sdb1; PXE stays first`.
+fn describe_boot_entries(BootEntries { label, esps, order, unless_installer }: &BootEntries) -> String {
+    let esps: Vec<&str> = esps.iter().map(|esp| strip_dev(&esp.device)).collect();
+    let order = match order {
+        BootOrder::Pxe => "PXE stays first",
+        BootOrder::Disk => "first in the boot order",
+        BootOrder::Keep => "boot order unchanged",
+    };
+    let unless = if *unless_installer { "; not if the image has an installer" } else { "" };
+    format!("EFI entries \"{label}\" for {}; {order}{unless}", esps.join(", "))
+}
+
+/// Removes boot variables of earlier systems. Afterwards none of them exists with the value that the plan was made for, and no boot order lists a removed number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RemoveVariables {
+    pub variables: Vec<VariableRemoval>,
+    /// Whether a variable that cannot be removed fails the run.
+    pub required: bool,
+}
+
+impl PlannedOperation for RemoveVariables {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_removal(self).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+fn describe_removal(removal: &RemoveVariables) -> String {
+    let names: Vec<&str> = removal.variables.iter().map(|variable| variable.name.as_str()).collect();
+    let required = if removal.required { "" } else { ", as far as the firmware permits" };
+    format!("remove EFI variables {}{required}", names.join(", "))
+}
+
+/// A boot variable to remove.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VariableRemoval {
+    pub name: String,
+    pub vendor: Uuid,
+    /// SHA-256 of the value, in hexadecimal. A variable with a different value is not removed. `None` removes any value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+}
+
+/// Looks for a boot loader on the mounted EFI system partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FindLoader;
+
+impl PlannedOperation for FindLoader {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        "find the boot loader of the image".into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Operation, SessionOp, operation_lines};
+
+    #[test]
+    fn boot_entries_are_described_with_partitions_and_order() {
+        let esp = |device: &str| Esp { device: device.into(), ..Esp::default() };
+        for (order, unless_installer, words) in [
+            (BootOrder::Pxe, false, "PXE stays first"),
+            (BootOrder::Disk, false, "first in the boot order"),
+            (BootOrder::Keep, true, "boot order unchanged; not if the image has an installer"),
+        ] {
+            let (label, esps) = ("drophammer: web-1".to_owned(), vec![esp("/dev/sda1"), esp("/dev/sdb1")]);
+            let operation =
+                Operation::Run(SessionOp::WriteBootEntries(BootEntries { label, esps, order, unless_installer }));
+            let line = format!("EFI entries \"drophammer: web-1\" for sda1, sdb1; {words}");
+            assert_eq!(operation_lines(&[operation], &DeviceSizes::new()), [line]);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Lines of fstab.
+
+use crate::text::DeviceSizes;
+use crate::text::OperationLine;
+use crate::{Effect, PlannedOperation};
+use model::layout::FilesystemFormat;
+use serde::Serialize;
+
+/// A line of fstab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FstabEntry {
+    /// `UUID=…` or `tmpfs`.
+    pub source: String,
+    /// Mount point, `none` for swap.
+    pub path: String,
+    pub format: FilesystemFormat,
+    pub options: Vec<String>,
+    /// fsck order: 1 for root, 2 for the others, 0 for no check.
+    pub pass: u8,
+}
+
+/// Writes `/etc/fstab`, in mount order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WriteFstab(pub Vec<FstabEntry>);
+
+impl PlannedOperation for WriteFstab {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        "/etc/fstab, by filesystem UUID".into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Appends lines to the fstab of the image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExtendFstab(pub Vec<FstabEntry>);
+
+impl PlannedOperation for ExtendFstab {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        "/etc/fstab of the image, with lines for filesystems on other disks".into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}

@@ -1,0 +1,67 @@
+//! The image of the operating system.
+
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, OperationText};
+use crate::{BurnDisk, ImageNeeds};
+use crate::{Effect, PlannedOperation};
+use model::allocation::AllocatedImage;
+use serde::Serialize;
+
+/// Requests the size and digest of the image from its server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReachImage {
+    pub name: String,
+    /// URL without secrets, for display.
+    pub url: String,
+    /// All locations of the image, with their secrets.
+    #[serde(skip)]
+    pub image: Box<AllocatedImage>,
+    /// The disk that a raw image is written to. An image that does not fit it is refused by this operation.
+    #[serde(skip)]
+    pub onto: Option<BurnDisk>,
+    /// Requirements for a root tree. An image whose manifest does not meet them is refused by this operation.
+    #[serde(skip)]
+    pub needs: Option<ImageNeeds>,
+}
+
+impl PlannedOperation for ReachImage {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        format!("query {} for size and digest", self.url).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Streams the image to the mounted root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BurnImage {
+    pub name: String,
+    /// Mount points of preserved filesystems that will hide files of the image.
+    pub hidden: Vec<String>,
+    /// Mount points of preserved filesystems to which files of the image are added.
+    pub merged: Vec<String>,
+    /// Mount points of filesystems that this plan creates, except the root.
+    pub fresh: Vec<String>,
+    /// Memory of the machine in bytes, from which the kernel's writeback threshold is derived.
+    pub memory_bytes: u64,
+}
+
+impl PlannedOperation for BurnImage {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_image(&self.name, &self.hidden, &self.merged).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+fn describe_image(name: &str, hidden: &[String], merged: &[String]) -> OperationText {
+    let below = |said: &str, paths: &[String]| (!paths.is_empty()).then(|| format!("{said} {}", paths.join(", ")));
+    let hidden = below("files of the image are hidden below", hidden);
+    let merged = below("files of the image are added, and replace those of the same name, below", merged);
+    let first = OperationText::after(format!("{name}, digest verified before any of it runs"));
+    first.with(hidden.into_iter().chain(merged).collect())
+}

@@ -1,0 +1,94 @@
+//! Requirements for an image on this machine, checked against the contents in its manifest: while planning, if the control plane knows
+//! them, and by the same rules again when the server of the image has responded.
+
+use common::diagnostic::Diagnostic;
+use model::allocation::FinisherChoice;
+use model::boot_contents::BootContents;
+use model::inventory::FirmwareType;
+
+/// Requirements for a root tree on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageNeeds {
+    pub finisher: FinisherChoice,
+    pub firmware: FirmwareType,
+    /// Whether the kernel may be on a preserved filesystem.
+    pub keeps_kernels: bool,
+    pub has_user_data: bool,
+    /// Mount point of an encrypted filesystem that the system requires; `opens_by_tpm` is the same for a key in the TPM.
+    pub opens: Option<String>,
+    pub opens_by_tpm: Option<String>,
+}
+
+/// Deficiencies of an image.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ImageFindings {
+    /// Deficiencies because of which the machine would not boot.
+    pub refused: Vec<Diagnostic>,
+    pub warnings: Vec<String>,
+}
+
+const PLACE: &str = "allocation.image";
+
+impl ImageNeeds {
+    /// Returns the deficiencies of an image with these contents.
+    pub fn judge_contents(&self, contents: &BootContents) -> ImageFindings {
+        let is_built_in = match self.finisher {
+            FinisherChoice::Builtin => true,
+            FinisherChoice::Auto => contents.installer.is_none(),
+            FinisherChoice::Image | FinisherChoice::None => false,
+        };
+        let mut judgement = ImageFindings::default();
+        let mut refuse = |why: &str, what_to_do: &str| {
+            judgement
+                .refused
+                .push(Diagnostic::new(PLACE, format!("according to its manifest, the image has {why}; {what_to_do}")));
+        };
+        if self.finisher == FinisherChoice::Image && contents.installer.is_none() {
+            refuse("no installer, which `finish: image` requires", "set finish: builtin or auto");
+        }
+        if is_built_in && contents.kernels.is_empty() && !self.keeps_kernels {
+            refuse(
+                "no kernel in /boot or /usr/lib/modules, so it cannot boot",
+                "install a kernel into the tree and pack it again",
+            );
+        }
+        if is_built_in && contents.init.is_none() && !self.keeps_kernels {
+            refuse(
+                "no init such as /sbin/init, so it cannot start",
+                "install systemd or another init into the tree and pack it again",
+            );
+        }
+        if is_built_in && self.firmware == FirmwareType::Bios && contents.grub_bios.is_none() {
+            refuse(
+                "no GRUB for BIOS, which this machine needs to boot",
+                "install it into the tree (Debian's package is grub-pc-bin) and pack it again",
+            );
+        }
+        if let (Some(path), Some([])) = (&self.opens, contents.cryptsetup.as_deref()) {
+            refuse(
+                &format!("neither cryptsetup nor systemd-cryptsetup, so it could not mount {path}, which is encrypted"),
+                "install one into the tree and pack it again, or add nofail to its mountoptions",
+            );
+        }
+        let has_systemds = |openers: &Vec<String>| openers.iter().any(|opener| opener.ends_with("systemd-cryptsetup"));
+        if let (Some(path), Some(openers)) = (&self.opens_by_tpm, &contents.cryptsetup)
+            && !openers.is_empty()
+            && !has_systemds(openers)
+        {
+            refuse(
+                &format!(
+                    "no systemd-cryptsetup, the only program that unlocks with a TPM 2, so it could not mount {path}"
+                ),
+                "install it into the tree (since Debian 13 it is a package of that name) and pack it again, or add nofail to its mountoptions",
+            );
+        }
+        if is_built_in && self.has_user_data && contents.user_data.is_empty() {
+            judgement.warnings.push(
+                "the allocation has user data, but according to its manifest the image has neither cloud-init nor Ignition: the data is \
+                 written to /etc/metal/userdata, and nothing in the installed system reads it"
+                    .to_owned(),
+            );
+        }
+        judgement
+    }
+}

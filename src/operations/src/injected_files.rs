@@ -1,0 +1,45 @@
+//! Files that are written into an existing filesystem.
+
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, OperationText};
+use crate::{Effect, PlannedOperation};
+use common::format;
+use serde::Serialize;
+
+/// Adds files to the mounted filesystem, or deletes them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct InjectFiles(pub Vec<InjectedFile>);
+
+impl PlannedOperation for InjectFiles {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_injection(&self.0).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+fn describe_injection(files: &[InjectedFile]) -> OperationText {
+    let line = |file: &InjectedFile| match &file.content {
+        Some(content) => format!("{} with {}", file.path, format::format_bytes(content.len() as u64)),
+        None => format!("{} deleted", file.path),
+    };
+    OperationText::after("files of the step:").with(files.iter().map(line).collect())
+}
+
+/// A file that is written into an existing filesystem, or deleted from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct InjectedFile {
+    /// Absolute path in the filesystem.
+    pub path: String,
+    /// Content of the file, which may be secret; `None` deletes the file.
+    #[serde(skip)]
+    pub content: Option<Vec<u8>>,
+    pub mode: u32,
+    /// Name or number of the owner; root by default.
+    #[serde(with = "common::serde_empty")]
+    pub owner: Option<String>,
+    #[serde(with = "common::serde_empty")]
+    pub group: Option<String>,
+}

@@ -1,0 +1,96 @@
+//! Files of the installed system for Kubernetes volumes.
+
+use crate::k8s_volumes::describe_filling;
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, OperationText};
+use crate::{CreateVolume, VolumeFilling, spanning_partition_bytes};
+use crate::{Effect, PlannedOperation};
+use common::format;
+use model::device::DevicePath;
+use model::k8s_volume::K8sVolume;
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Writes files of the target for Kubernetes volumes: sparse files, units that attach them, and `/etc/metal/volumes.yaml`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct WritePersistent {
+    pub sparse: Vec<SparseVolume>,
+    /// All volumes of the allocation.
+    #[serde(skip)]
+    pub volumes: Vec<ManifestVolume>,
+}
+
+impl PlannedOperation for WritePersistent {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_volume_files(self).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+fn describe_volume_files(write: &WritePersistent) -> OperationText {
+    let file = |sparse: &SparseVolume| match &sparse.make {
+        Some(filling) => {
+            format!(
+                "volume {}: {}, {}, {}",
+                sparse.name,
+                sparse.path,
+                format::format_bytes(sparse.size_bytes),
+                describe_filling(filling)
+            )
+        }
+        None => format!("volume {}: {} unchanged", sparse.name, sparse.path),
+    };
+    let first = OperationText::after("/etc/metal/volumes.yaml");
+    first.with(write.sparse.iter().map(file).collect())
+}
+
+/// A Kubernetes volume in a file of the installed system.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SparseVolume {
+    pub name: String,
+    pub uid: Uuid,
+    /// Path in the installed system.
+    pub path: String,
+    pub size_bytes: u64,
+    /// Content of a new file; `None` if the file exists and is preserved.
+    pub make: Option<VolumeFilling>,
+}
+
+/// Data for the manifest of a Kubernetes volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManifestVolume {
+    pub volume: K8sVolume,
+    /// Device name during the installation.
+    pub device: DevicePath,
+    /// Whether the volume is the partition that spans the device.
+    pub is_part: bool,
+    pub persistent: VolumePath,
+    pub size_bytes: Option<u64>,
+}
+
+impl ManifestVolume {
+    /// Returns the size of the volume on a device of `device_bytes`.
+    pub fn size_on(&self, device_bytes: u64) -> u64 {
+        if self.is_part { spanning_partition_bytes(device_bytes) } else { device_bytes }
+    }
+}
+
+/// Path by which a Kubernetes volume is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumePath {
+    Known(String),
+    /// Path of a logical volume that is created; LVM assigns its UUID.
+    Made(CreateVolume),
+}
+
+impl VolumePath {
+    pub fn as_known(&self) -> Option<&str> {
+        match self {
+            VolumePath::Known(path) => Some(path),
+            VolumePath::Made(_) => None,
+        }
+    }
+}

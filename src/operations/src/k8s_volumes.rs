@@ -1,0 +1,96 @@
+//! Kubernetes volumes.
+
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, MIB, join_devices, strip_dev};
+use crate::{CreateVolume, MakeFilesystem};
+use crate::{Effect, PlannedOperation};
+use model::device::DevicePath;
+use model::inventory::format_array_uuid;
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Creates a Kubernetes volume: on a blank disk, in the free space of a preserved group, or on a device that this plan creates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PreparePersistent {
+    pub name: String,
+    pub uid: Uuid,
+    /// A disk, array, partition or logical volume.
+    pub device: DevicePath,
+    /// Logical volume that is created first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub create: Option<CreateVolume>,
+    /// Whether the device must be blank, because the layout does not cover it. Samples from all over it are read again immediately before
+    /// the write, and all must be zero.
+    pub must_be_blank: bool,
+    pub filling: VolumeFilling,
+}
+
+impl PreparePersistent {
+    /// Returns the devices that a tool writes by path.
+    pub fn written_devices(&self) -> Vec<&DevicePath> {
+        match &self.create {
+            Some(create) => create.physical.iter().collect(),
+            None => vec![&self.device],
+        }
+    }
+}
+
+impl PlannedOperation for PreparePersistent {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_volume(self).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        // A volume is not bootable, and the next attempt finds it by its UUID: it is not undone.
+        let written: Vec<DevicePath> = self.written_devices().into_iter().cloned().collect();
+        Effect::opening(self.written_devices()).writing(written)
+    }
+}
+
+/// Describes a new Kubernetes volume: `volume db-1: sdc if it is still blank, ext4`, `volume web: vg00/web in free space of sdb1, xfs`.
+fn describe_volume(volume: &PreparePersistent) -> String {
+    let PreparePersistent { name, device, create, must_be_blank, filling, .. } = volume;
+    let place = match create {
+        Some(create) => format!(" in free space of {}", join_devices(&create.physical)),
+        None if *must_be_blank => " if it is still blank".to_owned(),
+        None => String::new(),
+    };
+    format!("volume {name}: {}{place}, {}", strip_dev(device), describe_filling(filling))
+}
+
+/// Content by which a volume is recognized by its UUID.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeFilling {
+    Filesystem(MakeFilesystem),
+    /// A single partition that spans the device, with the UUID and name of the volume, in a GPT with this GUID.
+    Partition {
+        guid: Uuid,
+    },
+    /// No content: an LVM block volume is identified by its LVM UUID.
+    Nothing,
+}
+
+pub(crate) fn describe_filling(filling: &VolumeFilling) -> String {
+    match filling {
+        VolumeFilling::Filesystem(make) => make.format.to_string(),
+        VolumeFilling::Partition { .. } => "GPT with one partition".to_owned(),
+        VolumeFilling::Nothing => "uninitialized".to_owned(),
+    }
+}
+
+/// Returns the size of the partition that spans a device of `bytes`: whole MiB, less 1 MiB at each end for the partition table.
+pub fn spanning_partition_bytes(bytes: u64) -> u64 {
+    (bytes / MIB).saturating_sub(2) * MIB
+}
+
+/// Returns udev's link to a partition of an array. mdadm's rules (63-md-raid-arrays.rules, 4.2 and 4.4) create a link by GUID only if the
+/// partition contains a filesystem, and udev's own rules for disks (252 and 257) ignore arrays.
+pub fn array_partition_link(array: Uuid, number: u32) -> String {
+    format!("/dev/disk/by-id/md-uuid-{}-part{number}", format_array_uuid(array))
+}
+
+/// Returns udev's link to a logical volume, from the UUIDs of its group and of the volume, as LVM prints them.
+pub fn logical_volume_link(group: &str, volume: &str) -> String {
+    format!("/dev/disk/by-id/dm-uuid-LVM-{}{}", group.replace('-', ""), volume.replace('-', ""))
+}

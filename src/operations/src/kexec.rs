@@ -1,0 +1,35 @@
+//! The start of the installed system.
+
+use crate::UndoOperation;
+use crate::text::DeviceSizes;
+use crate::text::OperationLine;
+use crate::{Effect, PlannedOperation};
+use serde::Serialize;
+
+/// Reads `/etc/metal/boot-info.yaml` and loads kernel and initrd with `kexec_file_load`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LoadKernel;
+
+impl PlannedOperation for LoadKernel {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        "kernel and initrd of /etc/metal/boot-info.yaml".into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none().undone_by([UndoOperation::UnloadKernel])
+    }
+}
+
+/// Starts the loaded kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Kexec;
+
+impl PlannedOperation for Kexec {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        "into the installed system".into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}

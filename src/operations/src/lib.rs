@@ -1,0 +1,208 @@
+//! Operations: what a plan consists of, and what the executor carries out one after the other.
+//!
+//! An operation is defined in one place: its data, its text, the devices that it opens and writes, and its undo
+//! ([`PlannedOperation`]). It contains all of its inputs, so that the executor needs no lookups. A new operation is a
+//! data type with that trait, and a line in [`DeviceOp`] or [`SessionOp`]; the compiler then names what has to execute it.
+//!
+//! The planner creates operations, and the crates that carry them out do not depend on the planner. Start with
+//! [`Operation`] and [`StageName`], the stages of a run.
+
+mod array_slot;
+mod arrays;
+mod crypttab;
+mod disks;
+mod effect;
+mod extents;
+mod filesystems;
+mod finish_inputs;
+mod finishing;
+mod firmware;
+mod fstab;
+mod image;
+mod image_needs;
+mod injected_files;
+mod k8s_volume_files;
+mod k8s_volumes;
+mod kexec;
+mod luks;
+mod lvm;
+mod machine_files;
+mod migration;
+mod mounts;
+mod os_definition;
+mod partition_table;
+mod preserved;
+mod raw_image;
+mod rehearsal;
+mod release;
+mod report;
+mod stage;
+pub mod text;
+mod wipe;
+
+pub use array_slot::ArraySlot;
+pub use arrays::{AssembleArray, CreateArray, StopArray, TryArray};
+pub use crypttab::{CrypttabEntry, WriteCrypttab};
+pub use disks::{DiskIdentity, FlushDisks, LockDisk, UnlockDisk};
+pub use effect::{Effect, PlannedOperation, UndoOperation};
+pub use extents::{ByteRange, DiskExtents, StageExtents};
+pub use filesystems::{MakeFilesystem, TryFilesystem};
+pub use finish_inputs::{
+    BootDisk, BootFilesystem, Esp, FinishInputs, FinishedArray, RequestedNetwork, RootFilesystem, RootVolume,
+    SeedFilesystem,
+};
+pub use finishing::AdaptImage;
+pub use firmware::{BootEntries, FindLoader, OWN_PREFIX, RemoveVariables, VariableRemoval};
+pub use fstab::{ExtendFstab, FstabEntry, WriteFstab};
+pub use image::{BurnImage, ReachImage};
+pub use image_needs::{ImageFindings, ImageNeeds};
+pub use injected_files::{InjectFiles, InjectedFile};
+pub use k8s_volume_files::{ManifestVolume, SparseVolume, VolumePath, WritePersistent};
+pub use k8s_volumes::{
+    PreparePersistent, VolumeFilling, array_partition_link, logical_volume_link, spanning_partition_bytes,
+};
+pub use kexec::{Kexec, LoadKernel};
+pub use luks::{CheckContainers, CloseContainer, DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
+pub use lvm::{ActivateGroup, CreateGroup, CreateVolume, DeactivateGroup};
+pub use machine_files::{MachineFiles, PlanAssignment, WriteMachineFiles, WriteMarker};
+pub use migration::{AdaptMoved, MoveStands, ReceiveMigration, ReceivedDevice};
+pub use mounts::{GrowFilesystem, MountFilesystem, MountReadOnly, Unmount};
+pub use os_definition::{CreateSystem, FindPrograms, VerifyDefinition};
+pub use partition_table::{NewPartition, PartitionTable};
+pub use preserved::{ObjectLocator, PreservedObject, ProveKept, StableDevice};
+pub use raw_image::{AddedPartition, BurnDisk, ExpectedFilesystem};
+pub use rehearsal::{Rehearsal, RestoreOp};
+pub use release::{AssertFree, Holder, TakeDown};
+pub use report::{FinalReport, TellPointOfNoReturn};
+pub use stage::{FailureState, PlanStage, StageName};
+pub use text::operation_lines;
+pub use wipe::{ProveZeros, WipeDisk, ZeroProof};
+
+use serde::Serialize;
+use text::{DeviceSizes, OperationLine};
+
+/// A single operation of the executor.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a plan has a few dozen operations, and one of them holds the install marker"
+)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Operation {
+    Device(DeviceOp),
+    Run(SessionOp),
+}
+
+impl PlannedOperation for Operation {
+    fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_> {
+        match self {
+            Operation::Device(operation) => operation.describe(sizes),
+            Operation::Run(operation) => operation.describe(sizes),
+        }
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        match self {
+            Operation::Device(operation) => operation.effect(),
+            Operation::Run(operation) => operation.effect(),
+        }
+    }
+}
+
+/// Defines an enum of operations, and delegates the properties of each to its data, or to the unit type of its name.
+macro_rules! operations {
+    ($(#[$attribute:meta])* $name:ident { $($variant:ident($data:ty),)* } $({ $($unit:ident,)* })?) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum $name {
+            $($variant($data),)*
+            $($($unit,)*)?
+        }
+
+        impl PlannedOperation for $name {
+            fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_> {
+                match self {
+                    $($name::$variant(operation) => operation.describe(sizes),)*
+                    $($($name::$unit => $unit.describe(sizes),)*)?
+                }
+            }
+
+            fn effect(&self) -> Effect<'_> {
+                match self {
+                    $($name::$variant(operation) => operation.effect(),)*
+                    $($($name::$unit => $unit.effect(),)*)?
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    /// An operation on devices alone. It uses no state that earlier operations left in the session.
+    DeviceOp {
+        Release(Holder),
+        AssertFree(AssertFree),
+        ProveZeros(ProveZeros),
+        WipeDisk(WipeDisk),
+        WriteTable(PartitionTable),
+        CreateArray(CreateArray),
+        CreateGroup(CreateGroup),
+        CreateVolume(CreateVolume),
+        CreateContainer(LuksContainer),
+        OpenContainer(OpenContainer),
+        CloseContainer(CloseContainer),
+        TakeDown(TakeDown),
+        AssembleArray(AssembleArray),
+        ActivateGroup(ActivateGroup),
+        TryArray(TryArray),
+        TryFilesystem(TryFilesystem),
+        MakeFilesystem(MakeFilesystem),
+        PreparePersistent(Box<PreparePersistent>),
+        DeactivateGroup(DeactivateGroup),
+        StopArray(StopArray),
+    }
+}
+
+operations! {
+    /// An operation on state of the session: the image, the mounted target, locks, the control plane.
+    SessionOp {
+        ReachImage(ReachImage),
+        VerifyDefinition(VerifyDefinition),
+        FindPrograms(FindPrograms),
+        IdentifyDisk(DiskIdentity),
+        CheckContainers(CheckContainers),
+        LockDisk(LockDisk),
+        UnlockDisk(UnlockDisk),
+        Rehearse(Rehearsal),
+        TellPointOfNoReturn(TellPointOfNoReturn),
+        MoveStands(MoveStands),
+        Mount(MountFilesystem),
+        MountReadOnly(MountReadOnly),
+        BurnDisk(BurnDisk),
+        Receive(ReceiveMigration),
+        CreateSystem(Box<CreateSystem>),
+        GrowFilesystem(GrowFilesystem),
+        BurnImage(BurnImage),
+        WriteMachineFiles(WriteMachineFiles),
+        InjectFiles(InjectFiles),
+        Finish(Box<FinishInputs>),
+        AdaptImage(AdaptImage),
+        AdaptMoved(AdaptMoved),
+        WritePersistent(WritePersistent),
+        WriteFstab(WriteFstab),
+        ExtendFstab(ExtendFstab),
+        WriteCrypttab(WriteCrypttab),
+        RemoveVariables(RemoveVariables),
+        WriteBootEntries(BootEntries),
+        ProveKept(ProveKept),
+        WriteMarker(WriteMarker),
+        FlushDisks(FlushDisks),
+        Report(FinalReport),
+    } {
+        FindLoader,
+        LoadKernel,
+        Unmount,
+        Kexec,
+    }
+}

@@ -1,0 +1,129 @@
+//! LUKS containers. Operations that create, open and close them contain the key, which is never printed.
+
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, MIB, strip_dev};
+use crate::{DeviceOp, UndoOperation};
+use crate::{Effect, PlannedOperation};
+use model::device::DevicePath;
+use model::layout::KeySource;
+use model::registry_auth::SecretText;
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Offset of the data, after both headers and the key slots (LUKS2 On-Disk Format, 2.2; default of cryptsetup).
+pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
+
+/// Creates a LUKS2 container on a whole device, and opens it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LuksContainer {
+    /// Disk, partition, array or logical volume, named as during the installation.
+    pub device: DevicePath,
+    /// UUID in the header of the container.
+    pub uuid: Uuid,
+    /// `/dev/mapper/luks-UUID`.
+    pub mapping: DevicePath,
+    /// Sector size of the device.
+    pub sector_bytes: u32,
+    /// Source of the key.
+    #[serde(rename = "key")]
+    pub source: KeySource,
+    /// Passphrase. With `tpm2` it is the additional passphrase, which may be empty.
+    #[serde(skip)]
+    pub key: SecretText,
+    /// Whether a key exists but was not available to this plan: offline, or in a boot that has already received it once.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub withheld: bool,
+}
+
+impl LuksContainer {
+    pub fn new(device: DevicePath, uuid: Uuid, sector_bytes: u32, source: KeySource, key: SecretText) -> LuksContainer {
+        let mapping = format!("/dev/mapper/luks-{uuid}").into();
+        LuksContainer { device, uuid, mapping, sector_bytes, source, key, withheld: false }
+    }
+}
+
+impl PlannedOperation for LuksContainer {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_creation(self).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::opening([&self.device]).undone_by([closed_again(self)])
+    }
+}
+
+/// Describes the creation of a container: `sda3: LUKS2, key: server, opened as luks-…`, `sda3: LUKS2, key: tpm2 and disk_key, opened as
+/// luks-…`.
+fn describe_creation(LuksContainer { device, mapping, source, key, withheld, .. }: &LuksContainer) -> String {
+    let beside = match (source, key.is_empty() && !withheld) {
+        (KeySource::Tpm2, true) => " only (no disk_key given)",
+        (KeySource::Tpm2, false) => " and disk_key",
+        _ => "",
+    };
+    format!("{}: LUKS2, key: {source}{beside}, opened as {}", strip_dev(device), strip_dev(mapping))
+}
+
+/// Opens a preserved container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OpenContainer {
+    pub container: LuksContainer,
+    /// Whether the new system must not write to it.
+    pub read_only: bool,
+}
+
+impl PlannedOperation for OpenContainer {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        let OpenContainer { container, read_only } = self;
+        let read_only = if *read_only { " read-only" } else { "" };
+        format!("open {}{read_only}, key: {}", strip_dev(&container.device), container.source).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        // cryptsetup repairs a damaged header when it opens the container for writing.
+        let written = (!self.read_only).then(|| self.container.device.clone());
+        Effect::opening([&self.container.device]).writing(written).undone_by([closed_again(&self.container)])
+    }
+}
+
+fn closed_again(container: &LuksContainer) -> UndoOperation {
+    UndoOperation::TakeDown(DeviceOp::CloseContainer(CloseContainer { mapping: container.mapping.clone() }))
+}
+
+/// Closes the mapping, so that no key remains in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CloseContainer {
+    pub mapping: DevicePath,
+}
+
+impl PlannedOperation for CloseContainer {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        OperationLine::on_device("close ", self.mapping.as_str(), "")
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Checks that the program that opens these containers, and the key of each, are available.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CheckContainers(pub Vec<LuksContainer>);
+
+impl PlannedOperation for CheckContainers {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_check(&self.0).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Describes a check for prerequisites: `cryptsetup and the keys of sda3 (server) are available`, `cryptsetup, a TPM 2 and the keys of sda3
+/// (tpm2) are available`.
+fn describe_check(containers: &[LuksContainer]) -> String {
+    let keys = containers.iter().map(|is| format!("{} ({})", strip_dev(&is.device), is.source));
+    let by_tpm = containers.iter().any(|is| is.source == KeySource::Tpm2);
+    let there = if by_tpm { "cryptsetup, a TPM 2 and" } else { "cryptsetup and" };
+    format!("{there} the keys of {} are available", keys.collect::<Vec<_>>().join(", "))
+}

@@ -1,0 +1,71 @@
+//! Files of the target that describe the machine and its installation.
+
+use crate::MakeFilesystem;
+use crate::text::DeviceSizes;
+use crate::text::OperationLine;
+use crate::{Effect, PlannedOperation};
+use model::allocation::Allocation;
+use model::install_marker::InstallMarker;
+use model::inventory::Nic;
+use serde::Serialize;
+
+/// Parts of a request that go into the target and the report. They may be empty when a plan is made offline.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlanAssignment {
+    pub allocation: Allocation,
+    /// Values of `console=` on the kernel command line, in order.
+    pub consoles: Vec<String>,
+}
+
+/// Writes `/etc/metal/install.yaml`, `userdata` and `disk.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WriteMachineFiles {
+    #[serde(skip)]
+    pub files: Box<MachineFiles>,
+}
+
+impl PlannedOperation for WriteMachineFiles {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        let has_definition = self.files.assigned.allocation.definition.is_some();
+        let more = if has_definition { ", os-parameters" } else { "" };
+        format!("/etc/metal/install.yaml, userdata, disk.json{more}").into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Content of `/etc/metal/install.yaml`, `userdata` and `disk.json`. It includes passwords and keys, and is never printed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MachineFiles {
+    /// Id of the machine.
+    pub machine: String,
+    pub assigned: PlanAssignment,
+    pub nics: Vec<Nic>,
+    /// Whether the system uses arrays, created or preserved.
+    pub has_arrays: bool,
+    /// Filesystems that this run formats.
+    pub made: Vec<MakeFilesystem>,
+    /// UUID of the root filesystem; empty if a raw image brings it.
+    pub root_uuid: String,
+}
+
+/// Writes `/etc/metal/drophammer.json`. It is the last file, so a system that contains it is complete.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WriteMarker(#[serde(serialize_with = "serialize_without_secret")] pub InstallMarker);
+
+impl PlannedOperation for WriteMarker {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        "/etc/metal/drophammer.json".into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Serializes a marker for readers of the plan, without the secret of its attempt.
+fn serialize_without_secret<S: serde::Serializer>(marker: &InstallMarker, serializer: S) -> Result<S::Ok, S::Error> {
+    InstallMarker { secret: None, ..marker.clone() }.serialize(serializer)
+}

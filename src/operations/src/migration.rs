@@ -1,0 +1,98 @@
+//! Data that is received from another machine instead of an image.
+
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, OperationText, strip_dev};
+use crate::{Effect, PlannedOperation};
+use crate::{FinishInputs, UndoOperation};
+use common::format;
+use model::device::{DevicePath, LayoutPath};
+use model::inventory::FirmwareType;
+use model::layout::FilesystemFormat;
+use serde::Serialize;
+
+/// Fills devices with data that another machine sends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReceiveMigration {
+    /// Id of the order.
+    pub order: String,
+    /// Id of the machine that has the allocation until now.
+    pub machine: String,
+    pub devices: Vec<ReceivedDevice>,
+}
+
+impl PlannedOperation for ReceiveMigration {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_migration(self).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        let devices = self.devices.iter().map(|received| &received.device);
+        Effect::opening(devices.clone()).undone_by(devices.cloned().map(UndoOperation::Made))
+    }
+}
+
+/// Describes a migration: `received from machine m-1`, and a line for each device.
+fn describe_migration(receive: &ReceiveMigration) -> OperationText {
+    let below = receive.devices.iter().map(|is| {
+        let kept = if is.uuid.is_empty() { "as is".to_owned() } else { format!("UUID {} kept", is.uuid) };
+        let what = if is.uuid.is_empty() { "all" } else { is.format.name() };
+        format!("{}: {what} of {}, {}, {kept}", strip_dev(&is.device), is.name, format::format_bytes(is.size_bytes))
+    });
+    OperationText::after(format!("received from machine {}", receive.machine)).with(below.collect())
+}
+
+/// A device that is filled with the content of its counterpart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReceivedDevice {
+    /// Name in the layout, on both machines.
+    pub name: LayoutPath,
+    pub device: DevicePath,
+    pub format: FilesystemFormat,
+    /// UUID in the notation of blkid; empty if it has none.
+    pub uuid: String,
+    /// Size in bytes of the device on the source machine; no more than this is written.
+    pub size_bytes: u64,
+}
+
+/// Asks the control plane whether the migration was cancelled. If it does not respond, the final report repeats the question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MoveStands {
+    pub order: String,
+}
+
+impl PlannedOperation for MoveStands {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        "the control plane has not cancelled the migration".into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Makes a system from another machine bootable on this one, without other changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AdaptMoved(pub Box<FinishInputs>);
+
+impl PlannedOperation for AdaptMoved {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_migrated(&self.0).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none().undone_by([UndoOperation::EndProcesses])
+    }
+}
+
+/// Describes the finishing of a system that was received from another machine.
+fn describe_migrated(finishing: &FinishInputs) -> OperationText {
+    let loader = match finishing.firmware {
+        FirmwareType::Uefi => "keep the boot loader on its EFI system partition".to_owned(),
+        FirmwareType::Bios => {
+            let disks: Vec<&str> = finishing.boot_disks.iter().map(|disk| strip_dev(&disk.device)).collect();
+            format!("GRUB for BIOS on {}", disks.join(", "))
+        }
+    };
+    OperationText::after("adapted to this hardware: initramfs if needed, MAC addresses, disk names in fstab")
+        .with(vec![loader])
+}

@@ -1,0 +1,109 @@
+//! Mounted filesystems.
+
+use crate::UndoOperation;
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, strip_dev};
+use crate::{Effect, PlannedOperation};
+use model::device::DevicePath;
+use model::layout::FilesystemFormat;
+use serde::Serialize;
+
+/// Mounts a filesystem.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MountFilesystem {
+    /// Device; `tmpfs` for a tmpfs, the source that mount(2) requires.
+    pub device: DevicePath,
+    /// Mount point in the target: `/`, `/boot/efi`.
+    pub path: String,
+    pub format: FilesystemFormat,
+    pub options: Vec<String>,
+    /// Other devices of a preserved multi-device btrfs: disks and partitions, including those on disks that the layout does not list.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<DevicePath>,
+}
+
+impl MountFilesystem {
+    fn options(&self) -> impl Iterator<Item = &str> {
+        self.options.iter().flat_map(|option| option.split(',')).map(str::trim)
+    }
+
+    /// Returns all devices that the kernel writes: that of the filesystem, those named in its mount options, and its other members.
+    pub fn devices(&self) -> impl Iterator<Item = DevicePath> {
+        let values = self.options().filter_map(|option| Some(option.split_once('=')?.1.trim()));
+        let named = values.filter(|value| value.starts_with("/dev/")).map(DevicePath::from);
+        std::iter::once(self.device.clone()).chain(named).chain(self.others.iter().cloned())
+    }
+
+    /// Returns whether the filesystem is mounted read-only. The last of `ro` and `rw` in the options counts.
+    pub fn is_read_only(&self) -> bool {
+        self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
+    }
+
+    /// Returns the devices of the filesystem. The kernel finds the other devices of a btrfs by its own list of paths.
+    fn own_devices(&self) -> Vec<&DevicePath> {
+        match self.format {
+            FilesystemFormat::Tmpfs => Vec::new(),
+            _ => std::iter::once(&self.device).chain(&self.others).collect(),
+        }
+    }
+}
+
+impl PlannedOperation for MountFilesystem {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_mount(self).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        let written = if self.is_read_only() { Vec::new() } else { self.devices().collect() };
+        Effect::opening(self.own_devices()).writing(written).undone_by([UndoOperation::Unmount])
+    }
+}
+
+fn describe_mount(mount: &MountFilesystem) -> String {
+    let mut options = mount.options.iter().flat_map(|option| option.split(','));
+    let read_only = if options.any(|option| option == "ro") { " read-only" } else { "" };
+    format!("{} at {}{read_only}", strip_dev(&mount.device), mount.path)
+}
+
+/// Mounts an installed system that is booted unchanged. The mount is read-only, whatever its options are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MountReadOnly(pub MountFilesystem);
+
+impl PlannedOperation for MountReadOnly {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_mount(&self.0).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none().undone_by([UndoOperation::Unmount])
+    }
+}
+
+/// Grows a mounted filesystem to the size of its partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GrowFilesystem(pub MountFilesystem);
+
+impl PlannedOperation for GrowFilesystem {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        let mount = &self.0;
+        format!("{}: grow {} to the size of its partition", strip_dev(&mount.device), mount.format).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::opening(self.0.own_devices())
+    }
+}
+
+/// Unmounts everything, and fails if anything stays mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unmount;
+
+impl PlannedOperation for Unmount {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        "everything".into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}

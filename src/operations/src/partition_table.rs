@@ -1,0 +1,62 @@
+//! Partition tables.
+
+use crate::DiskIdentity;
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, MIB};
+use crate::{Effect, PlannedOperation};
+use model::device::DevicePath;
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Writes a GPT, with all sector numbers decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartitionTable {
+    pub device: DevicePath,
+    /// Expected identity of the disk, verified on the open file descriptor before the first write.
+    pub identity: DiskIdentity,
+    pub guid: Uuid,
+    pub sector_bytes: u32,
+    pub partitions: Vec<NewPartition>,
+}
+
+/// A partition to create.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NewPartition {
+    pub number: u32,
+    /// Device name that the kernel will assign, such as `/dev/sda1`.
+    pub device: DevicePath,
+    /// First and last sector, both included, in units of `sector_bytes`.
+    pub first_lba: u64,
+    pub last_lba: u64,
+    pub kind: Uuid,
+    pub guid: Uuid,
+    pub name: String,
+}
+
+impl PlannedOperation for PartitionTable {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        let line = OperationLine::on_device("", self.device.as_str(), ": GPT");
+        OperationLine { text: line.text.with(partition_rows(self)), ..line }
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+fn partition_rows(table: &PartitionTable) -> Vec<String> {
+    let mut partitions: Vec<_> = table.partitions.iter().collect();
+    partitions.sort_by_key(|partition| partition.number);
+    let row = |partition: &&NewPartition| {
+        let sectors = partition.last_lba + 1 - partition.first_lba;
+        let mib = sectors * u64::from(table.sector_bytes) / MIB;
+        let name = if partition.name.is_empty() { String::new() } else { format!(" \"{}\"", partition.name) };
+        format!("{}{name}  {mib} MiB  {}", partition.number, describe_partition_type(partition.kind))
+    };
+    partitions.iter().map(row).collect()
+}
+
+fn describe_partition_type(guid: Uuid) -> String {
+    let known = model::layout::PartitionType::ALL.iter().find(|kind| kind.guid() == guid);
+    known.map(|kind| kind.code().to_owned()).unwrap_or_else(|| guid.to_string())
+}

@@ -1,0 +1,90 @@
+//! Raw images, which are written to a disk.
+
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, OperationText, strip_dev};
+use crate::{DiskIdentity, UndoOperation};
+use crate::{Effect, PlannedOperation};
+use common::format::format_bytes;
+use model::device::DevicePath;
+use model::layout::FilesystemFormat;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use uuid::Uuid;
+
+/// Writes a raw image to a disk, fits its partition table to the disk, and checks for the filesystems that the layout expects.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BurnDisk {
+    /// Name of the image.
+    pub name: String,
+    pub device: DevicePath,
+    /// Expected identity of the disk, verified on the open file descriptor before the first write.
+    pub identity: DiskIdentity,
+    /// Size of the disk. Before the first write, the image is checked against this size and sector size.
+    pub size_bytes: u64,
+    pub sector_bytes: u32,
+    /// Number of the partition that grows to the end of the disk.
+    pub grow: Option<u32>,
+    /// Filesystems that the layout mounts, which the image must therefore contain.
+    pub filesystems: Vec<ExpectedFilesystem>,
+    /// UUIDs, in lower case, that the image must not contain, each with the device on a preserved disk that already has it.
+    pub taken: BTreeMap<String, DevicePath>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub added: Option<AddedPartition>,
+}
+
+impl PlannedOperation for BurnDisk {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_raw_image(self).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        // The undo erases partition tables too, since it is unknown what else is bootable.
+        Effect::none().undone_by([UndoOperation::Made(self.device.clone())])
+    }
+}
+
+fn describe_raw_image(burn: &BurnDisk) -> OperationText {
+    let held_back = "its first MiB is written last, after the digest is verified".to_owned();
+    OperationText::after(format!("{} onto {}{}", burn.name, strip_dev(&burn.device), describe_growth(burn)))
+        .with(std::iter::once(held_back).chain(describe_expected(burn)).chain(describe_added(burn)).collect())
+}
+
+fn describe_added(burn: &BurnDisk) -> Option<String> {
+    let added = burn.added.as_ref()?;
+    Some(format!("a partition {} with {} at the end of the disk", added.name, format_bytes(added.content.len() as u64)))
+}
+
+pub(crate) fn describe_growth(burn: &BurnDisk) -> String {
+    let number = |number: u32| strip_dev(&burn.device.partition_path(number)).to_owned();
+    burn.grow.map(|grow| format!(", grow {}", number(grow))).unwrap_or_default()
+}
+
+pub(crate) fn describe_expected(burn: &BurnDisk) -> impl Iterator<Item = String> {
+    burn.filesystems.iter().map(|is| {
+        let label = is.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
+        format!("{} must be {}{label}", strip_dev(&is.device), is.format)
+    })
+}
+
+/// A partition at the end of a disk, after those of a raw image, with its content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AddedPartition {
+    pub name: String,
+    pub guid: Uuid,
+    /// Image of the filesystem. It may contain confidential data of the machine.
+    #[serde(skip)]
+    pub content: Vec<u8>,
+}
+
+/// A filesystem that a raw image must contain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExpectedFilesystem {
+    pub number: u32,
+    /// Device name that the kernel will assign, such as `/dev/sda2`.
+    pub device: DevicePath,
+    /// Mount point in the target.
+    pub path: String,
+    pub format: FilesystemFormat,
+    /// Expected label; not compared if the layout specifies none.
+    pub label: Option<String>,
+}

@@ -1,0 +1,76 @@
+//! Announcements and reports to the control plane.
+
+use crate::StageExtents;
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, join_devices};
+use crate::{Effect, PlannedOperation};
+use model::device::DevicePath;
+use model::install_marker::{InstallMarker, RecordedDisk};
+use serde::Serialize;
+
+/// Informs the control plane that this plan will now destroy data, and asks whether to continue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TellPointOfNoReturn {
+    /// Id of the allocation.
+    pub allocation: String,
+    #[serde(with = "common::serde_empty")]
+    pub order: Option<String>,
+    /// Disks by their names in the layout.
+    pub disks: Vec<RecordedDisk>,
+    /// Extents of the plan.
+    #[serde(skip)]
+    pub extents: Vec<StageExtents>,
+    /// Hash of the approval that was compared with the plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approved: Option<String>,
+    /// `sha256:HEX` of the secret in the marker of this attempt.
+    #[serde(skip)]
+    pub secret_digest: Option<String>,
+}
+
+impl PlannedOperation for TellPointOfNoReturn {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        // Without extents, nothing may be written after this operation.
+        match self.extents.is_empty() {
+            true => "the control plane confirms the run, and records that this boot has received everything".into(),
+            false => "the control plane confirms the run, and records that disks are about to change".into(),
+        }
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+/// Final report of a successful run to the control plane, in addition to the results of the stages.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct FinalReport {
+    /// Id of the allocation.
+    pub allocation: String,
+    #[serde(with = "common::serde_empty")]
+    pub order: Option<String>,
+    pub message: String,
+    /// Marker of an installation that was already on the disks.
+    pub already: Option<InstallMarker>,
+    /// Disks whose start and end are wiped if the control plane denies the migration: their content then belongs to the source machine
+    /// again, which may run it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub taken_back: Vec<DevicePath>,
+}
+
+impl PlannedOperation for FinalReport {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        match self.taken_back.as_slice() {
+            [] => "acknowledged by the control plane".into(),
+            disks => format!(
+                "acknowledged by the control plane; if it denies the migration, both ends of {} are wiped",
+                join_devices(disks)
+            )
+            .into(),
+        }
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}

@@ -1,0 +1,100 @@
+//! Operations as text: one line for each, and the same operation on several devices in one line.
+
+use super::Operation;
+use super::PlannedOperation;
+use model::device::DevicePath;
+use std::collections::BTreeMap;
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Size in bytes by device path, if known.
+pub type DeviceSizes = BTreeMap<DevicePath, u64>;
+
+/// Returns one text for each operation, or for each group of equal operations.
+pub fn operation_lines(operations: &[Operation], sizes: &DeviceSizes) -> Vec<String> {
+    let mut lines: Vec<(Vec<&str>, OperationText)> = Vec::new();
+    for operation in operations {
+        let OperationLine { device, text } = operation.describe(sizes);
+        match lines.iter_mut().find(|(devices, before)| *before == text && !devices.is_empty() && device.is_some()) {
+            Some((devices, _)) => devices.extend(device),
+            None => lines.push((device.into_iter().collect(), text)),
+        }
+    }
+    lines.into_iter().flat_map(|(devices, text)| text.lines(&devices.join(", "))).collect()
+}
+
+/// Text of an operation.
+pub struct OperationLine<'a> {
+    /// Device of an operation that can share a line with others of the same text.
+    pub device: Option<&'a str>,
+    pub text: OperationText,
+}
+
+impl<'a> OperationLine<'a> {
+    /// Returns the text of an operation on a device: `before`, the device, `after`.
+    pub(crate) fn on_device(before: &str, device: &'a str, after: impl Into<String>) -> OperationLine<'a> {
+        let text = OperationText { before: before.to_owned(), after: after.into(), below: Vec::new() };
+        OperationLine { device: Some(strip_dev(device)), text }
+    }
+}
+
+impl From<OperationText> for OperationLine<'_> {
+    fn from(text: OperationText) -> Self {
+        OperationLine { device: None, text }
+    }
+}
+
+impl From<String> for OperationLine<'_> {
+    fn from(line: String) -> Self {
+        OperationText::after(line).into()
+    }
+}
+
+impl From<&str> for OperationLine<'_> {
+    fn from(line: &str) -> Self {
+        OperationText::after(line).into()
+    }
+}
+
+/// Text about devices: before their names, after them, and on the lines below.
+#[derive(PartialEq, Eq)]
+pub struct OperationText {
+    before: String,
+    after: String,
+    pub(crate) below: Vec<String>,
+}
+
+impl OperationText {
+    pub(crate) fn after(after: impl Into<String>) -> OperationText {
+        OperationText { before: String::new(), after: after.into(), below: Vec::new() }
+    }
+
+    pub(crate) fn with(self, below: Vec<String>) -> OperationText {
+        OperationText { below, ..self }
+    }
+
+    pub(crate) fn and(mut self, line: Option<String>) -> OperationText {
+        self.below.extend(line);
+        self
+    }
+
+    fn lines(self, devices: &str) -> Vec<String> {
+        let first = format!("{}{devices}{}", self.before, self.after);
+        std::iter::once(first).chain(self.below.into_iter().map(|line| format!("  {line}"))).collect()
+    }
+}
+
+/// Returns the device without `/dev/`.
+pub fn strip_dev<D: AsRef<str> + ?Sized>(device: &D) -> &str {
+    let device = device.as_ref();
+    device.strip_prefix("/dev/").unwrap_or(device)
+}
+
+pub(crate) fn join_devices(devices: &[DevicePath]) -> String {
+    devices.iter().map(strip_dev).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the minimum size of a device: `  19498 MiB`. UUIDs of new objects are not printed, because an offline plan cannot predict them.
+pub(crate) fn describe_size(sizes: &DeviceSizes, device: &DevicePath) -> String {
+    sizes.get(device).map(|bytes| format!("  {} MiB", bytes / MIB)).unwrap_or_default()
+}

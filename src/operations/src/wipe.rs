@@ -1,0 +1,115 @@
+//! Wiping of disks, and the proof that a preserved device is blank.
+
+use crate::text::OperationLine;
+use crate::text::{DeviceSizes, strip_dev};
+use crate::{ByteRange, DiskIdentity, UndoOperation};
+use crate::{Effect, PlannedOperation};
+use common::format::{format_bytes, format_seconds};
+use model::device::DevicePath;
+use model::inventory::EraseMethod;
+use serde::Serialize;
+
+/// Wipes a disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WipeDisk {
+    pub device: DevicePath,
+    /// Expected identity of the disk, verified on the open file descriptor before the first write.
+    pub identity: DiskIdentity,
+    /// Erase methods, tried in order until one succeeds. `zero` is ensured afterwards in any case.
+    pub methods: Vec<EraseMethod>,
+    /// Whether one of `methods` must succeed.
+    pub strict: bool,
+    /// Time limit for the whole disk, in seconds.
+    pub budget_seconds: u64,
+    /// Ranges that are zeroed first, one after the other, each durable before the next one starts. Afterwards the disk is not bootable.
+    pub first: Vec<ByteRange>,
+    /// Ranges that are zeroed and read back as zero, whatever `methods` did.
+    pub zero: Vec<ByteRange>,
+}
+
+impl PlannedOperation for WipeDisk {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        OperationLine::on_device("", self.device.as_str(), format!(": {}", describe_erasure(self)))
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none().undone_by([UndoOperation::Wiping(self.device.clone())])
+    }
+}
+
+/// Describes the erasure of a disk: `discard, verified as zero, if possible (at most 2 h); then zero and read back both ends of …`.
+fn describe_erasure(disk: &WipeDisk) -> String {
+    let methods: Vec<&str> = disk
+        .methods
+        .iter()
+        .filter(|method| **method != EraseMethod::Ends)
+        .map(|method| describe_method(*method))
+        .collect();
+    let methods = match (methods.is_empty(), disk.strict) {
+        (true, _) => String::new(),
+        (false, true) => {
+            format!("{}, or fail (at most {}); then ", methods.join(" or "), format_seconds(disk.budget_seconds as f64))
+        }
+        (false, false) => {
+            format!(
+                "{} if possible (at most {}); then ",
+                methods.join(" or "),
+                format_seconds(disk.budget_seconds as f64)
+            )
+        }
+    };
+    format!("{methods}zero and read back both ends of the disk and of its partitions, old and new")
+}
+
+fn describe_method(method: EraseMethod) -> &'static str {
+    match method {
+        EraseMethod::NvmeSanitizeCrypto => "NVMe sanitize (crypto erase)",
+        EraseMethod::NvmeSanitizeBlock => "NVMe sanitize (block erase)",
+        EraseMethod::NvmeFormatCrypto => "NVMe format (crypto erase)",
+        EraseMethod::NvmeFormat => "NVMe format (user data erase)",
+        EraseMethod::AtaEnhancedErase => "ATA enhanced secure erase",
+        EraseMethod::AtaErase => "ATA secure erase",
+        EraseMethod::Discard => "discard that reads back as zero",
+        EraseMethod::WriteZeroes => "zeros over the whole disk",
+        EraseMethod::Ends => "ends only",
+    }
+}
+
+/// Reads these devices completely, which samples showed to be blank, and fails if a byte is not zero.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProveZeros(pub Vec<ZeroProof>);
+
+/// Ranges of a device that are read completely and must be zero.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ZeroProof {
+    /// Device name before the first write.
+    pub device: DevicePath,
+    pub ranges: Vec<ByteRange>,
+    /// Serial numbers of its disks, which the operator may pass to discard their data; empty if one of the disks has none.
+    pub give_up: Vec<String>,
+}
+
+impl ZeroProof {
+    /// Returns the sum of the ranges, in bytes.
+    pub fn total_bytes(&self) -> u64 {
+        self.ranges.iter().fold(0, |sum, range| sum.saturating_add(range.length))
+    }
+}
+
+impl PlannedOperation for ProveZeros {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_zero_proofs(&self.0).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        // They are only read, but the proof must be about the device that is written later.
+        Effect::opening(self.0.iter().map(|proof| &proof.device))
+    }
+}
+
+/// Describes a proof of zeros: `read all of sdb1 (4 GB): every byte must be zero`.
+fn describe_zero_proofs(proofs: &[ZeroProof]) -> String {
+    let device = |proof: &ZeroProof| format!("{} ({})", strip_dev(&proof.device), format_bytes(proof.total_bytes()));
+    let devices: Vec<String> = proofs.iter().map(device).collect();
+    format!("read all of {}: every byte must be zero", devices.join(", "))
+}
