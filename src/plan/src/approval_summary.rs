@@ -146,7 +146,7 @@ pub fn predict_summary(
     inventory: &Inventory,
     request: &PlanRequest,
 ) -> Result<ApprovalSummary, Vec<Diagnostic>> {
-    let meant = migrate_target::layout_for_migration(layout, inventory, request);
+    let meant = request.source().adapt_layout(layout, inventory);
     let layout = &*meant;
     let mut problems = Vec::new();
     if !request.assigned.allocation.volumes.is_null() {

@@ -4,37 +4,60 @@
 use super::decide::PlanDecisions;
 use super::filesystem_fate::PlacedFilesystem;
 use super::os_definition;
-use super::restore::RestorePlan;
-use super::{PlanSubject, boot_entries, uuids_in_use};
-use model::storage_graph::LayoutMatch;
+use super::system_source::{SourceInputs, StageOperations, SystemSource, SystemStages};
+use super::{PlanRequest, boot_entries, bootable, image_needs, operation_args, uuids_in_use};
+use common::diagnostic::Diagnostic;
+use model::inventory::Inventory;
+use model::layout::Layout;
 use operations::{
-    AdaptImage, BurnDisk, BurnImage, DiskIdentity, ExpectedFilesystem, ExtendFstab, FinishInputs, FstabEntry,
-    GrowFilesystem, Operation, SessionOp, StageName, WriteFstab,
+    AdaptImage, BurnDisk, BurnImage, DiskIdentity, ExpectedFilesystem, ExtendFstab, FinishInputs, GrowFilesystem,
+    Operation, SessionOp, StageName, WriteFstab,
 };
+use std::borrow::Cow;
 
-type StageOperations = (StageName, Vec<Operation>);
+/// Installation from an image, or from the `create` program of an OS definition.
+pub struct ImageSource<'a>(pub &'a PlanRequest);
 
-/// Stages and operations that depend on the type of the image.
-pub struct ImageStages {
-    pub first: StageOperations,
-    pub second: StageOperations,
-    pub installer: Operation,
-    pub fstab: Vec<Operation>,
-    pub entries: Option<Operation>,
+/// Operations that depend on the type of the image.
+struct ImagePlacement {
+    first: StageOperations,
+    second: StageOperations,
+    installer: Operation,
+    fstab: Vec<Operation>,
+    entries: Option<Operation>,
 }
 
-impl ImageStages {
-    pub fn for_image(
-        subject: &PlanSubject,
-        meant: &LayoutMatch,
-        decided: &PlanDecisions,
-        filesystems: &[PlacedFilesystem],
-        returning: &RestorePlan,
-        fstab: &[FstabEntry],
-        finishing: Box<FinishInputs>,
-    ) -> ImageStages {
+impl SystemSource for ImageSource<'_> {
+    fn adapt_layout<'a>(&self, layout: &'a Layout, _: &Inventory) -> Cow<'a, Layout> {
+        Cow::Borrowed(layout)
+    }
+
+    fn find_problems(&self, layout: &Layout, inventory: &Inventory, _: &PlanDecisions) -> Vec<Diagnostic> {
+        bootable::refuse_finishing(layout, inventory, self.0)
+    }
+
+    fn is_created(&self, _: &Operation) -> bool {
+        true
+    }
+
+    fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages {
+        let (request, inventory) = (self.0, inputs.meant.inventory);
+        let mut warnings = image_needs::judge_image(inputs.layout, inventory, request).warnings;
+        warnings.extend(bootable::warn_missing_esp(inputs.layout, &finishing));
+        let needs = image_needs::image_needs(inputs.layout, inventory, request);
+        let ImagePlacement { first, second, installer, fstab, entries } = self.place_image(inputs, finishing);
+        let reach = os_definition::has_image(request).then(|| operation_args::query_image(request, &first.1, needs));
+        let verify = os_definition::verify_parameters(request).into_iter();
+        let checks = verify.chain(os_definition::find_programs(request)).collect();
+        SystemStages { reach, checks, first, second, installer, fstab, entries, before_marker: None, warnings }
+    }
+}
+
+impl ImageSource<'_> {
+    fn place_image(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> ImagePlacement {
+        let SourceInputs { meant, decided, filesystems, returning, fstab, .. } = *inputs;
         let inventory = meant.inventory;
-        let (name, mounts) = (subject.image.clone(), returning.before_the_image());
+        let (name, mounts) = (self.0.subject.image.clone(), returning.before_the_image());
         let Some(disk) = &decided.image_disk else {
             let (hidden, merged, fresh) = (returning.hiding_paths(), returning.merged_paths(), returning.new_paths());
             let burn = Operation::Run(SessionOp::BurnImage(BurnImage {
@@ -44,7 +67,7 @@ impl ImageStages {
                 fresh,
                 memory_bytes: inventory.memory_bytes,
             }));
-            return ImageStages {
+            return ImagePlacement {
                 first: (StageName::StorageMount, mounts),
                 second: (StageName::ImageBurn, vec![burn]),
                 entries: boot_entries::write_entries(&finishing),
@@ -71,7 +94,7 @@ impl ImageStages {
             _ => None,
         };
         let mounts = mounts.into_iter().flat_map(|mount| [grows(&mount)].into_iter().flatten().chain([mount]).rev());
-        ImageStages {
+        ImagePlacement {
             first: (
                 StageName::ImageBurn,
                 vec![Operation::Run(os_definition::fill_disk(burn, meant, decided, &finishing))],

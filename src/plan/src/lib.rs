@@ -59,6 +59,7 @@ mod sectors;
 mod spanning;
 mod stages;
 mod steps;
+mod system_source;
 mod teardown;
 mod trials;
 mod types;
@@ -123,7 +124,7 @@ pub fn make_plan(
     request: PlanRequest,
     ids: &mut dyn FnMut() -> Uuid,
 ) -> Result<Plan, Box<PlanRefusal>> {
-    let meant = migrate_target::layout_for_migration(layout, inventory, &request);
+    let meant = request.source().adapt_layout(layout, inventory);
     let layout = &*meant;
     if let Some(marked) = boot_existing::find_installation(layout, inventory, &request) {
         return boot_existing::plan_boot(layout, inventory, request, &marked);
@@ -138,10 +139,9 @@ pub fn make_plan(
         decided = if is_better { again } else { decided };
     }
     decided.problems.extend(steps::missing_steps(&request.steps));
-    decided.problems.extend(bootable::refuse_finishing(layout, inventory, &request));
+    decided.problems.extend(request.source().find_problems(layout, inventory, &decided));
     decided.problems.extend(firmware::refuse_cleaning(layout, inventory));
     decided.problems.extend(blank_only::refuse_wiping(&request, inventory, &decided.disks));
-    decided.problems.extend(migrate_target::refuse_taken_ids(&request, inventory, &decided));
     decided.secret = Some(AttemptSecret::generate(ids));
     let verdicts =
         decided.problems.is_empty().then(|| approval_summary::summarize_plan(layout, inventory, &request, &decided));

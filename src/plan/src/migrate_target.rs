@@ -12,9 +12,8 @@
 
 use super::decide::{PlanDecider, PlanDecisions, decide_plan};
 use super::devices::PlannedDevice;
-use super::image_stages::ImageStages;
 use super::install_marker::{full_record, table_guid};
-use super::restore::RestorePlan;
+use super::system_source::{SourceInputs, SystemSource, SystemStages};
 use super::{InstallMode, PlanRequest, PlanSubject, boot_entries, uuids_in_use};
 use common::diagnostic::Diagnostic;
 use common::format::format_bytes;
@@ -25,7 +24,7 @@ use model::inventory::{self, Inventory};
 use model::layout::{self, FilesystemFormat, Layout, hints};
 use model::migration::{MigratedFilesystem, MigratedMachine, MigrationOffer, MigrationSide};
 use operations::{
-    AdaptMoved, DeviceOp, FinishInputs, GrowFilesystem, MakeFilesystem, Operation, ReceiveMigration, ReceivedDevice,
+    AdaptMoved, DeviceOp, FinishInputs, GrowFilesystem, MoveStands, Operation, ReceiveMigration, ReceivedDevice,
     SessionOp, StageName,
 };
 use std::borrow::Cow;
@@ -43,9 +42,65 @@ impl PlanRequest {
     }
 }
 
+/// Installation of the system of another machine.
+pub struct MigrationSource<'a> {
+    pub request: &'a PlanRequest,
+    pub offer: &'a MigrationOffer,
+}
+
+impl SystemSource for MigrationSource<'_> {
+    fn adapt_layout<'a>(&self, layout: &'a Layout, inventory: &Inventory) -> Cow<'a, Layout> {
+        Cow::Owned(add_disk_hints(layout, inventory, self.offer))
+    }
+
+    fn find_problems(&self, _: &Layout, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic> {
+        refuse_taken_ids(self.request, inventory, decided)
+    }
+
+    /// Of a migrated system, only swap is created on this machine.
+    fn is_created(&self, operation: &Operation) -> bool {
+        match operation {
+            Operation::Device(DeviceOp::MakeFilesystem(make)) => make.format == FilesystemFormat::Swap,
+            Operation::Device(DeviceOp::TryFilesystem(trial)) => trial.make.format == FilesystemFormat::Swap,
+            _ => true,
+        }
+    }
+
+    fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages {
+        let MigrationOffer { order, carried, .. } = self.offer;
+        let machine = carried.as_ref().map(|carried| carried.marker.machine.clone()).unwrap_or_default();
+        let devices = inputs.decided.received.clone();
+        let receive = ReceiveMigration { order: order.clone(), machine, devices };
+        SystemStages {
+            reach: None,
+            checks: Vec::new(),
+            first: (StageName::MoveCopy, vec![Operation::Run(SessionOp::Receive(receive))]),
+            second: (StageName::StorageMount, mount_and_grow(inputs)),
+            entries: boot_entries::write_entries_of_migrated(&finishing),
+            installer: Operation::Run(SessionOp::AdaptMoved(AdaptMoved(finishing))),
+            fstab: Vec::new(),
+            before_marker: Some(SessionOp::MoveStands(MoveStands { order: order.clone() })),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// Returns mounts of the received filesystems, and the growth of those whose device is larger than on the source machine.
+fn mount_and_grow(inputs: &SourceInputs) -> Vec<Operation> {
+    let mounts = inputs.returning.before_the_image().into_iter().flat_map(|mount| {
+        let grow = match &mount {
+            Operation::Run(SessionOp::Mount(mount)) if inputs.decided.larger.contains(&mount.device) => {
+                Some(Operation::Run(SessionOp::GrowFilesystem(GrowFilesystem(mount.clone()))))
+            }
+            _ => None,
+        };
+        [Some(mount), grow].into_iter().flatten()
+    });
+    mounts.collect()
+}
+
 /// Returns the layout with hints for the disks that the migration specifies, independent of kernel names.
-pub fn layout_for_migration<'a>(layout: &'a Layout, inventory: &Inventory, request: &PlanRequest) -> Cow<'a, Layout> {
-    let Some(moving) = request.receiving() else { return Cow::Borrowed(layout) };
+fn add_disk_hints(layout: &Layout, inventory: &Inventory, moving: &MigrationOffer) -> Layout {
     let mut meant = layout.clone();
     for disk in &mut meant.disks {
         let Some(record) = disk_record(moving, disk) else { continue };
@@ -64,7 +119,7 @@ pub fn layout_for_migration<'a>(layout: &'a Layout, inventory: &Inventory, reque
             disk.hints = hints;
         }
     }
-    Cow::Owned(meant)
+    meant
 }
 
 fn disk_record<'a>(moving: &'a MigrationOffer, disk: &layout::DiskSpec) -> Option<&'a RecordedDisk> {
@@ -257,7 +312,7 @@ fn source_sizes(layout: &Layout, marker: &InstallMarker) -> Vec<Option<u64>> {
 }
 
 /// Returns a problem for each migrated id that a disk has which is not wiped.
-pub fn refuse_taken_ids(request: &PlanRequest, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic> {
+fn refuse_taken_ids(request: &PlanRequest, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic> {
     let Some(carried) = request.migrated_machine() else { return Vec::new() };
     let taken = uuids_in_use::collect_uuids(inventory, &decided.disks);
     let filesystems = carried.filesystems.iter().map(|is| (&is.device, is.uuid.to_lowercase()));
@@ -272,41 +327,4 @@ pub fn refuse_taken_ids(request: &PlanRequest, inventory: &Inventory, decided: &
         Some(Diagnostic::new("moving", message))
     };
     ids.filter_map(problem).collect()
-}
-
-/// Returns whether the operation is needed: of a migrated system only swap is created on this machine.
-pub fn is_made_here(request: &PlanRequest, operation: &Operation) -> bool {
-    let is_swap = match operation {
-        Operation::Device(DeviceOp::MakeFilesystem(MakeFilesystem { format, .. })) => *format == FilesystemFormat::Swap,
-        Operation::Device(DeviceOp::TryFilesystem(trial)) => trial.make.format == FilesystemFormat::Swap,
-        _ => true,
-    };
-    is_swap || request.receiving().is_none()
-}
-
-/// Returns the stages that receive the data, in place of those for an image.
-pub fn migration_stages(
-    moving: &MigrationOffer,
-    decided: &PlanDecisions,
-    returning: &RestorePlan,
-    finishing: Box<FinishInputs>,
-) -> ImageStages {
-    let machine = moving.carried.as_ref().map(|carried| carried.marker.machine.clone()).unwrap_or_default();
-    let receive = ReceiveMigration { order: moving.order.clone(), machine, devices: decided.received.clone() };
-    let mounts = returning.before_the_image().into_iter().flat_map(|mount| {
-        let grow = match &mount {
-            Operation::Run(SessionOp::Mount(mount)) if decided.larger.contains(&mount.device) => {
-                Some(Operation::Run(SessionOp::GrowFilesystem(GrowFilesystem(mount.clone()))))
-            }
-            _ => None,
-        };
-        [Some(mount), grow].into_iter().flatten()
-    });
-    ImageStages {
-        first: (StageName::MoveCopy, vec![Operation::Run(SessionOp::Receive(receive))]),
-        second: (StageName::StorageMount, mounts.collect()),
-        entries: boot_entries::write_entries_of_migrated(&finishing),
-        installer: Operation::Run(SessionOp::AdaptMoved(AdaptMoved(finishing))),
-        fstab: Vec::new(),
-    }
 }

@@ -4,19 +4,20 @@ use super::decide::{ArrayFate, GroupFate, PlanDecisions};
 use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem};
 use super::firmware::{self, RemovalPolicy};
 use super::restore::{RestorePlan, mount_path};
+use super::system_source::SourceInputs;
 use super::{DiskPlan, DiskVerdict, FirmwarePlan, Plan, PlanRequest, PlanSummary};
 use super::{
-    attempt, bootable, display, extents, guard_ranges, image_needs, image_stages, install_marker, luks, migrate_target,
-    opaque, operation_args, os_definition, preserved, steps, trials,
+    attempt, bootable, display, extents, guard_ranges, install_marker, luks, opaque, operation_args, preserved, steps,
+    trials,
 };
 use model::device::{DevicePath, KernelName};
 use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, FilesystemSpec, KeySource, Layout};
 use model::storage_graph::{DeviceStack, LayoutMatch};
 use operations::{
-    AssertFree, DeactivateGroup, DeviceOp, DiskIdentity, FlushDisks, FstabEntry, LockDisk, MakeFilesystem, MoveStands,
-    Operation, PlanStage, PreservedObject, ProveKept, ProveZeros, Rehearsal, SessionOp, StageName, StopArray,
-    UnlockDisk, WriteMachineFiles, WriteMarker, WritePersistent,
+    AssertFree, DeactivateGroup, DeviceOp, DiskIdentity, FlushDisks, FstabEntry, LockDisk, MakeFilesystem, Operation,
+    PlanStage, PreservedObject, ProveKept, ProveZeros, Rehearsal, SessionOp, StageName, StopArray, UnlockDisk,
+    WriteMachineFiles, WriteMarker, WritePersistent,
 };
 use std::collections::BTreeSet;
 
@@ -42,43 +43,29 @@ pub fn arrange_stages(
     let (mut formats, root_uuid) = (format_operations(&filesystems), root_uuid(&filesystems));
     let files = Box::new(operation_args::machine_files(&request, inventory, &decided, &formats, &root_uuid));
     let finishing = bootable::finish_inputs(&meant, &decided, &filesystems, &fstab, files.clone());
-    formats.retain(|operation| migrate_target::is_made_here(&request, operation));
+    let source = request.source();
+    formats.retain(|operation| source.is_created(operation));
     let mut tries = trials::filesystem_trials(&filesystems);
-    tries.retain(|operation| migrate_target::is_made_here(&request, operation));
-    let mut doubts = Vec::new();
-    let (mut reach, mut asked) = (None, Vec::new());
-    let image = match request.receiving() {
-        Some(moving) => migrate_target::migration_stages(moving, &decided, &returning, finishing),
-        None => {
-            doubts.extend(image_needs::judge_image(layout, inventory, &request).warnings);
-            doubts.extend(bootable::warn_missing_esp(layout, &finishing));
-            let needs = image_needs::image_needs(layout, inventory, &request);
-            let way = image_stages::ImageStages::for_image(
-                &request.subject,
-                &meant,
-                &decided,
-                &filesystems,
-                &returning,
-                &fstab,
-                finishing,
-            );
-            reach =
-                os_definition::has_image(&request).then(|| operation_args::query_image(&request, &way.first.1, needs));
-            asked.extend(
-                os_definition::verify_parameters(&request).into_iter().chain(os_definition::find_programs(&request)),
-            );
-            way
-        }
+    tries.retain(|operation| source.is_created(operation));
+    let inputs = SourceInputs {
+        layout,
+        meant: &meant,
+        decided: &decided,
+        filesystems: &filesystems,
+        returning: &returning,
+        fstab: &fstab,
     };
+    let system = source.build_stages(&inputs, finishing);
+    drop(source);
+    let mut doubts = system.warnings;
     let policy = RemovalPolicy::from_layout(layout);
     let firmware = firmware::plan_variables(inventory, Some(&decided), policy);
     doubts.extend(firmware.iter().flat_map(FirmwarePlan::warnings));
-    let cleaned = firmware.as_ref().and_then(|plan| plan.remove_variables(policy, image.entries.is_some()));
-    let cleaned_after = image.entries.is_some().then(|| firmware.as_ref()?.remove_own_entries()).flatten();
-    let stands = request.receiving().map(|moving| SessionOp::MoveStands(MoveStands { order: moving.order.clone() }));
+    let cleaned = firmware.as_ref().and_then(|plan| plan.remove_variables(policy, system.entries.is_some()));
+    let cleaned_after = system.entries.is_some().then(|| firmware.as_ref()?.remove_own_entries()).flatten();
     let stages = [
-        (StageName::ImageReach, reach.map(Operation::Run).into_iter().collect()),
-        (StageName::DefinitionVerify, asked.into_iter().map(Operation::Run).collect()),
+        (StageName::ImageReach, system.reach.map(Operation::Run).into_iter().collect()),
+        (StageName::DefinitionVerify, system.checks.into_iter().map(Operation::Run).collect()),
         (
             StageName::StorageIdentify,
             identities
@@ -116,19 +103,24 @@ pub fn arrange_stages(
         ),
         (StageName::StorageEncrypt, luks::create_containers(&decided, false)),
         (StageName::StorageFormat, formats),
-        image.first,
-        image.second,
+        system.first,
+        system.second,
         (StageName::StorageMountKept, returning.after_the_image()),
         (StageName::StorageVolumes, volume_operations(&decided)),
         (StageName::TargetFiles, vec![Operation::Run(SessionOp::WriteMachineFiles(WriteMachineFiles { files }))]),
-        (StageName::TargetInstaller, vec![image.installer]),
-        (StageName::TargetFstab, image.fstab.into_iter().chain(luks::write_crypttab(&decided)).collect()),
-        (StageName::BootEntries, image.entries.into_iter().chain(cleaned_after).collect()),
+        (StageName::TargetInstaller, vec![system.installer]),
+        (StageName::TargetFstab, system.fstab.into_iter().chain(luks::write_crypttab(&decided)).collect()),
+        (StageName::BootEntries, system.entries.into_iter().chain(cleaned_after).collect()),
         (StageName::BootLoad, vec![Operation::Run(SessionOp::LoadKernel)]),
         (StageName::StorageProveKept, prove_preserved(expected)),
         (
             StageName::TargetMarker,
-            stands.into_iter().chain(marker.map(WriteMarker).map(SessionOp::WriteMarker)).map(Operation::Run).collect(),
+            system
+                .before_marker
+                .into_iter()
+                .chain(marker.map(WriteMarker).map(SessionOp::WriteMarker))
+                .map(Operation::Run)
+                .collect(),
         ),
         (StageName::StorageUnmount, unmount_operations(&decided)),
         (

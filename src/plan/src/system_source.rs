@@ -1,0 +1,64 @@
+//! Source of the system that is installed: an image, the `create` program of an OS definition, or another machine.
+
+use super::PlanRequest;
+use super::decide::PlanDecisions;
+use super::filesystem_fate::PlacedFilesystem;
+use super::image_stages::ImageSource;
+use super::migrate_target::MigrationSource;
+use super::restore::RestorePlan;
+use common::diagnostic::Diagnostic;
+use model::inventory::Inventory;
+use model::layout::Layout;
+use model::storage_graph::LayoutMatch;
+use operations::{FinishInputs, FstabEntry, Operation, SessionOp, StageName};
+use std::borrow::Cow;
+
+/// What distinguishes the sources of a system. Everything else of an installation is the same for all of them.
+pub trait SystemSource {
+    /// Returns the layout as it applies to this machine.
+    fn adapt_layout<'a>(&self, layout: &'a Layout, inventory: &Inventory) -> Cow<'a, Layout>;
+
+    /// Returns the reasons why this machine cannot be given the system.
+    fn find_problems(&self, layout: &Layout, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic>;
+
+    /// Returns whether a filesystem is created here, or tried, rather than taken from the source.
+    fn is_created(&self, operation: &Operation) -> bool;
+
+    fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages;
+}
+
+impl PlanRequest {
+    pub fn source(&self) -> Box<dyn SystemSource + '_> {
+        match self.receiving() {
+            Some(offer) => Box::new(MigrationSource { request: self, offer }),
+            None => Box::new(ImageSource(self)),
+        }
+    }
+}
+
+/// Decisions from which the stages of a source are built.
+pub struct SourceInputs<'a> {
+    pub layout: &'a Layout,
+    pub meant: &'a LayoutMatch<'a>,
+    pub decided: &'a PlanDecisions,
+    pub filesystems: &'a [PlacedFilesystem<'a>],
+    pub returning: &'a RestorePlan<'a>,
+    pub fstab: &'a [FstabEntry],
+}
+
+pub type StageOperations = (StageName, Vec<Operation>);
+
+/// Stages and operations that depend on the source.
+pub struct SystemStages {
+    pub reach: Option<SessionOp>,
+    /// Further checks before anything is written.
+    pub checks: Vec<SessionOp>,
+    pub first: StageOperations,
+    pub second: StageOperations,
+    pub installer: Operation,
+    pub fstab: Vec<Operation>,
+    pub entries: Option<Operation>,
+    /// Check immediately before the install marker is written.
+    pub before_marker: Option<SessionOp>,
+    pub warnings: Vec<String>,
+}
