@@ -12,7 +12,7 @@ pub struct PlanStage {
 
 /// Defines the stages from one table, so that none is omitted and each has one name.
 macro_rules! stages {
-    ($($stage:ident = $name:literal,)*) => {
+    ($($stage:ident = $name:literal, $destructive:literal, $concurrent:literal, $leaves:ident;)*) => {
         /// Name of a stage, such as `image.burn`: the subject, then the action. The order is that of the run, except that a raw image is written
         /// before `storage.mount`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -37,40 +37,49 @@ macro_rules! stages {
                     _ => None,
                 }
             }
+
+            fn properties(self) -> StageProperties {
+                let (destructive, concurrent, leaves) = match self {
+                    $(StageName::$stage => ($destructive, $concurrent, FailureState::$leaves),)*
+                };
+                StageProperties { destructive, concurrent, leaves }
+            }
         }
     };
 }
 
 stages! {
-    ImageReach = "image.reach",
-    DefinitionVerify = "definition.verify",
-    StorageIdentify = "storage.identify",
-    StorageLock = "storage.lock",
-    StorageRelease = "storage.release",
-    StorageRehearse = "storage.rehearse",
-    ReportBegin = "report.begin",
-    StorageWipe = "storage.wipe",
-    BootClean = "boot.clean",
-    StoragePartition = "storage.partition",
-    StorageRaid = "storage.raid",
-    StorageLvm = "storage.lvm",
-    StorageEncrypt = "storage.encrypt",
-    StorageFormat = "storage.format",
-    MoveCopy = "move.copy",
-    StorageMount = "storage.mount",
-    ImageBurn = "image.burn",
-    StorageMountKept = "storage.mount_kept",
-    StorageVolumes = "storage.volumes",
-    TargetFiles = "target.files",
-    TargetInstaller = "target.installer",
-    TargetFstab = "target.fstab",
-    BootEntries = "boot.entries",
-    BootLoad = "boot.load",
-    StorageProveKept = "storage.prove_kept",
-    TargetMarker = "target.marker",
-    StorageUnmount = "storage.unmount",
-    ReportFinal = "report.final",
-    BootKexec = "boot.kexec",
+    // name = text, whether it destroys data, whether its operations run concurrently, state after a failure
+    ImageReach = "image.reach", false, false, Untouched;
+    DefinitionVerify = "definition.verify", false, false, Untouched;
+    StorageIdentify = "storage.identify", false, false, Untouched;
+    StorageLock = "storage.lock", false, false, Untouched;
+    StorageRelease = "storage.release", false, false, Untouched;
+    StorageRehearse = "storage.rehearse", false, false, Untouched;
+    ReportBegin = "report.begin", false, false, Announced;
+    StorageWipe = "storage.wipe", true, true, HalfMade;
+    BootClean = "boot.clean", false, false, HalfMade;
+    StoragePartition = "storage.partition", true, true, HalfMade;
+    // An array or group may lie on another one, so these do not run concurrently.
+    StorageRaid = "storage.raid", true, false, HalfMade;
+    StorageLvm = "storage.lvm", true, false, HalfMade;
+    StorageEncrypt = "storage.encrypt", true, true, HalfMade;
+    StorageFormat = "storage.format", true, true, HalfMade;
+    MoveCopy = "move.copy", false, false, HalfMade;
+    StorageMount = "storage.mount", false, false, HalfMade;
+    ImageBurn = "image.burn", false, false, HalfMade;
+    StorageMountKept = "storage.mount_kept", false, false, HalfMade;
+    StorageVolumes = "storage.volumes", false, false, HalfMade;
+    TargetFiles = "target.files", false, false, HalfMade;
+    TargetInstaller = "target.installer", false, false, HalfMade;
+    TargetFstab = "target.fstab", false, false, HalfMade;
+    BootEntries = "boot.entries", false, false, HalfMade;
+    BootLoad = "boot.load", false, false, HalfMade;
+    StorageProveKept = "storage.prove_kept", false, false, Changed;
+    TargetMarker = "target.marker", false, false, HalfMade;
+    StorageUnmount = "storage.unmount", false, false, HalfMade;
+    ReportFinal = "report.final", false, false, Unreported;
+    BootKexec = "boot.kexec", false, false, Complete;
 }
 
 /// State that a failure in a stage leaves behind.
@@ -108,7 +117,7 @@ struct StageProperties {
     /// Whether the stage destroys existing data.
     destructive: bool,
     /// Whether no two of its operations use the same device, so that they may run concurrently.
-    side_by_side: bool,
+    concurrent: bool,
     leaves: FailureState,
 }
 
@@ -118,46 +127,11 @@ impl StageName {
     }
 
     pub fn runs_concurrently(self) -> bool {
-        self.properties().side_by_side
+        self.properties().concurrent
     }
 
     pub fn failure_state(self) -> FailureState {
         self.properties().leaves
-    }
-
-    fn properties(self) -> StageProperties {
-        let (destructive, side_by_side, leaves) = match self {
-            StageName::ImageReach
-            | StageName::DefinitionVerify
-            | StageName::StorageIdentify
-            | StageName::StorageLock
-            | StageName::StorageRelease
-            | StageName::StorageRehearse => (false, false, FailureState::Untouched),
-            StageName::ReportBegin => (false, false, FailureState::Announced),
-            StageName::StorageWipe
-            | StageName::StoragePartition
-            | StageName::StorageEncrypt
-            | StageName::StorageFormat => (true, true, FailureState::HalfMade),
-            // An array or group may lie on another one.
-            StageName::StorageRaid | StageName::StorageLvm => (true, false, FailureState::HalfMade),
-            StageName::BootClean
-            | StageName::MoveCopy
-            | StageName::StorageMount
-            | StageName::ImageBurn
-            | StageName::StorageMountKept
-            | StageName::StorageVolumes
-            | StageName::TargetFiles
-            | StageName::TargetInstaller
-            | StageName::TargetFstab
-            | StageName::BootEntries
-            | StageName::BootLoad
-            | StageName::TargetMarker
-            | StageName::StorageUnmount => (false, false, FailureState::HalfMade),
-            StageName::StorageProveKept => (false, false, FailureState::Changed),
-            StageName::ReportFinal => (false, false, FailureState::Unreported),
-            StageName::BootKexec => (false, false, FailureState::Complete),
-        };
-        StageProperties { destructive, side_by_side, leaves }
     }
 }
 
