@@ -47,15 +47,7 @@ impl<'a> PlanDecider<'a> {
         }
         let size_bytes = array_bytes(raid, &metadata, &sizes);
         if size_bytes == Some(0) {
-            let least = below.present().min_by_key(|device| device.size_bytes);
-            let least = least.map(|device| device.path.as_str()).unwrap_or_default();
-            let existing = sizes.iter().flatten().min().map_or(0, |bytes| bytes / MIB);
-            let message = format!(
-                "device:{least} is not big enough required:4MiB, existing:{existing}MiB (for {} with metadata {metadata})",
-                raid.arrayname
-            );
-            self.refuse(format!("{place}.devices"), message);
-            return;
+            return self.refuse(format!("{place}.devices"), explain_too_small(raid, &metadata, below));
         }
         let device = PlannedDevice {
             path: raid.arrayname.as_device(),
@@ -210,6 +202,16 @@ impl<'a> PlanDecider<'a> {
 
 /// Maximum size of a member with a 0.90 superblock, in bytes; mdadm refuses larger members.
 const MAX_MEMBER_BYTES_0_90: u64 = 4 << 40;
+
+fn explain_too_small(raid: &ArraySpec, metadata: &str, below: &UnderlyingDevices) -> String {
+    let least = below.present().min_by_key(|device| device.size_bytes);
+    let least = least.map(|device| device.path.as_str()).unwrap_or_default();
+    let existing = below.present().filter_map(|device| device.size_bytes).min().map_or(0, |bytes| bytes / MIB);
+    format!(
+        "device:{least} is not big enough required:4MiB, existing:{existing}MiB (for {} with metadata {metadata})",
+        raid.arrayname
+    )
+}
 
 /// Returns why a member is too large for the metadata version. An array whose options set its size is tried in memory instead.
 fn too_large_for_metadata(raid: &ArraySpec, metadata: &str, below: &UnderlyingDevices) -> Option<String> {

@@ -37,6 +37,14 @@ pub fn plan_boot_entry(
         let opaque = opaque::listed_objects(inventory);
         return Err(Box::new(PlanRefusal { mode: InstallMode::Install, subject, layout, disks, opaque, problems }));
     };
+    let stages = entry_stages(inventory, disk, esp, &subject);
+    let root_uuid = String::new();
+    let harmless =
+        ReadOnlyPlan { mode: InstallMode::Install, subject, layout, disks, stages, root_uuid, already: None };
+    Ok(Some(harmless.build_plan(inventory)))
+}
+
+fn entry_stages(inventory: &Inventory, disk: &InventoryDisk, esp: Esp, subject: &PlanSubject) -> Vec<PlanStage> {
     let lock =
         |disk: &InventoryDisk| SessionOp::LockDisk(LockDisk { device: disk.device.clone(), untouched: Vec::new() });
     let locked = inventory.disks.iter().filter(|disk| !disk.read_only);
@@ -65,11 +73,7 @@ pub fn plan_boot_entry(
         name,
         operations: operations.into_iter().map(Operation::Run).collect(),
     };
-    let stages: Vec<PlanStage> = stages.into_iter().map(stage).filter(|stage| !stage.operations.is_empty()).collect();
-    let root_uuid = String::new();
-    let harmless =
-        ReadOnlyPlan { mode: InstallMode::Install, subject, layout, disks, stages, root_uuid, already: None };
-    Ok(Some(harmless.build_plan(inventory)))
+    stages.into_iter().map(stage).filter(|stage| !stage.operations.is_empty()).collect()
 }
 
 fn disk_verdict(one: &InventoryDisk, written: &InventoryDisk) -> DiskVerdict {

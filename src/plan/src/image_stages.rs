@@ -7,7 +7,7 @@ use super::os_definition;
 use super::system_source::{SourceInputs, StageOperations, SystemSource, SystemStages};
 use super::{PlanRequest, boot_entries, bootable, image_needs, operation_args, uuids_in_use};
 use common::diagnostic::Diagnostic;
-use model::inventory::Inventory;
+use model::inventory::{Inventory, InventoryDisk};
 use model::layout::Layout;
 use operations::{
     AdaptImage, BurnDisk, BurnImage, DiskIdentity, ExpectedFilesystem, ExtendFstab, FinishInputs, GrowFilesystem,
@@ -55,36 +55,47 @@ impl SystemSource for ImageSource<'_> {
 
 impl ImageSource<'_> {
     fn place_image(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> ImagePlacement {
-        let SourceInputs { meant, decided, filesystems, returning, fstab, .. } = *inputs;
-        let inventory = meant.inventory;
-        let (name, mounts) = (self.0.subject.image.clone(), returning.before_the_image());
-        let Some(disk) = &decided.image_disk else {
-            let (hidden, merged, fresh) = (returning.hiding_paths(), returning.merged_paths(), returning.new_paths());
-            let burn = Operation::Run(SessionOp::BurnImage(BurnImage {
-                name,
-                hidden,
-                merged,
-                fresh,
-                memory_bytes: inventory.memory_bytes,
-            }));
-            return ImagePlacement {
-                first: (StageName::StorageMount, mounts),
-                second: (StageName::ImageBurn, vec![burn]),
-                entries: boot_entries::write_entries(&finishing),
-                installer: Operation::Run(SessionOp::Finish(finishing)),
-                fstab: vec![Operation::Run(SessionOp::WriteFstab(WriteFstab(fstab.to_vec())))],
-            };
+        match &inputs.decided.image_disk {
+            Some(disk) => self.place_raw_image(inputs, disk, finishing),
+            None => self.place_tree(inputs, finishing),
+        }
+    }
+
+    fn place_tree(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> ImagePlacement {
+        let returning = inputs.returning;
+        let burn = BurnImage {
+            name: self.0.subject.image.clone(),
+            hidden: returning.hiding_paths(),
+            merged: returning.merged_paths(),
+            fresh: returning.new_paths(),
+            memory_bytes: inputs.meant.inventory.memory_bytes,
         };
+        ImagePlacement {
+            first: (StageName::StorageMount, returning.before_the_image()),
+            second: (StageName::ImageBurn, vec![Operation::Run(SessionOp::BurnImage(burn))]),
+            entries: boot_entries::write_entries(&finishing),
+            installer: Operation::Run(SessionOp::Finish(finishing)),
+            fstab: vec![Operation::Run(SessionOp::WriteFstab(WriteFstab(inputs.fstab.to_vec())))],
+        }
+    }
+
+    fn place_raw_image(
+        &self,
+        inputs: &SourceInputs,
+        disk: &InventoryDisk,
+        finishing: Box<FinishInputs>,
+    ) -> ImagePlacement {
+        let SourceInputs { meant, decided, filesystems, returning, fstab, .. } = *inputs;
         let growing = filesystems.iter().find(|(wanted, _)| wanted.grow).and_then(|(_, is)| is.as_in_image());
         let burn = BurnDisk {
-            name,
+            name: self.0.subject.image.clone(),
             device: disk.device.clone(),
             identity: DiskIdentity::from_disk(disk),
             size_bytes: disk.size_bytes,
             sector_bytes: disk.sector_bytes,
             grow: growing.map(|(_, number)| number),
             filesystems: filesystems.iter().filter_map(expected_filesystem).collect(),
-            taken: uuids_in_use::collect_uuids(inventory, &decided.disks),
+            taken: uuids_in_use::collect_uuids(meant.inventory, &decided.disks),
             added: None,
         };
         let grows = |operation: &Operation| match operation {
@@ -93,6 +104,7 @@ impl ImageSource<'_> {
             }
             _ => None,
         };
+        let mounts = returning.before_the_image();
         let mounts = mounts.into_iter().flat_map(|mount| [grows(&mount)].into_iter().flatten().chain([mount]).rev());
         ImagePlacement {
             first: (

@@ -169,6 +169,18 @@ impl<'a> PlanDecider<'a> {
             }
             return self.decide_plain(place, filesystem, &inside);
         }
+        self.keep_unopened(place, filesystem, encrypted, device, uuid);
+    }
+
+    /// Decides on a preserved container that is not open.
+    fn keep_unopened(
+        &mut self,
+        place: &str,
+        filesystem: &FilesystemSpec,
+        encrypted: EncryptionSpec,
+        device: &PlannedDevice<'a>,
+        uuid: Uuid,
+    ) {
         let needed = mount_path(filesystem).filter(|_| !is_optional(filesystem));
         match (self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())), needed) {
             (Some(why), Some(path)) => {

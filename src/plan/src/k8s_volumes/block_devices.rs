@@ -237,25 +237,36 @@ impl<'a> PlanDecider<'a> {
             persistent: udev_path(volume),
             device: device.path.clone(),
         };
+        self.fill_new_device(volume, item, made)
+    }
+
+    /// Adds what gives a new device its content, and the path that Kubernetes mounts.
+    fn fill_new_device(
+        &mut self,
+        volume: &K8sVolume,
+        item: LayoutItem,
+        made: VolumeDecision,
+    ) -> Result<VolumeDecision, VolumeRefusal> {
+        let device = made.device.clone();
         Ok(match (&volume.content, item) {
             (VolumeContent::Block, LayoutItem::Volume(_)) => {
-                let made_here = self.decided.volumes.iter().find(|volume| volume.device == device.path);
+                let made_here = self.decided.volumes.iter().find(|volume| volume.device == device);
                 let Some(create) = made_here.cloned() else { return Err(None) };
                 VolumeDecision { persistent: VolumePath::Made(create), ..made }
             }
             // The partition is created with the volume's UUID, and needs no preparation.
             (VolumeContent::Block, LayoutItem::Partition(_)) => {
                 let mut parts = self.decided.tables.iter_mut().flat_map(|table| &mut table.partitions);
-                let Some(part) = parts.find(|part| part.device == device.path) else { return Err(None) };
+                let Some(part) = parts.find(|part| part.device == device) else { return Err(None) };
                 (part.guid, part.name) = (volume.uid, volume.name.clone());
                 made
             }
             (VolumeContent::Block, LayoutItem::Array(_)) => {
-                let uuid = self.made_array(&device.path).ok_or(None)?;
+                let uuid = self.made_array(&device).ok_or(None)?;
                 let persistent = VolumePath::Known(array_partition_link(uuid, 1));
-                VolumeDecision { persistent, prepare: Some(self.prepare_volume(volume, &device.path, false)), ..made }
+                VolumeDecision { persistent, prepare: Some(self.prepare_volume(volume, &device, false)), ..made }
             }
-            _ => VolumeDecision { prepare: Some(self.prepare_volume(volume, &device.path, false)), ..made },
+            _ => VolumeDecision { prepare: Some(self.prepare_volume(volume, &device, false)), ..made },
         })
     }
 

@@ -266,9 +266,7 @@ impl<'a> PlanDecider<'a> {
         let content = as_preserved(&running.device, &running.signatures, found.size_bytes);
         let cut_off = self.find_unfinished(&content).is_some_and(|uuid| uuid == volume.uid.to_string());
         if !running.blank && !cut_off {
-            let there: Vec<String> = running.signatures.iter().map(display::describe_signature).collect();
-            let there =
-                if there.is_empty() { display::describe_unrecognized(false).to_owned() } else { there.join(" and ") };
+            let there = describe_found(&running.signatures);
             return refuse(format!("it does not have the UUID of the volume, but contains {there}"));
         }
         if let Some(how) = &found.entangled {
@@ -293,5 +291,12 @@ impl<'a> PlanDecider<'a> {
                 volumes.push(create.name.clone());
             }
         }
+    }
+}
+
+fn describe_found(signatures: &[inventory::DeviceSignature]) -> String {
+    match signatures {
+        [] => display::describe_unrecognized(false).to_owned(),
+        found => found.iter().map(display::describe_signature).collect::<Vec<_>>().join(" and "),
     }
 }

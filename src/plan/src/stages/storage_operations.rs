@@ -1,0 +1,126 @@
+//! Operations on the storage, in the order in which its objects are locked, released, created, and deactivated.
+
+use super::super::decide::{ArrayFate, GroupFate, PlanDecisions};
+use super::super::{DiskPlan, DiskVerdict, guard_ranges, luks};
+use model::device::DevicePath;
+use model::storage_graph::LayoutMatch;
+use operations::{
+    AssertFree, DeactivateGroup, DeviceOp, FlushDisks, LockDisk, Operation, ProveZeros, SessionOp, StopArray,
+    UnlockDisk, WritePersistent,
+};
+
+pub(super) fn is_made(verdict: DiskVerdict) -> bool {
+    matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make)
+}
+
+/// Returns the devices that the image's installer may write: recreated disks, and new arrays and volumes on them.
+pub(crate) fn writable_devices(decided: &PlanDecisions) -> Vec<DevicePath> {
+    let arrays = create_arrays(decided).into_iter().chain(create_groups_and_volumes(decided));
+    let arrays = arrays.filter_map(|operation| match operation {
+        Operation::Device(DeviceOp::CreateArray(array)) => Some(array.device),
+        Operation::Device(DeviceOp::CreateVolume(volume)) => Some(volume.device),
+        _ => None,
+    });
+    devices_with_verdict(decided, is_made).into_iter().chain(arrays).collect()
+}
+
+pub(super) fn devices_with_verdict(decided: &PlanDecisions, is: impl Fn(DiskVerdict) -> bool) -> Vec<DevicePath> {
+    decided.disks.iter().filter(|disk| is(disk.verdict)).map(|disk| disk.device.clone()).collect()
+}
+
+pub(super) fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Operation> {
+    let disks = decided.disks.iter().filter(|disk| !is_made(disk.verdict));
+    let lock = |disk: &DiskPlan| {
+        // A disk that a volume takes is written later.
+        let is_written = decided.persistent.written.contains(&disk.name);
+        let mut untouched = if is_written { Vec::new() } else { guard_ranges::guarded_ranges(meant, disk) };
+        untouched.extend(luks::guard_locked(meant, decided, disk));
+        Operation::Run(SessionOp::LockDisk(LockDisk { device: disk.device.clone(), untouched }))
+    };
+    disks.map(lock).collect()
+}
+
+/// Returns the proof of zeros. It is the last of the checks, because it may take hours, but precedes the release of holders, because arrays
+/// and volumes are read too.
+pub(super) fn prove_zeros(decided: &PlanDecisions) -> Option<Operation> {
+    let proofs = &decided.zero_proofs;
+    (!proofs.is_empty()).then(|| Operation::Device(DeviceOp::ProveZeros(ProveZeros(proofs.clone()))))
+}
+
+pub(super) fn release_operations(decided: &PlanDecisions) -> Vec<Operation> {
+    let disks = devices_with_verdict(decided, is_made);
+    let assert = (!disks.is_empty()).then_some(Operation::Device(DeviceOp::AssertFree(AssertFree { disks })));
+    decided.releases.iter().cloned().map(DeviceOp::Release).map(Operation::Device).chain(assert).collect()
+}
+
+/// Returns the operations in the order of the layout: an array lies only on arrays before it.
+pub(super) fn create_arrays(decided: &PlanDecisions) -> Vec<Operation> {
+    let made = decided.arrays.iter().filter_map(|array| match array {
+        ArrayFate::Made(array) => Some(Operation::Device(DeviceOp::CreateArray(array.clone()))),
+        ArrayFate::Kept { .. } => None,
+    });
+    made.collect()
+}
+
+pub(super) fn create_groups_and_volumes(decided: &PlanDecisions) -> Vec<Operation> {
+    let groups = decided.groups.iter().filter_map(|group| match group {
+        GroupFate::Made(group) => Some(Operation::Device(DeviceOp::CreateGroup(group.clone()))),
+        GroupFate::Kept { .. } => None,
+    });
+    groups.chain(decided.volumes.iter().cloned().map(DeviceOp::CreateVolume).map(Operation::Device)).collect()
+}
+
+pub(super) fn try_arrays(decided: &PlanDecisions) -> impl Iterator<Item = Operation> {
+    decided.array_trials.iter().cloned().map(DeviceOp::TryArray).map(Operation::Device)
+}
+
+/// Returns the operations that deactivate everything, in the reverse order of activation.
+pub(super) fn unmount_operations(decided: &PlanDecisions) -> Vec<Operation> {
+    let groups = decided.groups.iter().rev().filter_map(|group| {
+        let (name, devices) = match group {
+            GroupFate::Made(group) => (&group.name, &group.devices),
+            // No volume was activated in a preserved group without volumes of the layout.
+            GroupFate::Kept { name, volumes, .. }
+                if volumes.is_empty() && !decided.persistent.extended.contains(name) =>
+            {
+                return None;
+            }
+            GroupFate::Kept { name, devices, .. } => (name, devices),
+        };
+        Some(Operation::Device(DeviceOp::DeactivateGroup(DeactivateGroup {
+            name: name.clone(),
+            devices: devices.clone(),
+        })))
+    });
+    let arrays = decided.arrays.iter().rev().map(|array| match array {
+        ArrayFate::Made(array) => Operation::Device(DeviceOp::StopArray(StopArray { device: array.device.clone() })),
+        ArrayFate::Kept { device, .. } => Operation::Device(DeviceOp::StopArray(StopArray { device: device.clone() })),
+    });
+    let kept = devices_with_verdict(decided, |verdict| verdict == DiskVerdict::Keep);
+    let disks =
+        devices_with_verdict(decided, is_made).into_iter().chain(kept).chain(written_for_volumes(decided)).collect();
+    let flush = Operation::Run(SessionOp::FlushDisks(FlushDisks { disks }));
+    std::iter::once(Operation::Run(SessionOp::Unmount))
+        .chain(luks::close_containers(decided, false))
+        .chain(groups)
+        .chain(luks::close_containers(decided, true))
+        .chain(arrays)
+        .chain([flush])
+        .collect()
+}
+
+/// Returns the disks that the layout does not list and that are written for volumes.
+pub(super) fn written_for_volumes(decided: &PlanDecisions) -> impl Iterator<Item = DevicePath> {
+    let written = decided.disks.iter().filter(|disk| decided.persistent.written.contains(&disk.name));
+    written.map(|disk| disk.device.clone())
+}
+
+/// Returns the operations for Kubernetes volumes, after all preserved objects are activated.
+pub(super) fn volume_operations(decided: &PlanDecisions) -> Vec<Operation> {
+    let unlock = |device| Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device, others: Vec::new() }));
+    let prepares = decided.persistent.prepares.iter().cloned().map(Box::new);
+    let prepares = prepares.map(DeviceOp::PreparePersistent).map(Operation::Device);
+    let (sparse, volumes) = (decided.persistent.sparse.clone(), decided.persistent.prepared.clone());
+    let write = (!volumes.is_empty()).then_some(SessionOp::WritePersistent(WritePersistent { sparse, volumes }));
+    written_for_volumes(decided).map(unlock).chain(prepares).chain(write.map(Operation::Run)).collect()
+}
