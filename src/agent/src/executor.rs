@@ -213,7 +213,7 @@ impl PlanExecutor {
     fn record_undo(&mut self, operation: &Operation) {
         // What it takes down need not be taken down again.
         if let Operation::Device(operation) = operation {
-            self.undo.retain(|undo| !matches!(undo, UndoOperation::TakeDown(down) if down == operation));
+            self.undo.retain(|undo| !undo::is_done_by(undo, operation));
         }
         self.undo.extend(operation.effect().undo);
     }

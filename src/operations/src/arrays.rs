@@ -2,7 +2,7 @@
 
 use crate::text::OperationLine;
 use crate::text::{DeviceSizes, describe_size, join_devices, strip_dev};
-use crate::{ArraySlot, DeviceOp, UndoOperation};
+use crate::{ArraySlot, UndoOperation};
 use crate::{Effect, PlannedOperation};
 use model::device::DevicePath;
 use model::layout::RaidLevel;
@@ -73,7 +73,7 @@ impl PlannedOperation for AssembleArray {
 }
 
 fn stopped_again(device: &DevicePath) -> UndoOperation {
-    UndoOperation::TakeDown(DeviceOp::StopArray(StopArray { device: device.clone() }))
+    UndoOperation::StopArray(StopArray { device: device.clone() })
 }
 
 /// Stops an array, so that its superblocks are marked clean.

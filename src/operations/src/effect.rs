@@ -1,7 +1,7 @@
 //! What an operation touches, and how it is undone.
 
-use super::DeviceOp;
-use super::text::{DeviceSizes, OperationLine};
+use crate::text::{DeviceSizes, OperationLine};
+use crate::{CloseContainer, DeactivateGroup, StopArray};
 use model::device::DevicePath;
 
 /// Properties of an operation, defined beside its data. The enums of operations delegate to them.
@@ -54,14 +54,49 @@ pub enum UndoOperation {
     Wiped(DevicePath),
     /// Device with a filesystem or raw image from this session.
     Made(DevicePath),
-    /// Array, volume group or container that the session has started, and the operation that stops it.
-    TakeDown(DeviceOp),
+    /// Array that the session has started.
+    StopArray(StopArray),
+    /// Volume group that the session has activated.
+    DeactivateGroup(DeactivateGroup),
+    /// Container that the session has opened.
+    CloseContainer(CloseContainer),
     /// Unmounts everything.
     Unmount,
     /// Ends processes that programs of the image may have left running.
     EndProcesses,
     UnloadKernel,
 }
+
+/// Defines an enum of operations, and delegates the properties of each to its data, or to the unit type of its name.
+macro_rules! operations {
+    ($(#[$attribute:meta])* $name:ident { $($variant:ident($data:ty),)* } $({ $($unit:ident,)* })?) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum $name {
+            $($variant($data),)*
+            $($($unit,)*)?
+        }
+
+        impl PlannedOperation for $name {
+            fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_> {
+                match self {
+                    $($name::$variant(operation) => operation.describe(sizes),)*
+                    $($($name::$unit => $unit.describe(sizes),)*)?
+                }
+            }
+
+            fn effect(&self) -> Effect<'_> {
+                match self {
+                    $($name::$variant(operation) => operation.effect(),)*
+                    $($($name::$unit => $unit.effect(),)*)?
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use operations;
 
 #[cfg(test)]
 mod tests {
@@ -123,7 +158,7 @@ mod tests {
         for (read_only, written) in [(true, vec![]), (false, vec!["/dev/sda1".to_owned()])] {
             let open = OpenContainer { container: container.clone(), read_only };
             assert_eq!(paths(&open.effect()), (vec!["/dev/sda1".to_owned()], written));
-            assert!(matches!(open.effect().undo[..], [UndoOperation::TakeDown(DeviceOp::CloseContainer(_))]));
+            assert!(matches!(open.effect().undo[..], [UndoOperation::CloseContainer(_)]));
         }
     }
 }

@@ -24,11 +24,13 @@ mod injected_files;
 mod k8s_volume_files;
 mod k8s_volumes;
 mod kexec;
+mod lines;
 mod luks;
 mod lvm;
 mod machine_files;
 mod migration;
 mod mounts;
+mod operation;
 mod os_definition;
 mod partition_table;
 mod preserved;
@@ -62,11 +64,13 @@ pub use k8s_volumes::{
     PreparePersistent, VolumeFilling, array_partition_link, logical_volume_link, spanning_partition_bytes,
 };
 pub use kexec::{Kexec, LoadKernel};
+pub use lines::operation_lines;
 pub use luks::{CheckContainers, CloseContainer, DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
 pub use lvm::{ActivateGroup, CreateGroup, CreateVolume, DeactivateGroup};
 pub use machine_files::{MachineFiles, PlanAssignment, WriteMachineFiles, WriteMarker};
 pub use migration::{AdaptMoved, MoveStands, ReceiveMigration, ReceivedDevice};
 pub use mounts::{GrowFilesystem, MountFilesystem, MountReadOnly, Unmount};
+pub use operation::{DeviceOp, Operation, PlanStage, SessionOp};
 pub use os_definition::{CreateSystem, FindPrograms, VerifyDefinition};
 pub use partition_table::{NewPartition, PartitionTable};
 pub use preserved::{ObjectLocator, PreservedObject, ProveKept, StableDevice};
@@ -74,135 +78,5 @@ pub use raw_image::{AddedPartition, BurnDisk, ExpectedFilesystem};
 pub use rehearsal::{Rehearsal, RestoreOp};
 pub use release::{AssertFree, Holder, TakeDown};
 pub use report::{FinalReport, TellPointOfNoReturn};
-pub use stage::{FailureState, PlanStage, StageName};
-pub use text::operation_lines;
+pub use stage::{FailureState, StageName};
 pub use wipe::{ProveZeros, WipeDisk, ZeroProof};
-
-use serde::Serialize;
-use text::{DeviceSizes, OperationLine};
-
-/// A single operation of the executor.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "a plan has a few dozen operations, and one of them holds the install marker"
-)]
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum Operation {
-    Device(DeviceOp),
-    Run(SessionOp),
-}
-
-impl PlannedOperation for Operation {
-    fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_> {
-        match self {
-            Operation::Device(operation) => operation.describe(sizes),
-            Operation::Run(operation) => operation.describe(sizes),
-        }
-    }
-
-    fn effect(&self) -> Effect<'_> {
-        match self {
-            Operation::Device(operation) => operation.effect(),
-            Operation::Run(operation) => operation.effect(),
-        }
-    }
-}
-
-/// Defines an enum of operations, and delegates the properties of each to its data, or to the unit type of its name.
-macro_rules! operations {
-    ($(#[$attribute:meta])* $name:ident { $($variant:ident($data:ty),)* } $({ $($unit:ident,)* })?) => {
-        $(#[$attribute])*
-        #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-        #[serde(rename_all = "snake_case")]
-        pub enum $name {
-            $($variant($data),)*
-            $($($unit,)*)?
-        }
-
-        impl PlannedOperation for $name {
-            fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_> {
-                match self {
-                    $($name::$variant(operation) => operation.describe(sizes),)*
-                    $($($name::$unit => $unit.describe(sizes),)*)?
-                }
-            }
-
-            fn effect(&self) -> Effect<'_> {
-                match self {
-                    $($name::$variant(operation) => operation.effect(),)*
-                    $($($name::$unit => $unit.effect(),)*)?
-                }
-            }
-        }
-    };
-}
-
-operations! {
-    /// An operation on devices alone. It uses no state that earlier operations left in the session.
-    DeviceOp {
-        Release(Holder),
-        AssertFree(AssertFree),
-        ProveZeros(ProveZeros),
-        WipeDisk(WipeDisk),
-        WriteTable(PartitionTable),
-        CreateArray(CreateArray),
-        CreateGroup(CreateGroup),
-        CreateVolume(CreateVolume),
-        CreateContainer(LuksContainer),
-        OpenContainer(OpenContainer),
-        CloseContainer(CloseContainer),
-        TakeDown(TakeDown),
-        AssembleArray(AssembleArray),
-        ActivateGroup(ActivateGroup),
-        TryArray(TryArray),
-        TryFilesystem(TryFilesystem),
-        MakeFilesystem(MakeFilesystem),
-        PreparePersistent(Box<PreparePersistent>),
-        DeactivateGroup(DeactivateGroup),
-        StopArray(StopArray),
-    }
-}
-
-operations! {
-    /// An operation on state of the session: the image, the mounted target, locks, the control plane.
-    SessionOp {
-        ReachImage(ReachImage),
-        VerifyDefinition(VerifyDefinition),
-        FindPrograms(FindPrograms),
-        IdentifyDisk(DiskIdentity),
-        CheckContainers(CheckContainers),
-        LockDisk(LockDisk),
-        UnlockDisk(UnlockDisk),
-        Rehearse(Rehearsal),
-        TellPointOfNoReturn(TellPointOfNoReturn),
-        MoveStands(MoveStands),
-        Mount(MountFilesystem),
-        MountReadOnly(MountReadOnly),
-        BurnDisk(BurnDisk),
-        Receive(ReceiveMigration),
-        CreateSystem(Box<CreateSystem>),
-        GrowFilesystem(GrowFilesystem),
-        BurnImage(BurnImage),
-        WriteMachineFiles(WriteMachineFiles),
-        InjectFiles(InjectFiles),
-        Finish(Box<FinishInputs>),
-        AdaptImage(AdaptImage),
-        AdaptMoved(AdaptMoved),
-        WritePersistent(WritePersistent),
-        WriteFstab(WriteFstab),
-        ExtendFstab(ExtendFstab),
-        WriteCrypttab(WriteCrypttab),
-        RemoveVariables(RemoveVariables),
-        WriteBootEntries(BootEntries),
-        ProveKept(ProveKept),
-        WriteMarker(WriteMarker),
-        FlushDisks(FlushDisks),
-        Report(FinalReport),
-    } {
-        FindLoader,
-        LoadKernel,
-        Unmount,
-        Kexec,
-    }
-}

@@ -1,8 +1,8 @@
 //! LUKS containers. Operations that create, open and close them contain the key, which is never printed.
 
+use crate::UndoOperation;
 use crate::text::OperationLine;
 use crate::text::{DeviceSizes, MIB, strip_dev};
-use crate::{DeviceOp, UndoOperation};
 use crate::{Effect, PlannedOperation};
 use model::device::DevicePath;
 use model::layout::KeySource;
@@ -86,7 +86,7 @@ impl PlannedOperation for OpenContainer {
 }
 
 fn closed_again(container: &LuksContainer) -> UndoOperation {
-    UndoOperation::TakeDown(DeviceOp::CloseContainer(CloseContainer { mapping: container.mapping.clone() }))
+    UndoOperation::CloseContainer(CloseContainer { mapping: container.mapping.clone() })
 }
 
 /// Closes the mapping, so that no key remains in the kernel.

@@ -1,8 +1,8 @@
 //! Volume groups and logical volumes.
 
+use crate::UndoOperation;
 use crate::text::OperationLine;
 use crate::text::{DeviceSizes, describe_size, join_devices};
-use crate::{DeviceOp, UndoOperation};
 use crate::{Effect, PlannedOperation};
 use model::device::DevicePath;
 use model::layout::{LvmType, RequestedSize};
@@ -84,10 +84,7 @@ impl PlannedOperation for ActivateGroup {
 }
 
 fn deactivated_again(name: &str, devices: &[DevicePath]) -> UndoOperation {
-    UndoOperation::TakeDown(DeviceOp::DeactivateGroup(DeactivateGroup {
-        name: name.to_owned(),
-        devices: devices.to_vec(),
-    }))
+    UndoOperation::DeactivateGroup(DeactivateGroup { name: name.to_owned(), devices: devices.to_vec() })
 }
 
 /// Deactivates a volume group that this plan created or activated, so that the arrays below it can be stopped.

@@ -1,10 +1,10 @@
 //! Trial activation of preserved objects.
 
+use crate::effect::operations;
+use crate::lines::operation_lines;
 use crate::text::OperationLine;
-use crate::text::{DeviceSizes, OperationText, join_devices, operation_lines};
-use crate::{
-    ActivateGroup, AssembleArray, CreateVolume, DeviceOp, MountFilesystem, OpenContainer, Operation, SessionOp,
-};
+use crate::text::{DeviceSizes, OperationText, join_devices};
+use crate::{ActivateGroup, AssembleArray, CreateVolume, MountFilesystem, OpenContainer};
 use crate::{Effect, PlannedOperation};
 use model::device::DevicePath;
 use serde::Serialize;
@@ -34,30 +34,16 @@ fn describe_rehearsal(rehearsal: &Rehearsal, sizes: &DeviceSizes) -> OperationTe
         "on in-memory snapshots of {}, and deactivated again:",
         join_devices(&rehearsal.over)
     ));
-    let operations: Vec<Operation> = rehearsal.operations.iter().cloned().map(Operation::from).collect();
-    first.with(operation_lines(&operations, sizes))
+    first.with(operation_lines(&rehearsal.operations, sizes))
 }
 
-/// Activates or extends a preserved object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RestoreOp {
-    AssembleArray(AssembleArray),
-    ActivateGroup(ActivateGroup),
-    OpenContainer(OpenContainer),
-    Mount(MountFilesystem),
-    /// Adds a volume to a preserved group. Used only in the rehearsal.
-    CreateVolume(CreateVolume),
-}
-
-impl From<RestoreOp> for Operation {
-    fn from(restore: RestoreOp) -> Operation {
-        match restore {
-            RestoreOp::AssembleArray(array) => Operation::Device(DeviceOp::AssembleArray(array)),
-            RestoreOp::ActivateGroup(group) => Operation::Device(DeviceOp::ActivateGroup(group)),
-            RestoreOp::OpenContainer(open) => Operation::Device(DeviceOp::OpenContainer(open)),
-            RestoreOp::Mount(mount) => Operation::Run(SessionOp::Mount(mount)),
-            RestoreOp::CreateVolume(volume) => Operation::Device(DeviceOp::CreateVolume(volume)),
-        }
+operations! {
+    /// Activates a preserved object, or, only in the rehearsal, adds a volume to a preserved group.
+    RestoreOp {
+        AssembleArray(AssembleArray),
+        ActivateGroup(ActivateGroup),
+        OpenContainer(OpenContainer),
+        Mount(MountFilesystem),
+        CreateVolume(CreateVolume),
     }
 }

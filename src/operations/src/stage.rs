@@ -1,14 +1,6 @@
 //! Stages of a run in order, and their properties.
 
-use crate::Operation;
 use serde::{Deserialize, Serialize};
-
-/// A named stage of the run. The API and the console call it a step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PlanStage {
-    pub name: StageName,
-    pub operations: Vec<Operation>,
-}
 
 /// Defines the stages from one table, so that none is omitted and each has one name.
 macro_rules! stages {

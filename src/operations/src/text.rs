@@ -1,7 +1,5 @@
-//! Operations as text: one line for each, and the same operation on several devices in one line.
+//! Text of a single operation.
 
-use super::Operation;
-use super::PlannedOperation;
 use model::device::DevicePath;
 use std::collections::BTreeMap;
 
@@ -9,19 +7,6 @@ pub(crate) const MIB: u64 = 1 << 20;
 
 /// Size in bytes by device path, if known.
 pub type DeviceSizes = BTreeMap<DevicePath, u64>;
-
-/// Returns one text for each operation, or for each group of equal operations.
-pub fn operation_lines(operations: &[Operation], sizes: &DeviceSizes) -> Vec<String> {
-    let mut lines: Vec<(Vec<&str>, OperationText)> = Vec::new();
-    for operation in operations {
-        let OperationLine { device, text } = operation.describe(sizes);
-        match lines.iter_mut().find(|(devices, before)| *before == text && !devices.is_empty() && device.is_some()) {
-            Some((devices, _)) => devices.extend(device),
-            None => lines.push((device.into_iter().collect(), text)),
-        }
-    }
-    lines.into_iter().flat_map(|(devices, text)| text.lines(&devices.join(", "))).collect()
-}
 
 /// Text of an operation.
 pub struct OperationLine<'a> {
@@ -78,7 +63,7 @@ impl OperationText {
         self
     }
 
-    fn lines(self, devices: &str) -> Vec<String> {
+    pub(crate) fn lines(self, devices: &str) -> Vec<String> {
         let first = format!("{}{devices}{}", self.before, self.after);
         std::iter::once(first).chain(self.below.into_iter().map(|line| format!("  {line}"))).collect()
     }

@@ -2,14 +2,13 @@
 //! installation is bootable, and nothing stays mounted, locked or running.
 
 use super::PlanExecutor;
-use super::device_ops::run_device_op;
 use common::error::Result;
 use linux::storage::disk_identity::HeldDisks;
-use linux::storage::wipe;
+use linux::storage::{luks, lvm, mdadm, wipe};
 use model::device::DevicePath;
 use newroot::boot::kexec;
 use newroot::chroot;
-use operations::{FailureState, UndoOperation};
+use operations::{DeviceOp, FailureState, UndoOperation};
 
 /// Marks the wipes of a completed stage.
 pub(super) fn mark_wipes_complete(log: &mut [UndoOperation]) {
@@ -17,6 +16,16 @@ pub(super) fn mark_wipes_complete(log: &mut [UndoOperation]) {
         if let UndoOperation::Wiping(disk) = undo {
             *undo = UndoOperation::Wiped(std::mem::take(disk));
         }
+    }
+}
+
+/// Returns whether the operation does the same as the undo, which is then no longer needed.
+pub(super) fn is_done_by(undo: &UndoOperation, operation: &DeviceOp) -> bool {
+    match (undo, operation) {
+        (UndoOperation::StopArray(undo), DeviceOp::StopArray(stop)) => undo == stop,
+        (UndoOperation::DeactivateGroup(undo), DeviceOp::DeactivateGroup(group)) => undo == group,
+        (UndoOperation::CloseContainer(undo), DeviceOp::CloseContainer(close)) => undo == close,
+        _ => false,
     }
 }
 
@@ -36,8 +45,10 @@ impl PlanExecutor {
 
     fn undo_operation(&mut self, undo: &UndoOperation, leaves: FailureState) -> Result<()> {
         match undo {
+            UndoOperation::StopArray(stop) => mdadm::stop_array(&stop.device),
+            UndoOperation::DeactivateGroup(group) => lvm::deactivate_group(&group.name, &group.devices),
+            UndoOperation::CloseContainer(close) => luks::close_mapping(&close.mapping),
             UndoOperation::Unlock => self.locks.unlock_all(),
-            UndoOperation::TakeDown(operation) => run_device_op(operation, &self.reporter).map(drop),
             UndoOperation::Unmount => {
                 for error in self.mounts.unmount_best_effort() {
                     self.print_line(&format!("clean up: {error}"));

@@ -142,7 +142,10 @@ fn the_undo_log_is_the_run_backwards() {
     session.undo.extend([UndoOperation::Unmount, UndoOperation::EndProcesses, UndoOperation::Unlock]);
     session.unmount_target().unwrap();
     session.flush_disks(&[]).unwrap();
-    assert_eq!(session.undo, [UndoOperation::Wiped("/dev/sda".into()), UndoOperation::TakeDown(stop("/dev/md2"))]);
+    assert_eq!(
+        session.undo,
+        [UndoOperation::Wiped("/dev/sda".into()), UndoOperation::StopArray(StopArray { device: "/dev/md2".into() })]
+    );
 }
 
 #[test]

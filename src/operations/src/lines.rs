@@ -1,0 +1,17 @@
+//! Operations as text: one line for each, and the same operation on several devices in one line.
+
+use crate::PlannedOperation;
+use crate::text::{DeviceSizes, OperationLine, OperationText};
+
+/// Returns one text for each operation, or for each group of equal operations.
+pub fn operation_lines<O: PlannedOperation>(operations: &[O], sizes: &DeviceSizes) -> Vec<String> {
+    let mut lines: Vec<(Vec<&str>, OperationText)> = Vec::new();
+    for operation in operations {
+        let OperationLine { device, text } = operation.describe(sizes);
+        match lines.iter_mut().find(|(devices, before)| *before == text && !devices.is_empty() && device.is_some()) {
+            Some((devices, _)) => devices.extend(device),
+            None => lines.push((device.into_iter().collect(), text)),
+        }
+    }
+    lines.into_iter().flat_map(|(devices, text)| text.lines(&devices.join(", "))).collect()
+}
