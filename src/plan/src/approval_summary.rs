@@ -6,10 +6,13 @@
 
 mod disks;
 
-pub use disks::ApprovedDisk;
 use disks::DiskNames;
 
-use super::decide::{ArrayFate, GroupFate, PlanDecisions, verdict_on_disk};
+pub use super::types::{ApprovalSummary, ApprovedDisk, ApprovedObject, ObjectFate, VERSION};
+
+use super::decisions::{ArrayFate, GroupFate, PlanDecisions};
+
+use super::decider::verdict_on_disk;
 use super::{
     DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict, PersistentVolume, PlanRequest, bootable,
     migrate_target, steps,
@@ -20,59 +23,6 @@ use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout::graph::LayoutGraph;
 use model::layout::{self, FilesystemFormat, Layout};
 use model::storage_graph::{LayoutMatch, lookup};
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-
-/// Version of the format. Version 1 did not include the content of the disks.
-pub const VERSION: u32 = 2;
-
-/// Approved form of a plan. The fields of each of these structures are sorted by name, so that the compact JSON is canonical.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ApprovalSummary {
-    /// Id of the allocation in the control plane.
-    pub allocation: String,
-    /// Verdicts on disks that are written or preserved.
-    pub disks: Vec<ApprovedDisk>,
-    pub image: String,
-    pub layout: String,
-    pub layout_digest: String,
-    pub machine: String,
-    pub mode: InstallMode,
-    pub things: Vec<ApprovedObject>,
-    /// Arrays, groups and similar objects that lose members and also have members on disks that are not wiped.
-    pub torn: Vec<String>,
-    pub version: u32,
-}
-
-/// An array, group, volume or filesystem of the layout.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ApprovedObject {
-    pub fate: ObjectFate,
-    pub name: String,
-    /// Disks below it, after the installation.
-    pub on: Vec<String>,
-}
-
-/// Fate of an array, group, volume or filesystem.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ObjectFate {
-    Made,
-    Kept,
-    /// Added to a preserved object: a Kubernetes volume.
-    Added,
-}
-
-impl ApprovalSummary {
-    /// Returns `sha256:HEX` of the canonical JSON.
-    pub fn digest(&self) -> String {
-        // Serialization of texts and numbers cannot fail.
-        let canonical = serde_json::to_vec(self).unwrap_or_default();
-        format!("sha256:{:x}", Sha256::digest(canonical))
-    }
-}
 
 /// Returns the verdicts of a plan that was decided without problems.
 pub fn summarize_plan(

@@ -1,7 +1,8 @@
 //! Decision on the arrays of the layout: created on recreated devices, or kept if the found array matches the layout.
 
 use super::capacity::{array_bytes, changes_size, max_array_bytes, stripe_bytes};
-use super::decide::{ArrayFate, PlanDecider};
+use super::decider::PlanDecider;
+use super::decisions::ArrayFate;
 use super::devices::{DeviceFate, DeviceSize, PlannedDevice, UnderlyingDevices};
 use super::missing_disks::has_all_data;
 use super::sectors::MIB;

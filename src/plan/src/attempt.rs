@@ -3,7 +3,8 @@
 //! mounted.
 
 use super::attempt_records::{AttemptDevices, unique_id};
-use super::decide::{ArrayFate, GroupFate, PlanDecider, PlanDecisions};
+use super::decider::PlanDecider;
+use super::decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::devices::PlannedDevice;
 use super::{DiskVerdict, PlanRequest, install_marker};
 use model::device::{KernelName, LayoutPath};

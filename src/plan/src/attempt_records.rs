@@ -2,8 +2,8 @@
 
 use super::PlanRequest;
 use super::attempt::DISK;
+use super::disk_identifiers::table_guid;
 use super::disk_match::{DiskLikeness, SharedIdentifiers, compare_disk};
-use super::install_marker::table_guid;
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{PendingCreation, RecordedDisk};
 use model::inventory::{AttemptTarget, Inventory, InventoryDisk};

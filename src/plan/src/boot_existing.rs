@@ -1,7 +1,7 @@
 //! The plan for a machine that is already installed. It destroys nothing and boots the installed system.
 
+use super::disk_identifiers::table_guid;
 use super::display::{self, RunningTrees};
-use super::install_marker::table_guid;
 use super::read_only::ReadOnlyPlan;
 use super::restore::no_replay_option;
 use super::stages::drop_empty_stages;

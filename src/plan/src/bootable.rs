@@ -1,7 +1,7 @@
 //! Finishing: decides how the image is made bootable on this machine, and refuses it before the first write if that is impossible.
 
 use super::PlanRequest;
-use super::decide::{ArrayFate, PlanDecisions};
+use super::decisions::{ArrayFate, PlanDecisions};
 use super::filesystem_fate::PlacedFilesystem;
 use super::image_needs;
 use super::os_definition;

@@ -8,7 +8,7 @@
 //! | another member of it lies on an unlisted disk | refused, unless it is mounted with `ro` |
 //! | its log or realtime device is neither found nor named, and a wiped disk contains unrecognized data | refused, unless discarded |
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::devices::PlannedDevice;
 use super::filesystems::describe_wish;
 use super::restore::mount_path;

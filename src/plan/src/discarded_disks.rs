@@ -1,6 +1,6 @@
 //! Disks whose data the operator discards, and their identification.
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use model::device::KernelName;
 use model::inventory::InventoryDisk;
 

@@ -1,6 +1,6 @@
 //! Comparison of each listed disk with its record: whether the disks are those that the machine was installed on.
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::describe::{describe_disk, describe_match, describe_record};
 use super::disk_match::{self, DiskLikeness, MatchCandidates, SharedIdentifiers};
 use super::{DiskVerdict, display};

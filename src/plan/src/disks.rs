@@ -1,9 +1,9 @@
 //! Disks and their partitions: matched with the layout, and recreated or compared with it.
 
-use super::decide::{PlanDecider, verdict_on_disk};
+use super::decider::MissingDisk;
+use super::decider::{PlanDecider, verdict_on_disk};
 use super::describe::describe_record;
 use super::devices::{DeviceFate, PlannedDevice};
-use super::missing_disks::MissingDisk;
 use super::sectors::{self, SectorExtent};
 use super::{DiskVerdict, InstallMode, display, wipe};
 use common::diagnostic::Diagnostic;

@@ -7,7 +7,7 @@
 //! | a disk that will be wiped | refused, unless the disk is discarded: it is unknown which one was used and has the current data |
 //! | the inside of a volume, as a disk of a virtual machine | allowed: it is not found there |
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::spanning::{SPANNING, all_signatures};
 use super::{DiskVerdict, InstallMode, display};
 use model::device::{DevicePath, KernelName};

@@ -9,12 +9,16 @@
 //! | any of them, and a device of the group is missing | refused: the content of that device is unknown |
 //! | anything but a container | refused, with both sides |
 
-use super::decide::{GroupFate, PlanDecider};
+use super::decisions::GroupFate;
+use crate::decider::UnopenedReason;
+
+use super::decider::PlanDecider;
+use super::decisions::{LuksDecision, LuksFate};
 use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::filesystem_fate::FilesystemFate;
 use super::filesystems::is_in_fstab;
 use super::k8s_volumes;
-use super::luks::{self, LuksDecision, LuksFate};
+use super::luks::{self};
 use super::restore::mount_path;
 use model::device::{DevicePath, LayoutPath};
 use model::inventory::AttemptTarget;
@@ -22,15 +26,6 @@ use model::k8s_volume::{K8sVolume, VolumeSource};
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, VolumeGroupSpec};
 use operations::LuksContainer;
 use uuid::Uuid;
-
-/// Reason why the content of an encrypted group is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UnopenedReason {
-    /// The containers could not be opened.
-    Locked,
-    /// An offline plan has neither the key nor the disks.
-    Unopened,
-}
 
 impl<'a> PlanDecider<'a> {
     /// Returns the same devices as mappings of their containers. `None` if they were refused, or were not inspected.

@@ -1,5 +1,6 @@
 //! Plan that erases every disk, before the machine gets its next owner.
-use super::decide::{self, PlanDecisions};
+use super::decide::{self};
+use super::decisions::PlanDecisions;
 use super::{FirmwarePlan, InstallMode, Plan, PlanRefusal, PlanRequest, PlanSubject, TornObject, opaque, stages};
 use common::diagnostic::Diagnostic;
 use model::deploy_steps::{EraseMode, StepList};

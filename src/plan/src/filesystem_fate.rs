@@ -3,6 +3,7 @@
 use super::devices::DeviceSize;
 use model::device::DevicePath;
 use model::layout::FilesystemSpec;
+use operations::MakeFilesystem;
 
 /// A filesystem of the layout and its fate.
 pub type PlacedFilesystem<'a> = (&'a FilesystemSpec, &'a FilesystemFate);
@@ -109,5 +110,15 @@ impl FilesystemFate {
             | FilesystemFate::Tmpfs
             | FilesystemFate::Unformatted { .. } => None,
         }
+    }
+}
+
+pub fn new_filesystem(filesystem: &FilesystemSpec, new: &NewFilesystem) -> MakeFilesystem {
+    MakeFilesystem {
+        device: new.device.clone(),
+        format: filesystem.format,
+        label: filesystem.label.clone(),
+        uuid: new.uuid.clone(),
+        createoptions: filesystem.createoptions.clone(),
     }
 }

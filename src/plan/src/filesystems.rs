@@ -2,7 +2,7 @@
 
 use super::MarkerWaiver;
 use super::capacity::min_filesystem_mib;
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::devices::{DeviceFate, PlannedDevice};
 use super::display;
 use super::filesystem_fate::{FilesystemFate, NewFilesystem};

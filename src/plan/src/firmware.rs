@@ -14,7 +14,7 @@
 
 mod partitions;
 
-use super::decide::PlanDecisions;
+use super::decisions::PlanDecisions;
 use super::{FirmwarePlan, PlannedVariable, VariableOrigin};
 use common::diagnostic::Diagnostic;
 use model::inventory::{

@@ -1,7 +1,7 @@
 //! Identification of the installation on the disks. A reinstall replaces only an installation that is proven by a marker to be its own. A
 //! first installation is made only if the disks have none. Whether the disks are the recorded ones is decided in `disk_records`.
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::disk_records::DiskRecords;
 use super::{DiskVerdict, InstallClaim, InstallMode, MarkerWaiver};
 use model::device::{DevicePath, KernelName, LayoutPath};

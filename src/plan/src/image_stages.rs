@@ -1,7 +1,7 @@
 //! Placement of the image: a tar is extracted to mounted filesystems; a raw image is written to a disk, whose filesystems are mounted
 //! afterwards.
 
-use super::decide::PlanDecisions;
+use super::decisions::PlanDecisions;
 use super::filesystem_fate::PlacedFilesystem;
 use super::os_definition;
 use super::system_source::{SourceInputs, StageOperations, SystemSource, SystemStages};

@@ -1,6 +1,7 @@
 //! Content of the install marker that this installation writes.
 
-use super::decide::PlanDecisions;
+use super::decisions::PlanDecisions;
+use super::disk_identifiers::{full_record, table_guid};
 use super::migrate_target;
 use super::{InstallClaim, PlanRequest};
 use model::install_marker::{InstallMarker, RecordedDisk, lineage};
@@ -81,19 +82,6 @@ pub fn unique_record(disk: &inventory::InventoryDisk, identifiers: &UniqueIdenti
     }
 }
 
-/// Returns the record with identifiers that other disks of the machine may share, as two paths to one disk do.
-pub fn full_record(disk: &inventory::InventoryDisk) -> RecordedDisk {
-    RecordedDisk {
-        serial: disk.serial.clone(),
-        wwn: disk.wwn.clone(),
-        size_bytes: disk.size_bytes,
-        sector_bytes: disk.sector_bytes,
-        model: disk.model.clone(),
-        by_path: disk.by_path.clone(),
-        ..RecordedDisk::default()
-    }
-}
-
 /// Returns the GUID of the new table, else of the preserved one. The GUID of a raw image is not known yet, and its copies share it.
 fn future_table_guid(
     listed: &layout::DiskSpec,
@@ -103,9 +91,4 @@ fn future_table_guid(
     let new = decided.tables.iter().find(|table| disk.device == table.device).map(|table| table.guid.to_string());
     let loses_its_own = listed.image || decided.wipes.iter().any(|wipe| disk.device == wipe.device);
     new.or_else(|| if loses_its_own { None } else { table_guid(disk) })
-}
-
-/// Returns the GUID of the disk's GPT.
-pub fn table_guid(disk: &inventory::InventoryDisk) -> Option<String> {
-    disk.table.as_ref()?.guid.map(|guid| guid.to_string())
 }

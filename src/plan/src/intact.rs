@@ -2,7 +2,7 @@
 //! start to destroy data: it may not have received the response.
 
 use super::InstallClaim;
-use super::install_marker::table_guid;
+use super::disk_identifiers::table_guid;
 use model::install_marker::InstallMarker;
 use model::inventory::{self, Inventory};
 use model::layout::{self, Layout};

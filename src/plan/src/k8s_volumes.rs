@@ -22,37 +22,19 @@ mod sparse_file_space;
 mod sparse_files;
 mod volume_devices;
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::devices::{DeviceFate, DeviceSize, PlannedDevice};
 use super::sectors::MIB;
 use super::{DiskVerdict, InstallMode, PersistentVerdict, PersistentVolume};
 use model::device::{DevicePath, KernelName, LayoutPath};
-use model::install_marker::RecordedVolume;
 use model::inventory::{DeviceSignature, Inventory, InventoryDisk};
 use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
 use model::layout::{FilesystemFormat, MIN_XFS_MIB};
 use operations::{
-    MakeFilesystem, ManifestVolume, PreparePersistent, SparseVolume, TryFilesystem, VolumeFilling, VolumePath,
+    MakeFilesystem, ManifestVolume, PreparePersistent, SparseVolume, VolumeFilling, VolumePath,
     spanning_partition_bytes,
 };
 use std::collections::BTreeSet;
-
-/// Decisions on all Kubernetes volumes.
-#[derive(Default)]
-pub struct VolumeDecisions {
-    /// Volumes in the order of the list.
-    pub planned: Vec<PersistentVolume>,
-    pub prepared: Vec<ManifestVolume>,
-    pub prepares: Vec<PreparePersistent>,
-    pub sparse: Vec<SparseVolume>,
-    pub trials: Vec<TryFilesystem>,
-    /// Disks that the layout does not list and that are written for a volume.
-    pub written: Vec<KernelName>,
-    /// Volumes that the marker records.
-    pub records: Vec<RecordedVolume>,
-    /// Preserved groups to which a volume is added.
-    pub extended: BTreeSet<String>,
-}
 
 /// Minimum size of a volume: a partition table, and space for a partition.
 const LEAST_BYTES: u64 = 4 * MIB;

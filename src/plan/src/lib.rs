@@ -13,9 +13,12 @@ mod bootable;
 mod capacity;
 mod companion_devices;
 mod decide;
+mod decider;
+mod decisions;
 mod describe;
 mod devices;
 mod discarded_disks;
+mod disk_identifiers;
 mod disk_match;
 mod disk_records;
 mod disks;
@@ -69,7 +72,6 @@ mod wipe;
 mod wipe_policy;
 mod zero_proofs;
 
-pub use approval_summary::ApprovalSummary;
 pub use boot_entry::plan_boot_entry;
 pub use boot_existing::is_carried_out;
 pub use erase::plan_erasure;
@@ -82,35 +84,11 @@ pub use raw_image::plan_raw_image;
 pub use steps::missing_steps as without_steps;
 pub use types::*;
 
-use common::diagnostic::Diagnostic;
 use model::install_marker::AttemptSecret;
-use model::inventory::{Inventory, OpaqueObject};
+use model::inventory::Inventory;
 use model::layout::Layout;
 use model::storage_graph::LayoutMatch;
 use uuid::Uuid;
-
-/// A plan that was refused: all reasons at once, and how each disk would have been treated.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct PlanRefusal {
-    pub mode: InstallMode,
-    pub subject: PlanSubject,
-    pub layout: String,
-    pub disks: Vec<DiskPlan>,
-    /// Objects whose content could not be inspected.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub opaque: Vec<OpaqueObject>,
-    pub problems: Vec<Diagnostic>,
-}
-
-impl std::error::Error for PlanRefusal {}
-
-impl PlanRefusal {
-    /// Returns the refusal with each problem located by line and column in the file that the layout was read from.
-    pub fn located(mut self, locate: impl Fn(Diagnostic) -> Diagnostic) -> PlanRefusal {
-        self.problems = self.problems.into_iter().map(locate).collect();
-        self
-    }
-}
 
 /// Decides what happens to every disk of the machine. `ids` supplies the UUIDs of new objects, so that the plan contains them before the
 /// objects exist.

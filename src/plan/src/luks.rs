@@ -11,7 +11,10 @@
 //! | a container that opens, and contains zeros instead of a filesystem | refused |
 //! | anything else | refused, with both sides |
 
-use super::decide::{PlanDecider, PlanDecisions};
+use super::decisions::PlanDecisions;
+use crate::decisions::{LuksDecision, LuksFate};
+
+use super::decider::PlanDecider;
 use super::devices::{DeviceFate, PlannedDevice};
 use super::display;
 use super::filesystem_fate::FilesystemFate;
@@ -32,31 +35,6 @@ use uuid::Uuid;
 
 /// Signature type of a container in libblkid, for both versions of LUKS.
 pub const KIND: &str = "crypto_LUKS";
-
-/// A container of the layout, around a filesystem or a physical volume of a group.
-pub struct LuksDecision {
-    pub container: LuksContainer,
-    pub fate: LuksFate,
-    /// Name of the volume group; `None` for a filesystem.
-    pub group: Option<String>,
-    /// Mount point that requires the container, if any.
-    path: Option<String>,
-    nofail: bool,
-    noauto: bool,
-    read_only: bool,
-    /// Whether it is preserved, and the TPM of this machine does not open it.
-    strange_tpm: bool,
-}
-
-/// Fate of a LUKS container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LuksFate {
-    Made,
-    /// Preserved and opened, so that its content is preserved as well.
-    Opened,
-    /// Preserved and not opened, so that its content is unknown.
-    Locked,
-}
 
 /// Returns the key from the allocation for a container with this source; empty if there is none. For a TPM, `disk_key` is the additional
 /// passphrase.

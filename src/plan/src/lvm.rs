@@ -1,29 +1,17 @@
 //! Volume groups and logical volumes: created on new devices, or compared with the layout.
 
 use super::capacity::{self, CapacityShortage, EXTENT_BYTES};
-use super::decide::{GroupFate, PlanDecider};
+use super::decider::PlanDecider;
+use super::decisions::GroupFate;
 use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::sectors::MIB;
 use super::{DiskVerdict, display};
+use crate::decider::PlannedGroup;
 use model::device::DevicePath;
 use model::inventory::{self, VolumeHealth};
 use model::layout::{LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};
 use model::storage_graph::find_groups_on;
 use operations::{CreateGroup, CreateVolume};
-
-/// A group whose volumes are decided next.
-pub struct PlannedGroup<'a> {
-    /// Physical volumes.
-    pub physical: Vec<DevicePath>,
-    /// Free extents of each physical volume; `None` if a size is unknown.
-    pub free: Option<Vec<u64>>,
-    /// Maximum total size of the physical volumes.
-    most_bytes: u64,
-    pub sector_bytes: u32,
-    pub fate: DeviceFate,
-    /// The existing group, if it is preserved.
-    pub kept: Option<&'a inventory::LvmVolumeGroup>,
-}
 
 impl<'a> PlanDecider<'a> {
     pub fn decide_groups(&mut self) {

@@ -10,9 +10,13 @@
 //! | a disk of the source machine among those that are wiped, identified by its table or hardware identifiers | it is the data that would be migrated |
 //! | Kubernetes volumes | they are not migrated |
 
-use super::decide::{PlanDecider, PlanDecisions, decide_plan};
+use super::decisions::PlanDecisions;
+
+use super::decider::PlanDecider;
+
+use super::decide::decide_plan;
 use super::devices::PlannedDevice;
-use super::install_marker::{full_record, table_guid};
+use super::disk_identifiers::{full_record, table_guid};
 use super::system_source::{SourceInputs, SystemSource, SystemStages};
 use super::{InstallMode, PlanRequest, PlanSubject, boot_entries, uuids_in_use};
 use common::diagnostic::Diagnostic;

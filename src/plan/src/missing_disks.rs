@@ -1,25 +1,11 @@
 //! Disks of the layout that are absent from the machine. A reinstall continues without such a disk, with a warning, if everything on it has
 //! a copy elsewhere.
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::devices::{DeviceFate, PlannedDevice};
 use common::diagnostic::Diagnostic;
 use model::device::LayoutPath;
 use model::layout::{self, RaidLevel};
-
-/// A disk of the layout that is absent.
-pub struct MissingDisk {
-    /// Name of the disk, and what is present instead.
-    message: String,
-    /// Reasons why objects need the disk.
-    needed: Vec<String>,
-}
-
-impl MissingDisk {
-    pub fn new(message: String) -> MissingDisk {
-        MissingDisk { message, needed: Vec::new() }
-    }
-}
 
 impl PlanDecider<'_> {
     /// Registers the devices that the layout has on the absent disk, so that its dependents can check whether they survive without them.

@@ -1,7 +1,7 @@
 //! Objects on disks that a reinstall does not wipe and that lack a component, while a disk that is wiped contains an object that could not
 //! be inspected: it may be the component.
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::opaque::OpaqueOnDisks;
 use super::spanning::SPANNING;
 use super::{DiskVerdict, InstallMode, MarkerWaiver, arrays, lvm};

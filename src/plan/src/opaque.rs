@@ -1,7 +1,7 @@
 //! Objects whose content could not be inspected, and the limits for an installation that wipes them. The limits for a reinstall are in
 //! `missing_members`.
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::{DiskVerdict, InstallClaim};
 use model::device::KernelName;
 use model::inventory::{Inventory, InventoryDisk, OpaqueObject};

@@ -15,7 +15,7 @@
 //! row but the last one.
 
 use super::InstallClaim;
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use model::install_marker::{self, InstallMarker};
 use std::cmp::Ordering;
 

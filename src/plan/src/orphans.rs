@@ -1,6 +1,6 @@
 //! Members of arrays and physical volumes whose array or group is unknown: its other parts may be on any disk.
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::{DiskVerdict, InstallMode, MarkerWaiver};
 use model::device::DevicePath;
 

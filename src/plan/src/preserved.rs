@@ -1,7 +1,7 @@
 //! Objects that a reinstall preserves, and their identities: read before the first stage, and again after the last one. The same function
 //! reads both, so that they differ only if the machine has changed.
 
-use super::decide::{ArrayFate, GroupFate, PlanDecisions};
+use super::decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::filesystem_fate::FilesystemFate;
 use super::{DiskVerdict, luks};
 use model::device::{DevicePath, KernelName};

@@ -1,11 +1,12 @@
 //! Activation of preserved objects: before the image is written if files of the image are merged into them, otherwise afterwards.
 
-use super::decide::{ArrayFate, GroupFate, PlanDecisions};
+use super::decisions::{ArrayFate, GroupFate, PlanDecisions};
+use super::decisions::{LuksDecision, LuksFate};
+use super::filesystem_fate::new_filesystem;
 use super::filesystem_fate::{FilesystemFate, PlacedFilesystem};
 use super::guard_ranges::foreign_partitions;
-use super::luks::{LuksDecision, LuksFate, is_mapping};
+use super::luks::is_mapping;
 use super::members::AssembledMembers;
-use super::stages::new_filesystem;
 use super::{DiskPlan, DiskVerdict};
 use model::device::DevicePath;
 use model::inventory::{DeviceSignature, Inventory};

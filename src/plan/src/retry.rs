@@ -8,8 +8,8 @@
 //! | such a disk contains an object that is not in the record | the disk is not recreated |
 
 use super::attempt_records::AttemptDevices;
-use super::decide::PlanDecisions;
-use super::install_marker::table_guid;
+use super::decisions::PlanDecisions;
+use super::disk_identifiers::table_guid;
 use super::{DiskPlan, PlanRequest};
 use common::diagnostic::Diagnostic;
 use model::device::{DevicePath, LayoutPath};

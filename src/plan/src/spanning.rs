@@ -1,6 +1,6 @@
 //! Objects that span disks with different verdicts: arrays, groups, filesystems and anything else made of several devices, active or not.
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::{DiskVerdict, InstallMode, TornObject, arrays, display, lvm};
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, Inventory, SpanningComponent, StackedDeviceKind};

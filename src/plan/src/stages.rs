@@ -1,7 +1,7 @@
 //! Arranges the decisions as stages in the order of the run.
 
-use super::decide::PlanDecisions;
-use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem};
+use super::decisions::PlanDecisions;
+use super::filesystem_fate::{FilesystemFate, PlacedFilesystem, new_filesystem};
 use super::firmware::{self, RemovalPolicy};
 use super::restore::{RestorePlan, mount_path};
 use super::system_source::{SourceInputs, StageOperations, SystemStages};
@@ -12,7 +12,7 @@ use super::{
 use model::device::KernelName;
 use model::install_marker::InstallMarker;
 use model::inventory::Inventory;
-use model::layout::{FilesystemFormat, FilesystemSpec, KeySource, Layout};
+use model::layout::{FilesystemFormat, KeySource, Layout};
 use model::storage_graph::{DeviceStack, LayoutMatch};
 use operations::{
     DeviceOp, DiskIdentity, FstabEntry, MachineFiles, MakeFilesystem, Operation, PlanStage, PreservedObject, ProveKept,
@@ -292,16 +292,6 @@ fn path_depth(path: &str) -> usize {
 
 fn make_filesystem((filesystem, is): &PlacedFilesystem) -> Option<MakeFilesystem> {
     is.as_made().map(|new| new_filesystem(filesystem, new))
-}
-
-pub fn new_filesystem(filesystem: &FilesystemSpec, new: &NewFilesystem) -> MakeFilesystem {
-    MakeFilesystem {
-        device: new.device.clone(),
-        format: filesystem.format,
-        label: filesystem.label.clone(),
-        uuid: new.uuid.clone(),
-        createoptions: filesystem.createoptions.clone(),
-    }
 }
 
 /// Returns the line in fstab. A filesystem of a raw image has its line in the fstab of the image.

@@ -1,7 +1,7 @@
 //! Source of the system that is installed: an image, the `create` program of an OS definition, or another machine.
 
 use super::PlanRequest;
-use super::decide::PlanDecisions;
+use super::decisions::PlanDecisions;
 use super::filesystem_fate::PlacedFilesystem;
 use super::image_stages::ImageSource;
 use super::migrate_target::MigrationSource;

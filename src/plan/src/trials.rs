@@ -1,9 +1,9 @@
 //! Trials before the point of no return: arrays and filesystems whose options only their tool or the kernel can check.
 
 use super::devices::DeviceSize;
+use super::filesystem_fate::new_filesystem;
 use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem};
 use super::restore::mount_path;
-use super::stages::new_filesystem;
 use model::layout::FilesystemFormat;
 use operations::{ArraySlot, CreateArray, DeviceOp, MakeFilesystem, Operation, TryArray, TryFilesystem, VolumeFilling};
 use uuid::Uuid;

@@ -1,19 +1,22 @@
 //! The plan as data. All decisions are made here; the executor only carries them out.
 
+mod approval;
 mod firmware;
 mod k8s_volumes;
 mod migration;
+mod refusal;
 mod request;
 mod summary;
 
+pub use approval::{ApprovalSummary, ApprovedDisk, ApprovedObject, ObjectFate, VERSION};
 pub use firmware::{FirmwarePlan, PlannedVariable, VariableOrigin};
 pub use k8s_volumes::{PersistentVerdict, PersistentVolume};
 pub use migration::SourceDevice;
 use operations::{FailureState, FstabEntry, PlanStage, StageExtents};
+pub use refusal::PlanRefusal;
 pub use request::{InstallClaim, InstallMode, MarkerWaiver, PlanRequest, PlanSubject};
 pub use summary::{DiskContent, PlanSummary, TornObject};
 
-use super::ApprovalSummary;
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::InstallMarker;
 use model::inventory::OpaqueObject;

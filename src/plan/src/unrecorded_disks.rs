@@ -9,7 +9,7 @@
 //! | the operator discards it | wiped, with a warning |
 //! | none of these | refused |
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::disk_records::DiskRecords;
 use super::{DiskVerdict, display};
 use model::allocation::RecordSource;

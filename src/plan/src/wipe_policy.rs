@@ -1,6 +1,6 @@
 //! Wipe policy of each disk, as of the installation of the machine. It holds until an operator changes it.
 
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use model::install_marker::InstallMarker;
 use model::layout;
 

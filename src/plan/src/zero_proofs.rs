@@ -13,7 +13,7 @@
 //! No report of a device counts as a proof that a range is unallocated: neither discarded ranges nor thin provisioning.
 
 use super::InstallMode;
-use super::decide::PlanDecider;
+use super::decider::PlanDecider;
 use super::devices::PlannedDevice;
 use super::disk_match::{DiskLikeness, SharedIdentifiers, compare_disk};
 use super::sectors::MIB;

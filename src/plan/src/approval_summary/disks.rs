@@ -1,48 +1,12 @@
 //! Disks in the verdicts: identity, content and verdict. Kernel names are not included.
 
 use crate::display::describe_unrecognized;
-use crate::{DiskVerdict, TornObject};
+use crate::{ApprovedDisk, DiskVerdict, TornObject};
 use common::format::{format_bytes, replace_hidden};
 use model::inventory::{DeviceSignature, DiskPartition, InventoryDisk, UniqueIdentifiers};
 use model::layout;
-use serde::{Deserialize, Serialize};
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Verdict on a disk. The fields are sorted by name, like those of [`super::ApprovalSummary`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ApprovedDisk {
-    /// Table, partitions and signatures, one line each; `None` if the plan was made without reading them.
-    pub contents: Option<Vec<String>>,
-    /// Name in the layout; only set if neither serial number nor WWN distinguishes the disk from the others of the machine.
-    pub device: String,
-    pub model: String,
-    /// Partitions of the layout: number, label and MiB of each.
-    pub partitions: Vec<String>,
-    /// `by-path` link or SCSI address; only set if `device` is.
-    pub place: String,
-    pub serial: String,
-    pub size_bytes: u64,
-    pub verdict: DiskVerdict,
-    pub wwn: String,
-}
-
-impl PartialOrd for ApprovedDisk {
-    fn partial_cmp(&self, other: &ApprovedDisk) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// Orders disks by their identifiers, so that other contents do not change the order.
-impl Ord for ApprovedDisk {
-    fn cmp(&self, other: &ApprovedDisk) -> Ordering {
-        let identity = |is: &ApprovedDisk| [is.serial.clone(), is.wwn.clone(), is.device.clone(), is.place.clone()];
-        let rest = |is: &ApprovedDisk| (is.size_bytes, is.verdict, is.partitions.clone(), is.model.clone());
-        let order = identity(self).cmp(&identity(other)).then_with(|| rest(self).cmp(&rest(other)));
-        order.then_with(|| self.contents.cmp(&other.contents))
-    }
-}
 
 impl ApprovedDisk {
     /// Returns the verdict on a listed disk. `identifiers` are those of all disks of the machine.

@@ -3,10 +3,11 @@
 use super::tree_lines::TreeLines;
 use super::{describe_signature, describe_unrecognized, format_bytes};
 use crate::DiskVerdict;
-use crate::decide::{ArrayFate, GroupFate, PlanDecisions};
+use crate::decisions::LuksFate;
+use crate::decisions::{ArrayFate, GroupFate, PlanDecisions};
 use crate::filesystem_fate::FilesystemFate;
 use crate::guard_ranges::foreign_partitions;
-use crate::luks::{self, LuksFate};
+use crate::luks::{self};
 use crate::preserved::{PreservedObjects, find_content};
 use model::device::{DevicePath, KernelName};
 use model::inventory::{

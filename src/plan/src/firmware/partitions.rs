@@ -1,7 +1,7 @@
 //! Partitions that boot entries may start, and what the plan does with them.
 
 use crate::DiskVerdict;
-use crate::decide::PlanDecisions;
+use crate::decisions::PlanDecisions;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DiskPartition, DiskTable, Inventory};
 use model::storage_graph::DeviceStack;

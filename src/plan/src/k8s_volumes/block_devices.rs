@@ -1,6 +1,8 @@
 //! Kubernetes volumes on block devices: a blank disk that the layout does not list, or a device of the layout.
 
-use super::super::decide::{ArrayFate, PlanDecider};
+use super::super::decisions::ArrayFate;
+
+use super::super::decider::PlanDecider;
 use super::super::devices::{DeviceFate, DeviceSize, PlannedDevice};
 use super::super::{PersistentVerdict, display};
 use super::{VolumeDecision, VolumeRefusal, as_preserved, is_of_disk, is_wiped_later, list_disks, udev_path};

@@ -1,7 +1,7 @@
 //! Kubernetes volumes that are marked for deletion (`metadata.deletionTimestamp`): existing data stay, and nothing is prepared. Kubernetes
 //! decides when the data may be deleted; the volume is then no longer in the list.
 
-use super::super::decide::PlanDecider;
+use super::super::decider::PlanDecider;
 use super::super::devices::{DeviceFate, DeviceSize};
 use super::super::{DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict};
 use super::{VolumeDecision, VolumeRefusal, is_wiped_later, udev_path};

@@ -8,7 +8,7 @@
 //! | neither control plane nor marker records volumes, and an object that could not be inspected may contain it | refused |
 //! | otherwise | yes |
 
-use super::super::decide::PlanDecider;
+use super::super::decider::PlanDecider;
 use super::super::describe::describe_record;
 use super::super::disk_match::{SharedIdentifiers, looks_like, may_be};
 use super::super::{DiskVerdict, InstallClaim, InstallMode};

@@ -1,7 +1,8 @@
 //! Kubernetes volumes that are separate logical volumes in a group of the layout.
 
 use super::super::capacity::{self, CapacityShortage, EXTENT_BYTES};
-use super::super::decide::{GroupFate, PlanDecider};
+use super::super::decider::PlanDecider;
+use super::super::decisions::GroupFate;
 use super::super::devices::{DeviceFate, DeviceSize as Known};
 use super::super::sectors::MIB;
 use super::super::{PersistentVerdict, display};

@@ -1,6 +1,6 @@
 //! Volume records for the install marker.
 
-use super::super::decide::PlanDecider;
+use super::super::decider::PlanDecider;
 use super::super::install_marker;
 use super::super::{PersistentVerdict, PersistentVolume};
 use model::device::KernelName;

@@ -22,7 +22,7 @@
 //! the amount written (`-E nodiscard,lazy_itable_init=0` takes 2.2 GB for 100 GiB), all inode tables count as written. A block volume gets
 //! a partition table, for which 1 MiB is enough. vfat does not support sparse files.
 
-use super::super::decide::PlanDecider;
+use super::super::decider::PlanDecider;
 use super::super::devices::DeviceSize;
 use super::super::filesystem_fate::{FilesystemFate, NewFilesystem};
 use super::super::sectors::MIB;

@@ -1,6 +1,6 @@
 //! Kubernetes volumes in files of the installed system.
 
-use super::super::decide::PlanDecider;
+use super::super::decider::PlanDecider;
 use super::super::devices::DeviceSize;
 use super::super::filesystem_fate::FilesystemFate;
 use super::super::restore::mount_path;

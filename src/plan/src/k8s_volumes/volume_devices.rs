@@ -1,6 +1,6 @@
 //! Devices that have the UUID of a Kubernetes volume.
 
-use super::super::decide::PlanDecider;
+use super::super::decider::PlanDecider;
 use super::super::{DiskVerdict, InstallMode, display};
 use super::as_preserved;
 use model::device::DevicePath;

@@ -1,6 +1,6 @@
 //! Operations on the storage, in the order in which its objects are locked, released, created, and deactivated.
 
-use super::super::decide::{ArrayFate, GroupFate, PlanDecisions};
+use super::super::decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::super::{DiskPlan, DiskVerdict, guard_ranges, luks};
 use model::device::DevicePath;
 use model::storage_graph::LayoutMatch;

@@ -1,0 +1,28 @@
+//! Plans that were refused.
+
+use super::{DiskPlan, InstallMode, PlanSubject};
+use common::diagnostic::Diagnostic;
+use model::inventory::OpaqueObject;
+
+/// A plan that was refused: all reasons at once, and how each disk would have been treated.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct PlanRefusal {
+    pub mode: InstallMode,
+    pub subject: PlanSubject,
+    pub layout: String,
+    pub disks: Vec<DiskPlan>,
+    /// Objects whose content could not be inspected.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub opaque: Vec<OpaqueObject>,
+    pub problems: Vec<Diagnostic>,
+}
+
+impl std::error::Error for PlanRefusal {}
+
+impl PlanRefusal {
+    /// Returns the refusal with each problem located by line and column in the file that the layout was read from.
+    pub fn located(mut self, locate: impl Fn(Diagnostic) -> Diagnostic) -> PlanRefusal {
+        self.problems = self.problems.into_iter().map(locate).collect();
+        self
+    }
+}
