@@ -1,11 +1,12 @@
 //! The plan for a machine that is already installed. It destroys nothing and boots the installed system.
 
 use super::disk_identifiers::table_guid;
-use super::display::{self, RunningTrees};
+use super::display::RunningTrees;
 use super::read_only::ReadOnlyPlan;
 use super::restore::no_replay_option;
 use super::stages::drop_empty_stages;
 use super::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, Plan, PlanRefusal, PlanRequest, opaque, operation_args};
+use crate::content_text;
 use common::diagnostic::Diagnostic;
 use model::device::{DevicePath, KernelName};
 use model::install_marker::attempt::disks_with_new_tables;
@@ -209,7 +210,7 @@ fn mount_without_replay(
     };
     let format = FilesystemFormat::ALL.into_iter().find(|format| format.name() == filesystem.kind);
     let Some((format, option)) = format.and_then(|format| Some((format, no_replay_option(format)?))) else {
-        let held = display::describe_signature(filesystem);
+        let held = content_text::describe_signature(filesystem);
         return Err(format!("{path} is on {device}, which contains {held} and cannot be mounted without writing"));
     };
     let options = ["ro", option].into_iter().filter(|option| !option.is_empty()).map(str::to_owned).collect();

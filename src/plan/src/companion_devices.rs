@@ -13,7 +13,8 @@ use super::devices::PlannedDevice;
 use super::filesystems::describe_wish;
 use super::restore::mount_path;
 use super::spanning::{SPANNING, all_signatures};
-use super::{DiskVerdict, InstallMode, MarkerWaiver, display};
+use super::{DiskVerdict, InstallMode, MarkerWaiver};
+use crate::content_text;
 use common::format::join_few;
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::inventory::{ComponentRole, InventoryDisk, SpanningComponent, XFS_LOG, XFS_REALTIME};
@@ -160,7 +161,7 @@ impl<'a> PlanDecider<'a> {
         let SpanningComponent { device, kind, whole, .. } = part;
         let said = format!(
             "{kind} on {device} must be kept but lacks a device ({whole}), which may be the {} on {nameless}, and {} will be wiped",
-            display::NO_KNOWN_KIND,
+            content_text::NO_KNOWN_KIND,
             disk.device
         );
         if self.is_discarded(&disk.name) {
@@ -201,7 +202,7 @@ impl<'a> PlanDecider<'a> {
             unit.signatures().is_empty()
                 && !unit.is_blank()
                 && unit.table().is_none()
-                && !matches!(unit, storage_graph::StackUnit::Partition(part) if display::is_extended(part))
+                && !matches!(unit, storage_graph::StackUnit::Partition(part) if content_text::is_extended(part))
                 && !self.stack.is_held(&self.stack.kernel_name(device))
         };
         let mut nameless: BTreeMap<KernelName, Vec<String>> = BTreeMap::new();

@@ -1,9 +1,10 @@
 //! Comparison of each listed disk with its record: whether the disks are those that the machine was installed on.
 
+use super::DiskVerdict;
 use super::decider::PlanDecider;
 use super::describe::{describe_disk, describe_match, describe_record};
 use super::disk_match::{self, DiskLikeness, MatchCandidates, SharedIdentifiers};
-use super::{DiskVerdict, display};
+use crate::content_text;
 use model::device::{KernelName, LayoutPath};
 use model::install_marker::RecordedDisk;
 use model::inventory::{self, Inventory};
@@ -170,7 +171,7 @@ impl PlanDecider<'_> {
         let said = format!(
             "{}, but no disk with that name was recorded when the machine was installed; it will be wiped and is not blank: it contains {}",
             describe_match(listed, found),
-            display::describe_contents(found)
+            content_text::describe_contents(found)
         );
         match is_wanted {
             true => self.warn(format!("{said}: its data will be discarded, as requested by the operator")),
@@ -256,7 +257,7 @@ impl PlanDecider<'_> {
         } else {
             let message = format!(
                 "{other}; it will be wiped and is not blank: it contains {}. {} (recorded: {}; found: {})",
-                display::describe_contents(found),
+                content_text::describe_contents(found),
                 self.suggest_remedy(found, "Attach the old disk"),
                 disk_match::describe_record_fully(record),
                 disk_match::describe_disk_fully(found)

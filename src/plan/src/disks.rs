@@ -5,7 +5,8 @@ use super::decider::{PlanDecider, verdict_on_disk};
 use super::describe::describe_record;
 use super::devices::{DeviceFate, PlannedDevice};
 use super::sectors::{self, SectorExtent};
-use super::{DiskVerdict, InstallMode, display, wipe};
+use super::{DiskVerdict, InstallMode, wipe};
+use crate::content_text;
 use common::diagnostic::Diagnostic;
 use model::deploy_steps::EraseMode;
 use model::device::{DevicePath, LayoutPath};
@@ -201,7 +202,7 @@ impl<'a> PlanDecider<'a> {
         };
         let mut whole = kept(&found.device, found.size_bytes, found.blank, &found.signatures);
         if found.table.is_some() && found.signatures.is_empty() {
-            whole.content = Err(format!("there is {}", display::describe_contents(found)));
+            whole.content = Err(format!("there is {}", content_text::describe_contents(found)));
         }
         self.devices.insert(disk.device.clone(), whole);
         for partition in &disk.partitions {
@@ -252,7 +253,7 @@ fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryD
             "{} must be kept with {} partitions, but lacks a GPT: found {}",
             found.device,
             disk.partitions.len(),
-            display::describe_contents(found)
+            content_text::describe_contents(found)
         );
         return vec![Diagnostic::new(format!("{place}.partitions"), message)];
     }
@@ -260,7 +261,7 @@ fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryD
         let message = format!(
             "{} must be kept, but has both a partition table and signatures: {}",
             found.device,
-            display::describe_contents(found)
+            content_text::describe_contents(found)
         );
         return vec![Diagnostic::new(format!("{place}.device"), message)];
     }

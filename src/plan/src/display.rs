@@ -9,7 +9,6 @@ mod running_tree;
 mod tree_lines;
 
 use operations::operation_lines;
-use operations::text::strip_dev;
 pub use preserved_tree::draw_preserved;
 pub use running_tree::RunningTrees;
 
@@ -21,12 +20,7 @@ use common::format::terminal::escape_line;
 use common::format::{format_bytes, format_count};
 use model::device::KernelName;
 use model::install_marker::InstallMarker;
-use model::inventory::{self, DeviceSignature, DiskPartition};
 use std::fmt;
-
-/// Description of a device on which nothing is recognized and which is not proven blank: it may contain data all the same.
-pub const NO_KNOWN_KIND: &str = "data of no known kind";
-const BLANK: &str = "blank";
 
 /// Prints the plan. The alternate form `{:#}` colours wiped disks.
 impl fmt::Display for Plan {
@@ -128,46 +122,4 @@ fn write_existing(f: &mut fmt::Formatter<'_>, marker: &InstallMarker) -> fmt::Re
         format!("Allocation {}{order} is already installed here, with {}{time}.", marker.allocation, marker.image);
     writeln!(f, "{}", escape_line(&line))?;
     writeln!(f, "Nothing is written; the installed system is booted.\n")
-}
-
-/// Describes the content of a disk in one line.
-pub fn describe_contents(disk: &inventory::InventoryDisk) -> String {
-    let mut parts = Vec::new();
-    if let Some(table) = &disk.table {
-        let count = table.partitions.len();
-        let plural = if count == 1 { "" } else { "s" };
-        parts.push(format!("{} {count} partition{plural}", table.kind.to_uppercase()));
-        parts.extend(table.partitions.iter().flat_map(|partition| &partition.signatures).map(describe_signature));
-        let nameless: Vec<&str> =
-            table.partitions.iter().filter(|part| is_unrecognized(part)).map(|part| strip_dev(&part.device)).collect();
-        if !nameless.is_empty() {
-            parts.push(format!("{NO_KNOWN_KIND} on {}", nameless.join(", ")));
-        }
-    }
-    parts.extend(disk.signatures.iter().map(describe_signature));
-    parts.extend(disk.unreadable.as_ref().map(|why| format!("partly unreadable: {why}")));
-    if parts.is_empty() { describe_unrecognized(disk.blank).to_owned() } else { parts.join(" · ") }
-}
-
-/// Describes a device on which nothing is recognized. Only a device that is proven blank is called blank.
-pub fn describe_unrecognized(is_blank: bool) -> &'static str {
-    if is_blank { BLANK } else { NO_KNOWN_KIND }
-}
-
-/// Returns whether a partition is an extended MBR partition, which contains a partition table instead of a signature.
-pub fn is_extended(partition: &DiskPartition) -> bool {
-    ["0x5", "0xf", "0x85"].contains(&partition.kind.as_str())
-}
-
-fn is_unrecognized(partition: &DiskPartition) -> bool {
-    partition.signatures.is_empty() && !partition.blank && !is_extended(partition)
-}
-
-pub fn describe_signature(signature: &DeviceSignature) -> String {
-    let kind = match signature.kind.as_str() {
-        "LVM2_member" => "LVM physical volume",
-        "linux_raid_member" => "RAID member",
-        other => other,
-    };
-    if signature.label.is_empty() { kind.to_owned() } else { format!("{kind} \"{}\"", signature.label) }
 }

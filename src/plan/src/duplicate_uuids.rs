@@ -9,7 +9,8 @@
 
 use super::decider::PlanDecider;
 use super::spanning::{SPANNING, all_signatures};
-use super::{DiskVerdict, InstallMode, display};
+use super::{DiskVerdict, InstallMode};
+use crate::content_text;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{ArrayMember, DeviceSignature, MdArray, MemberRole};
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,9 +98,9 @@ impl<'a> PlanDecider<'a> {
         let said = format!(
             "{} ({}) and {} ({}) have the same UUID, {}, and {kept} must be kept",
             self.describe_with_disks(kept),
-            display::describe_signature(signature),
+            content_text::describe_signature(signature),
             self.describe_with_disks(copy),
-            display::describe_signature(other),
+            content_text::describe_signature(other),
             signature.uuid.to_lowercase()
         );
         if !self.is_wiped(copy) {

@@ -4,10 +4,10 @@ use super::MarkerWaiver;
 use super::capacity::min_filesystem_mib;
 use super::decider::PlanDecider;
 use super::devices::{DeviceFate, PlannedDevice};
-use super::display;
 use super::filesystem_fate::{FilesystemFate, NewFilesystem};
 use super::restore::mount_path;
 use super::sectors::MIB;
+use crate::content_text;
 use model::inventory::AttemptTarget;
 use model::layout::{FilesystemFormat, FilesystemSpec};
 use uuid::Uuid;
@@ -191,10 +191,10 @@ fn keep_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<Fi
             Err(format!("{wish}, but it contains {size} of unrecognized data"))
         }
         [one] if one.kind != wanted.format.name() => {
-            Err(format!("{wish}, but it contains {}", display::describe_signature(one)))
+            Err(format!("{wish}, but it contains {}", content_text::describe_signature(one)))
         }
         [one] if wanted.label.as_ref().is_some_and(|label| *label != one.label) => {
-            Err(format!("{wish}, but it contains {}", display::describe_signature(one)))
+            Err(format!("{wish}, but it contains {}", content_text::describe_signature(one)))
         }
         [one] if one.uuid.is_empty() && is_in_fstab(wanted) => {
             Err(format!("{wish}, but it lacks a UUID, which /etc/fstab needs; set one in the installed system"))
@@ -204,7 +204,7 @@ fn keep_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<Fi
             Ok(FilesystemFate::Kept { device: device.path.clone(), uuid })
         }
         several => {
-            let there: Vec<String> = several.iter().map(display::describe_signature).collect();
+            let there: Vec<String> = several.iter().map(content_text::describe_signature).collect();
             Err(format!("{wish}, but it has several signatures: {}", there.join(" and ")))
         }
     }

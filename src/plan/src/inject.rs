@@ -1,9 +1,8 @@
 //! Plan that adds files to an existing filesystem. All disks that it does not lie on are locked.
 
 use super::make_writable::{self, DeviceActivation};
-use super::{
-    DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, display, opaque, read_only::ReadOnlyPlan,
-};
+use super::{DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque, read_only::ReadOnlyPlan};
+use crate::content_text;
 use common::diagnostic::Diagnostic;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, Inventory, InventoryDisk};
@@ -123,8 +122,9 @@ fn mountable_format(device: &DevicePath, signatures: &[DeviceSignature]) -> Resu
         FilesystemFormat::ALL.into_iter().find(is_it)
     };
     match signatures {
-        [one] => mounts(one)
-            .ok_or_else(|| format!("{device} contains {}, which cannot be mounted", display::describe_signature(one))),
+        [one] => mounts(one).ok_or_else(|| {
+            format!("{device} contains {}, which cannot be mounted", content_text::describe_signature(one))
+        }),
         [] => Err(format!("{device} does not contain a filesystem")),
         _ => Err(format!("{device} has several signatures")),
     }

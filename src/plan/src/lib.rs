@@ -12,6 +12,7 @@ mod boot_existing;
 mod bootable;
 mod capacity;
 mod companion_devices;
+mod content_text;
 mod decide;
 mod decider;
 mod decisions;

@@ -12,11 +12,11 @@
 //! | anything else | refused, with both sides |
 
 use super::decisions::PlanDecisions;
+use crate::content_text;
 use crate::decisions::{LuksDecision, LuksFate};
 
 use super::decider::PlanDecider;
 use super::devices::{DeviceFate, PlannedDevice};
-use super::display;
 use super::filesystem_fate::FilesystemFate;
 use super::restore::mount_path;
 use super::sectors::MIB;
@@ -77,10 +77,10 @@ pub fn container_uuid_on(device: &PlannedDevice) -> Result<Uuid, String> {
 fn container_uuid(found: &[DeviceSignature]) -> Result<Uuid, String> {
     match found {
         [one] if one.kind == KIND => one.uuid.parse().map_err(|_| "its UUID cannot be read".to_owned()),
-        [one] => Err(format!("there is {}", display::describe_signature(one))),
+        [one] => Err(format!("there is {}", content_text::describe_signature(one))),
         [] => Err("no signature was found".to_owned()),
         several => {
-            let there: Vec<String> = several.iter().map(display::describe_signature).collect();
+            let there: Vec<String> = several.iter().map(content_text::describe_signature).collect();
             Err(format!("there are several signatures: {}", there.join(" and ")))
         }
     }

@@ -1,11 +1,12 @@
 //! Volume groups and logical volumes: created on new devices, or compared with the layout.
 
+use super::DiskVerdict;
 use super::capacity::{self, CapacityShortage, EXTENT_BYTES};
 use super::decider::PlanDecider;
 use super::decisions::GroupFate;
 use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::sectors::MIB;
-use super::{DiskVerdict, display};
+use crate::content_text;
 use crate::decider::PlannedGroup;
 use model::device::DevicePath;
 use model::inventory::{self, VolumeHealth};
@@ -113,7 +114,7 @@ impl<'a> PlanDecider<'a> {
         if let Some(device) = below.present().find(|device| device.content.as_ref().is_ok_and(|found| found.len() > 1))
         {
             let there: Vec<String> =
-                device.content.iter().copied().flatten().map(display::describe_signature).collect();
+                device.content.iter().copied().flatten().map(content_text::describe_signature).collect();
             let message = format!(
                 "vg:{} must be kept on {}, but there are several signatures: {}",
                 group.name,

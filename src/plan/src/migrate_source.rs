@@ -10,7 +10,8 @@
 //! | a partition, array, group or volume that the layout does not list; data on a device without a filesystem in the layout | refused: it would not be migrated |
 
 use super::boot_existing::{self, ExistingInstallation};
-use super::{InstallClaim, SourceDevice, arrays, display, identity::describe_owner};
+use super::{InstallClaim, SourceDevice, arrays, identity::describe_owner};
+use crate::content_text;
 use common::diagnostic::Diagnostic;
 use common::format::format_bytes;
 use model::device::{DevicePath, KernelName, LayoutPath};
@@ -333,8 +334,8 @@ fn check_content(wanted: &FilesystemSpec, unit: StackUnit) -> Result<String, Str
 
 fn describe_content(unit: StackUnit) -> String {
     match unit.signatures() {
-        [] => display::describe_unrecognized(unit.is_blank()).to_owned(),
-        found => found.iter().map(display::describe_signature).collect::<Vec<_>>().join(" and "),
+        [] => content_text::describe_unrecognized(unit.is_blank()).to_owned(),
+        found => found.iter().map(content_text::describe_signature).collect::<Vec<_>>().join(" and "),
     }
 }
 

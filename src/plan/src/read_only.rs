@@ -1,9 +1,8 @@
 //! Common parts of plans that destroy nothing.
 
 use super::firmware::{self, RemovalPolicy};
-use super::{
-    DiskContent, DiskPlan, DiskVerdict, InstallMode, Plan, PlanSubject, PlanSummary, display, extents, opaque,
-};
+use super::{DiskContent, DiskPlan, DiskVerdict, InstallMode, Plan, PlanSubject, PlanSummary, extents, opaque};
+use crate::content_text;
 use model::install_marker::InstallMarker;
 use model::inventory::{Inventory, InventoryDisk};
 use operations::PlanStage;
@@ -58,7 +57,7 @@ impl DiskPlan {
             verdict,
             listed_as: None,
             found: DiskContent::from_disk(disk),
-            now: display::describe_contents(disk),
+            now: content_text::describe_contents(disk),
             running: Vec::new(),
         }
     }

@@ -1,7 +1,8 @@
 //! Objects that span disks with different verdicts: arrays, groups, filesystems and anything else made of several devices, active or not.
 
 use super::decider::PlanDecider;
-use super::{DiskVerdict, InstallMode, TornObject, arrays, display, lvm};
+use super::{DiskVerdict, InstallMode, TornObject, arrays, lvm};
+use crate::content_text;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, Inventory, SpanningComponent, StackedDeviceKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,7 +108,7 @@ impl PlanDecider<'_> {
         }
         let several = found.into_values().filter(|(_, devices)| devices.len() > 1);
         several.map(|(signature, devices)| SpanningObject {
-            name: display::describe_signature(signature),
+            name: content_text::describe_signature(signature),
             whole: format!("{} with UUID {} on {}", signature.kind, signature.uuid, join_devices(&devices)),
             members: devices.into_iter().map(|device| self.stack.kernel_name(device)).collect(),
         })

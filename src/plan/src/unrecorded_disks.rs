@@ -9,9 +9,10 @@
 //! | the operator discards it | wiped, with a warning |
 //! | none of these | refused |
 
+use super::DiskVerdict;
 use super::decider::PlanDecider;
 use super::disk_records::DiskRecords;
-use super::{DiskVerdict, display};
+use crate::content_text;
 use model::allocation::RecordSource;
 use model::install_marker::InstallMarker;
 use model::inventory::InventoryDisk;
@@ -48,7 +49,7 @@ impl PlanDecider<'_> {
             let said = format!(
                 "{} would be wiped and is not blank: it contains {}. It is selected only by its name, and is not in any record of this machine, so it may not be the disk that the layout is meant for",
                 found.device,
-                display::describe_contents(found)
+                content_text::describe_contents(found)
             );
             if self.is_discarded(&found.name) {
                 self.warn(format!("{said}; its data will be discarded, as requested by the operator"));

@@ -1,8 +1,9 @@
 //! Tree of the content of a preserved disk: sizes, labels, UUIDs, used space and mount points.
 
+use super::format_bytes;
 use super::tree_lines::TreeLines;
-use super::{describe_signature, describe_unrecognized, format_bytes};
 use crate::DiskVerdict;
+use crate::content_text::{describe_signature, describe_unrecognized};
 use crate::decisions::LuksFate;
 use crate::decisions::{ArrayFate, GroupFate, PlanDecisions};
 use crate::filesystem_fate::FilesystemFate;

@@ -1,10 +1,11 @@
 //! Kubernetes volumes on block devices: a blank disk that the layout does not list, or a device of the layout.
 
 use super::super::decisions::ArrayFate;
+use crate::content_text;
 
+use super::super::PersistentVerdict;
 use super::super::decider::PlanDecider;
 use super::super::devices::{DeviceFate, DeviceSize, PlannedDevice};
-use super::super::{PersistentVerdict, display};
 use super::{VolumeDecision, VolumeRefusal, as_preserved, is_of_disk, is_wiped_later, list_disks, udev_path};
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::inventory::InventoryDisk;
@@ -133,7 +134,7 @@ impl<'a> PlanDecider<'a> {
             return refuse(format!("names {}, whose content cannot be read: {why}", disk.device));
         }
         if !cut_off && (is_taken || !disk.blank) {
-            let there = display::describe_contents(disk);
+            let there = content_text::describe_contents(disk);
             return refuse(format!("names {}, which is not blank: it contains {there}", disk.device));
         }
         if disk.read_only {
@@ -185,7 +186,7 @@ impl<'a> PlanDecider<'a> {
             None => {
                 let why = |disk: &InventoryDisk| match (self.verdicts.contains_key(&disk.name), self.is_free(disk)) {
                     (true, _) => format!("{} (used by the layout or another volume)", disk.device),
-                    (_, false) => format!("{} (not blank: {})", disk.device, display::describe_contents(disk)),
+                    (_, false) => format!("{} (not blank: {})", disk.device, content_text::describe_contents(disk)),
                     (_, true) => format!("{} ({})", disk.device, hints::explain_differences(wanted, disk).join(", ")),
                 };
                 let disks: Vec<String> = inventory.disks.iter().map(why).collect();
@@ -309,7 +310,7 @@ impl<'a> PlanDecider<'a> {
             }
             Ok([]) => "there are unrecognized data".to_owned(),
             Ok(found) => {
-                let found: Vec<String> = found.iter().map(display::describe_signature).collect();
+                let found: Vec<String> = found.iter().map(content_text::describe_signature).collect();
                 format!("there is {}", found.join(" and "))
             }
         };

@@ -1,12 +1,13 @@
 //! Kubernetes volumes that are separate logical volumes in a group of the layout.
 
+use super::super::PersistentVerdict;
 use super::super::capacity::{self, CapacityShortage, EXTENT_BYTES};
 use super::super::decider::PlanDecider;
 use super::super::decisions::GroupFate;
 use super::super::devices::{DeviceFate, DeviceSize as Known};
 use super::super::sectors::MIB;
-use super::super::{PersistentVerdict, display};
 use super::{VolumeDecision, VolumeRefusal, as_preserved, group_space, is_wiped_later, udev_path};
+use crate::content_text;
 use common::format;
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::PendingCreation;
@@ -297,7 +298,7 @@ impl<'a> PlanDecider<'a> {
 
 fn describe_found(signatures: &[inventory::DeviceSignature]) -> String {
     match signatures {
-        [] => display::describe_unrecognized(false).to_owned(),
-        found => found.iter().map(display::describe_signature).collect::<Vec<_>>().join(" and "),
+        [] => content_text::describe_unrecognized(false).to_owned(),
+        found => found.iter().map(content_text::describe_signature).collect::<Vec<_>>().join(" and "),
     }
 }

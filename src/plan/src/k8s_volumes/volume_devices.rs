@@ -1,8 +1,9 @@
 //! Devices that have the UUID of a Kubernetes volume.
 
 use super::super::decider::PlanDecider;
-use super::super::{DiskVerdict, InstallMode, display};
+use super::super::{DiskVerdict, InstallMode};
 use super::as_preserved;
+use crate::content_text;
 use model::device::DevicePath;
 use model::k8s_volume::{K8sVolume, VolumeContent};
 use model::storage_graph::{StackUnit, all_units};
@@ -60,7 +61,7 @@ impl<'a> PlanDecider<'a> {
         if let (VolumeContent::Filesystem { format, .. }, [signature]) = (&volume.content, one.unit.signatures())
             && signature.kind != format.name()
         {
-            let there = display::describe_signature(signature);
+            let there = content_text::describe_signature(signature);
             return Err(format!("must be {format}, but {} has its UUID and contains {there}", one.device));
         }
         Ok(Some((one.device, one.unit)))
@@ -133,7 +134,7 @@ fn as_volume_device<'a>(volume: &K8sVolume, device: &'a DevicePath, unit: StackU
 /// Explains why the device with the volume's UUID cannot be used as the volume.
 fn describe_ambiguity(volume: &K8sVolume, VolumeDevice { device, unit, .. }: &VolumeDevice) -> String {
     let uuid = volume.uid.to_string();
-    let signatures: Vec<String> = unit.signatures().iter().map(display::describe_signature).collect();
+    let signatures: Vec<String> = unit.signatures().iter().map(content_text::describe_signature).collect();
     let other = unit.signatures().iter().find(|signature| !signature.uuid.eq_ignore_ascii_case(&uuid));
     match other {
         Some(other) if unit.signatures().len() > 1 => format!(

@@ -3,7 +3,7 @@
 use super::drawn::{any_layout, any_machine};
 use super::judged::Judged;
 use super::*;
-use crate::display::describe_contents;
+use crate::content_text::describe_contents;
 use proptest::prelude::*;
 
 fn signature(kind: &str) -> DeviceSignature {

@@ -143,8 +143,8 @@ fn a_second_signature_hides_no_volume() {
     let said = reasons(reinstall(&machine, &volume, &[]));
     let expected = format!(
         "volumes[data]: volume data has its UUID on /dev/sdc, which has several signatures: {} and {}; remove the stale one in the rescue shell: wipefs --all --types linux_raid_member /dev/sdc, if that is it",
-        display::describe_signature(&machine.disks[2].signatures[0]),
-        display::describe_signature(&member())
+        content_text::describe_signature(&machine.disks[2].signatures[0]),
+        content_text::describe_signature(&member())
     );
     assert_eq!(said, [expected]);
     // The other order of the same, on a logical volume that was renamed.
