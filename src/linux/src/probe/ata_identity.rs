@@ -1,6 +1,6 @@
 //! Identity of ATA disks: IDENTIFY DEVICE data, which the kernel provides as vital product data.
 
-use super::to_printable;
+use super::sysfs::to_printable;
 use std::path::Path;
 
 #[derive(Debug, PartialEq, Eq)]

@@ -214,7 +214,7 @@ unsafe fn copy_string(data: *const c_char) -> String {
     }
     // SAFETY: guaranteed by the caller.
     let bytes = unsafe { CStr::from_ptr(data) }.to_bytes();
-    super::to_printable(bytes)
+    super::sysfs::to_printable(bytes)
 }
 
 #[cfg(test)]

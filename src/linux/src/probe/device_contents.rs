@@ -3,7 +3,7 @@
 use super::blank_detection::is_area_blank;
 use super::blkid::{BlkidPartition, BlkidProbe, BlkidSignature, BlkidTable, DeviceArea};
 use super::device_users::DeviceUsers;
-use super::{ProbeRoots, list_names, parse_sectors, read_attribute};
+use super::sysfs::{ProbeRoots, list_names, parse_sectors, read_attribute};
 use common::error::Result;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, DeviceUse, DiskPartition, DiskTable};

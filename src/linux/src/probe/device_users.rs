@@ -1,7 +1,7 @@
 //! Current users of block devices: mounts, swap, and block devices on top.
 
 use super::proc_mounts::{self, MountEntry};
-use super::{ProbeRoots, format_device_number, list_names, read_attribute, read_proc_file};
+use super::sysfs::{ProbeRoots, format_device_number, list_names, read_attribute, read_proc_file};
 use common::error::{Context, Phase, Result};
 use model::device::DevicePath;
 use model::inventory::DeviceUse;

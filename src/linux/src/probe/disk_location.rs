@@ -2,7 +2,7 @@
 //! are reimplemented here for hardware of servers (systemd, src/udev/udev-builtin-path_id.c and
 //! 60-persistent-storage.rules).
 
-use super::read_attribute;
+use super::sysfs::read_attribute;
 use std::path::{Path, PathBuf};
 
 /// Returns the directories from the disk up to `/sys/devices`, deepest first, with their names.

@@ -2,9 +2,8 @@
 
 use super::device_contents::{self, ProbeTarget};
 use super::device_users::DeviceUsers;
-use super::{
-    ProbeDepth, ProbeRoots, ata_identity, by_id, disk_location, list_names, parse_sectors, read_attribute, to_printable,
-};
+use super::sysfs::{ProbeRoots, list_names, parse_sectors, read_attribute, to_printable};
+use super::{ProbeDepth, ata_identity, by_id, disk_location};
 use common::error::{Context, Error, Phase, Result};
 use model::device::KernelName;
 use model::inventory::InventoryDisk;

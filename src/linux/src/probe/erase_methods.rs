@@ -1,6 +1,8 @@
 //! Supported erase methods of disks, best first.
 
-use super::{ProbeRoots, ata_security, device_contents, nvme, read_attribute};
+use super::sysfs::{ProbeRoots, read_attribute};
+
+use super::{ata_security, device_contents, nvme};
 use model::inventory::{EraseMethod, InventoryDisk};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;

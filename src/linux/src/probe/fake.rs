@@ -1,6 +1,6 @@
 //! Simulated machine in a temporary directory for tests: sysfs, procfs and devices as files.
 
-use super::ProbeRoots;
+use super::sysfs::ProbeRoots;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;

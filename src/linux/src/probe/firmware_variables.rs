@@ -5,7 +5,7 @@
 
 mod load_target;
 
-use super::to_printable;
+use super::sysfs::to_printable;
 use crate::efi::{LoadOption, device_path_text, text_arguments, variables};
 use model::inventory::{
     FirmwareLoadOption, FirmwareVariables, GLOBAL_VENDOR, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
@@ -37,7 +37,7 @@ pub(super) fn read_firmware_variables(sys: &Path) -> Option<FirmwareVariables> {
     }
     let directory = sys.join("firmware/efi/efivars");
     let unreadable = |reason: String| FirmwareVariables { unreadable: Some(reason), ..FirmwareVariables::default() };
-    Some(match super::list_names(&directory) {
+    Some(match super::sysfs::list_names(&directory) {
         Ok(names) if names.is_empty() => unreadable("efivarfs is not mounted, or the firmware has no variables".into()),
         Ok(names) => read_variables(&directory, &names),
         Err(error) => unreadable(error.to_string()),

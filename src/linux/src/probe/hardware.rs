@@ -1,6 +1,6 @@
 //! Hardware other than disks: SMBIOS, processors, memory, NICs.
 
-use super::{list_names, read_attribute, read_link_name};
+use super::sysfs::{list_names, read_attribute, read_link_name};
 use common::error::{Error, Phase, Result};
 use model::inventory::{Cpu, FirmwareType, Nic, SystemInfo};
 use model::machine_identity::parse_usable_uuid;

@@ -1,6 +1,6 @@
 //! LLDP receiver for all NICs.
 
-use super::read_attribute;
+use super::sysfs::read_attribute;
 use crate::process::ToolCommand;
 use common::error::{Context, Phase, Result};
 use model::inventory::Nic;
@@ -105,7 +105,7 @@ fn stop_firmware_agents(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
         let _ = ToolCommand::new("mount").args(["-t", "debugfs", "debugfs"]).arg(&debug).deadline(SAY).run();
     }
     for nic in cards {
-        let device = super::read_link_name(&sys.join("class/net").join(&nic.name).join("device"));
+        let device = super::sysfs::read_link_name(&sys.join("class/net").join(&nic.name).join("device"));
         let file = debug.join("i40e").join(device).join("command");
         let told = fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| file.write_all(b"lldp stop"));
         match told {

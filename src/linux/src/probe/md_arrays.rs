@@ -3,7 +3,7 @@
 
 mod array_names;
 
-use super::{ProbeRoots, read_attribute};
+use super::sysfs::{ProbeRoots, read_attribute};
 use crate::process::ToolCommand;
 use array_names::require_plain_names;
 use model::device::{DevicePath, KernelName};

@@ -1,7 +1,7 @@
 //! Copies of LVM raid1 volumes. LVM's metadata contains their location. Each copy has a dm-raid superblock (`struct
 //! dm_raid_superblock` in the kernel's drivers/md/dm-raid.c), which determines the complete copies.
 
-use super::ProbeRoots;
+use super::sysfs::ProbeRoots;
 use super::volume_groups::{LvmReportRow, LvmReportSegment, parse_number};
 use std::cmp::Reverse;
 use std::fs::File;

@@ -2,8 +2,8 @@
 //!
 //! Arrays and volume groups are excluded, because mdadm and lvm report them completely.
 
-use super::ProbeRoots;
 use super::device_contents::device_node;
+use super::sysfs::ProbeRoots;
 use model::device::DevicePath;
 use model::inventory::{ComponentRole, DeviceSignature, Inventory, SpanningComponent, XFS_LOG, XFS_REALTIME};
 use std::fs::File;
@@ -208,7 +208,7 @@ impl ObjectIdSource {
                 let uuid = Uuid::from_slice(&bytes(*at, 16)?).ok()?;
                 if uuid.is_nil() { String::new() } else { uuid.to_string() }
             }
-            ObjectIdSource::Text(at, length) => super::to_printable(&bytes(*at, *length)?),
+            ObjectIdSource::Text(at, length) => super::sysfs::to_printable(&bytes(*at, *length)?),
             ObjectIdSource::XfsLog => parse_xfs_log_uuid(&bytes(0, XFS_LOG_SEARCH_BYTES)?)?,
         };
         Some(id).filter(|id| !id.is_empty())

@@ -4,7 +4,7 @@
 mod allocation;
 
 use super::raid1_copies;
-use super::{ProbeRoots, format_device_number, list_names, read_attribute, read_link_name};
+use super::sysfs::{ProbeRoots, format_device_number, list_names, read_attribute, read_link_name};
 use crate::process::ToolCommand;
 use allocation::{PhysicalSegment, build_allocation};
 use model::device::{DevicePath, KernelName};

@@ -2,8 +2,8 @@
 //! snapshot, and linear volumes of a group that is exported or belongs to another host. They are derived from LVM's
 //! metadata, without activating anything in the group.
 
-use super::ProbeRoots;
 use super::raid1_copies::{self, DeviceRange};
+use super::sysfs::ProbeRoots;
 use super::volume_groups::{join_uuids, read_report};
 use model::inventory::{HAS_SNAPSHOT, LvmLogicalVolume, LvmVolumeGroup};
 
