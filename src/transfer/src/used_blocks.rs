@@ -6,6 +6,7 @@
 //! as used.
 
 mod btrfs;
+mod disk_view;
 mod ext;
 mod fat;
 mod foreign_signatures;
@@ -16,19 +17,14 @@ pub mod worker;
 mod xfs;
 
 use super::protocol::GRANULE_BYTES;
+use disk_view::{DiskView, FilesystemUsage, OR};
 use limits::WorkLimits;
 use linux::gpt::{Gpt, ReadAt};
-use ranges::UsedRanges;
+use ranges::{GAP_BYTES, UsedRanges};
 use std::ops::Range;
 
 /// Size of the areas at both ends of a disk that always count as used, because signatures of earlier contents lie there.
 const ENDS_BYTES: u64 = 1 << 20;
-
-/// Size below which a gap is not worth a piece of its own.
-const GAP_BYTES: u64 = 256 << 10;
-
-/// Separator between the names of two signatures.
-const OR: &str = " or ";
 
 /// Used ranges of a disk, and a description of its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,42 +34,6 @@ pub struct UsedBlocks {
     /// Description, such as `ext4` or `GPT with vfat, ext4 (all of it)`.
     pub what: String,
     pub has_table: bool,
-}
-
-/// Result of reading one filesystem.
-enum FilesystemUsage {
-    /// Not this filesystem.
-    Other,
-    /// This filesystem, but unclean or with unsupported features: all of its blocks count as used.
-    Doubtful(&'static str),
-    /// This filesystem, with its used ranges.
-    Used(&'static str, UsedRanges),
-}
-
-/// Disk or partition.
-struct DiskView<'d> {
-    read_at: ReadAt<'d>,
-    work: &'d WorkLimits,
-    start: u64,
-    size: u64,
-}
-
-impl DiskView<'_> {
-    /// Reads bytes. Returns `None` if they lie outside of the partition, cannot be read, or exceed the limit of a single read.
-    fn read_bytes(&self, at: u64, length: u64) -> Option<Vec<u8>> {
-        let end = at.checked_add(length)?;
-        if end > self.size || length > limits::MOST_BYTES_AT_ONCE {
-            return None;
-        }
-        let mut bytes = vec![0; usize::try_from(length).ok()?];
-        (self.read_at)(&mut bytes, self.start.checked_add(at)?).ok()?;
-        Some(bytes)
-    }
-
-    /// Returns whether these bytes are at the offset. `None` as an offset never matches.
-    fn has_bytes(&self, at: Option<u64>, bytes: &[u8]) -> bool {
-        at.and_then(|at| self.read_bytes(at, bytes.len() as u64)).is_some_and(|there| there == bytes)
-    }
 }
 
 /// Marks the whole disk as used.
@@ -179,64 +139,6 @@ fn round_ranges(mut ranges: Vec<Range<u64>>, size: u64) -> Vec<Range<u64>> {
         }
     }
     merged
-}
-
-/// Reads integers of on-disk structures whose bounds were checked by reading the whole block.
-trait ReadIntegers {
-    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N];
-
-    fn le16(&self, at: usize) -> u16 {
-        u16::from_le_bytes(self.bytes_at(at))
-    }
-
-    fn le32(&self, at: usize) -> u32 {
-        u32::from_le_bytes(self.bytes_at(at))
-    }
-
-    fn le64(&self, at: usize) -> u64 {
-        u64::from_le_bytes(self.bytes_at(at))
-    }
-
-    fn be16(&self, at: usize) -> u16 {
-        u16::from_be_bytes(self.bytes_at(at))
-    }
-
-    fn be32(&self, at: usize) -> u32 {
-        u32::from_be_bytes(self.bytes_at(at))
-    }
-
-    fn be64(&self, at: usize) -> u64 {
-        u64::from_be_bytes(self.bytes_at(at))
-    }
-}
-
-impl ReadIntegers for [u8] {
-    /// Returns zeros beyond the end.
-    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N] {
-        self.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
-    }
-}
-
-/// Calls `each` with the ranges of set bits among the first `count` bits of a bitmap, in order. Missing bytes count as set.
-fn set_bits(bitmap: &[u8], count: u64, mut each: impl FnMut(Range<u64>)) {
-    let mut run: Option<Range<u64>> = None;
-    let mut set = |range: Range<u64>| match &mut run {
-        Some(run) if run.end == range.start => run.end = range.end,
-        _ => {
-            if let Some(before) = run.replace(range) {
-                each(before);
-            }
-        }
-    };
-    for first in (0..count).step_by(8) {
-        let last = (first + 8).min(count);
-        match bitmap.get((first / 8) as usize).copied().unwrap_or(0xff) {
-            0 => {}
-            0xff => set(first..last),
-            byte => (first..last).filter(|bit| byte >> (bit % 8) & 1 == 1).for_each(|bit| set(bit..bit + 1)),
-        }
-    }
-    run.into_iter().for_each(each);
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 //!
 //! If that tree cannot be read from this device alone, is inconsistent, or is incomplete because of a tree log, whole chunks count as used.
 
+use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::limits::{MOST_NODES, VisitedBlocks};
 use super::ranges::UsedRanges;
-use super::{DiskView, FilesystemUsage, ReadIntegers};
 use std::ops::Range;
 
 const SUPERBLOCK: u64 = 64 << 10;

@@ -1,8 +1,9 @@
 //! ext2, ext3 and ext4: a block bitmap per group (fs/ext4/ext4.h).
 
+use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::limits::{MOST_READS, VisitedBlocks};
 use super::ranges::UsedRanges;
-use super::{DiskView, FilesystemUsage, ReadIntegers, set_bits};
+use super::ranges::set_bits;
 
 const SUPERBLOCK: u64 = 1024;
 const MAGIC: u16 = 0xef53;

@@ -1,7 +1,7 @@
 //! FAT12, FAT16 and FAT32: one table entry per cluster, zero for free ones.
 
+use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::ranges::UsedRanges;
-use super::{DiskView, FilesystemUsage, ReadIntegers};
 
 /// Size limit of a FAT.
 const MOST_TABLE_BYTES: u64 = 1 << 30;

@@ -3,7 +3,7 @@
 //!
 //! Offsets and bytes are those of libblkid (libblkid/src/superblocks of util-linux) unless stated otherwise.
 
-use super::{DiskView, ReadIntegers};
+use super::disk_view::{DiskView, ReadIntegers};
 
 const LUKS_SECOND: &[u8] = b"SKUL\xba\xbe";
 

@@ -1,8 +1,10 @@
 //! Used ranges in bounded memory. If there are too many ranges, small gaps count as used. The result never lacks a block that the
 //! filesystem uses.
 
-use super::GAP_BYTES;
 use std::ops::Range;
+
+/// Size below which a gap is not worth a piece of its own.
+pub(super) const GAP_BYTES: u64 = 256 << 10;
 
 /// Limit of ranges per disk: 16 MiB of memory.
 pub const MOST_RANGES: usize = 1 << 20;
@@ -68,6 +70,28 @@ impl UsedRanges {
             is_near
         });
     }
+}
+
+/// Calls `each` with the ranges of set bits among the first `count` bits of a bitmap, in order. Missing bytes count as set.
+pub(super) fn set_bits(bitmap: &[u8], count: u64, mut each: impl FnMut(Range<u64>)) {
+    let mut run: Option<Range<u64>> = None;
+    let mut set = |range: Range<u64>| match &mut run {
+        Some(run) if run.end == range.start => run.end = range.end,
+        _ => {
+            if let Some(before) = run.replace(range) {
+                each(before);
+            }
+        }
+    };
+    for first in (0..count).step_by(8) {
+        let last = (first + 8).min(count);
+        match bitmap.get((first / 8) as usize).copied().unwrap_or(0xff) {
+            0 => {}
+            0xff => set(first..last),
+            byte => (first..last).filter(|bit| byte >> (bit % 8) & 1 == 1).for_each(|bit| set(bit..bit + 1)),
+        }
+    }
+    run.into_iter().for_each(each);
 }
 
 #[cfg(test)]

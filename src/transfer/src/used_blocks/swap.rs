@@ -1,7 +1,7 @@
 //! Swap: its contents are worthless on another machine, except for a hibernated system.
 
+use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::ranges::UsedRanges;
-use super::{DiskView, FilesystemUsage, ReadIntegers};
 use std::ops::Range;
 
 /// Page sizes of Linux.

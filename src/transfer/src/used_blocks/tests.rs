@@ -5,6 +5,8 @@ mod built;
 mod fuzz;
 mod stale;
 
+use super::disk_view::ReadIntegers;
+use super::ranges::set_bits;
 use super::*;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

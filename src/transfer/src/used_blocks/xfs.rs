@@ -3,9 +3,9 @@
 
 mod log;
 
+use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::limits::{MOST_NODES, VisitedBlocks};
 use super::ranges::UsedRanges;
-use super::{DiskView, FilesystemUsage, ReadIntegers};
 use std::ops::Range;
 
 /// Offsets in the superblock. All integers are big-endian.

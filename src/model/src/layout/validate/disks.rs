@@ -1,6 +1,8 @@
 //! Rules for disks and their partitions.
 
-use super::{DeviceSource, LayoutCheck, is_device_path};
+use super::layout_check::{DeviceSource, LayoutCheck};
+
+use super::is_device_path;
 use crate::device::LayoutPath;
 use crate::layout::{DiskSpec, MAX_PARTITION_NUMBER, PartitionSpec, RequestedSize, hints};
 use std::collections::BTreeSet;

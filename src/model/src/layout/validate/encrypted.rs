@@ -1,6 +1,6 @@
 //! Rules for encrypted filesystems and groups.
 
-use super::{DeviceSource, LayoutCheck};
+use super::layout_check::{DeviceSource, LayoutCheck};
 use crate::device::LayoutPath;
 use crate::layout::{FilesystemFormat, FilesystemSpec, Layout};
 

@@ -1,6 +1,6 @@
 //! Rules for filesystems, swap areas and their mounts.
 
-use super::{DeviceSource, LayoutCheck};
+use super::layout_check::{DeviceSource, LayoutCheck};
 use crate::layout::{FilesystemFormat, FilesystemSpec};
 
 /// PATH_MAX and NAME_MAX of the kernel, without the closing NUL.

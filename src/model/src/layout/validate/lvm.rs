@@ -1,6 +1,6 @@
 //! Rules for volume groups and logical volumes.
 
-use super::{DeviceSource, LayoutCheck};
+use super::layout_check::{DeviceSource, LayoutCheck};
 use crate::device::LayoutPath;
 use crate::layout::mapper_name::{explain_excessive_name, mapper_name};
 use crate::layout::{Layout, LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};

@@ -1,6 +1,6 @@
 //! Rules for RAID arrays.
 
-use super::{DeviceSource, LayoutCheck};
+use super::layout_check::{DeviceSource, LayoutCheck};
 use crate::layout::{ArraySpec, Layout, RaidLevel};
 use std::collections::BTreeSet;
 

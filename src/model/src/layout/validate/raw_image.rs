@@ -1,6 +1,6 @@
 //! Rules for a disk to which a raw image is written: partitions of the image are mounted without changes.
 
-use super::LayoutCheck;
+use super::layout_check::LayoutCheck;
 use crate::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, OnReinstall};
 
 pub(super) fn check_raw_image(check: &mut LayoutCheck, layout: &Layout) {

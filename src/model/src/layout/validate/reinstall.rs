@@ -1,7 +1,7 @@
 //! Rules for `reinstall: merge`: the image's files can only be added to a preserved filesystem that is mounted before the image is
 //! unpacked.
 
-use super::LayoutCheck;
+use super::layout_check::LayoutCheck;
 use crate::layout::graph::LayoutGraph;
 use crate::layout::{FilesystemFormat, FilesystemSpec, Layout, OnReinstall};
 

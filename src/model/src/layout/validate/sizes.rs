@@ -2,7 +2,7 @@
 //!
 //! Computed sizes are upper bounds: the metadata of arrays takes more than is deducted.
 
-use super::LayoutCheck;
+use super::layout_check::LayoutCheck;
 use crate::device::LayoutPath;
 use crate::layout::{ArraySpec, FilesystemFormat, Layout, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec};
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 
 use super::built::{Image, Meaning, Reads, btrfs, ext, xfs};
 use super::*;
+use crate::used_blocks::disk_view::ReadIntegers;
 use fastrand::Rng;
 
 /// What it is called, and reads, bytes and nodes.

@@ -2,7 +2,7 @@
 //!
 //! The log is circular. Each of its sectors starts with a cycle number, so the log ends at the sector where the number decreases by one.
 
-use super::{DiskView, ReadIntegers};
+use crate::used_blocks::disk_view::{DiskView, ReadIntegers};
 
 const SECTOR: u64 = 512;
 

@@ -1,0 +1,80 @@
+//! Access of the readers to a disk or partition, and their results.
+
+use super::limits::{self, WorkLimits};
+use super::ranges::UsedRanges;
+use linux::gpt::ReadAt;
+
+/// Separator between the names of two signatures.
+pub(super) const OR: &str = " or ";
+
+/// Result of reading one filesystem.
+pub(super) enum FilesystemUsage {
+    /// Not this filesystem.
+    Other,
+    /// This filesystem, but unclean or with unsupported features: all of its blocks count as used.
+    Doubtful(&'static str),
+    /// This filesystem, with its used ranges.
+    Used(&'static str, UsedRanges),
+}
+
+/// Disk or partition.
+pub(super) struct DiskView<'d> {
+    pub(super) read_at: ReadAt<'d>,
+    pub(super) work: &'d WorkLimits,
+    pub(super) start: u64,
+    pub(super) size: u64,
+}
+
+impl DiskView<'_> {
+    /// Reads bytes. Returns `None` if they lie outside of the partition, cannot be read, or exceed the limit of a single read.
+    pub(super) fn read_bytes(&self, at: u64, length: u64) -> Option<Vec<u8>> {
+        let end = at.checked_add(length)?;
+        if end > self.size || length > limits::MOST_BYTES_AT_ONCE {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        (self.read_at)(&mut bytes, self.start.checked_add(at)?).ok()?;
+        Some(bytes)
+    }
+
+    /// Returns whether these bytes are at the offset. `None` as an offset never matches.
+    pub(super) fn has_bytes(&self, at: Option<u64>, bytes: &[u8]) -> bool {
+        at.and_then(|at| self.read_bytes(at, bytes.len() as u64)).is_some_and(|there| there == bytes)
+    }
+}
+
+/// Reads integers of on-disk structures whose bounds were checked by reading the whole block.
+pub(super) trait ReadIntegers {
+    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N];
+
+    fn le16(&self, at: usize) -> u16 {
+        u16::from_le_bytes(self.bytes_at(at))
+    }
+
+    fn le32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.bytes_at(at))
+    }
+
+    fn le64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.bytes_at(at))
+    }
+
+    fn be16(&self, at: usize) -> u16 {
+        u16::from_be_bytes(self.bytes_at(at))
+    }
+
+    fn be32(&self, at: usize) -> u32 {
+        u32::from_be_bytes(self.bytes_at(at))
+    }
+
+    fn be64(&self, at: usize) -> u64 {
+        u64::from_be_bytes(self.bytes_at(at))
+    }
+}
+
+impl ReadIntegers for [u8] {
+    /// Returns zeros beyond the end.
+    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+    }
+}
