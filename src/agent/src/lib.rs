@@ -228,9 +228,7 @@ impl InstallAgent {
         if clear_begun_if_intact(&self.machine, allocation, &parsed.layout, &inventory) {
             print_line("an earlier attempt was announced but has written nothing; the installed system is intact");
         }
-        let asked_for =
-            |allocation: &Allocation| build_request(machine, &self.machine, allocation, &self.settings.consoles);
-        let request = asked_for(allocation);
+        let request = build_request(machine, &self.machine, allocation, &self.settings.consoles);
         if !self.control.records_installations() {
             local_state::refuse_orphaning(&parsed.layout, &inventory, &request).map_err(failure)?;
         }
@@ -250,7 +248,7 @@ impl InstallAgent {
                 self.ask_at_console(question, until)
             });
         allocation.prompt_key = typed.map_err(failure)?;
-        make(asked_for(allocation))
+        make(build_request(machine, &self.machine, allocation, &self.settings.consoles))
     }
 
     /// Fetches the key of encrypted filesystems if the control plane releases it separately.
