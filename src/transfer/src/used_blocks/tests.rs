@@ -40,6 +40,18 @@ fn used_of(path: &Path) -> UsedBlocks {
     of(&|bytes, at| file.read_exact_at(bytes, at), size, 512)
 }
 
+/// Reads the used blocks of a file, with the byte at `place` changed.
+fn used_with(file: &File, size: u64, place: u64, change: impl Fn(u8) -> u8) -> UsedBlocks {
+    let read_at = |bytes: &mut [u8], at: u64| {
+        file.read_exact_at(bytes, at)?;
+        if let Some(byte) = place.checked_sub(at).and_then(|offset| bytes.get_mut(offset as usize)) {
+            *byte = change(*byte);
+        }
+        Ok(())
+    };
+    of(&read_at, size, 512)
+}
+
 fn bytes(used: &UsedBlocks) -> u64 {
     used.ranges.iter().map(|range| range.end - range.start).sum()
 }
@@ -118,6 +130,12 @@ fn contents(point: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     }
     found.sort();
     found
+}
+
+/// Like [`contents`], with paths below `root`.
+fn contents_below(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let found = contents(root).into_iter();
+    found.map(|(path, content)| (path.strip_prefix(root).unwrap().to_owned(), content)).collect()
 }
 
 /// Kernels do not mount these any more.

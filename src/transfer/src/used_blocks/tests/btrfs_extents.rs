@@ -32,11 +32,8 @@ fn the_extents_of_btrfs_are_all_of_it() {
         let restored = dir.path().join("restored");
         fs::create_dir(&restored).unwrap();
         run("btrfs", &["restore", copy.to_str().unwrap(), restored.to_str().unwrap()]);
-        let names = |of: &Path| -> Vec<(PathBuf, Vec<u8>)> {
-            let found = contents(of).into_iter();
-            found.map(|(path, content)| (path.strip_prefix(of).unwrap().to_owned(), content)).collect()
-        };
-        assert!(names(&restored) == names(&dir.path().join("tree")), "{options:?}: files have changed");
+        let tree = dir.path().join("tree");
+        assert!(contents_below(&restored) == contents_below(&tree), "{options:?}: files have changed");
     }
 }
 
@@ -46,19 +43,7 @@ fn extents_of_btrfs_that_contradict_something_are_not_believed() {
     let dir = tempfile::tempdir().unwrap();
     let image = btrfs_of_folder(dir.path(), &[]);
     let file = File::open(&image).unwrap();
-    let with = |at: u64, change: u8| {
-        of(
-            &|bytes, from| {
-                file.read_exact_at(bytes, from)?;
-                if let Some(byte) = at.checked_sub(from).and_then(|place| bytes.get_mut(place as usize)) {
-                    *byte ^= change;
-                }
-                Ok(())
-            },
-            1024 * MIB,
-            512,
-        )
-    };
+    let with = |at: u64, change: u8| used_with(&file, 1024 * MIB, at, |byte| byte ^ change);
     let good = used_of(&image);
     assert_eq!(with(0, 0), good);
     const SUPERBLOCK: u64 = 64 << 10;

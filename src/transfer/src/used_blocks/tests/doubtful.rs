@@ -57,17 +57,7 @@ fn garbled_filesystems_are_used_whole_or_more() {
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..400 {
             let (at, value) = (random.u64(0..1 << 20), random.u8(..));
-            let garbled = of(
-                &|bytes, from| {
-                    file.read_exact_at(bytes, from)?;
-                    if let Some(byte) = at.checked_sub(from).and_then(|place| bytes.get_mut(place as usize)) {
-                        *byte = value;
-                    }
-                    Ok(())
-                },
-                320 * MIB,
-                512,
-            );
+            let garbled = used_with(&file, 320 * MIB, at, |_| value);
             assert!(garbled.ranges.iter().all(|range| range.start < range.end && range.end <= 320 * MIB));
             assert!(bytes(&garbled) <= 320 * MIB && good > 0);
         }
