@@ -1,12 +1,10 @@
 //! Comparison of the observations of a run with its expectations. It does no I/O and reports all failures at once.
 
-use crate::bystanders;
 use crate::disks::kind_guid;
 use crate::expect::{Expect, File, Inspect, Outcome, Tiny};
 use crate::facts::{Facts, fields_match, matches, shows};
-use crate::reinstall;
 use crate::scenario::{Machine, Partition};
-use crate::stack;
+use crate::{bystanders, reinstall, stack};
 use serde_json::Value;
 
 const MIB: u64 = 1024 * 1024;

@@ -17,8 +17,7 @@ use model::inventory::{
 };
 use model::layout::Layout;
 use operations::{DeviceOp, GrowFilesystem, Operation, SessionOp};
-use plan::plan_request;
-use plan::{DiskVerdict, InstallMode, Plan, PlanRequest};
+use plan::{DiskVerdict, InstallMode, Plan, PlanRequest, plan_request};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;

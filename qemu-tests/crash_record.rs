@@ -6,12 +6,11 @@
 use crate::drama::GAVE_UP;
 use crate::host::{Context, Result, write};
 use crate::lives::{self, Start};
-use crate::looker;
 use crate::machine::{Chassis, Vm};
 use crate::proxy::Proxy;
 use crate::server::{self, Server};
 use crate::witness_judge::State;
-use crate::witness_log;
+use crate::{looker, witness_log};
 use model::allocation::AssignedMachine;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};

@@ -1,11 +1,10 @@
 //! Image that a run offers: a file below the server's folder, intact or damaged as the scenario specifies.
 
 use crate::host::{Context, Result, tool, write};
-use crate::members;
 use crate::registry::{self, Registry};
 use crate::scenario::{Bus, Disk};
 use crate::served::{Digest, Image, Signer, System};
-use crate::server;
+use crate::{members, server};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{self, File};

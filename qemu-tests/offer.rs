@@ -2,14 +2,13 @@
 
 use crate::fleet::Files;
 use crate::host::{Context, Result, write};
-use crate::image;
 use crate::machine::SPARED;
 use crate::proxy::Proxy;
-use crate::ramdisk;
 use crate::registry::Registry;
 use crate::run::Stage;
 use crate::server::{self, Server};
 use crate::tls::{self, Ends};
+use crate::{image, ramdisk};
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -5,10 +5,9 @@
 
 use crate::host::{Context, Result};
 use crate::lives::Start;
-use crate::looker;
-use crate::run;
 use crate::scenario::Scenario;
 use crate::survivors::{self, Verdict};
+use crate::{looker, run};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::fs;

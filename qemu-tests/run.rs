@@ -2,17 +2,13 @@
 //! offers to the machine, `switch_on.rs` how the machine is switched on.
 
 use crate::check::{self, Seen};
-use crate::disks;
 use crate::earlier::{self, Memory};
 use crate::expect::{Expect, Outcome};
 use crate::host::{Context, Result};
-use crate::image;
-use crate::looker;
 use crate::machine::{Boot, Chassis, in_order};
 use crate::scenario::{Act, Run, Scenario};
 use crate::served::System;
-use crate::times;
-use crate::tpm;
+use crate::{disks, image, looker, times, tpm};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -1,18 +1,15 @@
 //! Boots of a run: over the network, from disk, and the check that nothing boots.
 
 use crate::check::Seen;
-use crate::disks;
 use crate::drama::{self, Drama};
 use crate::expect::Outcome;
 use crate::facts::Facts;
-use crate::fleet;
 use crate::host::{Context, Result, write};
 use crate::machine::{Boot, POLL, Vm, quick_ramdisk};
-use crate::reinstall;
 use crate::run::Stage;
 use crate::scenario::{BootFrom, Firmware};
 use crate::server::{self, Server};
-use crate::times;
+use crate::{disks, fleet, reinstall, times};
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -5,10 +5,9 @@
 
 use crate::host::{Context, Result, write};
 use crate::machine::{Boot, Chassis};
-use crate::plugs;
 use crate::scenario::Disk;
 use crate::witness_judge::{Known, Law, Sample, State};
-use crate::witness_log;
+use crate::{plugs, witness_log};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Read;

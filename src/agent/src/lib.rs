@@ -31,8 +31,7 @@ use failure_handling::InstallFailure;
 use image::{MinimumVersions, SignatureKeys};
 use linux::console::{self, print_line};
 use linux::probe::{self, ProbeDepth};
-use model::allocation::RecordSource;
-use model::allocation::{Allocation, AssignedMachine, OrderedReinstall, SecretPurpose};
+use model::allocation::{Allocation, AssignedMachine, OrderedReinstall, RecordSource, SecretPurpose};
 use model::cmdline::{AgentSettings, ControlPlaneSource};
 use model::install_report::EventName;
 use model::inventory::Inventory;
@@ -230,9 +229,7 @@ impl InstallAgent {
         if clear_begun_if_intact(&self.machine, allocation, &parsed.layout, &inventory) {
             print_line("an earlier attempt was announced but has written nothing; the installed system is intact");
         }
-        let asked_for =
-            |allocation: &Allocation| build_request(machine, &self.machine, allocation, &self.settings.consoles);
-        let request = asked_for(allocation);
+        let request = build_request(machine, &self.machine, allocation, &self.settings.consoles);
         if !self.control.records_installations() {
             local_state::refuse_orphaning(&parsed.layout, &inventory, &request).map_err(failure)?;
         }
@@ -252,7 +249,7 @@ impl InstallAgent {
                 self.ask_at_console(question, until)
             });
         allocation.prompt_key = typed.map_err(failure)?;
-        make(asked_for(allocation))
+        make(build_request(machine, &self.machine, allocation, &self.settings.consoles))
     }
 
     /// Fetches the key of encrypted filesystems if the control plane releases it separately.

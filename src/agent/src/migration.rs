@@ -91,18 +91,8 @@ impl InstallAgent {
         standing: &MigrationReport,
         groups: &[Vec<SourceDevice>],
     ) -> Result<()> {
-        let (order, told) = (standing.order.as_str(), Mutex::new(String::new()));
-        // Reports to the control plane, which shows it to operators. Repeated messages are not sent.
-        let tell = |words: &str| {
-            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-            if *told != words {
-                words.clone_into(&mut told);
-                let standing = MigrationReport { words: Some(words.to_owned()), ..standing.clone() };
-                if let Err(error) = self.control.report_migration_state(&standing) {
-                    self.reporter.print_line(&format!("{error}"));
-                }
-            }
-        };
+        let order = standing.order.as_str();
+        let messages = TransferMessages { agent: self, standing, last: Mutex::default() };
         let (mut sent_to, mut waits_for, mut silence) = (String::new(), String::new(), ControlSilence::default());
         let mut wait = |what: &str| {
             if waits_for != what {
@@ -112,17 +102,13 @@ impl InstallAgent {
         };
         loop {
             thread::sleep(PAUSE);
-            let machine = match self.control.fetch_machine() {
-                Ok(machine) => machine,
+            let machine = match self.poll_machine(&mut silence) {
+                Ok(Some(machine)) => machine,
+                Ok(None) => continue,
                 // A token expires after a day.
-                Err(error) if error.is_refusal() => {
-                    self.announce_reboot(&format!("for a new token: {error}"));
+                Err(refusal) => {
+                    self.announce_reboot(&format!("for a new token: {refusal}"));
                     return Ok(());
-                }
-                Err(error) => {
-                    silence.is_broken();
-                    self.reporter.print_line(&format!("{error}"));
-                    continue;
                 }
             };
             let moving = match choose_sender_action(&machine, order, &mut silence) {
@@ -142,24 +128,49 @@ impl InstallAgent {
                 }
                 continue;
             };
-            self.reporter.print_line(&format!("to {}", peer.address));
-            let groups: Vec<Vec<TransferDevice>> =
-                groups.iter().map(|group| group.iter().map(to_transfer_device).collect()).collect();
-            let (say, fails) = (|line: &str| self.reporter.print_line(line), |error: &Error| tell(&error.to_string()));
-            match machine::send_devices(own, peer, order, &groups, &say, &fails) {
-                Ok(()) => {
-                    sent_to.clone_from(&peer.certificate);
-                    tell("");
-                    wait("for the receiving machine: everything was sent and acknowledged");
-                }
-                Err(error) => {
-                    // May repeat an error that was reported for a group.
-                    fails(&error);
-                    self.reporter.print_line(&format!("{error}; the transfer will be resumed"));
-                    thread::sleep(AGAIN);
-                }
+            if self.send_groups(own, peer, order, groups, &messages) {
+                sent_to.clone_from(&peer.certificate);
+                messages.report("");
+                wait("for the receiving machine: everything was sent and acknowledged");
             }
         }
+    }
+
+    /// Fetches the machine; `None` if the control plane is unreachable.
+    ///
+    /// # Errors
+    /// The control plane refuses to answer.
+    fn poll_machine(&self, silence: &mut ControlSilence) -> Result<Option<AssignedMachine>> {
+        match self.control.fetch_machine() {
+            Err(error) if !error.is_refusal() => {
+                silence.is_broken();
+                self.reporter.print_line(&format!("{error}"));
+                Ok(None)
+            }
+            fetched => fetched.map(Some),
+        }
+    }
+
+    /// Sends all devices to the receiver. Returns whether it has acknowledged them; otherwise the error was reported.
+    fn send_groups(
+        &self,
+        own: &OwnIdentity,
+        peer: &MigrationPeer,
+        order: &str,
+        groups: &[Vec<SourceDevice>],
+        messages: &TransferMessages,
+    ) -> bool {
+        self.reporter.print_line(&format!("to {}", peer.address));
+        let groups: Vec<Vec<TransferDevice>> =
+            groups.iter().map(|group| group.iter().map(to_transfer_device).collect()).collect();
+        let say = |line: &str| self.reporter.print_line(line);
+        let fails = |error: &Error| messages.report(&error.to_string());
+        let Err(error) = machine::send_devices(own, peer, order, &groups, &say, &fails) else { return true };
+        // May repeat an error that was reported for a group.
+        fails(&error);
+        self.reporter.print_line(&format!("{error}; the transfer will be resumed"));
+        thread::sleep(AGAIN);
+        false
     }
 
     /// Opens the receiving end of a migration, and reports it to the control plane.
@@ -184,6 +195,28 @@ impl InstallAgent {
             MigrationReport { order, certificate, port: incoming.port(), carried: None, words: None, has_secret };
         self.control.report_migration_state(&standing)?;
         Ok(Some(incoming))
+    }
+}
+
+/// Messages of the transfer to the control plane, which shows them to operators.
+struct TransferMessages<'a> {
+    agent: &'a InstallAgent,
+    standing: &'a MigrationReport,
+    /// Last reported message.
+    last: Mutex<String>,
+}
+
+impl TransferMessages<'_> {
+    /// Reports a message, unless it is the last one again.
+    fn report(&self, words: &str) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last != words {
+            words.clone_into(&mut last);
+            let standing = MigrationReport { words: Some(words.to_owned()), ..self.standing.clone() };
+            if let Err(error) = self.agent.control.report_migration_state(&standing) {
+                self.agent.reporter.print_line(&format!("{error}"));
+            }
+        }
     }
 }
 
@@ -271,122 +304,4 @@ fn describe_devices(from: &[SourceDevice], carried: &MigratedMachine) -> String 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use model::inventory::InventoryDisk;
-    use model::layout::FilesystemFormat;
-    use model::migration::MigrationStatus;
-
-    fn answer(newest: Option<(&str, &str)>, allocation: Option<Allocation>) -> AssignedMachine {
-        let newest = newest.map(|(order, state)| MigrationStatus { order: order.to_owned(), state: state.to_owned() });
-        AssignedMachine { newest_move: newest, allocation, ..AssignedMachine::default() }
-    }
-
-    /// A file that is not readable for a moment, or an earlier control plane, takes no system from anybody.
-    #[test]
-    fn a_missing_answer_is_waited_for_and_an_end_is_said() {
-        let moving = MigrationOffer {
-            order: "o1".to_owned(),
-            part: MigrationSide::Send,
-            begun: true,
-            awaits_approval: false,
-            peer: None,
-            carried: None,
-            disks: Vec::new(),
-        };
-        let sends = Allocation { moving: Some(moving.clone()), ..Allocation::default() };
-        let other = Allocation { id: "a9".to_owned(), ..Allocation::default() };
-        let mut silence = ControlSilence::default();
-        let mut after = |newest, allocation| choose_sender_action(&answer(newest, allocation), "o1", &mut silence);
-        assert_eq!(after(Some(("o1", "copying")), Some(sends.clone())), SenderAction::Sends(Box::new(moving.clone())));
-        assert_eq!(
-            after(None, Some(sends)),
-            SenderAction::Sends(Box::new(moving)),
-            "a control plane of an earlier version"
-        );
-        for (newest, words) in [
-            (Some(("o1", "copying")), "the migration is copying"),
-            (Some(("o1", "booting")), "not confirmed yet"),
-            (Some(("o1", "done")), "this machine is free"),
-            (None, "does not report the migration"),
-        ] {
-            let SenderAction::Waits(what) = after(newest, None) else { panic!("{newest:?}") };
-            assert!(what.contains(words), "{what}");
-        }
-        for (newest, allocation) in [
-            (Some(("o1", "cancelled")), None),
-            (Some(("o1", "refused")), Some(other.clone())),
-            (Some(("o2", "ordered")), None),
-            (Some(("o1", "done")), Some(other.clone())),
-        ] {
-            assert!(matches!(after(newest, allocation), SenderAction::BootsAgain(_)), "{newest:?}");
-        }
-        // Of an earlier version, when it is over: that is waited for too.
-        assert!(matches!(after(None, Some(other)), SenderAction::Waits(_)));
-    }
-
-    /// The attack: a machine that impersonates the receiver asks for the disks. The control plane may have been deceived, or be deceiving.
-    #[test]
-    fn nothing_is_sent_to_a_machine_that_nobody_vouches_for() {
-        let own = OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap();
-        let certificate =
-            OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap().certificate().to_owned();
-        for (approved, begun, is_sent_to) in
-            [(false, true, false), (false, false, false), (true, false, false), (true, true, true)]
-        {
-            let peer = Some(MigrationPeer { certificate: certificate.clone(), address: String::new(), approved });
-            let (order, part) = ("o1".to_owned(), MigrationSide::Send);
-            let moving =
-                MigrationOffer { order, part, begun, awaits_approval: false, peer, carried: None, disks: Vec::new() };
-            assert_eq!(find_trusted_receiver(&own, &moving, "").unwrap().is_some(), is_sent_to, "{approved} {begun}");
-        }
-        // The signature with the secret takes the place of the approval.
-        let secret = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(secret.path(), "the secret of both ramdisks\n").unwrap();
-        let (own, other) = (
-            OwnIdentity::generate_identity(secret.path()).unwrap(),
-            OwnIdentity::generate_identity(secret.path()).unwrap(),
-        );
-        for (certificate, is_good) in [(other.certificate(), true), (certificate.as_str(), false)] {
-            let peer = MigrationPeer { certificate: certificate.to_owned(), address: String::new(), approved: false };
-            assert_eq!(own.check_peer(&peer).is_ok(), is_good);
-        }
-    }
-
-    /// Once the other machine has erased its disks, a refusal ends nothing any more.
-    #[test]
-    fn a_certificate_is_looked_at_before_the_other_machine_has_begun() {
-        let own = OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap();
-        let good = OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap().certificate().to_owned();
-        let of = |certificate: &str, begun| {
-            let peer =
-                Some(MigrationPeer { certificate: certificate.to_owned(), address: String::new(), approved: true });
-            let (order, part) = ("o1".to_owned(), MigrationSide::Send);
-            let moving =
-                MigrationOffer { order, part, begun, awaits_approval: false, peer, carried: None, disks: Vec::new() };
-            find_trusted_receiver(&own, &moving, "sent").map(|peer| peer.map(|peer| peer.certificate.clone()))
-        };
-        assert_eq!(of(&good, false).unwrap(), None);
-        assert_eq!(of(&good, true).unwrap(), Some(good.clone()));
-        assert_eq!(of("sent", true).unwrap(), None);
-        assert_eq!(of("none", true).unwrap(), Some("none".to_owned()), "that fails with words, and is tried again");
-        let refused = of("none", false).unwrap_err();
-        assert!(refused.is_refusal() && refused.to_string().contains("certificate of the other machine"), "{refused}");
-    }
-
-    #[test]
-    fn what_shares_a_disk_is_read_one_after_the_other() {
-        let disk = |name: &str| InventoryDisk {
-            name: name.into(),
-            device: format!("/dev/{name}").as_str().into(),
-            ..InventoryDisk::default()
-        };
-        let inventory = Inventory { disks: vec![disk("sda"), disk("sdb")], ..Inventory::default() };
-        let from =
-            |device: &str| SourceDevice { name: device.into(), device: device.into(), format: FilesystemFormat::Ext4 };
-        let groups = group_by_shared_disks(&inventory, &[from("/dev/sda"), from("/dev/sdb"), from("/dev/sda")]);
-        let names: Vec<Vec<&str>> =
-            groups.iter().map(|group| group.iter().map(|from| from.device.as_str()).collect()).collect();
-        assert_eq!(names, [vec!["/dev/sdb"], vec!["/dev/sda", "/dev/sda"]]);
-    }
-}
+mod tests;

@@ -1,8 +1,7 @@
 //! `drophammer uplink`: network configuration of the ramdisk for networks without DHCP. `/init` runs the printed script.
 
-use base64::Engine;
-use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::{Engine, alphabet};
 use common::diagnostic::join_problems;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_code::CommandOutcome;

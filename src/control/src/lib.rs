@@ -16,8 +16,7 @@ pub use metal::MetalControlPlane;
 use operations::StageExtents;
 
 use common::error::{Error, Phase, Result};
-use model::allocation::RecordSource;
-use model::allocation::{AssignedMachine, ReleasedSecrets, SecretPurpose};
+use model::allocation::{AssignedMachine, RecordSource, ReleasedSecrets, SecretPurpose};
 use model::install_marker::RecordedDisk;
 use model::install_report::{InstallResult, ProgressEvent};
 use model::inventory::Inventory;

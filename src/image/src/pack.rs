@@ -15,8 +15,7 @@ use crate::ImageManifest;
 use clap::Args;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_code::{CommandOutcome, report_refusal};
-use common::format;
-use common::output;
+use common::{format, output};
 use model::layout::ImageId;
 use newroot::{NewRoot, system_setup};
 use seekable_zstd::FrameWriter;
@@ -113,22 +112,7 @@ fn pack_image(options: &PackOptions) -> Result<PackResult> {
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
 
     let new = TemporaryFile(with_suffix(image, ".new"));
-    let file = File::create(&new.0).context(Phase::Image, || format!("create {}", new.0.display()))?;
-    let frames = FrameWriter::new(BufWriter::new(file), options.level);
-    let (files, frames) = match source {
-        PackSource::Tree => {
-            let (files, frames) = tree::pack_tree(&options.source, frames, epoch)?;
-            (Some(files), frames)
-        }
-        PackSource::Raw => (None, disk::pack_raw(&options.source, frames)?),
-        PackSource::Qcow2 => (None, disk::pack_qcow2(&options.source, frames)?),
-    };
-    let written = || format!("write {}", new.0.display());
-    let (bytes_in, file) = frames.finish().context(Phase::Image, written)?;
-    let file = file.into_inner().map_err(|error| Error::with_source(Phase::Image, written(), error.into_error()))?;
-    file.sync_all().context(Phase::Image, written)?;
-
-    let bytes_out = file.metadata().context(Phase::Image, written)?.len();
+    let WrittenFrames { files, bytes_in, bytes_out } = write_frames(&source, options, epoch, &new.0)?;
     let manifest = File::open(&new.0).and_then(|file| ImageManifest::compute(file, bytes_out));
     let manifest = manifest.context(Phase::Image, || format!("read {} again", new.0.display()))?;
     let manifest = ImageManifest { image: options.id.clone(), contents, ..manifest };
@@ -147,6 +131,34 @@ fn pack_image(options: &PackOptions) -> Result<PackResult> {
         replaced,
         warnings,
     })
+}
+
+/// Sizes of a written image.
+struct WrittenFrames {
+    /// Number of files in the tree.
+    files: Option<u64>,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+/// Writes the compressed image to a new file, and syncs it.
+fn write_frames(source: &PackSource, options: &PackOptions, epoch: Option<i64>, path: &Path) -> Result<WrittenFrames> {
+    let file = File::create(path).context(Phase::Image, || format!("create {}", path.display()))?;
+    let frames = FrameWriter::new(BufWriter::new(file), options.level);
+    let (files, frames) = match source {
+        PackSource::Tree => {
+            let (files, frames) = tree::pack_tree(&options.source, frames, epoch)?;
+            (Some(files), frames)
+        }
+        PackSource::Raw => (None, disk::pack_raw(&options.source, frames)?),
+        PackSource::Qcow2 => (None, disk::pack_qcow2(&options.source, frames)?),
+    };
+    let written = || format!("write {}", path.display());
+    let (bytes_in, file) = frames.finish().context(Phase::Image, written)?;
+    let file = file.into_inner().map_err(|error| Error::with_source(Phase::Image, written(), error.into_error()))?;
+    file.sync_all().context(Phase::Image, written)?;
+    let bytes_out = file.metadata().context(Phase::Image, written)?.len();
+    Ok(WrittenFrames { files, bytes_in, bytes_out })
 }
 
 impl PackResult {

@@ -7,9 +7,8 @@ use super::pipeline::{PayloadKind, WorkerStart, pass_through};
 use super::{qcow2, raw, tree};
 use linux::process::privileges::{self, SandboxSupport};
 use linux::process::unprivileged;
-use std::io;
 use std::os::fd::AsFd;
-use std::process;
+use std::{io, process};
 
 /// Limit on private memory, in bytes. The largest windows of zstd and xz have 128 MiB, and there is one for each of
 /// their streams.

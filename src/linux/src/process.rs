@@ -18,14 +18,13 @@ use confinement::Confinement;
 use output_lines::{CapturedText, LineWatcher, read_lines};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 /// Default deadline, for tools that touch only metadata. Formatters and installers set their own.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
@@ -349,105 +348,4 @@ fn kill_group(child: &mut Child) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::output_lines::TAIL_LINES;
-    use super::*;
-
-    #[test]
-    fn output_is_returned_and_watched() {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let lines = seen.clone();
-        let output = ToolCommand::new("printf")
-            .arg("one\ntwo\n")
-            .run_watched(move |line| lines.lock().unwrap().push(line.to_owned()))
-            .unwrap();
-        assert_eq!(output.stdout, "one\ntwo\n");
-        assert_eq!(*seen.lock().unwrap(), ["one", "two"]);
-    }
-
-    #[test]
-    fn the_error_has_argv_code_and_last_words() {
-        let error = ToolCommand::new("sh").args(["-c", "echo 'disk is on fire' >&2; exit 3"]).run().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "`sh -c 'echo '\\''disk is on fire'\\'' >&2; exit 3'` exited with 3: disk is on fire"
-        );
-    }
-
-    #[test]
-    fn a_missing_program_is_named() {
-        let error = ToolCommand::new("no-such-tool").run().unwrap_err();
-        assert!(error.to_string().starts_with("`no-such-tool` could not be started"), "{error}");
-        assert_eq!(find_missing_tools(&["sh", "no-such-tool"]), ["no-such-tool"]);
-    }
-
-    #[test]
-    fn a_check_before_the_start_can_forbid_it() {
-        let run = |allowed: bool| {
-            let check = move || if allowed { Ok(()) } else { Err(std::io::Error::other("still busy")) };
-            ToolCommand::new("echo").arg("started").check_before_start(check).run()
-        };
-        assert_eq!(run(true).unwrap().stdout, "started\n");
-        assert_eq!(run(false).unwrap_err().to_string(), "`echo started` could not be started: still busy");
-    }
-
-    #[test]
-    fn the_deadline_ends_the_process_and_its_children() {
-        let began = Instant::now();
-        let error = ToolCommand::new("sh")
-            .args(["-c", "echo waiting; sleep 60 & sleep 60"])
-            .deadline(Duration::from_millis(300))
-            .run()
-            .unwrap_err();
-        assert!(matches!(error.end, ProcessFailure::Deadline { .. }), "{error}");
-        assert_eq!(error.tail, ["waiting"]);
-        assert!(began.elapsed() < Duration::from_secs(20));
-    }
-
-    #[test]
-    fn what_the_kernel_warned_of_stands_beside_the_deadline() {
-        let warnings = vec!["nvme nvme1: I/O 684 QID 1 timeout, reset controller".to_owned()];
-        let end = ProcessFailure::Deadline { limit: Duration::from_secs(120), warnings };
-        let error = CommandError { argv: "lvm pvs".to_owned(), end, tail: vec!["one".to_owned()] };
-        assert_eq!(
-            error.to_string(),
-            "`lvm pvs` did not end within 120 s and was killed: one; kernel warnings meanwhile: \
-             nvme nvme1: I/O 684 QID 1 timeout, reset controller"
-        );
-    }
-
-    #[test]
-    fn stdin_is_empty_so_a_prompt_cannot_wait() {
-        assert_eq!(ToolCommand::new("cat").run().unwrap().stdout, "");
-    }
-
-    #[test]
-    fn what_is_kept_of_the_output_is_bounded() {
-        let output = ToolCommand::new("sh").args(["-c", "yes | head -c 4000000"]).run().unwrap();
-        assert!((OUTPUT_BYTES - 4096..=OUTPUT_BYTES).contains(&output.stdout.len()), "{}", output.stdout.len());
-    }
-
-    #[test]
-    fn what_must_be_whole_is_whole_or_an_error() {
-        let said = |limit: usize| {
-            ToolCommand::new("sh").args(["-c", "yes | head -c 4000000"]).require_complete_output(limit).run()
-        };
-        assert_eq!(said(4_000_000).unwrap().stdout.len(), 4_000_000);
-        let error = said(3_999_999).unwrap_err();
-        assert!(matches!(error.end, ProcessFailure::NotWhole(3_999_999)), "{error}");
-        let expected =
-            "` printed more than the 3999999 bytes that are read, or left a process that holds its output open";
-        assert!(error.to_string().ends_with(expected), "{error}");
-        // Somebody who is left behind and may go on.
-        let error =
-            ToolCommand::new("sh").args(["-c", "echo one; sleep 9 &"]).require_complete_output(100).run().unwrap_err();
-        assert!(matches!(error.end, ProcessFailure::NotWhole(100)), "{error}");
-    }
-
-    #[test]
-    fn only_the_last_lines_are_quoted() {
-        let error = ToolCommand::new("sh").args(["-c", "seq 1 500 >&2; exit 1"]).run().unwrap_err();
-        assert_eq!(error.tail.len(), TAIL_LINES);
-        assert_eq!(error.tail.last().map(String::as_str), Some("500"));
-    }
-}
+mod tests;

@@ -30,8 +30,9 @@ pub use constraints::{ImageId, ImageVersion};
 pub use dependencies::UnderlyingObjects;
 pub use encryption::{EncryptionSpec, KeySource};
 pub use mapper_name::explain_excessive_name;
-pub use parser::{FILESYSTEM_OF_V2, LAYOUT_OF_V2};
-pub use parser::{ParsedLayout, read_all_layouts, read_json, read_yaml, respell_canonically};
+pub use parser::{
+    FILESYSTEM_OF_V2, LAYOUT_OF_V2, ParsedLayout, read_all_layouts, read_json, read_yaml, respell_canonically,
+};
 pub use size::RequestedSize;
 pub use types::*;
 pub use validate::{MIN_BTRFS_MIB, MIN_XFS_MIB, validate_layout};

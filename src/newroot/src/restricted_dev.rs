@@ -9,12 +9,11 @@ use model::device::DevicePath;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
-use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 use sys_mount::MountFlags;
 
 /// Pseudo devices: name, major and minor number (Documentation/admin-guide/devices.txt of Linux), mode.

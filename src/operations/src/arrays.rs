@@ -1,9 +1,7 @@
 //! Arrays of mdadm.
 
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, describe_size, join_devices, strip_dev};
-use crate::{ArraySlot, UndoOperation};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, describe_size, join_devices, strip_dev};
+use crate::{ArraySlot, Effect, PlannedOperation, UndoOperation};
 use model::device::DevicePath;
 use model::layout::RaidLevel;
 use serde::Serialize;

@@ -1,7 +1,6 @@
 //! Lines of crypttab.
 
-use crate::text::DeviceSizes;
-use crate::text::OperationLine;
+use crate::text::{DeviceSizes, OperationLine};
 use crate::{Effect, PlannedOperation};
 use model::registry_auth::SecretText;
 use serde::Serialize;

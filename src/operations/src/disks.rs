@@ -1,9 +1,7 @@
 //! Disks: their identity, and their protection against writes.
 
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, join_devices};
-use crate::{ByteRange, UndoOperation};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, join_devices};
+use crate::{ByteRange, Effect, PlannedOperation, UndoOperation};
 use common::serde_empty;
 use model::device::DevicePath;
 use model::inventory::InventoryDisk;

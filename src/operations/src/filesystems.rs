@@ -1,9 +1,7 @@
 //! Filesystems that are created, tried, mounted and grown.
 
-use crate::UndoOperation;
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, describe_size, strip_dev};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, describe_size, strip_dev};
+use crate::{Effect, PlannedOperation, UndoOperation};
 use model::device::DevicePath;
 use model::layout::FilesystemFormat;
 use serde::Serialize;

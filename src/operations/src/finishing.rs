@@ -1,9 +1,7 @@
 //! Operations that make an image bootable.
 
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, OperationText, strip_dev};
-use crate::{Effect, PlannedOperation};
-use crate::{FinishInputs, UndoOperation};
+use crate::text::{DeviceSizes, OperationLine, OperationText, strip_dev};
+use crate::{Effect, FinishInputs, PlannedOperation, UndoOperation};
 use model::allocation::FinisherChoice;
 use model::device::DevicePath;
 use model::inventory::FirmwareType;

@@ -1,9 +1,7 @@
 //! Boot variables of a UEFI firmware.
 
-use crate::Esp;
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, strip_dev};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, strip_dev};
+use crate::{Effect, Esp, PlannedOperation};
 use model::allocation::BootOrder;
 use serde::Serialize;
 use uuid::Uuid;

@@ -1,7 +1,6 @@
 //! Lines of fstab.
 
-use crate::text::DeviceSizes;
-use crate::text::OperationLine;
+use crate::text::{DeviceSizes, OperationLine};
 use crate::{Effect, PlannedOperation};
 use model::layout::FilesystemFormat;
 use serde::Serialize;

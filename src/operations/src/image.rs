@@ -1,9 +1,7 @@
 //! The image of the operating system.
 
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, OperationText};
-use crate::{BurnDisk, ImageNeeds};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, OperationText};
+use crate::{BurnDisk, Effect, ImageNeeds, PlannedOperation};
 use model::allocation::AllocatedImage;
 use serde::Serialize;
 

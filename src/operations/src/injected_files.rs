@@ -1,7 +1,6 @@
 //! Files that are written into an existing filesystem.
 
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, OperationText};
+use crate::text::{DeviceSizes, OperationLine, OperationText};
 use crate::{Effect, PlannedOperation};
 use common::format;
 use serde::Serialize;

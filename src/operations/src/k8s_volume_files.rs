@@ -1,10 +1,8 @@
 //! Files of the installed system for Kubernetes volumes.
 
 use crate::k8s_volumes::describe_filling;
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, OperationText};
-use crate::{CreateVolume, VolumeFilling, spanning_partition_bytes};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, OperationText};
+use crate::{CreateVolume, Effect, PlannedOperation, VolumeFilling, spanning_partition_bytes};
 use common::format;
 use model::device::DevicePath;
 use model::k8s_volume::K8sVolume;

@@ -1,9 +1,7 @@
 //! Kubernetes volumes.
 
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, MIB, join_devices, strip_dev};
-use crate::{CreateVolume, MakeFilesystem};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, MIB, OperationLine, join_devices, strip_dev};
+use crate::{CreateVolume, Effect, MakeFilesystem, PlannedOperation};
 use model::device::DevicePath;
 use model::inventory::format_array_uuid;
 use serde::Serialize;

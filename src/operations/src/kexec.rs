@@ -1,9 +1,7 @@
 //! The start of the installed system.
 
-use crate::UndoOperation;
-use crate::text::DeviceSizes;
-use crate::text::OperationLine;
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine};
+use crate::{Effect, PlannedOperation, UndoOperation};
 use serde::Serialize;
 
 /// Reads `/etc/metal/boot-info.yaml` and loads kernel and initrd with `kexec_file_load`.

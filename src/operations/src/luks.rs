@@ -1,9 +1,7 @@
 //! LUKS containers. Operations that create, open and close them contain the key, which is never printed.
 
-use crate::UndoOperation;
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, MIB, strip_dev};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, MIB, OperationLine, strip_dev};
+use crate::{Effect, PlannedOperation, UndoOperation};
 use model::device::DevicePath;
 use model::layout::KeySource;
 use model::registry_auth::SecretText;

@@ -1,9 +1,7 @@
 //! Volume groups and logical volumes.
 
-use crate::UndoOperation;
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, describe_size, join_devices};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, describe_size, join_devices};
+use crate::{Effect, PlannedOperation, UndoOperation};
 use model::device::DevicePath;
 use model::layout::{LvmType, RequestedSize};
 use serde::Serialize;

@@ -1,9 +1,7 @@
 //! Files of the target that describe the machine and its installation.
 
-use crate::MakeFilesystem;
-use crate::text::DeviceSizes;
-use crate::text::OperationLine;
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine};
+use crate::{Effect, MakeFilesystem, PlannedOperation};
 use model::allocation::Allocation;
 use model::install_marker::InstallMarker;
 use model::inventory::Nic;

@@ -1,9 +1,7 @@
 //! Data that is received from another machine instead of an image.
 
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, OperationText, strip_dev};
-use crate::{Effect, PlannedOperation};
-use crate::{FinishInputs, UndoOperation};
+use crate::text::{DeviceSizes, OperationLine, OperationText, strip_dev};
+use crate::{Effect, FinishInputs, PlannedOperation, UndoOperation};
 use common::format;
 use model::device::{DevicePath, LayoutPath};
 use model::inventory::FirmwareType;

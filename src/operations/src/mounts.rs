@@ -1,9 +1,7 @@
 //! Mounted filesystems.
 
-use crate::UndoOperation;
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, strip_dev};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, strip_dev};
+use crate::{Effect, PlannedOperation, UndoOperation};
 use model::device::DevicePath;
 use model::layout::FilesystemFormat;
 use serde::Serialize;

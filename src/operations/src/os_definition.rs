@@ -1,10 +1,8 @@
 //! Programs of an OS definition.
 
 use crate::raw_image::{describe_expected, describe_growth};
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, OperationText, join_devices, strip_dev};
-use crate::{BurnDisk, UndoOperation};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, OperationText, join_devices, strip_dev};
+use crate::{BurnDisk, Effect, PlannedOperation, UndoOperation};
 use model::device::DevicePath;
 use model::os_definition::SelectedDefinition;
 use serde::Serialize;

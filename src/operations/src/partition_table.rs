@@ -1,9 +1,7 @@
 //! Partition tables.
 
-use crate::DiskIdentity;
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, MIB};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, MIB, OperationLine};
+use crate::{DiskIdentity, Effect, PlannedOperation};
 use model::device::DevicePath;
 use serde::Serialize;
 use uuid::Uuid;

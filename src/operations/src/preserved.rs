@@ -1,7 +1,6 @@
 //! Identities of preserved objects, compared after the installation.
 
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, OperationText};
+use crate::text::{DeviceSizes, OperationLine, OperationText};
 use crate::{Effect, PlannedOperation};
 use model::device::{DevicePath, KernelName};
 use serde::Serialize;

@@ -1,9 +1,7 @@
 //! Raw images, which are written to a disk.
 
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, OperationText, strip_dev};
-use crate::{DiskIdentity, UndoOperation};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, OperationText, strip_dev};
+use crate::{DiskIdentity, Effect, PlannedOperation, UndoOperation};
 use common::format::format_bytes;
 use model::device::DevicePath;
 use model::layout::FilesystemFormat;

@@ -2,10 +2,8 @@
 
 use crate::effect::operations;
 use crate::lines::operation_lines;
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, OperationText, join_devices};
-use crate::{ActivateGroup, AssembleArray, CreateVolume, MountFilesystem, OpenContainer};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, OperationText, join_devices};
+use crate::{ActivateGroup, AssembleArray, CreateVolume, Effect, MountFilesystem, OpenContainer, PlannedOperation};
 use model::device::DevicePath;
 use serde::Serialize;
 

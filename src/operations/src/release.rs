@@ -1,7 +1,6 @@
 //! Holders of disks, which are released before a disk is wiped.
 
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, join_devices, strip_dev};
+use crate::text::{DeviceSizes, OperationLine, join_devices, strip_dev};
 use crate::{Effect, PlannedOperation};
 use model::device::DevicePath;
 use serde::Serialize;

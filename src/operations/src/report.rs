@@ -1,9 +1,7 @@
 //! Announcements and reports to the control plane.
 
-use crate::StageExtents;
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, join_devices};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, join_devices};
+use crate::{Effect, PlannedOperation, StageExtents};
 use model::device::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use serde::Serialize;

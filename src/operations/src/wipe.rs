@@ -1,9 +1,7 @@
 //! Wiping of disks, and the proof that a preserved device is blank.
 
-use crate::text::OperationLine;
-use crate::text::{DeviceSizes, strip_dev};
-use crate::{ByteRange, DiskIdentity, UndoOperation};
-use crate::{Effect, PlannedOperation};
+use crate::text::{DeviceSizes, OperationLine, strip_dev};
+use crate::{ByteRange, DiskIdentity, Effect, PlannedOperation, UndoOperation};
 use common::format::{format_bytes, format_seconds};
 use model::device::DevicePath;
 use model::inventory::EraseMethod;

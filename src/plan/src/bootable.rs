@@ -1,12 +1,10 @@
 //! Finishing: decides how the image is made bootable on this machine, and refuses it before the first write if that is impossible.
 
-use super::PlanRequest;
 use super::decisions::{ArrayFate, PlanDecisions};
 use super::filesystem_fate::PlacedFilesystem;
-use super::image_needs;
-use super::os_definition;
 use super::restore::mount_path;
 use super::stages::writable_devices;
+use super::{PlanRequest, image_needs, os_definition};
 use common::diagnostic::Diagnostic;
 use model::allocation::{Allocation, FinisherChoice, find_argument_error, find_hostname_error};
 use model::device::{DevicePath, LayoutPath};

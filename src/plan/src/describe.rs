@@ -3,8 +3,7 @@
 use super::disk_identifiers::table_guid;
 use model::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::install_marker::RecordedDisk;
-use model::inventory;
-use model::layout;
+use model::{inventory, layout};
 
 /// Describes the disk that matches a disk of the layout. If hints matched it, its kernel name differs from the name in the layout.
 pub fn describe_match(listed: &layout::DiskSpec, found: &inventory::InventoryDisk) -> String {

@@ -1,7 +1,6 @@
 //! Disks and their partitions: matched with the layout, and recreated or compared with it.
 
-use super::decider::MissingDisk;
-use super::decider::{PlanDecider, verdict_on_disk};
+use super::decider::{MissingDisk, PlanDecider, verdict_on_disk};
 use super::describe::describe_record;
 use super::devices::{DeviceFate, PlannedDevice};
 use super::sectors::{self, SectorExtent};

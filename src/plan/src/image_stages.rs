@@ -3,9 +3,8 @@
 
 use super::decisions::PlanDecisions;
 use super::filesystem_fate::PlacedFilesystem;
-use super::os_definition;
 use super::system_source::{SourceInputs, StageOperations, SystemSource, SystemStages};
-use super::{PlanRequest, boot_entries, bootable, image_needs, operation_args, uuids_in_use};
+use super::{PlanRequest, boot_entries, bootable, image_needs, operation_args, os_definition, uuids_in_use};
 use common::diagnostic::Diagnostic;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::Layout;

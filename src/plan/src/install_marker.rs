@@ -2,8 +2,7 @@
 
 use super::decisions::PlanDecisions;
 use super::disk_identifiers::{full_record, table_guid};
-use super::migrate_target;
-use super::{InstallClaim, PlanRequest};
+use super::{InstallClaim, PlanRequest, migrate_target};
 use model::install_marker::{InstallMarker, RecordedDisk, lineage};
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout;

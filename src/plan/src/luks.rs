@@ -14,6 +14,7 @@
 use super::decisions::PlanDecisions;
 use crate::content_text;
 use crate::decisions::{LuksDecision, LuksFate};
+use operations::{CheckContainers, CloseContainer, WriteCrypttab};
 
 use super::decider::PlanDecider;
 use super::devices::{DeviceFate, PlannedDevice};
@@ -27,10 +28,7 @@ use model::inventory::{AttemptTarget, DeviceSignature, Inventory};
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, Layout};
 use model::registry_auth::SecretText;
 use model::storage_graph::{DeviceStack, LayoutMatch};
-use operations::{
-    ByteRange, CheckContainers, CloseContainer, CrypttabEntry, DATA_OFFSET_BYTES, DeviceOp, LuksContainer, Operation,
-    SessionOp, WriteCrypttab,
-};
+use operations::{ByteRange, CrypttabEntry, DATA_OFFSET_BYTES, DeviceOp, LuksContainer, Operation, SessionOp};
 use uuid::Uuid;
 
 /// Signature type of a container in libblkid, for both versions of LUKS.

@@ -11,6 +11,7 @@
 //! | Kubernetes volumes | they are not migrated |
 
 use super::decisions::PlanDecisions;
+use operations::{AdaptMoved, GrowFilesystem, MoveStands};
 
 use super::decider::PlanDecider;
 
@@ -27,10 +28,7 @@ use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::{self, Inventory};
 use model::layout::{self, FilesystemFormat, Layout, hints};
 use model::migration::{MigratedFilesystem, MigratedMachine, MigrationOffer, MigrationSide};
-use operations::{
-    AdaptMoved, DeviceOp, FinishInputs, GrowFilesystem, MoveStands, Operation, ReceiveMigration, ReceivedDevice,
-    SessionOp, StageName,
-};
+use operations::{DeviceOp, FinishInputs, Operation, ReceiveMigration, ReceivedDevice, SessionOp, StageName};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use uuid::Uuid;

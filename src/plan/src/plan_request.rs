@@ -4,11 +4,9 @@ pub mod preview;
 
 use crate::{InstallClaim, InstallMode, MarkerWaiver, PlanRequest, PlanSubject};
 use common::format;
-use model::allocation::RecordSource;
-use model::allocation::{Allocation, AssignedMachine, OrderedReinstall};
+use model::allocation::{Allocation, AssignedMachine, OrderedReinstall, RecordSource};
 use model::deploy_steps::StepList;
-use model::install_marker::{AttemptRecord, RecordedDisk};
-use model::install_marker::{InstallMarker, lineage};
+use model::install_marker::{AttemptRecord, InstallMarker, RecordedDisk, lineage};
 use model::inventory::Inventory;
 use model::layout::Layout;
 use operations::PlanAssignment;

@@ -1,9 +1,7 @@
 //! Activation of preserved objects: before the image is written if files of the image are merged into them, otherwise afterwards.
 
-use super::decisions::{ArrayFate, GroupFate, PlanDecisions};
-use super::decisions::{LuksDecision, LuksFate};
-use super::filesystem_fate::new_filesystem;
-use super::filesystem_fate::{FilesystemFate, PlacedFilesystem};
+use super::decisions::{ArrayFate, GroupFate, LuksDecision, LuksFate, PlanDecisions};
+use super::filesystem_fate::{FilesystemFate, PlacedFilesystem, new_filesystem};
 use super::guard_ranges::foreign_partitions;
 use super::luks::is_mapping;
 use super::members::AssembledMembers;

@@ -5,9 +5,9 @@ use super::filesystem_fate::{FilesystemFate, PlacedFilesystem, new_filesystem};
 use super::firmware::{self, RemovalPolicy};
 use super::restore::{RestorePlan, mount_path};
 use super::system_source::{SourceInputs, StageOperations, SystemStages};
-use super::{FirmwarePlan, Plan, PlanRequest, PlanSummary};
 use super::{
-    attempt, bootable, display, extents, install_marker, luks, opaque, operation_args, preserved, steps, trials,
+    FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt, bootable, display, extents, install_marker, luks, opaque,
+    operation_args, preserved, steps, trials,
 };
 use model::device::KernelName;
 use model::install_marker::InstallMarker;

@@ -1,8 +1,7 @@
 //! Trials before the point of no return: arrays and filesystems whose options only their tool or the kernel can check.
 
 use super::devices::DeviceSize;
-use super::filesystem_fate::new_filesystem;
-use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem};
+use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem, new_filesystem};
 use super::restore::mount_path;
 use model::layout::FilesystemFormat;
 use operations::{ArraySlot, CreateArray, DeviceOp, MakeFilesystem, Operation, TryArray, TryFilesystem, VolumeFilling};

@@ -12,8 +12,7 @@ use common::format::format_count;
 use control::api_types::RegisteredHardware;
 use model::machine_identity::describe_other_macs_of;
 use std::sync::Arc;
-use store::token;
-use store::{EnrollOutcome, Enrollment, MachineBoot};
+use store::{EnrollOutcome, Enrollment, MachineBoot, token};
 
 /// Authenticated machine of the path. A handler with this extractor requires a registered boot.
 pub struct MachineCaller {

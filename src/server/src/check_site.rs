@@ -15,8 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 use store::image_digests::ImageDigests;
-use store::{DATABASE, backup};
-use store::{ServerState, boots, database_file, database_id};
+use store::{DATABASE, ServerState, backup, boots, database_file, database_id};
 
 /// Longer than any `verify` may take.
 const VERIFY: Duration = Duration::from_secs(60);

@@ -1,13 +1,12 @@
 //! Creation of a file in `machines/` for a registered machine.
 
-use super::AppState;
 use super::api::request_body::{EVENT_BYTES, read_operator_document};
 use super::api_error::ApiError;
 use super::machine_identification::DEFAULT_ID;
 use super::operator::OperatorAuth;
 use super::quotas::ClientAddress;
 use super::site::SiteSnapshot;
-use super::{ipxe, site_files, sizes};
+use super::{AppState, ipxe, site_files, sizes};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};

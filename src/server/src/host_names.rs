@@ -3,9 +3,8 @@
 //! A browser sends the name of its address bar as `Host`. The owner of another site can let the site's name resolve to this server (DNS rebinding): scripts of
 //! that site may then read every answer. Such requests carry the site's own name, and are rejected.
 
-use super::ServerConfig;
-use super::ipxe;
 use super::tls::{ServerTls, strip_port};
+use super::{ServerConfig, ipxe};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Table of host names, hosts(5).

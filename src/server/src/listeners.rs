@@ -1,13 +1,12 @@
 //! Listening sockets and their routes. With TLS, requests that carry a token are only accepted over TLS; firmware, which mostly supports
 //! only plain HTTP, still gets its scripts, kernel and ramdisk.
 
-use super::api;
 use super::api_error::ApiError;
 use super::connections::RoutedListener;
 use super::quotas::ClientAddress;
 use super::status_log::StatusLog;
 use super::tls::{self, ServerTls};
-use super::{AppState, ServerConfig, deploy_templates, downloads, netboot, request_guard, routes, web};
+use super::{AppState, ServerConfig, api, deploy_templates, downloads, netboot, request_guard, routes, web};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};

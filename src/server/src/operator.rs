@@ -3,15 +3,14 @@
 pub mod confirmations;
 pub mod reinstalls;
 
-use super::AppState;
 use super::api::request_body::{EVENT_BYTES, read_operator_document};
 use super::api_error::ApiError;
 use super::auth::bearer_hash;
-use super::ipxe;
 use super::machine_identification::DEFAULT_ID;
 use super::migrations::operator_requests::MachineMigration;
 use super::quotas::ClientAddress;
 use super::site_files::MachineSpec;
+use super::{AppState, ipxe};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
@@ -20,8 +19,7 @@ use axum::http::{HeaderMap, StatusCode};
 use model::install_report::ProgressEvent;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use store::token;
-use store::{ATTEMPTS, AdoptOutcome, RenameOutcome};
+use store::{ATTEMPTS, AdoptOutcome, RenameOutcome, token};
 pub use store::{ReinstallOrder, ReinstallOutcome};
 use uuid::Uuid;
 

@@ -1,15 +1,13 @@
 //! Inputs for planning a machine on a workstation: its registered inventory, and the allocation that it would receive.
 
-use super::AppState;
 use super::api::wire_allocation::to_wire_allocation;
 use super::api_error::ApiError;
 use super::base_url::BaseUrls;
-use super::machine_identification;
 use super::migrations::machine_requests;
 use super::migrations::offer::MigrationForecast;
 use super::operator::OperatorAuth;
-use super::requested_steps;
 use super::resolve::resolve_allocation;
+use super::{AppState, machine_identification, requested_steps};
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;

@@ -2,7 +2,6 @@
 //! and database are only read, whether a server is running or not.
 
 use super::api::wire_allocation::to_wire_allocation;
-use super::approvals;
 use super::deploy_templates::template_files;
 use super::migrations::offer::{self, MigrationForecast};
 use super::operator::reinstalls::is_reinstallable;
@@ -11,7 +10,7 @@ use super::plan_input::{RegisteredInventory, WAITS, parse_registration};
 use super::resolve::{find_differences, image_without_location, resolve_allocation};
 use super::site::{SiteLoader, SiteSnapshot};
 use super::site_files::{AllocationSpec, MachineSpec, suggest_name};
-use super::{requested_steps, site_folder};
+use super::{approvals, requested_steps, site_folder};
 use common::error::{Context, Error, Phase, Result};
 use marked_yaml::{Span, Spanned};
 use model::allocation;
@@ -22,9 +21,8 @@ use std::collections::HashMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use store::DATABASE;
 use store::image_digests::ImageDigests;
-use store::{InstallState, ReinstallOrder, ReinstallOverrides, ServerState, now};
+use store::{DATABASE, InstallState, ReinstallOrder, ReinstallOverrides, ServerState, now};
 
 /// Base URL in the predicted responses; never contacted.
 const URL: &str = "http://server";

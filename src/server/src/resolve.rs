@@ -15,8 +15,7 @@ use model::layout::{Layout, read_json};
 use model::os_definition::OsSelector;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use store::promise_check;
-use store::{InstallState, confirmation};
+use store::{InstallState, confirmation, promise_check};
 
 /// Objects that allocations can refer to.
 #[derive(Debug, Default)]

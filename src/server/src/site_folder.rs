@@ -6,8 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use store::FileStamp;
-use store::image_digests;
+use store::{FileStamp, image_digests};
 use time::OffsetDateTime;
 use time::macros::format_description;
 

@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use store::ServerState;
-use store::image_digests;
+use store::{ServerState, image_digests};
 use tokio::sync::watch as published;
 
 /// Message to the thread.

@@ -1,11 +1,9 @@
 //! Single file of the directory that is read again when it changes. Its last good content stays in force while it cannot be used.
 
 use super::site_folder;
-use std::fs;
-use std::io;
 use std::path::PathBuf;
-use store::FileStamp;
-use store::image_digests;
+use std::{fs, io};
+use store::{FileStamp, image_digests};
 
 /// File with its last good content.
 pub struct WatchedFile<T> {

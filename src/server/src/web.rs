@@ -19,10 +19,8 @@ mod reinstall;
 pub mod session;
 mod volumes;
 
-use super::AppState;
 use super::base_url::BaseUrls;
-use super::console_log;
-use super::deploy_templates;
+use super::{AppState, console_log, deploy_templates};
 use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;

@@ -1,9 +1,8 @@
 //! Backup and restore of the database: a consistent copy while the server runs, and a restore that detects outdated copies.
 
 use super::restore_review;
-use crate::DATABASE;
-use crate::database_file;
 use crate::database_id::{self, DatabaseIdentity};
+use crate::{DATABASE, database_file};
 use common::error::{Context, Error, Phase, Result};
 use common::output;
 use nix::errno::Errno;

@@ -3,12 +3,11 @@
 //! Each step is one durable transaction. The allocation's rows are transferred to the target machine in the transaction that records its
 //! success, and the response is sent afterwards.
 
-use super::boots;
 use super::install_state::parse_column;
 use super::next_boot::{BootTarget, FileAllocation};
 use super::orders::to_json_column;
 use super::success_proof::AttemptStart;
-use super::{ServerState, TokenHash, confirmation, epoch, to_json};
+use super::{ServerState, TokenHash, boots, confirmation, epoch, to_json};
 use crate::migration::{CurrentBoots, Migration, MigrationBoot, MigrationEvent, MigrationState};
 use common::error::Result;
 use control::api_types::InstallReport;

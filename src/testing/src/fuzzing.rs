@@ -2,13 +2,12 @@
 //! thread.
 
 use fastrand::Rng;
-use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 pub struct Fuzz {
     /// Directory of failed inputs. Every run starts with them.

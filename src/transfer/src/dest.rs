@@ -6,12 +6,11 @@ use image::raw::{AlignedBuffer, HEAD_BYTES, RawTarget, TargetDisk};
 use linux::gpt;
 use linux::storage::{block_device, device_users, image_table};
 use model::device::DevicePath;
-use std::fs;
-use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::{fs, io};
 
 /// Exclusively opened destination.
 pub struct TransferDest {

@@ -1,13 +1,12 @@
 //! Executor of a conductor's commands.
 
-use super::HeartbeatSignal;
 use super::commands::{CommandExecutor, IronicCommand, IronicStepKind};
 use super::deploy_args::IronicNode;
 use super::executor::StepExecutor;
 use super::logs::{self, StepLog};
 use super::messages::{CommandFault, FaultKind};
-use super::rescue;
 use super::steps::{self, StepRunner};
+use super::{HeartbeatSignal, rescue};
 use common::error::Error;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;

@@ -11,8 +11,7 @@
 
 use super::opaque_objects::refuse_opaque;
 use common::error::{Error, Phase, Result};
-use model::allocation::RecordSource;
-use model::allocation::{Allocation, OrderNumber};
+use model::allocation::{Allocation, OrderNumber, RecordSource};
 use model::device::DevicePath;
 use model::install_marker::InstallMarker;
 use model::inventory::{Inventory, InventoryDisk};

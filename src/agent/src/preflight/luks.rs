@@ -3,8 +3,7 @@
 
 use crate::preflight::passphrase::{self, AskPassphrase};
 use common::error::{Context, Phase, Result};
-use linux::process;
-use linux::storage;
+use linux::{process, storage};
 use model::allocation::Allocation;
 use model::device::DevicePath;
 use model::inventory::{AttemptTarget, FailedAttempt, Inventory, StackedDeviceKind};

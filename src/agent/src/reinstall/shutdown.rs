@@ -12,11 +12,9 @@ use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::fs;
-use std::io;
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 /// Time for processes to exit after SIGTERM.
 const TERM_PATIENCE: Duration = Duration::from_secs(15);

@@ -1,7 +1,6 @@
 //! Public keys for signatures: keys of minisign for files next to images, keys of cosign for images in registries.
 
-use super::cosign;
-use super::minisign;
+use super::{cosign, minisign};
 use std::fmt;
 use std::str::FromStr;
 

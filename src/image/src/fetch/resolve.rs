@@ -3,8 +3,7 @@
 use super::head::{ImageHead, fetch_head};
 use super::oci::{self, ImageReference};
 use super::retry::FetchRetryPolicy;
-use super::signature;
-use super::{ImagePart, ImageSource, ResolvedImage, local_file, sidecar};
+use super::{ImagePart, ImageSource, ResolvedImage, local_file, sidecar, signature};
 use common::error::{Error, Phase, Result};
 use reqwest::Url;
 use reqwest::blocking::Client;

@@ -88,13 +88,8 @@ impl Qcow2Header {
         }
         let cluster_bits = cluster_bits as u32;
         let has_codec = version == 3 && word(100)? > 104;
-        let is_marked = features & COMPRESSION != 0;
-        let codec = match if has_codec { head.get(104).copied().unwrap_or(0) } else { 0 } {
-            0 if !is_marked => ClusterCodec::Deflate,
-            1 if is_marked => ClusterCodec::Zstd,
-            0 | 1 => return Err(invalid_image("the qcow2 is damaged: its compression contradicts its features")),
-            other => return Err(invalid_image(format!("the qcow2 has an unsupported compression type: {other}"))),
-        };
+        let compression = if has_codec { head.get(104).copied().unwrap_or(0) } else { 0 };
+        let codec = select_codec(compression, features & COMPRESSION != 0)?;
         let (size_bytes, in_file, tables_at) = (long(24)?, word(36)?, long(40)?);
         if size_bytes % SECTOR_BYTES != 0 {
             return Err(invalid_image(format!(
@@ -196,6 +191,16 @@ fn reject_unsupported(backing: u64, encryption: u64, snapshots: u64, features: u
     match features & !(COMPRESSION) {
         0 => Ok(()),
         other => Err(invalid_image(format!("the qcow2 has unsupported features: {other:#x}"))),
+    }
+}
+
+/// Returns the codec of a compression type, which must be marked in the features unless it is the default.
+fn select_codec(compression: u8, is_marked: bool) -> io::Result<ClusterCodec> {
+    match compression {
+        0 if !is_marked => Ok(ClusterCodec::Deflate),
+        1 if is_marked => Ok(ClusterCodec::Zstd),
+        0 | 1 => Err(invalid_image("the qcow2 is damaged: its compression contradicts its features")),
+        other => Err(invalid_image(format!("the qcow2 has an unsupported compression type: {other}"))),
     }
 }
 

@@ -1,11 +1,10 @@
 //! Check whether a qcow2 can be converted as a stream, by its tables alone: these are fetched one by one before
 //! anything is written.
 
-use super::convert;
 use super::header::{HEADER_BYTES, Qcow2Header, table_entries};
-use super::invalid_image;
 use super::sink::NullSink;
 use super::stream::{SequentialFile, StreamClusters};
+use super::{convert, invalid_image};
 use crate::pipeline::{PipelineReader, WorkerOutput};
 use std::collections::VecDeque;
 use std::io::{self, Read};

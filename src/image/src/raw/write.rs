@@ -3,11 +3,10 @@
 use super::detect::{self, ImageRequirements};
 use super::target::{AlignedBuffer, RawTarget};
 use crate::pipeline::PipelineReader;
-use std::io;
 use std::ops::Range;
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::{io, thread};
 
 /// Length of the beginning that is held back, in bytes. It contains everything that a disk boots from: boot sector, GPT
 /// and its entries, and the gap with GRUB's core.

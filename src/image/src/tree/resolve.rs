@@ -39,8 +39,7 @@ pub fn walk_to_directory(
 ) -> Result<WalkedDirectory, Errno> {
     let top = || Ok(WalkedDirectory { fd: openat(root, ".", open_flags(), Mode::empty())?, path: PathBuf::new() });
     let mut way = vec![top()?];
-    let mut todo: VecDeque<OsString> = path_components(path).collect();
-    let mut symlinks = 0;
+    let (mut todo, mut symlinks): (VecDeque<OsString>, u32) = (path_components(path).collect(), 0);
     while let Some(name) = todo.pop_front() {
         if name == ".." {
             // The parent of the root is the root.
@@ -57,19 +56,16 @@ pub fn walk_to_directory(
                 }
                 todo.push_front(name);
             }
+            Err(Errno::ENOTDIR | Errno::ELOOP) if is_merged(&here.path, merged) && !make => {
+                return Err(Errno::ENOTDIR);
+            }
             Err(Errno::ENOTDIR | Errno::ELOOP) if is_merged(&here.path, merged) => {
-                if !make {
-                    return Err(Errno::ENOTDIR);
-                }
                 unlinkat(&here.fd, name.as_os_str(), UnlinkatFlags::NoRemoveDir)?;
                 make_directory(&here.fd, &name)?;
                 todo.push_front(name);
             }
             Err(Errno::ENOTDIR | Errno::ELOOP) => {
-                let target = readlinkat(&here.fd, name.as_os_str()).map_err(|error| match error {
-                    Errno::EINVAL => Errno::ENOTDIR,
-                    other => other,
-                })?;
+                let target = read_symlink(&here.fd, &name)?;
                 symlinks += 1;
                 if symlinks > MOST_SYMLINKS {
                     return Err(Errno::ELOOP);
@@ -89,6 +85,14 @@ pub fn walk_to_directory(
 /// Flags with which opening anything else fails with ENOTDIR, even a symlink (open(2), O_PATH).
 fn open_flags() -> OFlag {
     OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
+}
+
+/// Returns the target of a symlink; ENOTDIR for any other file.
+fn read_symlink(parent: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
+    readlinkat(parent, name).map_err(|error| match error {
+        Errno::EINVAL => Errno::ENOTDIR,
+        other => other,
+    })
 }
 
 fn path_components(path: &Path) -> impl Iterator<Item = OsString> + '_ {

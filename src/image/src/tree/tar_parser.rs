@@ -3,16 +3,17 @@
 //! Single headers are decoded by the tar crate. Its iterator is not used: it takes the end of the input for the end of
 //! the archive, holds extended headers of any size, and misreads PAX values with a newline (see [`super::pax`]).
 
+mod member_kind;
+
 use super::acl;
 use super::ambiguity::{MemberClaims, global_disagreement, is_plain_number};
 use super::limits::too_much_message;
-use super::member::{MemberAttributes, MemberKind, TarMember};
+use super::member::{MemberAttributes, TarMember};
 use super::pax::PaxRecords;
 use super::quota::too_long_message;
-use super::sparse::{self, SparseMap};
 use crate::pipeline::{BufferChunk, PipelineReader};
 use std::io::{self, Read};
-use tar::{EntryType, GnuExtSparseHeader, Header};
+use tar::{EntryType, Header};
 
 const BLOCK: usize = 512;
 
@@ -176,34 +177,9 @@ impl<'a> TarParser<'a> {
             text("linkpath")
                 .or_else(|| extensions.link.clone())
                 .or_else(|| header.link_name_bytes().map(|l| l.into_owned()))
+                .unwrap_or_default()
         };
-        let entry_type = header.entry_type();
-        let kind = match entry_type {
-            EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => MemberKind::Directory,
-            EntryType::Regular | EntryType::Continuous => self.file_kind(&records, size).map_err(inside)?,
-            EntryType::GNUSparse => self.old_sparse_kind(header, size).map_err(inside)?,
-            EntryType::Directory => MemberKind::Directory,
-            EntryType::Symlink => MemberKind::Symlink(link().unwrap_or_default()),
-            EntryType::Link => MemberKind::HardLink(link().unwrap_or_default()),
-            EntryType::Fifo => MemberKind::Fifo,
-            EntryType::Char | EntryType::Block => {
-                let major = header.device_major().map_err(inside)?.unwrap_or_default();
-                let minor = header.device_minor().map_err(inside)?.unwrap_or_default();
-                match entry_type {
-                    EntryType::Char => MemberKind::CharacterDevice { major, minor },
-                    _ => MemberKind::BlockDevice { major, minor },
-                }
-            }
-            other => {
-                let shown = other.as_byte() as char;
-                return Err(inside(self.malformed_error(&format!("its type {shown:?} is not supported"))));
-            }
-        };
-        let has_content = matches!(kind, MemberKind::File { .. } | MemberKind::Sparse(_));
-        if !has_content && size > 0 {
-            // Tar readers disagree about what follows, so what one has checked is not what another unpacks.
-            return Err(inside(self.malformed_error(&format!("it is not a file, but has {size} bytes of content"))));
-        }
+        let kind = self.read_kind(header, &records, (&path, size), link).map_err(inside)?;
         if let Some(lost) = acl::add_text_acls(&records, &mut attributes).first()
             && !self.warned_of_acls
         {
@@ -215,44 +191,6 @@ impl<'a> TarParser<'a> {
             ));
         }
         Ok(TarMember { path, kind, attributes })
-    }
-
-    /// Returns the type of a regular file, which may be sparse in one of the PAX formats.
-    fn file_kind(&mut self, records: &PaxRecords, size: u64) -> io::Result<MemberKind> {
-        let version = (records.parse_number("GNU.sparse.major")?, records.parse_number("GNU.sparse.minor")?);
-        let real_size = records
-            .parse_number("GNU.sparse.realsize")?
-            .map_or_else(|| records.parse_number("GNU.sparse.size"), |s| Ok(Some(s)))?;
-        match (version, real_size) {
-            ((Some(1), Some(0)), Some(real_size)) => {
-                Ok(MemberKind::Sparse(SparseMap::read_lines(self, real_size, size)?))
-            }
-            ((None, None), Some(real_size)) => {
-                SparseMap::from_records(records, real_size, size).map(MemberKind::Sparse)
-            }
-            ((None, None), None) => Ok(MemberKind::File { size }),
-            _ => Err(self.malformed_error("its sparse format is not supported")),
-        }
-    }
-
-    /// Reads the map of an old sparse file, from the header and, beyond four pieces, from blocks after it.
-    fn old_sparse_kind(&mut self, header: &Header, size: u64) -> io::Result<MemberKind> {
-        let gnu =
-            header.as_gnu().ok_or_else(|| self.malformed_error("it is sparse, but its header is not in GNU format"))?;
-        let mut segments = Vec::new();
-        let mut more = gnu.is_extended();
-        sparse::add_segments(&mut segments, &gnu.sparse, !more)?;
-        while more {
-            self.count_blocks(1)?;
-            let mut extension = GnuExtSparseHeader::new();
-            self.read_block(extension.as_mut_bytes())?;
-            more = extension.is_extended();
-            sparse::add_segments(&mut segments, extension.sparse(), !more)?;
-        }
-        if !is_plain_number(&gnu.realsize) {
-            return Err(self.malformed_error("the length of its sparse file is not a plain number"));
-        }
-        SparseMap::new(segments, gnu.real_size()?, size).map(MemberKind::Sparse)
     }
 
     /// Reads a header block; `None` for the first of the zero blocks that end the archive.

@@ -51,22 +51,32 @@ pub fn send_members(
         let length = record.len() - HEAD_BYTES;
         record[..HEAD_BYTES].copy_from_slice(&MemberFrame::Member.encode_head(length));
         out.borrow_mut().put(&record)?;
-        let mut left = match member.kind {
-            MemberKind::File { size } => size,
-            MemberKind::Sparse(map) => map.segments.iter().map(|(_, length)| length).sum(),
-            _ => 0,
-        };
-        while left > 0 {
-            let chunk = members.next_chunk(left)?;
-            left -= chunk.len() as u64;
-            let mut out = out.borrow_mut();
-            out.put(&MemberFrame::Content.encode_head(chunk.len()))?;
-            out.content(chunk)?;
-        }
+        send_content(&mut members, &member.kind, &out)?;
     }
     record.clear();
     ParseProgress { position: members.position(), blocks: members.header_blocks() }.append_to(&mut record);
     send_frame(&mut **out.borrow_mut(), MemberFrame::Last, &record)
+}
+
+/// Sends the content of the current member.
+fn send_content(
+    members: &mut TarParser<'_>,
+    kind: &MemberKind,
+    out: &RefCell<&mut impl WorkerOutput>,
+) -> io::Result<()> {
+    let mut left = match kind {
+        MemberKind::File { size } => *size,
+        MemberKind::Sparse(map) => map.segments.iter().map(|(_, length)| length).sum(),
+        _ => 0,
+    };
+    while left > 0 {
+        let chunk = members.next_chunk(left)?;
+        left -= chunk.len() as u64;
+        let mut out = out.borrow_mut();
+        out.put(&MemberFrame::Content.encode_head(chunk.len()))?;
+        out.content(chunk)?;
+    }
+    Ok(())
 }
 
 fn send_frame(out: &mut impl WorkerOutput, frame: MemberFrame, bytes: &[u8]) -> io::Result<()> {

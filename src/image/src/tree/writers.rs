@@ -7,14 +7,13 @@ use super::attributes::set_on_file;
 use super::member::MemberAttributes;
 use crate::pipeline::{BufferChunk, StageClock, StageClocks};
 use std::fs::File;
-use std::io;
-use std::mem;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::{io, mem};
 
 const MOST_WRITERS: usize = 4;
 

@@ -7,9 +7,8 @@ use common::error::{Context, Phase, Result};
 use model::device::DevicePath;
 use model::inventory::{AttemptTarget, FailedAttempt, Inventory};
 use model::storage_graph::{self, StackUnit};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 use sys_mount::{Mount, MountFlags};
 
 /// Returns the driver to mount with, and options that prevent writing. Only formats of layouts are supported, and

@@ -153,21 +153,14 @@ fn zero_old_backup_header(disk: &File, found: &Gpt, fitted: &Gpt) -> io::Result<
     Ok(())
 }
 
-/// Returns the primary copy for a disk of `sectors` sectors, and the location of the added partition.
-fn compute_fitted_table(
-    found: &Gpt,
-    sectors: u64,
-    grow: Option<u32>,
-    added: Option<&AddedPartition>,
-) -> io::Result<(Gpt, Option<Range<u64>>)> {
+/// Checks that the entries and all partitions of a resized table end at or before its last usable sector.
+fn check_usable_sectors(gpt: &Gpt) -> io::Result<()> {
     let refuse = |why: String| Err(io::Error::other(why));
-    let mut gpt = found.clone();
-    gpt.resize(sectors);
     let (own, last_usable) = (gpt.entries_lba(), gpt.last_usable());
     if own < 2 || own + gpt.entries_sectors() > last_usable + 1 {
         return refuse(format!("its entries at sector {own} do not fit: the last usable sector is {last_usable}"));
     }
-    for GptEntry { number, sectors, .. } in found.entries() {
+    for GptEntry { number, sectors, .. } in gpt.entries() {
         let end = sectors.end.saturating_sub(1);
         if sectors.is_empty() {
             return refuse(format!("partition {number} ends at sector {end}, before its start"));
@@ -178,8 +171,22 @@ fn compute_fitted_table(
             ));
         }
     }
+    Ok(())
+}
+
+/// Returns the primary copy for a disk of `sectors` sectors, and the location of the added partition.
+fn compute_fitted_table(
+    found: &Gpt,
+    sectors: u64,
+    grow: Option<u32>,
+    added: Option<&AddedPartition>,
+) -> io::Result<(Gpt, Option<Range<u64>>)> {
+    let refuse = |why: String| Err(io::Error::other(why));
+    let mut gpt = found.clone();
+    gpt.resize(sectors);
+    check_usable_sectors(&gpt)?;
     let sector = gpt.sector_bytes();
-    let mut end = (last_usable + 1) * sector / MIB * MIB / sector;
+    let mut end = (gpt.last_usable() + 1) * sector / MIB * MIB / sector;
     let place = added.map(|added| {
         let bytes = (added.content.len() as u64).next_multiple_of(MIB).max(MIB);
         let place = end.saturating_sub(bytes / sector)..end;

@@ -9,8 +9,7 @@ use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use model::layout::KeySource;
 use model::registry_auth::SecretText;
-use operations::DATA_OFFSET_BYTES;
-use operations::{LuksContainer, OpenContainer};
+use operations::{DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
 use std::path::Path;
 use std::time::Duration;
 

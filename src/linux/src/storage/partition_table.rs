@@ -9,10 +9,9 @@ use nix::fcntl::{Flock, FlockArg};
 use operations::{NewPartition, PartitionTable};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 /// Timeout for device nodes. devtmpfs creates them before BLKPG returns, except on very slow machines.
 const NODE_PATIENCE: Duration = Duration::from_secs(10);

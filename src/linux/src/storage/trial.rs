@@ -10,9 +10,8 @@ use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use model::layout::FilesystemFormat;
 use operations::{ArraySlot, CreateArray, MakeFilesystem, MountFilesystem, TryArray, TryFilesystem};
-use std::fs;
-use std::io;
 use std::time::Duration;
+use std::{fs, io};
 
 /// Maximum memory for a trial. An empty filesystem is mostly a hole; its metadata takes several hundred MiB for 8 TB,
 /// most of it the zeroed log of an xfs.

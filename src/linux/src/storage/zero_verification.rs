@@ -6,10 +6,9 @@ use model::device::DevicePath;
 use nix::libc::O_DIRECT;
 use operations::{ByteRange, ZeroProof};
 use std::fs::{File, OpenOptions};
-use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 /// Size of a read, in bytes.
 const BLOCK: usize = 4 << 20;

@@ -7,13 +7,12 @@ mod disks;
 mod filesystems;
 mod raid_lvm;
 
-use super::constraints;
 use super::field_reader::{FieldNames, LayoutFields, LayoutReader, SourceMap};
 use super::text::{normalize_name, quote_words};
 use super::text_edits::{self, EditReplacement, SpellingEdit};
 use super::validate::validate_except;
 use super::yaml_document::{self, DocumentNode, NodeValue, located_problem};
-use super::{Layout, LayoutConstraints};
+use super::{Layout, LayoutConstraints, constraints};
 use common::diagnostic::Diagnostic;
 
 const fn plain_field(name: &'static str) -> FieldNames {

@@ -2,8 +2,7 @@
 //! menu.
 
 use super::BootInfo;
-use super::boot_info::PATH;
-use super::boot_info::write_boot_info;
+use super::boot_info::{PATH, write_boot_info};
 use crate::NewRoot;
 use crate::system_setup::bls::{self, BlsEntry, parse_options};
 use common::error::{Context, Error, Phase, Result};

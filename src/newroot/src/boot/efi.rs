@@ -11,8 +11,7 @@ pub use entries::{BootEntryChanges, OWN, add_label_prefix, decide_changes};
 pub use network::{NetworkEntry, find_pxe_entry, set_boot_next};
 pub use removal::remove_variables;
 
-pub use linux::efi::drophammer_variables;
-pub use linux::efi::{BootVariables, LoadOption, PartitionLocation, VARIABLES};
+pub use linux::efi::{BootVariables, LoadOption, PartitionLocation, VARIABLES, drophammer_variables};
 
 use model::install_report::BootEntryRequest;
 use operations::BootEntries;

@@ -3,10 +3,9 @@
 
 use nix::errno::Errno;
 use nix::libc;
-use std::fs;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
+use std::{fs, io};
 
 /// Takes every network interface down. Failures are logged.
 pub fn take_interfaces_down() {

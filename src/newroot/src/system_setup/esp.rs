@@ -4,9 +4,8 @@ use super::boot_setup::BootEsp;
 use crate::NewRoot;
 use common::error::{Context, Error, Phase, Result};
 use linux::storage::mount::{INERT, MountStack};
-use std::fs;
-use std::io;
 use std::path::PathBuf;
+use std::{fs, io};
 
 /// File to write to each ESP.
 #[derive(Debug, Clone, PartialEq, Eq)]

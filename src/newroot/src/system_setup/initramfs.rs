@@ -31,6 +31,19 @@ struct InitramfsTool {
     settings: InitramfsSettings,
 }
 
+impl InitramfsTool {
+    /// Returns the arguments that update the initramfs of this kernel, or create it.
+    fn fill_args(&self, kernel: &BootKernel, exists: bool) -> Vec<String> {
+        let update = if exists { "-u" } else { "-c" };
+        let fill = |arg: &&str| {
+            arg.replace("{version}", &kernel.version)
+                .replace("{initrd}", &kernel.initrd)
+                .replace("{update or create}", update)
+        };
+        self.args.iter().map(fill).collect()
+    }
+}
+
 struct InitramfsSettings {
     path: &'static str,
     /// Line for drivers; `{}` is replaced by the kernel modules.
@@ -161,13 +174,7 @@ pub fn ensure_initramfs(
     write_settings(root, &maker.settings, wants, &needs)?;
     say(&format!("{} builds the initramfs of {}, because {why}", maker.name, kernel.version));
     let began = Instant::now();
-    let update = if file_search::is_file(root, &kernel.initrd) { "-u" } else { "-c" };
-    let fill = |arg: &&str| {
-        arg.replace("{version}", &kernel.version)
-            .replace("{initrd}", &kernel.initrd)
-            .replace("{update or create}", update)
-    };
-    let args: Vec<String> = maker.args.iter().map(fill).collect();
+    let args = maker.fill_args(kernel, file_search::is_file(root, &kernel.initrd));
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let what = || format!("build the initramfs of {} with {}", kernel.version, maker.name);
     run.run_program(&program, &args, DEADLINE).context(Phase::Target, what)?;

@@ -1,8 +1,7 @@
 //! Volume records for the install marker.
 
 use super::super::decider::PlanDecider;
-use super::super::install_marker;
-use super::super::{PersistentVerdict, PersistentVolume};
+use super::super::{PersistentVerdict, PersistentVolume, install_marker};
 use model::device::KernelName;
 use model::install_marker::{RecordedDisk, RecordedVolume};
 

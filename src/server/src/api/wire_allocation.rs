@@ -1,12 +1,11 @@
 //! The allocation of a machine in the format of the agent.
 
 use super::secrets;
-use crate::AppState;
 use crate::api_error::ApiError;
-use crate::requested_steps;
 use crate::resolve::{ResolvedAllocation, resolve_allocation};
 use crate::site::SiteSnapshot;
 use crate::site_files::ImageLocation;
+use crate::{AppState, requested_steps};
 use model::allocation;
 use model::deploy_steps::StepList;
 use model::install_marker::RecordedVolume;

@@ -3,10 +3,9 @@
 use super::edit_turn::EditTurn;
 use super::edited_files::{self, EditedObject, change_text, wait_until_published};
 use super::refusal::{ApiRefusal, ApiResult};
-use crate::AppState;
 use crate::image_states::{FILE, ImageStates};
 use crate::operator::OperatorAuth;
-use crate::site_files;
+use crate::{AppState, site_files};
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{Method, StatusCode};

@@ -6,14 +6,13 @@ use super::edited_files::{
     warn_removed_comments,
 };
 use super::refusal::{ApiRefusal, ApiResult};
-use crate::AppState;
 use crate::api::request_body::read_operator_document;
 use crate::openapi::{SchemaGenerators, fields_schema};
 use crate::operator::OperatorAuth;
 use crate::quotas::ClientAddress;
 use crate::site::SiteSnapshot;
-use crate::site_files;
 use crate::sizes::{ConstraintKind, FOLDER, MachineSize, SizeConstraint};
+use crate::{AppState, site_files};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};

@@ -6,8 +6,7 @@ use super::*;
 use common::exit_code::CommandOutcome;
 use drophammer::commands::rack::{PlanOptions, rack_output};
 use operations::{Operation, SessionOp, TellPointOfNoReturn};
-use plan::plan_request;
-use plan::{Plan, PlanRefusal};
+use plan::{Plan, PlanRefusal, plan_request};
 use uuid::Uuid;
 
 /// `drophammer rack plan`, with a server in the directory or without.

@@ -7,9 +7,7 @@ use model::allocation::Allocation;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
 use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
-use plan::plan_request;
-use plan::simulator;
-use plan::{DiskVerdict, Plan, PlanRefusal};
+use plan::{DiskVerdict, Plan, PlanRefusal, plan_request, simulator};
 use uuid::Uuid;
 
 fn blank_machine() -> Inventory {

@@ -9,9 +9,7 @@ use drophammer::commands::rack::PlanOptions;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
 use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
-use plan::Plan;
-use plan::plan_request;
-use plan::simulator;
+use plan::{Plan, plan_request, simulator};
 use uuid::Uuid;
 
 /// As `plan::check_migration` has it of the layout.

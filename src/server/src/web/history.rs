@@ -1,9 +1,8 @@
 //! History of a machine: its last installation, its events, its log.
 
 use super::frame::show_time;
-use crate::AppState;
 use crate::api_error::ApiError;
-use crate::console_log;
+use crate::{AppState, console_log};
 use common::format::{format_bytes, format_seconds};
 use control::api_types::InstallReport;
 use maud::{Markup, html};

@@ -2,10 +2,9 @@
 
 use super::frame;
 use super::session::LoggedIn;
-use crate::AppState;
 use crate::api_error::ApiError;
-use crate::operator;
 use crate::site_files::{ImageLocation, ImageSpec};
+use crate::{AppState, operator};
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};

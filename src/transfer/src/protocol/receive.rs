@@ -10,12 +10,11 @@ use crate::certificate::PeerCertificate;
 use crate::connection::TlsLink;
 use crate::dest::TransferDest;
 use image::raw::AlignedBuffer;
-use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 use zstd::zstd_safe::DCtx;
 
 /// Pieces buffered between the network and the disk.
@@ -73,21 +72,7 @@ fn receive_after_hello(
     state: &mut ReceiveState,
     (from, hello): (TransferSender, &TransferHello),
 ) -> Result<(), ConnectionEnd> {
-    match &state.hello {
-        None => {
-            state.open_dest()?.erase_head().map_err(permanent_failure)?;
-            (state.hello, state.from) = (Some(hello.clone()), Some(from));
-        }
-        Some(before) if !before.is_same_disk(hello) => {
-            let why = format!("{} is not the disk of the previous connection", disk.name);
-            frames::write_frame(link, &ProtocolFrame::Answer(HelloAnswer::Refused(why.clone())))?;
-            return Err(ConnectionEnd::Failed(why));
-        }
-        Some(_) if state.from.as_ref() != Some(&from) => {
-            disk.restart_transfer(state, from).map_err(permanent_failure)?
-        }
-        Some(_) => {}
-    }
+    accept_hello(link, disk, state, (from, hello))?;
     frames::write_frame(
         link,
         &ProtocolFrame::Answer(HelloAnswer::From { position: state.position, compare: state.compare }),
@@ -119,6 +104,32 @@ fn receive_after_hello(
         }
         Err(other) => Err(other),
     }
+}
+
+/// Prepares the destination for the first connection, or for another run of the sender. Refuses another disk than that of the previous
+/// connection.
+fn accept_hello(
+    link: &mut TlsLink,
+    disk: &ReceivedDisk,
+    state: &mut ReceiveState,
+    (from, hello): (TransferSender, &TransferHello),
+) -> Result<(), ConnectionEnd> {
+    match &state.hello {
+        None => {
+            state.open_dest()?.erase_head().map_err(permanent_failure)?;
+            (state.hello, state.from) = (Some(hello.clone()), Some(from));
+        }
+        Some(before) if !before.is_same_disk(hello) => {
+            let why = format!("{} is not the disk of the previous connection", disk.name);
+            frames::write_frame(link, &ProtocolFrame::Answer(HelloAnswer::Refused(why.clone())))?;
+            return Err(ConnectionEnd::Failed(why));
+        }
+        Some(_) if state.from.as_ref() != Some(&from) => {
+            disk.restart_transfer(state, from).map_err(permanent_failure)?
+        }
+        Some(_) => {}
+    }
+    Ok(())
 }
 
 fn permanent_failure(error: impl ToString) -> ConnectionEnd {

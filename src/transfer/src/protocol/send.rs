@@ -1,22 +1,22 @@
 //! Sender of one connection. Several threads read, detect zeros, compute digests and compress; one thread writes to the link, in order.
 
+mod piece_writer;
+
 use super::frames::{
-    self, DiskPiece, HelloAnswer, PieceEncoding, PieceOffer, PiecesDigest, ProtocolFrame, ReceiptFigures,
-    ReceiverVerdict, TransferHello,
+    self, DiskPiece, HelloAnswer, PieceEncoding, PiecesDigest, ProtocolFrame, ReceiptFigures, TransferHello,
 };
 use super::{BusyTime, CHUNK_BYTES, ConnectionEnd, GRANULE_BYTES, worker_count};
 use crate::connection::TlsLink;
 use crate::source::{DiskSegment, SegmentIter, TransferSource};
 use image::raw::AlignedBuffer;
 use model::install_report::{ImageTransferFigures, StageShare};
-use std::collections::BTreeMap;
-use std::io;
+use piece_writer::PieceWriter;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{io, thread};
 use zstd::zstd_safe::{CCtx, compress_bound};
 
 /// Number of chunk buffers, 16 MiB in total.
@@ -61,22 +61,9 @@ pub fn send_disk(
     source: &TransferSource,
     hello: &TransferHello,
 ) -> Result<SendResult, ConnectionEnd> {
-    frames::write_frame(link, &ProtocolFrame::Hello(hello.clone()))?;
-    let (position, compare) = match frames::read_frame(link)? {
-        ProtocolFrame::Answer(HelloAnswer::From { position, compare }) => (position, compare),
-        ProtocolFrame::Answer(HelloAnswer::Refused(why)) => return Err(ConnectionEnd::Refused(why)),
-        _ => {
-            return Err(ConnectionEnd::Failed(
-                "protocol error of the receiver: no answer to the description of the disk".to_owned(),
-            ));
-        }
-    };
+    let (position, compare) = request_position(link, hello)?;
     let began = Instant::now();
-    let (empty, empties) = mpsc::channel();
-    for _ in 0..BUFFERS {
-        // Cannot fail: the receiver exists.
-        let _ = empty.send(AlignedBuffer::new(CHUNK_BYTES as usize));
-    }
+    let (empty, empties) = create_buffers();
     let shared = SendShared {
         source,
         todo: Mutex::new((SegmentIter::from_source(source, position).enumerate(), empties)),
@@ -112,16 +99,32 @@ pub fn send_disk(
     if theirs != digest {
         return Err(ConnectionEnd::Failed(format!("the receiver acknowledged {theirs}, but {digest} was sent")));
     }
-    let (elapsed, threads) = (began.elapsed(), worker_count());
-    let share = |stage: &str, percent| StageShare { stage: stage.to_owned(), percent };
-    let shares = vec![
-        share("read", shared.read.busy_percent(elapsed, threads)),
-        share("pack", shared.pack.busy_percent(elapsed, threads)),
-        share("network", wire.busy_percent(elapsed, 1).saturating_sub(disk_percent)),
-        share("write", disk_percent),
-    ];
+    let elapsed = began.elapsed();
+    let shares = shared.compute_shares(elapsed, &wire, disk_percent);
     let figures = ImageTransferFigures { bytes: travelled, seconds: elapsed.as_secs_f64(), shares };
     Ok(SendResult { figures, carried, digest })
+}
+
+/// Sends the description of the disk. Returns the offset from which the receiver requests data, and whether it may have data after it.
+fn request_position(link: &mut TlsLink, hello: &TransferHello) -> Result<(u64, bool), ConnectionEnd> {
+    frames::write_frame(link, &ProtocolFrame::Hello(hello.clone()))?;
+    match frames::read_frame(link)? {
+        ProtocolFrame::Answer(HelloAnswer::From { position, compare }) => Ok((position, compare)),
+        ProtocolFrame::Answer(HelloAnswer::Refused(why)) => Err(ConnectionEnd::Refused(why)),
+        _ => Err(ConnectionEnd::Failed(
+            "protocol error of the receiver: no answer to the description of the disk".to_owned(),
+        )),
+    }
+}
+
+/// Creates the queue of free buffers, with all buffers in it.
+fn create_buffers() -> (Sender<AlignedBuffer>, Receiver<AlignedBuffer>) {
+    let (empty, empties) = mpsc::channel();
+    for _ in 0..BUFFERS {
+        // Cannot fail: the receiver exists.
+        let _ = empty.send(AlignedBuffer::new(CHUNK_BYTES as usize));
+    }
+    (empty, empties)
 }
 
 /// State that the worker threads share.
@@ -149,6 +152,18 @@ struct PackedPart {
 }
 
 impl SendShared<'_> {
+    /// Returns the load of each stage.
+    fn compute_shares(&self, elapsed: Duration, wire: &BusyTime, disk_percent: u8) -> Vec<StageShare> {
+        let threads = worker_count();
+        let share = |stage: &str, percent| StageShare { stage: stage.to_owned(), percent };
+        vec![
+            share("read", self.read.busy_percent(elapsed, threads)),
+            share("pack", self.pack.busy_percent(elapsed, threads)),
+            share("network", wire.busy_percent(elapsed, 1).saturating_sub(disk_percent)),
+            share("write", disk_percent),
+        ]
+    }
+
     fn pack_loop(&self, done: &Sender<(usize, io::Result<PackedSegment>)>) {
         let mut zstd = CCtx::create();
         loop {
@@ -238,160 +253,6 @@ fn is_zero(bytes: &[u8]) -> bool {
     // Compares 16 bytes at a time. Most nonzero data is detected in the first 16.
     let (chunks, rest) = bytes.as_chunks::<16>();
     chunks.iter().all(|chunk| u128::from_ne_bytes(*chunk) == 0) && rest.iter().all(|byte| *byte == 0)
-}
-
-/// Writer, the only thread that uses the link.
-struct PieceWriter<'l> {
-    link: &'l mut TlsLink,
-    wire: &'l BusyTime,
-    sum: PiecesDigest,
-    /// Zero or unused range, to which the next piece may be merged.
-    pending: Option<DiskPiece>,
-    batch: Vec<PackedSegment>,
-    compare: bool,
-    empty: Sender<AlignedBuffer>,
-    carried: SentBytes,
-    travelled: u64,
-}
-
-impl PieceWriter<'_> {
-    fn write_all_pieces(
-        &mut self,
-        ready: Receiver<(usize, io::Result<PackedSegment>)>,
-        queued: &AtomicUsize,
-    ) -> Result<ReceiptFigures, ConnectionEnd> {
-        let (mut early, mut next) = (BTreeMap::new(), 0);
-        for (number, packed) in ready {
-            early.insert(number, packed);
-            while let Some(packed) = early.remove(&next) {
-                next += 1;
-                queued.fetch_sub(1, Ordering::Relaxed);
-                // The disk cannot be read. A retry would fail too.
-                let packed = packed.map_err(|error| ConnectionEnd::Failed(error.to_string()))?;
-                self.batch.push(packed);
-                if !self.compare || self.batch.len() == OFFERS {
-                    self.flush_batch()?;
-                }
-            }
-        }
-        self.flush_batch()?;
-        self.put_pending()?;
-        let digest = self.sum.current_digest();
-        let wire = self.wire;
-        wire.measure_time(|| {
-            frames::write_frame(self.link, &ProtocolFrame::End(digest))?;
-            self.read_verdict()
-        })
-    }
-
-    /// Sends all pieces of the batch.
-    fn flush_batch(&mut self) -> Result<(), ConnectionEnd> {
-        if self.link.has_pending_data() {
-            return self.read_verdict().and(Err(ConnectionEnd::Failed(
-                "protocol error of the receiver: completion reported too early".to_owned(),
-            )));
-        }
-        let wanted = self.offer_batch()?;
-        let mut wanted = wanted.into_iter();
-        for PackedSegment { buffer, parts } in std::mem::take(&mut self.batch) {
-            for PackedPart { piece, plain, packed } in parts {
-                let piece = match piece {
-                    DiskPiece::Bytes { offset, length, sha256, .. } if self.compare && wanted.next() != Some(true) => {
-                        DiskPiece::Same { offset, length, sha256 }
-                    }
-                    piece => piece,
-                };
-                self.put_piece(piece, packed.as_deref().unwrap_or(&buffer[plain]))?;
-            }
-            // Fails if the workers have ended.
-            let _ = self.empty.send(buffer);
-        }
-        Ok(())
-    }
-
-    /// Offers the pieces of the batch. Returns which of them the receiver needs.
-    fn offer_batch(&mut self) -> Result<Vec<bool>, ConnectionEnd> {
-        let offer = |part: &PackedPart| match part.piece {
-            DiskPiece::Bytes { offset, length, sha256, .. } => Some(PieceOffer { offset, length, sha256 }),
-            _ => None,
-        };
-        let offers: Vec<PieceOffer> =
-            self.batch.iter().flat_map(|packed| packed.parts.iter().filter_map(offer)).collect();
-        if !self.compare || offers.is_empty() {
-            return Ok(Vec::new());
-        }
-        let (count, wire) = (offers.len(), self.wire);
-        wire.measure_time(|| {
-            frames::write_frame(self.link, &ProtocolFrame::Offered(offers))?;
-            match frames::read_frame(self.link)? {
-                ProtocolFrame::Wanted(wanted) if wanted.len() == count => Ok(wanted),
-                ProtocolFrame::Verdict(ReceiverVerdict::Failed(why)) => Err(ConnectionEnd::Failed(why)),
-                _ => Err(ConnectionEnd::Failed(
-                    "protocol error of the receiver: no answer to the offered pieces".to_owned(),
-                )),
-            }
-        })
-    }
-
-    fn put_piece(&mut self, piece: DiskPiece, bytes: &[u8]) -> Result<(), ConnectionEnd> {
-        let joined = match (&mut self.pending, &piece) {
-            (Some(DiskPiece::Zero(before)), DiskPiece::Zero(more))
-            | (Some(DiskPiece::Unused(before)), DiskPiece::Unused(more)) => {
-                before.end = more.end;
-                true
-            }
-            _ => false,
-        };
-        if joined {
-            return Ok(());
-        }
-        self.put_pending()?;
-        match piece {
-            DiskPiece::Zero(_) | DiskPiece::Unused(_) => {
-                self.pending = Some(piece);
-                Ok(())
-            }
-            piece => self.send_piece(&piece, if matches!(piece, DiskPiece::Same { .. }) { &[] } else { bytes }),
-        }
-    }
-
-    fn put_pending(&mut self) -> Result<(), ConnectionEnd> {
-        self.pending.take().map_or(Ok(()), |piece| self.send_piece(&piece, &[]))
-    }
-
-    fn send_piece(&mut self, piece: &DiskPiece, bytes: &[u8]) -> Result<(), ConnectionEnd> {
-        let range = piece.range();
-        let carried = match piece {
-            DiskPiece::Bytes { .. } => &mut self.carried.sent,
-            DiskPiece::Same { .. } => &mut self.carried.same,
-            DiskPiece::Zero(_) => &mut self.carried.zero,
-            DiskPiece::Unused(_) => &mut self.carried.unused,
-        };
-        *carried += range.end - range.start;
-        self.travelled += bytes.len() as u64;
-        self.sum.add_piece(piece);
-        let wire = self.wire;
-        match wire.measure_time(|| frames::write_piece(self.link, piece, bytes)) {
-            Ok(()) => Ok(()),
-            // The receiver may have sent the reason before it closed the connection.
-            Err(error) if self.link.has_pending_data() => self
-                .read_verdict()
-                .map_err(|said| match said {
-                    ConnectionEnd::Again(_) => ConnectionEnd::Again(error),
-                    said => said,
-                })
-                .map(drop),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn read_verdict(&mut self) -> Result<ReceiptFigures, ConnectionEnd> {
-        match frames::read_frame(self.link)? {
-            ProtocolFrame::Verdict(ReceiverVerdict::Received(received)) => Ok(received),
-            ProtocolFrame::Verdict(ReceiverVerdict::Failed(why)) => Err(ConnectionEnd::Failed(why)),
-            _ => Err(ConnectionEnd::Failed("protocol error of the receiver: unexpected frame".to_owned())),
-        }
-    }
 }
 
 #[cfg(test)]

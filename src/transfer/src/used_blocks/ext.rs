@@ -2,8 +2,7 @@
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::limits::{MOST_READS, VisitedBlocks};
-use super::ranges::UsedRanges;
-use super::ranges::set_bits;
+use super::ranges::{UsedRanges, set_bits};
 
 const SUPERBLOCK: u64 = 1024;
 const MAGIC: u16 = 0xef53;

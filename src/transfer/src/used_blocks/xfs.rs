@@ -154,15 +154,9 @@ impl XfsSuperblock {
         let (mut left, mut end, mut sum) = (NONE, 0, 0_u64);
         loop {
             let count = usize::from(block.be16(6));
-            for record in block.get(records..records + count * 8)?.chunks(8) {
-                let from = u64::from(record.be32(0));
-                let range = from..from + u64::from(record.be32(4));
-                if range.is_empty() || range.start < end || range.end > blocks {
-                    return None;
-                }
-                (end, sum) = (range.end, sum + (range.end - range.start));
-                each(range);
-            }
+            let leaf = block.get(records..records + count * 8)?;
+            let (last, length) = visit_records(leaf, end, blocks, &mut each)?;
+            (end, sum) = (last, sum + length);
             if block.be32(LEFT) != left {
                 return None;
             }
@@ -176,4 +170,20 @@ impl XfsSuperblock {
         }
         (sum == u64::from(head.be32(FREE))).then_some(())
     }
+}
+
+/// Calls `each` with the ranges of a leaf, which must ascend from `end` within the `blocks` of the group. Returns the end of the last range,
+/// and the sum of their lengths.
+fn visit_records(records: &[u8], mut end: u64, blocks: u64, each: &mut impl FnMut(Range<u64>)) -> Option<(u64, u64)> {
+    let mut sum = 0;
+    for record in records.chunks(8) {
+        let from = u64::from(record.be32(0));
+        let range = from..from + u64::from(record.be32(4));
+        if range.is_empty() || range.start < end || range.end > blocks {
+            return None;
+        }
+        (end, sum) = (range.end, sum + (range.end - range.start));
+        each(range);
+    }
+    Some((end, sum))
 }

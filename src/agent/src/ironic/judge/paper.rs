@@ -1,4 +1,4 @@
-//! Simulated machines (`deploy_steps::tests::Paper`): their disks are inventories from `testdata`, and their executor records the stages. No code
+//! Simulated machines (`steps::tests::Paper`): their disks are inventories from `testdata`, and their executor records the stages. No code
 //! here can open a device, so the disks of the host are safe.
 
 use super::super::steps::tests::{Paper, elsewhere, machine, one_disk};

@@ -1,107 +1,17 @@
 //! Steps planned over inventories, by hands that touch nothing.
 
-mod more;
+mod arrays;
+mod paper;
+mod whole_disk_images;
 
 use super::*;
 use model::cmdline::AgentSettings;
-use model::device::DevicePath;
 use model::install_marker::{InstallMarker, lineage};
-use model::install_report::ErasedDisk;
-use model::inventory::{DiskTable, EraseMethod, FilesystemContents};
-use operations::{DeviceOp, Operation, SessionOp, StageName};
+use model::inventory::FilesystemContents;
+use operations::StageName;
+pub use paper::Paper;
 use proptest::prelude::*;
 use proptest::{collection, sample};
-
-/// A machine on paper: an inventory, and the names of the stages that were to run. Nothing in here can open a device.
-pub struct Paper {
-    pub inventory: Inventory,
-    pub ran: Mutex<Vec<StageName>>,
-    /// A stage that fails.
-    pub fails_at: Mutex<Option<StageName>>,
-    /// Was it left whole?
-    pub left: Mutex<Vec<bool>>,
-    /// Paths of disks, in the order in which they were to be wiped.
-    pub wiped: Mutex<Vec<String>>,
-    pub pause: std::time::Duration,
-    pub burned: Mutex<Vec<DevicePath>>,
-    /// What a disk has when an image was burned onto it.
-    pub brings: Option<DiskTable>,
-    /// By this hash.
-    pub let_in: Mutex<Option<String>>,
-    /// Of each layout that was begun: is what it keeps opened?
-    pub opens: Mutex<Vec<bool>>,
-}
-
-impl Paper {
-    pub fn new(inventory: Inventory) -> Paper {
-        Paper {
-            inventory,
-            ran: Mutex::default(),
-            fails_at: Mutex::default(),
-            left: Mutex::default(),
-            wiped: Mutex::default(),
-            pause: std::time::Duration::ZERO,
-            burned: Mutex::default(),
-            brings: None,
-            let_in: Mutex::default(),
-            opens: Mutex::default(),
-        }
-    }
-}
-
-impl StepExecutor for Paper {
-    fn begin_step(&self, wanted: Option<(&Layout, &mut Allocation)>) -> Result<Inventory> {
-        self.opens.lock().unwrap().extend(wanted.map(|(_, allocation)| allocation.reinstall));
-        let mut inventory = self.inventory.clone();
-        let burned = self.burned.lock().unwrap();
-        for disk in inventory.disks.iter_mut().filter(|disk| burned.contains(&disk.device)) {
-            disk.table.clone_from(&self.brings);
-        }
-        Ok(inventory)
-    }
-
-    fn run_part(&self, part: &Plan) -> Result<DiskChanges> {
-        std::thread::sleep(self.pause);
-        let mut done = DiskChanges::default();
-        for stage in &part.stages {
-            if *self.fails_at.lock().unwrap() == Some(stage.name) {
-                return Err(Error::new(Phase::Storage, format!("{} fails on paper", stage.name)));
-            }
-            self.ran.lock().unwrap().push(stage.name);
-            for operation in &stage.operations {
-                if let Operation::Run(SessionOp::BurnDisk(burn)) = operation {
-                    self.burned.lock().unwrap().push(burn.device.clone());
-                }
-                if let Operation::Device(DeviceOp::WipeDisk(wipe)) = operation {
-                    let (device, serial) = (wipe.device.to_string(), String::new());
-                    self.wiped.lock().unwrap().push(device.clone());
-                    let (method, proof) = (EraseMethod::WriteZeroes, "on paper".to_owned());
-                    done.erased.push(ErasedDisk { device, serial, method, proof, seconds: 0.0 });
-                }
-            }
-        }
-        Ok(done)
-    }
-
-    fn release_all(&self, whole: bool) {
-        self.left.lock().unwrap().push(whole);
-    }
-
-    fn sync_filesystems(&self) {}
-
-    fn enable_rescue(&self, hash: &str) -> Result<()> {
-        *self.let_in.lock().unwrap() = Some(hash.to_owned());
-        Ok(())
-    }
-
-    fn fetch_file(&self, url: &str) -> Result<Vec<u8>> {
-        Ok(url.as_bytes().to_vec())
-    }
-
-    fn collect_logs(&self) -> Vec<(&'static str, Vec<u8>)> {
-        vec![("kernel.log", b"on paper".to_vec())]
-    }
-}
 
 pub fn machine(name: &str) -> Inventory {
     let path = format!("{}/testdata/inventories/{name}.json", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
@@ -351,6 +261,38 @@ fn settings_make_hands() {
     // Only that they can be made: what they do is the session's, and is tested there.
     let settings = AgentSettings::from_cmdline("ipa-api-url=http://h").unwrap();
     drop(super::super::executor::MachineExecutor::new(&settings));
+}
+
+#[test]
+fn files_go_into_what_is_whole() {
+    let bench = Bench::with(Paper::new(machine("installed-default")));
+    let files = json!({"files": [{"path": "/etc/motd", "partition": "/dev/sda2", "content": "aGVsbG8="}]});
+    assert_eq!(bench.run("inject_files", files.clone()).unwrap(), json!({"filesystems": 1}));
+    assert!(bench.ran().contains(&StageName::TargetFiles));
+    for (place, why) in [(json!(null), "must specify its partition"), (json!(9), "is not a disk, disk partition")] {
+        let file = json!({"path": "/etc/motd", "partition": place, "content": ""});
+        let error = bench.run("inject_files", json!({"files": [file]})).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    bench.ran();
+    assert!(bench.run("inject_files", files).unwrap_err().contains("has not reached the step finish"));
+    assert_eq!(bench.ran(), []);
+}
+
+#[test]
+fn a_disk_that_the_node_leaves_alone_is_kept_by_a_reinstall() {
+    let mut bench = Bench::with(Paper::new(machine("five-sata")));
+    bench.node.insert("properties".into(), json!({"skip_block_devices": [{"name": "/dev/sdb"}]}));
+    let mut layout = one_disk();
+    let data = json!({"device": "/dev/sdb", "wipeonreinstall": true, "partitions": []});
+    layout["disks"].as_array_mut().unwrap().push(data);
+    let told = |mode: &str| json!({"layout": layout, "mode": mode, "without_marker": mode == "reinstall"});
+    let error = bench.run("apply_layout", told("install")).unwrap_err();
+    assert!(error.contains("skip_block_devices lists /dev/sdb"), "{error}");
+    bench.run("apply_layout", told("reinstall")).unwrap();
+    assert_eq!(*bench.hands.wiped.lock().unwrap(), ["/dev/sda"]);
+    assert_eq!(*bench.hands.opens.lock().unwrap(), [false, true], "a reinstall looks into what it keeps");
 }
 
 /// Anything that JSON can say, with the words of arguments in it.

@@ -2,9 +2,8 @@
 //! derived from its digest.
 
 use super::registry::RegistryRepository;
-use crate::fetch::ImageSource;
 use crate::fetch::cosign::{self, CosignPayload, CosignPublicKey, CosignSignature};
-use crate::fetch::signed_name;
+use crate::fetch::{ImageSource, signed_name};
 use crate::pipeline::Digest;
 use common::error::{Error, Phase, Result};
 

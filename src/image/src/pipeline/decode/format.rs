@@ -1,8 +1,7 @@
 //! Detection of the compression format by the first bytes.
 
 use super::error::damaged_error;
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 /// Length of the magic numbers of compression formats; a tar is recognized by its first block.
 pub const MAGIC_BYTES: usize = 6;

@@ -1,5 +1,6 @@
 //! Tars made by hand, well and badly, and what is read of them.
 
+use super::super::member::MemberKind;
 use super::*;
 use crate::testing::{Tar, reader};
 

@@ -1,11 +1,10 @@
 //! Parser for filesystems, swap areas and tmpfs.
 
 use super::{FILESYSTEM_OF_V2, plain_field, read_create_options, read_one_of};
-use crate::layout::encryption;
 use crate::layout::field_reader::{FieldNames, LayoutFields, LayoutReader};
 use crate::layout::text_edits::EditReplacement;
 use crate::layout::yaml_document::DocumentNode;
-use crate::layout::{FilesystemFormat, FilesystemSpec, OnReinstall};
+use crate::layout::{FilesystemFormat, FilesystemSpec, OnReinstall, encryption};
 
 const FILESYSTEM: [FieldNames; 9] = [
     plain_field("path"),

@@ -2,11 +2,10 @@
 
 use super::{SIZE_MISSING, plain_field, read_create_options, read_one_of};
 use crate::device::LayoutPath;
-use crate::layout::encryption;
 use crate::layout::field_reader::{FieldNames, LayoutFields, LayoutReader};
 use crate::layout::text_edits::EditReplacement;
 use crate::layout::yaml_document::{DocumentNode, NodeValue};
-use crate::layout::{ArraySpec, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec};
+use crate::layout::{ArraySpec, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec, encryption};
 
 const RAID: [FieldNames; 5] = [
     FieldNames { name: "arrayname", also: &["name"] },

@@ -1,7 +1,6 @@
 //! Replacement of the previous machine's MAC addresses by those of the corresponding NICs of this one.
 
-use super::super::file_search;
-use super::super::user_data;
+use super::super::{file_search, user_data};
 use super::LogSink;
 use crate::NewRoot;
 use common::error::Result;

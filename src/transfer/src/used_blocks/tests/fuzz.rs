@@ -7,6 +7,7 @@ use super::built::{Image, Meaning, Reads, btrfs, ext, fat, xfs};
 use super::*;
 use crate::used_blocks::limits::MOST_NODES;
 use fastrand::Rng;
+use std::time::{Duration, Instant};
 
 /// Images of a run without DROPHAMMER_FUZZ_SECONDS, of each filesystem.
 const FEW: u64 = 60;

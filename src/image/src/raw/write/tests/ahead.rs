@@ -1,6 +1,11 @@
 //! What is known of an image by its first MiB, before anything is written, and what only afterwards.
 
 use super::*;
+use crate::raw::{TargetDisk, duplicate_uuids};
+use linux::gpt::testing::crowded_image;
+use linux::storage::image_table;
+use model::inventory::{DeviceSignature, DiskPartition, DiskTable};
+use uuid::Uuid;
 
 fn arriving(server: &Server) -> IncomingImage {
     arriving_as(server, PayloadKind::AnyBytes)

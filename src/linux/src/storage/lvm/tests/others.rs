@@ -1,6 +1,7 @@
 //! What belongs to somebody else, in a group that is kept and beside it.
 
 use super::*;
+use crate::storage::vmdisks::fingerprints;
 
 /// What runs of the group.
 fn mapped(group: &str) -> Vec<String> {

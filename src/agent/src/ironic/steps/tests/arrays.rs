@@ -1,0 +1,70 @@
+//! Arrays of `target_raid_config`, and the layouts of deploys onto them.
+
+use super::*;
+
+/// A partition for each array on every disk, and the system on the one for it.
+fn two_arrays() -> Value {
+    json!({"logical_disks": [
+        {"size_gb": 10, "raid_level": "1", "controller": "software", "is_root_volume": true},
+        {"size_gb": "MAX", "raid_level": "0", "controller": "software", "volume_name": "data"},
+    ]})
+}
+
+#[test]
+fn arrays_make_the_layout_of_a_deploy_in_either_words() {
+    let disks = two_arrays()["logical_disks"].clone();
+    for (step, args, told) in [
+        ("raid.apply_configuration", json!({"raid_config": two_arrays(), "delete_existing": true}), two_arrays()),
+        ("create_configuration", json!({"logical_disks": disks, "delete_configuration": true}), two_arrays()),
+    ] {
+        let bench = Bench::with(Paper::new(machine("five-sata")));
+        assert_eq!(bench.run(step, args).unwrap(), told, "{step}");
+        let ran = bench.ran();
+        assert!(ran.contains(&StageName::StorageRaid) && !ran.contains(&StageName::ImageBurn), "{ran:?}");
+        assert!(!bench.steps.is_whole());
+        bench.run("burn_image", json!({"image": IMAGE})).unwrap();
+        assert!(bench.steps.is_whole());
+    }
+    // Ironic hands a part of it on in one way, and all of it in another one.
+    let whole = json!({"target_raid_config": two_arrays()});
+    for node in [whole.clone(), json!({"driver_internal_info": whole, "target_raid_config": {}})] {
+        let mut bench = Bench::with(Paper::new(machine("five-sata")));
+        bench.node = map(node);
+        assert_eq!(bench.run("raid.create_configuration", json!({})).unwrap(), two_arrays());
+        assert_eq!(*bench.hands.left.lock().unwrap(), [true]);
+        assert!(bench.run("burn_image", json!({"image": IMAGE})).unwrap_err().contains("is nothing"));
+    }
+}
+
+#[test]
+fn arrays_that_cannot_be_are_refused_with_every_reason() {
+    let bench = Bench::new();
+    for (step, args, why) in [
+        ("raid.create_configuration", json!({}), "the node lacks a target_raid_config"),
+        ("raid.apply_configuration", json!({}), "raid_config: "),
+        ("raid.apply_configuration", json!({"raid_config": two_arrays(), "delete_existing": false}), "delete_existing"),
+        ("raid.apply_configuration", json!({"raid_config": two_arrays()}), "nothing was written"),
+        ("create_configuration", json!({"logical_disks": [{"size_gb": 0, "raid_level": "7"}]}), "raid_level"),
+    ] {
+        let error = bench.run(step, args).unwrap_err();
+        assert!(error.contains(why), "{step}: {error}");
+    }
+    assert_eq!(bench.ran(), []);
+}
+
+#[test]
+fn only_disks_below_arrays_lose_them_and_one_that_is_left_alone_keeps_all() {
+    let bench = Bench::with(Paper::new(machine("raid-lvm")));
+    let result = bench.run("raid.delete_configuration", json!({})).unwrap();
+    let below: Vec<&str> =
+        result["erased"].as_array().unwrap().iter().filter_map(|one| one["device"].as_str()).collect();
+    assert_eq!(below, *bench.hands.wiped.lock().unwrap());
+    assert!(!below.is_empty());
+    let bench = Bench::with(Paper::new(machine("five-sata")));
+    assert_eq!(bench.run("raid.delete_configuration", json!({})).unwrap()["erased"], json!([]));
+
+    let mut bench = Bench::with(Paper::new(machine("five-sata")));
+    bench.node.insert("properties".into(), json!({"skip_block_devices": [{"name": "/dev/sda"}]}));
+    bench.run("raid.apply_configuration", json!({"raid_config": two_arrays()})).unwrap();
+    assert!(!bench.hands.wiped.lock().unwrap().contains(&"/dev/sda".to_owned()));
+}

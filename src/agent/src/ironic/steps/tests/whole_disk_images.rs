@@ -1,0 +1,73 @@
+//! Images of whole disks.
+
+use super::*;
+
+/// As the conductor's own step of that name hands it over.
+fn whole_image() -> Value {
+    json!({"image_info": {"id": "disk.raw", "urls": ["http://h/disk.raw"], "disk_format": "raw",
+        "os_hash_algo": "sha256", "os_hash_value": "ab", "node_uuid": "n-1"}, "configdrive": null})
+}
+
+#[test]
+fn an_image_of_a_whole_disk_needs_no_layout() {
+    let mut bench = Bench::with(Paper::new(machine("five-sata")));
+    bench.node.insert("properties".into(), json!({"root_device": {"name": "/dev/sdc"}}));
+    bench.run("write_image", whole_image()).unwrap();
+    assert_eq!(*bench.hands.wiped.lock().unwrap(), ["/dev/sdc"]);
+    let ran = bench.ran();
+    assert!(ran.contains(&StageName::ImageBurn) && !ran.contains(&StageName::TargetInstaller), "{ran:?}");
+    assert!(bench.steps.lock_written().is_some() && bench.steps.is_whole());
+    // Whatever begins anew is another deploy.
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    assert!(bench.steps.lock_written().is_none());
+    bench.ran();
+    let error = bench.run("write_image", whole_image()).unwrap_err();
+    assert!(error.contains("continue with burn_image"), "{error}");
+    assert_eq!(bench.ran(), []);
+    bench
+        .node
+        .insert("properties".into(), json!({"skip_block_devices": [{"rotational": true}, {"rotational": false}]}));
+    bench.steps.release_all();
+    assert!(bench.run("write_image", whole_image()).unwrap_err().contains("no disk that may be written"));
+}
+
+/// The firmware is told of an image as it is when that is on its disk, and of what a layout has made with it.
+#[test]
+fn the_firmware_is_told_what_a_written_image_has() {
+    let mut paper = Paper::new(machine("five-sata"));
+    paper.inventory.system.firmware = model::inventory::FirmwareType::Uefi;
+    paper.brings = machine("installed-default").disks[0].table.clone();
+    let mut bench = Bench::with(paper);
+    bench.node.insert("properties".into(), json!({"root_device": {"name": "/dev/sdc"}}));
+    let error = bench.steps.install_bootloader(false).unwrap_err().to_string();
+    assert!(error.contains("no image was installed in this boot"), "{error}");
+    bench.run("write_image", whole_image()).unwrap();
+    bench.ran();
+    bench.steps.install_bootloader(false).unwrap();
+    let ran = bench.ran();
+    assert!(ran.contains(&StageName::BootEntries) && !ran.iter().any(|stage| stage.is_destructive()), "{ran:?}");
+    assert_eq!(*bench.hands.left.lock().unwrap(), [true, true]);
+    // Another firmware looks for no entry.
+    bench.steps.install_bootloader(true).unwrap();
+    assert_eq!(bench.ran(), []);
+
+    let mut paper = Paper::new(machine("five-sata"));
+    paper.inventory.system.firmware = model::inventory::FirmwareType::Uefi;
+    let mut table = machine("installed-default").disks[0].table.clone().unwrap();
+    table.partitions.remove(0);
+    paper.brings = Some(table);
+    let bench = Bench::with(paper);
+    bench.run("write_image", whole_image()).unwrap();
+    bench.ran();
+    let error = bench.steps.install_bootloader(false).unwrap_err().to_string();
+    assert!(error.contains("the image has no EFI system partition"), "{error}");
+    assert_eq!(bench.ran(), []);
+
+    let bench = Bench::new();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    assert!(bench.steps.install_bootloader(false).is_err());
+    bench.run("burn_image", json!({"image": IMAGE})).unwrap();
+    bench.ran();
+    bench.steps.install_bootloader(false).unwrap();
+    assert_eq!(bench.ran(), []);
+}

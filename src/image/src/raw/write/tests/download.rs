@@ -1,0 +1,150 @@
+//! Raw images that come from a server: complete, changed during the download, or damaged.
+
+use super::*;
+use common::error::Phase;
+
+/// Burns `served` onto a file; with the digest of `promised`.
+fn burn(served: &[u8], promised: &[u8], disk: &NamedTempFile) -> common::error::Result<crate::BurnResult> {
+    let server = Server::start(served.to_vec(), |_| Act::default());
+    burn_from(&server, promised, disk)
+}
+
+fn burn_from(server: &Server, promised: &[u8], disk: &NamedTempFile) -> common::error::Result<crate::BurnResult> {
+    let source = ImageSource {
+        url: server.url("disk.raw.zst"),
+        digest: Some(Digest::of_bytes(promised)),
+        ..ImageSource::default()
+    };
+    let reached = resolve_image(&linux::http::new_client()?, &source, &pace())?;
+    IncomingImage::start_at_pace(reached, PayloadKind::AnyBytes, pace())?.burn_to_disk(
+        &open(disk),
+        &partitioned(),
+        &|_| (),
+    )
+}
+
+#[test]
+fn an_image_comes_from_its_server_onto_the_disk() {
+    let image = [image(3 * MIB), vec![0; 5 * MIB], noise(MIB)].concat();
+    for format in ["zstd", "lz4", "gzip", "xz", "plain"] {
+        let (disk, packed) = (file(10 * MIB), compress(format, &image));
+        let burned = burn(&packed, &packed, &disk).unwrap();
+        assert_eq!((burned.bytes, burned.tar_bytes), (packed.len() as u64, image.len() as u64));
+        let stages: Vec<_> = burned.shares.iter().map(|share| share.stage.as_str()).collect();
+        assert_eq!(stages, ["network", "digest", "decode", "write"]);
+        assert_written(&fs::read(disk.path()).unwrap(), &image, 512);
+    }
+}
+
+#[test]
+fn an_image_that_changes_on_the_way_is_written_again_from_its_start() {
+    // Of a frame of zstd that is cut nothing is written.
+    let (old, new) = (compress("gzip", &image(5 * MIB)), compress("zstd", &image(2 * MIB)));
+    let changed = new.clone();
+    let server = Server::start(old, move |request| match (request.method.as_str(), request.nth) {
+        ("HEAD", _) => Act::default(),
+        ("GET", 0) => Act::cut_after(4 * MIB),
+        _ => Act { etag: Some("\"two\"".into()), body: Some(changed.clone()), ..Act::default() },
+    });
+    let disk = file(10 * MIB);
+    let burned = burn_from(&server, &new, &disk).unwrap();
+    assert_eq!(burned.resumed, 2);
+    let written = fs::read(disk.path()).unwrap();
+    assert!(written[..2 * MIB] == image(2 * MIB));
+    // Behind it is what was there, or nothing, and nothing of the first one.
+    let (is, first) = (written[2 * MIB..].chunks(4096), image(5 * MIB));
+    let first: Vec<&[u8]> = first[2 * MIB..].chunks(4096).collect();
+    let zeros = is.clone().filter(|block| block.iter().all(|byte| *byte == 0)).count();
+    let left = is.clone().filter(|block| first.contains(block)).count();
+    assert_eq!((zeros > 0, left), (true, 0));
+}
+
+#[test]
+fn an_image_that_changes_on_the_way_again_and_again_says_why() {
+    let body = compress("gzip", &image(3 * MIB));
+    let changed = body.clone();
+    let server = Server::start(body.clone(), move |request| {
+        let etag = Some(format!("\"{}\"", request.nth));
+        match request.method.as_str() {
+            "HEAD" => Act::default(),
+            _ => Act { etag, body: Some(changed.clone()), ..Act::cut_after(2 * MIB) },
+        }
+    });
+    let disk = file(10 * MIB);
+    let error = burn_from(&server, &body, &disk).unwrap_err().to_string();
+    assert!(error.contains("changed or could not be resumed in 3 starts: "), "{error}");
+    assert!(error.contains("the server sends the image from its start"), "{error}");
+    assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn what_cannot_be_trusted_does_not_get_its_first_mib() {
+    let good = compress("zstd", &image(3 * MIB));
+    let mut flipped = good.clone();
+    flipped[2 * MIB] ^= 1;
+    let mut followed = good.clone();
+    followed.extend(b"garbage");
+    let half = good[..good.len() / 2].to_vec();
+    // Whether anything is decoded before a frame turns out to be bad is up to the number of cores.
+    let cases = [
+        (good.clone(), b"another".to_vec(), "digest mismatch", true),
+        (followed.clone(), followed, "data follows the end", true),
+        (flipped.clone(), flipped, "zstd stream is damaged", false),
+        (half.clone(), half, "ends in the middle of a frame", false),
+    ];
+    for (served, promised, says, arrives) in cases {
+        let disk = file(3 * MIB);
+        let before = fs::read(disk.path()).unwrap();
+        let error = burn(&served, &promised, &disk).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(error.phase, Phase::Image);
+        let now = fs::read(disk.path()).unwrap();
+        if !arrives && now == before {
+            continue;
+        }
+        let last = 3 * MIB - 512;
+        assert!(now[..MIB].iter().chain(&now[last..]).all(|byte| *byte == 0), "{says}");
+        assert!(!arrives || now[MIB..last] == image(3 * MIB)[MIB..last], "{says}: it was not written");
+    }
+}
+
+#[test]
+fn a_tar_is_no_disk_and_a_disk_is_no_tar() {
+    let tar = compress("zstd", &Tar::new().file("etc/hostname", b"server").end());
+    let disk = file(10 * MIB);
+    let error = burn(&tar, &tar, &disk).unwrap_err().to_string();
+    assert!(error.contains("the image is a tar archive"), "{error}");
+    assert!(fs::read(disk.path()).unwrap().iter().all(|byte| *byte == 0xaa));
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_wrong_digest_leaves_the_first_mib_zero_and_a_used_disk_is_refused() {
+    let disk = TestLoopDevice::new(8 * MIB as u64, 512);
+    fs::write(disk.path(), vec![0xaa; 8 * MIB]).unwrap();
+    let packed = compress("zstd", &image(3 * MIB));
+    let server = Server::start(packed, |_| Act::default());
+    let source =
+        ImageSource { url: server.url("x"), digest: Some(Digest::of_bytes(b"another")), ..ImageSource::default() };
+    let burn = || {
+        let reached = resolve_image(&linux::http::new_client().unwrap(), &source, &pace()).unwrap();
+        let incoming = IncomingImage::start_at_pace(reached, PayloadKind::AnyBytes, pace()).unwrap();
+        let target = RawTarget::open(disk.path());
+        target.and_then(|target| incoming.burn_to_disk(&target, &partitioned(), &|_| ())).unwrap_err().to_string()
+    };
+    let error = burn();
+    assert!(error.contains(&format!("the first 1 MiB of {} remain zero", disk.path())), "{error}");
+    let found = fs::read(disk.image()).unwrap();
+    assert!(found[..MIB].iter().all(|byte| *byte == 0));
+    assert!(found[MIB..3 * MIB] == image(3 * MIB)[MIB..]);
+
+    linux::process::ToolCommand::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
+    let point = tempfile::tempdir().unwrap();
+    let mount = sys_mount::Mount::builder()
+        .fstype("ext4")
+        .mount_autodrop(disk.path(), point.path(), sys_mount::UnmountFlags::empty())
+        .unwrap();
+    let error = burn();
+    assert!(error.contains(&format!("is mounted at {}", point.path().display())), "{error}");
+    drop(mount);
+}

@@ -1,0 +1,273 @@
+//! Selection of the finisher, and finished trees and raw images.
+
+use super::testing::{names, said, tree as made};
+use super::*;
+use crate::testing;
+use model::allocation::Allocation;
+use model::inventory::FirmwareType;
+use operations::{Esp, FstabEntry, MachineFiles, PlanAssignment};
+use time::macros::datetime;
+
+const NOW: OffsetDateTime = datetime!(2026-11-21 01:02:03 UTC);
+
+fn finishing(way: FinisherChoice) -> FinishInputs {
+    let allocation = Allocation {
+        id: "a-1".into(),
+        hostname: "web-1".into(),
+        console_password: "secret".into(),
+        user_data: "#cloud-config\n".into(),
+        ..Allocation::default()
+    };
+    let entry = FstabEntry {
+        source: "UUID=1".into(),
+        path: "/".into(),
+        format: model::layout::FilesystemFormat::Ext4,
+        options: vec![],
+        pass: 1,
+    };
+    let assigned = PlanAssignment { allocation, ..PlanAssignment::default() };
+    let files = Box::new(MachineFiles { assigned, ..MachineFiles::default() });
+    let esp = Esp { device: "/dev/sda1".into(), path: Some("/boot/efi".into()), ..Esp::default() };
+    let (firmware, esps) = (FirmwareType::Uefi, vec![esp]);
+    FinishInputs { way, firmware, esps, fstab: vec![entry], files, ..FinishInputs::default() }
+}
+
+/// As a tree without an installer is made the owner's.
+fn owned(root: &NewRoot, finishing: &FinishInputs) -> Vec<String> {
+    let (distribution, overrides) = (Distribution::detect(root), OsInstallerSettings::read_settings(root).unwrap());
+    let tree = TargetProperties { distribution: &distribution, overrides: &overrides, root_uuid: "r-uuid" };
+    let (done, lines) = said(|say| apply_settings(root, finishing, &tree, None, NOW, say));
+    assert_eq!(done.unwrap(), None);
+    lines
+}
+
+#[test]
+fn who_finishes_follows_from_the_way_and_from_the_image() {
+    let (go, os) = (("install-go", ""), ("usr/bin/os-installer", ""));
+    for (files, way, who) in [
+        (&[][..], FinisherChoice::Auto, Some(Finisher::Us)),
+        (&[go, os], FinisherChoice::Auto, Some(Finisher::Installer("/install-go"))),
+        (&[os], FinisherChoice::Auto, Some(Finisher::OsInstaller("/usr/bin/os-installer"))),
+        (&[("etc/metal/os-installer.yaml", "")], FinisherChoice::Auto, Some(Finisher::Us)),
+        (&[go], FinisherChoice::Builtin, Some(Finisher::Us)),
+        (&[go], FinisherChoice::None, Some(Finisher::Nobody)),
+        (&[go], FinisherChoice::Image, Some(Finisher::Installer("/install-go"))),
+        (&[], FinisherChoice::Image, None),
+    ] {
+        let (_dir, root) = made(files);
+        assert_eq!(Finisher::choose(&root, way).ok(), who, "{files:?}");
+    }
+    let error = Finisher::choose(&made(&[]).1, FinisherChoice::Image).unwrap_err().to_string();
+    assert_eq!(error, "the image does not contain an installer: neither /install-go nor /install.sh nor os-installer");
+}
+
+#[test]
+fn a_tree_without_an_installer_becomes_the_owners() {
+    let (_dir, root) = made(&[
+        ("etc/os-release", "ID=debian\nVERSION_ID=\"13\"\n"),
+        ("etc/passwd", "root:x:0:0:root:/root:/bin/bash\n"),
+        ("etc/shadow", "root:*:1:0:99999:7:::\n"),
+        ("usr/bin/cloud-init", ""),
+    ]);
+    assert_eq!(
+        owned(&root, &finishing(FinisherChoice::Auto)),
+        [
+            "console password set for root",
+            "cloud-init's seed was written to /var/lib/cloud/seed/nocloud",
+            "the network is configured by cloud-init",
+        ]
+    );
+    assert_eq!(root.read_text("/etc/hostname").unwrap(), "web-1\n");
+    assert!(root.read_text("/etc/shadow").unwrap().starts_with("root:$6$"));
+    assert!(!root.path_exists(RELABEL));
+}
+
+/// The files of metal-stack's Debian 12 of August 2026 that are looked at, without the program.
+fn metal_tree(settings: &str) -> (tempfile::TempDir, NewRoot) {
+    made(&[
+        ("etc/os-release", "ID=debian\nVERSION_ID=\"12\"\n"),
+        ("etc/debian_version", "12.11\n"),
+        ("etc/hostname", "buildkit\n"),
+        (".dockerenv", ""),
+        ("etc/machine-id", "b08dfa6083e7567a1921a715000001fb\n"),
+        ("etc/passwd", "root:x:0:0:root:/root:/bin/bash\n"),
+        ("etc/group", "root:x:0:\nsudo:x:27:\n"),
+        ("etc/shadow", "root:*:1:0:99999:7:::\n"),
+        ("home/metal/.bashrc", ""),
+        (
+            "etc/chrony/chrony.conf",
+            "pool 2.debian.pool.ntp.org iburst\nsourcedir /etc/chrony/sources.d\ndriftfile /d\n",
+        ),
+        ("etc/lvm/lvm.conf", ""),
+        ("usr/lib/systemd/systemd", ""),
+        ("usr/lib/systemd/systemd-networkd", ""),
+        ("etc/metal/os-installer.yaml", settings),
+    ])
+}
+
+fn of_metal_stack() -> FinishInputs {
+    let mut finishing = finishing(FinisherChoice::Auto);
+    let allocation = &mut finishing.files.assigned.allocation;
+    allocation.user_data.clear();
+    allocation.dns_servers = serde_json::json!([{"ip": "10.0.0.53"}]);
+    allocation.ntp_servers = serde_json::json!([{"address": "10.0.0.123"}, {"address": "10.0.0.124"}]);
+    finishing
+}
+
+#[test]
+fn a_tree_for_os_installer_is_finished_as_that_would_do_it() {
+    let (_dir, root) = metal_tree("os_name: ubuntu\noverwrites: {bootloader_id: metal-own}\n");
+    let lines = owned(&root, &of_metal_stack());
+    assert_eq!(lines[0], "user metal was created with group sudo");
+    assert_eq!(lines[1], "console password set for metal");
+    assert!(root.read_text("/etc/shadow").unwrap().contains("\nmetal:$6$"));
+    assert_eq!(root.read_text("/etc/resolv.conf").unwrap(), "nameserver 10.0.0.53\n");
+    assert_eq!(
+        root.read_text("/etc/chrony/chrony.conf").unwrap(),
+        "server 10.0.0.123 iburst\nserver 10.0.0.124 iburst\ndriftfile /d\n"
+    );
+    let details = root.read_text("/etc/metal/machine-details.yaml").unwrap();
+    assert!(details.contains("root_uuid: \"r-uuid\"\n") && details.contains("password: \"\"\n"), "{details}");
+    assert!(root.read_text("/etc/metal/machine-allocation.yaml").unwrap().contains("hostname: \"web-1\"\n"));
+    assert!(root.read_text("/etc/lvm/lvmlocal.conf").unwrap().contains("udev_sync = 0"));
+    assert!(!root.path_exists("/.dockerenv") && root.read_text("/etc/machine-id").unwrap().is_empty());
+    // The loader is called as the image says, and the distribution is what it wants to be.
+    let overrides = OsInstallerSettings::read_settings(&root).unwrap();
+    let distribution = Distribution::detect_or_named(&root, overrides.system.as_deref());
+    assert_eq!((distribution.id.as_str(), distribution.doubt.as_deref()), ("ubuntu", None));
+    let wants = boot_requirements::collect_boot_requirements(&of_metal_stack(), &distribution, &overrides, "r-uuid");
+    assert_eq!((wants.bootloader_id.as_str(), wants.keeps_loader), ("metal-own", false));
+    let unknown = Distribution::detect_or_named(&root, Some("plan9"));
+    assert_eq!(unknown.id, "debian");
+    assert!(unknown.doubt.unwrap().contains("is configured as plan9"));
+}
+
+#[test]
+fn what_a_tree_for_os_installer_leaves_out_is_left_out_and_said() {
+    let (_dir, root) = metal_tree("only: [write hostname, write /etc/hosts]\nexcept: [write /etc/hosts]\n");
+    let lines = owned(&root, &of_metal_stack());
+    assert!(lines[0].starts_with("/etc/metal/os-installer.yaml of the image disables: persist "), "{lines:?}");
+    assert!(lines[0].contains("configure network") && !lines[0].contains("write hostname"), "{lines:?}");
+    assert_eq!(root.read_text("/etc/hostname").unwrap(), "web-1\n");
+    assert!(!root.read_text("/etc/machine-id").unwrap().is_empty());
+    assert!(root.read_text("/etc/chrony/chrony.conf").unwrap().starts_with("pool "));
+    for absent in ["/etc/hosts", "/etc/resolv.conf", "/etc/metal/machine-details.yaml", "/etc/systemd/network"] {
+        assert!(!root.path_exists(absent), "{absent}");
+    }
+    assert!(!root.read_text("/etc/passwd").unwrap().contains("metal"));
+    // A firewall is more than this.
+    let (_dir, root) = metal_tree("only: [write hostname]\n");
+    let mut firewall = of_metal_stack();
+    firewall.files.assigned.allocation.role = "firewall".into();
+    let lines = owned(&root, &firewall);
+    assert!(lines.iter().any(|line| line.starts_with("WARNING: this machine is a firewall")), "{lines:?}");
+    // The image keeps its boot loader, whatever it is.
+    let (_dir, root) = metal_tree("except: [write booatloader config]\n");
+    let overrides = OsInstallerSettings::read_settings(&root).unwrap();
+    assert!(
+        boot_requirements::collect_boot_requirements(&firewall, &Distribution::detect(&root), &overrides, "r-uuid")
+            .keeps_loader
+    );
+}
+
+#[test]
+fn an_unknown_tree_is_the_owners_with_warnings() {
+    let (_dir, root) = made(&[("etc/selinux/config", "# SELINUX=\nSELINUX=enforcing\n")]);
+    let mut finishing = finishing(FinisherChoice::Builtin);
+    finishing.files.assigned.allocation.console_password.clear();
+    let lines = owned(&root, &finishing);
+    assert!(lines[0].starts_with("SELinux relabels all files"), "{lines:?}");
+    assert!(lines[1].starts_with("WARNING: the image does not contain cloud-init"), "{lines:?}");
+    assert!(root.path_exists(RELABEL));
+}
+
+#[test]
+fn a_tree_that_cannot_boot_is_left_as_it_is() {
+    let init = ("sbin/init", "");
+    let modules = ("usr/lib/modules/6.1/modules.dep", "");
+    let kernel = ("boot/vmlinuz-6.1", "MZ");
+    let uefi = finishing(FinisherChoice::Auto);
+    let bios = FinishInputs { firmware: FirmwareType::Bios, ..finishing(FinisherChoice::Builtin) };
+    let no_esp = FinishInputs { esps: Vec::new(), ..finishing(FinisherChoice::Auto) };
+    for (files, finishing, says) in [
+        (
+            &[kernel, modules][..],
+            &uefi,
+            "the image does not contain an init program and cannot boot: searched /sbin/init, ",
+        ),
+        (&[init, modules], &uefi, "the image does not contain a kernel and cannot boot: searched /boot/loader"),
+        (&[init, kernel], &no_esp, "boots by UEFI, but the layout does not contain an EFI system partition"),
+        (
+            &[init, kernel],
+            &bios,
+            "by BIOS, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc, ",
+        ),
+    ] {
+        let (_dir, root) = made(files);
+        let (done, lines) = said(|say| finish_tree(&root, finishing, "1", NOW, say));
+        let error = done.unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+        assert!(lines.len() == 1 && lines[0].starts_with("WARNING: cannot read /etc/os-release"), "{lines:?}");
+        assert!(!root.path_exists("/etc"));
+    }
+}
+
+#[test]
+fn nothing_is_written_where_nobody_finishes() {
+    for (way, raw_too) in [(FinisherChoice::None, true), (FinisherChoice::Auto, false)] {
+        let (dir, root) = made(&[("etc/hostname", "builder\n")]);
+        let (done, lines) = said(|say| finish_raw_image(&root, &finishing(way), "1", NOW, say));
+        assert_eq!((done.unwrap(), lines.len()), (BootRecord::Unsaid, 1));
+        if raw_too {
+            said(|say| finish_tree(&root, &finishing(way), "1", NOW, say)).0.unwrap();
+        }
+        assert_eq!(root.read_text("/etc/hostname").unwrap(), "builder\n");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+    // cloud-init is asked for nothing: it looks by itself.
+    let (_dir, root) = made(&[("usr/bin/cloud-init", "")]);
+    said(|say| finish_raw_image(&root, &finishing(FinisherChoice::Auto), "1", NOW, say)).0.unwrap();
+    assert!(root.path_exists("/var/lib/cloud/seed/nocloud/meta-data") && !root.path_exists("/etc/hostname"));
+    let (_dir, root) = made(&[("etc/os-release", "ID=debian\n"), ("etc/passwd", "root:x:0:0::/root:/bin/sh\n")]);
+    said(|say| finish_raw_image(&root, &finishing(FinisherChoice::Builtin), "1", NOW, say)).0.unwrap();
+    assert!(root.path_exists("/etc/hostname") && !root.path_exists("/etc/fstab"));
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_programs_of_the_tree_make_host_keys_and_carry_out_user_data() {
+    let (_dir, root) = testing::busybox();
+    testing::script(&root, "usr/sbin/sshd", "exit 1");
+    testing::script(&root, "usr/bin/ssh-keygen", "test \"$*\" = -A && echo key > /etc/ssh/ssh_host_ed25519_key");
+    let ignite =
+        "case \"$*\" in -version) echo Ignition 0.36.2;; *) cat /config.ign > /ignited; echo \"$*\" >> /ignited;; esac";
+    testing::script(&root, "usr/bin/ignition", ignite);
+    testing::script(&root, "opt/own", "echo own > done");
+    let settings = b"custom_script: {executable_path: ./own, workdir: /opt}\n";
+    for (path, text) in [
+        ("/etc/os-release", b"ID=debian\n".as_slice()),
+        ("/sbin/init", b""),
+        ("/boot/vmlinuz-6.1", b"MZ kernel"),
+        ("/boot/initrd.img-6.1", b""),
+        ("/etc/ssh/ssh_host_rsa_key", b"builder"),
+        ("/etc/metal/os-installer.yaml", settings),
+    ] {
+        root.write_file(path, 0o644, text).unwrap();
+    }
+    let mut finishing = finishing(FinisherChoice::Auto);
+    finishing.files.assigned.allocation.console_password.clear();
+    finishing.files.assigned.allocation.user_data = "{\"ignition\": {}}".into();
+    let (done, lines) = said(|say| finish_tree(&root, &finishing, "1", NOW, say));
+    assert_eq!(lines[0], "debian  without an installer: finished by drophammer");
+    let BootRecord::Made(BootSetup { info, entries }) = done.unwrap() else { panic!("{lines:?}") };
+    assert_eq!((info.kernel.as_str(), info.cmdline.as_str()), ("/boot/vmlinuz-6.1", "root=UUID=1 ro"));
+    assert_eq!((entries.len(), entries[0].loader.as_str()), (1, r"\EFI\debian\vmlinuz-6.1"));
+    assert_eq!(root.read_text("/boot/efi/EFI/debian/vmlinuz-6.1").unwrap(), "MZ kernel");
+    assert!(root.read_text("/etc/fstab").unwrap().contains("UUID=1"));
+    assert_eq!(names(&root, "/etc/ssh"), ["ssh_host_ed25519_key"]);
+    assert_eq!(root.read_text("/ignited").unwrap(), "{\"ignition\": {}}-oem file -stage files -log-to-stdout\n");
+    assert!(!root.path_exists("/config.ign"));
+    assert_eq!(root.read_text("/opt/done").map_err(|_| &lines), Ok("own\n".to_owned()));
+    assert!(lines.contains(&"Ignition applied the user data".to_owned()), "{lines:?}");
+    assert_eq!(linux::storage::device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+}

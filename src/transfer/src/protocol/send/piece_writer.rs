@@ -1,0 +1,167 @@
+//! Writer of a connection: sends the packed segments in order, and skips pieces that the receiver has.
+
+use super::{OFFERS, PackedPart, PackedSegment, SentBytes};
+use crate::connection::TlsLink;
+use crate::protocol::frames::{
+    self, DiskPiece, PieceOffer, PiecesDigest, ProtocolFrame, ReceiptFigures, ReceiverVerdict,
+};
+use crate::protocol::{BusyTime, ConnectionEnd};
+use image::raw::AlignedBuffer;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+
+/// Writer, the only thread that uses the link.
+pub(super) struct PieceWriter<'l> {
+    pub(super) link: &'l mut TlsLink,
+    pub(super) wire: &'l BusyTime,
+    pub(super) sum: PiecesDigest,
+    /// Zero or unused range, to which the next piece may be merged.
+    pub(super) pending: Option<DiskPiece>,
+    pub(super) batch: Vec<PackedSegment>,
+    pub(super) compare: bool,
+    pub(super) empty: Sender<AlignedBuffer>,
+    pub(super) carried: SentBytes,
+    pub(super) travelled: u64,
+}
+
+impl PieceWriter<'_> {
+    pub(super) fn write_all_pieces(
+        &mut self,
+        ready: Receiver<(usize, io::Result<PackedSegment>)>,
+        queued: &AtomicUsize,
+    ) -> Result<ReceiptFigures, ConnectionEnd> {
+        let (mut early, mut next) = (BTreeMap::new(), 0);
+        for (number, packed) in ready {
+            early.insert(number, packed);
+            while let Some(packed) = early.remove(&next) {
+                next += 1;
+                queued.fetch_sub(1, Ordering::Relaxed);
+                // The disk cannot be read. A retry would fail too.
+                let packed = packed.map_err(|error| ConnectionEnd::Failed(error.to_string()))?;
+                self.batch.push(packed);
+                if !self.compare || self.batch.len() == OFFERS {
+                    self.flush_batch()?;
+                }
+            }
+        }
+        self.flush_batch()?;
+        self.put_pending()?;
+        let digest = self.sum.current_digest();
+        let wire = self.wire;
+        wire.measure_time(|| {
+            frames::write_frame(self.link, &ProtocolFrame::End(digest))?;
+            self.read_verdict()
+        })
+    }
+
+    /// Sends all pieces of the batch.
+    fn flush_batch(&mut self) -> Result<(), ConnectionEnd> {
+        if self.link.has_pending_data() {
+            return self.read_verdict().and(Err(ConnectionEnd::Failed(
+                "protocol error of the receiver: completion reported too early".to_owned(),
+            )));
+        }
+        let wanted = self.offer_batch()?;
+        let mut wanted = wanted.into_iter();
+        for PackedSegment { buffer, parts } in std::mem::take(&mut self.batch) {
+            for PackedPart { piece, plain, packed } in parts {
+                let piece = match piece {
+                    DiskPiece::Bytes { offset, length, sha256, .. } if self.compare && wanted.next() != Some(true) => {
+                        DiskPiece::Same { offset, length, sha256 }
+                    }
+                    piece => piece,
+                };
+                self.put_piece(piece, packed.as_deref().unwrap_or(&buffer[plain]))?;
+            }
+            // Fails if the workers have ended.
+            let _ = self.empty.send(buffer);
+        }
+        Ok(())
+    }
+
+    /// Offers the pieces of the batch. Returns which of them the receiver needs.
+    fn offer_batch(&mut self) -> Result<Vec<bool>, ConnectionEnd> {
+        let offer = |part: &PackedPart| match part.piece {
+            DiskPiece::Bytes { offset, length, sha256, .. } => Some(PieceOffer { offset, length, sha256 }),
+            _ => None,
+        };
+        let offers: Vec<PieceOffer> =
+            self.batch.iter().flat_map(|packed| packed.parts.iter().filter_map(offer)).collect();
+        if !self.compare || offers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (count, wire) = (offers.len(), self.wire);
+        wire.measure_time(|| {
+            frames::write_frame(self.link, &ProtocolFrame::Offered(offers))?;
+            match frames::read_frame(self.link)? {
+                ProtocolFrame::Wanted(wanted) if wanted.len() == count => Ok(wanted),
+                ProtocolFrame::Verdict(ReceiverVerdict::Failed(why)) => Err(ConnectionEnd::Failed(why)),
+                _ => Err(ConnectionEnd::Failed(
+                    "protocol error of the receiver: no answer to the offered pieces".to_owned(),
+                )),
+            }
+        })
+    }
+
+    fn put_piece(&mut self, piece: DiskPiece, bytes: &[u8]) -> Result<(), ConnectionEnd> {
+        let joined = match (&mut self.pending, &piece) {
+            (Some(DiskPiece::Zero(before)), DiskPiece::Zero(more))
+            | (Some(DiskPiece::Unused(before)), DiskPiece::Unused(more)) => {
+                before.end = more.end;
+                true
+            }
+            _ => false,
+        };
+        if joined {
+            return Ok(());
+        }
+        self.put_pending()?;
+        match piece {
+            DiskPiece::Zero(_) | DiskPiece::Unused(_) => {
+                self.pending = Some(piece);
+                Ok(())
+            }
+            piece => self.send_piece(&piece, if matches!(piece, DiskPiece::Same { .. }) { &[] } else { bytes }),
+        }
+    }
+
+    fn put_pending(&mut self) -> Result<(), ConnectionEnd> {
+        self.pending.take().map_or(Ok(()), |piece| self.send_piece(&piece, &[]))
+    }
+
+    fn send_piece(&mut self, piece: &DiskPiece, bytes: &[u8]) -> Result<(), ConnectionEnd> {
+        let range = piece.range();
+        let carried = match piece {
+            DiskPiece::Bytes { .. } => &mut self.carried.sent,
+            DiskPiece::Same { .. } => &mut self.carried.same,
+            DiskPiece::Zero(_) => &mut self.carried.zero,
+            DiskPiece::Unused(_) => &mut self.carried.unused,
+        };
+        *carried += range.end - range.start;
+        self.travelled += bytes.len() as u64;
+        self.sum.add_piece(piece);
+        let wire = self.wire;
+        match wire.measure_time(|| frames::write_piece(self.link, piece, bytes)) {
+            Ok(()) => Ok(()),
+            // The receiver may have sent the reason before it closed the connection.
+            Err(error) if self.link.has_pending_data() => self
+                .read_verdict()
+                .map_err(|said| match said {
+                    ConnectionEnd::Again(_) => ConnectionEnd::Again(error),
+                    said => said,
+                })
+                .map(drop),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read_verdict(&mut self) -> Result<ReceiptFigures, ConnectionEnd> {
+        match frames::read_frame(self.link)? {
+            ProtocolFrame::Verdict(ReceiverVerdict::Received(received)) => Ok(received),
+            ProtocolFrame::Verdict(ReceiverVerdict::Failed(why)) => Err(ConnectionEnd::Failed(why)),
+            _ => Err(ConnectionEnd::Failed("protocol error of the receiver: unexpected frame".to_owned())),
+        }
+    }
+}

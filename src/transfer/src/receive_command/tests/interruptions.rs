@@ -1,0 +1,80 @@
+//! Connections that are cut or damaged, and transfers that resume.
+
+use super::*;
+
+#[test]
+fn a_cut_is_gone_on_after_with_what_was_verified() {
+    let room = Room::new();
+    let mut content = vec![0; 24 * MIB];
+    fastrand::Rng::with_seed(1).fill(&mut content);
+    let (a, b) = (room.file("a", &content), room.file("b", &vec![7; 24 * MIB]));
+    let travelled = room.travels(&a, &room.receive(&[path(&b)]), &[5 * MIB, 9 * MIB, 1000]);
+    assert!(fs::read(&b).unwrap() == content);
+    // What was on the way when it was cut goes again: buffers, and not what came before.
+    assert!((24 * MIB..36 * MIB).contains(&travelled), "{travelled}");
+}
+
+#[test]
+fn what_an_earlier_run_has_brought_is_not_sent_again() {
+    let room = Room::new();
+    let mut content = vec![0; 24 * MIB];
+    fastrand::Rng::with_seed(2).fill(&mut content);
+    // As a power cut leaves it: the first MiB zero, then half, then what was there before; one piece is damaged.
+    let mut part = content.clone();
+    part[..MIB].fill(0);
+    part[12 * MIB..].fill(7);
+    part[5 * MIB + 9] ^= 1;
+    let (a, b) = (room.file("a", &content), room.file("b", &part));
+    let receive = ReceiveOptions { resume: true, ..room.receive(&[path(&b)]) };
+    let travelled = room.travels(&a, &receive, &[]);
+    assert!(fs::read(&b).unwrap() == content);
+    assert!((14 * MIB..15 * MIB).contains(&travelled), "{travelled}");
+}
+
+/// Passes all on, but of the first connection one byte, once a MiB has come: to the receiver or back.
+fn damaging_wire(to: &str, is_back: bool) -> String {
+    let (to, listener) = (to.to_owned(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        let (come, is_done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let pass = |mut from: TcpStream, mut onto: TcpStream, is_this_way: bool, is_forth: bool| {
+            let mut block = vec![0; 65536];
+            while let Ok(read @ 1..) = from.read(&mut block) {
+                let come = come.fetch_add(if is_forth { read } else { 0 }, Ordering::Relaxed);
+                if is_this_way && come > MIB && is_done.swap(1, Ordering::Relaxed) == 0 {
+                    block[read - 1] ^= 1;
+                }
+                if onto.write_all(&block[..read]).is_err() {
+                    break;
+                }
+            }
+            let _ = (from.shutdown(std::net::Shutdown::Both), onto.shutdown(std::net::Shutdown::Both));
+        };
+        thread::scope(|scope| {
+            for near in listener.incoming() {
+                let (near, far) = (near.unwrap(), TcpStream::connect(&to).unwrap());
+                let (back_from, back_to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+                scope.spawn(move || pass(back_from, back_to, is_back, false));
+                scope.spawn(move || pass(near, far, !is_back, true));
+            }
+        });
+    });
+    address
+}
+
+#[test]
+fn a_damaged_record_ends_its_connection_and_not_the_copy() {
+    let room = Room::new();
+    let mut content = vec![0; 24 * MIB];
+    fastrand::Rng::with_seed(5).fill(&mut content);
+    let a = room.file("a", &content);
+    for is_back in [false, true] {
+        let b = room.file("b", &vec![7; 24 * MIB]);
+        // With it the receiver speaks in between too.
+        let receive = ReceiveOptions { resume: true, ..room.receive(&[path(&b)]) };
+        let (sent, received) = room.moved_over(room.send(&[path(&a)]), &receive, |port| damaging_wire(port, is_back));
+        assert_eq!(sent.unwrap(), CommandOutcome::Good, "{is_back}");
+        received.unwrap();
+        assert!(fs::read(&b).unwrap() == content, "{is_back}");
+    }
+}

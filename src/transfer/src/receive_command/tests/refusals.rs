@@ -1,0 +1,122 @@
+//! Transfers that are refused by the sender, the receiver or both, before anything is written.
+
+use super::*;
+
+#[test]
+fn what_does_not_fit_or_was_not_meant_is_refused_at_both_ends_and_nothing_is_written() {
+    let room = Room::new();
+    let a = room.file("a", &disk(2 * MIB));
+    let magic = |word: &str| Some(word.parse().unwrap());
+    for (bytes, own, their, words) in [
+        (MIB, None, None, "0 has 2097152 bytes, but the destination has only 1048576"),
+        (2 * MIB, magic("abcde"), None, "magic mismatch"),
+        (2 * MIB, None, magic("abcde"), "magic mismatch"),
+        (2 * MIB, magic("abcdx"), magic("abcde"), "magic mismatch"),
+    ] {
+        let b = room.file("b", &vec![7; bytes]);
+        let mut send = room.send(&[path(&a)]);
+        let mut receive = room.receive(&[path(&b)]);
+        (send.common.magic, receive.common.magic) = (own, their);
+        let (sent, received) = room.moved(send, &receive);
+        // A refusal is printed by the command, and is its exit status.
+        assert!(sent.unwrap_err().is_refusal());
+        let error = received.unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains(words), "{error}");
+        assert!(fs::read(&b).unwrap() == vec![7; bytes]);
+    }
+}
+
+#[test]
+fn another_length_than_was_said_is_refused() {
+    let room = Room::new();
+    let (a, b) = (room.file("a", &disk(MIB)), room.file("b", &vec![7; 2 * MIB]));
+    let receive = ReceiveOptions { size: Some(2 * MIB as u64), ..room.receive(&[path(&b)]) };
+    let (sent, received) = room.moved(room.send(&[path(&a)]), &receive);
+    assert!(sent.unwrap_err().is_refusal());
+    let error = received.unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("expected 2097152"), "{error}");
+    assert!(fs::read(&b).unwrap() == vec![7; 2 * MIB]);
+}
+
+#[test]
+fn a_stranger_at_either_end_gets_nothing_and_brings_nothing() {
+    let room = Room::new();
+    let a = room.file("a", &disk(1000 * 512));
+    // Who sends is C; who receives is C; each end knows the other by another name.
+    for (sender, senders_peer, receiver, receivers_peer) in
+        [("c", "b", "b", "a"), ("a", "b", "c", "a"), ("a", "c", "b", "a")]
+    {
+        let b = room.file("b", &vec![7; MIB]);
+        let send = SendOptions { common: room.common(sender, senders_peer), ..room.send(&[path(&a)]) };
+        let receive = ReceiveOptions { common: room.common(receiver, receivers_peer), ..room.receive(&[path(&b)]) };
+        let (sent, received) = room.moved(send, &receive);
+        assert!(!sent.unwrap_err().is_refusal());
+        let error = received.unwrap_err().to_string();
+        assert!(error.contains("no connection from the sender for 3 s"), "{error}");
+        assert!(fs::read(&b).unwrap() == vec![7; MIB]);
+    }
+}
+
+#[test]
+fn what_is_wrong_before_there_is_a_connection_is_refused() {
+    let room = Room::new();
+    let b = room.file("b", &vec![7; MIB]);
+    let begin = |change: &dyn Fn(&mut ReceiveOptions)| {
+        let mut receive = room.receive(&[path(&b)]);
+        change(&mut receive);
+        match crate::load_endpoints(&receive.common).and_then(|_| TransferReceiver::from_options(&receive)) {
+            Ok(_) => panic!("it is not refused"),
+            Err(error) => (error.is_refusal(), error.to_string()),
+        }
+    };
+    let odd = room.file("odd", &[7; 1000]);
+    let folder = room.0.path().to_owned();
+    for (words, change) in [
+        (
+            "confirm with --overwrite",
+            &(|receive: &mut ReceiveOptions| receive.overwrite = false) as &dyn Fn(&mut ReceiveOptions),
+        ),
+        ("at least 1048577 required", &|receive| receive.size = Some(MIB as u64 + 1)),
+        ("a file with a multiple of 512 bytes", &|receive| receive.disks = named(&[path(&odd)])),
+        ("cannot be the destination", &|receive| receive.disks = named(&[path(&folder)])),
+        ("No such file", &|receive| receive.disks = named(&["/nowhere/disk"])),
+        ("two disks have the name x", &|receive| receive.disks = named(&["x=/a", "x=/b"])),
+        ("does not belong to the certificate", &|receive| receive.common.key = room.path("a.key")),
+        ("certificate is not signed", &|receive| receive.common.secret = Some(room.file("secret", b"x\n"))),
+    ] {
+        let (is_refusal, said) = begin(change);
+        assert!(is_refusal && said.contains(words), "{words}: {said}");
+    }
+    assert!(fs::read(&b).unwrap() == vec![7; MIB]);
+}
+
+/// To try again would change nothing.
+#[test]
+fn a_certificate_that_is_not_taken_and_frames_that_are_none_stay_failures() {
+    let room = Room::new();
+    let port = ListeningPort::open("127.0.0.1:0").unwrap();
+    for (own, bytes) in [("c", None), ("a", Some([99, 0, 0, 0, 0]))] {
+        let failed = thread::scope(|scope| {
+            let receiving = scope.spawn(|| {
+                let ends = crate::load_endpoints(&room.common("b", "a")).unwrap();
+                let tcp = loop {
+                    match port.accept_next().unwrap() {
+                        Some(tcp) => break tcp,
+                        None => thread::sleep(PAUSE),
+                    }
+                };
+                TlsLink::accept(tcp, &ends).map(|mut link| receive_disk(&mut link, &[], ends.peer_certificate()))
+            });
+            let ends = crate::load_endpoints(&room.common(own, "b")).unwrap();
+            let mut link = TlsLink::connect(&port.address, &ends, Duration::from_secs(5)).unwrap();
+            if let Some(bytes) = bytes {
+                link.write_all(&bytes).unwrap();
+                return receiving.join().unwrap().unwrap().map(drop).unwrap_err();
+            }
+            let error = receiving.join().unwrap().map(drop).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+            ConnectionEnd::from(link.read(&mut [0]).unwrap_err())
+        });
+        assert!(matches!(failed, ConnectionEnd::Failed(_)), "{own}: {failed:?}");
+    }
+}

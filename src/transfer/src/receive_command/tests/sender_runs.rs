@@ -1,0 +1,119 @@
+//! Several runs of a sender, at the same time and one after the other: disks that belong together come from one run.
+
+use super::*;
+use crate::protocol::send::{SendResult, send_disk};
+use crate::protocol::{SenderRun, TransferHello};
+use crate::source::TransferSource;
+
+/// A connection of one run: what it brings of that disk, over a wire that is cut after so many bytes.
+fn connection(
+    room: &Room,
+    port: &str,
+    run: &SenderRun,
+    (name, file): (&str, &Path),
+    cuts: &[usize],
+) -> Result<SendResult, ConnectionEnd> {
+    let (address, _) = wire(port, cuts);
+    let ends = crate::load_endpoints(&room.common("a", "b")).unwrap();
+    let mut link = TlsLink::connect(&address, &ends, Duration::from_secs(5)).unwrap();
+    let source = TransferSource::open_source(file, false).unwrap();
+    let hello = TransferHello {
+        name: name.to_owned(),
+        magic: None,
+        size_bytes: source.size_bytes,
+        sector_bytes: source.sector_bytes,
+        has_table: source.has_table(),
+        run: Some(run.clone()),
+    };
+    send_disk(&mut link, &source, &hello)
+}
+
+fn run_of(disks: &[&str]) -> SenderRun {
+    SenderRun { id: uuid::Uuid::new_v4(), disks: disks.iter().map(|&disk| disk.to_owned()).collect() }
+}
+
+/// What happens at the sender's end, while the receiver waits for "a" and "b".
+fn while_two_are_awaited(room: &Room, happens: impl FnOnce(&str, &dyn Fn() -> bool)) {
+    let [b_a, b_b] = ["ba", "bb"].map(|name| room.file(name, &vec![7; 25 * MIB]));
+    let receive = room.receive(&[&format!("a={}", path(&b_a)), &format!("b={}", path(&b_b))]);
+    let waiting = TransferReceiver::from_options(&receive).unwrap();
+    let port = ListeningPort::open(&receive.at).unwrap();
+    let ends = crate::load_endpoints(&receive.common).unwrap();
+    thread::scope(|scope| {
+        let whole =
+            scope.spawn(|| waiting.receive_all(&port, Duration::from_secs(20), &|_| Ok(()), || Ok(ends.clone())));
+        let still_waits = || {
+            thread::sleep(Duration::from_millis(300));
+            !whole.is_finished()
+        };
+        happens(&port.address, &still_waits);
+        whole.join().unwrap().unwrap();
+    });
+}
+
+/// `send` has ended, its disks were written, and it was started anew, with the same certificate.
+#[test]
+fn two_runs_of_a_sender_leave_no_mixture_of_two_states() {
+    let room = Room::new();
+    let (mut whole, mut cut) = (disk(3 * MIB), disk(24 * MIB));
+    cut[..8 * MIB].fill(0x55);
+    let [a, b] = [room.file("a", &whole), room.file("b", &cut)];
+    while_two_are_awaited(&room, |port, _| {
+        let first = run_of(&["a", "b"]);
+        connection(&room, port, &first, ("a", &a), &[]).unwrap();
+        let stopped = connection(&room, port, &first, ("b", &b), &[6 * MIB]).unwrap_err();
+        assert!(matches!(stopped, ConnectionEnd::Again(_)), "{stopped:?}");
+        whole[2 * MIB] ^= 1;
+        cut[3 * MIB..3 * MIB + 70_000].fill(0);
+        cut[5 * MIB] ^= 1;
+        let disks = [("a", room.file("a", &whole)), ("b", room.file("b", &cut))];
+        let send =
+            room.send(&disks.each_ref().map(|(name, file)| format!("{name}={}", path(file))).each_ref().map(|s| &**s));
+        assert_eq!(send_command::run_send(&SendOptions { to: port.to_owned(), ..send }).unwrap(), CommandOutcome::Good);
+    });
+    for (name, wanted) in [("ba", whole), ("bb", cut)] {
+        assert!(fs::read(room.path(name)).unwrap().starts_with(&wanted), "{name}");
+    }
+}
+
+/// It still runs somewhere, and another one was started: they would take the disk from each other for ever.
+#[test]
+fn a_sender_that_another_has_taken_the_place_of_is_told_so() {
+    let room = Room::new();
+    let (first, second) = (disk(24 * MIB), disk(24 * MIB).into_iter().rev().collect::<Vec<_>>());
+    let [one, other] = [room.file("one", &first), room.file("other", &second)];
+    while_two_are_awaited(&room, |port, still_waits| {
+        let (earlier, later) = (run_of(&["a", "b"]), run_of(&["a", "b"]));
+        for (run, file) in [(&earlier, &one), (&later, &other)] {
+            let stopped = connection(&room, port, run, ("a", file), &[2 * MIB]).unwrap_err();
+            assert!(matches!(stopped, ConnectionEnd::Again(_)), "{stopped:?}");
+        }
+        let stopped = connection(&room, port, &earlier, ("a", &one), &[]).unwrap_err();
+        assert!(matches!(&stopped, ConnectionEnd::Refused(why) if why.contains("another sender")), "{stopped:?}");
+        assert!(still_waits());
+        for name in ["a", "b"] {
+            connection(&room, port, &later, (name, &other), &[]).unwrap();
+        }
+    });
+    for name in ["ba", "bb"] {
+        assert!(fs::read(room.path(name)).unwrap().starts_with(&second), "{name}");
+    }
+}
+
+#[test]
+fn disks_of_two_runs_are_whole_where_neither_brings_both() {
+    let room = Room::new();
+    let file = room.file("one", &disk(2 * MIB));
+    let (of_a, of_b, of_both) = (run_of(&["a"]), run_of(&["b"]), run_of(&["a", "b"]));
+    while_two_are_awaited(&room, |port, still_waits| {
+        connection(&room, port, &of_a, ("a", &file), &[]).unwrap();
+        assert!(still_waits());
+        connection(&room, port, &of_b, ("b", &file), &[]).unwrap();
+    });
+    while_two_are_awaited(&room, |port, still_waits| {
+        connection(&room, port, &of_a, ("a", &file), &[]).unwrap();
+        connection(&room, port, &of_both, ("b", &file), &[]).unwrap();
+        assert!(still_waits(), "it may have changed since, and comes again");
+        connection(&room, port, &of_both, ("a", &file), &[]).unwrap();
+    });
+}

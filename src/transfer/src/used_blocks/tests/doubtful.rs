@@ -1,0 +1,65 @@
+//! Filesystems with unknown features, overflowing numbers or damaged metadata.
+
+use super::*;
+
+/// The number of a feature that nobody knows yet.
+#[test]
+fn features_of_xfs_that_are_not_known_make_it_doubtful() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = empty(dir.path(), "disk", 320 * MIB);
+    run("mkfs.xfs", &["-q", "-f", image.to_str().unwrap()]);
+    let file = File::options().write(true).open(&image).unwrap();
+    for (at, word, what) in [
+        (212, 0xf_u32, "xfs"),
+        (212, 0x10, "xfs (all of it)"),
+        (212, 0x8000_000f, "xfs (all of it)"),
+        (212, 0x5, "xfs"),
+        (216, 0x10, "xfs (all of it)"),
+    ] {
+        file.write_all_at(&word.to_be_bytes(), at).unwrap();
+        assert_eq!(used_of(&image).what, what, "{word:#x} at {at}");
+    }
+}
+
+/// Numbers so large that their sums and products are none any more.
+#[test]
+fn numbers_that_overflow_make_a_filesystem_doubtful() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |mkfs: &[&str], at: u64, bytes: &[u8]| {
+        let image = empty(dir.path(), "disk", 320 * MIB);
+        run(mkfs[0], &[&mkfs[1..], &[image.to_str().unwrap()]].concat());
+        File::options().write(true).open(&image).unwrap().write_all_at(bytes, at).unwrap();
+        used_of(&image).what
+    };
+    let (most, ext4, xfs) = ([0xff; 4], &["mkfs.ext4", "-q", "-F", "-b", "4096"][..], &["mkfs.xfs", "-q", "-f"][..]);
+    // The low and the high half of where a bitmap, the other one and the inodes are.
+    for place in [0, 4, 8] {
+        let both = [&most[..], &[0; 28], &most].concat();
+        assert_eq!(with(ext4, 4096 + place, &most), "ext4 (all of it)", "{place}");
+        assert_eq!(with(ext4, 4096 + place, &both), "ext4 (all of it)", "{place}");
+    }
+    for (at, bytes) in [(48, &[0xff; 8][..]), (48, &[0x7f; 8]), (124, &[0]), (96, &most), (84, &most)] {
+        assert_eq!(with(xfs, at, bytes), "xfs (all of it)", "{at}");
+    }
+    assert_eq!(with(xfs, 48, &[&[0xff; 8][..], &[0; 68], &[0]].concat()), "xfs (all of it)");
+}
+
+/// What contradicts itself is used whole, and nothing of it makes the reader fail.
+#[test]
+fn garbled_filesystems_are_used_whole_or_more() {
+    let dir = tempfile::tempdir().unwrap();
+    for mkfs in [&["mkfs.ext4", "-q", "-F"][..], &["mkfs.xfs", "-q", "-f"], &["mkfs.btrfs", "-q", "-f"], &["mkfs.vfat"]]
+    {
+        let image = empty(dir.path(), "disk", 320 * MIB);
+        run(mkfs[0], &[&mkfs[1..], &[image.to_str().unwrap()]].concat());
+        let file = File::open(&image).unwrap();
+        let good = bytes(&used_of(&image));
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..400 {
+            let (at, value) = (random.u64(0..1 << 20), random.u8(..));
+            let garbled = used_with(&file, 320 * MIB, at, |_| value);
+            assert!(garbled.ranges.iter().all(|range| range.start < range.end && range.end <= 320 * MIB));
+            assert!(bytes(&garbled) <= 320 * MIB && good > 0);
+        }
+    }
+}
