@@ -1,14 +1,17 @@
 //! QEMU process: its command line, consoles and end.
 
+mod qemu_options;
+
 use crate::facts::Facts;
 use crate::host::{Context, Result, child, patience, write};
 use crate::monitor::Monitor;
 use crate::plugs::{self, add_disks};
 use crate::scenario::{Disk, Firmware, Machine};
+use crate::times;
 use crate::tpm::Tpm;
 use crate::typist::{Typed, Typist};
 use crate::witness::Witness;
-use crate::{times, trunk};
+use qemu_options::{add_nics, base, uefi};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,10 +27,6 @@ pub const POLL: Duration = Duration::from_millis(50);
 /// not test its ciphers, does not walk all page tables, disables CPU mitigations, and expedites RCU grace periods. This halves the time
 /// until `/init`.
 pub const SPARED: &str = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1";
-
-/// Debian's `ovmf`: the 4M build is the maintained one.
-const OVMF_CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
-const OVMF_VARS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 
 /// The kernel names disks in the order in which it finds them, also if it is slow.
 const PLUG_PAUSE: Duration = Duration::from_secs(2);
@@ -335,62 +334,6 @@ impl Drop for Vm {
 pub fn read(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\r', "")
-}
-
-/// Returns the accelerators. The existence of `/dev/kvm` proves nothing, because the CPU must support it; QEMU uses the first one that
-/// works. Its default CPU lacks RDRAND, which every server has, and without which the kernel may need minutes for its first random byte.
-fn accelerators() -> &'static [&'static str] {
-    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-    let virtual_machines = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
-    if virtual_machines {
-        &["-accel", "kvm", "-accel", "tcg", "-cpu", "max,la57=off"]
-    } else {
-        &["-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand"]
-    }
-}
-
-/// Adds the basic options. `graphics=off` makes SeaBIOS and its iPXE use the serial port. `-no-reboot` turns a panic into an end.
-///
-/// A machine with a maximum of one CPU is emulated without memory barriers (QEMU 7.2, `tcg_gen_mb`), but QEMU's own threads read data that
-/// the CPU writes: an NVMe disk then occasionally misses a doorbell, and the machine hangs.
-fn base(command: &mut Command, machine: &Machine) {
-    command.args(["-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot"]);
-    command.args(accelerators()).args(["-qmp", "stdio", "-m", &machine.memory_mib.to_string()]);
-    command.args(["-smp", &format!("{},maxcpus={}", machine.processors, machine.processors.max(2))]);
-}
-
-fn uefi(command: &mut Command, folder: &Path) -> Result<()> {
-    let vars = folder.join("efivars.fd");
-    if !vars.exists() {
-        fs::copy(OVMF_VARS, &vars).context(format!("{OVMF_VARS} (package ovmf)"))?;
-    }
-    command.arg("-drive").arg(format!("if=pflash,format=raw,unit=0,readonly=on,file={OVMF_CODE}"));
-    command.arg("-drive").arg(format!("if=pflash,format=raw,unit=1,file={}", vars.display()));
-    Ok(())
-}
-
-/// Adds the NICs. With a TFTP folder, the machine boots from the first one.
-fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) -> Result<()> {
-    for (index, model) in chassis.machine.nics.iter().enumerate() {
-        // The stock option ROMs are iPXE, so the boot file is the script itself.
-        let boot = tftp.map(|tftp| format!(",tftp={},bootfile=start.ipxe", tftp.display())).unwrap_or_default();
-        match chassis.machine.vlan.filter(|_| index == 0) {
-            Some(vlan) => trunk::add(command, "net0", vlan)?,
-            None => drop(command.arg("-netdev").arg(format!("user,id=net{index}{boot}"))),
-        }
-        let known = (index == 0).then_some(&chassis.mac);
-        let mac = chassis.shown_macs.get(index).or(known);
-        let mut identity = mac.map(|mac| format!(",mac={mac}")).unwrap_or_default();
-        if index == 0 && tftp.is_some() {
-            identity += ",bootindex=0";
-        }
-        if tftp.is_none() {
-            identity += ",romfile=";
-        }
-        command.arg("-device").arg(format!("{model},id=nic{index},netdev=net{index}{identity}"));
-    }
-    Ok(())
 }
 
 /// Assignment of disks to slots, and disks that are not plugged in.

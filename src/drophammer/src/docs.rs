@@ -1,12 +1,15 @@
 //! Tests that compare the examples in `docs/` with the behaviour of the program.
 
+mod links;
+mod messages;
+
 use common::diagnostic::join_problems;
+use links::pages;
 use model::allocation::AssignedMachine;
 use model::deploy_steps::StepList;
 use model::layout;
 use plan::{InstallMode, PlanRequest, PlanSubject};
 use std::fs;
-use std::path::{Path, PathBuf};
 use testing::docs::blocks;
 use uuid::Uuid;
 
@@ -137,56 +140,6 @@ fn the_manifest_and_the_key_in_the_docs_are_such() {
     assert_eq!(keys.0.len(), 1);
 }
 
-/// Returns all pages of the documentation.
-fn pages() -> Vec<PathBuf> {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    pages.chain([root.join("README.md"), root.join("CONTRIBUTING.md")]).collect()
-}
-
-/// Returns the targets of a page's links, except links to other hosts.
-fn links(page: &str) -> Vec<&str> {
-    let links = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    links.filter(|link| !link.contains("://")).collect()
-}
-
-/// Returns the anchors of a page's headings: in lower case, with hyphens for blanks, and without other punctuation.
-fn headings(page: &str) -> Vec<String> {
-    let outside_of_blocks = page.split("\n```").step_by(2);
-    let headings = outside_of_blocks.flat_map(str::lines).filter(|line| line.starts_with('#'));
-    let in_words = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-"));
-    in_words.map(|heading| heading.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()).collect()
-}
-
-#[test]
-fn every_link_in_the_docs_leads_to_a_page_and_to_a_heading_of_it() {
-    let mut found = 0;
-    for page in pages() {
-        let text = fs::read_to_string(&page).unwrap();
-        for link in links(&text) {
-            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
-            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
-            assert!(target.exists(), "{}: {link}", page.display());
-            if !heading.is_empty() {
-                let headings = headings(&fs::read_to_string(&target).unwrap());
-                assert!(headings.iter().any(|one| one == heading), "{}: {link}: there is {headings:?}", page.display());
-            }
-            found += 1;
-        }
-    }
-    assert!(found > 80, "{found}");
-}
-
-#[test]
-fn every_page_is_in_the_contents() {
-    let readme = include_str!("../../../README.md");
-    for page in pages().iter().filter(|page| page.parent().is_some_and(|folder| folder.ends_with("docs"))) {
-        let name = page.file_name().unwrap().to_str().unwrap();
-        assert!(links(readme).contains(&format!("docs/{name}").as_str()), "README.md does not name docs/{name}");
-    }
-}
-
 /// Compares the output of `drophammer plan`; omitted lines are shown as `…`.
 #[test]
 fn the_plan_in_the_readme_is_what_a_desk_prints() {
@@ -223,48 +176,6 @@ fn the_preview_in_the_docs_is_what_a_desk_prints() {
     assert!(shown.lines().count() > 8, "{shown}");
     for line in shown.lines() {
         assert!(printed.contains(&line), "{line}");
-    }
-}
-
-/// Returns the product sources below a folder, without tests. Literals that span several lines are joined.
-fn sources(folder: &Path) -> Vec<String> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.file_name().is_some_and(|name| name == "tests" || name == "tests.rs") {
-            continue;
-        }
-        if path.is_dir() {
-            found.extend(sources(&path));
-        } else if let Ok(text) = fs::read_to_string(&path) {
-            found.push(text.split("\\\n").map(str::trim_start).collect());
-        }
-    }
-    found
-}
-
-/// Returns the parts of a message outside of `<…>`, split at punctuation, because a message may be composed of several literals.
-fn clauses(message: &str) -> Vec<&str> {
-    let parts = message.split('<').enumerate();
-    let outside = parts.filter_map(|(index, part)| match index {
-        0 => Some(part),
-        _ => part.split_once('>').map(|(_, rest)| rest),
-    });
-    let clauses = outside.flat_map(|part| part.split(['"', ':', ';', '(', ')', ','])).map(str::trim);
-    clauses.filter(|clause| clause.len() > 3).collect()
-}
-
-#[test]
-fn the_messages_in_the_docs_are_the_programs_own() {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let mut sources = sources(&root.join("src"));
-    sources.extend(self::sources(&root.join("initramfs/agent/root")));
-    let messages = blocks(include_str!("../../../docs/troubles.md"), "text").join("\n");
-    assert!(messages.lines().count() > 30, "{messages}");
-    for message in messages.lines() {
-        let clauses = clauses(message);
-        let says = |source: &String| clauses.iter().all(|clause| source.contains(clause));
-        assert!(!clauses.is_empty() && sources.iter().any(says), "{message}: no file has all of {clauses:?}");
     }
 }
 

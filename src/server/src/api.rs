@@ -1,6 +1,9 @@
 //! The agent's API of [`control::api_types`]. `netboot` issues its tokens and `auth` authorizes requests; `wire_allocation`
-//! converts the allocation of a machine, `secrets` releases its secrets, `request_body` reads requests.
+//! converts the allocation of a machine, `secrets` releases its secrets, `point_of_no_return` permits to erase data, `install_reports`
+//! receives results, `request_body` reads requests.
 
+pub mod install_reports;
+pub mod point_of_no_return;
 pub mod request_body;
 pub mod secrets;
 pub mod wire_allocation;
@@ -8,7 +11,6 @@ pub mod wire_allocation;
 use super::api_error::ApiError;
 use super::auth::{self, EventCaller, MachineCaller};
 use super::base_url::BaseUrls;
-use super::metrics::OrderEvent;
 use super::migrations::machine_requests;
 use super::migrations::offer::Assignment;
 use super::privileged_port::{self, SourcePort};
@@ -16,18 +18,16 @@ use super::quotas::ClientAddress;
 use super::resolve::ResolvedAllocation;
 use super::site::SiteSnapshot;
 use super::status_log::MachineOrigin;
-use super::{AppState, anonymous_events, approvals, machine_identification, request_id, requested_steps};
+use super::{AppState, anonymous_events, machine_identification, request_id, requested_steps};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use common::format::limits::{LINE_BYTES, NAME_BYTES, first_line, truncate_with_mark};
-use control::ReportAcknowledgement;
-use control::api_types::{InstallReport, PointOfNoReturn, RegisterRequest};
+use common::format::limits::{LINE_BYTES, truncate_with_mark};
+use control::api_types::RegisterRequest;
 use model::allocation::{self, Allocation};
-use model::install_marker::attempt::is_secret_digest;
 use model::install_report::{EventName, ProgressEvent};
 use model::migration::MigrationSide;
 use request_body::{EVENT_BYTES, read_machine_document};
@@ -35,14 +35,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{
-    ATTEMPTS, AttemptStart, FirstStartOutcome, InstallState, OrderStart, ReportOutcome, ServedInstall, UnprovenReason,
-};
+use store::{InstallState, ServedInstall};
 use wire_allocation::to_wire_allocation;
 
 const MAX_WAIT_SECONDS: u64 = 300;
-/// Maximum length of an id in an error message, in bytes.
-const ID_BYTES: usize = 128;
 /// Maximum size of inventories and reports with plans. They are text; that of the largest server has some ten thousand bytes.
 const DOCUMENT_BYTES: usize = 4 << 20;
 /// Maximum size of the registration of a machine without a file. Any client can send hundreds of them, and each is stored.
@@ -232,165 +228,6 @@ pub fn is_event_within_quota(app: &AppState, ClientAddress(address): ClientAddre
         ));
     }
     is_kept
-}
-
-/// `POST /v1/machine/{id}/point-of-no-return`: permits an installation to erase data, if the operator still wants it.
-pub async fn pass_point_of_no_return(
-    State(app): State<Arc<AppState>>,
-    MachineCaller { id, boot, peer }: MachineCaller,
-    body: Body,
-) -> Result<Json<Value>, ApiError> {
-    let PointOfNoReturn { allocationuuid, order, disks, approved: said, secret_digest, .. } =
-        read_machine_document(&app, peer, body, DOCUMENT_BYTES).await?;
-    if secret_digest.as_deref().is_some_and(|digest| !is_secret_digest(digest)) {
-        return Err(ApiError::bad_request(
-            "secret_digest: must be `sha256:` followed by 64 lowercase hexadecimal digits",
-        ));
-    }
-    let start = AttemptStart { by: boot.hash, disks, secret_digest };
-    let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
-    let directory = app.directory();
-    if let Some(answer) =
-        machine_requests::start_copy(&app, &directory, &boot, peer, (&allocationuuid, &start, said.as_deref())).await?
-    {
-        return answer.map_or_else(changed, |()| Ok(Json(json!({}))));
-    }
-    // A different allocation in the file replaces this one, so the rest of this one must not be installed.
-    let current = directory.find_machine(&id).and_then(|machine| machine.allocation.as_ref());
-    match current {
-        Some(current) if *current.id != allocationuuid => {
-            return changed(format!("the machine's allocation is now {}, not {allocationuuid}", *current.id));
-        }
-        None if order.is_none() => {
-            return changed(format!("the machine's file no longer contains allocation {allocationuuid}"));
-        }
-        _ => {}
-    }
-    if let Some(current) = current {
-        let standing = app.state.read_install_state(&id, &allocationuuid).await?;
-        if directory.known.states.installation_blocked(current, &standing).is_some() {
-            return changed("its image was blacklisted after the allocation was sent".to_owned());
-        }
-    }
-    if let Err(why) = approvals::check_compared(&app, &directory, &id, &allocationuuid, said.as_deref()).await? {
-        return changed(why);
-    }
-    let Some(order) = order else {
-        return match app.state.start_first_install(&id, &allocationuuid, start).await? {
-            FirstStartOutcome::Yes(news) => {
-                app.state.record_boot_start(boot.hash).await?;
-                if news {
-                    let text = "starts its installation: the disks of its layout are erased";
-                    app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(&id)));
-                }
-                Ok(Json(json!({})))
-            }
-            FirstStartOutcome::No(why) => changed(why),
-        };
-    };
-    match app.state.start_order(&id, &allocationuuid, &order, start).await? {
-        OrderStart::Yes(order, news) => {
-            app.state.record_boot_start(boot.hash).await?;
-            if news {
-                app.counters.count_order(OrderEvent::Begun);
-                let text = format!("started: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);
-                app.watch.log_reinstall(MachineOrigin::new(&id, directory.display_name(&id), peer), text);
-            }
-            Ok(Json(json!({})))
-        }
-        OrderStart::NotInForce => {
-            changed(format!("order {order:?} is no longer open: it was cancelled, replaced, or completed"))
-        }
-    }
-}
-
-pub async fn post_report(
-    State(app): State<Arc<AppState>>,
-    EventCaller(MachineCaller { id, boot, peer }): EventCaller,
-    body: Body,
-) -> Result<Json<ReportAcknowledgement>, ApiError> {
-    let mut report: InstallReport = read_machine_document(&app, peer, body, DOCUMENT_BYTES).await?;
-    let directory = app.directory();
-    let current = directory.find_machine(&id).and_then(|machine| machine.allocation.as_ref());
-    if let Some(current) = current
-        && report.allocationuuid.is_empty()
-    {
-        report.allocationuuid = current.id.to_string();
-    }
-    let who = MachineOrigin::new(&id, directory.display_name(&id), peer);
-    if let Some(acknowledged) = machine_requests::handle_report(&app, &who, &boot, &report).await? {
-        return Ok(Json(acknowledged));
-    }
-    let is_current = current.is_some_and(|current| *current.id == report.allocationuuid);
-    if boot.address.is_none() || !(is_current || app.state.has_allocation(&id, &report.allocationuuid).await?) {
-        return ignore_foreign_report(&app, &who, &report, boot.address.is_some());
-    }
-    let reported = app.state.handle_report(&id, &report.allocationuuid, boot.hash, &report).await?;
-    if let Some(why) = reported.unproven {
-        return Err(refuse_success(&app, &id, &report, &why));
-    }
-    if let Some(success) = reported.over {
-        app.state.record_boot_end(boot.hash, success).await?;
-    }
-    if reported.news {
-        app.counters.count_report(&report);
-        app.watch.log_report(who.clone(), &report);
-        if let Some(text) = describe_ending(&reported, &report) {
-            app.watch.log_reinstall(who, text);
-        }
-        app.request_reload();
-    }
-    Ok(Json(ReportAcknowledgement { retry: reported.retry }))
-}
-
-/// Refuses a success that is not proven. The machine must not boot its disks, and the operator is warned.
-fn refuse_success(app: &AppState, machine: &str, report: &InstallReport, why: &UnprovenReason) -> ApiError {
-    let message = why
-        .explain(machine, &common::format::truncate_bytes(&report.allocationuuid, ID_BYTES).escape_debug().to_string());
-    app.log_rate_limited(format!("{}: {message}", app.directory().display_name(machine)));
-    ApiError::new(StatusCode::CONFLICT, message).with_code(why.code())
-}
-
-/// Responds to a report about an allocation that the machine never had, or of a boot that never registered. One line of it is logged, and
-/// nothing is stored.
-fn ignore_foreign_report(
-    app: &AppState,
-    who: &MachineOrigin,
-    report: &InstallReport,
-    has_registered: bool,
-) -> Result<Json<ReportAcknowledgement>, ApiError> {
-    let allocation = &report.allocationuuid;
-    let end = if report.success { "success" } else { "failure" };
-    let why = match has_registered {
-        true => format!("this machine never had allocation {allocation:?}"),
-        false => "its boot has not registered".to_owned(),
-    };
-    app.alarms.log_note(format!(
-        "{who}  reports {end}; ignored: {why}: {}",
-        truncate_with_mark(&first_line(&report.message), NAME_BYTES)
-    ));
-    match report.success {
-        true => {
-            let message = format!("this machine never had allocation {allocation:?}: its success is rejected");
-            Err(ApiError::new(StatusCode::CONFLICT, message))
-        }
-        false => Ok(Json(ReportAcknowledgement::default())),
-    }
-}
-
-/// Describes the effect of a report on the order.
-fn describe_ending(reported: &ReportOutcome, report: &InstallReport) -> Option<String> {
-    let order = reported.order.as_ref()?;
-    let (image, attempt) = (&order.image, order.attempts);
-    Some(if report.success {
-        format!("done: image {image}, attempt {attempt} of {ATTEMPTS}")
-    } else if reported.retry {
-        format!("attempt {attempt} of {ATTEMPTS} failed: the machine retries")
-    } else if order.given_up {
-        format!("abandoned after {attempt} attempts: the machine is only partially installed and waits at its console")
-    } else {
-        format!("abandoned: no disk was changed, the machine boots its old system; image {image} was not installed")
-    })
 }
 
 pub async fn no_such_endpoint() -> ApiError {

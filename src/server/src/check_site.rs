@@ -3,7 +3,8 @@
 
 use super::os_definitions::{OsDefinitions, VerifyCache};
 use super::site::{SiteLoader, SiteScan};
-use super::{ServerConfig, check_at_start, check_options, listeners, pxe, refuse_lost_database};
+use super::start_checks::{check_at_start, check_options, refuse_lost_database};
+use super::{ServerConfig, listeners, pxe};
 use common::error::{Context, Phase, Result};
 use common::exit_code::CommandOutcome;
 use common::format::{format_columns, replace_hidden};

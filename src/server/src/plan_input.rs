@@ -63,26 +63,25 @@ pub async fn get_preview(
         preview.machine.name.clone_from(&machine.name);
         preview.machine.size = machine.size.clone().map(|id| allocation::IdReference { id });
         let foreseen = machine_requests::forecast_migration(&app, &directory, &id).await?;
-        if !matches!(foreseen, MigrationForecast::AsEver) {
-            match foreseen {
-                MigrationForecast::Told(given) => {
-                    preview.machine.allocation = Some(given.into_wire(&base.calls, false))
-                }
-                MigrationForecast::Nothing(why) | MigrationForecast::Unknown(why) => preview.withheld = Some(why),
-                MigrationForecast::AsEver => {}
+        match (foreseen, &machine.allocation) {
+            (MigrationForecast::Told(given), _) => {
+                preview.machine.allocation = Some(given.into_wire(&base.calls, false));
             }
-        } else if let Some(allocation) = &machine.allocation {
-            let standing = requested_steps::read_full_state(&app, &id, allocation, &directory.known).await?;
-            is_installed = standing.is_installed();
-            match resolve_allocation(machine, &standing, &directory.known) {
-                Ok(Some(assigned)) => {
-                    preview.machine.allocation = Some(to_wire_allocation(&assigned, standing, &base.calls, false));
+            (MigrationForecast::Nothing(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
+            (MigrationForecast::AsEver, Some(allocation)) => {
+                let standing = requested_steps::read_full_state(&app, &id, allocation, &directory.known).await?;
+                is_installed = standing.is_installed();
+                match resolve_allocation(machine, &standing, &directory.known) {
+                    Ok(Some(assigned)) => {
+                        preview.machine.allocation = Some(to_wire_allocation(&assigned, standing, &base.calls, false));
+                    }
+                    Ok(None) => preview.withheld = Some(WAITS.to_owned()),
+                    Err(why) => preview.withheld = Some(why),
                 }
-                Ok(None) => preview.withheld = Some(WAITS.to_owned()),
-                Err(why) => preview.withheld = Some(why),
             }
-        } else {
-            preview.withheld = Some("its file does not contain an allocation".to_owned());
+            (MigrationForecast::AsEver, None) => {
+                preview.withheld = Some("its file does not contain an allocation".to_owned());
+            }
         }
     } else {
         preview.withheld = Some("it does not have a file in machines/".to_owned());

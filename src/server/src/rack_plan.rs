@@ -274,41 +274,10 @@ impl RackSnapshot {
                 allocation.filesystemlayout = Some(blank(layout));
             }
         }
-        if standing.is_installed() {
-            if standing.adopted {
-                return MachineForecast::Unknown(
-                    "the operator reported it as installed, but it has not confirmed that yet".to_owned(),
-                );
-            }
-            match &standing.order {
-                Some(order) if order.begun && !order.given_up => {}
-                Some(order) if order.given_up && !change.reinstalls() => {
-                    let image = &order.image;
-                    return MachineForecast::Unknown(format!(
-                        "its reinstall with {image} was abandoned: it waits for the operator"
-                    ));
-                }
-                Some(_) if !change.reinstalls() => {}
-                None if !change.reinstalls() => {
-                    let runs = standing.image.as_deref().unwrap_or("an unknown image");
-                    let why = format!("installed with {runs}; no reinstall is ordered");
-                    let notes = find_differences(&machine, &standing, known);
-                    return MachineForecast::Nothing([vec![why], notes].concat().join("\n"));
-                }
-                _ => {
-                    if let Some(why) = &machine.locked {
-                        return MachineForecast::Refused(format!("it is locked: {why}"));
-                    }
-                    let words =
-                        ReinstallOverrides { change_promise: change.layout.is_some(), ..ReinstallOverrides::default() };
-                    if let Err(why) = is_reinstallable(&machine, standing.clone(), known, &words) {
-                        return MachineForecast::Refused(why.parts().1);
-                    }
-                    let earlier = standing.order.take().filter(|order| order.begun);
-                    let image = change.image.clone().unwrap_or(file_says);
-                    standing.order = Some(build_order(image, words, earlier));
-                }
-            }
+        if standing.is_installed()
+            && let Some(forecast) = self.order_reinstall(&machine, &mut standing, change, file_says)
+        {
+            return forecast;
         }
         match resolve_allocation(&machine, &standing, known) {
             Err(why) => MachineForecast::Refused(why),
@@ -318,6 +287,51 @@ impl RackSnapshot {
                 self.to_forecast(&machine, allocation)
             }
         }
+    }
+
+    /// Orders the reinstall of an installed machine, as the change does. Returns the forecast if nothing would be installed.
+    fn order_reinstall(
+        &self,
+        machine: &MachineSpec,
+        standing: &mut InstallState,
+        change: &RackChange,
+        file_image: String,
+    ) -> Option<MachineForecast> {
+        if standing.adopted {
+            return Some(MachineForecast::Unknown(
+                "the operator reported it as installed, but it has not confirmed that yet".to_owned(),
+            ));
+        }
+        match &standing.order {
+            Some(order) if order.begun && !order.given_up => {}
+            Some(order) if order.given_up && !change.reinstalls() => {
+                let image = &order.image;
+                return Some(MachineForecast::Unknown(format!(
+                    "its reinstall with {image} was abandoned: it waits for the operator"
+                )));
+            }
+            Some(_) if !change.reinstalls() => {}
+            None if !change.reinstalls() => {
+                let runs = standing.image.as_deref().unwrap_or("an unknown image");
+                let why = format!("installed with {runs}; no reinstall is ordered");
+                let notes = find_differences(machine, standing, &self.directory.known);
+                return Some(MachineForecast::Nothing([vec![why], notes].concat().join("\n")));
+            }
+            _ => {
+                if let Some(why) = &machine.locked {
+                    return Some(MachineForecast::Refused(format!("it is locked: {why}")));
+                }
+                let words =
+                    ReinstallOverrides { change_promise: change.layout.is_some(), ..ReinstallOverrides::default() };
+                if let Err(why) = is_reinstallable(machine, standing.clone(), &self.directory.known, &words) {
+                    return Some(MachineForecast::Refused(why.parts().1));
+                }
+                let earlier = standing.order.take().filter(|order| order.begun);
+                let image = change.image.clone().unwrap_or(file_image);
+                standing.order = Some(build_order(image, words, earlier));
+            }
+        }
+        None
     }
 
     fn estimate_seconds(&self, id: &str, size: Option<&str>) -> Option<f64> {

@@ -68,21 +68,8 @@ pub fn resolve_allocation(
     known: &SiteObjects,
 ) -> Result<Option<ResolvedAllocation>, String> {
     let Some(allocation) = machine.allocation.clone() else { return Ok(None) };
-    if standing.barred {
-        let message = format!(
-            "allocation {} was migrated to another machine, or overwritten by a migration: machine {} must not boot it from its disks; \
-            give the machine a new allocation id",
-            *allocation.id, machine.id
-        );
-        return Err(format_at(&allocation.id, &message));
-    }
-    if let Some(other) = &standing.elsewhere {
-        let message = format!(
-            "allocation {} is installed under machine {other}, and cannot be used for another one. If this is that machine with a new id, \
-            use `drophammer machine rename {other} {}`; otherwise give it its own allocation id",
-            *allocation.id, machine.id
-        );
-        return Err(format_at(&allocation.id, &message));
+    if let Some(why) = explain_other_owner(machine, &allocation, standing) {
+        return Err(why);
     }
     if let Some(why) = known.states.installation_blocked(&allocation, standing) {
         return Err(why);
@@ -111,9 +98,49 @@ pub fn resolve_allocation(
         None => resolve_layout(machine, &allocation, standing, known, &merged),
         Some(why) => Err(why),
     };
-    let image = match (standing.is_installed(), &standing.order, allocation.definition.created_os()) {
-        (true, Some(order), Some(os)) => resolve_created_image(&allocation, &os, &order.image).map(Some),
-        (false, _, Some(os)) => resolve_created_image(&allocation, &os, &allocation.image).map(Some),
+    let image = resolve_image(machine, &allocation, standing, known);
+    match (image, layout) {
+        (Ok(Some(image)), Ok(Some((layout_id, layout)))) => {
+            let steps = if installs { merged.steps } else { Vec::new() };
+            Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, installs, approved }))
+        }
+        (Ok(_), Ok(_)) => Ok(None),
+        (Err(image), Err(layout)) => Err(format!("{image}\n{layout}")),
+        (Err(why), _) | (_, Err(why)) => Err(why),
+    }
+}
+
+/// Returns the reason why the allocation belongs to another machine, if it does.
+fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
+    if standing.barred {
+        let message = format!(
+            "allocation {} was migrated to another machine, or overwritten by a migration: machine {} must not boot it from its disks; \
+            give the machine a new allocation id",
+            *allocation.id, machine.id
+        );
+        return Some(format_at(&allocation.id, &message));
+    }
+    if let Some(other) = &standing.elsewhere {
+        let message = format!(
+            "allocation {} is installed under machine {other}, and cannot be used for another one. If this is that machine with a new id, \
+            use `drophammer machine rename {other} {}`; otherwise give it its own allocation id",
+            *allocation.id, machine.id
+        );
+        return Some(format_at(&allocation.id, &message));
+    }
+    None
+}
+
+/// Returns the image to install, or the installed one. Returns `None` if its digest is not known yet.
+fn resolve_image(
+    machine: &MachineSpec,
+    allocation: &AllocationSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+) -> Result<Option<ImageSpec>, String> {
+    match (standing.is_installed(), &standing.order, allocation.definition.created_os()) {
+        (true, Some(order), Some(os)) => resolve_created_image(allocation, &os, &order.image).map(Some),
+        (false, _, Some(os)) => resolve_created_image(allocation, &os, &allocation.image).map(Some),
         (true, Some(order), None) => known.images.get(&order.image).cloned().ok_or_else(|| {
             let gone = format!(
                 "a reinstall with image {:?} is ordered, but images/ no longer has it: the machine waits",
@@ -127,20 +154,11 @@ pub fn resolve_allocation(
                 ),
             }
         }),
-        (true, None, _) => Ok(Some(installed_image(standing, &allocation))),
+        (true, None, _) => Ok(Some(installed_image(standing, allocation))),
         (false, _, None) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
             let others = suggest_name(&allocation.image, known.listed_images());
             format_at(&allocation.image, &format!("image {:?} not found in images/{others}", *allocation.image))
         }),
-    };
-    match (image, layout) {
-        (Ok(Some(image)), Ok(Some((layout_id, layout)))) => {
-            let steps = if installs { merged.steps } else { Vec::new() };
-            Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, installs, approved }))
-        }
-        (Ok(_), Ok(_)) => Ok(None),
-        (Err(image), Err(layout)) => Err(format!("{image}\n{layout}")),
-        (Err(why), _) | (_, Err(why)) => Err(why),
     }
 }
 

@@ -1,5 +1,9 @@
 //! Table of the JSON endpoints, from which both the routers and `/openapi.json` are built.
 
+mod description;
+
+pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
+
 use super::create_machine::{CreatedMachineFile, MachineFileRequest};
 use super::image_states::ImageStates;
 use super::metal_api::{image_states, images, layouts, machines, sizes, volumes};
@@ -16,55 +20,16 @@ use super::{
     power,
 };
 use axum::Router;
-use axum::handler::Handler;
-use axum::routing::{MethodFilter, MethodRouter, any, on};
+use axum::routing::{MethodRouter, any};
 use control::ReportAcknowledgement;
 use control::api_types::{InstallReport, LogPart, NextBoot, PointOfNoReturn, RegisterRequest};
+use description::{delete_route, get_route, post_route, put_route};
 use model::allocation::{AssignedMachine, ReleasedSecrets, SecretsRequest};
 use model::install_report::ProgressEvent;
 use model::layout::Layout;
 use model::migration::MigrationReport;
 use serde_json::Value;
 use std::sync::Arc;
-
-pub type SchemaFn = fn(&mut SchemaGenerators) -> Value;
-
-/// A route of the router.
-pub struct ApiRoute {
-    pub path: &'static str,
-    handler: MethodRouter<Arc<AppState>>,
-    /// Operations of the route. Most routes have one; some dispatch on method or path themselves.
-    pub described: Vec<OperationDoc>,
-}
-
-/// Description of an operation.
-pub struct OperationDoc {
-    pub method: &'static str,
-    pub path: &'static str,
-    pub summary: &'static str,
-    pub token: RequiredToken,
-    pub query: &'static [&'static str],
-    pub asks: Option<SchemaFn>,
-    pub answers: Vec<(u16, ResponseContent)>,
-    /// Name of the schema of its error responses.
-    pub refused: &'static str,
-}
-
-/// Token that authorizes an operation.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum RequiredToken {
-    Operator,
-    /// The token for metrics, or the operator's.
-    Metrics,
-    Machine,
-    None,
-}
-
-pub enum ResponseContent {
-    Nothing,
-    Text,
-    Json(SchemaFn),
-}
 
 /// Paths that metal-api's clients also use with a trailing `/`.
 const WITH_SLASH: [&str; 4] = ["/v1/filesystemlayout", "/v1/image", "/v1/machine", "/v1/size"];
@@ -80,7 +45,6 @@ pub fn build_router(calls: Vec<ApiRoute>) -> Router<Arc<AppState>> {
 
 /// Endpoints for agents. Files loaded by firmware are not included, as they are not JSON.
 pub fn machine_routes() -> Vec<ApiRoute> {
-    let machine = "/v1/machine/{id}";
     let running = get_route(
         "/boot.json",
         netboot::boot_json,
@@ -89,6 +53,13 @@ pub fn machine_routes() -> Vec<ApiRoute> {
     .with_token(RequiredToken::None)
     .with_query(&["uuid", "mac"])
     .with_response(response_schema::<NextBoot>);
+    let with_token = [allocation_routes(), installation_routes()].into_iter().flatten();
+    with_token.map(|call| call.with_token(RequiredToken::Machine)).chain([running]).collect()
+}
+
+/// Endpoints for agents before an installation.
+fn allocation_routes() -> Vec<ApiRoute> {
+    let machine = "/v1/machine/{id}";
     vec![
         post_route("/v1/machine/register", api::register_boot, "Register a boot of the machine")
             .with_request(request_schema::<RegisterRequest>)
@@ -110,6 +81,12 @@ pub fn machine_routes() -> Vec<ApiRoute> {
         .with_query(&["seconds"])
         .with_response(empty_schema)
         .with_status(204, ResponseContent::Nothing),
+    ]
+}
+
+/// Endpoints for agents during an installation or a migration.
+fn installation_routes() -> Vec<ApiRoute> {
+    vec![
         post_route("/v1/machine/{id}/event", api::post_event, "Record an event")
             .with_request(request_schema::<ProgressEvent>)
             .with_response(empty_schema),
@@ -118,7 +95,7 @@ pub fn machine_routes() -> Vec<ApiRoute> {
             .with_response(empty_schema),
         post_route(
             "/v1/machine/{id}/point-of-no-return",
-            api::pass_point_of_no_return,
+            api::point_of_no_return::pass_point_of_no_return,
             "Request permission to erase data",
         )
         .with_request(request_schema::<PointOfNoReturn>)
@@ -130,28 +107,31 @@ pub fn machine_routes() -> Vec<ApiRoute> {
         )
         .with_request(request_schema::<MigrationReport>)
         .with_response(empty_schema),
-        post_route("/v1/machine/{id}/report", api::post_report, "Report the end of an installation")
+        post_route("/v1/machine/{id}/report", api::install_reports::post_report, "Report the end of an installation")
             .with_request(request_schema::<InstallReport>)
             .with_response(response_schema::<ReportAcknowledgement>),
     ]
-    .into_iter()
-    .map(|call| call.with_token(RequiredToken::Machine))
-    .chain([running])
-    .collect()
 }
 
 /// Endpoints for operators.
 pub fn operator_routes() -> Vec<ApiRoute> {
-    let all = [directory_routes(), machine_management_routes(), volume_routes(), template_routes(), server_routes()];
+    let all = [
+        layout_routes(),
+        image_routes(),
+        size_routes(),
+        machine_management_routes(),
+        migration_routes(),
+        host_routes(),
+        volume_routes(),
+        template_routes(),
+        server_routes(),
+    ];
     all.into_iter().flatten().collect()
 }
 
-/// Endpoints of metal-api for layouts, images and sizes.
-fn directory_routes() -> Vec<ApiRoute> {
+/// Endpoints of metal-api for layouts.
+fn layout_routes() -> Vec<ApiRoute> {
     let (layout, one_layout) = ("/v1/filesystemlayout", "/v1/filesystemlayout/{id}");
-    let (image, one_image, state) = ("/v1/image", "/v1/image/{id}", "/v1/image/{id}/{state}");
-    let (hidden, blacklisted) = ("/v1/image/{id}/hidden", "/v1/image/{id}/blacklisted");
-    let (size, one_size) = ("/v1/size", "/v1/size/{id}");
     vec![
         get_route(layout, layouts::list_layouts, "Layouts").with_response(list_schema::<Layout>),
         put_route(layout, layouts::create_layout, "Create a layout")
@@ -170,6 +150,14 @@ fn directory_routes() -> Vec<ApiRoute> {
             .and_path("/v1/filesystemlayout/matches", "The layout, if it fits a machine's disks")
             .with_request(request_schema::<layouts::LayoutMatchQuery>)
             .with_response(response_schema::<Layout>),
+    ]
+}
+
+/// Endpoints of metal-api for images, and those for their states.
+fn image_routes() -> Vec<ApiRoute> {
+    let (image, one_image, state) = ("/v1/image", "/v1/image/{id}", "/v1/image/{id}/{state}");
+    let (hidden, blacklisted) = ("/v1/image/{id}/hidden", "/v1/image/{id}/blacklisted");
+    vec![
         get_route(image, images::list_images, "Images")
             .with_query(&["hidden", "blacklisted", "show-usage"])
             .with_response(list_schema::<images::ImageResponse>),
@@ -195,6 +183,13 @@ fn directory_routes() -> Vec<ApiRoute> {
             .with_response(response_schema::<ImageStates>)
             .and_path(blacklisted, "Remove an image from the blacklist")
             .with_response(response_schema::<ImageStates>),
+    ]
+}
+
+/// Endpoints of metal-api for sizes.
+fn size_routes() -> Vec<ApiRoute> {
+    let (size, one_size) = ("/v1/size", "/v1/size/{id}");
+    vec![
         get_route(size, sizes::list_sizes, "Sizes").with_response(list_schema::<sizes::SizeResponse>),
         put_route(size, sizes::create_size, "Create a size")
             .with_request(request_schema::<MachineSize>)
@@ -212,8 +207,9 @@ fn directory_routes() -> Vec<ApiRoute> {
     ]
 }
 
+/// Endpoints for machines, their reinstalls and their records.
 fn machine_management_routes() -> Vec<ApiRoute> {
-    let (machine, reinstall, moves) = ("/v1/machine", "/v1/machine/{id}/reinstall", "/v1/machine/{id}/move");
+    let (machine, reinstall) = ("/v1/machine", "/v1/machine/{id}/reinstall");
     vec![
         get_route(machine, machines::list_machines, "Machines in metal-api's format")
             .with_response(list_schema::<machines::MachineResponse>),
@@ -249,6 +245,12 @@ fn machine_management_routes() -> Vec<ApiRoute> {
         post_route("/v1/machine/{id}/rename", operator::rename_machine, "Change the id of a machine")
             .with_request(request_schema::<RenameRequest>)
             .with_response(response_schema::<MachineSummary>),
+    ]
+}
+
+fn migration_routes() -> Vec<ApiRoute> {
+    let moves = "/v1/machine/{id}/move";
+    vec![
         get_route(moves, moving::show_migration, "The newest migration of a machine")
             .with_response(response_schema::<MigrationView>),
         post_route(moves, moving::order_migration, "Order the migration of a machine to another one's hardware")
@@ -270,6 +272,12 @@ fn machine_management_routes() -> Vec<ApiRoute> {
             "Finish a migration whose system runs on the target",
         )
         .with_response(response_schema::<MigrationView>),
+    ]
+}
+
+/// Endpoints for the file of a machine, its power, its next boot, and its plan.
+fn host_routes() -> Vec<ApiRoute> {
+    vec![
         post_route(
             "/v1/machine/{id}/file",
             create_machine::create_machine_file,
@@ -361,106 +369,4 @@ fn server_routes() -> Vec<ApiRoute> {
 
 fn any_object(_: &mut SchemaGenerators) -> Value {
     serde_json::json!({"type": "object"})
-}
-
-impl OperationDoc {
-    fn new(method: &'static str, path: &'static str, summary: &'static str) -> OperationDoc {
-        let (token, refused) = (RequiredToken::Operator, "Refused");
-        OperationDoc { method, path, summary, token, query: &[], asks: None, answers: Vec::new(), refused }
-    }
-
-    fn with_request(self, schema: SchemaFn) -> OperationDoc {
-        OperationDoc { asks: Some(schema), ..self }
-    }
-
-    fn with_response(mut self, status: u16, content: ResponseContent) -> OperationDoc {
-        self.answers.push((status, content));
-        self
-    }
-}
-
-fn new_route<H: Handler<T, Arc<AppState>>, T: 'static>(
-    (method, filter): (&'static str, MethodFilter),
-    path: &'static str,
-    handler: H,
-    summary: &'static str,
-) -> ApiRoute {
-    ApiRoute { path, handler: on(filter, handler), described: vec![OperationDoc::new(method, path, summary)] }
-}
-
-fn get_route<H: Handler<T, Arc<AppState>>, T: 'static>(
-    path: &'static str,
-    handler: H,
-    summary: &'static str,
-) -> ApiRoute {
-    new_route(("GET", MethodFilter::GET), path, handler, summary)
-}
-
-fn put_route<H: Handler<T, Arc<AppState>>, T: 'static>(
-    path: &'static str,
-    handler: H,
-    summary: &'static str,
-) -> ApiRoute {
-    new_route(("PUT", MethodFilter::PUT), path, handler, summary)
-}
-
-fn post_route<H: Handler<T, Arc<AppState>>, T: 'static>(
-    path: &'static str,
-    handler: H,
-    summary: &'static str,
-) -> ApiRoute {
-    new_route(("POST", MethodFilter::POST), path, handler, summary)
-}
-
-fn delete_route<H: Handler<T, Arc<AppState>>, T: 'static>(
-    path: &'static str,
-    handler: H,
-    summary: &'static str,
-) -> ApiRoute {
-    new_route(("DELETE", MethodFilter::DELETE), path, handler, summary)
-}
-
-/// Builder methods, which change the operation that was added last.
-impl ApiRoute {
-    fn map_last(mut self, change: impl FnOnce(OperationDoc) -> OperationDoc) -> ApiRoute {
-        let last = self.described.pop().map(change);
-        self.described.extend(last);
-        self
-    }
-
-    fn with_request(self, schema: SchemaFn) -> ApiRoute {
-        self.map_last(|described| described.with_request(schema))
-    }
-
-    fn with_response(self, schema: SchemaFn) -> ApiRoute {
-        self.with_status(200, ResponseContent::Json(schema))
-    }
-
-    fn with_created(self, schema: SchemaFn) -> ApiRoute {
-        self.with_status(201, ResponseContent::Json(schema))
-    }
-
-    fn with_status(self, status: u16, content: ResponseContent) -> ApiRoute {
-        self.map_last(|described| described.with_response(status, content))
-    }
-
-    fn with_query(self, query: &'static [&'static str]) -> ApiRoute {
-        self.map_last(|described| OperationDoc { query, ..described })
-    }
-
-    fn with_token(self, token: RequiredToken) -> ApiRoute {
-        self.map_last(|described| OperationDoc { token, ..described })
-    }
-
-    /// Documents a concrete path of a route that dispatches on the path.
-    fn at_path(self, path: &'static str) -> ApiRoute {
-        self.map_last(|described| OperationDoc { path, ..described })
-    }
-
-    /// Documents another concrete path of the same route.
-    fn and_path(mut self, path: &'static str, summary: &'static str) -> ApiRoute {
-        let method = self.described.last().map_or("GET", |last| last.method);
-        self.described.push(OperationDoc::new(method, path, summary));
-        self
-    }
 }

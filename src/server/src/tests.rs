@@ -55,12 +55,14 @@ mod unprivileged;
 mod unread;
 mod volumes;
 
+use super::listeners::ServerFronts;
 use super::*;
 use model::allocation;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Mutex;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

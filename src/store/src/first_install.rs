@@ -1,7 +1,7 @@
 //! Start of a first installation, at its point of no return. It may start if nothing has changed since the allocation was served. From then
 //! on it continues only with the same disks.
 
-use super::install_state::{FirstInstall, read_install_state};
+use super::install_state::{FirstInstall, InstallState, read_install_state};
 use super::orders::to_json_column;
 use super::success_proof::{AttemptStart, StartedAttempt};
 use super::{ServerState, TokenHash, boots, confirmation, migrations};
@@ -37,25 +37,8 @@ impl ServerState {
             if let Some(why) = migrations::explain_block(transaction, &machine)? {
                 return no(why);
             }
-            if standing.unconfirmed {
-                return no(confirmation::explain_confirmation(&machine));
-            }
-            if standing.barred {
-                return no(format!("allocation {allocation} was migrated, and no longer belongs to this machine"));
-            }
-            if standing.succeeded {
-                return no(format!("allocation {allocation} is installed: a reinstall must be ordered"));
-            }
-            if standing.adopted {
-                return no(format!(
-                    "allocation {allocation} is installed according to the operator (`drophammer machine adopt`)"
-                ));
-            }
-            if let Some(other) = &standing.elsewhere {
-                return no(format!("allocation {allocation} is installed under machine {other}"));
-            }
-            if standing.handed_out.is_none() {
-                return no(format!("allocation {allocation} was not served to this machine"));
+            if let Some(why) = explain_refusal(&standing, &machine, &allocation) {
+                return no(why);
             }
             if current_token(transaction, &machine)? != Some(start.by) {
                 return no("the machine has booted again in the meantime".to_owned());
@@ -76,6 +59,28 @@ impl ServerState {
         })
         .await
     }
+}
+
+/// Returns why the allocation must not be installed for the first time, according to its record.
+fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> Option<String> {
+    if standing.unconfirmed {
+        return Some(confirmation::explain_confirmation(machine));
+    }
+    if standing.barred {
+        return Some(format!("allocation {allocation} was migrated, and no longer belongs to this machine"));
+    }
+    if standing.succeeded {
+        return Some(format!("allocation {allocation} is installed: a reinstall must be ordered"));
+    }
+    if standing.adopted {
+        return Some(format!(
+            "allocation {allocation} is installed according to the operator (`drophammer machine adopt`)"
+        ));
+    }
+    if let Some(other) = &standing.elsewhere {
+        return Some(format!("allocation {allocation} is installed under machine {other}"));
+    }
+    standing.handed_out.is_none().then(|| format!("allocation {allocation} was not served to this machine"))
 }
 
 /// Records the failure of an installation that has started. A report that nothing was written is valid only if no earlier boot has started:

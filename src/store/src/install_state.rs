@@ -321,10 +321,16 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
     standing.unconfirmed = confirmation::needs_confirmation(connection, machine)?;
     let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    standing.order = read_order(connection, machine, allocation)?;
+    Ok(standing)
+}
+
+/// Reads the open order of the allocation.
+fn read_order(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<Option<ReinstallOrder>> {
     let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words, handed, fencing,
              attempt
          FROM orders WHERE machine = ?1 AND allocation = ?2";
-    let order = connection.query_row(select, key, |row| {
+    let order = connection.query_row(select, [machine, allocation], |row| {
         let ReinstallOverrides { change_promise, give_up, replace_newer, .. } =
             parse_column(row, 8)?.unwrap_or_default();
         let fencing: Option<FencingToken> = parse_column(row, 10)?;
@@ -348,8 +354,7 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
             handed: row.get(9)?,
         })
     });
-    standing.order = order.optional()?;
-    Ok(standing)
+    order.optional()
 }
 
 /// Parses a column of JSON. A value that cannot be parsed must not pass for absent: another layout would be used.

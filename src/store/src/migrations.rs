@@ -1,7 +1,13 @@
-//! Migrations of machines, one row each; their effects on allocations; and allocations that a machine must no longer boot.
+//! Migrations of machines, one row each, and their effects on allocations.
 //!
 //! Each step is one durable transaction. The allocation's rows are transferred to the target machine in the transaction that records its
 //! success, and the response is sent afterwards.
+
+mod barred_allocations;
+mod install_reports;
+
+pub use barred_allocations::{is_barred, lift_bar};
+pub use install_reports::handle_report;
 
 use super::install_state::parse_column;
 use super::next_boot::{BootTarget, FileAllocation};
@@ -9,6 +15,7 @@ use super::orders::to_json_column;
 use super::success_proof::AttemptStart;
 use super::{ServerState, TokenHash, boots, confirmation, epoch, to_json};
 use crate::migration::{CurrentBoots, Migration, MigrationBoot, MigrationEvent, MigrationState};
+use barred_allocations::{NOTHING_OF_ITS_OWN, bar_allocations};
 use common::error::Result;
 use control::api_types::InstallReport;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
@@ -166,79 +173,6 @@ impl ServerState {
     }
 }
 
-/// Handles a report. `text` is the report as JSON.
-pub fn handle_report(
-    transaction: &Transaction,
-    machine: &str,
-    boot: TokenHash,
-    report: &InstallReport,
-    text: &str,
-) -> rusqlite::Result<Option<Result<MigrationUpdate, String>>> {
-    let of = find_live(transaction, machine)?.filter(|is| is.allocation == report.allocationuuid);
-    // A migration that has ended no longer affects its machines, except for a repeated report of success.
-    let Some(is) = of else { return handle_repeated_report(transaction, machine, boot, report) };
-    let part = is.role_of(machine);
-    let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
-    let message = format!("{step}{}", report.message);
-    let word = match report.success {
-        true => success_event(transaction, &is, part, boot, report)?,
-        false => MigrationEvent::Fails { part, boot, untouched: report.untouched, message },
-    };
-    let heard = apply_event(transaction, &is, &word)?;
-    if let Ok(MigrationUpdate { is: Migration { state: MigrationState::Booting, .. }, news: true }) = &heard
-        && report.success
-    {
-        let marker = report.marker.as_ref().map(to_json_column).transpose()?;
-        transaction.execute(
-            "UPDATE allocations SET report = ?3, marker = coalesce(?4, marker) WHERE machine = ?1 AND id = ?2",
-            params![machine, is.allocation, text, marker],
-        )?;
-    }
-    Ok(Some(heard))
-}
-
-/// Returns the event of a report of success.
-fn success_event(
-    transaction: &Transaction,
-    is: &Migration,
-    part: model::migration::MigrationSide,
-    boot: TokenHash,
-    report: &InstallReport,
-) -> rusqlite::Result<MigrationEvent> {
-    let received_from = report.marker.as_ref().and_then(|marker| marker.received_from.clone());
-    Ok(MigrationEvent::Succeeds { part, boot, received_from, now: read_current_boots(transaction, &is.a, &is.b)? })
-}
-
-/// Handles a report about a migration that has ended: a repeated success of the boot that ended it. Other reports are handled as for any
-/// machine.
-fn handle_repeated_report(
-    transaction: &Transaction,
-    machine: &str,
-    boot: TokenHash,
-    report: &InstallReport,
-) -> rusqlite::Result<Option<Result<MigrationUpdate, String>>> {
-    let select = "SELECT document FROM moves WHERE (a = ?1 OR b = ?1) AND allocation = ?2 ORDER BY rowid DESC LIMIT 1";
-    let key = [machine, report.allocationuuid.as_str()];
-    let is: Option<Migration> = transaction.query_row(select, key, |row| parse_column(row, 0)).optional()?.flatten();
-    let Some(is) = is.filter(|_| !report.allocationuuid.is_empty()) else { return Ok(None) };
-    let is_taken_back = matches!(is.state, MigrationState::Cancelled | MigrationState::Refused);
-    if !report.success && !report.untouched && is_taken_back && is.b == machine {
-        // It has written without permission: nothing may be booted from its disks.
-        bar_allocations(transaction, machine, &is.allocation, &is.id)?;
-    }
-    if !report.success {
-        return Ok(None);
-    }
-    let has_begun = is.begun.as_ref().is_some_and(|begun| begun.by == boot);
-    match is.role_of(machine) {
-        model::migration::MigrationSide::Receive if has_begun => {
-            let word = success_event(transaction, &is, model::migration::MigrationSide::Receive, boot, report)?;
-            Ok(Some(is.apply_event(&word).map(|after| MigrationUpdate { is: after, news: false })))
-        }
-        _ => Ok(None),
-    }
-}
-
 pub fn insert_migration(transaction: &Transaction, new: &Migration) -> rusqlite::Result<MigrationPlacement> {
     let no = |why: String| Ok(MigrationPlacement::No(why));
     if let Some(why) = confirmation::explain_first_unconfirmed(transaction, [new.a.as_str(), &new.b])? {
@@ -358,28 +292,6 @@ fn transfer_allocation(transaction: &Transaction, allocation: &str, from: &str, 
     Ok(())
 }
 
-/// Bars the machine from booting anything that it had before: its disks contain this allocation's system, or a part of it.
-fn bar_allocations(transaction: &Transaction, machine: &str, allocation: &str, by: &str) -> rusqlite::Result<()> {
-    transaction.execute(
-        "INSERT OR IGNORE INTO barred (machine, allocation, move)
-         SELECT ?1, ?2, ?3 UNION SELECT ?1, id, ?3 FROM allocations WHERE machine = ?1",
-        [machine, allocation, by],
-    )?;
-    Ok(())
-}
-
-/// Lifts the bar: the machine has this allocation, or was reinstalled.
-pub fn lift_bar(transaction: &Transaction, machine: &str, allocation: Option<&str>) -> rusqlite::Result<()> {
-    let delete = "DELETE FROM barred WHERE machine = ?1 AND (?2 IS NULL OR allocation = ?2)";
-    transaction.execute(delete, params![machine, allocation]).map(drop)
-}
-
-/// Returns whether the machine must not boot this allocation from its disks.
-pub fn is_barred(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<bool> {
-    let mut select = connection.prepare_cached("SELECT 1 FROM barred WHERE machine = ?1 AND allocation = ?2")?;
-    select.exists([machine, allocation])
-}
-
 /// Returns what the files contain about a machine, or will contain when they are updated after the end of its migration.
 pub fn effective_files(
     connection: &Connection,
@@ -390,11 +302,6 @@ pub fn effective_files(
         .filter(|is| !is.state.is_open() && is.role_of(machine) == is.state.owner_role());
     Ok(ended.map_or(files, |is| FileAllocation::Allocated(is.allocation)))
 }
-
-/// Matches if something is barred, and nothing else is installed.
-const NOTHING_OF_ITS_OWN: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
-     SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1
-         AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
 
 /// Returns what the machine boots because of a migration; `None` if migrations do not affect it.
 pub fn migration_boot(

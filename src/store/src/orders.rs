@@ -1,17 +1,17 @@
-//! Orders for reinstalls: placed, started, reported and cancelled here. `next_boot` serves and abandons them.
+//! Orders for reinstalls: placed, started and cancelled here. `install_reports` completes them; `next_boot` serves and abandons them.
 //!
 //! Each of these is one durable transaction: a crash leaves the order as before or as after it. A repeated request finds that it was done.
 
-use super::first_install::{self, current_token};
-use super::install_state::{InstallState, ReinstallOrder, ReinstallOutcome, ReinstallOverrides, read_install_state};
-use super::success_proof::{self, AttemptStart, SuccessEffect, UnprovenReason};
-use super::{ServerState, TokenHash, adoption, confirmation, epoch, migrations, now, to_json};
-use crate::promise_check::find_contradiction;
+mod install_reports;
+
+pub use install_reports::ReportOutcome;
+
+use super::first_install::current_token;
+use super::install_state::{ReinstallOrder, ReinstallOutcome, ReinstallOverrides, read_install_state};
+use super::success_proof::AttemptStart;
+use super::{ServerState, confirmation, epoch, migrations, now};
 use common::error::Result;
-use control::api_types::InstallReport;
-use model::install_marker::InstallMarker;
-use operations::{FailureState, StageName};
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Transaction, params};
 
 /// Maximum number of attempts at one order.
 pub const ATTEMPTS: u32 = 3;
@@ -46,20 +46,6 @@ pub enum OrderStart {
     Yes(ReinstallOrder, bool),
     /// The order is not the open one.
     NotInForce,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ReportOutcome {
-    /// True if the report is not a repetition.
-    pub news: bool,
-    /// True if the machine should try again immediately.
-    pub retry: bool,
-    /// Open order to which the report refers, after the report.
-    pub order: Option<ReinstallOrder>,
-    /// Success of the machine's installation; `None` if the report is about another one.
-    pub over: Option<bool>,
-    /// Reason why the reported success is not valid. Nothing was recorded then.
-    pub unproven: Option<UnprovenReason>,
 }
 
 impl ServerState {
@@ -158,93 +144,6 @@ impl ServerState {
         })
         .await
     }
-
-    /// Stores the report of this boot, and records its effects. The same report again changes nothing. A success that is not proven is not
-    /// stored.
-    ///
-    /// # Errors
-    /// The database cannot be read or written.
-    pub async fn handle_report(
-        &self,
-        machine: &str,
-        allocation: &str,
-        boot: TokenHash,
-        report: &InstallReport,
-    ) -> Result<ReportOutcome> {
-        let (machine, allocation, text) = (machine.to_owned(), allocation.to_owned(), to_json(report)?);
-        let report = report.clone();
-        self.run_durably(move |transaction| {
-            let before = read_install_state(transaction, &machine, &allocation)?;
-            let judged = report
-                .success
-                .then(|| success_proof::evaluate_success(&before, &allocation, boot, &report))
-                .transpose();
-            let effect = match judged {
-                Ok(effect) => effect,
-                Err(why) => {
-                    if why == UnprovenReason::NotAdopted {
-                        adoption::withdraw_adoption(transaction, &machine, &allocation, report.marker.as_ref())?;
-                    }
-                    return Ok(ReportOutcome { unproven: Some(why), ..ReportOutcome::default() });
-                }
-            };
-            transaction.execute(
-                "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
-                params![machine, allocation, now()],
-            )?;
-            let order = before.order.clone().filter(|order| report.order.as_ref() == Some(&order.id));
-            let is_recorded = effect != Some(SuccessEffect::Nothing);
-            let mut reported =
-                ReportOutcome { order: order.clone().filter(|_| is_recorded), ..ReportOutcome::default() };
-            // An unconfirmed machine boots its installed system, whatever is ordered.
-            let is_about_it = order.is_some() || before.order.is_none() || before.unconfirmed;
-            match (effect, order) {
-                (Some(effect), _) => record_success(transaction, (&machine, &allocation), &before, effect, &report)?,
-                (None, Some(order)) => {
-                    reported = record_failed_attempt(transaction, &machine, &allocation, order, &report)?
-                }
-                (None, None) if report.order.is_none() => {
-                    first_install::record_failure(transaction, &machine, &allocation, before.first.clone(), &report)?
-                }
-                // The report is not about the open order, which remains.
-                (None, None) => {}
-            }
-            confirmation::confirm_by_report(transaction, &machine, &allocation, &report)?;
-            let waits =
-                find_unknown_marker(&read_install_state(transaction, &machine, &allocation)?, &allocation, &report);
-            let waits = waits.map(to_json_column).transpose()?;
-            let update = "UPDATE allocations SET waits = ?3 WHERE machine = ?1 AND id = ?2";
-            transaction.execute(update, params![machine, allocation, waits])?;
-            let is_same = "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS NOT ?3";
-            let other_text = transaction.execute(is_same, params![machine, allocation, text])? > 0;
-            let after = read_install_state(transaction, &machine, &allocation)?;
-            reported.over = is_about_it.then_some(report.success);
-            reported.news = other_text || before.succeeded != after.succeeded || before.order != after.order;
-            Ok(reported)
-        })
-        .await
-    }
-}
-
-/// Records a success that is proven.
-fn record_success(
-    transaction: &Transaction,
-    (machine, allocation): (&str, &str),
-    before: &InstallState,
-    effect: SuccessEffect,
-    report: &InstallReport,
-) -> rusqlite::Result<()> {
-    let is_moved = before.barred || migrations::explain_block(transaction, machine)?.is_some();
-    match effect {
-        SuccessEffect::Completes(order) => complete_order(transaction, machine, allocation, &order, report),
-        SuccessEffect::Nothing => Ok(()),
-        SuccessEffect::Installs | SuccessEffect::Adopts if before.elsewhere.is_some() || is_moved => Ok(()),
-        SuccessEffect::Installs => {
-            record_installed(transaction, machine, allocation, report, None)?;
-            end_adoption(transaction, machine, allocation)
-        }
-        SuccessEffect::Adopts => record_installed(transaction, machine, allocation, report, None),
-    }
 }
 
 /// Returns why no order of the machine may be placed or carried out now.
@@ -253,107 +152,6 @@ fn explain_block(transaction: &Transaction, machine: &str) -> rusqlite::Result<O
         Some(why) => Ok(Some(why)),
         None => migrations::explain_block(transaction, machine),
     }
-}
-
-/// Returns the reported marker of this allocation if the database lacks that installation: after a failure, or while the machine
-/// needs confirmation.
-fn find_unknown_marker<'a>(
-    standing: &InstallState,
-    allocation: &str,
-    report: &'a InstallReport,
-) -> Option<&'a InstallMarker> {
-    let is_unknown = |marker: &&InstallMarker| {
-        let differs = standing.unconfirmed && standing.marker.as_ref() != Some(*marker);
-        marker.allocation == allocation && (!report.success || differs)
-    };
-    report.marker.as_ref().filter(is_unknown)
-}
-
-fn complete_order(
-    transaction: &Transaction,
-    machine: &str,
-    allocation: &str,
-    order: &ReinstallOrder,
-    report: &InstallReport,
-) -> rusqlite::Result<()> {
-    record_installed(transaction, machine, allocation, report, Some(&order.image))?;
-    end_adoption(transaction, machine, allocation)?;
-    store_outcome(
-        transaction,
-        machine,
-        allocation,
-        &ReinstallOutcome::from_order(order, true, report.message.as_str()),
-    )?;
-    delete_order(transaction, machine, allocation)
-}
-
-/// Records that the installation is proven, and no longer a claim of an adopted marker.
-fn end_adoption(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
-    let update = "UPDATE allocations SET adopted = NULL, adopted_marker = NULL WHERE machine = ?1 AND id = ?2";
-    transaction.execute(update, [machine, allocation]).map(drop)
-}
-
-/// Records that the allocation is installed as it was served last.
-fn record_installed(
-    transaction: &Transaction,
-    machine: &str,
-    allocation: &str,
-    report: &InstallReport,
-    ordered: Option<&str>,
-) -> rusqlite::Result<()> {
-    let select = "SELECT document, image FROM layouts WHERE machine = ?1 AND allocation = ?2";
-    let handed_out = transaction.query_row(select, [machine, allocation], |row| Ok((row.get(0)?, row.get(1)?)));
-    let (layout, handed_out): (Option<String>, Option<String>) = handed_out.optional()?.unwrap_or_default();
-    let marked = report.marker.as_ref().map(|marker| marker.image.clone()).filter(|image| !image.is_empty());
-    let image = ordered.map(str::to_owned).or(marked).or(handed_out);
-    // After an earlier installation, the layout that was served last may not be the installed one. The marker decides.
-    let is_other = |marker: &InstallMarker| {
-        let document = layout.as_deref().and_then(|layout| serde_json::from_str::<serde_json::Value>(layout).ok());
-        document.is_some_and(|document| find_contradiction(marker, &document).is_some())
-    };
-    let layout = if report.marker.as_ref().is_some_and(is_other) { None } else { layout };
-    let marker = report.marker.as_ref().and_then(|marker| serde_json::to_string(marker).ok());
-    // Its disks contain this installation, whatever was copied to them before.
-    migrations::lift_bar(transaction, machine, None)?;
-    // A report of a system that was only found and booted does not list volumes.
-    let volumes = report.burn.as_ref().and_then(|_| serde_json::to_string(&report.volumes).ok());
-    transaction.execute(
-        "UPDATE allocations SET succeeded = 1, image = ?3, layout = coalesce(?4, layout), marker = ?5, begun = NULL,
-            volumes = coalesce(?6, volumes)
-         WHERE machine = ?1 AND id = ?2",
-        params![machine, allocation, image, layout, marker, volumes],
-    )?;
-    Ok(())
-}
-
-/// Records a failed attempt at the open order.
-fn record_failed_attempt(
-    transaction: &Transaction,
-    machine: &str,
-    allocation: &str,
-    mut order: ReinstallOrder,
-    report: &InstallReport,
-) -> rusqlite::Result<ReportOutcome> {
-    let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
-    store_outcome(
-        transaction,
-        machine,
-        allocation,
-        &ReinstallOutcome::from_order(&order, false, format!("{step}{}", report.message)),
-    )?;
-    // The order may have started already: an attempt has announced its start, but never received the response. The agent has checked that
-    // the old installation is complete.
-    if report.untouched {
-        delete_order(transaction, machine, allocation)?;
-        return Ok(ReportOutcome { order: Some(order), ..ReportOutcome::default() });
-    }
-    order.begun = true;
-    // `storage.prove_kept` has failed: another attempt would take the changed data for the data to preserve.
-    let failed = report.step.as_deref().and_then(StageName::named);
-    let has_changed = failed.is_some_and(|stage| stage.failure_state() == FailureState::Changed);
-    order.given_up |= has_changed || order.attempts >= ATTEMPTS;
-    store_order(transaction, machine, allocation, &order)?;
-    Ok(ReportOutcome { retry: !order.given_up, order: Some(order), ..ReportOutcome::default() })
 }
 
 pub fn store_order(

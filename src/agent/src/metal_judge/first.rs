@@ -1,17 +1,17 @@
 //! Conformance test of API v1 against an independent gRPC server: grpcio from PyPI, with messages parsed by the library of protobuf.
 
+mod certificates;
+mod reinstalls;
 mod remembered;
 
 use super::*;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use certificates::certificates;
 use control::metal::firmware_record::FirmwareRecord;
 use control::metal::pixie_config;
 use control::metal::v1::reinstall_note::ReinstallNoteStore;
 use control::metal::v1::{MetalApiV1, V1Timeouts};
 use control::retry::RetryPolicy;
 use model::install_report::{FailureSummary, InstallOutcome, InstallResult};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
 use std::net::TcpListener;
 use std::path::Path;
 use tempfile::TempDir;
@@ -95,37 +95,6 @@ impl First {
         });
         calls.collect()
     }
-}
-
-/// Creates a CA with a server and clients, one of them expired, and another CA.
-fn certificates(folder: &Path) {
-    let write =
-        |name: &str, kind: &str, text: String| std::fs::write(folder.join(format!("{name}.{kind}")), text).unwrap();
-    let mut authority = CertificateParams::new(vec![]).unwrap();
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    for (ca, names) in [("ca", &["server", "client", "expired"][..]), ("other", &["stranger"])] {
-        let mut authority = authority.clone();
-        authority.distinguished_name.push(rcgen::DnType::CommonName, ca);
-        let key = KeyPair::generate().unwrap();
-        write(ca, "pem", pem("CERTIFICATE", authority.self_signed(&key).unwrap().der()));
-        let issuer = Issuer::new(authority, key);
-        for name in names {
-            let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-            if *name == "expired" {
-                (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
-            }
-            let key = KeyPair::generate().unwrap();
-            write(name, "pem", pem("CERTIFICATE", params.signed_by(&key, &issuer).unwrap().der()));
-            write(name, "key", pem("PRIVATE KEY", &key.serialize_der()));
-        }
-    }
-}
-
-fn pem(what: &str, der: &[u8]) -> String {
-    let text = STANDARD.encode(der);
-    let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
-    format!("-----BEGIN {what}-----\n{}\n-----END {what}-----\n", lines.join("\n"))
 }
 
 /// Returns an allocation as metal-api sends it, with this layout of mini-lab.
@@ -339,73 +308,4 @@ fn judge_first_server_that_dies() {
     let calls = first.calls();
     assert!(calls.len() <= 2 && calls.iter().all(|call| call == "Report"), "{calls:?}");
     assert!(!first.rack.log()["report"].is_null());
-}
-
-/// Handles reinstalls: the flag, the attempts counted by the machine, cancellation, and completion.
-#[test]
-#[ignore = "scripts/metal"]
-fn judge_first_reinstalls() {
-    let first = First::start();
-    first.rack.steer("allocate", &reinstall());
-    let begin = |control: &MetalControlPlane| {
-        control.announce_point_of_no_return(&AttemptNotice {
-            allocation: ONE,
-            order: Some("1"),
-            disks: &[RecordedDisk::default()],
-            ..AttemptNotice::default()
-        })
-    };
-    let boots = || {
-        let (control, _) = first.boots();
-        assert!(control.wait_for_allocation(PATIENCE).unwrap());
-        let allocation = control.fetch_machine().unwrap().allocation.unwrap();
-        let order = allocation.order.clone().unwrap();
-        println!("attempt {} of {}, begun: {}", order.attempt, order.attempts, order.begun);
-        (control, allocation, order)
-    };
-    // Nothing is erased for it, and what fails before its first write calls it off.
-    let (control, allocated, order) = boots();
-    assert_eq!(erasure(&machine(), Some(&allocated)), None);
-    assert_eq!((order.attempt, order.begun), (1, false));
-    let answer = control.report_result(&failed(InstallOutcome::FailedUntouched)).unwrap();
-    assert!(!answer.retry);
-    let log = first.rack.log();
-    assert_eq!((&log["aborted"], &log["allocation"]["reinstall"]), (&json!(false), &json!(false)));
-    // Once more; now it begins, and fails, three times.
-    first.rack.steer("allocate", &reinstall());
-    for attempt in 1..=3 {
-        let (control, _, order) = boots();
-        assert_eq!((order.attempt, order.begun), (attempt, attempt > 1), "{order:?}");
-        begin(&control).unwrap();
-        let answer = control.report_result(&failed(InstallOutcome::FailedBegun)).unwrap();
-        assert_eq!(answer.retry, attempt < 3);
-        let log = first.rack.log();
-        assert_eq!((&log["aborted"], &log["allocation"]["reinstall"]), (&json!(true), &json!(true)));
-    }
-    // An operator has corrected the cause.
-    let (control, _, order) = boots();
-    assert_eq!((order.attempt, order.begun, order.disks.len()), (4, true, 1));
-    begin(&control).unwrap();
-    control.report_result(&InstallResult { allocation: ONE.into(), order: Some("1".into()), ..ended() }).unwrap();
-    assert_eq!(first.rack.log()["allocation"]["reinstall"], json!(false));
-    first.rack.steer("allocate", &reinstall());
-    assert_eq!(boots().2.attempt, 1, "a completed reinstall does not count as an attempt");
-    // Preserved contents have changed, so no other attempt follows.
-    let (control, ..) = boots();
-    begin(&control).unwrap();
-    let changed = FailureSummary { stage: "storage.prove_kept".into(), ..FailureSummary::default() };
-    let answer = control
-        .report_result(&InstallResult {
-            outcome: InstallOutcome::FailedBegun(changed),
-            allocation: ONE.into(),
-            ..ended()
-        })
-        .unwrap();
-    assert!(!answer.retry);
-    assert_eq!(boots().2.attempt, 4);
-    // The flag was taken back while the plan was made.
-    let (control, ..) = boots();
-    first.rack.steer("allocate", &allocation(ONE, "default"));
-    assert!(begin(&control).unwrap_err().is_refusal());
-    first.calls();
 }

@@ -5,6 +5,7 @@
 mod grpc;
 mod messages;
 mod protobuf;
+mod reinstall_attempts;
 pub mod reinstall_note;
 mod rest;
 #[cfg(test)]
@@ -17,7 +18,7 @@ use crate::retry::{AttemptResult, ONCE, PATIENT, RetryPolicy};
 use common::error::{Error, Phase, Result};
 use grpc::{GrpcCall, GrpcClient, GrpcFailure, StreamEvent};
 use linux::{efi, http};
-use model::allocation::{Allocation, AssignedMachine, OrderedReinstall};
+use model::allocation::AssignedMachine;
 use model::install_marker::AttemptRecord;
 use model::install_report::{EventName, InstallOutcome, InstallResult};
 use operations::StageName;
@@ -193,55 +194,6 @@ impl MetalApiV1 {
         let pause = http::add_jitter(self.pace.pause * 2);
         tracing::info!("{why}; waiting again in {:.1} s", pause.as_secs_f64());
         thread::sleep(pause);
-    }
-
-    /// Returns the order for the reinstall flag, with the machine's note of it. Counts the attempt once per boot, before any action.
-    fn build_order(&self, allocation: &Allocation) -> Result<OrderedReinstall> {
-        let mut note = lock_mutex(&self.note);
-        let counted = note.take().filter(|note| note.allocation == allocation.id && note.image == allocation.image.id);
-        let counted = match counted {
-            Some(counted) => counted,
-            None => {
-                let counted =
-                    ReinstallNote::with_boot_counted(self.memory.read_note()?, &allocation.id, &allocation.image.id);
-                self.write_note(&counted);
-                counted
-            }
-        };
-        let ReinstallNote { attempt, order, disks, attempt_record, .. } = note.insert(counted).clone();
-        let (begun, id, attempts) = (order.is_some(), order.unwrap_or_default(), ATTEMPTS);
-        Ok(OrderedReinstall { id, attempt, attempts, begun, disks, attempt_record, ..OrderedReinstall::default() })
-    }
-
-    /// Writes the note. Returns false if it cannot be written; there is no further attempt then.
-    fn write_note(&self, note: &ReinstallNote) -> bool {
-        let noted = self.memory.write_note(note);
-        noted.inspect_err(|error| tracing::warn!("{error}; this reinstall has only one attempt")).is_ok()
-    }
-
-    /// Rules out further attempts, which would take the current contents of the disks for those to be preserved.
-    fn rule_out_attempts(&self) {
-        if let Some(note) = lock_mutex(&self.note).as_mut() {
-            note.attempt = note.attempt.max(ATTEMPTS);
-            self.write_note(note);
-        }
-    }
-
-    fn delete_note(&self) {
-        lock_mutex(&self.note).take();
-        if let Err(error) = self.memory.delete_note() {
-            tracing::warn!("{error}");
-        }
-    }
-
-    fn abort_reinstall(&self, wiped: bool) -> Result<()> {
-        self.call_with_retries(
-            self.pace.retries,
-            "AbortReinstall",
-            &messages::encode_abort_reinstall(&self.machine, wiped),
-            ANSWER,
-        )
-        .map(drop)
     }
 }
 

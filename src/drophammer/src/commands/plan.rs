@@ -111,22 +111,9 @@ pub(super) fn inputs_from_files(
         Ok(merged) => merged,
         Err(problems) => return Ok(Err(problems)),
     };
-    let parsed = match (&options.layout, templates.generate_layout(&merged, &inventory)) {
-        (Some(_), Some(_)) => {
-            return Err(Error::refusal(
-                Phase::Layout,
-                "a template generates the layout: omit either --layout or that template",
-            ));
-        }
-        (None, None) => return Err(Error::refusal(Phase::Layout, "the layout is missing: give it with --layout FILE")),
-        (None, Some(made)) => match made {
-            Ok(made) => made,
-            Err(problems) => return Ok(Err(problems)),
-        },
-        (Some(path), None) => match read_layout(path)? {
-            Ok(parsed) => parsed,
-            Err(problems) => return Ok(Err(problem_lines(path, &problems))),
-        },
+    let parsed = match choose_layout(options.layout.as_deref(), templates.generate_layout(&merged, &inventory))? {
+        Ok(parsed) => parsed,
+        Err(problems) => return Ok(Err(problems)),
     };
     let assigned = match read_assignment(options, &inventory)? {
         Ok(assigned) => assigned,
@@ -152,6 +139,21 @@ pub(super) fn inputs_from_files(
         notes,
         templates,
     }))
+}
+
+/// Returns the layout of a file, or the one that a template generates. The inner error lists all problems of the layout.
+fn choose_layout(
+    file: Option<&Path>,
+    generated: Option<std::result::Result<ParsedLayout, String>>,
+) -> Result<std::result::Result<ParsedLayout, String>> {
+    match (file, generated) {
+        (Some(_), Some(_)) => {
+            Err(Error::refusal(Phase::Layout, "a template generates the layout: omit either --layout or that template"))
+        }
+        (None, None) => Err(Error::refusal(Phase::Layout, "the layout is missing: give it with --layout FILE")),
+        (None, Some(made)) => Ok(made),
+        (Some(path), None) => Ok(read_layout(path)?.map_err(|problems| problem_lines(path, &problems))),
+    }
 }
 
 /// Returns the allocation of a file, if one is given. The inner error lists all problems of that file.

@@ -9,7 +9,7 @@ use model::allocation::{Allocation, OrderedReinstall};
 use model::inventory::Inventory;
 use plan::plan_request::preview::remove_temporary_uses;
 use plan::plan_request::{build_request, clear_begun_if_intact};
-use plan::{InstallMode, MarkerWaiver};
+use plan::{InstallMode, MarkerWaiver, PlanRequest};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 use server::operator::MachineSummary;
@@ -139,25 +139,29 @@ fn inputs_from_allocation(
     if request.subject.url.is_empty() {
         "the image's server".clone_into(&mut request.subject.url);
     }
-    let mut notes = Vec::new();
-    if inventory.filesystems.is_empty() {
-        let claim = request.claim.as_mut().filter(|claim| claim.waiver.is_none());
-        match (request.mode, claim) {
-            // The plan itself explains this case.
-            (InstallMode::Reinstall, Some(claim)) => claim.waiver = Some(MarkerWaiver::Unseen),
-            (InstallMode::Reinstall, None) => {}
-            (InstallMode::Install, _) => notes.push(
-                "the contents of filesystems are not in this inventory: the agent reads them, and refuses if it finds the install marker of an \
-                 installation"
-                    .to_owned(),
-            ),
-        }
-    }
+    let notes = if inventory.filesystems.is_empty() { waive_unseen_marker(&mut request) } else { Vec::new() };
     // Steps that only a newer server knows remain a refusal.
     if !templates.is_empty() && told.problems().is_empty() {
         request.steps = merged.steps.into();
     }
     Ok(Ok(PlanInputs { parsed, inventory, request, notes, templates }))
+}
+
+/// Plans without the install marker, which is not in the inventory. Returns a note about it, unless the plan itself explains it.
+fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
+    let claim = request.claim.as_mut().filter(|claim| claim.waiver.is_none());
+    match (request.mode, claim) {
+        (InstallMode::Reinstall, Some(claim)) => {
+            claim.waiver = Some(MarkerWaiver::Unseen);
+            Vec::new()
+        }
+        (InstallMode::Reinstall, None) => Vec::new(),
+        (InstallMode::Install, _) => vec![
+            "the contents of filesystems are not in this inventory: the agent reads them, and refuses if it finds the install marker of an \
+             installation"
+                .to_owned(),
+        ],
+    }
 }
 
 /// Turns the allocation into a hypothetical reinstall if `--reinstall` is given and none is ordered.

@@ -1,12 +1,14 @@
 //! `drophammer machine move`: orders, shows, cancels and finishes the migration of a machine to another one's hardware.
 
+use super::machine_list::machine_name;
 use super::options::MoveOptions;
-use super::{OperatorClient, OperatorResponse, find_machine, machine_name, power, print_json, print_refusal};
+use super::{OperatorClient, OperatorResponse, find_machine, power, print_json, print_refusal};
 use common::error::Result;
 use common::exit_code::CommandOutcome;
 use common::format;
 use common::output::print_text;
 use reqwest::Method;
+use reqwest::blocking::RequestBuilder;
 use server::migrations::MigrationState;
 use server::migrations::certificate_approval::{CertificateShown, CertificateTrust};
 use server::migrations::operator_requests::{CertificateApproval, MigrationRequest, MigrationView};
@@ -23,35 +25,9 @@ pub fn run_move_command(
         Ok(machine) => machine,
         Err(why) => return Ok(print_refusal(&why)),
     };
-    let path = format!("/v1/machine/{}/move", machine.id);
-    let request = match (&asked.to, asked.cancel, asked.finish) {
-        (Some(to), ..) => {
-            let ask = find_machine(all, to).and_then(|to| {
-                Ok(MigrationRequest {
-                    to: to.id.clone(),
-                    disks: parse_disks(&asked.disks)?,
-                    allow_unapproved: asked.allow_unapproved,
-                })
-            });
-            match ask {
-                Ok(ask) => server.request(Method::POST, &path).json(&ask),
-                Err(why) => return Ok(print_refusal(&why)),
-            }
-        }
-        (None, true, _) => {
-            let off = asked.off.as_ref().map(|off| find_machine(all, off)).transpose();
-            match off {
-                Ok(None) => server.request(Method::DELETE, &path),
-                Ok(Some(off)) => server.request(Method::DELETE, &format!("{path}?off={}", off.id)),
-                Err(why) => return Ok(print_refusal(&why)),
-            }
-        }
-        (None, _, true) => server.request(Method::POST, &format!("{path}/finish")),
-        (None, false, false) if !asked.approve.is_empty() => {
-            let approve = CertificateApproval { fingerprints: asked.approve.clone() };
-            server.request(Method::POST, &format!("{path}/approve")).json(&approve)
-        }
-        (None, false, false) => server.request(Method::GET, &path),
+    let request = match build_request(server, all, machine, asked) {
+        Ok(request) => request,
+        Err(why) => return Ok(print_refusal(&why)),
     };
     let shown = match server.send_json::<MigrationView>(request)? {
         OperatorResponse::Refused(why) => return Ok(print_refusal(&why)),
@@ -69,6 +45,36 @@ pub fn run_move_command(
         }
     }
     Ok(CommandOutcome::Good)
+}
+
+/// Builds the request for what the operator asks: to order, cancel, finish, approve or show the migration.
+fn build_request(
+    server: &OperatorClient,
+    all: &[MachineSummary],
+    machine: &MachineSummary,
+    asked: &MoveOptions,
+) -> Result<RequestBuilder, String> {
+    let path = format!("/v1/machine/{}/move", machine.id);
+    Ok(match (&asked.to, asked.cancel, asked.finish) {
+        (Some(to), ..) => {
+            let order = MigrationRequest {
+                to: find_machine(all, to)?.id.clone(),
+                disks: parse_disks(&asked.disks)?,
+                allow_unapproved: asked.allow_unapproved,
+            };
+            server.request(Method::POST, &path).json(&order)
+        }
+        (None, true, _) => match asked.off.as_ref().map(|off| find_machine(all, off)).transpose()? {
+            None => server.request(Method::DELETE, &path),
+            Some(off) => server.request(Method::DELETE, &format!("{path}?off={}", off.id)),
+        },
+        (None, _, true) => server.request(Method::POST, &format!("{path}/finish")),
+        (None, false, false) if !asked.approve.is_empty() => {
+            let approve = CertificateApproval { fingerprints: asked.approve.clone() };
+            server.request(Method::POST, &format!("{path}/approve")).json(&approve)
+        }
+        (None, false, false) => server.request(Method::GET, &path),
+    })
 }
 
 /// Parses assignments of disks, such as `/dev/sda=S45NNE0M01`.

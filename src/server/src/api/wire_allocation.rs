@@ -4,7 +4,7 @@ use super::secrets;
 use crate::api_error::ApiError;
 use crate::resolve::{ResolvedAllocation, resolve_allocation};
 use crate::site::SiteSnapshot;
-use crate::site_files::ImageLocation;
+use crate::site_files::{ImageLocation, ImageSpec};
 use crate::{AppState, requested_steps};
 use model::allocation;
 use model::deploy_steps::StepList;
@@ -12,7 +12,7 @@ use model::install_marker::RecordedVolume;
 use model::install_report::PreparedVolume;
 use model::registry_auth::SecretText;
 use serde_json::Value;
-use store::{ATTEMPTS, InstallState};
+use store::{ATTEMPTS, InstallState, ReinstallOrder};
 
 /// Returns the machine's allocation with its installation state, or `None` if it cannot be carried out; the reason has been logged when the
 /// directory was read.
@@ -38,27 +38,14 @@ pub fn to_wire_allocation(
     base: &str,
     with_parameters: bool,
 ) -> allocation::Allocation {
-    let ResolvedAllocation { allocation, image, layout, steps, installs, approved, .. } = assigned;
-    let place = match &image.at {
-        ImageLocation::Url(url) => url.clone(),
-        ImageLocation::File(file) => format!("{base}/images/{}", percent_encode(file)),
-    };
+    let ResolvedAllocation { allocation, layout, steps, installs, approved, .. } = assigned;
     let succeeded = standing.is_installed();
     let told = allocation.to_agent_allocation();
     let has_volumes = !told.volumes.is_null() || !standing.volumes.is_empty();
     let prepared_volumes = has_volumes.then(|| standing.volumes.iter().map(recorded_volume).collect());
     allocation::Allocation {
         created: standing.created,
-        image: allocation::AllocatedImage {
-            id: image.id.clone(),
-            name: image.name.clone(),
-            url: if *installs { place } else { String::new() },
-            mirrors: if *installs { image.mirrors.clone() } else { Vec::new() },
-            digest: image.digest.clone().filter(|_| *installs),
-            pull_secrets: Vec::new(),
-            finish: image.finish,
-            contents: image.contents.clone().filter(|_| *installs),
-        },
+        image: to_wire_image(&assigned.image, base, *installs),
         filesystemlayout: layout.clone(),
         definition: allocation.definition.for_machine(with_parameters).filter(|_| *installs),
         user_data: String::new(),
@@ -72,19 +59,7 @@ pub fn to_wire_allocation(
             Some(order) => order.fencing.clone(),
             None => standing.fencing.filter(|_| *installs || !succeeded),
         },
-        order: standing.order.map(|order| allocation::OrderedReinstall {
-            id: order.id,
-            attempt: order.attempts.max(1),
-            attempts: ATTEMPTS,
-            begun: order.begun,
-            without_marker: order.without_marker,
-            change_promise: order.change_promise,
-            give_up: order.give_up,
-            replace_newer: order.replace_newer,
-            confirmed: order.confirmed,
-            disks: order.disks,
-            attempt_record: order.attempt.and_then(|attempt| attempt.record),
-        }),
+        order: standing.order.map(to_wire_order),
         installed: standing.marker,
         // Agents of earlier versions do not support steps.
         erase: if steps.is_empty() { allocation.erase } else { StepList::from_received(steps).erase_mode() },
@@ -97,6 +72,39 @@ pub fn to_wire_allocation(
         approved: approved.clone(),
         prepared_volumes,
         ..told
+    }
+}
+
+fn to_wire_image(image: &ImageSpec, base: &str, installs: bool) -> allocation::AllocatedImage {
+    let place = match &image.at {
+        ImageLocation::Url(url) => url.clone(),
+        ImageLocation::File(file) => format!("{base}/images/{}", percent_encode(file)),
+    };
+    allocation::AllocatedImage {
+        id: image.id.clone(),
+        name: image.name.clone(),
+        url: if installs { place } else { String::new() },
+        mirrors: if installs { image.mirrors.clone() } else { Vec::new() },
+        digest: image.digest.clone().filter(|_| installs),
+        pull_secrets: Vec::new(),
+        finish: image.finish,
+        contents: image.contents.clone().filter(|_| installs),
+    }
+}
+
+fn to_wire_order(order: ReinstallOrder) -> allocation::OrderedReinstall {
+    allocation::OrderedReinstall {
+        id: order.id,
+        attempt: order.attempts.max(1),
+        attempts: ATTEMPTS,
+        begun: order.begun,
+        without_marker: order.without_marker,
+        change_promise: order.change_promise,
+        give_up: order.give_up,
+        replace_newer: order.replace_newer,
+        confirmed: order.confirmed,
+        disks: order.disks,
+        attempt_record: order.attempt.and_then(|attempt| attempt.record),
     }
 }
 

@@ -80,11 +80,8 @@ pub async fn register_endpoint(
         (MigrationSide::Receive, Some(port)) => format_address(peer, port),
         (MigrationSide::Receive, None) => return Err(ApiError::bad_request("the target machine must send its port")),
     };
-    let word = MigrationEvent::Stands(
-        part,
-        MigrationEndpoint { certificate, address, boot: boot.hash, has_secret },
-        carried.map(Box::new),
-    );
+    let endpoint = MigrationEndpoint { certificate, address, boot: boot.hash, has_secret };
+    let word = MigrationEvent::Stands(part, endpoint, carried.map(Box::new));
     let heard = app.state.apply_migration_event(&id, &order, word).await?.ok_or_else(none)?;
     let MoveHeard { is, news } = heard.map_err(conflict_error)?;
     if let Some(words) = words {

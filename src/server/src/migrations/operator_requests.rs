@@ -17,13 +17,14 @@ use axum::extract::{Path, Query, State};
 use common::diagnostic;
 use model::allocation::Allocation;
 use model::install_marker::{InstallMarker, RecordedDisk};
+use model::inventory::Inventory;
 use model::migration::MigrationSide;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::boots::QUIET;
-use store::{MigrationPlacement, MoveHeard, now};
+use store::{InstallState, MigrationPlacement, MoveHeard, now};
 
 /// Request body: order of a migration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -169,21 +170,18 @@ pub async fn order_migration(
 /// Returns the order, unless there are objections.
 async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Result<Migration, ApiError> {
     let EditTurn { app, directory, .. } = turn;
-    let (to, mut problems) = (asked.to.to_lowercase(), Vec::new());
+    let to = asked.to.to_lowercase();
     let unknown = |id: &str| ApiError::not_found(format!("machine {id} not found in machines/"));
     let a = directory.find_machine(id).ok_or_else(|| unknown(id))?;
     let b = directory.find_machine(&to).ok_or_else(|| unknown(&to))?;
     if a.id == b.id {
         return Err(ApiError::bad_request("not migrated: source and target are the same machine"));
     }
+    let mut problems = Vec::new();
     for machine in [a, b] {
         problems.extend(machine.locked.as_ref().map(|why| format!("machine {} is locked: {why}", machine.id)));
-        problems.extend(
-            app.state
-                .find_live_migration(&machine.id)
-                .await?
-                .map(|is| store::explain_migration_block(&machine.id, &is)),
-        );
+        let open = app.state.find_live_migration(&machine.id).await?;
+        problems.extend(open.map(|is| store::explain_migration_block(&machine.id, &is)));
     }
     if let Some(allocation) = &b.allocation {
         problems.push(format!("the file of machine {to} contains allocation {}: remove it first", *allocation.id));
@@ -197,72 +195,88 @@ async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Res
         return Err(refusal_error(&problems));
     };
     let standing = app.state.read_install_state(id, &allocation.id).await?;
-    if !standing.succeeded {
-        problems
-            .push(format!("allocation {} of machine {id} is not installed according to this server", *allocation.id));
-    }
-    if standing.order.is_some() {
-        problems.push(format!("a reinstall of machine {id} is ordered"));
-    }
-    if has_volumes(a) || !standing.volumes.is_empty() {
-        problems.push(format!("allocation {} has Kubernetes volumes, which cannot be migrated", *allocation.id));
-    }
-    let marker = standing.marker.clone();
-    if standing.succeeded && marker.is_none() {
-        problems.push(format!(
-            "this server lacks the install marker of machine {id}, which the machine reports with its next installation"
-        ));
-    }
+    problems.extend(find_record_problems(a, &allocation.id, &standing));
     let disks = match (&standing.layout, inventory) {
-        (Some(layout), Some(inventory)) => {
-            let layout = layout.clone();
-            let of = Allocation { filesystemlayout: layout, ..Allocation::default() };
-            match of.parse_layout() {
-                Ok(parsed) => {
-                    let raw = parsed.layout.disks.iter().filter(|disk| disk.image);
-                    problems.extend(raw.map(|disk| {
-                        format!(
-                            "layout {} writes a raw image to {}, whose partitions are not known",
-                            parsed.layout.id, disk.device
-                        )
-                    }));
-                    if parsed.layout.encryption_specs().next().is_some() {
-                        problems.push(format!(
-                            "layout {} has encrypted filesystems or volume groups, whose keys would not be migrated: decrypt them first",
-                            parsed.layout.id
-                        ));
-                    }
-                    disk_mapping::map_disks(&parsed.layout, &inventory.disks, &asked.disks).unwrap_or_else(|wrong| {
-                        problems.extend(wrong.into_iter().map(|wrong| format!("machine {to}: {wrong}")));
-                        Vec::new()
-                    })
-                }
-                Err(wrong) => {
-                    problems
-                        .push(format!("the layout of machine {id} is invalid: {}", diagnostic::join_problems(&wrong)));
-                    Vec::new()
-                }
-            }
-        }
-        (None, _) => {
-            problems.extend(
-                standing
-                    .succeeded
-                    .then(|| format!("this server lacks the layout with which machine {id} was installed")),
-            );
+        (Some(layout), Some(inventory)) => map_target_disks(layout, &inventory, (id, &to), asked, &mut problems),
+        (None, _) if standing.succeeded => {
+            problems.push(format!("this server lacks the layout with which machine {id} was installed"));
             Vec::new()
         }
-        (_, None) => Vec::new(),
+        (None, _) | (_, None) => Vec::new(),
     };
+    let marker = standing.marker;
     problems.extend(disks.iter().filter_map(|disk| explain_shared_disk(disk, marker.as_ref()?, id, &to)));
     if !problems.is_empty() {
         return Err(refusal_error(&problems));
     }
-    Ok(Migration {
+    Ok(Migration { allow_unapproved: asked.allow_unapproved, ..new_migration(a, b, &allocation.id, marker, disks) })
+}
+
+/// Returns the objections from the record of the source's installation.
+fn find_record_problems(machine: &MachineSpec, allocation: &str, standing: &InstallState) -> Vec<String> {
+    let (id, mut problems) = (&machine.id, Vec::new());
+    if !standing.succeeded {
+        problems.push(format!("allocation {allocation} of machine {id} is not installed according to this server"));
+    }
+    if standing.order.is_some() {
+        problems.push(format!("a reinstall of machine {id} is ordered"));
+    }
+    if has_volumes(machine) || !standing.volumes.is_empty() {
+        problems.push(format!("allocation {allocation} has Kubernetes volumes, which cannot be migrated"));
+    }
+    if standing.succeeded && standing.marker.is_none() {
+        problems.push(format!(
+            "this server lacks the install marker of machine {id}, which the machine reports with its next installation"
+        ));
+    }
+    problems
+}
+
+/// Selects the disks of the target for the installed layout, and adds the objections against layout and disks.
+fn map_target_disks(
+    layout: &Value,
+    inventory: &Inventory,
+    (from, to): (&str, &str),
+    asked: &MigrationRequest,
+    problems: &mut Vec<String>,
+) -> Vec<RecordedDisk> {
+    let of = Allocation { filesystemlayout: layout.clone(), ..Allocation::default() };
+    let layout = match of.parse_layout() {
+        Ok(parsed) => parsed.layout,
+        Err(wrong) => {
+            problems.push(format!("the layout of machine {from} is invalid: {}", diagnostic::join_problems(&wrong)));
+            return Vec::new();
+        }
+    };
+    let raw = layout.disks.iter().filter(|disk| disk.image);
+    problems.extend(raw.map(|disk| {
+        format!("layout {} writes a raw image to {}, whose partitions are not known", layout.id, disk.device)
+    }));
+    if layout.encryption_specs().next().is_some() {
+        problems.push(format!(
+            "layout {} has encrypted filesystems or volume groups, whose keys would not be migrated: decrypt them first",
+            layout.id
+        ));
+    }
+    disk_mapping::map_disks(&layout, &inventory.disks, &asked.disks).unwrap_or_else(|wrong| {
+        problems.extend(wrong.into_iter().map(|wrong| format!("machine {to}: {wrong}")));
+        Vec::new()
+    })
+}
+
+/// Returns an order in which nothing has happened yet.
+fn new_migration(
+    a: &MachineSpec,
+    b: &MachineSpec,
+    allocation: &str,
+    marker: Option<InstallMarker>,
+    disks: Vec<RecordedDisk>,
+) -> Migration {
+    Migration {
         id: uuid::Uuid::new_v4().to_string(),
         a: a.id.clone(),
         b: b.id.clone(),
-        allocation: allocation.id.to_string(),
+        allocation: allocation.to_owned(),
         state: MigrationState::Ordered,
         created: now(),
         fencing: None,
@@ -277,9 +291,9 @@ async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Res
         words_a: String::new(),
         words_b: String::new(),
         files: false,
-        allow_unapproved: asked.allow_unapproved,
+        allow_unapproved: false,
         approved: ApprovedCertificates::default(),
-    })
+    }
 }
 
 /// Returns a problem if a disk of the target is also a disk of the source.

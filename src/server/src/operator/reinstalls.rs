@@ -139,6 +139,13 @@ pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result
         let why = "is blacklisted: only machines that run it can be reinstalled with it";
         return Err(invalid_reinstall(format!("image {} {why}", asked.imageid)));
     }
+    let words = read_overrides(asked)?;
+    is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;
+    Ok(OrderableReinstall { machine, allocation, standing, words })
+}
+
+/// Returns what the operator permits for this reinstall only.
+fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiError> {
     let words = ReinstallOverrides {
         without_marker: asked.without_marker,
         change_promise: asked.change_promise,
@@ -153,8 +160,7 @@ pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result
             "{placeholder:?} does not identify a disk: it is a placeholder that many disks report; give the disk's WWN or its path in /dev/disk/by-path"
         )));
     }
-    is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;
-    Ok(OrderableReinstall { machine, allocation, standing, words })
+    Ok(words)
 }
 
 /// Waits until the `verify` of the OS definition that a machine's allocation names has ended. It runs after each start of the server

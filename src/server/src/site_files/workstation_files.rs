@@ -1,7 +1,7 @@
 //! Machine files on the operator's workstation, where a file may also be a layout or another document.
 
-use super::yaml_node::to_json;
-use super::{get_field, network, yaml_node};
+use super::yaml_node::{get_field, to_json};
+use super::{network, yaml_node};
 use marked_yaml::Node;
 use model::inventory::Nic;
 use netconfig::NetworkConfig;

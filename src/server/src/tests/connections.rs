@@ -1,6 +1,7 @@
 //! Calls that are none, waiting machines, the end, and options.
 
 use super::*;
+use crate::start_checks::check_options;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_a_call_gets_an_error_and_nothing_else() {

@@ -1,25 +1,25 @@
 //! Properties of migrations for any order of events: with outdated snapshots of the directory, files that the operator edits, boots that
 //! call late, and reports of boots that have ended.
 
+mod machine_requests;
+mod steps;
+
 use super::*;
+use crate::migrations::MigrationState;
 use crate::migrations::owner::AllocationOwners;
-use crate::migrations::{MigrationRole, MigrationState};
-use crate::resolve::{SiteObjects, image_without_location, resolve_allocation};
+use crate::resolve::{SiteObjects, image_without_location};
 use crate::site_files::{self, MachineSpec};
 use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
-use model::migration::{MigrationAnswer, MigrationOffer, MigrationSide, interpret_answer as heard};
+use model::migration::MigrationSide;
 use proptest::prelude::*;
 use rusqlite::{Connection, Transaction, params};
-use std::time::Duration;
-use store::boot_token::RequestedBoot;
-use store::boots::MachineBoot;
+use steps::{Step, any_step, way};
 use store::migration::testing::{carried as has, end, ordered, start};
 use store::migration::{Migration, MigrationEvent};
+use store::schema;
 use store::testing::*;
 use store::token::TokenHash;
-use store::{BootTarget, FileAllocation, boots, schema};
-use time::OffsetDateTime;
 
 const A: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
 const B: &str = "4c4c4544-0051-3010-8052-b4c04f4d0002";
@@ -29,83 +29,6 @@ const MOVED: &str = "a1";
 const OLD: &str = "a0";
 /// New allocation.
 const NEW: &str = "a9";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    Order,
-    /// The machine boots over PXE.
-    Boot(MigrationSide),
-    /// The agent requests its allocation.
-    Ask(MigrationSide),
-    Stand(MigrationSide),
-    Begin,
-    /// Report of the current boot, or of the one before it.
-    Success(MigrationSide, bool),
-    Failure(MigrationSide, bool),
-    Phone,
-    Finish,
-    Cancel {
-        off: bool,
-    },
-    /// The server scans the directory; after a restart it does so first.
-    Look,
-    /// The server changes one file.
-    Settle,
-    /// The operator adds an allocation to a file, or removes it.
-    Edit(MigrationSide, Option<&'static str>),
-    /// The operator deletes the file.
-    Remove(MigrationSide),
-}
-
-fn way() -> Vec<Step> {
-    use Step::*;
-    let (a, b) = (MigrationSide::Send, MigrationSide::Receive);
-    vec![
-        Order,
-        Boot(a),
-        Ask(a),
-        Stand(a),
-        Boot(b),
-        Ask(b),
-        Stand(b),
-        Begin,
-        Ask(a),
-        Success(b, false),
-        Ask(a),
-        Settle,
-        Look,
-        Settle,
-        Settle,
-        Boot(b),
-        Look,
-        Phone,
-        Ask(a),
-        Boot(a),
-        Ask(a),
-    ]
-}
-
-fn any_step() -> impl Strategy<Value = Step> {
-    use Step::*;
-    let part = || prop_oneof![Just(MigrationSide::Send), Just(MigrationSide::Receive)];
-    let allocation = prop_oneof![Just(None), Just(Some(MOVED)), Just(Some(OLD)), Just(Some(NEW))];
-    prop_oneof![
-        1 => Just(Order),
-        6 => part().prop_map(Boot),
-        6 => part().prop_map(Ask),
-        4 => part().prop_map(Stand),
-        3 => Just(Begin),
-        3 => (part(), any::<bool>()).prop_map(|(part, late)| Success(part, late)),
-        2 => (part(), any::<bool>()).prop_map(|(part, untouched)| Failure(part, untouched)),
-        1 => Just(Phone),
-        1 => Just(Finish),
-        2 => any::<bool>().prop_map(|off| Cancel { off }),
-        3 => Just(Look),
-        3 => Just(Settle),
-        2 => (part(), allocation).prop_map(|(part, allocation)| Edit(part, allocation)),
-        1 => part().prop_map(Remove),
-    ]
-}
 
 /// One of the two machines.
 #[derive(Debug, Clone, Default)]
@@ -223,125 +146,9 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         Ok(())
     }
 
-    fn boot(&mut self, part: MigrationSide) -> Result<(), TestCaseError> {
-        let given = self.sides[index(part)].picture.as_ref();
-        let given = match given.map(|machine| machine.allocation.as_ref().map(|allocation| allocation.id.to_string())) {
-            Some(Some(allocation)) => FileAllocation::Allocated(self.spelled(part, allocation)),
-            Some(None) => FileAllocation::Free,
-            None => FileAllocation::Nothing,
-        };
-        let next = self.transact(|transaction| {
-            let given = effective_files(transaction, id(part), given.clone())?;
-            choose_boot(transaction, id(part), &given, false, Duration::ZERO)
-        });
-        match next {
-            BootTarget::Disk | BootTarget::Elsewhere(_) | BootTarget::NoFile | BootTarget::Dropped(_) => {
-                self.sides[index(part)].leave();
-                self.may_run(part, &format!("{next:?} by {given:?}"))
-            }
-            _ => {
-                self.boots += 1;
-                let hash = [self.boots; 32];
-                self.transact(|transaction| {
-                    let (machine, created) = (id(part).to_owned(), OffsetDateTime::now_utc());
-                    let boot = RequestedBoot { machine, created, while_active: false };
-                    boots::replace_boot(transaction, &MachineBoot::from_request(hash, boot), "")
-                });
-                let side = &mut self.sides[index(part)];
-                (side.before, side.boot, side.runs) = (side.boot, Some(hash), false);
-                side.stands_for = None;
-                Ok(())
-            }
-        }
-    }
-
     /// Returns the id of an allocation. Each machine has its own old one.
     fn spelled(&self, part: MigrationSide, allocation: String) -> String {
         if allocation == OLD { format!("{OLD}-{}", id(part)) } else { allocation }
-    }
-
-    /// Checks how the agent in the ramdisk interprets the response while it waits for its migration: only an explicit and true response
-    /// ends the wait.
-    fn is_heard_rightly(&self, part: MigrationSide, moving: Option<&MigrationOffer>) -> Result<(), TestCaseError> {
-        let Some(order) = &self.sides[index(part)].stands_for else { return Ok(()) };
-        let newest = find_last(&self.database, id(part)).unwrap().map(|is| is.to_status());
-        let state = |order: &str| -> Migration {
-            let select = "SELECT document FROM moves WHERE id = ?1";
-            self.database.query_row(select, [order], |row| parse_column(row, 0)).unwrap().unwrap()
-        };
-        let (is, said) = (state(order), heard(order, moving, newest.as_ref()));
-        match said {
-            MigrationAnswer::Part(_) => {
-                prop_assert!(is.state.is_open() && is.state != MigrationState::Booting, "{is:?}")
-            }
-            MigrationAnswer::Waits(state) => {
-                prop_assert!(is.state.is_open() && is.state.name() == state, "{state} {is:?}")
-            }
-            MigrationAnswer::Done => prop_assert!(is.state == MigrationState::Done && self.received, "{is:?}"),
-            MigrationAnswer::Over => prop_assert!(!is.state.is_open(), "its end is reported too early: {is:?}"),
-            MigrationAnswer::Nothing => prop_assert!(false, "the response does not mention the migration {is:?}"),
-        }
-        // A server of an earlier version gives no reason to assume an end, whatever its files contain.
-        let old = heard(order, moving, None);
-        prop_assert!(matches!(old, MigrationAnswer::Part(_) | MigrationAnswer::Nothing), "{old:?}");
-        Ok(())
-    }
-
-    fn told(&mut self, part: MigrationSide) -> Result<(), TestCaseError> {
-        if self.sides[index(part)].boot.is_none() {
-            return Ok(());
-        }
-        let moving = self.moving(part);
-        self.is_heard_rightly(part, moving.as_ref())?;
-        let now = read_current_boots(&self.database, A, B).unwrap();
-        let hands =
-            find_live(&self.database, id(part)).unwrap().map_or(MigrationRole::AsEver, |is| is.role_in(id(part), now));
-        let of = match hands {
-            MigrationRole::Nothing => return Ok(()),
-            MigrationRole::Sends | MigrationRole::Receives => MigrationSide::Send,
-            MigrationRole::AsEver => part,
-        };
-        let Some(machine) = self.sides[index(of)].picture.clone() else { return Ok(()) };
-        let Some(allocation) = &machine.allocation else { return Ok(()) };
-        let allocation = self.spelled(of, allocation.id.to_string());
-        let standing = read_install_state(&self.database, id(of), &allocation).unwrap();
-        let Ok(Some(assigned)) = resolve_allocation(&machine, &standing, &self.known) else { return Ok(()) };
-        match (hands, part, assigned.installs) {
-            (MigrationRole::AsEver, _, false) => self.may_run(part, &format!("{allocation} is installed")),
-            (MigrationRole::AsEver, MigrationSide::Send, true) => {
-                let open = find_live(&self.database, A).unwrap().is_some_and(|is| is.state.is_open());
-                prop_assert!(allocation == NEW && !open, "A is given {allocation} to install");
-                Ok(())
-            }
-            // Another installation than that of the migration replaces what it has started.
-            (MigrationRole::AsEver, MigrationSide::Receive, true) => {
-                prop_assert!(allocation == NEW, "B is given {allocation} to install as if it were new");
-                Ok(())
-            }
-            // A system that is sent or received must never be installed from an image: `machine_requests` serves nothing then.
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns the role of the machine as `migrations/machine_requests` serves it: if A's file can be read, and has the migrated
-    /// allocation.
-    fn moving(&self, part: MigrationSide) -> Option<MigrationOffer> {
-        let now = read_current_boots(&self.database, A, B).unwrap();
-        let is = find_live(&self.database, id(part)).unwrap()?;
-        if !matches!(is.role_in(id(part), now), MigrationRole::Sends | MigrationRole::Receives) {
-            return None;
-        }
-        let given = self.sides[0].picture.as_ref()?.allocation.as_ref()?;
-        let is_it = given.id.as_str() == is.allocation;
-        is_it.then(|| MigrationOffer {
-            order: is.id.clone(),
-            part,
-            begun: is.state == MigrationState::Copying,
-            awaits_approval: false,
-            peer: None,
-            carried: None,
-            disks: Vec::new(),
-        })
     }
 
     fn step(&mut self, step: Step) -> Result<(), TestCaseError> {

@@ -61,14 +61,7 @@ async fn build_page(
         history::show_events(&app.state.list_events(id, EVENTS).await?, &history::PageLog::read_log(app, id).await?);
     let inventory = register.as_ref().and_then(|register| register.inventory.as_ref());
     let Some(machine) = machine else {
-        let main = html! {
-            h1 { (id) }
-            p { "This machine does not have a file in machines/. Create one with " code { "drophammer machine add " (id) " --name …" } "." }
-            @if let Some(register) = &register { (show_hardware(register)) }
-            @if let Some(inventory) = inventory { h2 { "Disks" } (disks::draw_disks(inventory, |_| None)) }
-            (history)
-        };
-        return Ok((id.to_owned(), main));
+        return Ok((id.to_owned(), show_unknown_machine(id, register.as_ref(), &history)));
     };
     let row = MachineRow::new(app, operator::summarize_machine(app, machine).await?);
     let of_kubernetes = metal_api::volumes::volumes_of(app, machine).await?;
@@ -86,20 +79,38 @@ async fn build_page(
         @if let Some(register) = &register { (show_hardware(register)) }
         @if let Some(inventory) = inventory { (show_disks(inventory, has_begun_since, verdict)) }
         (volumes::show_volumes(&of_kubernetes))
-        @match &plan {
-            None => {}
-            Some(PlanPreview::Unknown(why)) => { h2 { "Plan" } p.faint { (why) } }
-            Some(PlanPreview::Refused(why)) => { h2 { "Plan refused" } pre.problem tabindex="0" { (why) } }
-            Some(PlanPreview::Planned(planned, registered)) => {
+        @if let Some(plan) = &plan { (show_pending_plan(plan)) }
+        @if let Some(report) = &report { (history::show_report(report)) }
+        (history)
+    };
+    Ok((directory.display_name(id).to_owned(), main))
+}
+
+/// Shows a machine that has registered, but does not have a file.
+fn show_unknown_machine(id: &str, register: Option<&RegisterRequest>, history: &Markup) -> Markup {
+    html! {
+        h1 { (id) }
+        p { "This machine does not have a file in machines/. Create one with " code { "drophammer machine add " (id) " --name …" } "." }
+        @if let Some(register) = register { (show_hardware(register)) }
+        @if let Some(inventory) = register.and_then(|register| register.inventory.as_ref()) {
+            h2 { "Disks" } (disks::draw_disks(inventory, |_| None))
+        }
+        (history)
+    }
+}
+
+fn show_pending_plan(plan: &PlanPreview) -> Markup {
+    html! {
+        @match plan {
+            PlanPreview::Unknown(why) => { h2 { "Plan" } p.faint { (why) } }
+            PlanPreview::Refused(why) => { h2 { "Plan refused" } pre.problem tabindex="0" { (why) } }
+            PlanPreview::Planned(planned, registered) => {
                 h2 { "Plan" }
                 (plan_preview::show_inventory_source(registered))
                 (plan_preview::show_plan(planned))
             }
         }
-        @if let Some(report) = &report { (history::show_report(report)) }
-        (history)
-    };
-    Ok((directory.display_name(id).to_owned(), main))
+    }
 }
 
 /// Parses the registration as far as this version supports it, without an unsupported inventory.
@@ -140,9 +151,6 @@ async fn pending_plan(
 fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Markup {
     let listed = &row.listed;
     let name = if machine.name.is_empty() { &machine.id } else { &machine.name };
-    let moved = row.moved.clone().unwrap_or_default();
-    let layout =
-        listed.layout.clone().or_else(|| Some(machine.allocation.as_ref()?.filesystemlayout.as_ref()?.to_string()));
     html! {
         div.head {
             h1 { (name) }
@@ -150,6 +158,23 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
                 a.button href={ "/machines/" (machine.id) "/reinstall" } { "Reinstall…" }
             }
         }
+        (show_progress(row))
+        (show_migration(machine, row))
+        (show_warnings(machine, row))
+        @if let Some(order) = &listed.order { (show_order(person, machine, order, listed.attempts)) }
+        @if let Some(outcome) = &listed.outcome {
+            p.words.problem[!outcome.success] {
+                "Last reinstall, with " (outcome.image) ", " (frame::show_time(&outcome.time)) ": "
+                @if !outcome.success { strong { "failed: " } } (outcome.message)
+            }
+        }
+        (show_facts(machine, row))
+    }
+}
+
+fn show_progress(row: &MachineRow) -> Markup {
+    let moved = row.moved.clone().unwrap_or_default();
+    html! {
         div data-progress class=(row.phase.kind.css_class()) {
             p.phase {
                 span.word { (row.phase.word) }
@@ -159,7 +184,12 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
                 span.what { (moved.what) }
             }
         }
-        @if let (Some(moving), Some(words)) = (&listed.moving, &row.moving) {
+    }
+}
+
+fn show_migration(machine: &MachineSpec, row: &MachineRow) -> Markup {
+    html! {
+        @if let (Some(moving), Some(words)) = (&row.listed.moving, &row.moving) {
             p { strong { "Migration" } ": the machine " (words) ". " a href={ "/machines/" (moving.other) } { "Other machine" } }
             @if let Some(certificate) = &moving.certificate {
                 p class=(if certificate.trust == CertificateTrust::Unapproved { "problem" } else { "" }) {
@@ -171,6 +201,13 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
                 }
             }
         }
+    }
+}
+
+/// Shows why the machine is not installed, migrated or booted as ordered.
+fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
+    let listed = &row.listed;
+    html! {
         @if let Some(why) = &machine.locked { p.problem { "Locked: " (why) } }
         @if listed.needs_confirmation {
             p.problem {
@@ -193,13 +230,14 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
                 code { "drophammer machine adopt " (machine.id) }
             }
         }
-        @if let Some(order) = &listed.order { (show_order(person, machine, order, listed.attempts)) }
-        @if let Some(outcome) = &listed.outcome {
-            p.words.problem[!outcome.success] {
-                "Last reinstall, with " (outcome.image) ", " (frame::show_time(&outcome.time)) ": "
-                @if !outcome.success { strong { "failed: " } } (outcome.message)
-            }
-        }
+    }
+}
+
+fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
+    let listed = &row.listed;
+    let layout =
+        listed.layout.clone().or_else(|| Some(machine.allocation.as_ref()?.filesystemlayout.as_ref()?.to_string()));
+    html! {
         dl.facts {
             dt { "Id" } dd { code { (machine.id) } }
             @if !machine.macs.is_empty() { dt { "MACs" } dd { code { (machine.macs.join(" ")) } } }

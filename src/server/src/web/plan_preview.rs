@@ -117,12 +117,6 @@ pub fn show_inventory_source(registered: &RegisteredInventory) -> Markup {
 pub fn show_plan(planned: &PreviewPlan) -> Markup {
     let of = |verdict: DiskVerdict| planned.disks.iter().filter(move |disk| disk.verdict == verdict);
     let lost = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
-    let details = |disk: &PlannedDisk| {
-        let plan = planned.plan.as_ref()?;
-        plan.disks.iter().find(|planned| planned.device.as_str() == disk.device)
-    };
-    let not_ours = planned.plan.iter().flat_map(|plan| &plan.disks).filter(|disk| disk.verdict == DiskVerdict::NotOurs);
-    let not_ours: Vec<&DiskPlan> = not_ours.collect();
     html! {
         @if let Some(why) = planned.foreseen { p.problem { (why) ": " (NOBODY_LOOKED) } }
         @if planned.plan.as_ref().is_some_and(|plan| plan.already.is_some()) {
@@ -132,39 +126,52 @@ pub fn show_plan(planned: &PreviewPlan) -> Markup {
             section.dies {
                 h2 { "Data lost: " (format_bytes(lost)) }
                 ul {
-                    @for disk in of(DiskVerdict::Wipe) { li { (show_disk(disk, details(disk))) } }
+                    @for disk in of(DiskVerdict::Wipe) { li { (show_disk(disk, find_details(planned, disk))) } }
                     @if of(DiskVerdict::Wipe).next().is_none() { li { "nothing" } }
                     @for torn in planned.plan.iter().flat_map(|plan| &plan.torn) {
                         li { strong { "dismantled: " } (torn.whole) }
                     }
                 }
             }
-            section.stays {
-                h2 { "Preserved" }
-                ul {
-                    @for disk in of(DiskVerdict::Keep) { li { (show_disk(disk, details(disk))) } }
-                    @for disk in of(DiskVerdict::Make) {
-                        li { (show_disk(disk, details(disk))) ": would be preserved, but is blank: recreated" }
-                    }
-                    @for disk in of(DiskVerdict::Volumes) {
-                        li { (show_disk(disk, details(disk))) ": for Kubernetes volumes, only written while blank" }
-                    }
-                    @for thing in planned.verdicts.iter().flat_map(|verdicts| &verdicts.things) {
-                        @match thing.fate {
-                            ObjectFate::Kept => li { (thing.name) },
-                            ObjectFate::Added => li { (thing.name) ": added to preserved data" },
-                            ObjectFate::Made => {}
-                        }
-                    }
-                    @for disk in &not_ours {
-                        li { code { (disk.name) } " " (format_bytes(disk.size_bytes)) " " (disk.serial) ": not in the layout, untouched" }
-                    }
-                    @if planned.plan.is_none() { li { "every disk that the layout does not list" } }
-                }
-            }
+            (show_preserved(planned))
         }
         @if let Some(plan) = &planned.plan { h2 { "Plan, as printed" } pre tabindex="0" { (plan) } }
     }
+}
+
+fn show_preserved(planned: &PreviewPlan) -> Markup {
+    let of = |verdict: DiskVerdict| planned.disks.iter().filter(move |disk| disk.verdict == verdict);
+    let not_ours = planned.plan.iter().flat_map(|plan| &plan.disks).filter(|disk| disk.verdict == DiskVerdict::NotOurs);
+    html! {
+        section.stays {
+            h2 { "Preserved" }
+            ul {
+                @for disk in of(DiskVerdict::Keep) { li { (show_disk(disk, find_details(planned, disk))) } }
+                @for disk in of(DiskVerdict::Make) {
+                    li { (show_disk(disk, find_details(planned, disk))) ": would be preserved, but is blank: recreated" }
+                }
+                @for disk in of(DiskVerdict::Volumes) {
+                    li { (show_disk(disk, find_details(planned, disk))) ": for Kubernetes volumes, only written while blank" }
+                }
+                @for thing in planned.verdicts.iter().flat_map(|verdicts| &verdicts.things) {
+                    @match thing.fate {
+                        ObjectFate::Kept => li { (thing.name) },
+                        ObjectFate::Added => li { (thing.name) ": added to preserved data" },
+                        ObjectFate::Made => {}
+                    }
+                }
+                @for disk in not_ours {
+                    li { code { (disk.name) } " " (format_bytes(disk.size_bytes)) " " (disk.serial) ": not in the layout, untouched" }
+                }
+                @if planned.plan.is_none() { li { "every disk that the layout does not list" } }
+            }
+        }
+    }
+}
+
+fn find_details<'a>(planned: &'a PreviewPlan, disk: &PlannedDisk) -> Option<&'a DiskPlan> {
+    let plan = planned.plan.as_ref()?;
+    plan.disks.iter().find(|planned| planned.device.as_str() == disk.device)
 }
 
 fn show_disk(disk: &PlannedDisk, details: Option<&DiskPlan>) -> Markup {

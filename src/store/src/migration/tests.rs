@@ -2,6 +2,7 @@
 
 use super::testing::{carried, end, ordered, start};
 use super::*;
+use model::migration;
 
 const A: &str = "a";
 const B: &str = "b";

@@ -3,8 +3,11 @@
 //!
 //! Each call has its own connection. Calls are few, and no dead connection must be detected.
 
+mod framing;
+
 use bytes::Bytes;
 use common::error::{Context, Error, Phase, Result};
+use framing::{decode_error_message, frame_message, take_message};
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Request, StatusCode};
@@ -24,15 +27,7 @@ use tokio_rustls::TlsConnector;
 /// Timeout of the TLS connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Size limit of a message. The server's messages have a few hundred bytes.
-const MESSAGE_BYTES: u32 = 1 << 20;
 const HEADER_BYTES: u32 = 64 << 10;
-
-/// Length limit of a server's error message, in characters.
-const WORDS: usize = 500;
-
-/// Length of a message's prefix, whose first byte is the compression flag.
-const PREFIX: usize = 5;
 
 /// Address and TLS configuration of a server.
 pub struct GrpcClient {
@@ -220,11 +215,6 @@ fn build_tls_config(ca: &str, cert: &str, key: &str) -> Result<ClientConfig> {
     Ok(config)
 }
 
-fn frame_message(message: &[u8]) -> Bytes {
-    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    [&[0][..], &length.to_be_bytes(), message].concat().into()
-}
-
 impl GrpcCall {
     /// Reads the next event.
     ///
@@ -337,63 +327,9 @@ fn run_with_timeout<T>(runtime: &Runtime, patience: Duration, what: impl Future<
     runtime.block_on(async { timeout(patience, what).await.ok() })
 }
 
-/// Removes a complete message from the buffer. Returns `None` if it is incomplete.
-fn take_message(rest: &mut Vec<u8>) -> Result<Option<Vec<u8>>, &'static str> {
-    let Some((prefix, after)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
-    let [compressed, length @ ..] = *prefix;
-    let length = u32::from_be_bytes(length);
-    if compressed != 0 || length > MESSAGE_BYTES {
-        return Err("sent a compressed or too long message");
-    }
-    let Some(message) = after.get(..length as usize).map(<[u8]>::to_vec) else { return Ok(None) };
-    rest.drain(..PREFIX + message.len());
-    Ok(Some(message))
-}
-
-/// Decodes a percent-encoded error message, sanitizes it, and limits its length.
-fn decode_error_message(text: &[u8]) -> String {
-    let (mut bytes, mut rest) = (Vec::new(), text);
-    while let Some((first, after)) = rest.split_first() {
-        let hex = after.get(..2).filter(|two| *first == b'%' && two.iter().all(u8::is_ascii_hexdigit));
-        let byte = hex.and_then(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok());
-        rest = if byte.is_some() { &after[2..] } else { after };
-        bytes.push(byte.unwrap_or(*first));
-    }
-    let text = String::from_utf8_lossy(&bytes);
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn messages_come_in_pieces() {
-        let mut rest = Vec::new();
-        let mut found = Vec::new();
-        for byte in [&frame_message(b"abc")[..], &frame_message(b""), &frame_message(b"d")].concat() {
-            rest.push(byte);
-            found.extend(take_message(&mut rest).unwrap());
-        }
-        assert_eq!((found, rest), (vec![b"abc".to_vec(), vec![], b"d".to_vec()], vec![]));
-        for wrong in [&[1, 0, 0, 0, 1][..], &[0, 0xff, 0, 0, 0]] {
-            assert!(take_message(&mut wrong.to_vec()).is_err());
-        }
-    }
-
-    #[test]
-    fn words_are_read_as_they_were_meant() {
-        for (text, expected) in [
-            ("plain", "plain"),
-            ("a%20b%C3%A4%", "a bä%"),
-            ("%zz %4", "%zz %4"),
-            ("%0aline", " line"),
-            ("%+1x", "%+1x"),
-        ] {
-            assert_eq!(decode_error_message(text.as_bytes()), expected);
-        }
-        assert_eq!(decode_error_message("x".repeat(9000).as_bytes()).len(), WORDS);
-    }
 
     #[test]
     fn what_is_no_certificate_is_named() {

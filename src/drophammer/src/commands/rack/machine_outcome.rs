@@ -4,7 +4,7 @@ use super::{RackOutcome, RackRow};
 use crate::commands::plan::refuse_impossible;
 use common::error::{Error, Phase};
 use model::inventory::Inventory;
-use plan::plan_request::preview::{NOBODY_LOOKED, PreviewPlan, preview_plan};
+use plan::plan_request::preview::{NOBODY_LOOKED, PreviewPlan, PreviewRefusal, preview_plan};
 use plan::{ApprovalSummary, InstallMode};
 use server::rack_plan::{MachineForecast, PredictedMachine};
 
@@ -19,23 +19,7 @@ pub fn plan_failure(why: impl Into<String>) -> Error {
 /// Returns the row, and the verdicts that can be approved. A fresh inventory replaces the registered one.
 pub fn judge_machine(seen: PredictedMachine, fresh: Option<Inventory>) -> (RackRow, Option<ApprovalSummary>) {
     let minutes = seen.seconds.map(|seconds| (seconds / 60.0).ceil().max(1.0) as u64);
-    let mut row = RackRow {
-        id: seen.id,
-        name: seen.name,
-        size: seen.size,
-        outcome: RackOutcome::Nothing,
-        mode: None,
-        image: None,
-        layout: None,
-        disks: Vec::new(),
-        lost_bytes: 0,
-        reasons: Vec::new(),
-        inventory: None,
-        foreseen: false,
-        minutes: None,
-        sha256: None,
-        approved: false,
-    };
+    let mut row = create_row(seen.id, seen.name, seen.size);
     let mut ends = |outcome: RackOutcome, why: String| {
         row.outcome = outcome;
         row.reasons.extend(why.lines().map(str::to_owned));
@@ -71,7 +55,36 @@ pub fn judge_machine(seen: PredictedMachine, fresh: Option<Inventory>) -> (RackR
             return (row, None);
         }
     };
-    match preview_plan(&machine, allocation, inventory, is_outdated) {
+    plan_row(row, preview_plan(&machine, allocation, inventory, is_outdated), minutes)
+}
+
+fn create_row(id: String, name: String, size: Option<String>) -> RackRow {
+    RackRow {
+        id,
+        name,
+        size,
+        outcome: RackOutcome::Nothing,
+        mode: None,
+        image: None,
+        layout: None,
+        disks: Vec::new(),
+        lost_bytes: 0,
+        reasons: Vec::new(),
+        inventory: None,
+        foreseen: false,
+        minutes: None,
+        sha256: None,
+        approved: false,
+    }
+}
+
+/// Completes the row with the plan or its refusal.
+fn plan_row(
+    mut row: RackRow,
+    planned: Result<PreviewPlan, PreviewRefusal>,
+    minutes: Option<u64>,
+) -> (RackRow, Option<ApprovalSummary>) {
+    match planned {
         Ok(PreviewPlan { verdicts: None, .. }) => {
             row.reasons = vec!["the ordered installation already exists and is booted".to_owned()];
             (row, None)

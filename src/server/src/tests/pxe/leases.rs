@@ -1,5 +1,6 @@
 //! Addresses by NIC: what firmware and systems send as client identifier does not count.
 
+use super::firmware::Firmware;
 use super::*;
 
 /// Client identifiers made of SMBIOS UUIDs, as UEFI firmware sends them, and of a MAC, as iPXE does.

@@ -1,0 +1,191 @@
+//! Limits of a plan: the agent may do anything to wiped disks, but to others only what it announced.
+
+use super::{BOOT, REINSTALL, is_on};
+use crate::crash_record::Record;
+use crate::crash_states::Ranges;
+use model::allocation::{Allocation, AssignedMachine, OrderedReinstall};
+use model::device::DevicePath;
+use model::inventory::Inventory;
+use model::layout::Layout;
+use operations::{DeviceOp, GrowFilesystem, Operation, SessionOp};
+use plan::{DiskVerdict, InstallMode, Plan, PlanRequest, plan_request};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use uuid::Uuid;
+
+/// Builds the agent's plan request for this response of the server.
+fn request(machine: &AssignedMachine, allocation: &Allocation, layout: &Layout, found: &Inventory) -> PlanRequest {
+    let mut allocation = allocation.clone();
+    plan_request::clear_begun_if_intact(&machine.id, &mut allocation, layout, found);
+    plan_request::build_request(machine, &machine.id, &allocation, &[])
+}
+
+/// Limits of a plan: it may do anything to wiped disks, but to others only what the recorded agent announced.
+pub struct Bounds {
+    pub wiped: Vec<String>,
+    /// Ranges that a preserved filesystem, array or group may change, by disk.
+    pub open: BTreeMap<String, Ranges>,
+}
+
+impl Bounds {
+    /// Builds the limits from the announcement at the point of no return.
+    pub fn new(record: &Record, layout: &Layout) -> Bounds {
+        let wiped = layout.disks.iter().filter(|disk| disk.wipeonreinstall);
+        let wiped: Vec<String> =
+            wiped.map(|disk| disk.device.as_str().trim_start_matches("/dev/").to_owned()).collect();
+        let groups = record.announced["extents"].as_array().into_iter().flatten();
+        let disks: Vec<&Value> = groups.flat_map(|group| group["disks"].as_array().into_iter().flatten()).collect();
+        let open = record.disks.iter().map(|name| {
+            let own = disks.iter().filter(|disk| disk["device"] == format!("/dev/{name}"));
+            let ranges = own.flat_map(|disk| disk["ranges"].as_array().into_iter().flatten());
+            let ranges = ranges.filter_map(|range| Some((range["start"].as_u64()?, range["length"].as_u64()?)));
+            (name.clone(), Ranges::new(ranges))
+        });
+        Bounds { wiped, open: open.collect() }
+    }
+
+    /// Returns the next action of the agent, or the violation of the limits.
+    pub fn judge(
+        &self,
+        machine: &AssignedMachine,
+        layout: &Layout,
+        found: &Inventory,
+    ) -> std::result::Result<String, String> {
+        let allocation = machine.allocation.as_ref().ok_or("the server has no allocation")?;
+        match plan::make_plan(layout, found, request(machine, allocation, layout, found), &mut Uuid::new_v4) {
+            Err(refusal) => {
+                Ok(format!("refuse: {}", refusal.problems.first().map(ToString::to_string).unwrap_or_default()))
+            }
+            Ok(plan) => match self.harm(&plan) {
+                Some(words) => Err(words),
+                None if plan.already.is_some() => Ok(BOOT.to_owned()),
+                None if plan.mode == InstallMode::Reinstall => Ok(REINSTALL.to_owned()),
+                None => Err("it would install an allocation that is already installed".to_owned()),
+            },
+        }
+    }
+
+    fn harm(&self, plan: &Plan) -> Option<String> {
+        let is_wiped = |device: &DevicePath| self.wiped.iter().any(|name| is_on(device.as_str(), name));
+        let disks = plan.disks.iter().filter(|disk| !self.wiped.iter().any(|name| disk.name == *name));
+        let mut disks = disks.filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
+        if let Some(disk) = disks.next() {
+            return Some(format!("{} would be {:?}", disk.device, disk.verdict));
+        }
+        for operation in plan.stages.iter().flat_map(|step| &step.operations) {
+            let others = targets(operation).into_iter().find(|device| !is_wiped(device));
+            if let Some(device) = others {
+                return Some(format!("{device} would be written: {operation:?}"));
+            }
+        }
+        for extents in plan.extents.iter().flat_map(|extents| &extents.disks) {
+            let name = extents.device.as_str().trim_start_matches("/dev/");
+            if self.wiped.iter().any(|wiped| wiped == name) {
+                continue;
+            }
+            let ranges = Ranges::new(extents.ranges.iter().map(|range| (range.start, range.length)));
+            let open = self.open.get(name).cloned().unwrap_or_default();
+            if let Some((start, length)) = ranges.without(&open).iter().next() {
+                return Some(format!("{length} bytes at {start} of {name} would be writable"));
+            }
+        }
+        None
+    }
+}
+
+/// Returns the devices on which an operation creates something.
+fn targets(operation: &Operation) -> Vec<&DevicePath> {
+    match operation {
+        Operation::Device(operation) => match operation {
+            DeviceOp::WipeDisk(wipe) => vec![&wipe.device],
+            DeviceOp::WriteTable(table) => vec![&table.device],
+            DeviceOp::CreateArray(array) => array.present_devices().collect(),
+            DeviceOp::CreateGroup(group) => group.devices.iter().collect(),
+            DeviceOp::CreateVolume(volume) => volume.physical.iter().collect(),
+            DeviceOp::CreateContainer(container) => vec![&container.device],
+            DeviceOp::MakeFilesystem(make) => vec![&make.device],
+            DeviceOp::PreparePersistent(volume) => volume.written_devices(),
+            DeviceOp::Release(_)
+            | DeviceOp::AssertFree(_)
+            | DeviceOp::TakeDown(_)
+            | DeviceOp::ProveZeros(_)
+            | DeviceOp::AssembleArray(_)
+            | DeviceOp::ActivateGroup(_)
+            | DeviceOp::OpenContainer(_)
+            | DeviceOp::CloseContainer(_)
+            | DeviceOp::TryArray(_)
+            | DeviceOp::TryFilesystem(_)
+            | DeviceOp::DeactivateGroup(_)
+            | DeviceOp::StopArray(_) => Vec::new(),
+        },
+        Operation::Run(operation) => match operation {
+            SessionOp::BurnDisk(burn) => vec![&burn.device],
+            SessionOp::CreateSystem(create) => create.disks.iter().collect(),
+            SessionOp::GrowFilesystem(GrowFilesystem(grow)) => vec![&grow.device],
+            SessionOp::Receive(receive) => receive.devices.iter().map(|received| &received.device).collect(),
+            SessionOp::ReachImage(_)
+            | SessionOp::VerifyDefinition(_)
+            | SessionOp::FindPrograms(_)
+            | SessionOp::IdentifyDisk(_)
+            | SessionOp::CheckContainers(_)
+            | SessionOp::LockDisk(_)
+            | SessionOp::UnlockDisk(_)
+            | SessionOp::Rehearse(_)
+            | SessionOp::TellPointOfNoReturn(_)
+            | SessionOp::MoveStands(_)
+            | SessionOp::Mount(_)
+            | SessionOp::MountReadOnly(_)
+            | SessionOp::BurnImage(_)
+            | SessionOp::WriteMachineFiles(_)
+            | SessionOp::InjectFiles(_)
+            | SessionOp::Finish(_)
+            | SessionOp::AdaptImage(_)
+            | SessionOp::AdaptMoved(_)
+            | SessionOp::WritePersistent(_)
+            | SessionOp::WriteFstab(_)
+            | SessionOp::ExtendFstab(_)
+            | SessionOp::WriteCrypttab(_)
+            | SessionOp::RemoveVariables(_)
+            | SessionOp::WriteBootEntries(_)
+            | SessionOp::LoadKernel
+            | SessionOp::ProveKept(_)
+            | SessionOp::WriteMarker(_)
+            | SessionOp::Unmount
+            | SessionOp::FlushDisks(_)
+            | SessionOp::Report(_)
+            | SessionOp::FindLoader
+            | SessionOp::Kexec => Vec::new(),
+        },
+    }
+}
+
+pub(super) fn plans_are_judged() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata");
+    let text = fs::read_to_string(folder.join("inventories/installed-default.json")).expect("an inventory");
+    let found: Inventory = serde_json::from_str(&text).expect("an inventory");
+    let layout = fs::read_to_string(folder.join("layouts/default.yaml")).expect("a layout");
+    let layout = model::layout::read_yaml(&layout).expect("a layout").layout;
+    let bounds =
+        |wiped: &[&str]| Bounds { wiped: wiped.iter().map(|name| (*name).to_owned()).collect(), open: BTreeMap::new() };
+    let order = OrderedReinstall {
+        id: "o".to_owned(),
+        attempt: 1,
+        attempts: 3,
+        without_marker: true,
+        ..OrderedReinstall::default()
+    };
+    let machine = |reinstall, order: Option<OrderedReinstall>| AssignedMachine {
+        id: "m".to_owned(),
+        allocation: Some(Allocation { id: "a".to_owned(), reinstall, order, ..Allocation::default() }),
+        ..AssignedMachine::default()
+    };
+    let ordered = machine(true, Some(OrderedReinstall { begun: true, ..order }));
+    assert_eq!(bounds(&["sda"]).judge(&ordered, &layout, &found), Ok(REINSTALL.to_owned()));
+    let beyond = bounds(&[]).judge(&ordered, &layout, &found);
+    assert!(beyond.as_ref().is_err_and(|words| words.contains("/dev/sda would be")), "{beyond:?}");
+    let forgotten = bounds(&["sda"]).judge(&machine(false, None), &layout, &found);
+    assert!(forgotten.as_ref().is_err_and(|words| words.contains("would install")), "{forgotten:?}");
+    assert!(bounds(&["sda"]).judge(&AssignedMachine::default(), &layout, &found).is_err());
+}

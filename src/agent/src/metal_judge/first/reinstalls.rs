@@ -1,0 +1,73 @@
+//! Reinstalls: the flag, and the attempts that the machine counts.
+
+use super::*;
+use model::install_report::{FailureSummary, InstallOutcome, InstallResult};
+
+/// Handles reinstalls: the flag, the attempts counted by the machine, cancellation, and completion.
+#[test]
+#[ignore = "scripts/metal"]
+fn judge_first_reinstalls() {
+    let first = First::start();
+    first.rack.steer("allocate", &reinstall());
+    let begin = |control: &MetalControlPlane| {
+        control.announce_point_of_no_return(&AttemptNotice {
+            allocation: ONE,
+            order: Some("1"),
+            disks: &[RecordedDisk::default()],
+            ..AttemptNotice::default()
+        })
+    };
+    let boots = || {
+        let (control, _) = first.boots();
+        assert!(control.wait_for_allocation(PATIENCE).unwrap());
+        let allocation = control.fetch_machine().unwrap().allocation.unwrap();
+        let order = allocation.order.clone().unwrap();
+        println!("attempt {} of {}, begun: {}", order.attempt, order.attempts, order.begun);
+        (control, allocation, order)
+    };
+    // Nothing is erased for it, and what fails before its first write calls it off.
+    let (control, allocated, order) = boots();
+    assert_eq!(erasure(&machine(), Some(&allocated)), None);
+    assert_eq!((order.attempt, order.begun), (1, false));
+    let answer = control.report_result(&failed(InstallOutcome::FailedUntouched)).unwrap();
+    assert!(!answer.retry);
+    let log = first.rack.log();
+    assert_eq!((&log["aborted"], &log["allocation"]["reinstall"]), (&json!(false), &json!(false)));
+    // Once more; now it begins, and fails, three times.
+    first.rack.steer("allocate", &reinstall());
+    for attempt in 1..=3 {
+        let (control, _, order) = boots();
+        assert_eq!((order.attempt, order.begun), (attempt, attempt > 1), "{order:?}");
+        begin(&control).unwrap();
+        let answer = control.report_result(&failed(InstallOutcome::FailedBegun)).unwrap();
+        assert_eq!(answer.retry, attempt < 3);
+        let log = first.rack.log();
+        assert_eq!((&log["aborted"], &log["allocation"]["reinstall"]), (&json!(true), &json!(true)));
+    }
+    // An operator has corrected the cause.
+    let (control, _, order) = boots();
+    assert_eq!((order.attempt, order.begun, order.disks.len()), (4, true, 1));
+    begin(&control).unwrap();
+    control.report_result(&InstallResult { allocation: ONE.into(), order: Some("1".into()), ..ended() }).unwrap();
+    assert_eq!(first.rack.log()["allocation"]["reinstall"], json!(false));
+    first.rack.steer("allocate", &reinstall());
+    assert_eq!(boots().2.attempt, 1, "a completed reinstall does not count as an attempt");
+    // Preserved contents have changed, so no other attempt follows.
+    let (control, ..) = boots();
+    begin(&control).unwrap();
+    let changed = FailureSummary { stage: "storage.prove_kept".into(), ..FailureSummary::default() };
+    let answer = control
+        .report_result(&InstallResult {
+            outcome: InstallOutcome::FailedBegun(changed),
+            allocation: ONE.into(),
+            ..ended()
+        })
+        .unwrap();
+    assert!(!answer.retry);
+    assert_eq!(boots().2.attempt, 4);
+    // The flag was taken back while the plan was made.
+    let (control, ..) = boots();
+    first.rack.steer("allocate", &allocation(ONE, "default"));
+    assert!(begin(&control).unwrap_err().is_refusal());
+    first.calls();
+}

@@ -1,0 +1,57 @@
+//! Attempts of a reinstall, which the machine counts in its note: the control plane has only a flag.
+
+use super::reinstall_note::{ATTEMPTS, ReinstallNote};
+use super::{ANSWER, MetalApiV1, lock_mutex, messages};
+use common::error::Result;
+use model::allocation::{Allocation, OrderedReinstall};
+
+impl MetalApiV1 {
+    /// Returns the order for the reinstall flag, with the machine's note of it. Counts the attempt once per boot, before any action.
+    pub(super) fn build_order(&self, allocation: &Allocation) -> Result<OrderedReinstall> {
+        let mut note = lock_mutex(&self.note);
+        let counted = note.take().filter(|note| note.allocation == allocation.id && note.image == allocation.image.id);
+        let counted = match counted {
+            Some(counted) => counted,
+            None => {
+                let counted =
+                    ReinstallNote::with_boot_counted(self.memory.read_note()?, &allocation.id, &allocation.image.id);
+                self.write_note(&counted);
+                counted
+            }
+        };
+        let ReinstallNote { attempt, order, disks, attempt_record, .. } = note.insert(counted).clone();
+        let (begun, id, attempts) = (order.is_some(), order.unwrap_or_default(), ATTEMPTS);
+        Ok(OrderedReinstall { id, attempt, attempts, begun, disks, attempt_record, ..OrderedReinstall::default() })
+    }
+
+    /// Writes the note. Returns false if it cannot be written; there is no further attempt then.
+    pub(super) fn write_note(&self, note: &ReinstallNote) -> bool {
+        let noted = self.memory.write_note(note);
+        noted.inspect_err(|error| tracing::warn!("{error}; this reinstall has only one attempt")).is_ok()
+    }
+
+    /// Rules out further attempts, which would take the current contents of the disks for those to be preserved.
+    pub(super) fn rule_out_attempts(&self) {
+        if let Some(note) = lock_mutex(&self.note).as_mut() {
+            note.attempt = note.attempt.max(ATTEMPTS);
+            self.write_note(note);
+        }
+    }
+
+    pub(super) fn delete_note(&self) {
+        lock_mutex(&self.note).take();
+        if let Err(error) = self.memory.delete_note() {
+            tracing::warn!("{error}");
+        }
+    }
+
+    pub(super) fn abort_reinstall(&self, wiped: bool) -> Result<()> {
+        self.call_with_retries(
+            self.pace.retries,
+            "AbortReinstall",
+            &messages::encode_abort_reinstall(&self.machine, wiped),
+            ANSWER,
+        )
+        .map(drop)
+    }
+}

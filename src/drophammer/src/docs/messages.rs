@@ -1,0 +1,47 @@
+//! Messages that the documentation quotes, and the sources that print them.
+
+use std::fs;
+use std::path::Path;
+use testing::docs::blocks;
+
+/// Returns the product sources below a folder, without tests. Literals that span several lines are joined.
+fn sources(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().is_some_and(|name| name == "tests" || name == "tests.rs") {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if let Ok(text) = fs::read_to_string(&path) {
+            found.push(text.split("\\\n").map(str::trim_start).collect());
+        }
+    }
+    found
+}
+
+/// Returns the parts of a message outside of `<…>`, split at punctuation, because a message may be composed of several literals.
+fn clauses(message: &str) -> Vec<&str> {
+    let parts = message.split('<').enumerate();
+    let outside = parts.filter_map(|(index, part)| match index {
+        0 => Some(part),
+        _ => part.split_once('>').map(|(_, rest)| rest),
+    });
+    let clauses = outside.flat_map(|part| part.split(['"', ':', ';', '(', ')', ','])).map(str::trim);
+    clauses.filter(|clause| clause.len() > 3).collect()
+}
+
+#[test]
+fn the_messages_in_the_docs_are_the_programs_own() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let mut sources = sources(&root.join("src"));
+    sources.extend(self::sources(&root.join("initramfs/agent/root")));
+    let messages = blocks(include_str!("../../../../docs/troubles.md"), "text").join("\n");
+    assert!(messages.lines().count() > 30, "{messages}");
+    for message in messages.lines() {
+        let clauses = clauses(message);
+        let says = |source: &String| clauses.iter().all(|clause| source.contains(clause));
+        assert!(!clauses.is_empty() && sources.iter().any(says), "{message}: no file has all of {clauses:?}");
+    }
+}

@@ -1,0 +1,76 @@
+//! Table of the machines, as `drophammer machine list` prints it.
+
+use ::server::operator::{MachineSummary, ReinstallOrder, WaitingMarker};
+use common::format;
+
+pub(super) fn format_machines(all: &[MachineSummary]) -> String {
+    let mut rows = vec![
+        ["name", "id", "size", "image", "wanted", "reinstall", "last seen", "last event", "last reinstall"]
+            .map(str::to_owned),
+    ];
+    let or_none = |text: Option<&str>| text.filter(|text| !text.is_empty()).unwrap_or("-").to_owned();
+    rows.extend(all.iter().map(|machine| {
+        let event = machine.last_event.as_ref().map(|event| match &event.stage {
+            Some(stage) => format!("{} {stage}", event.event),
+            None => event.event.to_string(),
+        });
+        [
+            or_none(Some(&machine.name)),
+            machine.id.clone(),
+            or_none(machine.size.as_deref()),
+            installed_image(machine),
+            or_none(machine.wanted.as_deref()),
+            or_none(Some(&describe_order(machine, all))),
+            or_none(machine.last_seen.as_deref()),
+            or_none(event.as_deref()),
+            or_none(machine.outcome.as_ref().map(describe_outcome).as_deref()),
+        ]
+    }));
+    format::format_columns(&rows)
+}
+
+fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -> String {
+    if let Some(moving) = &machine.moving {
+        return moving.describe(machine_name(all, &moving.other));
+    }
+    match (&machine.order, &machine.locked) {
+        (Some(order), _) if order.given_up => format!("{} abandoned", order.image),
+        (order, _) if machine.needs_confirmation => describe_unconfirmed(order.as_ref(), machine.on_disk.as_ref()),
+        (Some(order), _) => {
+            let begun = if order.begun { ", started" } else { "" };
+            format!("{} attempt {} of {}{begun}", order.image, order.attempts, machine.attempts)
+        }
+        (None, Some(_)) => "locked".to_owned(),
+        (None, None) if machine.not_clean => "not clean: boot it over PXE".to_owned(),
+        (None, None) if machine.waits.is_some() => "waits with a marker".to_owned(),
+        (None, None) if machine.allocation.is_some() && !machine.installed => "not installed".to_owned(),
+        (None, None) => String::new(),
+    }
+}
+
+/// Describes the record of a machine that needs confirmation, and the installation that its disks have instead.
+fn describe_unconfirmed(order: Option<&ReinstallOrder>, on_disk: Option<&WaitingMarker>) -> String {
+    let order = order.map(|order| format!("{} ", order.image)).unwrap_or_default();
+    let on_disk =
+        on_disk.map(|found| format!(", its disks have {}", format::replace_hidden(&found.image))).unwrap_or_default();
+    format!("{order}needs confirmation{on_disk}")
+}
+
+/// Returns the name of the machine with that id, or the id if it is unnamed.
+pub(super) fn machine_name<'a>(all: &'a [MachineSummary], id: &'a str) -> &'a str {
+    let named = all.iter().find(|machine| machine.id == id && !machine.name.is_empty());
+    named.map_or(id, |machine| machine.name.as_str())
+}
+
+/// Returns one line of the report; the rest is in the server's output.
+fn describe_outcome(outcome: &::server::operator::ReinstallOutcome) -> String {
+    let how = if outcome.success { "done" } else { "FAILED" };
+    let message: String = outcome.message.lines().next().unwrap_or_default().chars().take(60).collect();
+    format!("{how} {}: {}", outcome.image, format::replace_hidden(&message))
+}
+
+/// Returns the installed image. An image that only an adopted install marker names is marked as a claim.
+fn installed_image(machine: &MachineSummary) -> String {
+    let claim = if machine.claimed { " (claimed)" } else { "" };
+    format!("{}{claim}", machine.image.as_deref().unwrap_or("-"))
+}

@@ -1,0 +1,80 @@
+//! `drophammer machine reinstall`: orders a reinstall or cancels it, and describes the next steps.
+
+use super::options::ReinstallOrderOptions;
+use super::{OperatorClient, OperatorResponse, boot_digest, find_machine, power, print_json, print_refusal};
+use ::server::operator::MachineSummary;
+use ::server::operator::reinstalls::ReinstallRequest;
+use common::error::Result;
+use common::exit_code::CommandOutcome;
+use common::format::terminal::escape_line;
+use common::output::print_text;
+use reqwest::Method;
+
+pub fn reinstall_machine(
+    server: &OperatorClient,
+    all: &[MachineSummary],
+    asked: &ReinstallOrderOptions,
+    json: bool,
+) -> Result<CommandOutcome> {
+    let machine = match find_machine(all, &asked.machine) {
+        Ok(machine) => machine,
+        Err(why) => return Ok(print_refusal(&why)),
+    };
+    let path = format!("/v1/machine/{}/reinstall", machine.id);
+    let request = match &asked.image {
+        None => server.request(Method::DELETE, &path),
+        Some(image) => server.request(Method::POST, &path).json(&ReinstallRequest {
+            id: machine.id.clone(),
+            imageid: image.clone(),
+            without_marker: asked.without_marker,
+            change_promise: asked.change_promise,
+            give_up: asked.give_up.clone(),
+            replace_newer: asked.replace_newer,
+        }),
+    };
+    match server.send_json::<MachineSummary>(request)? {
+        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Good(listed) => {
+            let command = listed.order.as_ref().and_then(|_| boot_digest::reinstall_command_for(server, &listed));
+            let text = describe_next_steps(machine, &listed, command.as_deref());
+            match json {
+                true => drop(print_json(&listed)?),
+                // The next lines list what the operator can do to start the reinstall, which `--now` does.
+                false if asked.now => print_text(&format!("{}\n", text.lines().next().unwrap_or_default()))?,
+                false => print_text(&text)?,
+            }
+            if asked.now {
+                power::power_cycle_now(server, &listed, "reinstall", json)
+            } else {
+                Ok(CommandOutcome::Good)
+            }
+        }
+    }
+}
+
+/// Describes the next steps to the operator.
+pub(super) fn describe_next_steps(before: &MachineSummary, now: &MachineSummary, command: Option<&str>) -> String {
+    let name = escape_line(if now.name.is_empty() { &now.id } else { &now.name });
+    let Some(order) = &now.order else {
+        return format!("The reinstall of {name} is cancelled. The machine is unchanged.\n");
+    };
+    let from = before.image.as_deref().map(|image| format!(" in place of {}", escape_line(image))).unwrap_or_default();
+    let layout = now.layout.as_deref().unwrap_or("LAYOUT");
+    let command = command.map_or_else(
+        || format!("the output of `drophammer machine boot-digest {name} --at URL`; URL is the one at which machines reach the server"),
+        str::to_owned,
+    );
+    format!(
+        "{name} will be reinstalled with {}{from} at its next boot over PXE; order {}.\n\
+         Start it in one of two ways:\n  \
+         power-cycle it into PXE\n  \
+         {command}\n    \
+         on the machine, as root: the same, without waiting for the firmware\n\
+         Show what it will do, disk by disk:\n  \
+         drophammer plan --reinstall --layout FILE      on the machine; FILE contains the layout {layout:?}\n\
+         Cancel it before it starts:\n  \
+         drophammer machine reinstall {name} --cancel\n",
+        escape_line(&order.image),
+        escape_line(&order.id)
+    )
+}

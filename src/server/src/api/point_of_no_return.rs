@@ -1,0 +1,99 @@
+//! Permission to erase data, which an agent requests before its first write.
+
+use super::DOCUMENT_BYTES;
+use super::request_body::read_machine_document;
+use crate::api_error::ApiError;
+use crate::auth::MachineCaller;
+use crate::metrics::OrderEvent;
+use crate::migrations::machine_requests;
+use crate::site::SiteSnapshot;
+use crate::status_log::MachineOrigin;
+use crate::{AppState, approvals};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use control::api_types::PointOfNoReturn;
+use model::install_marker::attempt::is_secret_digest;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use store::{ATTEMPTS, AttemptStart, FirstStartOutcome, OrderStart};
+
+/// `POST /v1/machine/{id}/point-of-no-return`: permits an installation to erase data, if the operator still wants it.
+pub async fn pass_point_of_no_return(
+    State(app): State<Arc<AppState>>,
+    MachineCaller { id, boot, peer }: MachineCaller,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let PointOfNoReturn { allocationuuid, order, disks, approved: said, secret_digest, .. } =
+        read_machine_document(&app, peer, body, DOCUMENT_BYTES).await?;
+    if secret_digest.as_deref().is_some_and(|digest| !is_secret_digest(digest)) {
+        let why = "secret_digest: must be `sha256:` followed by 64 lowercase hexadecimal digits";
+        return Err(ApiError::bad_request(why));
+    }
+    let start = AttemptStart { by: boot.hash, disks, secret_digest };
+    let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
+    let directory = app.directory();
+    if let Some(answer) =
+        machine_requests::start_copy(&app, &directory, &boot, peer, (&allocationuuid, &start, said.as_deref())).await?
+    {
+        return answer.map_or_else(changed, |()| Ok(Json(json!({}))));
+    }
+    let what = (&*allocationuuid, order.is_some(), said.as_deref());
+    if let Err(why) = check_still_wanted(&app, &directory, &id, what).await? {
+        return changed(why);
+    }
+    let Some(order) = order else {
+        let news = match app.state.start_first_install(&id, &allocationuuid, start).await? {
+            FirstStartOutcome::Yes(news) => news,
+            FirstStartOutcome::No(why) => return changed(why),
+        };
+        app.state.record_boot_start(boot.hash).await?;
+        if news {
+            let text = "starts its installation: the disks of its layout are erased";
+            app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(&id)));
+        }
+        return Ok(Json(json!({})));
+    };
+    match app.state.start_order(&id, &allocationuuid, &order, start).await? {
+        OrderStart::Yes(order, news) => {
+            app.state.record_boot_start(boot.hash).await?;
+            if news {
+                app.counters.count_order(OrderEvent::Begun);
+                let text = format!("started: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);
+                app.watch.log_reinstall(MachineOrigin::new(&id, directory.display_name(&id), peer), text);
+            }
+            Ok(Json(json!({})))
+        }
+        OrderStart::NotInForce => {
+            changed(format!("order {order:?} is no longer open: it was cancelled, replaced, or completed"))
+        }
+    }
+}
+
+/// Checks that the operator still wants the installation: the inner error is the change since the allocation was sent.
+async fn check_still_wanted(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    id: &str,
+    (allocation, is_ordered, approved): (&str, bool, Option<&str>),
+) -> Result<Result<(), String>, ApiError> {
+    // A different allocation in the file replaces this one, so the rest of this one must not be installed.
+    let current = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
+    match current {
+        Some(current) if *current.id != allocation => {
+            return Ok(Err(format!("the machine's allocation is now {}, not {allocation}", *current.id)));
+        }
+        None if !is_ordered => {
+            return Ok(Err(format!("the machine's file no longer contains allocation {allocation}")));
+        }
+        _ => {}
+    }
+    if let Some(current) = current {
+        let standing = app.state.read_install_state(id, allocation).await?;
+        if directory.known.states.installation_blocked(current, &standing).is_some() {
+            return Ok(Err("its image was blacklisted after the allocation was sent".to_owned()));
+        }
+    }
+    approvals::check_compared(app, directory, id, allocation, approved).await
+}

@@ -1,0 +1,245 @@
+//! Server whose sockets are bound: its start, from the database to the routers, and its end.
+
+use super::anonymous_events::AnonymousEvents;
+use super::connections::ConnectionLimiter;
+use super::deploy_templates::TemplateWriter;
+use super::host_environment::HostEnvironment;
+use super::host_names::HostNames;
+use super::listeners::{BoundListeners, ServerFronts};
+use super::options::ServerConfig;
+use super::os_definitions::{OsDefinitions, VerifyCache};
+use super::planner::PlannerPool;
+use super::privileged_port::SourcePorts;
+use super::pxe::{PxeOptions, PxeServer};
+use super::quotas::ClientQuotas;
+use super::rate_limited_log::RateLimitedLog;
+use super::site::{SiteLoader, SiteSnapshot};
+use super::site_reload::{ReloadEvent, SiteReloader};
+use super::start_checks::{boot_directory, check_at_start, check_options, refuse_lost_database};
+use super::status_log::StatusLog;
+use super::systemd_notify::{HeartbeatSource, ServiceManager};
+use super::{AppState, metrics, migrations, pxe, request_id, web};
+use common::error::{Context, Error, Phase, Result};
+use hyper_util::server::graceful::GracefulShutdown;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use store::boot_token::BootTokenKey;
+use store::image_digests::ImageDigests;
+use store::token::TokenHash;
+use store::{ServerState, StoreHooks};
+use tokio::sync::watch as published;
+
+/// Time limit for pending responses at shutdown.
+const END_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// A server whose sockets are bound.
+pub(super) struct ControlServer {
+    pub fronts: ServerFronts,
+    places: usize,
+    pub peers: ClientQuotas,
+    alarms: RateLimitedLog,
+    planner: PlannerPool,
+    watch: StatusLog,
+    closing: published::Sender<bool>,
+    wake: mpsc::Sender<ReloadEvent>,
+    pub state: ServerState,
+    pxe: Option<PxeServer>,
+    /// Task that updates machine files after migrations.
+    files: tokio::task::JoinHandle<()>,
+    /// Held as long as the server runs.
+    _lock: Option<store::backup::DirectoryLock>,
+}
+
+impl ControlServer {
+    /// Binds the sockets and starts the threads. `places` is the maximum number of connections.
+    pub async fn bind_server(
+        options: &ServerConfig,
+        watch: StatusLog,
+        around: &HostEnvironment,
+        places: usize,
+    ) -> Result<ControlServer> {
+        check_options(options)?;
+        options.pxe.as_ref().map_or(Ok(()), |asked| pxe::check_pxe(asked, options))?;
+        let lock = store::backup::lock_directory(&options.dir)?;
+        refuse_lost_database(&options.dir)?;
+        let counters = Arc::<metrics::Metrics>::default();
+        let state = open_state(options, around.quiet, &counters)?;
+        let operator = store::token::operator_token_hash(&options.dir)?;
+        let metrics = store::token::token_file_hash(&options.dir, store::token::METRICS_FILE)?;
+        let listeners = BoundListeners::bind_sockets(options, &watch).await?;
+        check_at_start(options).into_iter().for_each(|problem| watch.log_problem(problem));
+        let (wake, directory) = start_reloader(options, &state, &watch, around.look_every).await?;
+        let pxe = match options.pxe.clone() {
+            Some(asked) => Some(start_pxe(asked, options.clone(), listeners.port()?, watch.clone()).await?),
+            None => None,
+        };
+        let (closing, is_closing) = published::channel(false);
+        let services = StartedServices {
+            ipxe: pxe.as_ref().map(|pxe| pxe.ipxe.clone()),
+            directory,
+            closing: is_closing,
+            state: state.clone(),
+            counters,
+            watch: watch.clone(),
+            operator,
+            metrics,
+            wake: wake.clone(),
+        };
+        let app = build_app_state(options, around, places, &listeners, services)?;
+        let (peers, alarms, planner) = (app.peers.clone(), app.alarms.clone(), app.planner.clone());
+        let app = Arc::new(app);
+        let fronts = listeners.build_fronts(&app);
+        let files = tokio::spawn(migrations::machine_file_update::keep_files_updated(app));
+        let _lock = lock;
+        Ok(ControlServer { fronts, places, peers, alarms, planner, watch, closing, wake, state, pxe, files, _lock })
+    }
+
+    /// Accepts connections until `ended`, then gives pending responses a short time to complete.
+    ///
+    /// # Errors
+    /// The database was removed.
+    pub async fn serve_connections(self, ended: impl Future<Output = ()>, manager: &ServiceManager) -> Result<()> {
+        let running = GracefulShutdown::new();
+        let door = ConnectionLimiter::new(self.places, self.peers.clone(), self.watch.clone(), self.alarms.clone());
+        let fronts = self.fronts.all();
+        let mut ended = std::pin::pin!(ended);
+        let sources = [HeartbeatSource::for_database(&self.state), HeartbeatSource::for_planner(&self.planner)];
+        let mut heartbeat = std::pin::pin!(manager.send_heartbeats(&sources, &self.watch));
+        manager.notify_ready();
+        let mut result = Ok(());
+        loop {
+            tokio::select! {
+                () = &mut ended => break,
+                () = &mut heartbeat => {}
+                why = self.state.wait_until_gone() => {
+                    self.watch.log_problem(why.clone());
+                    result = Err(Error::new(Phase::Serve, why));
+                    break;
+                }
+                (front, place, accepted) = door.accept_next(&fronts) => match accepted {
+                    Ok((stream, address)) => door.admit(stream, address, front, &running, place),
+                    Err(error) => {
+                        self.watch.log_problem(format!("accept a connection: {error}"));
+                        // Most likely out of file descriptors: an immediate retry would only spin.
+                        tokio::time::sleep(Duration::from_millis(500)).await;
+                    }
+                },
+            }
+        }
+        manager.notify_stopping();
+        drop(self.fronts);
+        let pxe = tokio::task::spawn_blocking(move || drop(self.pxe));
+        self.closing.send_replace(true);
+        self.files.abort();
+        let _ = self.wake.send(ReloadEvent::End);
+        let _ = tokio::time::timeout(END_PATIENCE, running.shutdown()).await;
+        self.state.close().await;
+        let _ = pxe.await;
+        result
+    }
+}
+
+/// Services that run before the first request is served, and the tokens of the operator.
+struct StartedServices {
+    /// Directory of iPXE's binaries, with `--pxe`.
+    ipxe: Option<PathBuf>,
+    directory: published::Receiver<Arc<SiteSnapshot>>,
+    closing: published::Receiver<bool>,
+    state: ServerState,
+    counters: Arc<metrics::Metrics>,
+    watch: StatusLog,
+    operator: TokenHash,
+    metrics: TokenHash,
+    wake: mpsc::Sender<ReloadEvent>,
+}
+
+fn build_app_state(
+    options: &ServerConfig,
+    around: &HostEnvironment,
+    places: usize,
+    listeners: &BoundListeners,
+    services: StartedServices,
+) -> Result<AppState> {
+    let StartedServices { ipxe, directory, closing, state, counters, watch, operator, metrics, wake } = services;
+    Ok(AppState {
+        url: options.url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
+        hosts: HostNames::new(options, listeners.certificate()),
+        boot: boot_directory(options),
+        ipxe,
+        images: options.dir.join("images"),
+        layouts: options.dir.join("layouts"),
+        dir: options.dir.clone(),
+        machines: options.dir.join("machines"),
+        cmdline: options.cmdline.clone(),
+        directory,
+        closing,
+        state,
+        counters,
+        alarms: RateLimitedLog::new(watch.clone()),
+        watch,
+        operator,
+        metrics,
+        wake,
+        boot_tokens: BootTokenKey::of_operator(&operator),
+        source_ports: SourcePorts::new(options, around),
+        peers: ClientQuotas::new(places, &options.proxies),
+        neighbours: around.neighbours.clone(),
+        anonymous_events: AnonymousEvents::default(),
+        https: listeners.https()?,
+        templates: TemplateWriter::new(&options.dir),
+        page: web::PageState::default(),
+        planner: PlannerPool::start_threads().context(Phase::Serve, || "start the planner threads")?,
+        looks: migrations::cert_seen::CertificateChecks::default(),
+    })
+}
+
+/// Opens the database. A boot that has not called for `quiet` no longer counts as active.
+fn open_state(options: &ServerConfig, quiet: Duration, counters: &Arc<metrics::Metrics>) -> Result<ServerState> {
+    let observed = counters.clone();
+    let hooks = StoreHooks {
+        current_client: request_id::current_client,
+        observe_job: Arc::new(move |duration| observed.observe_store_job(duration)),
+    };
+    Ok(ServerState::open(&options.dir.join(store::DATABASE), quiet)?.with_hooks(hooks))
+}
+
+/// Starts the threads that read the directory, and waits until it has been read once. Returns the channel that wakes them, and the
+/// channel of their snapshots.
+async fn start_reloader(
+    options: &ServerConfig,
+    state: &ServerState,
+    watch: &StatusLog,
+    look_every: Duration,
+) -> Result<(mpsc::Sender<ReloadEvent>, published::Receiver<Arc<SiteSnapshot>>)> {
+    let (wake, woken) = mpsc::channel();
+    let done = wake.clone();
+    let digests = ImageDigests::start(state.clone(), move |digest| drop(done.send(ReloadEvent::Digest(digest))));
+    let digests = digests.context(Phase::Serve, || "start the digest thread")?;
+    let done = wake.clone();
+    let verified = VerifyCache::start(move |verdict| drop(done.send(ReloadEvent::Verified(verdict))));
+    let verified = verified.context(Phase::Serve, || "start the verify thread")?;
+    let definitions = OsDefinitions::new(options.dir.join("os"), verified);
+    let loader = SiteLoader::new(&options.dir, digests, definitions, state.clone());
+    let loader = loader.with_approved_only(options.approved_only);
+    let (publish, directory) = published::channel(Arc::default());
+    let keeper = SiteReloader::new(state.clone(), loader, watch.clone(), publish);
+    let (ready, first_look) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new()
+        .name("directory".to_owned())
+        .spawn(move || keeper.run(&woken, look_every, ready))
+        .context(Phase::Serve, || "start the directory thread")?;
+    first_look.await.context(Phase::Serve, || "read the directory")?;
+    Ok((wake, directory))
+}
+
+/// Starts dnsmasq, and waits until it is ready or has failed.
+pub(super) async fn start_pxe(
+    asked: PxeOptions,
+    options: ServerConfig,
+    port: u16,
+    watch: StatusLog,
+) -> Result<PxeServer> {
+    let started = tokio::task::spawn_blocking(move || PxeServer::start_dnsmasq(&asked, &options, port, &watch));
+    started.await.context(Phase::Serve, || "start dnsmasq")?
+}

@@ -1,0 +1,149 @@
+//! Routes with the descriptions of their operations, and the functions that build them.
+
+use crate::AppState;
+use crate::openapi::SchemaGenerators;
+use axum::handler::Handler;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use serde_json::Value;
+use std::sync::Arc;
+
+pub type SchemaFn = fn(&mut SchemaGenerators) -> Value;
+
+/// A route of the router.
+pub struct ApiRoute {
+    pub path: &'static str,
+    pub(super) handler: MethodRouter<Arc<AppState>>,
+    /// Operations of the route. Most routes have one; some dispatch on method or path themselves.
+    pub described: Vec<OperationDoc>,
+}
+
+/// Description of an operation.
+pub struct OperationDoc {
+    pub method: &'static str,
+    pub path: &'static str,
+    pub summary: &'static str,
+    pub token: RequiredToken,
+    pub query: &'static [&'static str],
+    pub asks: Option<SchemaFn>,
+    pub answers: Vec<(u16, ResponseContent)>,
+    /// Name of the schema of its error responses.
+    pub refused: &'static str,
+}
+
+/// Token that authorizes an operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum RequiredToken {
+    Operator,
+    /// The token for metrics, or the operator's.
+    Metrics,
+    Machine,
+    None,
+}
+
+pub enum ResponseContent {
+    Nothing,
+    Text,
+    Json(SchemaFn),
+}
+
+impl OperationDoc {
+    pub(super) fn new(method: &'static str, path: &'static str, summary: &'static str) -> OperationDoc {
+        let (token, refused) = (RequiredToken::Operator, "Refused");
+        OperationDoc { method, path, summary, token, query: &[], asks: None, answers: Vec::new(), refused }
+    }
+
+    pub(super) fn with_request(self, schema: SchemaFn) -> OperationDoc {
+        OperationDoc { asks: Some(schema), ..self }
+    }
+
+    pub(super) fn with_response(mut self, status: u16, content: ResponseContent) -> OperationDoc {
+        self.answers.push((status, content));
+        self
+    }
+}
+
+fn new_route<H: Handler<T, Arc<AppState>>, T: 'static>(
+    (method, filter): (&'static str, MethodFilter),
+    path: &'static str,
+    handler: H,
+    summary: &'static str,
+) -> ApiRoute {
+    ApiRoute { path, handler: on(filter, handler), described: vec![OperationDoc::new(method, path, summary)] }
+}
+
+pub(super) fn get_route<H: Handler<T, Arc<AppState>>, T: 'static>(
+    path: &'static str,
+    handler: H,
+    summary: &'static str,
+) -> ApiRoute {
+    new_route(("GET", MethodFilter::GET), path, handler, summary)
+}
+
+pub(super) fn put_route<H: Handler<T, Arc<AppState>>, T: 'static>(
+    path: &'static str,
+    handler: H,
+    summary: &'static str,
+) -> ApiRoute {
+    new_route(("PUT", MethodFilter::PUT), path, handler, summary)
+}
+
+pub(super) fn post_route<H: Handler<T, Arc<AppState>>, T: 'static>(
+    path: &'static str,
+    handler: H,
+    summary: &'static str,
+) -> ApiRoute {
+    new_route(("POST", MethodFilter::POST), path, handler, summary)
+}
+
+pub(super) fn delete_route<H: Handler<T, Arc<AppState>>, T: 'static>(
+    path: &'static str,
+    handler: H,
+    summary: &'static str,
+) -> ApiRoute {
+    new_route(("DELETE", MethodFilter::DELETE), path, handler, summary)
+}
+
+/// Builder methods, which change the operation that was added last.
+impl ApiRoute {
+    fn map_last(mut self, change: impl FnOnce(OperationDoc) -> OperationDoc) -> ApiRoute {
+        let last = self.described.pop().map(change);
+        self.described.extend(last);
+        self
+    }
+
+    pub(super) fn with_request(self, schema: SchemaFn) -> ApiRoute {
+        self.map_last(|described| described.with_request(schema))
+    }
+
+    pub(super) fn with_response(self, schema: SchemaFn) -> ApiRoute {
+        self.with_status(200, ResponseContent::Json(schema))
+    }
+
+    pub(super) fn with_created(self, schema: SchemaFn) -> ApiRoute {
+        self.with_status(201, ResponseContent::Json(schema))
+    }
+
+    pub(super) fn with_status(self, status: u16, content: ResponseContent) -> ApiRoute {
+        self.map_last(|described| described.with_response(status, content))
+    }
+
+    pub(super) fn with_query(self, query: &'static [&'static str]) -> ApiRoute {
+        self.map_last(|described| OperationDoc { query, ..described })
+    }
+
+    pub(super) fn with_token(self, token: RequiredToken) -> ApiRoute {
+        self.map_last(|described| OperationDoc { token, ..described })
+    }
+
+    /// Documents a concrete path of a route that dispatches on the path.
+    pub(super) fn at_path(self, path: &'static str) -> ApiRoute {
+        self.map_last(|described| OperationDoc { path, ..described })
+    }
+
+    /// Documents another concrete path of the same route.
+    pub(super) fn and_path(mut self, path: &'static str, summary: &'static str) -> ApiRoute {
+        let method = self.described.last().map_or("GET", |last| last.method);
+        self.described.push(OperationDoc::new(method, path, summary));
+        self
+    }
+}

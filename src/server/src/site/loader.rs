@@ -1,0 +1,345 @@
+//! Reader of the directory: it builds a snapshot of what is in force, and reports the problems of everything else.
+
+use super::{MANIFEST, SiteSnapshot, duplicates};
+use crate::approvals::{self, Approval, Approvals};
+use crate::deploy_templates::{self, DeployTemplates};
+use crate::image_states::{self, ImageStates};
+use crate::migrations::owner::AllocationOwners;
+use crate::os_definitions::{self, DefinitionChoice, OsDefinitions};
+use crate::registry_credentials::RegistryCredentials;
+use crate::requested_steps;
+use crate::resolve::{SiteObjects, explain_broken_promise, find_differences, resolve_allocation};
+use crate::site_files::{self, ImageLocation, ImageSpec, MachineSpec};
+use crate::site_folder::{YamlFolder, format_problem};
+use crate::sizes::{self, MachineSize};
+use crate::watched_file::WatchedFile;
+use common::diagnostic;
+use marked_yaml::Spanned;
+use model::boot_contents::{self, BootContents};
+use model::deploy_steps::template::DeployTemplate;
+use model::layout::{self, Layout, selection::LayoutSet};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use store::image_digests::{self, ImageDigests};
+use store::{FileStamp, InstallState, ServerState};
+
+/// Upper limit of a manifest. The largest known ones have 4.4 MB.
+const MANIFEST_BYTES: i64 = 8 << 20;
+
+fn read_layout(text: &str) -> Result<Layout, String> {
+    let parsed = layout::read_yaml(text).map_err(|problems| diagnostic::join_problems(&problems))?;
+    Ok(parsed.layout)
+}
+
+fn read_template(text: &str) -> Result<DeployTemplate, String> {
+    DeployTemplate::parse_file(text).map_err(|problems| diagnostic::join_problems(&problems))
+}
+
+/// Reader of the directory, with the last good version of each file.
+pub struct SiteLoader {
+    images_dir: PathBuf,
+    machines: YamlFolder<MachineSpec>,
+    layouts: YamlFolder<Layout>,
+    images: YamlFolder<ImageSpec>,
+    templates: YamlFolder<DeployTemplate>,
+    approvals: YamlFolder<Approval>,
+    approved_only: bool,
+    sizes: YamlFolder<MachineSize>,
+    registries: RegistryCredentials,
+    states: WatchedFile<ImageStates>,
+    /// Stamps of the image files and their manifests at the last scan.
+    stamps: Vec<Option<FileStamp>>,
+    digests: ImageDigests,
+    definitions: OsDefinitions,
+    state: ServerState,
+    /// True if something other than a file has changed.
+    stale: bool,
+}
+
+/// Result of a scan of the directory.
+#[derive(Default)]
+pub struct SiteScan {
+    pub directory: SiteSnapshot,
+    pub problems: Vec<String>,
+    /// Remarks that are not problems, each logged once.
+    pub notes: Vec<String>,
+}
+
+impl SiteLoader {
+    pub fn new(dir: &Path, digests: ImageDigests, definitions: OsDefinitions, state: ServerState) -> SiteLoader {
+        SiteLoader {
+            images_dir: dir.join("images"),
+            machines: YamlFolder::new(dir.join("machines"), site_files::parse_machine),
+            layouts: YamlFolder::new(dir.join("layouts"), read_layout),
+            images: YamlFolder::new(dir.join("images"), site_files::parse_image),
+            templates: YamlFolder::optional(dir.join(deploy_templates::FOLDER), read_template),
+            approvals: YamlFolder::optional(dir.join(approvals::FOLDER), approvals::parse_approval),
+            approved_only: false,
+            sizes: YamlFolder::optional(dir.join(sizes::FOLDER), MachineSize::parse_size),
+            registries: RegistryCredentials::new(dir),
+            states: image_states::states_file(dir),
+            stamps: Vec::new(),
+            digests,
+            definitions,
+            state,
+            stale: true,
+        }
+    }
+
+    /// Sets whether machines without an approved plan get nothing to install.
+    pub fn with_approved_only(self, approved_only: bool) -> SiteLoader {
+        SiteLoader { approved_only, ..self }
+    }
+
+    /// Ignores approvals: for a plan that is about to be approved.
+    pub fn without_approvals(self) -> SiteLoader {
+        SiteLoader { approvals: YamlFolder::optional(PathBuf::new(), approvals::parse_approval), ..self }
+    }
+
+    /// Stores a computed digest. The next scan returns a new snapshot.
+    pub fn store_digest(&mut self, done: image_digests::DigestResult) {
+        self.digests.store_result(done);
+        self.stale = true;
+    }
+
+    /// Stores the result of a `verify`, as [`SiteLoader::store_digest`] does.
+    pub fn store_verdict(&mut self, done: os_definitions::VerifyResult) {
+        self.definitions.store_verdict(done);
+        self.stale = true;
+    }
+
+    /// Returns whether a `verify` is still running.
+    pub fn is_waiting(&self) -> bool {
+        self.definitions.is_waiting()
+    }
+
+    /// Notes that the database has changed. The next scan returns a new snapshot.
+    pub fn mark_stale(&mut self) {
+        self.stale = true;
+    }
+
+    /// Returns a new snapshot if anything has changed since the last scan.
+    pub fn rescan(&mut self) -> Option<SiteScan> {
+        let mut changed = std::mem::take(&mut self.stale);
+        changed |= self.machines.rescan();
+        changed |= self.layouts.rescan();
+        changed |= self.images.rescan();
+        changed |= self.definitions.rescan();
+        changed |= self.templates.rescan();
+        changed |= self.approvals.rescan();
+        changed |= self.sizes.rescan();
+        changed |= self.registries.reload();
+        changed |= self.states.rescan();
+        changed |= self.digests.discard_failures();
+        let stamps = self.image_paths().into_iter().flat_map(|path| [manifest_path(&path), path]);
+        let stamps: Vec<_> = stamps.map(|path| image_digests::file_stamp(&path).ok()).collect();
+        changed |= stamps != self.stamps;
+        self.stamps = stamps;
+        changed.then(|| self.build_snapshot())
+    }
+
+    fn image_paths(&self) -> Vec<PathBuf> {
+        let images = self
+            .images
+            .entries
+            .values()
+            .flat_map(|entry| entry.newest.as_ref().ok().into_iter().chain(&entry.in_force));
+        images.filter_map(|image| self.local_file(image)).collect()
+    }
+
+    fn local_file(&self, image: &ImageSpec) -> Option<PathBuf> {
+        match &image.at {
+            ImageLocation::File(file) => Some(self.images_dir.join(file)),
+            ImageLocation::Url(_) => None,
+        }
+    }
+
+    fn build_snapshot(&mut self) -> SiteScan {
+        let mut problems = Vec::new();
+        let layouts = self.layouts.take_in_force(&mut problems);
+        let layouts = index_by_id("layout", layouts, |layout| &layout.id, &mut problems);
+        let set = LayoutSet::new(layouts.values().map(|(path, layout)| (path.as_path(), layout)));
+        problems.extend(set.find_collisions().iter().map(|collision| format!("layouts/: {collision}")));
+        let images = self.images.take_in_force(&mut problems);
+        let images = index_by_id("image", images, |image| &image.id, &mut problems);
+        problems.extend(self.registries.problem());
+        problems.extend(self.states.describe_problem());
+        let (mut directory, mut notes) = (SiteSnapshot::default(), Vec::new());
+        directory.images.clone_from(&images);
+        // Machines wait for images without a digest, which is being computed or cannot be.
+        let mut ready = BTreeMap::new();
+        for (id, (path, mut image)) in images {
+            let usable = match self.local_file(&image) {
+                Some(file) => self.add_image_file(&mut directory, (&path, &mut image), file, &mut problems, &mut notes),
+                None => true,
+            };
+            problems
+                .extend(self.registries.add_credentials(&mut image).map(|why| format!("{}: {why}", path.display())));
+            ready.insert(id, usable.then_some(image));
+        }
+        directory.layout_files = layouts.iter().map(|(id, (path, _))| (id.clone(), path.clone())).collect();
+        let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
+        let templates = DeployTemplates::new(self.templates.take_in_force(&mut problems), &mut problems);
+        notes.extend(requested_steps::find_unusable_templates(&templates));
+        let approvals = Approvals::new(&self.approvals, self.approved_only, &mut problems);
+        let sizes = self.sizes.take_in_force(&mut problems);
+        let sizes = index_by_id("size", sizes, |size| &size.id, &mut problems);
+        directory.size_files = sizes.iter().map(|(id, (path, _))| (id.clone(), path.clone())).collect();
+        let sizes = sizes.into_iter().map(|(id, (_, size))| (id, size)).collect();
+        let states = self.states.in_force.clone();
+        directory.known = SiteObjects { layouts, set, images: ready, templates, states, approvals, sizes };
+        problems.extend(self.definitions.collect_problems());
+        self.add_machines(&mut directory, &mut problems, &mut notes);
+        SiteScan { directory, problems, notes }
+    }
+
+    /// Adds the local file of an image, and reads its digest and contents. Returns whether the digest is known.
+    fn add_image_file(
+        &mut self,
+        directory: &mut SiteSnapshot,
+        (path, image): (&Path, &mut ImageSpec),
+        file: PathBuf,
+        problems: &mut Vec<String>,
+        notes: &mut Vec<String>,
+    ) -> bool {
+        let manifest = manifest_path(&file);
+        let digest = match image.digest.take() {
+            Some(given) => image_digests::file_stamp(&file).map(|_| Some(given)).map_err(|error| error.to_string()),
+            None => self.digests.digest_of(&file),
+        };
+        if let Err(why) = &digest {
+            problems.push(format!("{}: {}: {why}", path.display(), file.display()));
+        }
+        if let ImageLocation::File(served) = &image.at {
+            directory.files.insert(served.clone(), file);
+        }
+        image.digest = digest.ok().flatten();
+        match read_image_contents(&manifest, image.digest.as_deref()) {
+            Ok(contents) => image.contents = contents,
+            Err(why) => notes.push(format!("{}: {} is not used: {why}", path.display(), manifest.display())),
+        }
+        image.digest.is_some()
+    }
+
+    fn add_machines(&mut self, directory: &mut SiteSnapshot, problems: &mut Vec<String>, said: &mut Vec<String>) {
+        let (known, state, definitions) = (&directory.known, &self.state, &mut self.definitions);
+        let moves = state.list_live_migrations_blocking().unwrap_or_else(|error| {
+            problems.push(error.to_string());
+            Vec::new()
+        });
+        let files = self.machines.entries.values();
+        let files = files.filter_map(|entry| entry.newest.as_ref().ok().or(entry.in_force.as_ref()).cloned());
+        let overlay = AllocationOwners::new(&moves, files);
+        let mut settle = |machine: &MachineSpec| -> Result<(Vec<String>, Option<String>), String> {
+            let (machine, note) = apply_definition(definitions, &overlay.effective_machine(machine).0);
+            let standing = read_standing_blocking(state, &machine, known)?;
+            resolve_allocation(&machine, &standing, known)?;
+            let notes = find_differences(&machine, &standing, known).into_iter().chain(note).collect();
+            Ok((notes, explain_broken_promise(&machine, &standing, known)))
+        };
+        self.machines.report_unread(problems);
+        let mut all = Vec::new();
+        for (path, entry) in &mut self.machines.entries {
+            let hidden = entry.newest.as_ref().ok().and_then(|machine| overlay.effective_machine(machine).1);
+            problems.extend(hidden.map(|why| format_problem(path, &why, false)));
+            let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(&mut settle);
+            let machine = match newest {
+                Ok((notes, broken)) => {
+                    problems.extend(broken.map(|why| format_problem(path, &why, false)));
+                    said.extend(notes.iter().map(|note| format_problem(path, note, false)));
+                    entry.in_force = entry.newest.clone().ok();
+                    entry.in_force.clone()
+                }
+                Err(why) => {
+                    let last = entry.in_force.clone().filter(|last| settle(last).is_ok());
+                    problems.push(format_problem(path, &why, last.is_some()));
+                    last.or_else(|| entry.newest.clone().ok()).or_else(|| entry.in_force.clone())
+                }
+            };
+            all.extend(machine.map(|machine| (path.clone(), machine)));
+        }
+        let counts = |machine: &MachineSpec| overlay.effective_machine(machine).0;
+        let all = all.into_iter().map(|(path, machine)| (path, apply_definition(definitions, &counts(&machine)).0));
+        let all = all.collect();
+        for (id, (path, machine)) in duplicates::remove_shared_ids(all, problems) {
+            duplicates::register_macs(&mut directory.macs, &path, &machine, problems);
+            directory.machine_files.insert(id.clone(), path);
+            directory.machines.insert(id, machine);
+        }
+    }
+}
+
+/// Returns the machine with the image and the definition to which its OS resolves, and a remark on them.
+fn apply_definition(definitions: &mut OsDefinitions, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
+    let mut machine = machine.clone();
+    let Some(allocation) = &mut machine.allocation else { return (machine, None) };
+    let Some(DefinitionChoice { settled, image, note }) = definitions.choose_definition(allocation) else {
+        return (machine, None);
+    };
+    if let (Some(image), Some(os)) = (image, &allocation.os) {
+        allocation.image = Spanned::new(*os.span(), image);
+    }
+    allocation.definition = settled;
+    (machine, note)
+}
+
+fn manifest_path(image: &Path) -> PathBuf {
+    let mut path = image.as_os_str().to_owned();
+    path.push(MANIFEST);
+    path.into()
+}
+
+/// Reads from the manifest what the tree of an image contains; `None` without a manifest.
+fn read_image_contents(manifest: &Path, digest: Option<&str>) -> Result<Option<BootContents>, String> {
+    let Some(digest) = digest else { return Ok(None) };
+    let text = match image_digests::file_stamp(manifest) {
+        Ok(file) if file.size > MANIFEST_BYTES => {
+            return Err(format!("it has {} bytes, and the limit is {MANIFEST_BYTES}", file.size));
+        }
+        Ok(_) => std::fs::read(manifest).map_err(|error| error.to_string())?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    boot_contents::read_manifest_contents(&text, digest)
+}
+
+fn read_standing_blocking(
+    state: &ServerState,
+    machine: &MachineSpec,
+    known: &SiteObjects,
+) -> Result<InstallState, String> {
+    let Some(allocation) = &machine.allocation else { return Ok(InstallState::default()) };
+    let standing = state.read_install_state_blocking(&machine.id, &allocation.id).map_err(|error| error.to_string())?;
+    let generated = requested_steps::generate_layout_blocking(state, &machine.id, allocation, known);
+    let generated = generated.map_err(|error| error.to_string())?;
+    let approved = match known.approvals.other_allocation(&machine.id, &allocation.id) {
+        Some(other) => {
+            let other = state.read_install_state_blocking(&machine.id, &other).map_err(|error| error.to_string())?;
+            known.approvals.find_in_force(&machine.id, &other)
+        }
+        None => known.approvals.find_in_force(&machine.id, &standing),
+    };
+    Ok(InstallState { generated, approved, ..standing })
+}
+
+/// Indexes values by id. If two files have the same id, the first one by name takes precedence.
+fn index_by_id<T>(
+    kind: &str,
+    all: Vec<(PathBuf, T)>,
+    id: impl Fn(&T) -> &String,
+    problems: &mut Vec<String>,
+) -> BTreeMap<String, (PathBuf, T)> {
+    let mut by_id: BTreeMap<String, (PathBuf, T)> = BTreeMap::new();
+    for (path, value) in all {
+        match by_id.get(id(&value)) {
+            Some((first, _)) => problems.push(format!(
+                "{}: {kind} {} is already defined in {}, which takes precedence",
+                path.display(),
+                id(&value),
+                first.display()
+            )),
+            None => drop(by_id.insert(id(&value).clone(), (path, value))),
+        }
+    }
+    by_id
+}

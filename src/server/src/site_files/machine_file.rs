@@ -1,0 +1,187 @@
+//! Parsing and validation of `machines/*.yaml`.
+
+use super::yaml_node::{format_at, format_position, get_field, parse_document, suggest_name, to_json};
+use super::{AllocationSpec, MachineSpec, bmc, error_collection, network, os_parameters, pull_secret, volumes};
+use crate::ipxe;
+use crate::machine_identification::DEFAULT_ID;
+use marked_yaml::{Node, Spanned};
+use model::allocation::find_argument_error;
+use model::deploy_steps::traits;
+use model::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use model::os_definition::OsSelector;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// Fields of an allocation that are interpreted by the agent or the image.
+const PASSED_ON: [&str; 7] = ["network", "volumes", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMachine {
+    id: Spanned<String>,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    macs: Vec<Spanned<String>>,
+    smbios_uuid: Option<Spanned<String>>,
+    size: Option<String>,
+    consoles: Option<Vec<Spanned<String>>>,
+    #[serde(default, rename = "ramdisk_network")]
+    _ramdisk_network: Option<IgnoredAny>,
+    locked: Option<Spanned<String>>,
+    bmc: Option<bmc::RawBmc>,
+    #[serde(default)]
+    traits: Vec<Spanned<String>>,
+    allocation: Option<AllocationSpec>,
+}
+
+/// Console arguments of a machine without a file, or whose file lists none.
+pub fn default_consoles() -> Vec<String> {
+    ["tty0", "ttyS0,115200n8"].map(str::to_owned).to_vec()
+}
+
+/// Parses and validates a machine file.
+///
+/// # Errors
+/// All problems, one per line, with line and column in front.
+pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
+    let node = parse_document(text)?;
+    get_field(&node, "bmc").map_or(Ok(()), bmc::reject_scalar)?;
+    let (raw, mut wrong) = error_collection::deserialize_all::<RawMachine>(&node);
+    let Some(raw) = raw else { return Err(wrong.join("\n")) };
+    let mut check = |value: &Spanned<String>, found| add_problem(&mut wrong, value, found);
+    let usable = |given: &Spanned<String>| {
+        ipxe::parse_uuid(given).and_then(|id| id.ok_or(format!("{} {DEFAULT_ID}", given.as_str())))
+    };
+    let id = usable(&raw.id);
+    let smbios_uuid = raw.smbios_uuid.as_ref().map(|given| (given, usable(given)));
+    smbios_uuid.iter().for_each(|(given, uuid)| check(given, uuid.as_ref().map(|_| ()).map_err(String::clone)));
+    check(&raw.id, id.as_ref().map(|_| ()).map_err(String::clone));
+    let macs: Vec<_> = raw.macs.iter().map(|mac| (mac, ipxe::parse_mac(mac))).collect();
+    macs.iter().for_each(|(given, mac)| check(given, mac.as_ref().map(|_| ()).map_err(String::clone)));
+    raw.consoles.iter().flatten().for_each(|console| check(console, ipxe::validate_console(console)));
+    let locked = raw.locked.as_ref().map(|given| (given, parse_lock_reason(given)));
+    locked.iter().for_each(|(given, locked)| check(given, locked.as_ref().map(|_| ()).map_err(String::clone)));
+    raw.traits.iter().for_each(|given| check(given, traits::check_trait(given).map_or(Ok(()), Err)));
+    let mut allocation = raw.allocation;
+    if let (Some(allocation), Some(given)) = (&mut allocation, get_field(&node, "allocation")) {
+        wrong.extend(check_allocation(allocation, given, &raw.id, &raw.traits));
+    }
+    let bmc = raw.bmc.zip(get_field(&node, "bmc")).map(|(raw, given)| raw.validate(given));
+    wrong.extend(bmc.as_ref().and_then(|bmc| bmc.as_ref().err()).cloned());
+    let ramdisk_network =
+        get_field(&node, "ramdisk_network").map(|given| network::encode_argument("ramdisk_network", given));
+    wrong.extend(ramdisk_network.iter().filter_map(|read| read.as_ref().err()).flatten().cloned());
+    match id {
+        Ok(id) if wrong.is_empty() => Ok(MachineSpec {
+            id,
+            name: raw.name,
+            macs: macs.into_iter().filter_map(|(_, mac)| mac.ok()).collect(),
+            smbios_uuid: smbios_uuid.and_then(|(_, uuid)| uuid.ok()?.parse().ok()),
+            size: raw.size,
+            consoles: raw.consoles.map_or_else(default_consoles, |all| all.iter().map(|one| one.to_string()).collect()),
+            ramdisk_network: ramdisk_network.and_then(Result::ok),
+            locked: locked.and_then(|(_, locked)| locked.ok()).flatten(),
+            bmc: bmc.and_then(Result::ok),
+            allocation,
+        }),
+        _ => Err(wrong.join("\n")),
+    }
+}
+
+/// Adds a problem with the position of the value, unless the value is a placeholder, whose absence has been reported already.
+fn add_problem(wrong: &mut Vec<String>, value: &Spanned<String>, found: Result<(), String>) {
+    if let Err(message) = found
+        && error_collection::is_given(value)
+    {
+        wrong.push(format_at(value, &message));
+    }
+}
+
+/// Validates the allocation of machine `id`, and completes it with the fields that are not deserialized. Returns its problems.
+fn check_allocation(
+    allocation: &mut AllocationSpec,
+    given: &Node,
+    id: &str,
+    machine_traits: &[Spanned<String>],
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut check = |value: &Spanned<String>, found| add_problem(&mut wrong, value, found);
+    if allocation.id.trim().is_empty() {
+        check(&allocation.id, Err("the allocation's id is empty".to_owned()));
+    }
+    if let Some(order) = &allocation.reinstall {
+        let message = format!(
+            "reinstalls can no longer be ordered in a file: remove this line, and use `drophammer machine reinstall {} --image IMAGE`",
+            id
+        );
+        check(order, Err(message));
+    }
+    for requested in &allocation.requested_traits {
+        check(requested, check_requested_trait(requested, machine_traits));
+    }
+    for given in &allocation.give_up {
+        check(given, check_disk_identifier(given));
+    }
+    for argument in &allocation.kernel_arguments {
+        check(argument, find_argument_error(argument).map_or(Ok(()), |why| Err(why.to_owned())));
+    }
+    let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), to_json(get_field(given, name)?))));
+    allocation.passed_on = fields.collect();
+    wrong.extend(allocation.disk_key.as_ref().and_then(pull_secret::check_disk_key));
+    wrong.extend(get_field(given, "network").map(|given| network::find_problems("network", given)).unwrap_or_default());
+    wrong.extend(get_field(given, "volumes").map(volumes::find_problems).unwrap_or_default());
+    let has_image = get_field(given, "image").is_some();
+    wrong.extend(check_definition(allocation, has_image, format_position(given.span().start())));
+    wrong
+}
+
+/// Parses the OS parameters of an allocation, and returns problems of these and of `os`.
+fn check_definition(allocation: &mut AllocationSpec, has_image: bool, here: String) -> Vec<String> {
+    let (changes, mut wrong) = os_parameters::parse_changes(&allocation.os_parameters);
+    allocation.changes = changes;
+    match (&allocation.os, allocation.os_parameters.first()) {
+        (Some(os), _) if has_image => wrong.push(format_at(os, "an allocation has an os or an image, not both")),
+        (Some(os), _) => wrong.extend(OsSelector::parse(os).err().map(|why| format_at(os, &why))),
+        (None, Some(first)) => {
+            wrong.push(format_at(first, "os_parameters require an os, which the allocation does not name"))
+        }
+        (None, None) if !has_image => {
+            wrong.push(format!("{here}an allocation needs an os or an image: missing field `image`"))
+        }
+        (None, None) => {}
+    }
+    wrong
+}
+
+/// Checks that the machine has a requested trait.
+fn check_requested_trait(requested: &str, traits: &[Spanned<String>]) -> Result<(), String> {
+    if traits.iter().any(|one| one.as_str() == requested) {
+        return Ok(());
+    }
+    let has = suggest_name(requested, traits.iter().map(|one| one.as_str()));
+    Err(format!("{requested} is not a trait of this machine{has}"))
+}
+
+/// Returns why the machine is locked, if it is.
+fn parse_lock_reason(given: &str) -> Result<Option<String>, String> {
+    match given.trim() {
+        "false" => Ok(None),
+        "true" => Ok(Some("its file gives no reason".to_owned())),
+        // These are rejected, since the operator must not get the opposite: as a reason, `no` would lock the machine.
+        "" | "yes" | "no" | "on" | "off" => Err("locked must be true, false, or the reason".to_owned()),
+        reason => Ok(Some(reason.to_owned())),
+    }
+}
+
+/// Checks that a serial number, WWN or path can identify a disk.
+///
+/// # Errors
+/// It is a placeholder that many disks report.
+fn check_disk_identifier(word: &str) -> Result<(), String> {
+    let is_placeholder = word.trim().is_empty() || (is_placeholder_serial(word) && is_placeholder_wwn(word));
+    match is_placeholder {
+        true => Err(format!("{word:?} is a placeholder that many disks report: it identifies none of them")),
+        false => Ok(()),
+    }
+}

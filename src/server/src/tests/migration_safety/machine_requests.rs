@@ -1,0 +1,132 @@
+//! Requests of the two machines, and what the responses instruct them to do.
+
+use super::*;
+use crate::migrations::{MigrationRole, MigrationState};
+use crate::resolve::resolve_allocation;
+use model::migration::{MigrationAnswer, MigrationOffer, MigrationSide, interpret_answer as heard};
+use proptest::prelude::*;
+use std::time::Duration;
+use store::boot_token::RequestedBoot;
+use store::boots::MachineBoot;
+use store::migration::Migration;
+use store::testing::*;
+use store::{BootTarget, FileAllocation, boots};
+use time::OffsetDateTime;
+
+impl World {
+    pub(super) fn boot(&mut self, part: MigrationSide) -> Result<(), TestCaseError> {
+        let given = self.sides[index(part)].picture.as_ref();
+        let given = match given.map(|machine| machine.allocation.as_ref().map(|allocation| allocation.id.to_string())) {
+            Some(Some(allocation)) => FileAllocation::Allocated(self.spelled(part, allocation)),
+            Some(None) => FileAllocation::Free,
+            None => FileAllocation::Nothing,
+        };
+        let next = self.transact(|transaction| {
+            let given = effective_files(transaction, id(part), given.clone())?;
+            choose_boot(transaction, id(part), &given, false, Duration::ZERO)
+        });
+        match next {
+            BootTarget::Disk | BootTarget::Elsewhere(_) | BootTarget::NoFile | BootTarget::Dropped(_) => {
+                self.sides[index(part)].leave();
+                self.may_run(part, &format!("{next:?} by {given:?}"))
+            }
+            _ => {
+                self.boots += 1;
+                let hash = [self.boots; 32];
+                self.transact(|transaction| {
+                    let (machine, created) = (id(part).to_owned(), OffsetDateTime::now_utc());
+                    let boot = RequestedBoot { machine, created, while_active: false };
+                    boots::replace_boot(transaction, &MachineBoot::from_request(hash, boot), "")
+                });
+                let side = &mut self.sides[index(part)];
+                (side.before, side.boot, side.runs) = (side.boot, Some(hash), false);
+                side.stands_for = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Checks how the agent in the ramdisk interprets the response while it waits for its migration: only an explicit and true response
+    /// ends the wait.
+    fn is_heard_rightly(&self, part: MigrationSide, moving: Option<&MigrationOffer>) -> Result<(), TestCaseError> {
+        let Some(order) = &self.sides[index(part)].stands_for else { return Ok(()) };
+        let newest = find_last(&self.database, id(part)).unwrap().map(|is| is.to_status());
+        let state = |order: &str| -> Migration {
+            let select = "SELECT document FROM moves WHERE id = ?1";
+            self.database.query_row(select, [order], |row| parse_column(row, 0)).unwrap().unwrap()
+        };
+        let (is, said) = (state(order), heard(order, moving, newest.as_ref()));
+        match said {
+            MigrationAnswer::Part(_) => {
+                prop_assert!(is.state.is_open() && is.state != MigrationState::Booting, "{is:?}")
+            }
+            MigrationAnswer::Waits(state) => {
+                prop_assert!(is.state.is_open() && is.state.name() == state, "{state} {is:?}")
+            }
+            MigrationAnswer::Done => prop_assert!(is.state == MigrationState::Done && self.received, "{is:?}"),
+            MigrationAnswer::Over => prop_assert!(!is.state.is_open(), "its end is reported too early: {is:?}"),
+            MigrationAnswer::Nothing => prop_assert!(false, "the response does not mention the migration {is:?}"),
+        }
+        // A server of an earlier version gives no reason to assume an end, whatever its files contain.
+        let old = heard(order, moving, None);
+        prop_assert!(matches!(old, MigrationAnswer::Part(_) | MigrationAnswer::Nothing), "{old:?}");
+        Ok(())
+    }
+
+    pub(super) fn told(&mut self, part: MigrationSide) -> Result<(), TestCaseError> {
+        if self.sides[index(part)].boot.is_none() {
+            return Ok(());
+        }
+        let moving = self.moving(part);
+        self.is_heard_rightly(part, moving.as_ref())?;
+        let now = read_current_boots(&self.database, A, B).unwrap();
+        let hands =
+            find_live(&self.database, id(part)).unwrap().map_or(MigrationRole::AsEver, |is| is.role_in(id(part), now));
+        let of = match hands {
+            MigrationRole::Nothing => return Ok(()),
+            MigrationRole::Sends | MigrationRole::Receives => MigrationSide::Send,
+            MigrationRole::AsEver => part,
+        };
+        let Some(machine) = self.sides[index(of)].picture.clone() else { return Ok(()) };
+        let Some(allocation) = &machine.allocation else { return Ok(()) };
+        let allocation = self.spelled(of, allocation.id.to_string());
+        let standing = read_install_state(&self.database, id(of), &allocation).unwrap();
+        let Ok(Some(assigned)) = resolve_allocation(&machine, &standing, &self.known) else { return Ok(()) };
+        match (hands, part, assigned.installs) {
+            (MigrationRole::AsEver, _, false) => self.may_run(part, &format!("{allocation} is installed")),
+            (MigrationRole::AsEver, MigrationSide::Send, true) => {
+                let open = find_live(&self.database, A).unwrap().is_some_and(|is| is.state.is_open());
+                prop_assert!(allocation == NEW && !open, "A is given {allocation} to install");
+                Ok(())
+            }
+            // Another installation than that of the migration replaces what it has started.
+            (MigrationRole::AsEver, MigrationSide::Receive, true) => {
+                prop_assert!(allocation == NEW, "B is given {allocation} to install as if it were new");
+                Ok(())
+            }
+            // A system that is sent or received must never be installed from an image: `machine_requests` serves nothing then.
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the role of the machine as `migrations/machine_requests` serves it: if A's file can be read, and has the migrated
+    /// allocation.
+    fn moving(&self, part: MigrationSide) -> Option<MigrationOffer> {
+        let now = read_current_boots(&self.database, A, B).unwrap();
+        let is = find_live(&self.database, id(part)).unwrap()?;
+        if !matches!(is.role_in(id(part), now), MigrationRole::Sends | MigrationRole::Receives) {
+            return None;
+        }
+        let given = self.sides[0].picture.as_ref()?.allocation.as_ref()?;
+        let is_it = given.id.as_str() == is.allocation;
+        is_it.then(|| MigrationOffer {
+            order: is.id.clone(),
+            part,
+            begun: is.state == MigrationState::Copying,
+            awaits_approval: false,
+            peer: None,
+            carried: None,
+            disks: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,69 @@
+//! Migrations that are cancelled or refused.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_taken_back_gives_one_its_system_again() {
+    // Before anything was written, in the middle, and after two has received all.
+    let (server, _) = Running::move_ordered().await;
+    // Its running system may go there without its firmware.
+    let without_firmware = async || server.ask("GET", &format!("/boot.json?uuid={ONE}"), &[], "").await.status;
+    assert_eq!(without_firmware().await, 200);
+    assert_eq!(server.about_move("DELETE", "", Value::Null).await.json()["state"], json!("cancelled"));
+    assert_eq!(without_firmware().await, 409);
+    assert!(server.is_disk(ONE).await);
+
+    let (server, order, one, two) = Running::move_begun().await;
+    assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
+    for (id, token) in [(ONE, &one), (TWO, &two)] {
+        assert_eq!(server.word(id, token, &order).await, "cancelled");
+    }
+    let told = server.told(ONE, &one).await;
+    assert_eq!((&told["moving"], &told["succeeded"]), (&Value::Null, &json!(true)));
+    assert_eq!(server.told(TWO, &two).await, Value::Null);
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 409);
+    assert!(server.is_disk(ONE).await && !server.is_disk(TWO).await);
+    // Not even with its allocation in the file of the other one.
+    server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", MARKED, ""));
+    server.heard("two.yaml:6:7: allocation a1 was migrated").await;
+    assert!(!server.is_disk(TWO).await);
+    std::fs::remove_file(server.dir.path().join("machines/two.yaml")).unwrap();
+    assert!(!server.is_disk(TWO).await);
+
+    let (server, _, _, two) = Running::move_begun().await;
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
+    server.files_say("two", "one").await;
+    let refused = server.about_move("DELETE", "", Value::Null).await;
+    assert_eq!(refused.status, 409);
+    assert!(refused.text().contains(&format!("`--off {TWO}`")), "{}", refused.text());
+    assert_eq!(server.about_move("DELETE", &format!("?off={ONE}"), Value::Null).await.status, 400);
+    assert!(!server.is_disk(ONE).await);
+    assert_eq!(server.about_move("DELETE", &format!("?off={TWO}"), Value::Null).await.status, 200);
+    assert!(server.is_disk(ONE).await && !server.is_disk(TWO).await);
+    server.files_say("one", "two").await;
+    let server = server.restarted().await;
+    assert!(server.is_disk(ONE).await && !server.is_disk(TWO).await);
+    let listed = server.listed().await;
+    assert_eq!((&listed["installed"], &listed["allocation"]), (&json!(true), &json!(MARKED)));
+    // Its marker is its own again, so that it can be moved once more, or be reinstalled.
+    server.order("debian-13").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_plan_ends_the_order() {
+    let (server, order) = Running::move_ordered().await;
+    let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    server.stands(ONE, &one, &order).await;
+    server.stands(TWO, &two, &order).await;
+    let answer = server.report_to(TWO, &two, failure(true)).await;
+    assert_eq!(answer.json(), json!({ "retry": false }));
+    let shown = server.about_move("GET", "", Value::Null).await.json();
+    assert_eq!((&shown["state"], &shown["to_says"]), (&json!("refused"), &json!("storage.find: why")));
+    assert_eq!(server.word(ONE, &one, &order).await, "refused");
+    assert!(server.is_disk(ONE).await);
+
+    // What has begun is tried again, three times.
+    let (server, _, _, two) = Running::move_begun().await;
+    assert_eq!(server.report_to(TWO, &two, failure(false)).await.json(), json!({ "retry": true }));
+    assert_eq!(server.state().await, "copying");
+}

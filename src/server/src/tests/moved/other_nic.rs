@@ -1,0 +1,68 @@
+//! Boots by a NIC that no file lists, while a migration determines what its machines boot.
+
+use super::*;
+use crate::tests::reinstall::with_images;
+
+impl Running {
+    /// The same by a card that is in no file.
+    async fn by_another_card(&self, id: &str) -> &'static str {
+        let script = self.boot(&format!("uuid={id}&mac=52:54:00:00:00:99")).await.text();
+        let held = "/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again";
+        match script {
+            script if script.contains("token") => panic!("{script}"),
+            script if script.contains("sanboot") => "disk",
+            script if script.contains(held) && script.contains("\nchain --replace http://127.0.0.1:") => "waits",
+            script => panic!("{script}"),
+        }
+    }
+}
+
+/// What the machine itself would get to boot its disk, it gets by any card; and what keeps it from its disk, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_card_does_not_boot_what_was_moved() {
+    let none = Running::start_in(with_images()).await;
+    assert_eq!(none.by_another_card(ONE).await, "disk", "no move");
+    let (server, order) = Running::move_ordered().await;
+    let by_both = async |server: &Running| [server.by_another_card(ONE).await, server.by_another_card(TWO).await];
+    assert_eq!(by_both(&server).await, ["waits", "waits"], "ordered");
+    let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    for (id, token) in [(ONE, &one), (TWO, &two)] {
+        assert_eq!(server.stands(id, token, &order).await.status, 200);
+    }
+    assert_eq!(by_both(&server).await, ["waits", "waits"], "planned");
+    server.looks(&one).await;
+    assert_eq!(server.begins_to_receive(&two).await.status, 200);
+    assert_eq!(by_both(&server).await, ["waits", "waits"], "copying");
+    server.heard("waits instead of booting from its disk").await;
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
+    assert_eq!(by_both(&server).await, ["waits", "disk"], "booting");
+    server.files_say("two", "one").await;
+    assert_eq!(by_both(&server).await, ["waits", "disk"], "booting, with its files");
+    let event = json!({ "event": "Phoned Home", "message": "" });
+    assert_eq!(server.call(&two, "POST", &format!("/v1/machine/{TWO}/event"), &event).await.status, 200);
+    assert_eq!(server.state().await, "done");
+    let server = server.restarted().await;
+    assert_eq!(by_both(&server).await, ["waits", "disk"], "done");
+    // Its disks still hold it, whatever it is to become.
+    for allocation in [MARKED, "a9"] {
+        server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", allocation, ""));
+        assert_eq!(server.by_another_card(ONE).await, "waits", "{allocation}");
+    }
+    let one = server.ramdisk(ONE).await;
+    server.until_given(ONE, &one, "a9").await;
+    assert_eq!(server.by_another_card(ONE).await, "waits", "a9 is not installed");
+    let body = json!({ "allocationuuid": "a9", "order": "", "disks": disks() });
+    let answer = server.call(&one, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let mut body = success(ONE);
+    (body["allocationuuid"], body["marker"]["allocation"]) = (json!("a9"), json!("a9"));
+    assert_eq!(server.report_to(ONE, &one, body).await.status, 200);
+    assert_eq!(server.by_another_card(ONE).await, "disk", "a9 is installed");
+
+    // What was taken back.
+    let (server, _, _, two) = Running::move_begun().await;
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
+    server.files_say("two", "one").await;
+    assert_eq!(server.about_move("DELETE", &format!("?off={TWO}"), Value::Null).await.status, 200);
+    assert_eq!(by_both(&server).await, ["disk", "waits"], "cancelled");
+}

@@ -1,0 +1,35 @@
+//! Allocations that a machine must no longer boot from its disks.
+
+use rusqlite::{Connection, Transaction, params};
+
+/// Bars the machine from booting anything that it had before: its disks contain this allocation's system, or a part of it.
+pub(super) fn bar_allocations(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    by: &str,
+) -> rusqlite::Result<()> {
+    transaction.execute(
+        "INSERT OR IGNORE INTO barred (machine, allocation, move)
+         SELECT ?1, ?2, ?3 UNION SELECT ?1, id, ?3 FROM allocations WHERE machine = ?1",
+        [machine, allocation, by],
+    )?;
+    Ok(())
+}
+
+/// Lifts the bar: the machine has this allocation, or was reinstalled.
+pub fn lift_bar(transaction: &Transaction, machine: &str, allocation: Option<&str>) -> rusqlite::Result<()> {
+    let delete = "DELETE FROM barred WHERE machine = ?1 AND (?2 IS NULL OR allocation = ?2)";
+    transaction.execute(delete, params![machine, allocation]).map(drop)
+}
+
+/// Returns whether the machine must not boot this allocation from its disks.
+pub fn is_barred(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<bool> {
+    let mut select = connection.prepare_cached("SELECT 1 FROM barred WHERE machine = ?1 AND allocation = ?2")?;
+    select.exists([machine, allocation])
+}
+
+/// Matches if something is barred, and nothing else is installed.
+pub(super) const NOTHING_OF_ITS_OWN: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
+     SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1
+         AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";

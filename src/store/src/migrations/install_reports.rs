@@ -1,0 +1,84 @@
+//! Reports of machines in a migration, and of those whose migration has ended.
+
+use super::barred_allocations::bar_allocations;
+use super::{MigrationUpdate, apply_event, find_live, read_current_boots};
+use crate::TokenHash;
+use crate::install_state::parse_column;
+use crate::migration::{Migration, MigrationEvent, MigrationState};
+use crate::orders::to_json_column;
+use common::error::Result;
+use control::api_types::InstallReport;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+/// Handles a report. `text` is the report as JSON.
+pub fn handle_report(
+    transaction: &Transaction,
+    machine: &str,
+    boot: TokenHash,
+    report: &InstallReport,
+    text: &str,
+) -> rusqlite::Result<Option<Result<MigrationUpdate, String>>> {
+    let of = find_live(transaction, machine)?.filter(|is| is.allocation == report.allocationuuid);
+    // A migration that has ended no longer affects its machines, except for a repeated report of success.
+    let Some(is) = of else { return handle_repeated_report(transaction, machine, boot, report) };
+    let part = is.role_of(machine);
+    let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
+    let message = format!("{step}{}", report.message);
+    let word = match report.success {
+        true => success_event(transaction, &is, part, boot, report)?,
+        false => MigrationEvent::Fails { part, boot, untouched: report.untouched, message },
+    };
+    let heard = apply_event(transaction, &is, &word)?;
+    if let Ok(MigrationUpdate { is: Migration { state: MigrationState::Booting, .. }, news: true }) = &heard
+        && report.success
+    {
+        let marker = report.marker.as_ref().map(to_json_column).transpose()?;
+        transaction.execute(
+            "UPDATE allocations SET report = ?3, marker = coalesce(?4, marker) WHERE machine = ?1 AND id = ?2",
+            params![machine, is.allocation, text, marker],
+        )?;
+    }
+    Ok(Some(heard))
+}
+
+/// Returns the event of a report of success.
+fn success_event(
+    transaction: &Transaction,
+    is: &Migration,
+    part: model::migration::MigrationSide,
+    boot: TokenHash,
+    report: &InstallReport,
+) -> rusqlite::Result<MigrationEvent> {
+    let received_from = report.marker.as_ref().and_then(|marker| marker.received_from.clone());
+    Ok(MigrationEvent::Succeeds { part, boot, received_from, now: read_current_boots(transaction, &is.a, &is.b)? })
+}
+
+/// Handles a report about a migration that has ended: a repeated success of the boot that ended it. Other reports are handled as for any
+/// machine.
+fn handle_repeated_report(
+    transaction: &Transaction,
+    machine: &str,
+    boot: TokenHash,
+    report: &InstallReport,
+) -> rusqlite::Result<Option<Result<MigrationUpdate, String>>> {
+    let select = "SELECT document FROM moves WHERE (a = ?1 OR b = ?1) AND allocation = ?2 ORDER BY rowid DESC LIMIT 1";
+    let key = [machine, report.allocationuuid.as_str()];
+    let is: Option<Migration> = transaction.query_row(select, key, |row| parse_column(row, 0)).optional()?.flatten();
+    let Some(is) = is.filter(|_| !report.allocationuuid.is_empty()) else { return Ok(None) };
+    let is_taken_back = matches!(is.state, MigrationState::Cancelled | MigrationState::Refused);
+    if !report.success && !report.untouched && is_taken_back && is.b == machine {
+        // It has written without permission: nothing may be booted from its disks.
+        bar_allocations(transaction, machine, &is.allocation, &is.id)?;
+    }
+    if !report.success {
+        return Ok(None);
+    }
+    let has_begun = is.begun.as_ref().is_some_and(|begun| begun.by == boot);
+    match is.role_of(machine) {
+        model::migration::MigrationSide::Receive if has_begun => {
+            let word = success_event(transaction, &is, model::migration::MigrationSide::Receive, boot, report)?;
+            Ok(Some(is.apply_event(&word).map(|after| MigrationUpdate { is: after, news: false })))
+        }
+        _ => Ok(None),
+    }
+}
