@@ -24,6 +24,7 @@ use model::inventory::Inventory;
 use plan::pool_disks::KnownDisk;
 use registration::MachineRegistration;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

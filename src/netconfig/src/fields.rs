@@ -153,10 +153,9 @@ fn describe_type(value: &Value) -> &'static str {
 
 /// Returns `; did you mean "x"?`, or the list of known words if none is similar.
 pub(super) fn suggest_nearest(word: &str, known: &[&str]) -> String {
-    let scored = known.iter().rev().map(|name| (strsim::jaro_winkler(&word.to_lowercase(), name), *name));
-    match scored.max_by(|one, other| one.0.total_cmp(&other.0)) {
-        Some((score, name)) if score > 0.8 => format!("; did you mean {name:?}?"),
-        Some(_) => format!("; supported: {}", known.join(", ")),
-        None => String::new(),
+    match find_similar(word, known.iter().rev().copied()) {
+        Some(name) => format!("; did you mean {name:?}?"),
+        None if known.is_empty() => String::new(),
+        None => format!("; supported: {}", known.join(", ")),
     }
 }

@@ -22,6 +22,7 @@ use model::allocation::{BootOrder, FinisherChoice, find_argument_error};
 use model::boot_contents::BootContents;
 use model::deploy_steps::{EraseMode, traits};
 use model::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use model::machine_identity::parse_mac;
 use model::os_definition::OsSelector;
 use model::registry_auth::{PullSecret, SecretText};
 use serde::Deserialize;
@@ -231,7 +232,7 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     let smbios_uuid = raw.smbios_uuid.as_ref().map(|given| (given, usable(given)));
     smbios_uuid.iter().for_each(|(given, uuid)| check(given, uuid.as_ref().map(|_| ()).map_err(String::clone)));
     check(&raw.id, id.as_ref().map(|_| ()).map_err(String::clone));
-    let macs: Vec<_> = raw.macs.iter().map(|mac| (mac, ipxe::parse_mac(mac))).collect();
+    let macs: Vec<_> = raw.macs.iter().map(|mac| (mac, parse_mac(mac))).collect();
     macs.iter().for_each(|(given, mac)| check(given, mac.as_ref().map(|_| ()).map_err(String::clone)));
     raw.consoles.iter().flatten().for_each(|console| check(console, ipxe::validate_console(console)));
     let locked = raw.locked.as_ref().map(|given| (given, parse_lock_reason(given)));

@@ -1,5 +1,6 @@
 //! Tokens of machines, each for one boot and stored only as a hash; and those of the operator, which are in files.
 
+use common::encoding::encode_hex;
 use common::error::{Context, Error, Phase, Result};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
@@ -30,7 +31,7 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
 /// # Errors
 /// The system does not provide random bytes.
 pub fn generate_token() -> Result<(String, TokenHash)> {
-    let token: String = random_bytes::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = encode_hex(random_bytes::<32>()?);
     let hash = hash_token(&token);
     Ok((token, hash))
 }

@@ -115,8 +115,8 @@ pub fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Vec<u8>>>
     let mut content = Vec::new();
     match MultiGzDecoder::new(packed.as_slice()).take(DRIVE_BYTES + 1).read_to_end(&mut content) {
         Err(error) => refuse(&format!("it is not gzip: {error}")),
-        Ok(_) if content.len() as u64 > DRIVE_BYTES => refuse("it is larger than 64 MiB"),
-        Ok(_) => Ok(Some(content)),
+        Ok(None) => refuse("it is larger than 64 MiB"),
+        Ok(content) => Ok(content),
     }
 }
 

@@ -27,7 +27,7 @@ impl RangeReader {
     /// Returns an error if it is not available, which is a refusal if the server does not support ranges.
     pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let url = &self.image.url;
-        let most = (range.end - range.start).saturating_sub(1);
+        let length = range.end - range.start;
         let what = format!("read bytes {} to {} of {url}", range.start, range.end);
         if url.starts_with("file:") {
             let read = local_file::open_at(url, range.start).and_then(|(file, _)| read_at_most(file, most));

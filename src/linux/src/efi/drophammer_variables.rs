@@ -41,11 +41,11 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
     match read {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return refused(error.to_string()),
+        Ok(None) => return refused(format!("more than {MAXIMUM_BYTES} bytes")),
         // Older kernels show an empty file for a variable that could not be created.
-        Ok(0) => return Ok(None),
-        Ok(_) if content.len() as u64 > MAXIMUM_BYTES => return refused(format!("more than {MAXIMUM_BYTES} bytes")),
-        Ok(_) => {}
-    }
+        Ok(Some(content)) if content.is_empty() => return Ok(None),
+        Ok(Some(content)) => content,
+    };
     let Some(value) = content.get(ATTRIBUTE_BYTES..) else { return refused(format!("{} bytes", content.len())) };
     match serde_json::from_slice(value) {
         Ok(parsed) => Ok(Some(parsed)),

@@ -7,6 +7,7 @@ use crate::requested_steps;
 use crate::resolve::{ResolvedAllocation, resolve_allocation};
 use crate::site::SiteSnapshot;
 use crate::site_files::ImageLocation;
+use common::encoding::percent_encode;
 use model::allocation;
 use model::deploy_steps::StepList;
 use model::install_marker::RecordedVolume;
@@ -42,7 +43,7 @@ pub fn to_wire_allocation(
     let ResolvedAllocation { allocation, image, layout, steps, installs, approved, .. } = assigned;
     let place = match &image.at {
         ImageLocation::Url(url) => url.clone(),
-        ImageLocation::File(file) => format!("{base}/images/{}", percent_encode(file)),
+        ImageLocation::File(file) => format!("{base}/images/{}", percent_encode(file, "/")),
     };
     let succeeded = standing.is_installed();
     let told = allocation.to_agent_allocation();
@@ -105,10 +106,4 @@ pub fn to_wire_allocation(
 fn recorded_volume(volume: &PreparedVolume) -> RecordedVolume {
     let PreparedVolume { name, uid, path, .. } = volume.clone();
     RecordedVolume { name, uid, path, ..RecordedVolume::default() }
-}
-
-/// Encodes a path for a URL.
-pub fn percent_encode(path: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
-    path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }

@@ -186,7 +186,7 @@ fn read_pieces(
                 frames::write_frame(link, &ProtocolFrame::Wanted(wanted))?;
             }
             ProtocolFrame::End(digest) if *position == size_bytes && digest == sum.current_digest() => {
-                return Ok(frames::encode_hex(&digest));
+                return Ok(encode_hex(digest));
             }
             ProtocolFrame::End(_) => {
                 return Err(ConnectionEnd::Failed(

@@ -12,6 +12,7 @@ use model::install_report::{ImageTransferFigures, StageShare};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
@@ -107,7 +108,7 @@ pub fn send_disk(
         let received = writer.write_all_pieces(ready, &shared.queued);
         (received, writer.carried, writer.travelled, writer.sum)
     });
-    let digest = frames::encode_hex(&sum.current_digest());
+    let digest = encode_hex(sum.current_digest());
     let ReceiptFigures { digest: theirs, disk_percent } = received?;
     if theirs != digest {
         return Err(ConnectionEnd::Failed(format!("the receiver acknowledged {theirs}, but {digest} was sent")));

@@ -162,7 +162,7 @@ fn remove_nulls(value: &mut Value) {
 fn sign_request(key: &str, date: &str, method: &str, salt: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
     let signed = hmac::sign(&key, format!("{date}{method}{salt}").as_bytes());
-    signed.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    encode_hex(signed)
 }
 
 fn generate_salt() -> String {
