@@ -6,6 +6,7 @@
 use super::api_types::InstallReport;
 use super::retry::{AttemptResult, BRIEF, PATIENT, RetryPolicy};
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
+use common::bounded_read::read_whole;
 use common::error::{Context, Error, Phase, Result};
 use common::output;
 use linux::http;
@@ -200,7 +201,7 @@ fn evaluate_response(place: &FileLocation, response: Response) -> AttemptResult<
         StatusCode::NOT_MODIFIED => AttemptResult::Done(FetchResult::Same),
         StatusCode::OK => {
             let etag = response.headers().get(ETAG).cloned();
-            match read_bounded(response) {
+            match read_whole(response, DOCUMENT_BYTES) {
                 Ok(Some(text)) => AttemptResult::Done(FetchResult::Document(text, etag)),
                 Ok(None) => AttemptResult::Never(size_limit_error(place)),
                 Err(error) => AttemptResult::Again(Error::with_source(Phase::Control, format!("read {place}"), error)),
@@ -222,18 +223,11 @@ fn connection_failure<T>(place: &FileLocation, error: reqwest::Error) -> Attempt
 }
 
 fn read_local_file(place: &FileLocation) -> Result<FetchResult> {
-    let text = match std::fs::File::open(place.as_str()).and_then(read_bounded) {
+    let text = match std::fs::File::open(place.as_str()).and_then(|file| read_whole(file, DOCUMENT_BYTES)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FetchResult::Nothing),
         text => text.context(Phase::Control, || format!("read {place}"))?,
     };
     text.map(|text| FetchResult::Document(text, None)).ok_or_else(|| size_limit_error(place))
-}
-
-/// Reads a document. Returns `None` if it exceeds the size limit.
-fn read_bounded(from: impl Read) -> io::Result<Option<Vec<u8>>> {
-    let mut text = Vec::new();
-    from.take(DOCUMENT_BYTES + 1).read_to_end(&mut text)?;
-    Ok(Some(text).filter(|text| text.len() as u64 <= DOCUMENT_BYTES))
 }
 
 fn size_limit_error(place: &FileLocation) -> Error {

@@ -1,10 +1,11 @@
 //! Firmware variables of drophammer itself.
 
 use super::variables::{remove_file, write_file};
+use common::bounded_read::read_whole;
 use common::error::{Error, Phase, Result};
 use serde::de::DeserializeOwned;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// Vendor of drophammer's own variables.
@@ -36,9 +37,7 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
         );
         Err(Error::refusal(Phase::Boot, message))
     };
-    let mut content = Vec::new();
-    let read = File::open(&path).and_then(|file| file.take(MAXIMUM_BYTES + 1).read_to_end(&mut content));
-    match read {
+    let content = match File::open(&path).and_then(|file| read_whole(file, MAXIMUM_BYTES)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return refused(error.to_string()),
         Ok(None) => return refused(format!("more than {MAXIMUM_BYTES} bytes")),

@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use nix::libc::c_long;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
@@ -87,10 +87,7 @@ pub fn read_variable(directory: &Path, name: &str) -> Option<Vec<u8>> {
 
 /// Reads the value of a variable of any vendor by its path.
 pub fn read_file(path: &Path) -> Option<Vec<u8>> {
-    let mut content = Vec::new();
-    File::open(path).ok()?.take(MAXIMUM + 1).read_to_end(&mut content).ok()?;
-    let is_whole = content.len() as u64 <= MAXIMUM;
-    content.get(4..).filter(|_| is_whole).map(<[u8]>::to_vec)
+    read_whole(File::open(path).ok()?, MAXIMUM).ok()??.get(4..).map(<[u8]>::to_vec)
 }
 
 /// Writes a variable.
