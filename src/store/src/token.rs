@@ -2,10 +2,10 @@
 
 use common::encoding::encode_hex;
 use common::error::{Context, Error, Phase, Result};
+use linux::atomic_file::replace_file;
 use sha2::{Digest, Sha256};
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// The operator's token, in the server's directory.
@@ -55,12 +55,8 @@ pub fn token_file_hash(dir: &Path, name: &str) -> Result<TokenHash> {
         // Written atomically, as an empty file would lock the operator out.
         let new = dir.join(format!("{name}.new"));
         let (token, _) = generate_token()?;
-        let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new);
-        let written = made.and_then(|mut file: File| {
-            writeln!(file, "{token}")?;
-            file.sync_all()
-        });
-        written.and_then(|()| fs::rename(&new, &path)).context(Phase::Serve, what)?;
+        let content = format!("{token}\n");
+        replace_file(&path, &new, content.as_bytes(), Permissions::from_mode(0o600)).context(Phase::Serve, what)?;
     }
     let text = fs::read_to_string(&path).context(Phase::Serve, what)?;
     match text.trim() {

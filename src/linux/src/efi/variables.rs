@@ -1,5 +1,7 @@
 //! UEFI variables in efivarfs: four bytes of attributes, then the value.
 
+use crate::atomic_file::remove_if_present;
+use common::bounded_read::read_whole;
 use common::error::{Context, Phase, Result};
 use nix::errno::Errno;
 use nix::libc::c_long;
@@ -137,10 +139,7 @@ pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
 /// The firmware or the kernel refuses.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     make_mutable(path)?;
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
+    remove_if_present(path)
 }
 
 /// Parses the number of an entry from a file name: `Boot0003-8be4df61-…` is 3.

@@ -1,7 +1,7 @@
 //! Files that are changed over the API: atomically, one at a time, and never overwriting a concurrent edit. A response is sent when the
 //! change is in effect.
 
-mod atomic_file;
+pub mod atomic_file;
 
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
