@@ -16,6 +16,7 @@ use super::failure_handling::InstallFailure;
 use super::migration_approval::describe_approval_wait;
 use crate::preflight;
 use common::error::{Error, Phase, Result};
+use common::sync::lock_mutex;
 use common::{diagnostic, format};
 use linux::console::print_line;
 use model::allocation::{Allocation, AssignedMachine};
@@ -30,7 +31,7 @@ use plan::SourceDevice;
 use plan::plan_request::build_request;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 use transfer::machine::{
@@ -94,7 +95,7 @@ impl InstallAgent {
         let (order, told) = (standing.order.as_str(), Mutex::new(String::new()));
         // Reports to the control plane, which shows it to operators. Repeated messages are not sent.
         let tell = |words: &str| {
-            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut told = lock_mutex(&told);
             if *told != words {
                 words.clone_into(&mut told);
                 let standing = MigrationReport { words: Some(words.to_owned()), ..standing.clone() };

@@ -9,6 +9,7 @@ use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
 use common::bounded_read::read_whole;
 use common::error::{Context, Error, Phase, Result};
 use common::output;
+use common::sync::lock_mutex;
 use linux::http;
 use location::FileLocation;
 use model::allocation::{AssignedMachine, OrderNumber};
@@ -18,8 +19,8 @@ use plan::RecordSource;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{ETAG, HeaderValue, IF_NONE_MATCH};
-use std::io::{self, Read};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
@@ -97,7 +98,7 @@ impl FileControl {
     /// Reads the machine's current file. Returns `None` if there is none.
     fn read_current_machine(&self) -> Result<Option<AssignedMachine>> {
         for place in &self.places {
-            let before = self.lock_last_read().clone().filter(|seen| seen.place == *place);
+            let before = lock_mutex(&self.seen).clone().filter(|seen| seen.place == *place);
             // A mismatch may resolve itself once both the file and its signature are uploaded.
             let found = self.brief.run_attempts(|| match self.read_trusted(place, before.as_ref()) {
                 Ok(found) => AttemptResult::Done(found),
@@ -107,16 +108,12 @@ impl FileControl {
             // Callers interpret a refusal as a rejected token, which does not exist here.
             let found = found.map_err(|error| Error::new(error.phase, error.to_string()))?;
             if let Some(seen) = found {
-                *self.lock_last_read() = Some(seen.clone());
+                *lock_mutex(&self.seen) = Some(seen.clone());
                 return Ok(Some(seen.machine));
             }
         }
-        *self.lock_last_read() = None;
+        *lock_mutex(&self.seen) = None;
         Ok(None)
-    }
-
-    fn lock_last_read(&self) -> MutexGuard<'_, Option<TrustedFile>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads a file and verifies its signature. Refuses a file that is not trusted or belongs to another machine.
@@ -249,7 +246,7 @@ impl ControlPlane for FileControl {
     }
 
     fn fetch_machine(&self) -> Result<AssignedMachine> {
-        let seen = self.lock_last_read().as_ref().map(|seen| seen.machine.clone());
+        let seen = lock_mutex(&self.seen).as_ref().map(|seen| seen.machine.clone());
         Ok(seen.unwrap_or_default())
     }
 

@@ -4,11 +4,13 @@ use super::frames::{
     self, DiskPiece, HelloAnswer, PieceEncoding, PieceOffer, PiecesDigest, ProtocolFrame, ReceiptFigures,
     ReceiverVerdict, TransferHello,
 };
-use super::receive_state::{ConnectionRejection, ReceiveState, ReceivedDisk, TransferSender, lock_mutex};
+use super::receive_state::{ConnectionRejection, ReceiveState, ReceivedDisk, TransferSender};
 use super::{BusyTime, CHUNK_BYTES, ConnectionEnd, worker_count};
 use crate::certificate::PeerCertificate;
 use crate::connection::TlsLink;
 use crate::dest::TransferDest;
+use common::encoding::encode_hex;
+use common::sync::lock_mutex;
 use image::raw::AlignedBuffer;
 use std::io;
 use std::sync::Mutex;

@@ -7,6 +7,8 @@ use super::frames::{
 use super::{BusyTime, CHUNK_BYTES, ConnectionEnd, GRANULE_BYTES, worker_count};
 use crate::connection::TlsLink;
 use crate::source::{DiskSegment, SegmentIter, TransferSource};
+use common::encoding::encode_hex;
+use common::sync::lock_mutex;
 use image::raw::AlignedBuffer;
 use model::install_report::{ImageTransferFigures, StageShare};
 use std::collections::BTreeMap;
@@ -15,7 +17,6 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 use zstd::zstd_safe::{CCtx, compress_bound};
@@ -154,7 +155,7 @@ impl SendShared<'_> {
         let mut zstd = CCtx::create();
         loop {
             let (number, segment, buffer) = {
-                let mut todo = self.todo.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut todo = lock_mutex(&self.todo);
                 let Ok(buffer) = todo.1.recv() else { return };
                 let Some((number, segment)) = todo.0.next() else { return };
                 (number, segment, buffer)

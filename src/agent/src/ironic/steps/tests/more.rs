@@ -1,6 +1,7 @@
 //! Arrays, images of whole disks, files, and disks that are left alone.
 
 use super::*;
+use common::sync::lock_mutex;
 
 /// A partition for each array on every disk, and the system on the one for it.
 fn two_arrays() -> Value {
@@ -83,10 +84,10 @@ fn an_image_of_a_whole_disk_needs_no_layout() {
     assert_eq!(*bench.hands.wiped.lock().unwrap(), ["/dev/sdc"]);
     let ran = bench.ran();
     assert!(ran.contains(&StageName::ImageBurn) && !ran.contains(&StageName::TargetInstaller), "{ran:?}");
-    assert!(bench.steps.lock_written().is_some() && bench.steps.is_whole());
+    assert!(lock_mutex(&bench.steps.written).is_some() && bench.steps.is_whole());
     // Whatever begins anew is another deploy.
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
-    assert!(bench.steps.lock_written().is_none());
+    assert!(lock_mutex(&bench.steps.written).is_none());
     bench.ran();
     let error = bench.run("write_image", whole_image()).unwrap_err();
     assert!(error.contains("continue with burn_image"), "{error}");
