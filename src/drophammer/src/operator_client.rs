@@ -5,6 +5,7 @@ mod boot_digest;
 mod confirm;
 pub mod images;
 pub mod layouts;
+mod machine_requests;
 mod migration;
 mod options;
 mod power;

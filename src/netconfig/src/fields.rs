@@ -1,6 +1,7 @@
 //! Field-by-field access to a JSON document; problems are collected, each with its path.
 
-use common::diagnostic::Diagnostic;
+use common::diagnostic::{Diagnostic, child_path};
+use common::spelling::find_similar;
 use serde_json::{Map, Value};
 
 /// Value with its path in the document.
@@ -22,10 +23,6 @@ impl<'a> JsonFields<'a> {
         let value = self.map.get(name).filter(|value| !value.is_null())?;
         Some(JsonField { place: child_path(&self.place, name), value })
     }
-}
-
-pub(super) fn child_path(place: &str, name: &str) -> String {
-    if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") }
 }
 
 /// Reader that collects problems.
