@@ -16,6 +16,7 @@ use super::failure_handling::InstallFailure;
 use super::migration_approval::describe_approval_wait;
 use crate::preflight;
 use common::error::{Error, Phase, Result};
+use common::sync::lock_mutex;
 use common::{diagnostic, format};
 use linux::console::print_line;
 use model::allocation::{Allocation, AssignedMachine};
@@ -30,7 +31,7 @@ use plan::SourceDevice;
 use plan::plan_request::build_request;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 use transfer::machine::{
@@ -209,7 +210,7 @@ struct TransferMessages<'a> {
 impl TransferMessages<'_> {
     /// Reports a message, unless it is the last one again.
     fn report(&self, words: &str) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock_mutex(&self.last);
         if *last != words {
             words.clone_into(&mut last);
             let standing = MigrationReport { words: Some(words.to_owned()), ..self.standing.clone() };

@@ -5,6 +5,7 @@ mod sender;
 
 use common::error::Result;
 use common::format;
+use common::sync::lock_mutex;
 use control::ControlPlane;
 use linux::console::{SAID, print_line};
 use model::install_report::{EventName, ProgressEvent, StageTime, TransferProgress};
@@ -127,7 +128,7 @@ impl ProgressReporter {
 
     fn lock_state(&self) -> MutexGuard<'_, ReporterState> {
         // A panic while it was locked leaves no inconsistent state here.
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        lock_mutex(&self.state)
     }
 }
 

@@ -37,6 +37,11 @@ impl fmt::Display for Diagnostic {
     }
 }
 
+/// Returns the path of a field of the mapping at `place`.
+pub fn child_path(place: &str, name: &str) -> String {
+    if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") }
+}
+
 /// Joins problems as lines, for an error message.
 pub fn join_problems(problems: &[Diagnostic]) -> String {
     problems.iter().map(|problem| problem.to_string()).collect::<Vec<_>>().join("\n")

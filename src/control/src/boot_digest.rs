@@ -4,6 +4,7 @@
 //! that another host on an unprotected network cannot replace the kernel, the ramdisk, or the server address on the command line.
 //! unprotected network cannot replace kernel, ramdisk, or the address of the server on the command line.
 
+use common::encoding::{decode_hex, encode_hex, hash_reader};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::io::{self, Read};
@@ -25,7 +26,7 @@ impl BootDigest {
     /// # Errors
     /// Fails if a file cannot be read.
     pub fn compute_from_files(kernel: impl Read, initrd: impl Read, cmdline: &str) -> io::Result<BootDigest> {
-        let (kernel, initrd) = (sha256_hex(kernel)?, sha256_hex(initrd)?);
+        let (kernel, initrd) = (hash_reader(kernel)?, hash_reader(initrd)?);
         let text = format!("drophammer boot 1\nkernel {kernel}\ninitrd {initrd}\ncmdline {}\n", replace_token(cmdline));
         Ok(BootDigest(Sha256::digest(text).into()))
     }
@@ -42,26 +43,9 @@ fn replace_token(cmdline: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn sha256_hex(mut from: impl Read) -> io::Result<String> {
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match from.read(&mut buffer) {
-            Ok(0) => return Ok(encode_hex(&hasher.finalize())),
-            Ok(read) => hasher.update(&buffer[..read]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-fn encode_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 impl fmt::Display for BootDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sha256:{}", encode_hex(&self.0))
+        write!(f, "sha256:{}", encode_hex(self.0))
     }
 }
 
@@ -73,14 +57,8 @@ impl FromStr for BootDigest {
             "digest must have the format that `drophammer machine boot-digest` prints: sha256: and 64 hexadecimal digits"
                 .to_owned()
         };
-        let digits =
-            text.strip_prefix("sha256:").filter(|digits| digits.len() == 64 && digits.is_ascii()).ok_or_else(wrong)?;
-        let mut bytes = [0; 32];
-        for (index, byte) in bytes.iter_mut().enumerate() {
-            let pair = &digits[2 * index..2 * index + 2];
-            *byte = u8::from_str_radix(pair, 16).ok().filter(|_| !pair.starts_with('+')).ok_or_else(wrong)?;
-        }
-        Ok(BootDigest(bytes))
+        let bytes = text.strip_prefix("sha256:").and_then(decode_hex).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(BootDigest).ok_or_else(wrong)
     }
 }
 

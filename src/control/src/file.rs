@@ -6,8 +6,10 @@
 use super::api_types::InstallReport;
 use super::retry::{AttemptResult, BRIEF, PATIENT, RetryPolicy};
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
+use common::bounded_read::read_whole;
 use common::error::{Context, Error, Phase, Result};
 use common::output;
+use common::sync::lock_mutex;
 use linux::http;
 use location::FileLocation;
 use model::allocation::{AssignedMachine, OrderNumber, RecordSource};
@@ -16,8 +18,8 @@ use model::inventory::Inventory;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{ETAG, HeaderValue, IF_NONE_MATCH};
-use std::io::{self, Read};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
@@ -95,7 +97,7 @@ impl FileControl {
     /// Reads the machine's current file. Returns `None` if there is none.
     fn read_current_machine(&self) -> Result<Option<AssignedMachine>> {
         for place in &self.places {
-            let before = self.lock_last_read().clone().filter(|seen| seen.place == *place);
+            let before = lock_mutex(&self.seen).clone().filter(|seen| seen.place == *place);
             // A mismatch may resolve itself once both the file and its signature are uploaded.
             let found = self.brief.run_attempts(|| match self.read_trusted(place, before.as_ref()) {
                 Ok(found) => AttemptResult::Done(found),
@@ -105,16 +107,12 @@ impl FileControl {
             // Callers interpret a refusal as a rejected token, which does not exist here.
             let found = found.map_err(|error| Error::new(error.phase, error.to_string()))?;
             if let Some(seen) = found {
-                *self.lock_last_read() = Some(seen.clone());
+                *lock_mutex(&self.seen) = Some(seen.clone());
                 return Ok(Some(seen.machine));
             }
         }
-        *self.lock_last_read() = None;
+        *lock_mutex(&self.seen) = None;
         Ok(None)
-    }
-
-    fn lock_last_read(&self) -> MutexGuard<'_, Option<TrustedFile>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads a file and verifies its signature. Refuses a file that is not trusted or belongs to another machine.
@@ -199,7 +197,7 @@ fn evaluate_response(place: &FileLocation, response: Response) -> AttemptResult<
         StatusCode::NOT_MODIFIED => AttemptResult::Done(FetchResult::Same),
         StatusCode::OK => {
             let etag = response.headers().get(ETAG).cloned();
-            match read_bounded(response) {
+            match read_whole(response, DOCUMENT_BYTES) {
                 Ok(Some(text)) => AttemptResult::Done(FetchResult::Document(text, etag)),
                 Ok(None) => AttemptResult::Never(size_limit_error(place)),
                 Err(error) => AttemptResult::Again(Error::with_source(Phase::Control, format!("read {place}"), error)),
@@ -221,18 +219,11 @@ fn connection_failure<T>(place: &FileLocation, error: reqwest::Error) -> Attempt
 }
 
 fn read_local_file(place: &FileLocation) -> Result<FetchResult> {
-    let text = match std::fs::File::open(place.as_str()).and_then(read_bounded) {
+    let text = match std::fs::File::open(place.as_str()).and_then(|file| read_whole(file, DOCUMENT_BYTES)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FetchResult::Nothing),
         text => text.context(Phase::Control, || format!("read {place}"))?,
     };
     text.map(|text| FetchResult::Document(text, None)).ok_or_else(|| size_limit_error(place))
-}
-
-/// Reads a document. Returns `None` if it exceeds the size limit.
-fn read_bounded(from: impl Read) -> io::Result<Option<Vec<u8>>> {
-    let mut text = Vec::new();
-    from.take(DOCUMENT_BYTES + 1).read_to_end(&mut text)?;
-    Ok(Some(text).filter(|text| text.len() as u64 <= DOCUMENT_BYTES))
 }
 
 fn size_limit_error(place: &FileLocation) -> Error {
@@ -254,7 +245,7 @@ impl ControlPlane for FileControl {
     }
 
     fn fetch_machine(&self) -> Result<AssignedMachine> {
-        let seen = self.lock_last_read().as_ref().map(|seen| seen.machine.clone());
+        let seen = lock_mutex(&self.seen).as_ref().map(|seen| seen.machine.clone());
         Ok(seen.unwrap_or_default())
     }
 

@@ -7,6 +7,7 @@ use super::retry::{AttemptResult, BRIEF, ONCE, PATIENT, RetryPolicy};
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
 use common::error::{Error, Phase, Result};
 use common::format::limits;
+use common::sync::lock_mutex;
 use linux::http;
 use model::allocation::{AssignedMachine, ReleasedSecrets, SecretPurpose};
 use model::install_report::{InstallOutcome, InstallResult, ProgressEvent};
@@ -15,8 +16,8 @@ use model::migration::MigrationReport;
 use privileged_requests::SeparateSecretFields;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Timeout of a request. Long polls add theirs.
@@ -108,7 +109,7 @@ impl HttpControlPlane {
 
     /// Registers again after a refusal. Returns the refusal if the machine has never registered.
     fn register_again(&self, refused: Error, retries: RetryPolicy, patience: Duration) -> Result<()> {
-        let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let registered = lock_mutex(&self.registered).clone();
         let Some(register) = registered else { return Err(refused) };
         tracing::warn!("{refused}; registering again");
         self.register_privileged(&register, retries, patience)
@@ -116,7 +117,7 @@ impl HttpControlPlane {
 
     /// Returns whether an event may trigger a registration now, and records it if so.
     fn may_register_by_event(&self) -> bool {
-        let mut last = self.by_event.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock_mutex(&self.by_event);
         let may = last.is_none_or(|last| last.elapsed() >= AGAIN);
         if may {
             *last = Some(Instant::now());
@@ -179,7 +180,7 @@ impl ControlPlane for HttpControlPlane {
     fn register_machine(&self, inventory: &Inventory) -> Result<()> {
         let register = RegisterRequest::new(self.machine.clone(), inventory.clone());
         self.register_privileged(&register, PATIENT, ANSWER)?;
-        *self.registered.lock().unwrap_or_else(PoisonError::into_inner) = Some(register);
+        *lock_mutex(&self.registered) = Some(register);
         Ok(())
     }
 
@@ -202,7 +203,7 @@ impl ControlPlane for HttpControlPlane {
             allocation: allocation.id.clone(),
             fields: allocation.separate_secrets.clone(),
         });
-        *self.separate.lock().unwrap_or_else(PoisonError::into_inner) = separate.unwrap_or_default();
+        *lock_mutex(&self.separate) = separate.unwrap_or_default();
         Ok(machine)
     }
 

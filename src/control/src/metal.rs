@@ -14,6 +14,7 @@ use super::retry::PATIENT;
 use super::{AttemptNotice, ControlPlane, MachinePool, ReportAcknowledgement};
 use common::error::{Error, Phase, Result};
 use common::output;
+use common::sync::lock_mutex;
 use event_filter::EventFilter;
 use firmware_record::FirmwareRecord;
 use linux::efi;
@@ -24,8 +25,8 @@ use model::inventory::Inventory;
 use model::pool_disks::KnownDisk;
 use registration::MachineRegistration;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Alphabet of passwords, without characters that look alike on a console.
@@ -182,7 +183,7 @@ impl ControlPlane for MetalControlPlane {
 
     fn send_event(&self, event: &ProgressEvent) -> Result<()> {
         self.upload_event(event);
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).filter_event(event, Instant::now());
+        let told = lock_mutex(&self.told).filter_event(event, Instant::now());
         told.map_or(Ok(()), |(name, message)| self.api.send_event(name, &message))
     }
 

@@ -6,6 +6,7 @@ mod confirm;
 pub mod images;
 pub mod layouts;
 mod machine_list;
+mod machine_requests;
 mod migration;
 mod options;
 mod power;
@@ -20,6 +21,7 @@ pub use server::{OperatorClient, OperatorResponse};
 
 use ::server::create_machine::{CreatedMachineFile, MachineFileRequest};
 use ::server::operator::{MachineSummary, RenameRequest};
+use common::encoding::percent_encode;
 use common::error::Result;
 use common::exit_code::CommandOutcome;
 use common::output::{print_error, print_text, to_json};
@@ -105,9 +107,7 @@ fn rename_machine(server: &OperatorClient, asked: &options::RenameOptions, json:
 
 /// Encodes a name as one segment of a path.
 fn encode_segment(name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    let escaped = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    name.bytes().fold("/".to_owned(), |path, byte| path + &escaped(byte))
+    format!("/{}", percent_encode(name, ""))
 }
 
 fn print_refusal(why: &str) -> CommandOutcome {

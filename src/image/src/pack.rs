@@ -16,6 +16,7 @@ use clap::Args;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_code::{CommandOutcome, report_refusal};
 use common::{format, output};
+use linux::atomic_file::remove_if_present;
 use model::layout::ImageId;
 use newroot::{NewRoot, system_setup};
 use seekable_zstd::FrameWriter;
@@ -325,12 +326,7 @@ fn put_in_place(image: &Path, new: TemporaryFile, documents: &[(&'static str, St
         parts.push((part, with_suffix(image, suffix)));
     }
     for signature in [".manifest.minisig", ".sha256.minisig"].map(|suffix| with_suffix(image, suffix)) {
-        match fs::remove_file(&signature) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::with_source(Phase::Image, format!("remove the old {}", signature.display()), error));
-            }
-            _ => {}
-        }
+        remove_if_present(&signature).context(Phase::Image, || format!("remove the old {}", signature.display()))?;
     }
     parts.push((new, image.to_owned()));
     for (part, name) in parts {

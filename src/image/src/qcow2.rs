@@ -64,3 +64,7 @@ impl SequentialFile for PipelineReader {
 fn invalid_image(text: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.into())
 }
+
+fn truncated_error() -> io::Error {
+    invalid_image("the qcow2 ends before its last cluster")
+}

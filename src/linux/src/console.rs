@@ -5,9 +5,10 @@ pub mod hidden_input;
 
 use common::format::terminal::escape_hidden;
 use common::format::{terminal, truncate_bytes, without_secrets};
+use common::sync::lock_mutex;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Maximum size of the kept output, in bytes; an installation prints about 20 kB.
 const KEPT: usize = 256 << 10;
@@ -56,7 +57,7 @@ impl ConsoleLog {
 
     fn lock_tail(&self) -> MutexGuard<'_, ConsoleTail> {
         // A panic while the lock was held leaves the text consistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_mutex(&self.0)
     }
 
     /// Records one or more lines.

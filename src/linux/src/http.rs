@@ -2,6 +2,7 @@
 
 pub mod privileged;
 
+use common::bounded_read::read_whole;
 use common::error::{Context, Phase, Result};
 use reqwest::blocking::{Client, ClientBuilder, Response};
 use reqwest::redirect::Policy;
@@ -22,12 +23,8 @@ const REFUSAL_BYTES: u64 = 64 << 10;
 /// # Errors
 /// The connection is interrupted, or the response exceeds the limit.
 pub fn read_response(response: Response) -> io::Result<Vec<u8>> {
-    let mut body = Vec::new();
-    response.take(ANSWER_BYTES + 1).read_to_end(&mut body)?;
-    match body.len() as u64 > ANSWER_BYTES {
-        true => Err(io::Error::other(format!("the response has more than {ANSWER_BYTES} bytes"))),
-        false => Ok(body),
-    }
+    let too_long = || io::Error::other(format!("the response has more than {ANSWER_BYTES} bytes"));
+    read_whole(response, ANSWER_BYTES)?.ok_or_else(too_long)
 }
 
 /// Reads the beginning of an error response. An unreadable body is ignored, since the status suffices.

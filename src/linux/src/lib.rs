@@ -4,6 +4,7 @@
 //! file per tool, and decides nothing. [`process`] is the only module that starts programs: with an argument vector,
 //! standard input that is empty unless data is passed, a deadline, and the standard error in the error.
 
+pub mod atomic_file;
 pub mod console;
 pub mod efi;
 pub mod gpt;

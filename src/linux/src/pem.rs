@@ -2,9 +2,9 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use common::encoding::format_sha256;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use sha2::{Digest, Sha256};
 
 /// Returns the PEM text with a trailing line break. `label` is the text after BEGIN and END.
 pub fn encode_pem(label: &str, der: &[u8]) -> String {
@@ -17,6 +17,5 @@ pub fn encode_pem(label: &str, der: &[u8]) -> String {
 /// -sha256` computes it. `None` if the text contains no certificate.
 pub fn certificate_fingerprint(certificate: &str) -> Option<String> {
     let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
-    let hex: Vec<String> = Sha256::digest(&der).iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(format!("sha256:{}", hex.concat()))
+    Some(format_sha256(der))
 }

@@ -83,17 +83,28 @@ fn is_blank_service_tag(uuid: &Uuid) -> bool {
     [b, c, d & 0x7f, e, f, g].iter().all(|character| *character == a)
 }
 
+/// Returns a MAC address in lower case with colons.
+///
+/// # Errors
+/// The text is not a MAC address.
+pub fn parse_mac(text: &str) -> Result<String, String> {
+    let pairs: Vec<&str> = text.split([':', '-']).collect();
+    let is_pair = |pair: &&str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match pairs.len() == 6 && pairs.iter().all(is_pair) {
+        true => Ok(pairs.join(":").to_lowercase()),
+        false => Err(format!("{text:?} is not a MAC address such as 52:54:00:12:34:56")),
+    }
+}
+
+/// Returns whether a MAC address, as returned by [`parse_mac`], is the address of a group.
+pub fn is_group_mac(mac: &str) -> bool {
+    matches!(mac.as_bytes(), [_, b'1' | b'3' | b'5' | b'7' | b'9' | b'b' | b'd' | b'f', ..])
+}
+
 /// Returns the MAC address in lower case with colons if it can belong to a single NIC: neither multicast nor all
 /// zeros or ones.
 pub fn usable_mac(text: &str) -> Option<String> {
-    let pairs: Vec<&str> = text.trim().split([':', '-']).collect();
-    let is_pair = |pair: &&str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if pairs.len() != 6 || !pairs.iter().all(is_pair) {
-        return None;
-    }
-    let mac = pairs.join(":").to_lowercase();
-    let is_multicast = u8::from_str_radix(&mac[..2], 16).is_ok_and(|first| first & 1 == 1);
-    (!is_multicast && mac != "00:00:00:00:00:00").then_some(mac)
+    parse_mac(text.trim()).ok().filter(|mac| !is_group_mac(mac) && mac != "00:00:00:00:00:00")
 }
 
 /// Drivers of NICs on USB: adapters and docks, which move between machines, and the interfaces of management controllers, whose MAC
@@ -252,6 +263,17 @@ mod tests {
     #[test]
     fn macs_that_several_nics_may_have_are_not_usable() {
         assert_eq!(usable_mac("52-54-00-AB-cd-01").as_deref(), Some("52:54:00:ab:cd:01"));
+        assert_eq!(parse_mac("52-54-00-AB-cd-01"), Ok("52:54:00:ab:cd:01".to_owned()));
+        for bad in [
+            "",
+            "52:54:00:ab:cd",
+            "52:54:00:ab:cd:01:02",
+            "52:54:00:ab:cd:0g",
+            "5254:00:ab:cd:01:0",
+            "+2:54:00:ab:cd:01",
+        ] {
+            assert!(parse_mac(bad).is_err(), "{bad}");
+        }
         assert_eq!(usable_mac("00:0e:c6:12:34:56").as_deref(), Some("00:0e:c6:12:34:56"));
         for bad in
             ["", "00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "33:33:00:00:00:01", "52:54:00:ab:cd"]

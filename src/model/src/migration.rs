@@ -4,8 +4,8 @@
 use crate::device::LayoutPath;
 use crate::install_marker::{InstallMarker, RecordedDisk};
 use crate::layout::FilesystemFormat;
+use common::encoding::format_sha256;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 /// Role of a machine in a migration, as sent by the control plane.
@@ -111,8 +111,7 @@ impl MigrationPeer {
 
 /// Returns `sha256:HEX` of a certificate as it is passed on.
 pub fn certificate_digest(certificate: &str) -> String {
-    let hex: Vec<String> = Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{}", hex.concat())
+    format_sha256(certificate)
 }
 
 /// Report of a machine in a migration, sent after each boot.

@@ -1,5 +1,6 @@
 //! IP addresses with a prefix length, and validation of addresses.
 
+use model::machine_identity::{self, is_group_mac};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -140,20 +141,10 @@ pub(super) fn parse_destination(text: &str, via: &IpAddr) -> Result<Cidr, String
 
 /// Parses a MAC address and returns it in lower case, with colons.
 pub(super) fn parse_mac(text: &str) -> Result<String, String> {
-    let pairs: Vec<&str> = text.split([':', '-']).collect();
-    let bytes: Option<Vec<u8>> = pairs
-        .iter()
-        .map(|pair| {
-            let is_pair = pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
-            u8::from_str_radix(pair, 16).ok().filter(|_| is_pair)
-        })
-        .collect();
-    match bytes {
-        Some(bytes) if bytes.len() != 6 => Err(format!("{text:?} is not a MAC address such as 52:54:00:12:34:56")),
-        Some(bytes) if bytes[0] & 1 == 1 => Err(format!("{text:?} is a group address, which a NIC cannot have")),
-        Some(bytes) if bytes.iter().all(|byte| *byte == 0) => Err(format!("{text:?} is not a valid address of a NIC")),
-        Some(_) => Ok(pairs.join(":").to_lowercase()),
-        None => Err(format!("{text:?} is not a MAC address such as 52:54:00:12:34:56")),
+    match machine_identity::parse_mac(text)? {
+        mac if is_group_mac(&mac) => Err(format!("{text:?} is a group address, which a NIC cannot have")),
+        mac if mac == "00:00:00:00:00:00" => Err(format!("{text:?} is not a valid address of a NIC")),
+        mac => Ok(mac),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Field-by-field access to a JSON document; problems are collected, each with its path.
 
-use common::diagnostic::Diagnostic;
+use common::diagnostic::{Diagnostic, child_path};
+use common::spelling::find_similar;
 use serde_json::{Map, Value};
 
 /// Value with its path in the document.
@@ -22,10 +23,6 @@ impl<'a> JsonFields<'a> {
         let value = self.map.get(name).filter(|value| !value.is_null())?;
         Some(JsonField { place: child_path(&self.place, name), value })
     }
-}
-
-pub(super) fn child_path(place: &str, name: &str) -> String {
-    if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") }
 }
 
 /// Reader that collects problems.
@@ -153,10 +150,9 @@ fn describe_type(value: &Value) -> &'static str {
 
 /// Returns `; did you mean "x"?`, or the list of known words if none is similar.
 pub(super) fn suggest_nearest(word: &str, known: &[&str]) -> String {
-    let scored = known.iter().rev().map(|name| (strsim::jaro_winkler(&word.to_lowercase(), name), *name));
-    match scored.max_by(|one, other| one.0.total_cmp(&other.0)) {
-        Some((score, name)) if score > 0.8 => format!("; did you mean {name:?}?"),
-        Some(_) => format!("; supported: {}", known.join(", ")),
-        None => String::new(),
+    match find_similar(word, known.iter().rev().copied()) {
+        Some(name) => format!("; did you mean {name:?}?"),
+        None if known.is_empty() => String::new(),
+        None => format!("; supported: {}", known.join(", ")),
     }
 }

@@ -3,10 +3,11 @@
 use super::bond_parameters::{BondParameter, DEFAULT_MODE, MII_MILLISECONDS, PARAMETERS, ParameterType};
 use super::cidr::{parse_destination, parse_ip, parse_mac, parse_own_address};
 use super::field_names::{PARAMETERS_UNREAD, ROUTE, ROUTE_UNREAD, SETTINGS, TOP, TOP_UNREAD, UNREAD};
-use super::fields::{JsonField, JsonFields, NetworkReader, child_path, suggest_nearest};
+use super::fields::{JsonField, JsonFields, NetworkReader, suggest_nearest};
 use super::names::{parse_id, parse_interface_name};
 use super::{BondConfig, Cidr, EthernetConfig, InterfaceSettings, NetworkConfig, NicSelector, StaticRoute, VlanConfig};
 use common::diagnostic::Diagnostic;
+use common::diagnostic::child_path;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,10 +1,10 @@
 //! Rules for the configuration as a whole: unique names and addresses, existing links, and valid bonds.
 
 use super::bond_parameters::{BondParameter, WITH_PRIMARY};
-use super::fields::child_path;
 use super::parser::{LocatedValues, NetworkParser, family_name};
 use super::{BondConfig, InterfaceSettings, VlanConfig};
 use common::diagnostic::Diagnostic;
+use common::diagnostic::child_path;
 
 /// Default MTU of Ethernet.
 const USUAL_MTU: u32 = 1500;

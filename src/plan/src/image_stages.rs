@@ -8,9 +8,9 @@ use super::{PlanRequest, boot_entries, bootable, image_needs, operation_args, os
 use common::diagnostic::Diagnostic;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::Layout;
+use operations::{AdaptImage, ExtendFstab, GrowFilesystem, WriteFstab};
 use operations::{
-    AdaptImage, BurnDisk, BurnImage, DiskIdentity, ExpectedFilesystem, ExtendFstab, FinishInputs, GrowFilesystem,
-    Operation, SessionOp, StageName, WriteFstab,
+    BurnDisk, BurnImage, DiskIdentity, ExpectedFilesystem, FinishInputs, Operation, SessionOp, StageName,
 };
 use std::borrow::Cow;
 

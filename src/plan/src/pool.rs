@@ -18,7 +18,8 @@ use model::deploy_steps::EraseMode;
 use model::install_marker::InstallMarker;
 use model::inventory::Inventory;
 use model::pool_disks::KnownDisk;
-use operations::{Operation, SessionOp, TellPointOfNoReturn};
+use operations::TellPointOfNoReturn;
+use operations::{Operation, SessionOp};
 
 /// Owner of a pool machine, according to the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,8 @@ use super::{Plan, PlanRefusal, PlanRequest, erase};
 use model::device::KernelName;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::{self, Layout};
-use operations::{AddedPartition, Operation, ReachImage, SessionOp, StageName};
+use operations::ReachImage;
+use operations::{AddedPartition, Operation, SessionOp, StageName};
 
 /// Makes a plan that writes the image of the request to this disk, followed by the partition `added`. Disks in `skipped` are not used.
 ///

@@ -12,8 +12,9 @@ use model::layout::{FilesystemFormat, FilesystemSpec, OnReinstall, UnderlyingObj
 use model::storage_graph::LayoutMatch;
 use operations::{
     ActivateGroup, AssembleArray, CreateVolume, DeviceOp, MountFilesystem, OpenContainer, Operation, Rehearsal,
-    RestoreOp, SessionOp, TakeDown, UnlockDisk,
+    RestoreOp, SessionOp,
 };
+use operations::{TakeDown, UnlockDisk};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time at which a preserved object is activated, relative to the image.

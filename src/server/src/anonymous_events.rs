@@ -1,9 +1,10 @@
 //! Rate limit for events of clients that have not registered: a quota per address and minute, so that they neither displace the history of
 //! a machine nor fill the log.
 
+use common::sync::lock_mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(60);
@@ -24,7 +25,7 @@ impl Default for AnonymousEvents {
 impl AnonymousEvents {
     /// Counts an event of the address, and returns whether it is within the quota.
     pub fn count_event(&self, address: IpAddr) -> bool {
-        let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut minute = lock_mutex(&self.0);
         let (began, counts) = &mut *minute;
         if began.elapsed() >= EVERY {
             (*began, *counts) = (Instant::now(), HashMap::new());

@@ -3,7 +3,8 @@
 //! The table is read over rtnetlink (rtnetlink(7)), since `/proc/net/arp` contains only IPv4. Two attributes are used: the address and the
 //! MAC.
 
-use super::ipxe;
+use common::encoding::join_hex;
+use model::machine_identity::parse_mac;
 use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket};
 use nix::sys::time::{TimeVal, TimeValLike};
@@ -95,8 +96,7 @@ fn parse_entry(body: &[u8], address: IpAddr) -> Option<String> {
     let attributes = body.get(NEIGHBOUR..)?;
     let is_it = state & ANSWERED != 0 && find_attribute(attributes, libc::NDA_DST)? == own;
     let card: [u8; 6] = find_attribute(attributes, libc::NDA_LLADDR)?.try_into().ok()?;
-    let text = card.map(|byte| format!("{byte:02x}")).join(":");
-    ipxe::parse_mac(&text).ok().filter(|_| is_it && card != [0; 6])
+    parse_mac(&join_hex(card, ":")).ok().filter(|_| is_it && card != [0; 6])
 }
 
 /// Finds an attribute among `struct nlattr`: length including this head, type, content.

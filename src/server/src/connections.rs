@@ -1,7 +1,6 @@
 //! HTTP connections: limits overall and per address, timeouts, and panics that end one request only.
 
 use super::api_error::ApiError;
-use super::catch_panic::{CatchPanic, RequestPanicked};
 use super::quotas::{ClientQuotas, ConnectionInfo, QuotaShare};
 use super::rate_limited_log::RateLimitedLog;
 use super::request_id::{self, RequestContext};
@@ -11,6 +10,7 @@ use super::write_timeout::{STALLED, WriteTimeoutStream};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -20,6 +20,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -27,6 +28,10 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+// The ramdisk's agent, which cannot continue after a panic, has a separate profile.
+#[cfg(panic = "abort")]
+compile_error!("the server must survive a request that panics: build it with a profile that unwinds");
 
 /// Timeout for the head of a request, and for an idle connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
@@ -165,11 +170,12 @@ async fn serve_connection(
         request.extensions_mut().insert(connected);
         let client = peers.find_origin(connected, request.headers()).address;
         let (router, watch, turns) = (router.clone(), watch.clone(), peers.turns.clone());
-        let answer = CatchPanic::new(async move { router.call(request).await });
+        // State left half-modified belongs to the request: shared state is in the database, or behind locks that ignore poisoning.
+        let answer = AssertUnwindSafe(async move { router.call(request).await }).catch_unwind();
         let answer = async move {
             let response = match answer.await {
                 Ok(Ok(response)) => response,
-                Err(RequestPanicked) => {
+                Err(_) => {
                     watch.log_problem(format!(
                         "{method} {path} from {address} panicked: responded with status 500; other requests are not affected"
                     ));

@@ -87,20 +87,6 @@ pub fn parse_uuid(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Parses a MAC address. Returns it in lower case with colons.
-///
-/// # Errors
-/// The text is not a MAC address.
-pub fn parse_mac(text: &str) -> Result<String, String> {
-    let pairs: Vec<&str> = text.split([':', '-']).collect();
-    let is_pair = |pair: &&str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if pairs.len() == 6 && pairs.iter().all(is_pair) {
-        Ok(pairs.join(":").to_lowercase())
-    } else {
-        Err(format!("{text:?} is not a MAC address such as 52:54:00:12:34:56"))
-    }
-}
-
 /// Validates the value of a `console=` argument.
 ///
 /// # Errors
@@ -220,17 +206,6 @@ mod tests {
             ["", "x", "4C4C454400513010805200B4C04F4D3132", &format!("{id}\nboot"), &format!("{{{id}}}"), "${uuid}"]
         {
             assert!(parse_uuid(bad).is_err(), "{bad}");
-        }
-        assert_eq!(parse_mac("52-54-00-AB-cd-01"), Ok("52:54:00:ab:cd:01".to_owned()));
-        for bad in [
-            "",
-            "52:54:00:ab:cd",
-            "52:54:00:ab:cd:01:02",
-            "52:54:00:ab:cd:0g",
-            "5254:00:ab:cd:01:0",
-            "+2:54:00:ab:cd:01",
-        ] {
-            assert!(parse_mac(bad).is_err(), "{bad}");
         }
         for good in ["h", "10.0.2.2:8080", "install-1.rack_2.example", "[fe80::1]:80", "[::1]"] {
             assert!(validate_host(good).is_ok(), "{good}");

@@ -27,7 +27,6 @@ mod auth;
 mod base_url;
 pub mod bmc;
 pub mod boot_digest;
-mod catch_panic;
 mod check_site;
 mod connections;
 mod console_log;

@@ -5,10 +5,11 @@ mod prometheus;
 
 pub use endpoints::{get_livez, get_metrics, get_readyz};
 
+use common::sync::lock_mutex;
 use control::api_types::InstallReport;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::InstallState;
 
@@ -106,29 +107,25 @@ impl Drop for WaitingGuard {
 }
 
 impl Metrics {
-    fn lock_counts(&self) -> MutexGuard<'_, MetricCounts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn count_waiting(self: &Arc<Self>) -> WaitingGuard {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         WaitingGuard(self.clone())
     }
 
     pub fn count_order(&self, what: OrderEvent) {
-        *self.lock_counts().orders.entry(what.name()).or_default() += 1;
+        *lock_mutex(&self.counts).orders.entry(what.name()).or_default() += 1;
     }
 
     /// Records the duration of a database job, from request to result.
     pub fn observe_store_job(&self, took: Duration) {
-        self.lock_counts().store.observe(took.as_secs_f64());
+        lock_mutex(&self.counts).store.observe(took.as_secs_f64());
     }
 
     /// Records a report that was not received before.
     pub fn count_report(&self, report: &InstallReport) {
         let kind = if report.order.is_some() { "reinstall" } else { "first" };
         let result = if report.success { "success" } else { "failure" };
-        let mut counts = self.lock_counts();
+        let mut counts = lock_mutex(&self.counts);
         *counts.installs.entry((kind, result)).or_default() += 1;
         if let Some(burn) = &report.burn {
             counts.image_bytes = counts.image_bytes.saturating_add(burn.bytes);

@@ -14,6 +14,7 @@ use axum::extract::{Query, State};
 use axum::http::{Method, StatusCode};
 use control::api_types;
 use model::install_report::{EventName, ProgressEvent};
+use model::machine_identity::parse_mac;
 use model::machine_identity::{BootIdentity, MachineMatch, parse_usable_uuid};
 use model::migration::MigrationSide;
 use serde::Deserialize;
@@ -232,7 +233,7 @@ async fn identify_requester(
     let optional = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let uuid =
         optional(&query.uuid).map(|uuid| ipxe::parse_uuid(&uuid)).transpose().map_err(ApiError::bad_request)?.flatten();
-    let mac = optional(&query.mac).map(|mac| ipxe::parse_mac(&mac)).transpose().map_err(ApiError::bad_request)?;
+    let mac = optional(&query.mac).map(|mac| parse_mac(&mac)).transpose().map_err(ApiError::bad_request)?;
     let asking = BootIdentity { uuid: uuid.as_deref().and_then(parse_usable_uuid), mac };
     let directory = app.directory();
     let (id, withheld, unproven) = match machine_identification::match_boot_request(app, &directory, &asking).await? {

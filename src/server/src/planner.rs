@@ -11,12 +11,13 @@
 use super::AppState;
 use super::api_error::ApiError;
 use axum::http::StatusCode;
+use common::sync::lock_mutex;
 use model::inventory::Inventory;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
@@ -72,7 +73,7 @@ struct PoolOwner(Arc<PoolState>);
 
 impl Drop for PoolOwner {
     fn drop(&mut self) {
-        self.0.lock_queue().is_closed = true;
+        lock_mutex(&self.0.queue).is_closed = true;
         self.0.has_work.notify_all();
     }
 }
@@ -163,10 +164,6 @@ impl AppState {
 }
 
 impl PoolState {
-    fn lock_queue(&self) -> MutexGuard<'_, PlannerQueue> {
-        lock_mutex(&self.queue)
-    }
-
     fn elapsed_millis(&self) -> u64 {
         // 0 means idle.
         self.started.elapsed().as_millis() as u64 + 1
@@ -178,7 +175,7 @@ impl PoolState {
     }
 
     fn enqueue_job(&self, machine: &str, job: PlannerJob) -> Result<(), String> {
-        let mut queue = self.lock_queue();
+        let mut queue = lock_mutex(&self.queue);
         queue.drop_abandoned(machine);
         let own = queue.waiting.get(machine).map_or(0, VecDeque::len);
         if own >= WAITING_OF_ONE || queue.count >= WAITING_OF_ALL {
@@ -201,7 +198,7 @@ impl PoolState {
     /// Runs jobs until the pool is closed.
     fn run_jobs(&self, thread: usize) {
         loop {
-            let mut queue = self.lock_queue();
+            let mut queue = lock_mutex(&self.queue);
             let (machine, job) = loop {
                 if queue.is_closed {
                     return;
@@ -218,7 +215,7 @@ impl PoolState {
                 drop(catch_unwind(AssertUnwindSafe(job.work)));
                 self.busy_since[thread].store(0, Ordering::Relaxed);
             }
-            self.lock_queue().running.remove(&machine);
+            lock_mutex(&self.queue).running.remove(&machine);
             // Another job of the machine may be waiting for this.
             self.has_work.notify_one();
         }
@@ -252,10 +249,6 @@ impl PlannerQueue {
             self.turns.retain(|turn| turn != machine);
         }
     }
-}
-
-fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@ use super::request_turns::RequestTurns;
 use axum::extract::FromRequestParts;
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
+use common::sync::lock_mutex;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
 /// Limits of request bodies in memory, per address and in total. A proxy forwards for many clients.
@@ -137,13 +138,9 @@ impl ClientQuotas {
         self.proxies.contains(&address)
     }
 
-    fn lock_use(&self) -> MutexGuard<'_, HashMap<IpAddr, QuotaUse>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reserves a connection, unless the address has reached its limit.
     pub fn reserve_connection(&self, address: IpAddr) -> Option<QuotaShare> {
-        let mut all = self.lock_use();
+        let mut all = lock_mutex(&self.taken);
         let taken = all.entry(address).or_default();
         if taken.connections >= self.places && !self.is_proxy(address) {
             return None;
@@ -154,7 +151,7 @@ impl ClientQuotas {
 
     /// Reserves memory for a body, unless the address or the total has reached its limit.
     pub fn reserve_body(&self, ClientAddress(address): ClientAddress, body_bytes: u64) -> Option<QuotaShare> {
-        let mut all = self.lock_use();
+        let mut all = lock_mutex(&self.taken);
         let of_all: u64 = all.values().map(|taken| taken.body_bytes).sum();
         let of_one = all.get(&address).map_or(0, |taken| taken.body_bytes);
         if of_all + body_bytes > BODIES_OF_ALL || of_one + body_bytes > BODIES_OF_ONE {
@@ -167,7 +164,7 @@ impl ClientQuotas {
 
 impl Drop for QuotaShare {
     fn drop(&mut self) {
-        let mut all = self.peers.lock_use();
+        let mut all = lock_mutex(&self.peers.taken);
         let Some(taken) = all.get_mut(&self.address) else { return };
         taken.connections -= self.connections;
         taken.body_bytes -= self.body_bytes;
@@ -218,6 +215,6 @@ mod tests {
         let others: Vec<_> = others.collect();
         assert_eq!(others.len(), 14, "64 MiB in all");
         drop((bodies, others));
-        assert!(peers.lock_use().is_empty());
+        assert!(lock_mutex(&peers.taken).is_empty());
     }
 }

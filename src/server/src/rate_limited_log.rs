@@ -4,11 +4,12 @@
 use super::request_id;
 use super::status_log::StatusLog;
 use common::format::limits;
+use common::sync::lock_mutex;
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(60);
@@ -83,7 +84,7 @@ impl RateLimitedLog {
     fn print_line(&self, address: Option<IpAddr>, text: String, print: fn(&StatusLog, String)) {
         let text = limits::sanitize_message(&text);
         let (dropped, verdict) = {
-            let mut minute = self.minute.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut minute = lock_mutex(&self.minute);
             let dropped = if minute.began.elapsed() >= EVERY { minute.start_next_minute() } else { None };
             (dropped, minute.judge_line(address, &text))
         };

@@ -3,10 +3,11 @@
 
 use super::request_turns::RequestTurn;
 use axum::http::{HeaderMap, HeaderValue};
+use common::sync::lock_mutex;
 use control::api_types::REQUEST_ID;
 use std::any::Any;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Maximum length of a client's own request id, in bytes.
 const LONGEST: usize = 64;
@@ -68,7 +69,7 @@ pub async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
 /// Keeps a permit until the response to the current request is ready. Outside of a request it is released at once.
 pub fn hold_permit(permit: impl Any + Send) {
     let hold = |request: &Arc<RequestContext>| {
-        request.held.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(permit));
+        lock_mutex(&request.held).push(Box::new(permit));
     };
     let _ = REQUEST.try_with(hold);
 }

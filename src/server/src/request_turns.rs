@@ -4,9 +4,10 @@
 //! A request that waits for something outside of the server (its own body, an allocation, a controller) releases its turn in the meantime:
 //! see [`RequestTurn::rest_during`].
 
+use common::sync::lock_mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Number of requests of one address that are handled at the same time. A browser opens six connections.
@@ -37,10 +38,6 @@ struct QueuePlace {
 }
 
 impl RequestTurns {
-    fn lock_queues(&self) -> MutexGuard<'_, HashMap<IpAddr, AddressQueue>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for a turn of that address.
     pub async fn take_turn(&self, address: IpAddr) -> RequestTurn {
         let place = self.enter_queue(address);
@@ -49,7 +46,7 @@ impl RequestTurns {
     }
 
     fn enter_queue(&self, address: IpAddr) -> QueuePlace {
-        let mut queues = self.lock_queues();
+        let mut queues = lock_mutex(&self.0);
         let queue = queues
             .entry(address)
             .or_insert_with(|| AddressQueue { turns: Arc::new(Semaphore::new(OF_ONE_ADDRESS)), requests: 0 });
@@ -60,7 +57,7 @@ impl RequestTurns {
     /// Returns how many requests of the address are being handled or are waiting.
     #[cfg(test)]
     pub fn count_requests(&self, address: IpAddr) -> usize {
-        self.lock_queues().get(&address).map_or(0, |queue| queue.requests)
+        lock_mutex(&self.0).get(&address).map_or(0, |queue| queue.requests)
     }
 }
 
@@ -73,7 +70,7 @@ impl QueuePlace {
 
 impl Drop for QueuePlace {
     fn drop(&mut self) {
-        let mut queues = self.turns.lock_queues();
+        let mut queues = lock_mutex(&self.turns.0);
         if let Some(queue) = queues.get_mut(&self.address) {
             queue.requests -= 1;
             if queue.requests == 0 {
@@ -84,16 +81,12 @@ impl Drop for QueuePlace {
 }
 
 impl RequestTurn {
-    fn lock_permit(&self) -> MutexGuard<'_, Option<OwnedSemaphorePermit>> {
-        self.permit.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Releases the turn until the work is done, and then waits for the next one.
     pub async fn rest_during<T>(&self, work: impl Future<Output = T>) -> T {
-        drop(self.lock_permit().take());
+        drop(lock_mutex(&self.permit).take());
         let done = work.await;
         let permit = self.place.acquire_permit().await;
-        *self.lock_permit() = permit;
+        *lock_mutex(&self.permit) = permit;
         done
     }
 }
@@ -134,7 +127,7 @@ mod tests {
         assert!(poll(&mut waiting[OF_ONE_ADDRESS + 1]).is_none());
         assert!(poll(&mut waiting[OF_ONE_ADDRESS]).is_some());
         drop((waiting, taken, other));
-        assert!(turns.lock_queues().is_empty(), "no address is remembered");
+        assert!(lock_mutex(&turns.0).is_empty(), "no address is remembered");
     }
 
     #[test]

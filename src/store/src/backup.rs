@@ -5,6 +5,7 @@ use crate::database_id::{self, DatabaseIdentity};
 use crate::{DATABASE, database_file};
 use common::error::{Context, Error, Phase, Result};
 use common::output;
+use linux::atomic_file;
 use nix::errno::Errno;
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -197,12 +198,7 @@ fn replace_database(new: &Path, database: &Path) -> Result<()> {
 }
 
 fn remove_if_present(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).context(Phase::Serve, || format!("remove {}", path.display()))
-        }
-        _ => Ok(()),
-    }
+    atomic_file::remove_if_present(path).context(Phase::Serve, || format!("remove {}", path.display()))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! of another client, and a request does not cost a transaction.
 
 use super::token::{self, TokenHash};
+use common::encoding::{decode_hex, encode_hex};
 use common::error::{Context, Error, Phase, Result};
 use ring::hmac;
 use std::time::Duration;
@@ -49,12 +50,12 @@ impl BootTokenKey {
         let flag = [u8::from(boot.while_active)];
         let payload = [&machine.as_bytes()[..], &nanoseconds.to_be_bytes(), &flag, &random].concat();
         let signature = hmac::sign(&self.0, &[PURPOSE, &payload].concat());
-        Ok(payload.iter().chain(signature.as_ref()).map(|byte| format!("{byte:02x}")).collect())
+        Ok(encode_hex([&payload[..], signature.as_ref()].concat()))
     }
 
     /// Returns the boot of a token that this server has issued within [`REGISTERS_WITHIN`].
     pub fn verify_token(&self, token: &str) -> Option<RequestedBoot> {
-        let bytes = decode_hex(token)?;
+        let bytes = decode_hex(token).filter(|bytes| bytes.len() == PAYLOAD_BYTES + SIGNATURE_BYTES)?;
         let (payload, signature) = bytes.split_at_checked(PAYLOAD_BYTES)?;
         hmac::verify(&self.0, &[PURPOSE, payload].concat(), signature).ok()?;
         let machine = Uuid::from_slice(payload.get(..16)?).ok()?.to_string();
@@ -63,13 +64,6 @@ impl BootTokenKey {
         let boot = RequestedBoot { machine, created, while_active: payload.get(24) == Some(&1) };
         (OffsetDateTime::now_utc() - created < REGISTERS_WITHIN).then_some(boot)
     }
-}
-
-fn decode_hex(text: &str) -> Option<Vec<u8>> {
-    if text.len() != 2 * (PAYLOAD_BYTES + SIGNATURE_BYTES) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
 }
 
 #[cfg(test)]

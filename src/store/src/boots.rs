@@ -8,9 +8,10 @@ use super::next_boot::{BootTarget, FileAllocation, decide_boot, durability_since
 use super::{ServerState, TokenHash, freed_machines, migrations, registrations, unknown_machines};
 use crate::boot_token::RequestedBoot;
 use common::error::Result;
+use common::sync::lock_mutex;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -78,7 +79,7 @@ impl BootActivity {
     }
 
     pub fn record_call(&self, boot: &TokenHash) {
-        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut at = lock_mutex(&self.at);
         at.insert(*boot, Instant::now());
         if at.len() > 16 << 10 {
             at.retain(|_, heard| heard.elapsed() < self.quiet);
@@ -86,7 +87,7 @@ impl BootActivity {
     }
 
     pub fn time_since_call(&self, boot: &TokenHash) -> Duration {
-        let at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = lock_mutex(&self.at);
         at.get(boot).copied().unwrap_or(self.started).elapsed()
     }
 

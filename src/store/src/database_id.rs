@@ -2,9 +2,9 @@
 //! and from older copies.
 
 use common::error::{Context, Error, Phase, Result};
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use linux::atomic_file::replace_file;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Identity of a database, and how recent its content is.
@@ -73,12 +73,8 @@ pub fn had_transactions(database: &Path) -> bool {
 pub fn write_id_file(path: &Path, identity: &DatabaseIdentity) -> Result<()> {
     let what = || format!("write {}", path.display());
     let new = path.with_extension("id.new");
-    let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new);
-    let written = made.and_then(|mut file| {
-        file.write_all(identity.format_line().as_bytes())?;
-        file.sync_all()
-    });
-    written.and_then(|()| fs::rename(&new, path)).context(Phase::Serve, what)?;
+    let line = identity.format_line();
+    replace_file(path, &new, line.as_bytes(), Permissions::from_mode(0o600)).context(Phase::Serve, what)?;
     sync_folder(path)
 }
 

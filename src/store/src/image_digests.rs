@@ -1,10 +1,9 @@
 //! Digests of the images that this server serves itself: computed in a separate thread, and cached in the state.
 
 use crate::{FileStamp, ServerState};
-use sha2::{Digest, Sha256};
+use common::encoding::hash_reader;
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc;
@@ -108,13 +107,5 @@ pub fn file_stamp(path: &Path) -> std::io::Result<FileStamp> {
 }
 
 fn compute_sha256(path: &Path) -> std::io::Result<String> {
-    let mut file = File::open(path)?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(format!("sha256:{:x}", hasher.finalize())),
-            read => hasher.update(&buffer[..read]),
-        }
-    }
+    Ok(format!("sha256:{}", hash_reader(File::open(path)?)?))
 }

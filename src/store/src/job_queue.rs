@@ -1,9 +1,10 @@
 //! Queue of the database's thread: one queue for each client address, served in turn. A client waits for at most one job of each other
 //! address, however many of them are waiting.
 
+use common::sync::lock_mutex;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Address of the client that causes a job; `None` for the server's own work.
 pub type JobOrigin = Option<IpAddr>;
@@ -73,16 +74,12 @@ impl<T> WaitingJobs<T> {
     }
 }
 
-impl<T> JobQueue<T> {
-    fn lock_waiting(&self) -> MutexGuard<'_, WaitingJobs<T>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl<T> JobQueue<T> {}
 
 impl<T> JobSender<T> {
     /// Appends a job to the queue of its origin. A job that is sent after the last one is dropped.
     pub fn send(&self, origin: JobOrigin, job: T) {
-        let mut waiting = self.0.lock_waiting();
+        let mut waiting = lock_mutex(&self.0.waiting);
         if !waiting.is_closed {
             waiting.push_job(origin, job);
             self.0.arrived.notify_one();
@@ -91,7 +88,7 @@ impl<T> JobSender<T> {
 
     /// Appends the job that comes after all others.
     pub fn send_last(&self, job: T) {
-        let mut waiting = self.0.lock_waiting();
+        let mut waiting = lock_mutex(&self.0.waiting);
         if !waiting.is_closed {
             waiting.is_closed = true;
             waiting.last = Some(job);
@@ -102,26 +99,26 @@ impl<T> JobSender<T> {
     /// Returns the origins of the jobs that were taken, in their order.
     #[cfg(any(test, feature = "testing"))]
     pub fn taken_origins(&self) -> Vec<JobOrigin> {
-        self.0.lock_waiting().taken.clone()
+        lock_mutex(&self.0.waiting).taken.clone()
     }
 
     /// Returns how many jobs of that origin are waiting.
     #[cfg(any(test, feature = "testing"))]
     pub fn count_waiting(&self, origin: JobOrigin) -> usize {
-        self.0.lock_waiting().queues.get(&origin).map_or(0, VecDeque::len)
+        lock_mutex(&self.0.waiting).queues.get(&origin).map_or(0, VecDeque::len)
     }
 }
 
 impl<T> Clone for JobSender<T> {
     fn clone(&self) -> JobSender<T> {
-        self.0.lock_waiting().senders += 1;
+        lock_mutex(&self.0.waiting).senders += 1;
         JobSender(self.0.clone())
     }
 }
 
 impl<T> Drop for JobSender<T> {
     fn drop(&mut self) {
-        self.0.lock_waiting().senders -= 1;
+        lock_mutex(&self.0.waiting).senders -= 1;
         self.0.arrived.notify_one();
     }
 }
@@ -129,7 +126,7 @@ impl<T> Drop for JobSender<T> {
 impl<T> JobReceiver<T> {
     /// Waits for the next job; `None` when all senders are gone and no job is left.
     pub fn receive(&self) -> Option<T> {
-        let mut waiting = self.0.lock_waiting();
+        let mut waiting = lock_mutex(&self.0.waiting);
         loop {
             if let Some(job) = waiting.pop_job() {
                 return Some(job);
@@ -145,7 +142,7 @@ impl<T> JobReceiver<T> {
 impl<T> Drop for JobReceiver<T> {
     /// Drops the waiting jobs, so that their callers get an error.
     fn drop(&mut self) {
-        let mut waiting = self.0.lock_waiting();
+        let mut waiting = lock_mutex(&self.0.waiting);
         let left = std::mem::replace(&mut *waiting, WaitingJobs { is_closed: true, ..WaitingJobs::new() });
         waiting.senders = left.senders;
         drop(waiting);

@@ -1,10 +1,11 @@
 //! Tokens of machines, each for one boot and stored only as a hash; and those of the operator, which are in files.
 
+use common::encoding::encode_hex;
 use common::error::{Context, Error, Phase, Result};
+use linux::atomic_file::replace_file;
 use sha2::{Digest, Sha256};
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// The operator's token, in the server's directory.
@@ -30,7 +31,7 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
 /// # Errors
 /// The system does not provide random bytes.
 pub fn generate_token() -> Result<(String, TokenHash)> {
-    let token: String = random_bytes::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = encode_hex(random_bytes::<32>()?);
     let hash = hash_token(&token);
     Ok((token, hash))
 }
@@ -54,12 +55,8 @@ pub fn token_file_hash(dir: &Path, name: &str) -> Result<TokenHash> {
         // Written atomically, as an empty file would lock the operator out.
         let new = dir.join(format!("{name}.new"));
         let (token, _) = generate_token()?;
-        let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new);
-        let written = made.and_then(|mut file: File| {
-            writeln!(file, "{token}")?;
-            file.sync_all()
-        });
-        written.and_then(|()| fs::rename(&new, &path)).context(Phase::Serve, what)?;
+        let content = format!("{token}\n");
+        replace_file(&path, &new, content.as_bytes(), Permissions::from_mode(0o600)).context(Phase::Serve, what)?;
     }
     let text = fs::read_to_string(&path).context(Phase::Serve, what)?;
     match text.trim() {

@@ -4,5 +4,6 @@ pub mod docs;
 pub mod fuzzing;
 pub mod http;
 pub mod images;
+pub mod judge_process;
 pub mod sources;
 mod workers;

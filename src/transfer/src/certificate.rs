@@ -2,6 +2,7 @@
 //! secret that both clusters share, which a man in the middle does not know.
 
 use super::x509::{self, CertificateFields};
+use common::encoding::{decode_hex, encode_hex};
 use linux::pem;
 use ring::hmac;
 use rustls::pki_types::CertificateDer;
@@ -91,8 +92,7 @@ impl PeerCertificate {
     pub fn to_signed_pem(&self, secret: &SharedSecret, salt: &str) -> String {
         let pem = self.to_pem();
         let signature = hmac::sign(&secret.0, &[salt.as_bytes(), pem.as_bytes()].concat());
-        let hex: String = signature.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{HEADER}: {salt}/{hex}\n\n{pem}")
+        format!("{HEADER}: {salt}/{}\n\n{pem}", encode_hex(signature))
     }
 
     /// Checks the validity period at a time in seconds since 1970.
@@ -118,12 +118,10 @@ fn parse_signature(text: &str) -> Option<(&str, Vec<u8>)> {
         let (name, value) = line.split_once(':')?;
         let (salt, hex) = value.trim_start().split_once('/')?;
         let is_salt = !salt.is_empty() && salt.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if !name.eq_ignore_ascii_case(HEADER) || !is_salt || hex.is_empty() || hex.len() % 2 != 0 {
+        if !name.eq_ignore_ascii_case(HEADER) || !is_salt || hex.is_empty() {
             return None;
         }
-        let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
-        let bytes = pairs.map(|pair| u8::from_str_radix(pair.filter(|pair| !pair.starts_with('+'))?, 16).ok());
-        Some((salt, bytes.collect::<Option<_>>()?))
+        Some((salt, decode_hex(hex)?))
     })
 }
 

@@ -2,6 +2,7 @@
 //! Until then it is zero, so that neither old nor partial contents can be mistaken for a complete disk.
 
 use common::error::{Context, Error, Phase, Result};
+use common::sync::lock_mutex;
 use image::raw::{AlignedBuffer, HEAD_BYTES, RawTarget, TargetDisk};
 use linux::gpt;
 use linux::storage::{block_device, device_users, image_table};
@@ -9,7 +10,7 @@ use model::device::DevicePath;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::{fs, io};
 
 /// Exclusively opened destination.
@@ -86,7 +87,7 @@ impl TransferDest {
             return Err(self.too_small_error(offset + length as u64));
         }
         if offset < HEAD_BYTES as u64 {
-            let (mut head, start) = (self.lock_head(), offset as usize);
+            let (mut head, start) = (lock_mutex(&self.head), offset as usize);
             let place = head.bytes.get_mut(start..start + length).ok_or(io::ErrorKind::InvalidInput)?;
             place.copy_from_slice(&bytes[..length]);
             head.length = head.length.max(start + length);
@@ -117,7 +118,7 @@ impl TransferDest {
         }
         let head_end = HEAD_BYTES as u64;
         if range.start < head_end {
-            let mut head = self.lock_head();
+            let mut head = lock_mutex(&self.head);
             head.length = head.length.max(range.end.min(head_end) as usize);
         }
         let rest = range.start.max(head_end)..self.round_to_sector(range.end);
@@ -129,7 +130,7 @@ impl TransferDest {
     /// # Errors
     /// Fails if the disk cannot be written, or the GPT does not fit it.
     pub fn write_head(&self) -> Result<()> {
-        let head = self.lock_head();
+        let head = lock_mutex(&self.head);
         let written = self.with_target(|target| {
             target.sync()?;
             target.write_at(0, &head.bytes[..target.round_to_sectors(head.length)])?;
@@ -160,10 +161,6 @@ impl TransferDest {
 
     fn round_to_sector(&self, end: u64) -> u64 {
         end.next_multiple_of(u64::from(self.sector_bytes()))
-    }
-
-    fn lock_head(&self) -> MutexGuard<'_, HeldBackHead> {
-        self.head.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

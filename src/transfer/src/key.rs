@@ -1,6 +1,7 @@
 //! Private key, which never leaves this machine, and its certificate for the peer: in files (`drophammer move key`) or in memory.
 
 use super::certificate::{PeerCertificate, SharedSecret};
+use common::encoding::encode_hex;
 use common::error::{Context, Error, Phase, Result};
 use linux::pem;
 use rcgen::{CertificateParams, DnType, KeyPair};
@@ -61,7 +62,7 @@ fn generate_salt() -> Result<String> {
     let mut bytes = [0; SALT_BYTES];
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| Error::new(Phase::Move, "the kernel does not provide random numbers"))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(encode_hex(bytes))
 }
 
 fn write_new_file(path: &Path, mode: u32, text: &str) -> Result<()> {

@@ -12,11 +12,12 @@ use super::send_command::{self, TransferTarget};
 use super::source::TransferSource;
 use super::tls::TlsEndpoints;
 use common::error::{Error, Phase, Result};
+use common::sync::lock_mutex;
 use model::device::DevicePath;
 use model::migration::{MigratedMachine, MigrationPeer};
 use std::cell::RefCell;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
@@ -248,7 +249,7 @@ impl IncomingMigration {
         if !self.own.may_trust(peer) {
             return Ok(());
         }
-        let mut news = self.lock_news();
+        let mut news = lock_mutex(&self.news);
         if news.peer.as_ref().is_some_and(|(known, _)| known.certificate == peer.certificate) {
             return Ok(());
         }
@@ -258,7 +259,7 @@ impl IncomingMigration {
 
     /// Returns whether a peer is known and may connect.
     pub fn knows_sender(&self) -> bool {
-        self.lock_news().peer.is_some()
+        lock_mutex(&self.news).peer.is_some()
     }
 
     /// Compares the inventory that the peer sends after each boot with the planned one, whose ids are part of the plan.
@@ -273,12 +274,12 @@ impl IncomingMigration {
 
     /// Ends the transfer.
     pub fn end_transfer(&self, why: &str) {
-        self.lock_news().over = Some(why.to_owned());
+        lock_mutex(&self.news).over = Some(why.to_owned());
     }
 
     /// Returns whether the migration has ended.
     pub fn is_over(&self) -> bool {
-        self.lock_news().over.is_some()
+        lock_mutex(&self.news).over.is_some()
     }
 
     /// Opens the devices. Writes nothing.
@@ -294,13 +295,9 @@ impl IncomingMigration {
         Ok(ReceivingDevices { incoming: self, waiting: TransferReceiver::with_disks(disks, build_terms(order)?) })
     }
 
-    fn lock_news(&self) -> MutexGuard<'_, PeerNews> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the peer that may connect now, and its TLS configuration.
     fn current_endpoints(&self) -> Result<(MigrationPeer, TlsEndpoints)> {
-        let news = self.lock_news();
+        let news = lock_mutex(&self.news);
         match (&news.over, &news.peer) {
             (Some(why), _) => Err(Error::new(Phase::Move, why.clone())),
             (None, Some(known)) => Ok(known.clone()),

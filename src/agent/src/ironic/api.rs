@@ -1,6 +1,7 @@
 //! Client of Ironic's API for lookup, heartbeat and inspection. Uses versions 1.62 and 1.68, which every Ironic since 2020 supports.
 
-use common::error::{Error, Phase, Result};
+use common::bounded_read::read_prefix;
+use common::error::{Context, Error, Phase, Result};
 use linux::http;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{StatusCode, Url};
@@ -100,7 +101,7 @@ impl IronicClient {
         let asked = self.request_first_available(what, |url| {
             self.client.get(format!("{url}/v1/lookup?addresses={addresses}")).header(VERSION, "1.62")
         });
-        parse_response::<LookupResponse>(what, asked).map_value(FoundIronicNode::from)
+        parse_response::<LookupResponse>(what, asked).try_map(|found| Ok(FoundIronicNode::from(found)))
     }
 
     /// Sends a heartbeat.
@@ -108,23 +109,16 @@ impl IronicClient {
         let asked = self.request_first_available("heartbeat", |url| {
             self.client.post(format!("{url}/v1/heartbeat/{node}")).json(heartbeat).header(VERSION, "1.68")
         });
-        asked.map_value(drop)
+        asked.try_map(|_| Ok(()))
     }
 
     /// Sends the inventory of this machine. An inspecting Ironic returns the node and issues the token.
     pub fn send_inventory(&self, callbacks: &[String], found: &Value) -> IronicResult<Option<FoundIronicNode>> {
         let what = "send the inventory";
         let asked = request_first(what, callbacks, |url| self.client.post(url).json(found).header(VERSION, "1.84"));
-        match asked {
-            IronicResult::Yes(response) => match read_body(what, response) {
-                // Older versions return only the node's id.
-                Ok(text) => {
-                    IronicResult::Yes(serde_json::from_slice::<LookupResponse>(&text).ok().map(FoundIronicNode::from))
-                }
-                Err(error) => IronicResult::Away(error),
-            },
-            other => other.map_value(|_| None),
-        }
+        // Older versions return only the node's id.
+        let parse = |text: Vec<u8>| serde_json::from_slice::<LookupResponse>(&text).ok().map(FoundIronicNode::from);
+        asked.try_map(|response| read_body(what, response).map(parse))
     }
 
     fn request_first_available(&self, what: &str, request: impl Fn(&str) -> RequestBuilder) -> IronicResult<Response> {
@@ -148,9 +142,10 @@ pub fn hosts_and_ports(urls: &[String]) -> Vec<(String, u16)> {
 }
 
 impl<T> IronicResult<T> {
-    fn map_value<U>(self, of: impl FnOnce(T) -> U) -> IronicResult<U> {
+    /// Converts the value. An error counts as no response.
+    fn try_map<U>(self, convert: impl FnOnce(T) -> Result<U>) -> IronicResult<U> {
         match self {
-            IronicResult::Yes(value) => IronicResult::Yes(of(value)),
+            IronicResult::Yes(value) => convert(value).map_or_else(IronicResult::Away, IronicResult::Yes),
             IronicResult::Unknown => IronicResult::Unknown,
             IronicResult::Locked => IronicResult::Locked,
             IronicResult::Refused(error) => IronicResult::Refused(error),
@@ -195,28 +190,14 @@ fn evaluate_response(what: &str, url: &str, answered: reqwest::Result<Response>)
 }
 
 fn parse_response<T: for<'de> Deserialize<'de>>(what: &str, asked: IronicResult<Response>) -> IronicResult<T> {
-    match asked {
-        IronicResult::Yes(response) => {
-            let parsed = read_body(what, response).and_then(|text| {
-                serde_json::from_slice(&text).map_err(|error| {
-                    Error::with_source(Phase::Control, format!("{what}: cannot parse the response"), error)
-                })
-            });
-            parsed.map_or_else(IronicResult::Away, IronicResult::Yes)
-        }
-        IronicResult::Unknown => IronicResult::Unknown,
-        IronicResult::Locked => IronicResult::Locked,
-        IronicResult::Refused(error) => IronicResult::Refused(error),
-        IronicResult::Away(error) => IronicResult::Away(error),
-    }
+    asked.try_map(|response| {
+        let text = read_body(what, response)?;
+        serde_json::from_slice(&text).context(Phase::Control, || format!("{what}: cannot parse the response"))
+    })
 }
 
 fn read_body(what: &str, response: Response) -> Result<Vec<u8>> {
-    use std::io::Read;
-    let mut text = Vec::new();
-    let read = response.take(ANSWER_BYTES).read_to_end(&mut text);
-    read.map_err(|error| Error::with_source(Phase::Control, format!("{what}: the response is truncated"), error))?;
-    Ok(text)
+    read_prefix(response, ANSWER_BYTES).context(Phase::Control, || format!("{what}: the response is truncated"))
 }
 
 /// Extracts the message of an error, which is JSON within JSON.

@@ -1,11 +1,11 @@
 //! State of this boot that conductor and agent share. It survives a restart of the agent, but not a reboot.
 
 use common::error::{Context, Phase, Result};
+use linux::atomic_file::replace_file;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Directory in memory.
@@ -46,11 +46,7 @@ pub fn write_value(directory: &Path, name: &str, value: &impl Serialize) -> Resu
     let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
     let write = || {
         fs::create_dir_all(directory)?;
-        // A process that opened an existing file could read the new contents.
-        let _ = fs::remove_file(&new);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(&serde_json::to_vec(value)?)?;
-        fs::rename(&new, &path)
+        replace_file(&path, &new, &serde_json::to_vec(value)?, Permissions::from_mode(0o600))
     };
     write().context(Phase::Control, || format!("write {}", path.display()))
 }
@@ -58,7 +54,6 @@ pub fn write_value(directory: &Path, name: &str, value: &impl Serialize) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_token_is_kept_for_its_node_and_for_root_alone() {

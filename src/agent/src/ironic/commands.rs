@@ -3,6 +3,7 @@
 //! A conductor evaluates only the last command of the list, so the list contains neither rejected commands nor internal ones.
 
 use super::messages::{CommandFault, CommandResult, CommandStatus, FaultKind};
+use common::sync::lock_mutex;
 use serde_json::{Map, Value};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -200,7 +201,7 @@ impl CommandList {
 
     fn lock_list(&self) -> MutexGuard<'_, Vec<CommandResult>> {
         // A panic while it was locked leaves no inconsistent state here.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_mutex(&self.list)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::deploy_args::{self, IronicNode, plan_refusal};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use common::bounded_read::read_whole;
 use common::error::Result;
 use flate2::read::MultiGzDecoder;
 use model::allocation::{AllocatedImage, Allocation, BootOrder, FinisherChoice};
@@ -11,7 +12,6 @@ use model::inventory::{Inventory, InventoryDisk};
 use model::layout::hints;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
-use std::io::Read;
 use uuid::Uuid;
 
 /// Size limit of a config drive, as in Ironic's own agent.
@@ -112,11 +112,10 @@ pub fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Vec<u8>>>
     }
     let packed: String = text.split_whitespace().collect();
     let Ok(packed) = STANDARD.decode(packed) else { return refuse("it is not base64") };
-    let mut content = Vec::new();
-    match MultiGzDecoder::new(packed.as_slice()).take(DRIVE_BYTES + 1).read_to_end(&mut content) {
+    match read_whole(MultiGzDecoder::new(packed.as_slice()), DRIVE_BYTES) {
         Err(error) => refuse(&format!("it is not gzip: {error}")),
-        Ok(_) if content.len() as u64 > DRIVE_BYTES => refuse("it is larger than 64 MiB"),
-        Ok(_) => Ok(Some(content)),
+        Ok(None) => refuse("it is larger than 64 MiB"),
+        Ok(content) => Ok(content),
     }
 }
 

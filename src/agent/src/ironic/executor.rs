@@ -5,6 +5,7 @@ use crate::executor::{ImageTrust, PlanExecutor};
 use crate::preflight::{self, luks};
 use crate::report::ProgressReporter;
 use common::error::Result;
+use common::sync::lock_mutex;
 use control::{AttemptNotice, ControlPlane, ReportAcknowledgement};
 use image::{MinimumVersions, SignatureKeys};
 use model::allocation::Allocation;
@@ -15,7 +16,7 @@ use model::layout::Layout;
 use operations::FailureState;
 use plan::Plan;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Executor of steps.
@@ -71,10 +72,6 @@ impl MachineExecutor {
         MachineExecutor { settings: settings.clone(), control, reporter, session }
     }
 
-    fn lock_session(&self) -> MutexGuard<'_, PlanExecutor> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn read_trust(&self) -> Result<ImageTrust> {
         let keys = SignatureKeys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY))?;
         let minimum = MinimumVersions::read(&self.settings.minimum, Path::new(image::MINIMUM_FILE), &keys)?;
@@ -90,7 +87,7 @@ impl StepExecutor for MachineExecutor {
         if let Some((layout, _)) = &wanted {
             preflight::wait_for_layout_disks(layout)?;
         }
-        *self.lock_session() = PlanExecutor::new(self.reporter.clone(), self.control.clone(), trust);
+        *lock_mutex(&self.session) = PlanExecutor::new(self.reporter.clone(), self.control.clone(), trust);
         let Some((layout, allocation)) = wanted.filter(|(layout, _)| luks::has_encryption(layout)) else {
             return preflight::read_assembled_inventory();
         };
@@ -102,11 +99,11 @@ impl StepExecutor for MachineExecutor {
     }
 
     fn run_part(&self, part: &Plan) -> Result<DiskChanges> {
-        self.lock_session().run_plan(part).map(|facts| facts.done).map_err(|failure| failure.error)
+        lock_mutex(&self.session).run_plan(part).map(|facts| facts.done).map_err(|failure| failure.error)
     }
 
     fn release_all(&self, whole: bool) {
-        self.lock_session().leave_session(if whole { FailureState::Complete } else { FailureState::HalfMade });
+        lock_mutex(&self.session).leave_session(if whole { FailureState::Complete } else { FailureState::HalfMade });
     }
 
     fn sync_filesystems(&self) {

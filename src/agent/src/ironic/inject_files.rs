@@ -3,6 +3,7 @@
 use super::deploy_args::{IronicNode, plan_refusal};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use common::bounded_read::read_whole;
 use common::error::{Context, Error, Phase, Result};
 use linux::http;
 use model::device::DevicePath;
@@ -10,7 +11,6 @@ use model::install_marker::{InstallMarker, lineage};
 use model::inventory::Inventory;
 use operations::InjectedFile;
 use serde_json::{Map, Value};
-use std::io::Read;
 use std::time::Duration;
 
 /// Size limit of a downloaded file.
@@ -46,12 +46,8 @@ pub fn download_file(url: &str) -> Result<Vec<u8>> {
     if !answer.status().is_success() {
         return Err(wrong(answer.status().as_str()));
     }
-    let mut content = Vec::new();
-    answer.take(MOST + 1).read_to_end(&mut content).context(Phase::Control, || format!("fetch {url}"))?;
-    if content.len() as u64 > MOST {
-        return Err(wrong("it is larger than 16 MiB"));
-    }
-    Ok(content)
+    let content = read_whole(answer, MOST).context(Phase::Control, || format!("fetch {url}"))?;
+    content.ok_or_else(|| wrong("it is larger than 16 MiB"))
 }
 
 /// Returns all files with their destinations. `fetch` downloads content.

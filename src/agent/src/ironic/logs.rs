@@ -3,13 +3,14 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::error::{Context, Phase, Result};
+use common::sync::lock_mutex;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Size limit of the agent's own log; older lines are dropped.
 const OWN_BYTES: usize = 1 << 20;
@@ -27,7 +28,7 @@ pub struct StepLog(Mutex<(VecDeque<String>, usize)>);
 impl StepLog {
     pub fn append_text(&self, text: &str) {
         let text = common::format::without_secrets(text);
-        let mut journal = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut journal = lock_mutex(&self.0);
         let (lines, bytes) = &mut *journal;
         *bytes += text.len() + 1;
         lines.push_back(text);
@@ -40,7 +41,7 @@ impl StepLog {
     }
 
     pub fn text(&self) -> String {
-        let journal = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let journal = lock_mutex(&self.0);
         journal.0.iter().fold(String::new(), |text, line| text + line + "\n")
     }
 }

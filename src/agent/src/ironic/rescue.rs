@@ -2,10 +2,10 @@
 
 use super::messages::CommandFault;
 use common::error::{Context, Phase, Result};
+use linux::atomic_file::replace_file;
 use serde_json::{Map, Value};
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// User name, as in Ironic's own agent. The user has uid 0, as a rescue requires.
@@ -44,18 +44,15 @@ pub fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, CommandF
 pub fn enable_login(root: &Path, hash: &str) -> Result<()> {
     let (path, new) = (root.join("etc/passwd"), root.join("etc/passwd.new"));
     let passwd = format!("root:*:0:0:root:/root:/bin/sh\n{USER}:{hash}:0:0:{USER}:/root:/bin/sh\n");
-    let write = || -> std::io::Result<()> {
-        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(passwd.as_bytes())?;
-        fs::rename(&new, &path)
-    };
-    write().context(Phase::Control, || "enable logins of the rescue user")
+    let written = replace_file(&path, &new, passwd.as_bytes(), Permissions::from_mode(0o600));
+    written.context(Phase::Control, || "enable logins of the rescue user")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::fs;
     use std::os::unix::fs::MetadataExt;
 
     /// As Ironic 39 sends it.

@@ -8,6 +8,7 @@ use super::logs::StepLog;
 use super::skipped_disks;
 use common::error::{Error, Phase, Result};
 use common::format::{CONSOLE_COLUMNS, fold_lines};
+use common::sync::lock_mutex;
 use common::{diagnostic, output};
 use install_mode::decide_install_mode;
 use model::allocation::{Allocation, AssignedMachine};
@@ -19,7 +20,7 @@ use model::ironic_raid::RaidConfig;
 use model::layout::Layout;
 use plan::{DiskPlan, DiskVerdict, Plan, PlanSubject, plan_request};
 use serde_json::{Map, Value, json};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use uuid::Uuid;
 
 mod install_mode;
@@ -120,7 +121,7 @@ impl StepRunner {
                 )?;
                 // No deploy continues from here.
                 self.hands.release_all(true);
-                *self.lock_started() = None;
+                *lock_mutex(&self.begun) = None;
                 Ok(target.clone())
             }
             "delete_configuration" => self.erase_disks(node, EraseMode::None, skipped_disks::is_below_an_array),
@@ -130,13 +131,13 @@ impl StepRunner {
 
     /// Drops the state of previous steps.
     fn drop_state(&self) {
-        *self.lock_started() = None;
-        *self.lock_written() = None;
+        *lock_mutex(&self.begun) = None;
+        *lock_mutex(&self.written) = None;
     }
 
     /// Returns the UUIDs of the filesystems mounted at `/` and `/boot/efi`.
     pub fn root_and_esp_uuids(&self) -> Option<(String, Option<String>)> {
-        let begun = self.lock_started();
+        let begun = lock_mutex(&self.begun);
         let plan = &begun.as_ref()?.plan;
         let esp = plan.fstab.iter().find(|entry| entry.path == "/boot/efi");
         let esp = esp.and_then(|entry| entry.source.strip_prefix("UUID=")).map(str::to_owned);
@@ -145,7 +146,7 @@ impl StepRunner {
 
     /// Returns whether the installation is complete, or none was started.
     pub fn is_whole(&self) -> bool {
-        self.lock_started().as_ref().is_none_or(|begun| begun.done == core_step_count())
+        lock_mutex(&self.begun).as_ref().is_none_or(|begun| begun.done == core_step_count())
     }
 
     /// Releases everything before the power is switched off.
@@ -253,13 +254,13 @@ impl StepRunner {
         if begun.done == core_step_count() {
             self.hands.release_all(true);
         }
-        *self.lock_started() = Some(begun);
+        *lock_mutex(&self.begun) = Some(begun);
         Ok(result)
     }
 
     /// Takes the started deploy if exactly `done` steps are complete.
     fn take_started(&self, done: usize) -> Result<StartedDeploy> {
-        let mut slot = self.lock_started();
+        let mut slot = lock_mutex(&self.begun);
         match slot.take() {
             Some(begun) if begun.done == done => Ok(begun),
             other => {
@@ -275,7 +276,7 @@ impl StepRunner {
 
     /// Restores the deploy after a step was refused without a change, so that it can be ordered again.
     fn restore_started(&self, begun: StartedDeploy, why: Error) -> Result<Value> {
-        *self.lock_started() = Some(begun);
+        *lock_mutex(&self.begun) = Some(begun);
         Err(why)
     }
 
@@ -314,14 +315,6 @@ impl StepRunner {
     fn log_text(&self, text: &str) {
         output::print_line(&format!("\n{}", fold_lines(text, CONSOLE_COLUMNS)));
         self.journal.append_text(text);
-    }
-
-    fn lock_started(&self) -> MutexGuard<'_, Option<StartedDeploy>> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_written(&self) -> MutexGuard<'_, Option<WrittenImage>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

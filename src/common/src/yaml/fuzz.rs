@@ -6,50 +6,26 @@ use fastrand::Rng;
 use marked_yaml::{LoaderOptions, Node};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
+use testing::judge_process::JudgeProcess;
 
-static JUDGE: LazyLock<Mutex<Judge>> = LazyLock::new(|| Mutex::new(Judge::start()));
+/// PyYAML, as a process that answers requests in sequence.
+static JUDGE: LazyLock<Mutex<JudgeProcess>> = LazyLock::new(|| {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/yaml/fuzz/yaml_judge.py");
+    Mutex::new(JudgeProcess::start_python(script))
+});
 
 /// Number of documents by verdict.
 static COUNTS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
-/// PyYAML, as a process that answers requests in sequence.
-struct Judge {
-    _child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Judge {
-    fn start() -> Judge {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/yaml/fuzz/yaml_judge.py");
-        // Debian's Python, which its PyYAML package is for.
-        let mut child = Command::new("/usr/bin/python3")
-            .arg(script)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start python3");
-        let input = child.stdin.take().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Judge { _child: child, input, output }
-    }
-
-    fn read(&mut self, text: &str) -> Result<Value, String> {
-        self.input.write_all(&u32::try_from(text.len()).unwrap().to_be_bytes()).unwrap();
-        self.input.write_all(text.as_bytes()).unwrap();
-        self.input.flush().unwrap();
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        let mut answer: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-        match answer["error"].as_str() {
-            Some(error) => Err(error.to_owned()),
-            None => Ok(answer["document"].take()),
-        }
+fn read_with_pyyaml(text: &str) -> Result<Value, String> {
+    let line = JUDGE.lock().unwrap().ask(text.as_bytes());
+    let mut answer: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    match answer["error"].as_str() {
+        Some(error) => Err(error.to_owned()),
+        None => Ok(answer["document"].take()),
     }
 }
 
@@ -77,7 +53,7 @@ fn compare(input: &[u8], _: &mut Rng) -> bool {
     let Ok(text) = std::str::from_utf8(input) else { return false };
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
     let ours = read_document(text, options).map(|node| plain(&node));
-    let theirs = JUDGE.lock().unwrap().read(text);
+    let theirs = read_with_pyyaml(text);
     let verdict = match (&ours, &theirs) {
         (Ok(ours), Ok(theirs)) => {
             // An empty document is a mapping without fields here.

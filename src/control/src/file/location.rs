@@ -1,5 +1,6 @@
 //! Location of a machine's file: a URL or a path, with placeholders for properties of the machine.
 
+use common::encoding::percent_encode;
 use common::error::{Error, Phase, Result};
 use model::inventory::{Inventory, Nic};
 use model::machine_identity::{is_controller_driver, usable_mac, usable_serial, usable_uuid};
@@ -43,7 +44,7 @@ pub fn expand_pattern(pattern: &str, machine: &str, inventory: &Inventory) -> Re
         if !text.contains(name) {
             return Ok(text.to_owned());
         }
-        let value = percent_encode(usable_value(name, value))
+        let value = encode_value(usable_value(name, value))
             .ok_or_else(|| pattern_error(pattern, &format!("this machine lacks a usable value for {name}")))?;
         Ok(text.replace(name, &value))
     };
@@ -74,15 +75,13 @@ fn usable_value<'a>(name: &str, value: &'a str) -> &'a str {
 
 /// Percent-encodes a value for URLs and file names, since a serial number may contain any character. Returns `None` if the value is empty
 /// or only dots.
-fn percent_encode(value: &str) -> Option<String> {
+fn encode_value(value: &str) -> Option<String> {
     let value = value.trim();
     // A value of dots would lead to another directory.
     if value.bytes().all(|byte| byte == b'.') {
         return None;
     }
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
-    let escaped = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    Some(value.bytes().map(escaped).collect())
+    Some(percent_encode(value, ":"))
 }
 
 fn pattern_error(pattern: &str, why: &str) -> Error {

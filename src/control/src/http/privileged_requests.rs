@@ -6,10 +6,10 @@ use crate::retry::{AttemptResult, PATIENT, RetryPolicy};
 use ::http::Request;
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use common::error::{Context, Phase, Result};
+use common::sync::lock_mutex;
 use linux::http;
 use model::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
 use reqwest::Method;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 /// Id of the received allocation, with the fields that the server releases separately.
@@ -62,7 +62,7 @@ impl HttpControlPlane {
         purpose: SecretPurpose,
         patience: Duration,
     ) -> Result<Option<ReleasedSecrets>> {
-        let separate = self.separate.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let separate = lock_mutex(&self.separate).clone();
         if !separate.fields.iter().any(|field| field.purpose() == purpose) {
             return Ok(None);
         }

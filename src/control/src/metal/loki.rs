@@ -4,12 +4,13 @@
 use super::pixie_config::{ApiCredentials, LoggingConfig, PixieConfig};
 use common::error::{Context, Error, Phase, Result};
 use common::format::without_secrets;
+use common::sync::lock_mutex;
 use linux::http;
 use reqwest::StatusCode;
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -91,7 +92,7 @@ impl LokiUpload {
     pub fn add_lines(&self, text: &str) {
         let text = self.secrets.iter().fold(without_secrets(text), |text, secret| text.replace(secret.as_str(), "…"));
         let now = SystemTime::now();
-        let mut state = self.shared.lock_buffer();
+        let mut state = lock_mutex(&self.shared.state);
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
             let line: String = line.chars().take(LINE).collect();
             state.bytes += line.len();
@@ -108,7 +109,7 @@ impl LokiUpload {
     /// Waits until all lines are sent, or for at most `patience`.
     pub fn wait_until_sent(&self, patience: Duration) {
         let end = Instant::now() + patience;
-        let mut state = self.shared.lock_buffer();
+        let mut state = lock_mutex(&self.shared.state);
         state.hurry = true;
         self.shared.changed.notify_all();
         while !state.lines.is_empty() || state.under_way {
@@ -134,13 +135,9 @@ fn collect_secrets(config: &PixieConfig) -> Vec<String> {
 }
 
 impl LokiShared {
-    fn lock_buffer(&self) -> MutexGuard<'_, LokiBuffer> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for lines, and until a push is due. Returns the lines.
     fn take_batch(&self, pause: Duration) -> Vec<(SystemTime, String)> {
-        let mut state = self.lock_buffer();
+        let mut state = lock_mutex(&self.state);
         let end = Instant::now() + pause;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -165,7 +162,7 @@ impl LokiShared {
 
     /// Returns unsent lines to the front of the buffer. Those that do not fit are dropped.
     fn return_unsent(&self, lines: Vec<(SystemTime, String)>) {
-        let mut state = self.lock_buffer();
+        let mut state = lock_mutex(&self.state);
         for (time, line) in lines.into_iter().rev() {
             if state.lines.len() >= LINES || state.bytes + line.len() > BYTES {
                 state.dropped += 1;
@@ -177,7 +174,7 @@ impl LokiShared {
     }
 
     fn mark_sent(&self) {
-        self.lock_buffer().under_way = false;
+        lock_mutex(&self.state).under_way = false;
         self.changed.notify_all();
     }
 }
@@ -320,7 +317,7 @@ mod tests {
         loki.add_lines(&"x".repeat(10 * LINE));
         loki.wait_until_sent(Duration::from_millis(20));
         assert!(began.elapsed() < Duration::from_secs(30));
-        let state = loki.shared.lock_buffer();
+        let state = lock_mutex(&loki.shared.state);
         assert!(
             state.lines.len() <= LINES && state.bytes <= BYTES,
             "{} lines, {} bytes",

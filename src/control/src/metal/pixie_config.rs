@@ -8,6 +8,7 @@
 //! The address of v2 is tried first: a pixie of v1 does not serve it. The version is detected by the fields of the response.
 
 use crate::retry::{AttemptResult, RetryPolicy};
+use common::bounded_read::read_whole;
 use common::error::{Error, Phase, Result};
 use linux::http;
 use reqwest::blocking::{Client, Response};
@@ -15,7 +16,6 @@ use reqwest::header::DATE;
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
 use serde_json::Value;
-use std::io::Read;
 use std::time::Duration;
 
 /// Timeout of a request.
@@ -169,12 +169,9 @@ fn fetch_config_at(client: &Client, url: &str) -> Result<Option<PixieConfig>> {
 
 /// Parses a response. Returns `None` if it is not a JSON object, but the page of another server.
 fn parse_document(response: Response) -> Result<Option<Value>, String> {
-    let mut text = Vec::new();
-    let read = response.take(DOCUMENT_BYTES + 1).read_to_end(&mut text);
-    read.map_err(|error| format!("is truncated: {error}"))?;
-    if text.len() as u64 > DOCUMENT_BYTES {
-        return Err(format!("is larger than the limit of {}", common::format::format_bytes(DOCUMENT_BYTES)));
-    }
+    let text = read_whole(response, DOCUMENT_BYTES).map_err(|error| format!("is truncated: {error}"))?;
+    let too_long = || format!("is larger than the limit of {}", common::format::format_bytes(DOCUMENT_BYTES));
+    let text = text.ok_or_else(too_long)?;
     Ok(serde_json::from_slice(&text).ok().filter(Value::is_object))
 }
 

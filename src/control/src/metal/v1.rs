@@ -16,6 +16,7 @@ use super::registration::MachineRegistration;
 use super::{AttemptNotice, MADE_BEFORE, MetalApi, ReportAcknowledgement};
 use crate::retry::{AttemptResult, ONCE, PATIENT, RetryPolicy};
 use common::error::{Error, Phase, Result};
+use common::sync::lock_mutex;
 use grpc::{GrpcCall, GrpcClient, GrpcFailure, StreamEvent};
 use linux::{efi, http};
 use model::allocation::AssignedMachine;
@@ -26,7 +27,7 @@ pub(super) use reinstall_note::ReinstallNoteStore;
 use reinstall_note::{ATTEMPTS, ReinstallNote};
 use rest::RestClient;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -207,11 +208,6 @@ fn connect_apis(config: &PixieConfig) -> Result<V1Connections> {
 
 fn boot_service_method(method: &str) -> String {
     format!("api.v1.BootService/{method}")
-}
-
-/// Locks the mutex. A panic while it was locked leaves no inconsistent state here.
-fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MetalApi for MetalApiV1 {

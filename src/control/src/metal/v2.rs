@@ -14,13 +14,14 @@ use super::registration::MachineRegistration;
 use super::{AttemptNotice, MADE_BEFORE, MetalApi, ReportAcknowledgement};
 use crate::retry::{AttemptResult, ONCE, PATIENT, RetryPolicy};
 use common::error::{Context, Error, Phase, Result};
+use common::sync::lock_mutex;
 use connect::{ConnectClient, ConnectFailure, FirstEvent};
 use linux::http;
 use model::allocation::AssignedMachine;
 use model::install_report::{EventName, InstallOutcome, InstallResult};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -100,11 +101,7 @@ impl MetalApiV2 {
     }
 
     fn current_client(&self) -> Arc<ConnectClient> {
-        self.connect.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn lock_allocation(&self) -> MutexGuard<'_, Option<Value>> {
-        self.allocation.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_mutex(&self.connect).clone()
     }
 
     /// Sends a request with retries. If the token or a certificate is rejected, fetches a new configuration.
@@ -131,7 +128,7 @@ impl MetalApiV2 {
         let renewed =
             pixie_config::fetch_config(&self.pixie, &self.machine, ONCE).and_then(|config| connect_client(&config));
         match renewed {
-            Ok(connect) => *self.connect.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(connect),
+            Ok(connect) => *lock_mutex(&self.connect) = Arc::new(connect),
             Err(error) => tracing::warn!("{error}"),
         }
     }
@@ -167,7 +164,7 @@ impl MetalApiV2 {
     fn is_silent(&self, patience: Duration) -> Result<bool> {
         self.pace.retries.run_attempts(|| match self.wait_on_stream(patience) {
             Ok(Some(allocation)) => {
-                *self.lock_allocation() = Some(allocation);
+                *lock_mutex(&self.allocation) = Some(allocation);
                 AttemptResult::Done(false)
             }
             Ok(None) => AttemptResult::Done(true),
@@ -223,7 +220,7 @@ impl MetalApi for MetalApiV2 {
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
         match self.wait_on_stream(patience.min(self.pace.stream)) {
             Ok(Some(allocation)) => {
-                *self.lock_allocation() = Some(allocation);
+                *lock_mutex(&self.allocation) = Some(allocation);
                 Ok(true)
             }
             Ok(None) => Ok(false),
@@ -242,7 +239,7 @@ impl MetalApi for MetalApiV2 {
     }
 
     fn fetch_machine(&self) -> Result<AssignedMachine> {
-        let mut allocation = self.lock_allocation().as_ref().map(allocation::parse_allocation).transpose()?;
+        let mut allocation = lock_mutex(&self.allocation).as_ref().map(allocation::parse_allocation).transpose()?;
         if let Some(allocation) = &mut allocation {
             allocation.succeeded = self.record.is_reported(&allocation.id)?;
         }

@@ -1,13 +1,13 @@
 //! `drophammer machine adopt`: machines whose install marker names an installation that the server does not know, and their adoption by the
 //! operator.
 
+use super::machine_requests::post_for_each;
 use super::options::AdoptOptions;
-use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
+use super::{OperatorClient, print_json};
 use common::error::Result;
 use common::exit_code::CommandOutcome;
 use common::format;
 use common::output::print_text;
-use reqwest::Method;
 use server::operator::MachineSummary;
 
 pub fn adopt_machines(
@@ -23,26 +23,8 @@ pub fn adopt_machines(
             false => print_text(&format_waiting(&waiting)).map(|()| CommandOutcome::Good),
         };
     }
-    // A machine that is not found is most likely a typing error: then no machine is adopted.
-    let machines: Result<Vec<&MachineSummary>, String> =
-        asked.machines.iter().map(|machine| find_machine(all, machine)).collect();
-    let machines = match machines {
-        Ok(machines) => machines,
-        Err(why) => return Ok(print_refusal(&why)),
-    };
-    let (mut adopted, mut outcome) = (Vec::new(), CommandOutcome::Good);
-    for machine in machines {
-        let path = format!("/v1/machine/{}/adopt", machine.id);
-        match server.send_json::<MachineSummary>(server.request(Method::POST, &path))? {
-            OperatorResponse::Refused(why) => outcome = print_refusal(&why),
-            OperatorResponse::Good(listed) => {
-                if !json {
-                    print_text(&describe_adopted(machine, &listed))?;
-                }
-                adopted.push(listed);
-            }
-        }
-    }
+    let describe = (!json).then_some(&describe_adopted as &dyn Fn(&_, &_) -> _);
+    let (adopted, outcome) = post_for_each(server, all, &asked.machines, "adopt", describe)?;
     match &adopted[..] {
         [] => {}
         _ if !json => {}

@@ -1,7 +1,8 @@
 //! `drophammer machine confirm`: confirms that the records of a restored server are up to date.
 
+use super::machine_requests::post_for_each;
 use super::options::ConfirmOptions;
-use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
+use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
 use common::error::Result;
 use common::exit_code::CommandOutcome;
 use common::format::terminal::escape_line;
@@ -25,26 +26,9 @@ pub fn confirm_machines(
             }
         };
     }
-    // A machine that is not found is most likely a typing error: then no machine is confirmed.
-    let machines: Result<Vec<&MachineSummary>, String> =
-        asked.machines.iter().map(|machine| find_machine(all, machine)).collect();
-    let machines = match machines {
-        Ok(machines) => machines,
-        Err(why) => return Ok(print_refusal(&why)),
-    };
-    let (mut confirmed, mut outcome) = (Vec::new(), CommandOutcome::Good);
-    for machine in machines {
-        let path = format!("/v1/machine/{}/confirm", machine.id);
-        match server.send_json::<MachineSummary>(server.request(Method::POST, &path))? {
-            OperatorResponse::Refused(why) => outcome = print_refusal(&why),
-            OperatorResponse::Good(listed) => {
-                if !json {
-                    print_text(&describe_next(&listed))?;
-                }
-                confirmed.push(listed);
-            }
-        }
-    }
+    let describe = |_: &MachineSummary, confirmed: &MachineSummary| describe_next(confirmed);
+    let describe = (!json).then_some(&describe as &dyn Fn(&_, &_) -> _);
+    let (confirmed, outcome) = post_for_each(server, all, &asked.machines, "confirm", describe)?;
     if json && !confirmed.is_empty() {
         print_json(&confirmed)?;
     }

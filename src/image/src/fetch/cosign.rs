@@ -3,6 +3,7 @@
 
 use crate::pipeline::Digest;
 use base64::prelude::{BASE64_STANDARD, Engine};
+use common::encoding::encode_hex;
 use ring::signature::{ECDSA_P256_SHA256_ASN1, ED25519, UnparsedPublicKey, VerificationAlgorithm};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
@@ -71,7 +72,7 @@ impl CosignPublicKey {
     pub fn parse_base64(text: &str) -> Result<CosignPublicKey, String> {
         let der = BASE64_STANDARD.decode(text.trim()).map_err(|_| "the PEM body is not valid base64".to_owned())?;
         let hash = Sha256::digest(&der);
-        let id = format!("cosign:{}", hash[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        let id = format!("cosign:{}", encode_hex(&hash[..8]));
         match (der.strip_prefix(P256), der.strip_prefix(ED)) {
             (Some(point), _) if point.len() == 65 && point[0] == 4 => {
                 Ok(CosignPublicKey { id, is_p256: true, point: point.to_owned() })

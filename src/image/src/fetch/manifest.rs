@@ -1,10 +1,10 @@
 //! Digests of an image's pieces, so that data is verified before it is written.
 
 use crate::pipeline::{Digest, DigestKind};
+use common::encoding::{decode_hex, encode_hex};
 use model::boot_contents::BootContents;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sha2::digest::Output;
 use sha2::{Digest as _, Sha256};
 use std::io::{self, Read};
 
@@ -106,7 +106,7 @@ impl ImageManifest {
 }
 
 fn write_chunks<S: Serializer>(chunks: &[[u8; 32]], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(chunks.iter().map(|chunk| format!("{:x}", Output::<Sha256>::from(*chunk))))
+    serializer.collect_seq(chunks.iter().map(encode_hex))
 }
 
 fn read_chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 32]>, D::Error> {
@@ -114,19 +114,8 @@ fn read_chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 32
     let no_sha256 =
         |number| D::Error::custom(format!("its chunks[{number}] is not a SHA-256 of 64 hexadecimal digits"));
     let chunks = chunks.iter().enumerate();
-    chunks.map(|(number, hex)| parse_sha256(hex).ok_or_else(|| no_sha256(number))).collect()
-}
-
-fn parse_sha256(hex: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
-    if pairs.len() != bytes.len() || !rest.is_empty() || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (byte, pair) in bytes.iter_mut().zip(pairs) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(bytes)
+    let parse = |hex: &str| decode_hex(hex)?.try_into().ok();
+    chunks.map(|(number, hex)| parse(hex).ok_or_else(|| no_sha256(number))).collect()
 }
 
 /// The version alone, parsed first: another version may have other fields.

@@ -1,8 +1,9 @@
 //! Reading parts of an image before all of it is fetched.
 
 use super::head::header_text;
-use super::retry::{FetchRetryPolicy, read_at_most};
+use super::retry::FetchRetryPolicy;
 use super::{ImagePart, local_file};
+use common::bounded_read::read_prefix;
 use common::error::{Context, Error, Phase, Result};
 use reqwest::StatusCode;
 use reqwest::blocking::Client;
@@ -27,10 +28,10 @@ impl RangeReader {
     /// Returns an error if it is not available, which is a refusal if the server does not support ranges.
     pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let url = &self.image.url;
-        let most = (range.end - range.start).saturating_sub(1);
+        let length = range.end - range.start;
         let what = format!("read bytes {} to {} of {url}", range.start, range.end);
         if url.starts_with("file:") {
-            let read = local_file::open_at(url, range.start).and_then(|(file, _)| read_at_most(file, most));
+            let read = local_file::open_at(url, range.start).and_then(|(file, _)| read_prefix(file, length));
             return read.context(Phase::Image, || what);
         }
         let asked = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
@@ -46,7 +47,7 @@ impl RangeReader {
                 let is_it =
                     status == StatusCode::PARTIAL_CONTENT && says.starts_with(&format!("bytes {}-", range.start));
                 Ok(match is_it {
-                    true => Ok(read_at_most(response, most)?),
+                    true => Ok(read_prefix(response, length)?),
                     false => Err(status),
                 })
             },

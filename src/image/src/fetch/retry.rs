@@ -1,11 +1,12 @@
 //! Retry policy of the image stages: exponential backoff with jitter and a limit.
 
 use super::parallel_ranges::LaneRules;
+use common::bounded_read::read_prefix;
 use common::error::{Error, Phase, Result};
 use linux::http::{add_jitter, is_retryable, is_untrusted_certificate};
 use reqwest::StatusCode;
 use reqwest::blocking::{RequestBuilder, Response};
-use std::io::{self, Read};
+use std::io;
 use std::time::Duration;
 
 /// Timeouts and retries of one image; tests use short ones.
@@ -60,7 +61,7 @@ impl FetchRetryPolicy {
         request: impl Fn() -> RequestBuilder,
     ) -> Result<DocumentAnswer> {
         let answer = self.retry_until_final(what, request, |response| match response.status() {
-            StatusCode::OK => read_at_most(response, most_bytes).map(DocumentAnswer::Document),
+            StatusCode::OK => read_prefix(response, most_bytes + 1).map(DocumentAnswer::Document),
             _ => Ok(DocumentAnswer::Other(response)),
         })?;
         match answer {
@@ -120,13 +121,6 @@ pub enum DocumentAnswer {
     Document(Vec<u8>),
     /// Another status that a retry does not change.
     Other(Response),
-}
-
-/// Reads all of it, or one byte more than `most_bytes`.
-pub fn read_at_most(source: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    source.take(most_bytes + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Returns whether the error is caused by the URL or the server's certificate and not by the network.

@@ -1,9 +1,10 @@
 //! Files next to an image: its digest, and other documents named after it.
 
 use super::local_file;
-use super::retry::{DocumentAnswer, FetchRetryPolicy, read_at_most};
+use super::retry::{DocumentAnswer, FetchRetryPolicy};
 use super::signature::{self, DOCUMENT_BYTES};
 use crate::pipeline::Digest;
+use common::bounded_read::read_whole;
 use common::error::{Context, Error, Phase, Result};
 use reqwest::Url;
 use reqwest::blocking::Client;
@@ -32,11 +33,9 @@ pub fn read_sidecar(client: &Client, url: &Url, most_bytes: u64, pace: &FetchRet
             DocumentAnswer::Other(response) => SidecarLookup::Not(format!("{url} answers {}", response.status())),
         });
     }
-    match local_file::open_at(url.as_str(), 0).and_then(|(file, _)| read_at_most(file, most_bytes)) {
-        Ok(bytes) if bytes.len() as u64 > most_bytes => {
-            Err(Error::new(Phase::Image, format!("{what}: longer than {most_bytes} bytes")))
-        }
-        Ok(bytes) => Ok(SidecarLookup::There(bytes)),
+    match local_file::open_at(url.as_str(), 0).and_then(|(file, _)| read_whole(file, most_bytes)) {
+        Ok(Some(bytes)) => Ok(SidecarLookup::There(bytes)),
+        Ok(None) => Err(Error::new(Phase::Image, format!("{what}: longer than {most_bytes} bytes"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Ok(SidecarLookup::Not(format!("{url} does not exist")))
         }

@@ -5,6 +5,7 @@ use super::IncomingImage;
 use crate::fetch::{ImagePart, RangeReader};
 use crate::pipeline::{Download, PayloadKind, StreamSource};
 use crate::qcow2::{HEAD_BYTES, MAGIC};
+use common::bounded_read::read_prefix;
 use common::error::{Context, Error, Phase, Result};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -53,9 +54,8 @@ impl IncomingImage {
     fn query_worker(&self, part: &ImagePart, plain: PayloadKind, pieces: RangeSource) -> Result<Vec<u8>> {
         let looking = || format!("check the tables of {}", part.url);
         let arriving = Download::start(Box::new(pieces), &part.digest, plain, None).context(Phase::Image, looking)?;
-        let mut answer = Vec::new();
-        match arriving.reader.take(MOST_LIST_BYTES).read_to_end(&mut answer) {
-            Ok(_) => Ok(answer),
+        match read_prefix(arriving.reader, MOST_LIST_BYTES) {
+            Ok(answer) => Ok(answer),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 Err(Error::refusal(Phase::Image, format!("{}: {error}", part.url)))
             }

@@ -4,9 +4,10 @@ use super::PackSource;
 use super::seekable_zstd::FrameWriter;
 use crate::CompressionFormat;
 use crate::qcow2::{self, HEADER_BYTES, MAGIC, Qcow2Header};
+use common::bounded_read::read_prefix;
 use common::error::{Context, Error, Phase, Result};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 /// Magic number of bzip2, which is not supported for images.
@@ -14,9 +15,8 @@ const BZIP2: &[u8] = b"BZh";
 
 /// Detects the type of a disk image by its first bytes.
 pub fn detect_source(source: &Path) -> Result<PackSource> {
-    let mut head = Vec::new();
-    let read = File::open(source).and_then(|file| file.take(HEADER_BYTES as u64).read_to_end(&mut head));
-    read.context(Phase::Image, || format!("read {}", source.display()))?;
+    let head = File::open(source).and_then(|file| read_prefix(file, HEADER_BYTES as u64));
+    let head = head.context(Phase::Image, || format!("read {}", source.display()))?;
     let refused = |why: &str| Err(Error::refusal(Phase::Image, format!("{}: {why}", source.display())));
     if head.is_empty() {
         return refused("the file is empty");

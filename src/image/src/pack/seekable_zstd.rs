@@ -2,10 +2,11 @@
 //! <https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_compression_format.md>. Several
 //! cores compress, and several can decompress.
 
+use common::sync::lock_mutex;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use zstd::bulk::Compressor;
 
@@ -112,7 +113,7 @@ impl<W: Write> Write for FrameWriter<W> {
 }
 
 fn run_compressor(queue: &Mutex<Receiver<CompressJob>>, level: i32) {
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+    let next = || lock_mutex(queue).recv();
     while let Ok(CompressJob { block, answer }) = next() {
         // If the receiver is gone, it has failed already and reports that.
         let _ = answer.send(compress_frame(&block, level));

@@ -1,10 +1,11 @@
 //! Digest of the image as served, computed while it is downloaded.
 
+use common::encoding::encode_hex;
 use md5::Md5;
 use serde::{Deserialize, Serialize};
 use sha2::digest::DynDigest;
 use sha2::{Digest as _, Sha256, Sha512};
-use std::fmt::{self, Write};
+use std::fmt;
 use std::io::{self, Read};
 use std::str::FromStr;
 
@@ -69,7 +70,7 @@ impl fmt::Display for Digest {
 impl Digest {
     /// Returns the digest of all data added to a hasher.
     pub fn from_sha256(of: Sha256) -> Digest {
-        Digest { kind: DigestKind::Sha256, hex: format!("{:x}", of.finalize()) }
+        Digest { kind: DigestKind::Sha256, hex: encode_hex(of.finalize()) }
     }
 
     #[cfg(test)]
@@ -105,12 +106,7 @@ impl<R: Read> DigestReader<R> {
 
     /// Returns the digest of all bytes read.
     pub fn finish(self) -> Digest {
-        let hex = self.state.finalize().iter().fold(String::new(), |mut hex, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        });
-        Digest { kind: self.kind, hex }
+        Digest { kind: self.kind, hex: encode_hex(self.state.finalize()) }
     }
 }
 

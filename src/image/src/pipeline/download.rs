@@ -8,9 +8,10 @@ use super::spool::{HoldFile, hold_until_verified};
 use super::stage_clock::{StageClock, StageClocks};
 use super::worker_client::{DecodeWorker, WorkerConnection};
 use super::{BUFFER_BYTES, BUFFERS};
+use common::sync::lock_mutex;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 
 /// Source of the bytes of one stream.
@@ -68,7 +69,7 @@ impl DownloadState {
 
     /// Returns why the stream cannot be continued and has to start over, if that is what ended it.
     pub fn start_over(&self) -> Option<String> {
-        self.start_over.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock_mutex(&self.start_over).clone()
     }
 }
 
@@ -173,7 +174,7 @@ fn fetch_all(
                 return to_decode.end();
             }
             Some(Err(error)) => {
-                *told.start_over.lock().unwrap_or_else(PoisonError::into_inner) = feed.start_over().map(str::to_owned);
+                *lock_mutex(&told.start_over) = feed.start_over().map(str::to_owned);
                 to_digest.fail(io::Error::new(error.kind(), error.to_string()));
                 return to_decode.fail(error);
             }

@@ -2,8 +2,9 @@
 
 use super::buffer_pipe::BufferChunk;
 use super::shm::SharedRegion;
+use common::sync::lock_mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 #[derive(Default)]
 pub struct LentBuffers(Mutex<BTreeMap<(SharedRegion, usize), BufferChunk>>);
@@ -11,13 +12,13 @@ pub struct LentBuffers(Mutex<BTreeMap<(SharedRegion, usize), BufferChunk>>);
 impl LentBuffers {
     /// Adds a chunk by the region and offset of its buffer.
     pub fn add(&self, place: (SharedRegion, usize), chunk: BufferChunk) {
-        let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place, chunk);
+        let before = lock_mutex(&self.0).insert(place, chunk);
         // Drop it outside of the lock: the buffer returns to its pool.
         drop(before);
     }
 
     pub fn release(&self, place: (SharedRegion, usize)) {
-        let chunk = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&place);
+        let chunk = lock_mutex(&self.0).remove(&place);
         drop(chunk);
     }
 }

@@ -1,5 +1,6 @@
 //! Time that each stage of a burn worked and waited for other stages, which shows the bottleneck.
 
+use common::sync::lock_mutex;
 use model::install_report::StageShare;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,14 +19,14 @@ impl StageClock {
     pub fn time_wait<T>(&self, wait: impl FnOnce() -> T) -> T {
         let began = Some(Instant::now());
         let result = wait();
-        let restarted = self.restarted.lock().unwrap_or_else(PoisonError::into_inner);
+        let restarted = lock_mutex(&self.restarted);
         let waited = began.max(*restarted).map_or(0, |began| began.elapsed().as_nanos());
         self.waited_nanoseconds.fetch_add(u64::try_from(waited).unwrap_or(u64::MAX), Ordering::Relaxed);
         result
     }
 
     fn restart(&self, now: Instant) {
-        *self.restarted.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *lock_mutex(&self.restarted) = Some(now);
         self.waited_nanoseconds.store(0, Ordering::Relaxed);
     }
 
@@ -55,7 +56,7 @@ impl StageClocks {
     /// Restarts the measurement: the time that a reached image has waited for the disks does not belong to the burn.
     pub fn restart(&self) {
         let now = Instant::now();
-        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *lock_mutex(&self.began) = now;
         self.clocks
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -66,31 +67,31 @@ impl StageClocks {
 
     /// Returns a clock for one more thread of a stage. The time before counts as waiting.
     pub fn add_clock(&self, stage: &'static str) -> Arc<StageClock> {
-        let before = self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        let before = lock_mutex(&self.began).elapsed();
         let before = AtomicU64::new(u64::try_from(before.as_nanos()).unwrap_or(u64::MAX));
         let clock = Arc::new(StageClock { waited_nanoseconds: before, ..StageClock::default() });
-        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).push((stage, Some(clock.clone())));
+        lock_mutex(&self.clocks).push((stage, Some(clock.clone())));
         clock
     }
 
     /// Adds a stage that runs in another process; its busy time is added at the end.
     pub fn add_external_stage(&self, stage: &'static str) {
-        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).push((stage, None));
+        lock_mutex(&self.clocks).push((stage, None));
     }
 
     /// Returns the load of each stage, in the order in which they began, averaged over its threads. If there are fewer
     /// cores than busy threads, the time that a thread waits for a core counts as work.
     pub fn shares(&self) -> Vec<StageShare> {
-        self.shares_of(self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
+        self.shares_of(lock_mutex(&self.began).elapsed())
     }
 
     /// Returns the busy time of each stage so far, averaged over its threads.
     pub fn busy(&self) -> Vec<(&'static str, Duration)> {
-        self.busy_of(self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
+        self.busy_of(lock_mutex(&self.began).elapsed())
     }
 
     fn busy_of(&self, total: Duration) -> Vec<(&'static str, Duration)> {
-        let clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let clocks = lock_mutex(&self.clocks);
         let mut sums: Vec<(&'static str, Duration, u32)> = Vec::new();
         for (stage, clock) in clocks.iter() {
             let worked = clock.as_ref().map_or(Duration::ZERO, |clock| total.saturating_sub(clock.waited()));
@@ -105,11 +106,11 @@ impl StageClocks {
     /// Adds busy times of stages in another process. A stage that runs in both is as busy as the busier half.
     pub fn add_busy_times(&self, busy: Vec<(&str, u64)>) {
         let busy = busy.into_iter().map(|(stage, nanoseconds)| (stage.to_owned(), Duration::from_nanos(nanoseconds)));
-        self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner).extend(busy);
+        lock_mutex(&self.elsewhere).extend(busy);
     }
 
     fn shares_of(&self, total: Duration) -> Vec<StageShare> {
-        let elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        let elsewhere = lock_mutex(&self.elsewhere);
         let share = |(stage, here): (&str, Duration)| {
             let there = elsewhere.iter().filter(|(name, _)| name == stage).map(|(_, time)| *time);
             let busy = there.max().unwrap_or_default().max(here).as_secs_f64() / total.as_secs_f64().max(1e-9);

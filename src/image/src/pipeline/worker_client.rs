@@ -22,13 +22,14 @@ use super::stage_clock::StageClocks;
 use super::worker_protocol::{PACKET_BYTES, WorkerEvent, WorkerRequest, WorkerSocket};
 use super::{BUFFER_BYTES, BUFFERS, PLAIN_BUFFER_BYTES, PLAIN_BUFFERS};
 use common::format::replace_hidden;
+use common::sync::lock_mutex;
 use linux::process::worker::{WorkerJob, WorkerProcess};
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once};
 use std::thread;
 
 pub const PACKED_BYTES: usize = BUFFERS * BUFFER_BYTES;
@@ -178,7 +179,7 @@ impl DecodeWorker {
     }
 
     fn worker_error(&self, is_content: bool, text: &str) -> io::Error {
-        let broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        let broken = lock_mutex(&self.broken);
         let text = replace_hidden(&text.replace(SOURCE, broken.as_deref().unwrap_or_default()));
         io::Error::new(if is_content { io::ErrorKind::InvalidData } else { io::ErrorKind::Other }, text)
     }
@@ -269,7 +270,7 @@ impl ChunkSink for WorkerSink {
             }
             PipeMessage::Failed(error) => {
                 self.is_whole.set(true);
-                *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+                *lock_mutex(&self.broken) = Some(error.to_string());
                 WorkerRequest::Broken
             }
         };

@@ -2,8 +2,8 @@
 
 use super::convert::{self, ClusterSource, DiskSink};
 use super::header::{HEADER_BYTES, Qcow2Header, table_entries};
-use super::invalid_image;
 use super::sink::WriterSink;
+use super::truncated_error;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -81,8 +81,4 @@ impl ClusterSource for FileClusters<'_> {
         packed.truncate(got);
         Ok(packed)
     }
-}
-
-fn truncated_error() -> io::Error {
-    invalid_image("the qcow2 ends before its last cluster")
 }

@@ -5,7 +5,7 @@
 
 use super::convert::{ClusterSource, DiskSink};
 use super::header::{ClusterLocation, HEADER_BYTES, Qcow2Header, table_entries};
-use super::invalid_image;
+use super::{invalid_image, truncated_error};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
@@ -280,8 +280,4 @@ fn unordered_error(cluster: u64) -> io::Error {
         "the clusters of the qcow2 are not in disk order (cluster {cluster} of the file), so it cannot be converted \
          as a stream; convert it to a raw image with `drophammer image pack`"
     ))
-}
-
-fn truncated_error() -> io::Error {
-    invalid_image("the qcow2 ends before its last cluster")
 }

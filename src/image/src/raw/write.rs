@@ -3,6 +3,7 @@
 use super::detect::{self, ImageRequirements};
 use super::target::{AlignedBuffer, RawTarget};
 use crate::pipeline::PipelineReader;
+use common::sync::lock_mutex;
 use std::ops::Range;
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Mutex, PoisonError};
@@ -126,12 +127,12 @@ fn write_rest(stream: &mut PipelineReader, target: &RawTarget) -> io::Result<Wri
                 while let Ok(job) = next_job(&todo) {
                     let done = run_job(job, target, &empty);
                     if let Err(error) = done {
-                        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                        lock_mutex(&failed).get_or_insert(error);
                     }
                 }
             });
         }
-        let is_failed = || failed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let is_failed = || lock_mutex(&failed).is_some();
         dispatch_jobs(stream, target, &mut WriterQueue { jobs, zeros: 0..0 }, &empties, &is_failed)
     });
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -141,7 +142,7 @@ fn write_rest(stream: &mut PipelineReader, target: &RawTarget) -> io::Result<Wri
 }
 
 fn next_job(todo: &Mutex<mpsc::Receiver<WriterJob>>) -> Result<WriterJob, mpsc::RecvError> {
-    todo.lock().unwrap_or_else(PoisonError::into_inner).recv()
+    lock_mutex(todo).recv()
 }
 
 fn run_job(job: WriterJob, target: &RawTarget, empty: &mpsc::Sender<AlignedBuffer>) -> io::Result<()> {

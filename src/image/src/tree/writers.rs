@@ -6,12 +6,13 @@
 use super::attributes::set_on_file;
 use super::member::MemberAttributes;
 use crate::pipeline::{BufferChunk, StageClock, StageClocks};
+use common::sync::lock_mutex;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, TrySendError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::{io, mem};
 
@@ -68,15 +69,15 @@ struct FirstError(Arc<Mutex<Option<io::Error>>>);
 
 impl FirstError {
     fn set_if_empty(&self, error: io::Error) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        lock_mutex(&self.0).get_or_insert(error);
     }
 
     fn take_error(&self) -> Option<io::Error> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock_mutex(&self.0).take()
     }
 
     fn is_there(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        lock_mutex(&self.0).is_some()
     }
 }
 

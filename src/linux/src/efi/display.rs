@@ -2,8 +2,8 @@
 
 use super::load_option::{DevicePathNode, LoadOption};
 use super::variables::{BootVariables, entry_name};
+use common::encoding::encode_hex;
 use std::fmt;
-use std::fmt::Write;
 
 impl fmt::Display for BootVariables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -133,14 +133,6 @@ fn read_u32(data: &[u8], at: usize) -> Option<u32> {
 
 fn read_u64(data: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?))
-}
-
-fn encode_hex(data: &[u8]) -> String {
-    data.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Firmware variables of drophammer itself.
 
 use super::variables::{remove_file, write_file};
+use common::bounded_read::read_whole;
 use common::error::{Error, Phase, Result};
 use serde::de::DeserializeOwned;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// Vendor of drophammer's own variables.
@@ -36,16 +37,14 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
         );
         Err(Error::refusal(Phase::Boot, message))
     };
-    let mut content = Vec::new();
-    let read = File::open(&path).and_then(|file| file.take(MAXIMUM_BYTES + 1).read_to_end(&mut content));
-    match read {
+    let content = match File::open(&path).and_then(|file| read_whole(file, MAXIMUM_BYTES)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return refused(error.to_string()),
+        Ok(None) => return refused(format!("more than {MAXIMUM_BYTES} bytes")),
         // Older kernels show an empty file for a variable that could not be created.
-        Ok(0) => return Ok(None),
-        Ok(_) if content.len() as u64 > MAXIMUM_BYTES => return refused(format!("more than {MAXIMUM_BYTES} bytes")),
-        Ok(_) => {}
-    }
+        Ok(Some(content)) if content.is_empty() => return Ok(None),
+        Ok(Some(content)) => content,
+    };
     let Some(value) = content.get(ATTRIBUTE_BYTES..) else { return refused(format!("{} bytes", content.len())) };
     match serde_json::from_slice(value) {
         Ok(parsed) => Ok(Some(parsed)),

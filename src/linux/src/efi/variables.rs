@@ -1,11 +1,13 @@
 //! UEFI variables in efivarfs: four bytes of attributes, then the value.
 
+use crate::atomic_file::remove_if_present;
+use common::bounded_read::read_whole;
 use common::error::{Context, Phase, Result};
 use nix::errno::Errno;
 use nix::libc::c_long;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
@@ -87,10 +89,7 @@ pub fn read_variable(directory: &Path, name: &str) -> Option<Vec<u8>> {
 
 /// Reads the value of a variable of any vendor by its path.
 pub fn read_file(path: &Path) -> Option<Vec<u8>> {
-    let mut content = Vec::new();
-    File::open(path).ok()?.take(MAXIMUM + 1).read_to_end(&mut content).ok()?;
-    let is_whole = content.len() as u64 <= MAXIMUM;
-    content.get(4..).filter(|_| is_whole).map(<[u8]>::to_vec)
+    read_whole(File::open(path).ok()?, MAXIMUM).ok()??.get(4..).map(<[u8]>::to_vec)
 }
 
 /// Writes a variable.
@@ -140,10 +139,7 @@ pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
 /// The firmware or the kernel refuses.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     make_mutable(path)?;
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
+    remove_if_present(path)
 }
 
 /// Parses the number of an entry from a file name: `Boot0003-8be4df61-…` is 3.

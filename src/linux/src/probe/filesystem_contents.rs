@@ -2,6 +2,7 @@
 
 use super::device_users::DeviceUsers;
 use crate::safe_open::{self, PathRestriction};
+use common::bounded_read::read_whole;
 use model::device::DevicePath;
 use model::install_marker::{self, InstallMarker};
 use model::inventory::{DeviceUse, FilesystemContents, Inventory, MARKER_BYTES, SparseFile};
@@ -11,7 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{SFlag, fstatat};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use uuid::Uuid;
 
@@ -105,11 +106,7 @@ fn read_marker(root: &File) -> io::Result<Option<InstallMarker>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    let mut text = Vec::new();
-    file.take(MARKER_BYTES as u64 + 1).read_to_end(&mut text)?;
-    if text.len() > MARKER_BYTES {
-        return Err(io::Error::other("it is larger than 2 MiB"));
-    }
+    let text = read_whole(file, MARKER_BYTES as u64)?.ok_or_else(|| io::Error::other("it is larger than 2 MiB"))?;
     Ok(Some(serde_json::from_slice(&text)?))
 }
 

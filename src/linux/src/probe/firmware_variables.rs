@@ -7,6 +7,7 @@ mod load_target;
 
 use super::sysfs::to_printable;
 use crate::efi::{LoadOption, device_path_text, text_arguments, variables};
+use common::encoding::encode_hex;
 use model::inventory::{
     FirmwareLoadOption, FirmwareVariables, GLOBAL_VENDOR, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
     VariablePurpose,
@@ -168,7 +169,7 @@ fn build_load_option(class: LoadOptionClass, number: u16, value: Option<Vec<u8>>
 }
 
 fn compute_digest(value: &[u8]) -> String {
-    format!("{:x}", Sha256::digest(value))
+    encode_hex(Sha256::digest(value))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Filter programs, which transform what is written to their stdin.
 
 use super::STARTING;
+use common::sync::lock_mutex;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::PoisonError;
 
 /// Filter process, killed on drop.
 pub struct FilterProcess {
@@ -24,7 +24,7 @@ impl FilterProcess {
         // Signals from the terminal are meant for this process only.
         command.process_group(0);
         let started = {
-            let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+            let _alone = lock_mutex(&STARTING);
             command.spawn()
         };
         let mut child = started.map_err(|error| io::Error::new(error.kind(), format!("start {program}: {error}")))?;

@@ -2,11 +2,11 @@
 //! over one socket.
 
 use super::STARTING;
+use common::sync::lock_mutex;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ impl WorkerProcess {
         command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::piped());
         // Signals from the terminal are meant for this process only.
         command.process_group(0);
-        let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock_mutex(&STARTING);
         command.spawn().map(WorkerProcess)
     }
 

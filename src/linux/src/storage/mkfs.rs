@@ -2,6 +2,7 @@
 //! /dev/disk/by-uuid.
 
 use super::{block_device, wipe};
+use crate::atomic_file::remove_if_present;
 use crate::process::{CommandError, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
@@ -147,10 +148,7 @@ fn link_by_uuid(device: &DevicePath, uuid: &str) -> Result<()> {
     let sysfs = block_device::sysfs_path(device)?;
     let name = sysfs.file_name().unwrap_or_default();
     fs::create_dir_all("/dev/disk/by-uuid").context(Phase::Storage, what)?;
-    match fs::remove_file(&link) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).context(Phase::Storage, what),
-        _ => {}
-    }
+    remove_if_present(&link).context(Phase::Storage, what)?;
     std::os::unix::fs::symlink(Path::new("../..").join(name), &link).context(Phase::Storage, what)
 }
 

@@ -1,6 +1,7 @@
 //! Ironic's settings on the kernel command line: the `ipa-…` parameters of ironic-python-agent, and `BOOTIF=`.
 
 use super::{cmdline_error, is_url};
+use crate::machine_identity::parse_mac;
 use common::error::Result;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -82,13 +83,8 @@ fn parse_number<T: FromStr>(name: &str, text: Option<String>) -> Result<Option<T
 
 /// Returns the MAC address in lower case with colons. PXELINUX writes hyphens, and the hardware type before the address.
 fn parse_bootif(text: &str) -> Option<String> {
-    let text = text.to_lowercase().replace('-', ":");
-    let is_mac = |text: &str| {
-        let parts: Vec<&str> = text.split(':').collect();
-        parts.len() == 6 && parts.iter().all(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit()))
-    };
-    let without_type = text.strip_prefix("01:").filter(|rest| is_mac(rest)).map(str::to_owned);
-    without_type.or_else(|| is_mac(&text).then_some(text))
+    let without_type = text.strip_prefix("01").and_then(|rest| rest.strip_prefix([':', '-']));
+    without_type.and_then(|rest| parse_mac(rest).ok()).or_else(|| parse_mac(text).ok())
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@
 //! it.
 
 use super::{InstallMarker, RecordedDisk};
+use common::encoding::format_sha256;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::fmt;
 use uuid::Uuid;
 
@@ -28,8 +28,7 @@ impl AttemptSecret {
     /// Returns `sha256:HEX` of the secret; `None` if the text does not have the format of a secret.
     pub fn digest(&self) -> Option<String> {
         let is_plausible = self.0.len() == 64 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let hex = || Sha256::digest(self.0.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        is_plausible.then(|| format!("{SHA256}{}", hex()))
+        is_plausible.then(|| format_sha256(&self.0))
     }
 }
 

@@ -5,7 +5,7 @@
 //! earlier versions list nothing, so such an installation is never newer than another.
 
 use super::InstallMarker;
-use sha2::{Digest, Sha256};
+use common::encoding::format_sha256;
 
 /// Maximum length of [`InstallMarker::supersedes`]. The oldest entries are dropped; a dropped installation counts as unrelated.
 const MAXIMUM_SUPERSEDED: usize = 32;
@@ -17,8 +17,7 @@ impl InstallMarker {
         let (allocation, project, supersedes) = (String::new(), String::new(), Vec::new());
         let identity = InstallMarker { allocation, project, supersedes, ..self.clone() };
         let text = serde_json::to_vec(&identity).unwrap_or_default();
-        let hex: Vec<String> = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("sha256:{}", hex.concat())
+        format_sha256(text)
     }
 
     /// Returns whether this installation replaced the other one.

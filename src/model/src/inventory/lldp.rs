@@ -1,4 +1,5 @@
 //! LLDP neighbours (IEEE 802.1AB). Only the fields that metal-stack evaluates are parsed.
+use common::encoding::join_hex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -101,9 +102,7 @@ pub fn parse_frame(frame: &[u8]) -> Option<LldpNeighbour> {
 fn parse_id(value: &[u8], mac: u8) -> Option<String> {
     let (subtype, id) = value.split_first()?;
     let id = match id {
-        [_, _, _, _, _, _] if *subtype == mac => {
-            id.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
-        }
+        [_, _, _, _, _, _] if *subtype == mac => join_hex(id, ":"),
         _ => sanitize_text(id),
     };
     Some(id).filter(|id| !id.is_empty())

@@ -7,8 +7,8 @@ use super::{
     ArraySpec, DiskSpec, EncryptionSpec, FilesystemSpec, Layout, LogicalVolumeSpec, OnReinstall, PartitionSpec,
     VolumeGroupSpec,
 };
+use common::encoding::format_sha256;
 use common::yaml::{format_scalar, quote_string};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -37,11 +37,7 @@ pub fn canonical_yaml(layout: &Layout) -> String {
 
 /// Returns `sha256:HEX` of [`canonical_yaml`], which identifies the layout independent of its spelling.
 pub fn compute_digest(layout: &Layout) -> String {
-    let mut text = "sha256:".to_owned();
-    for byte in Sha256::digest(canonical_yaml(layout)) {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    format_sha256(canonical_yaml(layout))
 }
 
 /// Lines of one item: name and value.

@@ -2,8 +2,8 @@
 
 use super::text::{convert_to_mib, find_nearest, is_number_or_boolean, normalize_name, parse_integer, quote_words};
 use super::text_edits::{EditReplacement, SpellingEdit};
-use super::yaml_document::{DocumentEntry, DocumentNode, NodeValue, SourceLocation, child_path, located_problem};
-use common::diagnostic::Diagnostic;
+use super::yaml_document::{DocumentEntry, DocumentNode, NodeValue, SourceLocation, located_problem};
+use common::diagnostic::{Diagnostic, child_path};
 use std::collections::HashMap;
 use std::str::FromStr;
 

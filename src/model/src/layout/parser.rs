@@ -13,7 +13,7 @@ use super::text_edits::{self, EditReplacement, SpellingEdit};
 use super::validate::validate_except;
 use super::yaml_document::{self, DocumentNode, NodeValue, located_problem};
 use super::{Layout, LayoutConstraints, constraints};
-use common::diagnostic::Diagnostic;
+use common::diagnostic::{Diagnostic, child_path};
 
 const fn plain_field(name: &'static str) -> FieldNames {
     FieldNames { name, also: &[] }
@@ -207,7 +207,7 @@ fn read_constraints(reader: &mut LayoutReader, node: &DocumentNode) -> Option<La
     match &images.value {
         NodeValue::Map(entries) => {
             for entry in entries {
-                let place = yaml_document::child_path("constraints.images", &entry.key);
+                let place = child_path("constraints.images", &entry.key);
                 reader.record_location(&place, &entry.node);
                 if let Some(constraint) = read_image_constraint(reader, &entry.node, &place) {
                     constraints.images.insert(entry.key.clone(), constraint);

@@ -1,6 +1,6 @@
 //! YAML or JSON document as a tree in which every value has a path, a line and a column.
 
-use common::diagnostic::Diagnostic;
+use common::diagnostic::{Diagnostic, child_path};
 use common::format::{TAB, find_indenting_tab};
 use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
@@ -71,10 +71,6 @@ pub(super) fn located_problem(place: &str, mark: Option<SourceLocation>, message
     problem.line = mark.map(|mark| mark.line);
     problem.column = mark.map(|mark| mark.column);
     problem
-}
-
-pub(super) fn child_path(place: &str, key: &str) -> String {
-    if place.is_empty() { key.to_owned() } else { format!("{place}.{key}") }
 }
 
 /// Parses the YAML documents of `text`, except empty ones, each with the problems that do not prevent parsing.

@@ -4,12 +4,12 @@
 use fastrand::Rng;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
+use testing::judge_process::JudgeProcess;
 
 const SCRIPT: &str = include_str!("../../../../initramfs/agent/root/usr/lib/dhcp-event");
 
@@ -24,9 +24,7 @@ static COUNTS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 /// Process that runs udhcpc and a DHCP server in a network namespace.
 struct Client {
     _folder: tempfile::TempDir,
-    _child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    process: JudgeProcess,
 }
 
 impl Client {
@@ -38,23 +36,12 @@ impl Client {
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path().join("dhcp-event"), executable).unwrap();
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/fuzz/dhcp_offers.py");
-        let mut child = Command::new("unshare")
-            .args(["--map-root-user", "--net", "/usr/bin/python3", program, &path, "dhcp-event"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start unshare");
-        let input = child.stdin.take().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Client { _folder: folder, _child: child, input, output }
+        let args = ["--map-root-user", "--net", "/usr/bin/python3", program, &path, "dhcp-event"];
+        Client { _folder: folder, process: JudgeProcess::start(Command::new("unshare").args(args)) }
     }
 
     fn offer(&mut self, payload: &[u8]) -> Value {
-        self.input.write_all(&u32::try_from(payload.len()).unwrap().to_be_bytes()).unwrap();
-        self.input.write_all(payload).unwrap();
-        self.input.flush().unwrap();
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
+        let line = self.process.ask(payload);
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
     }
 }

@@ -5,7 +5,8 @@ use super::stacks::operations;
 use super::*;
 use crate::simulator::cut;
 use model::install_marker::RecordedDisk;
-use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
+use operations::TellPointOfNoReturn;
+use operations::{Operation, SessionOp, StageName};
 
 fn with_serials() -> Inventory {
     let mut machine = machine();

@@ -8,7 +8,8 @@ use model::inventory::{
     AttemptTarget, ComponentRole, FilesystemContents, LvmLogicalVolume, LvmVolumeGroup, MdArray, Nic, SpanningComponent,
 };
 use model::migration::MigratedMachine;
-use operations::{Operation, SessionOp, StageName, WriteMarker};
+use operations::WriteMarker;
+use operations::{Operation, SessionOp, StageName};
 
 /// Mirrors, a group and whole disks, with its marker, and as a machine shows it.
 pub(super) fn moved() -> (Layout, Inventory) {

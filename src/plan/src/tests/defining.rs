@@ -4,7 +4,8 @@ use super::*;
 use model::allocation::Allocation;
 use model::inventory::Nic;
 use model::os_definition::{DefinitionFile, SelectedDefinition};
-use operations::{CreateSystem, FindPrograms, Operation, PlanAssignment, SessionOp, StageName};
+use operations::FindPrograms;
+use operations::{CreateSystem, Operation, PlanAssignment, SessionOp, StageName};
 
 fn chosen(verify: bool) -> SelectedDefinition {
     let file = DefinitionFile { executable: true, text: "#!/bin/sh\n".to_owned() };

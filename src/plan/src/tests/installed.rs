@@ -3,7 +3,8 @@
 use super::identity::{claim, install, marked, marker, planned};
 use super::*;
 use model::install_marker::InstallMarker;
-use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
+use operations::TellPointOfNoReturn;
+use operations::{Operation, SessionOp, StageName};
 
 /// What the control plane says of the installation, what lies on the disks, and what is asked.
 #[derive(Debug, Clone, Copy)]

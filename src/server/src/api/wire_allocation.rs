@@ -6,6 +6,7 @@ use crate::resolve::{ResolvedAllocation, resolve_allocation};
 use crate::site::SiteSnapshot;
 use crate::site_files::{ImageLocation, ImageSpec};
 use crate::{AppState, requested_steps};
+use common::encoding::percent_encode;
 use model::allocation;
 use model::deploy_steps::StepList;
 use model::install_marker::RecordedVolume;
@@ -78,7 +79,7 @@ pub fn to_wire_allocation(
 fn to_wire_image(image: &ImageSpec, base: &str, installs: bool) -> allocation::AllocatedImage {
     let place = match &image.at {
         ImageLocation::Url(url) => url.clone(),
-        ImageLocation::File(file) => format!("{base}/images/{}", percent_encode(file)),
+        ImageLocation::File(file) => format!("{base}/images/{}", percent_encode(file, "/")),
     };
     allocation::AllocatedImage {
         id: image.id.clone(),
@@ -112,10 +113,4 @@ fn to_wire_order(order: ReinstallOrder) -> allocation::OrderedReinstall {
 fn recorded_volume(volume: &PreparedVolume) -> RecordedVolume {
     let PreparedVolume { name, uid, path, .. } = volume.clone();
     RecordedVolume { name, uid, path, ..RecordedVolume::default() }
-}
-
-/// Encodes a path for a URL.
-pub fn percent_encode(path: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
-    path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }

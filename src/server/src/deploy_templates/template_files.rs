@@ -1,13 +1,12 @@
 //! Files of templates: written atomically, one at a time.
 
 use super::FOLDER;
+use crate::metal_api::edited_files::atomic_file::{sync_folder, write_temporary};
 use model::deploy_steps::template::DeployTemplate;
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// Longest template name used in a file name. File names have at most 255 bytes.
@@ -39,29 +38,15 @@ impl TemplateWriter {
 
 /// Writes the file atomically.
 pub fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(std::io::Error::other("the path does not name a file"));
-    };
-    match fs::create_dir(folder) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let new = folder.join(format!(".{}.new", name.display()));
     // Arguments may contain secrets.
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
-    if let Ok(old) = fs::metadata(path) {
-        file.set_permissions(old.permissions())?;
-    }
-    file.write_all(text.as_bytes())?;
-    // The kernel's own timestamps are too coarse to distinguish two versions of the same length.
-    file.set_modified(SystemTime::now())?;
-    file.sync_all()?;
+    let permissions = fs::metadata(path).map_or(Permissions::from_mode(0o600), |old| old.permissions());
+    let new = write_temporary(path, text, permissions)?;
     fs::rename(&new, path)?;
-    File::open(folder)?.sync_all()
+    sync_folder(path)
 }
 
 /// Deletes the file.
 pub fn remove_file(path: &Path) -> std::io::Result<()> {
     fs::remove_file(path)?;
-    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    sync_folder(path)
 }

@@ -1,7 +1,7 @@
 //! Files that are changed over the API: atomically, one at a time, and never overwriting a concurrent edit. A response is sent when the
 //! change is in effect.
 
-mod atomic_file;
+pub mod atomic_file;
 
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
@@ -9,6 +9,7 @@ use crate::site::SiteSnapshot;
 use atomic_file::EditResult;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
+use common::encoding::encode_hex;
 use common::yaml::edit;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -57,7 +58,7 @@ pub fn file_path(folder: &Path, id: &str) -> PathBuf {
 
 /// Returns a digest that identifies a version.
 pub fn hex_digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    encode_hex(Sha256::digest(bytes))
 }
 
 /// Returns whether the client's `If-Match` matches the version in effect. A request without it always matches.

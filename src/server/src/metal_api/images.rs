@@ -8,7 +8,6 @@ use super::edited_files::{
 use super::references;
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
-use crate::api::wire_allocation::percent_encode;
 use crate::base_url::BaseUrls;
 use crate::openapi::{SchemaGenerators, fields_schema};
 use crate::operator::OperatorAuth;
@@ -19,6 +18,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use common::encoding::percent_encode;
 use common::yaml::edit;
 use model::allocation::FinisherChoice;
 use model::layout::ImageId;
@@ -293,7 +293,7 @@ async fn check_file_exists(app: &AppState, image: &ImageSpec) -> ApiResult<()> {
 }
 
 fn served_url(base: &str, file: &str) -> String {
-    format!("{base}/images/{}", percent_encode(file))
+    format!("{base}/images/{}", percent_encode(file, "/"))
 }
 
 fn image_response(directory: &SiteSnapshot, base: &str, image: &ImageSpec) -> ImageResponse {

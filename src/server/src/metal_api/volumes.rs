@@ -13,13 +13,14 @@ use crate::site_files::{AllocationSpec, MachineSpec, yaml_node};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
+use common::sync::lock_mutex;
 use lifecycle::{ObservedVolume, PersistentVolumePhase, StorageJob, can_be_deleted, settle_state};
 use model::install_report::PreparedVolume;
 use model::k8s_volume::{self, BackedVolume, K8sVolume, VolumeContent, is_node};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use store::InstallState;
 
 /// Maximum size of a list of resources.
@@ -289,10 +290,6 @@ fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
             strangers.join(", ")
         ))),
     }
-}
-
-fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns whether both are versions of the same resource.

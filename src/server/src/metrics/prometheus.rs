@@ -1,13 +1,14 @@
 //! The text format of Prometheus, version 0.0.4.
 
 use super::{DurationHistogram, Metrics, PHASES};
+use common::sync::lock_mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
 /// Formats all metrics. Labels are names defined here, or names of steps that were validated on receipt.
 pub fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, u64>) -> String {
-    let counts = metrics.lock_counts().clone();
+    let counts = lock_mutex(&metrics.counts).clone();
     let mut text = String::new();
     write_header(&mut text, "info", "gauge", "Version of the server.");
     write_sample(&mut text, "info", &[("version", env!("CARGO_PKG_VERSION"))], 1);

@@ -1,6 +1,7 @@
 //! Fairness, bounds and failures of the pool, by what waits for what, and not by how long it takes.
 
 use super::*;
+use common::sync::lock_mutex;
 use std::sync::mpsc;
 
 /// A job that runs until the returned sender is dropped, and one that says that it runs.
@@ -22,7 +23,7 @@ fn spawn(planner: &PlannerPool, machine: &str, work: impl FnOnce() + Send + 'sta
 }
 
 async fn settle(planner: &PlannerPool, waiting: usize) {
-    while planner.shared.lock_queue().count != waiting {
+    while lock_mutex(&planner.shared.queue).count != waiting {
         tokio::task::yield_now().await;
     }
 }

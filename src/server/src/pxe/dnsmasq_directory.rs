@@ -1,10 +1,11 @@
 //! Temporary directory of dnsmasq with the files that it reads and writes, removed at the end.
 
 use super::dnsmasq_config::BINARIES;
+use common::bounded_read::read_prefix;
 use linux::process::unprivileged::NOBODY_ELSE;
 use std::env;
 use std::fs::{self, OpenOptions, Permissions};
-use std::io::{ErrorKind, Read, Result};
+use std::io::{ErrorKind, Result};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -97,8 +98,7 @@ impl DnsmasqDirectory {
         if self.written == Some(written) || !is.is_file() {
             return Ok(());
         }
-        let mut text = Vec::new();
-        file.take(LEASES_BYTES).read_to_end(&mut text)?;
+        let text = read_prefix(file, LEASES_BYTES)?;
         let new = self.kept.with_extension("leases.new");
         fs::write(&new, text)?;
         fs::rename(&new, &self.kept)?;

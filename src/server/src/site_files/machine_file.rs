@@ -57,7 +57,7 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     let smbios_uuid = raw.smbios_uuid.as_ref().map(|given| (given, usable(given)));
     smbios_uuid.iter().for_each(|(given, uuid)| check(given, uuid.as_ref().map(|_| ()).map_err(String::clone)));
     check(&raw.id, id.as_ref().map(|_| ()).map_err(String::clone));
-    let macs: Vec<_> = raw.macs.iter().map(|mac| (mac, ipxe::parse_mac(mac))).collect();
+    let macs: Vec<_> = raw.macs.iter().map(|mac| (mac, model::machine_identity::parse_mac(mac))).collect();
     macs.iter().for_each(|(given, mac)| check(given, mac.as_ref().map(|_| ()).map_err(String::clone)));
     raw.consoles.iter().flatten().for_each(|console| check(console, ipxe::validate_console(console)));
     let locked = raw.locked.as_ref().map(|given| (given, parse_lock_reason(given)));

@@ -1,5 +1,6 @@
 //! YAML documents of the operator, with the position of each value: parsing, access to fields, and messages.
 
+use common::spelling::find_similar;
 use common::yaml::{self, is_null};
 use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, spanned_serde};
 use serde::de::DeserializeOwned;
@@ -49,11 +50,10 @@ pub fn format_error(error: spanned_serde::FromNodeError) -> String {
 /// Returns `; did you mean "x"?`, or the list of all known names if none is similar.
 pub fn suggest_name<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
-    let scored = known.iter().map(|name| (strsim::jaro_winkler(&word.to_lowercase(), &name.to_lowercase()), *name));
-    match scored.max_by(|one, other| one.0.total_cmp(&other.0)) {
-        Some((score, name)) if score > 0.8 => format!("; did you mean {name:?}?"),
-        Some(_) => format!("; available: {}", known.join(", ")),
-        None => "; none is available".to_owned(),
+    match find_similar(word, known.iter().copied()) {
+        Some(name) => format!("; did you mean {name:?}?"),
+        None if known.is_empty() => "; none is available".to_owned(),
+        None => format!("; available: {}", known.join(", ")),
     }
 }
 

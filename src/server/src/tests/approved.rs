@@ -5,7 +5,8 @@ use super::reinstall::{success, with_images};
 use super::*;
 use common::exit_code::CommandOutcome;
 use drophammer::commands::rack::{PlanOptions, rack_output};
-use operations::{Operation, SessionOp, TellPointOfNoReturn};
+use operations::TellPointOfNoReturn;
+use operations::{Operation, SessionOp};
 use plan::{Plan, PlanRefusal, plan_request};
 use uuid::Uuid;
 

@@ -11,6 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use common::sync::lock_mutex;
 use hyper::body::Frame;
 use model::install_report::{EventName, ProgressEvent};
 use serde::Serialize;
@@ -20,7 +21,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::watch as published;
@@ -55,12 +56,8 @@ struct LiveState {
 }
 
 impl LiveUpdates {
-    fn lock_states(&self) -> MutexGuard<'_, LiveStates> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn set_state(&self, machine: &str, event: Option<ProgressEvent>) {
-        let mut picture = self.lock_states();
+        let mut picture = lock_mutex(&self.0);
         picture.version += 1;
         let (version, at) = (picture.version, Instant::now());
         let logged = picture.machines.get(machine).map_or(0, |now| now.logged);
@@ -84,7 +81,7 @@ impl LiveUpdates {
 
     /// Records that the log has grown, which does not change the machine's state.
     pub fn record_log(&self, machine: &str) {
-        let mut picture = self.lock_states();
+        let mut picture = lock_mutex(&self.0);
         picture.version += 1;
         let version = picture.version;
         if let Some(now) = picture.machines.get_mut(machine) {
@@ -94,14 +91,14 @@ impl LiveUpdates {
 
     /// Returns the machine's last event and its age.
     pub fn last_event(&self, machine: &str) -> Option<(ProgressEvent, Duration)> {
-        let picture = self.lock_states();
+        let picture = lock_mutex(&self.0);
         let now = picture.machines.get(machine)?;
         Some((now.event.clone()?, now.at.elapsed()))
     }
 
     /// Registers a watcher, unless there are too many.
     pub fn add_watcher(&self) -> Option<WatcherPlace> {
-        let mut picture = self.lock_states();
+        let mut picture = lock_mutex(&self.0);
         (picture.watchers < WATCHERS).then(|| picture.watchers += 1)?;
         Some(WatcherPlace { live: self.clone(), seen: picture.version })
     }
@@ -116,7 +113,7 @@ pub struct WatcherPlace {
 impl WatcherPlace {
     /// Returns the changes since the last call, by machine.
     fn take_updates(&mut self) -> Vec<MachineUpdate> {
-        let picture = self.live.lock_states();
+        let picture = lock_mutex(&self.live.0);
         if picture.version == self.seen {
             return Vec::new();
         }
@@ -133,7 +130,7 @@ impl WatcherPlace {
 
 impl Drop for WatcherPlace {
     fn drop(&mut self) {
-        self.live.lock_states().watchers -= 1;
+        lock_mutex(&self.live.0).watchers -= 1;
     }
 }
 
@@ -325,7 +322,7 @@ mod tests {
         drop(places);
         assert!(live.add_watcher().is_some());
         (0..MACHINES + 5).for_each(|machine| live.record_change(&machine.to_string()));
-        assert!(live.lock_states().machines.len() <= MACHINES);
+        assert!(lock_mutex(&live.0).machines.len() <= MACHINES);
         live.record_event("last", &event(1));
         assert!(live.last_event("last").is_some());
     }

@@ -8,6 +8,7 @@ use crate::{AppState, operator};
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use common::encoding::percent_encode;
 use common::format::{format_count, without_secrets};
 use maud::html;
 use model::diagram;
@@ -30,8 +31,8 @@ pub async fn get_layouts(State(app): State<Arc<AppState>>, person: LoggedIn) -> 
                     @if let Some(description) = layout.description.as_ref().or(layout.name.as_ref()) { (description) " " }
                     span.faint { (directory.layout_files.get(id).and_then(|file| file.file_name()).unwrap_or_default().display()) }
                 }
-                a href={ "/layouts/" (encode_segment(id)) "/picture.svg" } {
-                    img.layout src={ "/layouts/" (encode_segment(id)) "/picture.svg" } alt={ "Layout " (id) " (diagram)" } loading="lazy";
+                a href={ "/layouts/" (percent_encode(id, "")) "/picture.svg" } {
+                    img.layout src={ "/layouts/" (percent_encode(id, "")) "/picture.svg" } alt={ "Layout " (id) " (diagram)" } loading="lazy";
                 }
             }
         }
@@ -53,12 +54,6 @@ pub async fn get_diagram(State(app): State<Arc<AppState>>, person: LoggedIn, Pat
     let mut response = ([(header::CONTENT_TYPE, "image/svg+xml")], drawn).into_response();
     response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(PICTURE_POLICY));
     frame::with_headers(response)
-}
-
-/// Encodes a text as one segment of a path.
-fn encode_segment(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 /// `GET /images`.

@@ -6,8 +6,8 @@ use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
-use crate::operator::OperatorAuth;
 use crate::operator::reinstalls::{self, OrderableReinstall, ReinstallRequest};
+use crate::operator::{OperatorAuth, find_machine};
 use crate::quotas::ClientAddress;
 use crate::rack_plan::build_order;
 use crate::site_files::MachineSpec;
@@ -55,11 +55,6 @@ fn plan_digest(planned: &PreviewPlan) -> String {
 /// Returns the name that must be typed to confirm.
 fn confirmation_name(machine: &MachineSpec) -> &str {
     if machine.name.is_empty() { &machine.id } else { &machine.name }
-}
-
-fn find_machine(app: &AppState, id: &str) -> Result<MachineSpec, ApiError> {
-    let unknown = || ApiError::not_found(format!("machines/ contains no machine {id}"));
-    app.directory().find_machine(id).cloned().ok_or_else(unknown)
 }
 
 /// `GET /machines/{id}/reinstall`: the options and, once submitted, the plan. It does not change anything.

@@ -11,9 +11,10 @@ use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use common::sync::lock_mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use store::token::{self, TokenHash};
 
@@ -55,7 +56,7 @@ pub struct LoggedIn {
 
 impl LoginSessions {
     fn lock_table(&self) -> MutexGuard<'_, SessionTable> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock_mutex(&self.0);
         known.sessions.retain(|_, session| session.begun.elapsed() < LASTS);
         known.wrong.retain(|_, (_, since)| since.elapsed() < WRONG_WITHIN);
         known

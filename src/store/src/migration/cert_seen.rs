@@ -2,8 +2,9 @@
 //! any problem with it before it calls again. Its next call therefore shows that it has checked the certificate, and is alive. Nothing is
 //! stored on disk, since it calls every few seconds.
 
+use common::sync::lock_mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Time after its last call for which the source counts as alive. It calls every three seconds.
@@ -22,7 +23,7 @@ struct CertificateCheck {
 impl CertificateChecks {
     /// Notes that the source machine has called, and receives this certificate, or none.
     pub fn record_call(&self, machine: &str, certificate: Option<&str>) {
-        let mut looks = self.lock_checks();
+        let mut looks = lock_mutex(&self.0);
         let Some(certificate) = certificate else {
             looks.remove(machine);
             return;
@@ -36,11 +37,7 @@ impl CertificateChecks {
     pub fn has_checked(&self, machine: &str, certificate: &str) -> bool {
         let is_it =
             |look: &CertificateCheck| look.certificate == certificate && look.asked_again && look.at.elapsed() < RECENT;
-        self.lock_checks().get(machine).is_some_and(is_it)
-    }
-
-    fn lock_checks(&self) -> MutexGuard<'_, HashMap<String, CertificateCheck>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_mutex(&self.0).get(machine).is_some_and(is_it)
     }
 }
 
@@ -66,7 +63,7 @@ mod tests {
         assert!(!looks.has_checked("a", "two"));
         // It is silent since.
         looks.record_call("a", Some("two"));
-        looks.lock_checks().get_mut("a").unwrap().at = Instant::now().checked_sub(RECENT).unwrap();
+        lock_mutex(&looks.0).get_mut("a").unwrap().at = Instant::now().checked_sub(RECENT).unwrap();
         assert!(!looks.has_checked("a", "two"));
     }
 }

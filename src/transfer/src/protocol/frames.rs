@@ -225,10 +225,6 @@ fn digest_bytes(digest: &Digest) -> Sha256Bytes {
     array
 }
 
-pub fn encode_hex(digest: &Sha256Bytes) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Writes a frame.
 ///
 /// # Errors

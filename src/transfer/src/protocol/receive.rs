@@ -4,11 +4,13 @@ use super::frames::{
     self, DiskPiece, HelloAnswer, PieceEncoding, PieceOffer, PiecesDigest, ProtocolFrame, ReceiptFigures,
     ReceiverVerdict, TransferHello,
 };
-use super::receive_state::{ConnectionRejection, ReceiveState, ReceivedDisk, TransferSender, lock_mutex};
+use super::receive_state::{ConnectionRejection, ReceiveState, ReceivedDisk, TransferSender};
 use super::{BusyTime, CHUNK_BYTES, ConnectionEnd, worker_count};
 use crate::certificate::PeerCertificate;
 use crate::connection::TlsLink;
 use crate::dest::TransferDest;
+use common::encoding::encode_hex;
+use common::sync::lock_mutex;
 use image::raw::AlignedBuffer;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -197,7 +199,7 @@ fn read_pieces(
                 frames::write_frame(link, &ProtocolFrame::Wanted(wanted))?;
             }
             ProtocolFrame::End(digest) if *position == size_bytes && digest == sum.current_digest() => {
-                return Ok(frames::encode_hex(&digest));
+                return Ok(encode_hex(digest));
             }
             ProtocolFrame::End(_) => {
                 return Err(ConnectionEnd::Failed(

@@ -5,10 +5,11 @@ use crate::certificate::PeerCertificate;
 use crate::connection::ShutdownHandle;
 use crate::dest::TransferDest;
 use common::error::Result as Opened;
+use common::sync::lock_mutex;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
 
 /// Function that opens a destination.
@@ -280,8 +281,4 @@ fn are_complete(disks: &[ReceivedDisk], from: &PeerCertificate) -> bool {
     };
     let is_good = |by: &TransferSender| by.certificate == *from && !by.run.as_ref().is_some_and(is_of_another);
     whole.as_ref().is_some_and(|whole| whole.iter().all(|(_, by)| is_good(by)))
-}
-
-pub fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,13 +8,15 @@ use super::frames::{
 use super::{BusyTime, CHUNK_BYTES, ConnectionEnd, GRANULE_BYTES, worker_count};
 use crate::connection::TlsLink;
 use crate::source::{DiskSegment, SegmentIter, TransferSource};
+use common::encoding::encode_hex;
+use common::sync::lock_mutex;
 use image::raw::AlignedBuffer;
 use model::install_report::{ImageTransferFigures, StageShare};
 use piece_writer::PieceWriter;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 use zstd::zstd_safe::{CCtx, compress_bound};
@@ -94,7 +96,7 @@ pub fn send_disk(
         let received = writer.write_all_pieces(ready, &shared.queued);
         (received, writer.carried, writer.travelled, writer.sum)
     });
-    let digest = frames::encode_hex(&sum.current_digest());
+    let digest = encode_hex(sum.current_digest());
     let ReceiptFigures { digest: theirs, disk_percent } = received?;
     if theirs != digest {
         return Err(ConnectionEnd::Failed(format!("the receiver acknowledged {theirs}, but {digest} was sent")));
@@ -168,7 +170,7 @@ impl SendShared<'_> {
         let mut zstd = CCtx::create();
         loop {
             let (number, segment, buffer) = {
-                let mut todo = self.todo.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut todo = lock_mutex(&self.todo);
                 let Ok(buffer) = todo.1.recv() else { return };
                 let Some((number, segment)) = todo.0.next() else { return };
                 (number, segment, buffer)

@@ -1,7 +1,7 @@
 //! Limits on connections that are not yet authenticated.
 
 use crate::connection::ShutdownHandle;
-use crate::protocol::receive_state::lock_mutex;
+use common::sync::lock_mutex;
 use std::net::{IpAddr, TcpStream};
 use std::sync::Mutex;
 

@@ -1,8 +1,9 @@
 //! Slots for connections. Any machine on the network can connect, so at the limit a connection that has presented no token is closed: the
 //! oldest one of the address with most of them.
 
+use common::sync::lock_mutex;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -45,13 +46,9 @@ pub enum SlotResult {
 }
 
 impl ConnectionSlots {
-    fn lock_table(&self) -> MutexGuard<'_, SlotTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Allocates a slot for a connection of that address. If all are in use, closes a connection without a token.
     pub fn try_allocate(&self, address: IpAddr, all: usize, of_one_address: usize) -> SlotResult {
-        let mut taken = self.lock_table();
+        let mut taken = lock_mutex(&self.0);
         if taken.count_of_address(address) >= of_one_address {
             return SlotResult::TooManyOfAddress;
         }
@@ -69,7 +66,7 @@ impl ConnectionSlots {
     /// connections.
     pub async fn wait_for_slot(&self, address: IpAddr, all: usize, of_one_address: usize) -> Option<ConnectionSlot> {
         loop {
-            let given_back = self.lock_table().given_back.clone();
+            let given_back = lock_mutex(&self.0).given_back.clone();
             let given_back = given_back.notified();
             let mut given_back = std::pin::pin!(given_back);
             given_back.as_mut().enable();
@@ -83,7 +80,7 @@ impl ConnectionSlots {
 
     /// Returns a report of closed connections, at most once a minute.
     pub fn report_closed(&self) -> Option<String> {
-        let mut taken = self.lock_table();
+        let mut taken = lock_mutex(&self.0);
         if taken.closed == 0 || taken.reported.is_some_and(|time| time.elapsed() < REPORT_EVERY) {
             return None;
         }
@@ -133,7 +130,7 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut taken = self.places.lock_table();
+        let mut taken = lock_mutex(&self.places.0);
         taken.places.retain(|place| !Arc::ptr_eq(place, &self.place));
         taken.given_back.notify_waiters();
     }

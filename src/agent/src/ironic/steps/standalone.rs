@@ -5,6 +5,7 @@ use super::super::inject_files::{self, FileDestination};
 use super::super::{direct_deploy, skipped_disks};
 use super::{StepRunner, WrittenImage, step_refusal};
 use common::error::Result;
+use common::sync::lock_mutex;
 use model::allocation::AssignedMachine;
 use model::deploy_steps::EraseMode;
 use model::device::{DevicePath, KernelName};
@@ -47,7 +48,7 @@ impl StepRunner {
 
     /// Writes a whole-disk image. It requires no layout and is not inspected.
     pub(super) fn write_image(&self, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
-        if self.lock_started().is_some() {
+        if lock_mutex(&self.begun).is_some() {
             return Err(step_refusal(
                 "write_image requires a whole disk, but a layout was applied in this boot; continue with burn_image",
             ));
@@ -66,7 +67,7 @@ impl StepRunner {
         self.log_text(&plan.to_string());
         let done = self.hands.run_part(&plan).inspect_err(|error| self.log_text(&error.to_string()))?;
         self.hands.release_all(true);
-        *self.lock_written() = Some(WrittenImage { disk: disk.name.clone(), subject: plan.subject.clone() });
+        *lock_mutex(&self.written) = Some(WrittenImage { disk: disk.name.clone(), subject: plan.subject.clone() });
         Ok(json!({ "disk": disk.device, "image": plan.subject.image, "burned": done.burn }))
     }
 
@@ -76,7 +77,7 @@ impl StepRunner {
     /// # Errors
     /// Refuses if nothing was installed in this boot, or the written image contains nothing that this machine could boot.
     pub fn install_bootloader(&self, boots_by_bios: bool) -> Result<()> {
-        let written = self.lock_written().clone();
+        let written = lock_mutex(&self.written).clone();
         let Some(WrittenImage { disk, subject }) = written else {
             return if self.root_and_esp_uuids().is_some() && self.is_whole() {
                 Ok(())

@@ -1,6 +1,8 @@
 //! REST request of API v1: the machine with its allocation. It is signed with pixie's `hmac`.
 
 use crate::metal::pixie_config;
+use common::bounded_read::read_whole;
+use common::encoding::encode_hex;
 use common::error::{Context, Error, Phase, Result};
 use common::format::limits;
 use linux::http;
@@ -9,7 +11,6 @@ use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
 use ring::hmac;
 use serde_json::Value;
-use std::io::Read;
 use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -162,7 +163,7 @@ fn remove_nulls(value: &mut Value) {
 fn sign_request(key: &str, date: &str, method: &str, salt: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
     let signed = hmac::sign(&key, format!("{date}{method}{salt}").as_bytes());
-    signed.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    encode_hex(signed)
 }
 
 fn generate_salt() -> String {
@@ -170,12 +171,7 @@ fn generate_salt() -> String {
 }
 
 fn read_bounded(response: Response) -> std::io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    response.take(DOCUMENT_BYTES + 1).read_to_end(&mut text)?;
-    match text.len() as u64 > DOCUMENT_BYTES {
-        true => Err(std::io::Error::other("the response is too long")),
-        false => Ok(text),
-    }
+    read_whole(response, DOCUMENT_BYTES)?.ok_or_else(|| std::io::Error::other("the response is too long"))
 }
 
 fn response_failure(url: &str, status: StatusCode, text: &[u8]) -> RestFailure {

@@ -1,6 +1,7 @@
 //! Connect with JSON over HTTP/1.1 (<https://connectrpc.com/docs/protocol>), limited to what a machine needs: unary calls, and the first
 //! message of a stream.
 
+use common::bounded_read::read_prefix;
 use common::error::{Error, Phase, Result};
 use common::format::limits;
 use linux::http;
@@ -80,7 +81,8 @@ impl ConnectClient {
         if response.status() != StatusCode::OK {
             return Err(self.response_failure(method, response));
         }
-        let text = read_bounded(response).map_err(|error| self.truncated_failure(method, error))?;
+        let text =
+            read_prefix(response, u64::from(MESSAGE_BYTES)).map_err(|error| self.truncated_failure(method, error))?;
         serde_json::from_slice(&text).map_err(|error| self.parse_failure(method, &error.to_string()))
     }
 
@@ -143,9 +145,8 @@ impl ConnectClient {
         if length > MESSAGE_BYTES || flags & COMPRESSED != 0 {
             return Err(self.parse_failure(method, "compressed or too long envelope"));
         }
-        let mut text = Vec::new();
-        match from.take(u64::from(length)).read_to_end(&mut text) {
-            Ok(read) if read as u64 == u64::from(length) => Ok(Ok((flags, text))),
+        match read_prefix(from, u64::from(length)) {
+            Ok(text) if text.len() as u64 == u64::from(length) => Ok(Ok((flags, text))),
             Ok(_) => Ok(Err(ErrorKind::UnexpectedEof.into())),
             Err(error) => Ok(Err(error)),
         }
@@ -166,7 +167,7 @@ impl ConnectClient {
     fn response_failure(&self, method: &str, response: Response) -> ConnectFailure {
         let status = response.status();
         // Without a readable body, the status is sufficient.
-        let text = read_bounded(response).unwrap_or_default();
+        let text = read_prefix(response, u64::from(MESSAGE_BYTES)).unwrap_or_default();
         self.classify_error(method, &serde_json::from_slice(&text).unwrap_or_default(), Some(status))
     }
 
@@ -228,12 +229,6 @@ impl ConnectClient {
 fn encode_envelope(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0][..], &length.to_be_bytes(), message].concat()
-}
-
-fn read_bounded(from: impl Read) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    from.take(u64::from(MESSAGE_BYTES)).read_to_end(&mut text)?;
-    Ok(text)
 }
 
 /// Returns whether the error is a timeout. reqwest wraps its own error in that of the reader.

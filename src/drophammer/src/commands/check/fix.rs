@@ -6,10 +6,10 @@ use common::diagnostic::Diagnostic;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_code::CommandOutcome;
 use common::output::to_json;
+use linux::atomic_file;
 use model::layout::{self, ParsedLayout, canonical_yaml};
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::Write;
+use std::fs;
 use std::path::Path;
 
 /// Result of canonicalizing a file.
@@ -111,19 +111,7 @@ fn replace_file(file: &Path, text: &str) -> Result<()> {
         name.push(file.file_name().unwrap_or_default());
         name.push(".drophammer");
         let beside = file.with_file_name(name);
-        let written = write_temporary(&beside, text, fs::metadata(&file)?.permissions());
-        let replaced = written.and_then(|()| fs::rename(&beside, &file));
-        if replaced.is_err() {
-            let _ = fs::remove_file(&beside);
-        }
-        replaced
+        atomic_file::replace_file(&file, &beside, text.as_bytes(), fs::metadata(&file)?.permissions())
     };
     replace().context(Phase::Settings, || format!("write {}; it is unchanged", file.display()))
-}
-
-fn write_temporary(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<()> {
-    let mut new = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
-    new.write_all(text.as_bytes())?;
-    new.set_permissions(permissions)?;
-    new.sync_all()
 }

@@ -1,6 +1,7 @@
 //! Detection of the compression format by the first bytes.
 
 use super::error::damaged_error;
+use common::encoding::join_hex;
 use std::{fmt, io};
 
 /// Length of the magic numbers of compression formats; a tar is recognized by its first block.
@@ -99,6 +100,5 @@ pub fn unknown_format(start: &[u8]) -> io::Error {
 
 /// Returns the first four bytes in hexadecimal.
 pub fn format_hex(bytes: &[u8]) -> String {
-    let bytes: Vec<_> = bytes.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-    bytes.join(" ")
+    join_hex(&bytes[..bytes.len().min(4)], " ")
 }

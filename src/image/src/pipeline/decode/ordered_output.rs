@@ -5,10 +5,11 @@ use super::empty_input::EmptyInputLimit;
 use super::lz4_blocks::{ContentSum, ContentTrailer};
 use crate::pipeline::buffer_pipe::{BufferChunk, PipeSender, WritableBuffer};
 use crate::pipeline::stage_clock::StageClock;
+use common::sync::lock_mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 
 /// Item of the output. Items are numbered consecutively.
 pub enum DecodedItem {
@@ -52,9 +53,7 @@ impl OrderedOutput {
     pub fn put_item(&self, number: u64, item: DecodedItem, clock: &StageClock) {
         let mut order = match self.order.try_lock() {
             Ok(order) => order,
-            Err(TryLockError::WouldBlock) => {
-                clock.time_wait(|| self.order.lock().unwrap_or_else(PoisonError::into_inner))
-            }
+            Err(TryLockError::WouldBlock) => clock.time_wait(|| lock_mutex(&self.order)),
             Err(TryLockError::Poisoned(order)) => order.into_inner(),
         };
         order.early.insert(number, item);
@@ -71,7 +70,7 @@ impl OrderedOutput {
 
     /// Stops the output after a panic, so that the next stage gets an error and no thread waits for the missing part.
     pub fn abandon(&self) {
-        self.close(&mut self.order.lock().unwrap_or_else(PoisonError::into_inner));
+        self.close(&mut lock_mutex(&self.order));
     }
 
     fn close(&self, order: &mut PendingItems) {

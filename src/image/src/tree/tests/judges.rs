@@ -3,9 +3,11 @@
 use crate::testing::reader;
 use crate::tree::member::MemberKind;
 use crate::tree::tar_parser::TarParser;
+use common::encoding::decode_hex;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::process::Command;
+use testing::judge_process::JudgeProcess;
 
 /// One member: name without `./` and a final slash, kind as in `ls -l` (`h` for a hard link), length, link target.
 pub type Listed = (String, char, u64, String);
@@ -21,24 +23,14 @@ pub struct Reading {
 pub type Verdict = Result<Reading, String>;
 
 pub struct Judges {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    python: JudgeProcess,
     archive: File,
 }
 
 impl Judges {
     pub fn start() -> Judges {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tree/tests/tar_judge.py");
-        let mut child = Command::new("/usr/bin/python3")
-            .arg(script)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start python3");
-        let input = child.stdin.take().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Judges { child, input, output, archive: tempfile::tempfile().unwrap() }
+        Judges { python: JudgeProcess::start_python(script), archive: tempfile::tempfile().unwrap() }
     }
 
     /// Returns the readings of GNU tar, libarchive and Python.
@@ -49,12 +41,7 @@ impl Judges {
     }
 
     fn python(&mut self, tar: &[u8]) -> Verdict {
-        self.input.write_all(&u32::try_from(tar.len()).unwrap().to_be_bytes()).unwrap();
-        self.input.write_all(tar).unwrap();
-        self.input.flush().unwrap();
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        let answer: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let answer: serde_json::Value = serde_json::from_str(&self.python.ask(tar)).unwrap();
         if let Some(error) = answer["error"].as_str() {
             return Err(error.to_owned());
         }
@@ -64,7 +51,7 @@ impl Judges {
             (plain(&text(&member[0])), kind, member[2].as_u64().unwrap_or(u64::MAX), plain(&text(&member[3])))
         };
         let members = answer["members"].as_array().unwrap().iter().map(member).collect();
-        Ok(Reading { members, content: unhex(answer["content"].as_str().unwrap()) })
+        Ok(Reading { members, content: decode_hex(answer["content"].as_str().unwrap()).unwrap() })
     }
 
     /// Runs a tar program twice: for the list, whose lines have so many fields before the name, and for the contents.
@@ -94,13 +81,6 @@ impl Judges {
     }
 }
 
-impl Drop for Judges {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// One line of `-tv`.
 fn listed(line: &str, fields: usize) -> Listed {
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -121,10 +101,6 @@ fn listed(line: &str, fields: usize) -> Listed {
 /// `./a//b/` is `a/b`.
 fn plain(name: &str) -> String {
     name.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    text.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
 /// Returns what this crate reads.

@@ -1,7 +1,7 @@
 //! Validation of a template's fields, with the restrictions of Ironic.
 
 use crate::deploy_steps::traits;
-use common::diagnostic::Diagnostic;
+use common::diagnostic::{Diagnostic, child_path};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
@@ -65,7 +65,7 @@ impl ProblemList {
     fn check_unknown(&mut self, place: &str, fields: &Map<String, Value>, known: &[&str]) {
         for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
             self.add_problem(
-                &join_path(place, name),
+                &child_path(place, name),
                 format!("unknown field {name:?}; supported are {}", known.join(", ")),
             );
         }
@@ -105,7 +105,7 @@ impl ProblemList {
         self.check_unknown(place, fields, &OF_A_STEP);
         self.check_missing(place, fields, &OF_A_STEP);
         for (name, value) in fields {
-            let at = join_path(place, name);
+            let at = child_path(place, name);
             match (name.as_str(), value) {
                 ("interface", Value::String(text)) if INTERFACES.contains(&text.as_str()) => {}
                 ("interface", other) => {
@@ -152,10 +152,6 @@ pub fn prune_step(step: &mut Value) {
     if let Some(fields) = step.as_object_mut() {
         fields.retain(|name, _| OF_A_STEP.contains(&name.as_str()));
     }
-}
-
-fn join_path(place: &str, name: &str) -> String {
-    if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") }
 }
 
 fn type_name(value: &Value) -> &'static str {

@@ -1,6 +1,7 @@
 //! Placeholder identifiers.
 
 use super::comparable_serial;
+use common::encoding::decode_hex;
 
 /// Placeholder texts, reduced to letters and digits.
 const WORDS: [&str; 36] = [
@@ -74,12 +75,8 @@ pub(super) fn is_wwn_placeholder(digits: &str) -> bool {
 /// consists of vendor, serial number and model in hexadecimal, and namespace, and is as unique as the serial number.
 pub(super) fn is_nvme_placeholder(name: &str) -> bool {
     let serial = name.split('-').nth(1).and_then(decode_hex).unwrap_or_default();
+    let serial: String = serial.into_iter().map(char::from).collect();
     comparable_serial(&serial).is_none()
-}
-
-fn decode_hex(hex: &str) -> Option<String> {
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok().map(char::from);
-    hex.as_bytes().chunks(2).map(byte).collect()
 }
 
 /// Returns whether the text is a sequence: `1234567890`, `0123456789ABCDEF`, `ABCDEFGH`, `87654321`.

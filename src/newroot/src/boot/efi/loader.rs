@@ -2,8 +2,8 @@
 //! firmware, then by well-known names.
 
 use crate::NewRoot;
+use common::bounded_read::read_prefix;
 use common::error::{Context, Error, Phase, Result};
-use std::io::Read;
 
 /// Fallback path of firmware (UEFI specification, 3.5.1.1).
 const FALLBACK: [&str; 2] = ["BOOT", "BOOTX64.EFI"];
@@ -66,8 +66,7 @@ fn find_ignoring_case(esp: &NewRoot, directory: &str, name: &str) -> std::io::Re
 
 /// Returns the first program of a list.
 fn read_loader_list(esp: &NewRoot, list: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    esp.open_file(list).ok()?.take(LIST_BYTES).read_to_end(&mut bytes).ok()?;
+    let bytes = read_prefix(esp.open_file(list).ok()?, LIST_BYTES).ok()?;
     let units: Vec<u16> = bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
     let text = String::from_utf16_lossy(&units);
     let name = text.trim_start_matches('\u{feff}').split(',').next()?.trim();

@@ -1,5 +1,6 @@
 //! Selection of the firmware's network boot entry for the next boot only.
 
+use common::encoding::join_hex;
 use common::error::{Context, Error, Phase, Result};
 use linux::efi::LoadOption;
 use linux::efi::variables::{self, BootVariables};
@@ -61,9 +62,9 @@ pub(super) fn parse_network_entry(number: u16, option: &[u8]) -> Option<NetworkE
             _ => {}
         }
     }
-    let digits: Vec<String> = mac?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mac = join_hex(mac?, ":");
     let active = option.is_active();
-    let entry = NetworkEntry { number, description: option.description, mac: digits.join(":"), http, ipv6 };
+    let entry = NetworkEntry { number, description: option.description, mac, http, ipv6 };
     active.then_some(entry)
 }
 

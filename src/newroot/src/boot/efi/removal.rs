@@ -1,5 +1,6 @@
 //! Removal of boot variables that the plan lists, with verification.
 
+use common::encoding::encode_hex;
 use common::error::{Error, Phase, Result};
 use linux::efi::variables::{self, variable_path};
 use model::inventory::{GLOBAL_VENDOR, LoadOptionClass};
@@ -46,7 +47,7 @@ fn removal_path(directory: &Path, variable: &VariableRemoval) -> PathBuf {
 /// Returns whether the variable has the value from the plan.
 fn is_planned(path: &Path, variable: &VariableRemoval) -> bool {
     let Some(expected) = &variable.digest else { return true };
-    variables::read_file(path).is_some_and(|value| format!("{:x}", Sha256::digest(value)) == *expected)
+    variables::read_file(path).is_some_and(|value| encode_hex(Sha256::digest(value)) == *expected)
 }
 
 fn remove_variable(directory: &Path, variable: &VariableRemoval) -> std::result::Result<&'static str, String> {

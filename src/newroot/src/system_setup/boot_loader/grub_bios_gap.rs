@@ -4,10 +4,11 @@
 
 use super::super::boot_setup::LoaderContext;
 use crate::NewRoot;
+use common::bounded_read::read_prefix;
 use common::error::{Context, Phase, Result};
 use model::device::DevicePath;
 use operations::ByteRange;
-use std::io::{self, Read};
+use std::io;
 use std::time::Duration;
 
 const SECTOR: usize = 512;
@@ -60,9 +61,7 @@ pub fn write_to_gap(
 }
 
 fn read_image(root: &NewRoot, path: &str) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    root.open_file(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    read_prefix(root.open_file(path)?, MOST_BYTES + 1)
 }
 
 #[derive(Debug, PartialEq, Eq)]

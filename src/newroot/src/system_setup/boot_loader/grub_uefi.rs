@@ -7,8 +7,8 @@ use super::super::file_search::{find_first, find_program, is_directory};
 use super::grub_common::{self, GrubDirectory, MKIMAGE};
 use super::{EspInstallation, FALLBACK};
 use crate::NewRoot;
+use common::bounded_read;
 use common::error::{Context, Error, Phase, Result};
-use std::io::Read;
 use std::time::Duration;
 
 /// Prebuilt image of GRUB.
@@ -138,9 +138,8 @@ pub fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation> {
 /// Returns the directory on the ESP that is built into an image of GRUB, in which it searches its configuration.
 fn read_prefix(root: &NewRoot, image: &str) -> Result<Option<String>> {
     let what = || format!("read {image} of the image");
-    let mut bytes = Vec::new();
-    let file = root.open_file(image).context(Phase::Target, what)?;
-    file.take(MOST_BYTES).read_to_end(&mut bytes).context(Phase::Target, what)?;
+    let bytes = root.open_file(image).and_then(|file| bounded_read::read_prefix(file, MOST_BYTES));
+    let bytes = bytes.context(Phase::Target, what)?;
     Ok(find_prefix(&bytes))
 }
 

@@ -1,6 +1,7 @@
 //! Parser of initramfs contents: concatenated cpio archives, of which the last one is compressed
 //! (Documentation/driver-api/early-userspace/buffer-format.rst of Linux).
 
+use common::encoding::join_hex;
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -66,8 +67,7 @@ fn read_compressed(start: [u8; 6], from: impl BufRead, content: &mut InitramfsCo
 }
 
 fn unknown_format(start: &[u8]) -> io::Error {
-    let hex: Vec<String> = start.iter().map(|byte| format!("{byte:02x}")).collect();
-    io::Error::other(format!("unsupported format, neither cpio nor gzip, zstd or xz: {}", hex.join(" ")))
+    io::Error::other(format!("unsupported format, neither cpio nor gzip, zstd or xz: {}", join_hex(start, " ")))
 }
 
 /// Fills the buffer; returns false at the end.

@@ -2,7 +2,8 @@
 
 use super::*;
 use model::inventory::{AttemptTarget, FailedAttempt};
-use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
+use operations::TellPointOfNoReturn;
+use operations::{Operation, SessionOp, StageName};
 
 /// The agent says before the first write what it is about to prepare, so that the next attempt can finish it.
 #[test]

@@ -1,12 +1,11 @@
 //! Atomic changes of a file on disk. The old content is compared after the file was swapped out atomically, so that a concurrent edit is
 //! detected and put back.
 
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{Error, ErrorKind, Write};
+use std::fs::{self, File, Permissions};
+use std::io::{Error, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// Result of a change.
 #[derive(Debug, PartialEq, Eq)]
@@ -85,7 +84,7 @@ pub fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditResult> {
 }
 
 /// Writes a new file next to the path, and syncs it.
-fn write_temporary(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<PathBuf> {
+pub fn write_temporary(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<PathBuf> {
     let new = hidden_path(path, "new")?;
     if let Some(folder) = path.parent() {
         match fs::create_dir(folder) {
@@ -93,15 +92,7 @@ fn write_temporary(path: &Path, text: &str, permissions: Permissions) -> std::io
             _ => {}
         }
     }
-    let write = || {
-        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
-        file.set_permissions(permissions)?;
-        file.write_all(text.as_bytes())?;
-        // The kernel's timestamps are too coarse to distinguish two versions of the same length.
-        file.set_modified(SystemTime::now())?;
-        file.sync_all()
-    };
-    write().inspect_err(|_| drop(fs::remove_file(&new)))?;
+    linux::atomic_file::write_temporary(&new, text.as_bytes(), permissions)?;
     Ok(new)
 }
 
@@ -111,7 +102,8 @@ fn hidden_path(path: &Path, suffix: &str) -> std::io::Result<PathBuf> {
     Ok(path.with_file_name(format!(".{}.{suffix}", name.display())))
 }
 
-fn sync_folder(path: &Path) -> std::io::Result<()> {
+/// Makes changes of names in this file's folder durable.
+pub fn sync_folder(path: &Path) -> std::io::Result<()> {
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 

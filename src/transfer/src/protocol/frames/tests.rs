@@ -1,4 +1,5 @@
 use super::*;
+use common::encoding::encode_hex;
 
 fn back(frame: &ProtocolFrame) -> ProtocolFrame {
     let mut wire = Vec::new();
@@ -36,7 +37,7 @@ fn every_frame_comes_back_as_it_was() {
         ProtocolFrame::Wanted(vec![true, false, true]),
         ProtocolFrame::End(sha256),
         ProtocolFrame::Verdict(ReceiverVerdict::Received(ReceiptFigures {
-            digest: encode_hex(&sha256),
+            digest: encode_hex(sha256),
             disk_percent: 9,
         })),
         ProtocolFrame::Verdict(ReceiverVerdict::Failed("full".to_owned())),

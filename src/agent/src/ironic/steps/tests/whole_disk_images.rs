@@ -16,10 +16,10 @@ fn an_image_of_a_whole_disk_needs_no_layout() {
     assert_eq!(*bench.hands.wiped.lock().unwrap(), ["/dev/sdc"]);
     let ran = bench.ran();
     assert!(ran.contains(&StageName::ImageBurn) && !ran.contains(&StageName::TargetInstaller), "{ran:?}");
-    assert!(bench.steps.lock_written().is_some() && bench.steps.is_whole());
+    assert!(lock_mutex(&bench.steps.written).is_some() && bench.steps.is_whole());
     // Whatever begins anew is another deploy.
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
-    assert!(bench.steps.lock_written().is_none());
+    assert!(lock_mutex(&bench.steps.written).is_none());
     bench.ran();
     let error = bench.run("write_image", whole_image()).unwrap_err();
     assert!(error.contains("continue with burn_image"), "{error}");

@@ -118,8 +118,7 @@ impl Signer {
             Signer::P256(pair) => ("3059301306072a8648ce3d020106082a8648ce3d030107034200", pair.public_key().as_ref()),
             Signer::Ed(pair) => ("302a300506032b6570032100", pair.public_key().as_ref()),
         };
-        let before = (0..before.len()).step_by(2).map(|at| u8::from_str_radix(&before[at..at + 2], 16).unwrap());
-        let der: Vec<u8> = before.chain(point.iter().copied()).collect();
+        let der = [&common::encoding::decode_hex(before).unwrap()[..], point].concat();
         BASE64_STANDARD.encode(der).parse().unwrap()
     }
 

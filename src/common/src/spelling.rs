@@ -1,0 +1,23 @@
+//! Suggestions for misspelt words.
+
+/// Returns the known word that is most similar to a misspelt one, and otherwise `None`. Of equally similar words it is the last one.
+pub fn find_similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    let scored = known.into_iter().map(|name| (strsim::jaro_winkler(&word, &name.to_lowercase()), name));
+    let best = scored.max_by(|one, other| one.0.total_cmp(&other.0));
+    best.filter(|(score, _)| *score > 0.8).map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_similar_word_is_suggested() {
+        let known = ["hostname", "image", "CUSTOM_RAID"];
+        assert_eq!(find_similar("hostnam", known), Some("hostname"));
+        assert_eq!(find_similar("custom_raio", known), Some("CUSTOM_RAID"));
+        assert_eq!(find_similar("zzz", known), None);
+        assert_eq!(find_similar("image", []), None);
+    }
+}

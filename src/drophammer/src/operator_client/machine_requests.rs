@@ -1,0 +1,43 @@
+//! The same request for each of several machines.
+
+use super::{OperatorClient, OperatorResponse, find_machine, print_refusal};
+use common::error::Result;
+use common::exit_code::CommandOutcome;
+use common::output::print_text;
+use reqwest::Method;
+use server::operator::MachineSummary;
+
+/// Posts an action for each named machine. Returns the machines that accepted it, in their new state, and prints the refusals of the others.
+/// `describe` is called with the machine before and after, and its text is printed; with `None` nothing is printed.
+///
+/// # Errors
+/// The server cannot be reached, or the text cannot be printed.
+pub fn post_for_each(
+    server: &OperatorClient,
+    all: &[MachineSummary],
+    names: &[String],
+    action: &str,
+    describe: Option<&dyn Fn(&MachineSummary, &MachineSummary) -> String>,
+) -> Result<(Vec<MachineSummary>, CommandOutcome)> {
+    // A machine that is not found is most likely a typing error: then no request is sent.
+    let machines: Result<Vec<&MachineSummary>, String> =
+        names.iter().map(|machine| find_machine(all, machine)).collect();
+    let machines = match machines {
+        Ok(machines) => machines,
+        Err(why) => return Ok((Vec::new(), print_refusal(&why))),
+    };
+    let (mut accepted, mut outcome) = (Vec::new(), CommandOutcome::Good);
+    for machine in machines {
+        let path = format!("/v1/machine/{}/{action}", machine.id);
+        match server.send_json::<MachineSummary>(server.request(Method::POST, &path))? {
+            OperatorResponse::Refused(why) => outcome = print_refusal(&why),
+            OperatorResponse::Good(listed) => {
+                if let Some(describe) = describe {
+                    print_text(&describe(machine, &listed))?;
+                }
+                accepted.push(listed);
+            }
+        }
+    }
+    Ok((accepted, outcome))
+}

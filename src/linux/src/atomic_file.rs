@@ -1,0 +1,77 @@
+//! Atomic replacement of files: a reader sees all of the old or all of the new content, also after a power failure.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{ErrorKind, Result, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// Replaces or creates a file. `temporary` is an unused path in the same directory; a file that was left there is removed.
+///
+/// # Errors
+/// The file cannot be written. The old one is unchanged.
+pub fn replace_file(path: &Path, temporary: &Path, content: &[u8], permissions: Permissions) -> Result<()> {
+    write_temporary(temporary, content, permissions)?;
+    fs::rename(temporary, path).inspect_err(|_| drop(fs::remove_file(temporary)))
+}
+
+/// Writes and syncs a file that the caller then moves into place. It is removed if that fails.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_temporary(path: &Path, content: &[u8], permissions: Permissions) -> Result<()> {
+    // A process that opened a leftover file could read the new content.
+    remove_if_present(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let write = || {
+        file.set_permissions(permissions)?;
+        file.write_all(content)?;
+        // The kernel's timestamps are too coarse to distinguish two versions of the same length.
+        file.set_modified(SystemTime::now())?;
+        file.sync_all()
+    };
+    write().inspect_err(|_| drop(fs::remove_file(path)))
+}
+
+/// Removes a file unless it does not exist.
+///
+/// # Errors
+/// The file cannot be removed.
+pub fn remove_if_present(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_leftover_that_is_still_open_does_not_receive_the_new_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, temporary) = (dir.path().join("a"), dir.path().join("a.new"));
+        fs::write(&temporary, "left").unwrap();
+        let mut leftover = File::open(&temporary).unwrap();
+        replace_file(&path, &temporary, b"new", Permissions::from_mode(0o640)).unwrap();
+        let mut text = String::new();
+        leftover.read_to_string(&mut text).unwrap();
+        assert_eq!((text.as_str(), fs::read_to_string(&path).unwrap().as_str()), ("left", "new"));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert!(!temporary.exists());
+    }
+
+    #[test]
+    fn a_failure_leaves_no_temporary_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, temporary) = (dir.path().join("a"), dir.path().join("a.new"));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("b"), "").unwrap();
+        replace_file(&path, &temporary, b"new", Permissions::from_mode(0o600)).unwrap_err();
+        assert!(!temporary.exists() && path.join("b").exists());
+    }
+}

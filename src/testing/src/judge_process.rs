@@ -1,0 +1,43 @@
+//! Process that answers requests in sequence: another implementation, whose answers are compared with ours.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Process that reads a request as its length in four bytes and its content, and answers with a line. It is killed when dropped.
+pub struct JudgeProcess {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl JudgeProcess {
+    pub fn start(command: &mut Command) -> JudgeProcess {
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started.unwrap_or_else(|error| panic!("start {command:?}: {error}"));
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        JudgeProcess { child, input, output }
+    }
+
+    /// Starts a script with Debian's Python, which Debian's packages of modules are for.
+    pub fn start_python(script: &str) -> JudgeProcess {
+        JudgeProcess::start(Command::new("/usr/bin/python3").arg(script))
+    }
+
+    /// Sends a request, and returns the answer.
+    pub fn ask(&mut self, request: &[u8]) -> String {
+        self.input.write_all(&u32::try_from(request.len()).unwrap().to_be_bytes()).unwrap();
+        self.input.write_all(request).unwrap();
+        self.input.flush().unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line
+    }
+}
+
+impl Drop for JudgeProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
