@@ -10,8 +10,9 @@ const NEWER: &str = "debian-13.1.20251201";
 
 fn recorded() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let from: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../testdata/recorded/backup.sqlite"].iter().collect();
-    fs::copy(from, dir.path().join("state.sqlite")).unwrap();
+    let from: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../testdata/recorded"].iter().collect();
+    fs::copy(from.join("backup.sqlite"), dir.path().join("state.sqlite")).unwrap();
+    fs::copy(from.join("site/drophammer.id"), dir.path().join("state.id")).unwrap();
     dir
 }
 
