@@ -5,6 +5,8 @@
 
 pub mod attempt;
 mod fencing_token;
+#[cfg(test)]
+mod recorded;
 
 pub use attempt::{AttemptRecord, AttemptSecret};
 pub use fencing_token::FencingToken;

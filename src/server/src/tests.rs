@@ -40,6 +40,7 @@ mod page;
 mod power;
 mod preview;
 mod pxe;
+mod recorded;
 mod reinstall;
 mod released;
 mod renamed;

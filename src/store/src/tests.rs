@@ -2,6 +2,7 @@
 
 mod files;
 mod model;
+mod recorded;
 
 use self::model::{Actor, Expected, STEPS, Step};
 use super::*;

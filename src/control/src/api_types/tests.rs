@@ -1,8 +1,11 @@
 //! The JSON of reports, letter by letter: other programs read it.
 
 use super::*;
-use model::install_report::StageShare;
+use model::install_report::{EventName, ProgressEvent, StageShare, TransferProgress};
 use model::inventory::EraseMethod;
+use model::migration::MigrationReport;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// What all reports here have in common.
 fn ended(outcome: InstallOutcome) -> InstallResult {
@@ -98,4 +101,82 @@ fn a_failure_that_had_begun() {
         InstallOutcome::FailedBegun(FailureSummary { stage: "image.burn".into(), ..FailureSummary::default() });
     let expected = FAILED.replace("STEP", "image.burn").replace("UNTOUCHED", "false");
     assert_json(&ended(outcome), &format!("{expected}}}"));
+}
+
+/// Reads a document of `testdata/recorded/agent.json`, and checks that no field is lost.
+fn read_recorded<T: Serialize + DeserializeOwned>(pointer: &str) -> T {
+    let documents: Value = serde_json::from_str(include_str!("../../../../testdata/recorded/agent.json")).unwrap();
+    let written = documents.pointer(pointer).unwrap_or_else(|| panic!("{pointer} is not recorded"));
+    let read: T = serde_json::from_value(written.clone()).unwrap_or_else(|error| panic!("{pointer}: {error}"));
+    assert_eq!(&serde_json::to_value(&read).unwrap(), written, "{pointer}");
+    read
+}
+
+#[test]
+fn registrations_and_starts_of_earlier_agents_are_read_with_every_field() {
+    let registered: RegisterRequest = read_recorded("/register");
+    let RegisteredHardware { memory, cpu_cores, disks, nics } = registered.hardware;
+    assert_eq!(
+        (memory, cpu_cores, disks[0].name.as_str(), disks[0].size),
+        (2_053_238_784, 2, "/dev/sda", 21_474_836_480)
+    );
+    assert_eq!((nics[0].mac.as_str(), registered.agent.as_str()), ("52:54:00:12:34:01", "drophammer 0.1.0"));
+    let inventory = registered.inventory.unwrap();
+    assert_eq!((inventory.disks[0].serial.as_str(), inventory.firmware_variables), ("QM00001", None));
+
+    let first: PointOfNoReturn = read_recorded("/point_of_no_return/first");
+    let expected = PointOfNoReturn { allocationuuid: "a-installed".to_owned(), ..PointOfNoReturn::default() };
+    assert_eq!(first, expected);
+    let full: PointOfNoReturn = read_recorded("/point_of_no_return/full");
+    assert_eq!(full.order.as_deref(), Some("7f9619ff-8b86-4d01-b42d-00cf4fc964ff"));
+    assert_eq!((full.approved.as_deref(), full.secret_digest), (Some("sha256:00"), None));
+    assert_eq!((full.disks[0].serial.as_str(), full.disks[0].making.len()), ("QM00001", 2));
+}
+
+#[test]
+fn reports_events_and_logs_of_earlier_agents_are_read_with_every_field() {
+    let success: InstallReport = read_recorded("/reports/success");
+    assert_eq!((success.success, success.bootloaderid.as_str(), success.timings.len()), (true, "debian", 2));
+    assert_eq!(success.marker.unwrap().order, success.order);
+    assert_eq!((success.erased[0].method, success.burn.unwrap().bytes), (EraseMethod::Discard, 387_000_000));
+    assert_eq!((success.kept.len(), success.hidden[0].files, success.volumes[0].name.as_str()), (1, 3, "db-1"));
+    let untouched: InstallReport = read_recorded("/reports/failure untouched");
+    assert_eq!((untouched.success, untouched.untouched, untouched.step.as_deref()), (false, true, Some("plan")));
+    let begun: InstallReport = read_recorded("/reports/failure begun");
+    assert_eq!((begun.untouched, begun.step.as_deref(), begun.marker), (false, Some("image.burn"), None));
+
+    let names = ["PXE Booting", "Preparing", "Registering", "Waiting", "Installing"].into_iter().chain([
+        "Booting New Kernel",
+        "Phoned Home",
+        "Alive",
+        "Crashed",
+        "Planned Reboot",
+        "Installing",
+    ]);
+    let events: Vec<ProgressEvent> = read_recorded("/events");
+    assert!(events.iter().map(|event| event.event.as_str()).eq(names));
+    let last = events.last().unwrap();
+    assert_eq!(
+        (last.event, last.stage.as_deref(), last.seconds),
+        (EventName::Installing, Some("image.burn"), Some(1.5))
+    );
+    let progress = TransferProgress { bytes: 1, total_bytes: Some(4), bytes_per_second: 1, seconds_left: Some(3) };
+    assert_eq!(last.progress, Some(progress));
+    assert_eq!(read_recorded::<LogPart>("/log"), LogPart { start: 7, log: "booted\n".to_owned() });
+}
+
+#[test]
+fn machines_of_a_migration_with_earlier_agents_are_read_with_every_field() {
+    let source: MigrationReport = read_recorded("/moving/send");
+    let carried = source.carried.unwrap();
+    assert_eq!(
+        (carried.marker.allocation.as_str(), carried.nics[0].mac.as_str()),
+        ("a-installed", "52:54:00:12:34:01")
+    );
+    assert_eq!(
+        (carried.filesystems[0].size_bytes, carried.arrays.len(), carried.partitions.len()),
+        (20_000_000_000, 1, 1)
+    );
+    let target: MigrationReport = read_recorded("/moving/receive");
+    assert_eq!((target.port, target.words.as_deref(), target.has_secret), (Some(4711), Some("waits"), false));
 }

@@ -40,11 +40,13 @@ fn describe_next(machine: &MachineSummary) -> String {
     let name = escape_line(if machine.name.is_empty() { &machine.id } else { &machine.name });
     let next = match (&machine.order, &machine.allocation, &machine.moving) {
         (_, _, Some(moving)) => format!("its migration continues ({})", moving.state),
+        (Some(order), ..) if order.given_up => "it waits for the operator: its order was abandoned".to_owned(),
         (Some(order), ..) => format!(
             "it is reinstalled with {} (`drophammer machine reinstall {name} --cancel` cancels an order that has not started)",
             order.image
         ),
         (None, Some(_), _) if machine.installed => "it boots its disk".to_owned(),
+        (None, Some(_), _) if machine.adopted => "it boots its disks and reports the installation".to_owned(),
         (None, Some(allocation), _) => format!("allocation {allocation} is installed on it for the first time"),
         (None, None, _) => "it waits for an allocation".to_owned(),
     };
@@ -60,14 +62,21 @@ mod tests {
     fn what_happens_next_to_a_confirmed_machine_is_printed() {
         let order = serde_json::json!({"id": "o", "image": "debian-13", "created": "", "attempts": 0, "begun": false,
             "without_marker": false, "given_up": false});
-        let order = Some(serde_json::from_value::<ReinstallOrder>(order).unwrap());
+        let order = serde_json::from_value::<ReinstallOrder>(order).unwrap();
+        let abandoned = Some(ReinstallOrder { begun: true, given_up: true, ..order.clone() });
+        let order = Some(order);
         let machine = MachineSummary { id: "4c-1".to_owned(), name: "one".to_owned(), ..MachineSummary::default() };
         let allocated = MachineSummary { allocation: Some("a1".to_owned()), ..machine.clone() };
         let installed = MachineSummary { installed: true, ..allocated.clone() };
         for (listed, words) in [
             (&machine, "it waits for an allocation"),
             (&allocated, "allocation a1 is installed on it for the first time"),
+            (&MachineSummary { adopted: true, ..allocated.clone() }, "it boots its disks and reports the installation"),
             (&installed, "it boots its disk"),
+            (
+                &MachineSummary { order: abandoned, ..installed.clone() },
+                "it waits for the operator: its order was abandoned",
+            ),
             (&MachineSummary { order, ..installed.clone() }, "it is reinstalled with debian-13"),
         ] {
             assert!(describe_next(listed).starts_with(&format!("one is confirmed: at its next boot over PXE {words}")));

@@ -3,7 +3,7 @@
 use super::form::SubmittedForm;
 use super::frame;
 use super::live_updates::MachineUpdate;
-use super::phase::{DisplayPhase, ObjectFate};
+use super::phase::{self, DisplayPhase, ObjectFate};
 use super::session::LoggedIn;
 use crate::AppState;
 use crate::api_error::ApiError;
@@ -115,7 +115,7 @@ pub async fn get_machines(
 ) -> Result<Response, Response> {
     let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
     let query = SubmittedForm::parse_query(query.as_deref());
-    let (text, phase) = (query.get("q").trim(), query.get("phase"));
+    let (text, phase) = (query.get("q").trim(), phase::current_word(query.get("phase")));
     let rows = operator::list_machines(&app).await.map_err(refused)?;
     let mut rows: Vec<MachineRow> = rows.into_iter().map(|listed| MachineRow::new(&app, listed)).collect();
     rows.sort_by(|one, other| natural_sort_key(one.name()).cmp(&natural_sort_key(other.name())));

@@ -32,6 +32,19 @@ impl ObjectFate {
     }
 }
 
+/// Former words of phases, which bookmarks contain, and the current ones.
+const FORMER_WORDS: [(&str, &str); 4] = [
+    ("given up", "abandoned"),
+    ("waits for your word", "waits for adoption"),
+    ("reinstall begun", "reinstalling"),
+    ("to be installed", "not installed"),
+];
+
+/// Returns the current word of a phase, given a current or former one.
+pub fn current_word(word: &str) -> &str {
+    FORMER_WORDS.iter().find(|(former, _)| *former == word).map_or(word, |(_, current)| current)
+}
+
 fn new_phase(word: &'static str, kind: ObjectFate) -> DisplayPhase {
     DisplayPhase { word, kind }
 }
@@ -93,6 +106,21 @@ impl DisplayPhase {
 mod tests {
     use super::*;
     use crate::operator::{ReinstallOrder, WaitingMarker};
+
+    #[test]
+    fn former_words_of_bookmarks_select_the_same_phases() {
+        for (former, current) in [
+            ("given up", "abandoned"),
+            ("waits for your word", "waits for adoption"),
+            ("reinstall begun", "reinstalling"),
+            ("to be installed", "not installed"),
+            ("installed", "installed"),
+            ("unknown", "unknown"),
+            ("", ""),
+        ] {
+            assert_eq!(current_word(former), current);
+        }
+    }
 
     #[test]
     fn the_word_is_that_of_what_matters_most() {
