@@ -41,13 +41,13 @@ mod raw_image;
 mod undo;
 
 /// Time to deliver pending events before kexec.
-pub const LAST_WORDS: Duration = Duration::from_secs(3);
+pub(crate) const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// Mount point of the target.
-pub const TARGET: &str = "/run/drophammer/target";
+pub(crate) const TARGET: &str = "/run/drophammer/target";
 
 /// State shared between stages, with the operations to undo.
-pub struct PlanExecutor {
+pub(crate) struct PlanExecutor {
     reporter: Arc<ProgressReporter>,
     control: Arc<dyn ControlPlane>,
     trust: ImageTrust,
@@ -77,7 +77,7 @@ pub struct PlanExecutor {
 
 /// Requirements for an image.
 #[derive(Debug, Clone, Default)]
-pub struct ImageTrust {
+pub(crate) struct ImageTrust {
     /// Keys of trusted signers.
     pub keys: image::SignatureKeys,
     /// Oldest acceptable version of each operating system.
@@ -86,7 +86,7 @@ pub struct ImageTrust {
 
 /// Results of a session so far.
 #[derive(Debug, Clone, Default)]
-pub struct RunFacts {
+pub(crate) struct RunFacts {
     /// Kernel that is loaded for kexec.
     pub boot: Option<BootInfo>,
     /// Install marker as written.
@@ -96,7 +96,7 @@ pub struct RunFacts {
 
 /// Failure of a stage.
 #[derive(Debug)]
-pub struct StageFailure {
+pub(crate) struct StageFailure {
     pub stage: StageName,
     pub leaves: FailureState,
     pub past_point_of_no_return: bool,
@@ -106,7 +106,11 @@ pub struct StageFailure {
 }
 
 impl PlanExecutor {
-    pub fn new(reporter: Arc<ProgressReporter>, control: Arc<dyn ControlPlane>, trust: ImageTrust) -> PlanExecutor {
+    pub(crate) fn new(
+        reporter: Arc<ProgressReporter>,
+        control: Arc<dyn ControlPlane>,
+        trust: ImageTrust,
+    ) -> PlanExecutor {
         PlanExecutor {
             reporter,
             control,
@@ -132,7 +136,7 @@ impl PlanExecutor {
     /// # Errors
     /// Fails at the first operation that fails. The session has been left then: everything is unmounted and unlocked as far as possible,
     /// and the results are unbootable unless complete.
-    pub fn run_plan(&mut self, plan: &Plan) -> Result<RunFacts, StageFailure> {
+    pub(crate) fn run_plan(&mut self, plan: &Plan) -> Result<RunFacts, StageFailure> {
         self.printed = plan.to_string();
         let reporter = self.reporter.clone();
         for (index, stage) in plan.stages.iter().enumerate() {
@@ -309,7 +313,7 @@ fn panic_error() -> Error {
 }
 
 /// Returns the peak resident memory of this process.
-pub fn peak_rss_bytes() -> Option<u64> {
+pub(crate) fn peak_rss_bytes() -> Option<u64> {
     // Linux counts in KiB (getrusage(2)).
     u64::try_from(getrusage(UsageWho::RUSAGE_SELF).ok()?.max_rss()).ok().map(|kib| kib * 1024)
 }

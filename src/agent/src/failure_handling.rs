@@ -37,7 +37,7 @@ const NO_HURRY: Duration = Duration::from_secs(20);
 
 /// Failure of an installation.
 #[derive(Debug)]
-pub struct InstallFailure {
+pub(crate) struct InstallFailure {
     pub step: String,
     pub error: Error,
     pub leaves: FailureState,
@@ -60,7 +60,7 @@ pub struct InstallFailure {
 
 /// Next action of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NextAction {
+pub(crate) enum NextAction {
     /// Boots the installed system.
     Back,
     /// Reboots over PXE, for another attempt.
@@ -74,7 +74,7 @@ pub enum NextAction {
 }
 
 impl InstallFailure {
-    pub fn new_before_plan(step: &str, error: Error) -> InstallFailure {
+    pub(crate) fn new_before_plan(step: &str, error: Error) -> InstallFailure {
         InstallFailure {
             step: step.to_owned(),
             error,
@@ -90,11 +90,15 @@ impl InstallFailure {
         }
     }
 
-    pub fn new_expired_token(error: Error) -> InstallFailure {
+    pub(crate) fn new_expired_token(error: Error) -> InstallFailure {
         InstallFailure { token_has_ended: true, ..InstallFailure::new_before_plan("control.token", error) }
     }
 
-    pub fn from_plan_failure(failure: executor::StageFailure, allocation: Allocation, plan: String) -> InstallFailure {
+    pub(crate) fn from_plan_failure(
+        failure: executor::StageFailure,
+        allocation: Allocation,
+        plan: String,
+    ) -> InstallFailure {
         let executor::StageFailure { stage, leaves, past_point_of_no_return, error, done } = failure;
         let is_success_refused = stage == StageName::ReportFinal && error.is_denial();
         let error = match past_point_of_no_return {
@@ -130,7 +134,7 @@ impl InstallFailure {
         if self.is_untouched() { InstallOutcome::FailedUntouched(failed) } else { InstallOutcome::FailedBegun(failed) }
     }
 
-    pub fn choose_next_action(&self, answer: &ReportAcknowledgement) -> NextAction {
+    pub(crate) fn choose_next_action(&self, answer: &ReportAcknowledgement) -> NextAction {
         // The final report has already been acknowledged.
         if self.leaves == FailureState::Complete {
             return NextAction::Complete;
@@ -168,7 +172,7 @@ impl InstallAgent {
     ///
     /// # Errors
     /// Returns the error of the installation if the machine must wait at its console.
-    pub fn report_and_act(&self, failure: InstallFailure) -> Result<RebootRequested> {
+    pub(crate) fn report_and_act(&self, failure: InstallFailure) -> Result<RebootRequested> {
         let unmarked = self.is_unmarked(&failure);
         let failure = InstallFailure { unmarked, ..failure };
         let answer = self.report_failure(&failure);

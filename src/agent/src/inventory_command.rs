@@ -28,7 +28,7 @@ pub struct InventoryOptions {
 ///
 /// # Errors
 /// sysfs cannot be read.
-pub fn run_inventory(options: &InventoryOptions) -> Result<CommandOutcome> {
+pub(crate) fn run_inventory(options: &InventoryOptions) -> Result<CommandOutcome> {
     let inventory = probe::read_inventory(ProbeDepth::Deep)?;
     let opaque = inventory.find_opaque_objects();
     for object in opaque.iter().filter(|_| !options.json) {

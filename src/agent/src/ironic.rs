@@ -52,7 +52,7 @@ const LAST_ANSWER: Duration = Duration::from_secs(1);
 
 /// Action of the machine after the agent ends.
 #[derive(Debug)]
-pub enum IronicNextAction {
+pub(crate) enum IronicNextAction {
     BootAgain,
     /// Offers logins until the conductor switches the power off.
     Rescue,
@@ -81,7 +81,7 @@ enum IronicEnding {
 ///
 /// # Errors
 /// Fails if Ironic does not accept this machine within the time limit. The machine then waits at its console.
-pub fn run_ironic_agent(
+pub(crate) fn run_ironic_agent(
     conductor: &ConductorSettings,
     settings: &AgentSettings,
     inventory: &Inventory,

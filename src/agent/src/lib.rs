@@ -7,20 +7,20 @@ pub mod burn;
 pub mod cli;
 mod executor;
 mod failure_handling;
-pub mod inventory_command;
-pub mod ironic;
+pub(crate) mod inventory_command;
+pub(crate) mod ironic;
 #[cfg(test)]
 mod metal_judge;
 mod migration;
 mod migration_approval;
 mod pool;
-pub mod preflight;
-pub mod ramdisk_network;
-pub mod reinstall;
-pub mod report;
+pub(crate) mod preflight;
+pub(crate) mod ramdisk_network;
+pub(crate) mod reinstall;
+pub(crate) mod report;
 
 use crate::executor::{ImageTrust, PlanExecutor};
-pub use crate::ironic::IronicNextAction;
+pub(crate) use crate::ironic::IronicNextAction;
 use crate::preflight::{file_order, keep_flag, local_state, luks, passphrase};
 use crate::report::ProgressReporter;
 use common::diagnostic;
@@ -56,14 +56,14 @@ const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
 /// Outcome of a failure after which the machine reboots immediately.
 #[derive(Debug)]
-pub struct RebootRequested;
+pub(crate) struct RebootRequested;
 
 /// Installs this machine as its control plane specifies, and boots the result. Does not return on success, or if a failed reinstall boots
 /// the installed system.
 ///
 /// # Errors
 /// Fails if the installation failed and the machine must wait at its console. The failure was reported if the control plane was reachable.
-pub fn run_agent() -> Result<IronicNextAction> {
+pub(crate) fn run_agent() -> Result<IronicNextAction> {
     console::load_ramdisk_log();
     let settings = AgentSettings::from_cmdline(
         &std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?,

@@ -11,7 +11,7 @@ use std::thread;
 use transfer::machine::{ControlSilence, IncomingMigration, OwnIdentity, SilenceState};
 
 /// Returns the message of the wait, for both machines.
-pub fn describe_approval_wait(own: &OwnIdentity) -> String {
+pub(crate) fn describe_approval_wait(own: &OwnIdentity) -> String {
     format!("for the operator's approval of the certificates of both machines; this one's is {}", own.fingerprint())
 }
 

@@ -168,7 +168,7 @@ pub(super) fn describe_wait(missing: &[KnownDisk]) -> String {
 }
 
 /// Adds LLDP neighbours to an inventory.
-pub fn add_lldp_neighbours(mut inventory: Inventory, heard: &[NicNeighbours]) -> Inventory {
+pub(crate) fn add_lldp_neighbours(mut inventory: Inventory, heard: &[NicNeighbours]) -> Inventory {
     for nic in &mut inventory.nics {
         let own = heard.iter().find(|heard| heard.nic == nic.name);
         nic.neighbours = own.map(|heard| heard.neighbours.clone()).unwrap_or_default();

@@ -1,11 +1,11 @@
 //! Preparation of a plan: tools exist, disks have appeared, and everything on them is assembled and read.
 
-pub mod file_order;
-pub mod keep_flag;
-pub mod local_state;
-pub mod luks;
+pub(crate) mod file_order;
+pub(crate) mod keep_flag;
+pub(crate) mod local_state;
+pub(crate) mod luks;
 mod opaque_objects;
-pub mod passphrase;
+pub(crate) mod passphrase;
 mod settle;
 
 use common::error::{Error, Phase, Result};
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 /// Fails if the ramdisk lacks a tool.
-pub fn require_tools() -> Result<()> {
+pub(crate) fn require_tools() -> Result<()> {
     let missing = process::find_missing_tools(&storage::required_tools());
     if missing.is_empty() {
         return Ok(());
@@ -36,13 +36,13 @@ pub fn require_tools() -> Result<()> {
 }
 
 /// Function that unlocks containers of an inventory. Returns those that it could not unlock.
-pub type UnlockContainers<'a> = dyn FnMut(&Inventory) -> Vec<FailedAttempt> + 'a;
+pub(crate) type UnlockContainers<'a> = dyn FnMut(&Inventory) -> Vec<FailedAttempt> + 'a;
 
 /// Waits until every disk of the layout has appeared and the disks have stopped changing. `settle` defines the time limits.
 ///
 /// # Errors
 /// Fails if the inventory cannot be read.
-pub fn wait_for_layout_disks(layout: &Layout) -> Result<()> {
+pub(crate) fn wait_for_layout_disks(layout: &Layout) -> Result<()> {
     let are_there = |inventory: &Inventory| {
         layout.disks.iter().all(|disk| storage_graph::lookup::find_disk(disk, inventory).is_ok())
     };
@@ -54,7 +54,7 @@ pub fn wait_for_layout_disks(layout: &Layout) -> Result<()> {
 ///
 /// # Errors
 /// Fails if the inventory cannot be read.
-pub fn wait_for_known_disks(known: &[KnownDisk], began: Instant) -> Result<()> {
+pub(crate) fn wait_for_known_disks(known: &[KnownDisk], began: Instant) -> Result<()> {
     let patience = if known.is_empty() { DiskWaitLimits::FIRST_BOOT } else { DiskWaitLimits::POOL };
     let are_there = |inventory: &Inventory| {
         let missing = pool_disks::find_missing(known, &inventory.disks);
@@ -78,7 +78,7 @@ fn wait_for_disks(patience: DiskWaitLimits, began: Instant, are_there: &dyn Fn(&
 ///
 /// # Errors
 /// Fails if the disks cannot be assembled or read.
-pub fn read_assembled_inventory() -> Result<Inventory> {
+pub(crate) fn read_assembled_inventory() -> Result<Inventory> {
     read_assembled_with(None)
 }
 
@@ -87,7 +87,7 @@ pub fn read_assembled_inventory() -> Result<Inventory> {
 ///
 /// # Errors
 /// Fails if the disks cannot be assembled, read or locked.
-pub fn read_locked_inventory() -> Result<(Inventory, WriteLocks)> {
+pub(crate) fn read_locked_inventory() -> Result<(Inventory, WriteLocks)> {
     let assembled = assembly::assemble_read_only(&list_disks()?)?;
     let mut inventory = probe::read_inventory(ProbeDepth::Deep)?;
     assembled.mark_inventory(&mut inventory);
@@ -103,7 +103,7 @@ fn list_disks() -> Result<Vec<DevicePath>> {
 ///
 /// # Errors
 /// Fails if the disks cannot be assembled or read.
-pub fn read_assembled_with(open: Option<&mut UnlockContainers>) -> Result<Inventory> {
+pub(crate) fn read_assembled_with(open: Option<&mut UnlockContainers>) -> Result<Inventory> {
     let mut assembled = assembly::assemble_read_only(&list_disks()?)?;
     let failed = open.map(|open| unlock_assembled(&mut assembled, open)).transpose()?;
     // Unlock before the inventory is read, which would otherwise report disks locked by this program as write-protected.

@@ -14,7 +14,7 @@ use serde_json::Value;
 ///
 /// # Errors
 /// The description is missing or invalid (with the position), or one of its NICs does not exist.
-pub fn run_uplink() -> Result<CommandOutcome> {
+pub(crate) fn run_uplink() -> Result<CommandOutcome> {
     let cmdline = std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?;
     let wrong = |what: String| Error::new(Phase::Settings, format!("kernel command line: drophammer.network=: {what}"));
     let document = parse_network_argument(&cmdline).map_err(wrong)?;

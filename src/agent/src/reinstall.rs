@@ -43,7 +43,7 @@ pub struct ReinstallOptions {
 ///
 /// # Errors
 /// The server cannot be reached, or the system cannot be stopped. The system is unchanged until its stop starts.
-pub fn run_reinstall(options: &ReinstallOptions) -> Result<CommandOutcome> {
+pub(crate) fn run_reinstall(options: &ReinstallOptions) -> Result<CommandOutcome> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::new(Phase::Settings, "drophammer reinstall: must run as root to stop this machine"));
     }

@@ -20,7 +20,7 @@ const CONSOLE_PAUSE: Duration = Duration::from_secs(2);
 const EVENT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Reporter of the progress of an installation, on the console and to the control plane.
-pub struct ProgressReporter {
+pub(crate) struct ProgressReporter {
     sender: EventSender,
     state: Mutex<ReporterState>,
 }
@@ -34,7 +34,7 @@ struct ReporterState {
 }
 
 impl ProgressReporter {
-    pub fn new(control: Arc<dyn ControlPlane>) -> ProgressReporter {
+    pub(crate) fn new(control: Arc<dyn ControlPlane>) -> ProgressReporter {
         let state = ReporterState {
             event: EventName::Preparing,
             stage: None,
@@ -46,7 +46,7 @@ impl ProgressReporter {
     }
 
     /// Starts a new phase.
-    pub fn start_phase(&self, event: EventName, message: &str) {
+    pub(crate) fn start_phase(&self, event: EventName, message: &str) {
         print_line(&format::fold_lines(&format!("{event:<18}  {message}"), format::CONSOLE_COLUMNS));
         self.lock_state().event = event;
         self.send_event(None, None, None, message);
@@ -56,7 +56,7 @@ impl ProgressReporter {
     ///
     /// # Errors
     /// Returns the error of `work`.
-    pub fn run_stage<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn run_stage<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let event = {
             let mut state = self.lock_state();
             state.stage = Some(name.to_owned());
@@ -83,12 +83,12 @@ impl ProgressReporter {
     }
 
     /// Prints a line that belongs to the running stage.
-    pub fn print_line(&self, line: &str) {
+    pub(crate) fn print_line(&self, line: &str) {
         print_line(&format::fold_lines(&format!("{:20}{line}", ""), format::CONSOLE_COLUMNS));
     }
 
     /// Reports the progress of the image. Called often; printed and sent at intervals.
-    pub fn report_progress(&self, progress: TransferProgress) {
+    pub(crate) fn report_progress(&self, progress: TransferProgress) {
         let now = Instant::now();
         let due = |last: Option<Instant>, pause| last.is_none_or(|last| now.duration_since(last) >= pause);
         let (show, send, stage) = {
@@ -111,12 +111,12 @@ impl ProgressReporter {
     }
 
     /// Returns the duration of each completed stage.
-    pub fn stage_times(&self) -> Vec<StageTime> {
+    pub(crate) fn stage_times(&self) -> Vec<StageTime> {
         self.lock_state().timings.clone()
     }
 
     /// Waits until queued events and the rest of the log are sent, or for at most `patience`.
-    pub fn wait_until_sent(&self, patience: Duration) {
+    pub(crate) fn wait_until_sent(&self, patience: Duration) {
         self.sender.wait_until_sent(patience);
     }
 

@@ -20,7 +20,7 @@ thread_local! {
 }
 
 /// Takes what this thread writes, while [`recorded`] runs.
-pub fn record(text: &str) -> bool {
+pub(crate) fn record(text: &str) -> bool {
     RECORDED.with_borrow_mut(|recorded| recorded.as_mut().map(|recorded| recorded.push_str(text)).is_some())
 }
 

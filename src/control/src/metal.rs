@@ -2,11 +2,11 @@
 //! differences are behind [`MetalApi`].
 
 mod clock;
-pub mod event_filter;
+pub(crate) mod event_filter;
 pub mod firmware_record;
 mod loki;
 pub mod pixie_config;
-pub mod registration;
+pub(crate) mod registration;
 pub mod v1;
 pub mod v2;
 

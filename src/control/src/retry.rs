@@ -15,20 +15,20 @@ pub struct RetryPolicy {
 }
 
 /// Long retries, in minutes: control planes are restarted and switches rebooted.
-pub const PATIENT: RetryPolicy = RetryPolicy {
+pub(crate) const PATIENT: RetryPolicy = RetryPolicy {
     patience: Duration::from_secs(10 * 60),
     first_pause: Duration::from_secs(1),
     longest_pause: Duration::from_secs(30),
 };
 
 /// Short retries for optional messages.
-pub const BRIEF: RetryPolicy = RetryPolicy { patience: Duration::from_secs(60), ..PATIENT };
+pub(crate) const BRIEF: RetryPolicy = RetryPolicy { patience: Duration::from_secs(60), ..PATIENT };
 
 /// Single attempt.
 pub const ONCE: RetryPolicy = RetryPolicy { patience: Duration::ZERO, ..PATIENT };
 
 /// Result of an attempt.
-pub enum AttemptResult<T> {
+pub(crate) enum AttemptResult<T> {
     Done(T),
     /// Transient failure, to be retried.
     Again(common::error::Error),
@@ -41,7 +41,7 @@ impl RetryPolicy {
     ///
     /// # Errors
     /// Returns the error of the last attempt.
-    pub fn run_attempts<T>(&self, mut attempt: impl FnMut() -> AttemptResult<T>) -> Result<T> {
+    pub(crate) fn run_attempts<T>(&self, mut attempt: impl FnMut() -> AttemptResult<T>) -> Result<T> {
         let end = Instant::now() + self.patience;
         let mut pause = self.first_pause;
         loop {

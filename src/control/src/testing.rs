@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Announcement of a point of no return: allocation, order, disks, extents.
-pub type Begun = (String, Option<String>, Vec<RecordedDisk>, Vec<StageExtents>);
+pub(crate) type Begun = (String, Option<String>, Vec<RecordedDisk>, Vec<StageExtents>);
 
 /// Control plane that records all requests in memory.
 #[derive(Default)]

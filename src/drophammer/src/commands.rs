@@ -1,18 +1,18 @@
 //! Commands that run on a workstation, one file each. They are read-only, except `check --fix --write`. `image pack` is in the crate
 //! `image`.
 
-pub mod check;
+pub(crate) mod check;
 #[cfg(test)]
 mod check_fuzz;
 mod machine_file;
 pub mod plan;
 mod plan_registered;
 pub mod rack;
-pub mod schema;
+pub(crate) mod schema;
 mod templates;
 #[cfg(test)]
 mod tests;
-pub mod tree;
+pub(crate) mod tree;
 
 pub use check::run_check;
 pub use plan::run_plan;

@@ -16,8 +16,10 @@ mod server;
 mod tests;
 pub mod volumes;
 
-pub use options::{LayoutOptions, ListImagesOptions, MachineOptions, ModifyImageOptions, ServerOptions, VolumeOptions};
-pub use server::{OperatorClient, OperatorResponse};
+pub(crate) use options::{
+    LayoutOptions, ListImagesOptions, MachineOptions, ModifyImageOptions, ServerOptions, VolumeOptions,
+};
+pub(crate) use server::{OperatorClient, OperatorResponse};
 
 use ::server::create_machine::{CreatedMachineFile, MachineFileRequest};
 use ::server::operator::{MachineSummary, RenameRequest};
@@ -121,7 +123,7 @@ fn print_json(value: &impl Serialize) -> Result<CommandOutcome> {
 }
 
 /// Finds the machine with that id or that name.
-pub fn find_machine<'a>(all: &'a [MachineSummary], wanted: &str) -> Result<&'a MachineSummary, String> {
+pub(crate) fn find_machine<'a>(all: &'a [MachineSummary], wanted: &str) -> Result<&'a MachineSummary, String> {
     let by_id = all.iter().find(|machine| machine.id.eq_ignore_ascii_case(wanted));
     let by_name: Vec<&MachineSummary> =
         all.iter().filter(|machine| machine.name == wanted && !wanted.is_empty()).collect();

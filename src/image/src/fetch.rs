@@ -24,14 +24,14 @@ mod signature;
 mod signed_name;
 mod source;
 
-pub use chunk_verifier::open_source;
+pub(crate) use chunk_verifier::open_source;
 pub use key::SignatureKey;
 pub use manifest::ImageManifest;
 #[cfg(test)]
-pub use parallel_ranges::LaneRules;
-pub use range_reader::RangeReader;
-pub use resolve::resolve_image;
-pub use retry::FetchRetryPolicy;
+pub(crate) use parallel_ranges::LaneRules;
+pub(crate) use range_reader::RangeReader;
+pub(crate) use resolve::resolve_image;
+pub(crate) use retry::FetchRetryPolicy;
 pub use signature::{DIRECTORY, SignatureKeys, signature_url};
 pub use signed_name::{IN_COMMENT, MINIMUM_FILE, MinimumVersions};
 pub use source::{ImagePart, ImageSource, ResolvedImage, parse_given_digest};

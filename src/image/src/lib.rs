@@ -18,7 +18,7 @@ mod fetch;
 mod ingest;
 pub mod pack;
 mod pipeline;
-pub mod qcow2;
+pub(crate) mod qcow2;
 pub mod raw;
 #[cfg(test)]
 mod testing;

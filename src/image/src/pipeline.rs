@@ -24,21 +24,21 @@ mod worker_client;
 mod worker_main;
 mod worker_protocol;
 
-pub use buffer_pipe::{BufferChunk, BufferPool, WritableBuffer};
+pub(crate) use buffer_pipe::{BufferChunk, BufferPool, WritableBuffer};
 #[cfg(test)]
-pub use buffer_pipe::{PipeSender, create_pipe};
+pub(crate) use buffer_pipe::{PipeSender, create_pipe};
 #[cfg(test)]
-pub use decode::decode;
+pub(crate) use decode::decode;
 pub use decode::{CompressionFormat, PayloadKind};
 pub use digest::{Digest, DigestKind, DigestReader};
-pub use download::{Download, DownloadState, StreamSource};
-pub use free_space::insufficient_space;
-pub use progress::{ProgressMeter, report_progress};
-pub use reader::PipelineReader;
-pub use spool::HoldFile;
-pub use stage_clock::{LoadAverage, StageClock, StageClocks};
-pub use worker_main::{WorkerOutput, WorkerStart, pass_through};
-pub use worker_protocol::{PacketParser, add_text};
+pub(crate) use download::{Download, DownloadState, StreamSource};
+pub(crate) use free_space::insufficient_space;
+pub(crate) use progress::{ProgressMeter, report_progress};
+pub(crate) use reader::PipelineReader;
+pub(crate) use spool::HoldFile;
+pub(crate) use stage_clock::{LoadAverage, StageClock, StageClocks};
+pub(crate) use worker_main::{WorkerOutput, WorkerStart, pass_through};
+pub(crate) use worker_protocol::{PacketParser, add_text};
 
 /// 16 MiB of compressed stream: a head start while the disks are partitioned, and slack for a decoder that is slow for
 /// a moment. Each buffer wakes a thread of the worker and one here, so few large ones cost less than many small ones.

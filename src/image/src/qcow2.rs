@@ -15,8 +15,8 @@ mod table_check;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub use file::unpack_file;
-pub use header::{HEADER_BYTES, MAGIC, Qcow2Header};
+pub(crate) use file::unpack_file;
+pub(crate) use header::{HEADER_BYTES, MAGIC, Qcow2Header};
 pub use table_check::{HEAD_BYTES, check_tables, list_tables};
 
 use super::pipeline::{BufferPool, PipelineReader, WorkerOutput};
@@ -29,7 +29,7 @@ use stream::{SequentialFile, StreamClusters};
 /// # Errors
 /// Returns the error of the stream, or an error if the qcow2 is damaged, cannot be converted as a stream, or the
 /// receiver is gone.
-pub fn convert_stream(stream: PipelineReader, out: &mut impl WorkerOutput, pool: &BufferPool) -> io::Result<()> {
+pub(crate) fn convert_stream(stream: PipelineReader, out: &mut impl WorkerOutput, pool: &BufferPool) -> io::Result<()> {
     let clock = stream.clock();
     let mut arriving = StreamClusters::open_stream(stream)?;
     let mut packets = PacketSink::new(out, pool, &clock);

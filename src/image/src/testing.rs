@@ -1,6 +1,6 @@
 //! Images and streams for tests, and short-hands around them.
 
-pub use ::testing::images::*;
+pub(crate) use ::testing::images::*;
 
 use super::fetch::{FetchRetryPolicy, LaneRules};
 use super::pipeline::{BufferPool, PipelineReader, StageClock, create_pipe};
@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Short pauses; the stall is long enough for a busy machine, and tests of stalls shorten it.
-pub fn pace() -> FetchRetryPolicy {
+pub(crate) fn pace() -> FetchRetryPolicy {
     FetchRetryPolicy {
         stall: Duration::from_secs(10),
         attempts: 4,
@@ -21,7 +21,7 @@ pub fn pace() -> FetchRetryPolicy {
 
 /// The bytes as they come from a stage before, in buffers of `cut` bytes. There are only three of them: who holds more at
 /// once waits for ever.
-pub fn reader(bytes: &[u8], cut: usize) -> PipelineReader {
+pub(crate) fn reader(bytes: &[u8], cut: usize) -> PipelineReader {
     let (sender, receiver) = create_pipe(1);
     let bytes = bytes.to_vec();
     thread::spawn(move || {
@@ -39,7 +39,7 @@ pub fn reader(bytes: &[u8], cut: usize) -> PipelineReader {
 }
 
 /// A stage that sends these bytes, and then how they end.
-pub fn source(bytes: &[u8], buffer_bytes: usize, end: std::io::Result<()>) -> PipelineReader {
+pub(crate) fn source(bytes: &[u8], buffer_bytes: usize, end: std::io::Result<()>) -> PipelineReader {
     let count = bytes.len().div_ceil(buffer_bytes);
     let (pool, clock) = (BufferPool::new(count, buffer_bytes), StageClock::default());
     let (sender, receiver) = create_pipe(count + 1);

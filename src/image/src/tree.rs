@@ -41,9 +41,9 @@ mod worker_tar;
 mod writers;
 
 pub use mounts::{FileConflicts, HiddenFileCounter, MountsBelow, relative_paths};
-pub use root::UnpackRoot;
+pub(crate) use root::UnpackRoot;
 #[cfg(test)]
-pub use tar_client::here::members_of;
-pub use tar_client::{MemberReceiver, check_beginning};
-pub use untar::{UnpackResult, untar};
-pub use worker_tar::send_members;
+pub(crate) use tar_client::here::members_of;
+pub(crate) use tar_client::{MemberReceiver, check_beginning};
+pub(crate) use untar::{UnpackResult, untar};
+pub(crate) use worker_tar::send_members;

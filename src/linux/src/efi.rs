@@ -5,6 +5,6 @@ pub mod drophammer_variables;
 pub mod load_option;
 pub mod variables;
 
-pub use display::{device_path_text, text_arguments};
+pub(crate) use display::{device_path_text, text_arguments};
 pub use load_option::{DevicePathNode, LoadOption, PartitionLocation};
 pub use variables::{BootVariables, VARIABLES};

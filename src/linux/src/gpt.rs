@@ -14,11 +14,11 @@ use uuid::Uuid;
 pub const SECTORS_BYTES: [u64; 2] = [512, 4096];
 
 /// UEFI's minimum number of entries, which every tool writes.
-pub const ENTRIES: u32 = 128;
+pub(crate) const ENTRIES: u32 = 128;
 const ENTRY_BYTES: u32 = 128;
 
 /// Maximum length of a partition name, in UTF-16 code units.
-pub const NAME_UNITS: usize = 36;
+pub(crate) const NAME_UNITS: usize = 36;
 
 /// MBR partition type that marks a protective MBR.
 pub const PROTECTIVE: u8 = 0xee;
@@ -72,7 +72,7 @@ pub struct GptEntry {
 }
 
 /// Returns whether a sector starts with the magic bytes of a header.
-pub fn is_header(sector: &[u8]) -> bool {
+pub(crate) fn is_header(sector: &[u8]) -> bool {
     sector.starts_with(SIGNATURE)
 }
 
@@ -144,28 +144,28 @@ impl Gpt {
         Ok(Some(gpt))
     }
 
-    pub fn guid(&self) -> Uuid {
+    pub(crate) fn guid(&self) -> Uuid {
         read_guid(&self.header, DISK_GUID)
     }
 
     /// Returns the sector of the other copy's header.
-    pub fn backup_lba(&self) -> u64 {
+    pub(crate) fn backup_lba(&self) -> u64 {
         self.header_u64(BACKUP_LBA)
     }
 
-    pub fn first_usable(&self) -> u64 {
+    pub(crate) fn first_usable(&self) -> u64 {
         self.header_u64(FIRST_USABLE)
     }
 
-    pub fn last_usable(&self) -> u64 {
+    pub(crate) fn last_usable(&self) -> u64 {
         self.header_u64(LAST_USABLE)
     }
 
-    pub fn entries_lba(&self) -> u64 {
+    pub(crate) fn entries_lba(&self) -> u64 {
         self.header_u64(ENTRIES_LBA)
     }
 
-    pub fn entries_sectors(&self) -> u64 {
+    pub(crate) fn entries_sectors(&self) -> u64 {
         (self.entries.len() as u64).div_ceil(self.sector)
     }
 
@@ -185,14 +185,14 @@ impl Gpt {
     }
 
     /// Adapts a primary copy to a disk of `sectors` sectors: the backup lies at its end.
-    pub fn resize(&mut self, sectors: u64) {
+    pub(crate) fn resize(&mut self, sectors: u64) {
         let last = sectors.saturating_sub(1);
         let last_usable = last.saturating_sub(self.entries_sectors() + 1);
         self.write_header_fields(&[(BACKUP_LBA, last), (LAST_USABLE, last_usable)]);
     }
 
     /// Stores a partition in its slot, without attributes. The name is truncated if too long.
-    pub fn set_partition(&mut self, entry: &GptEntry, name: &str) {
+    pub(crate) fn set_partition(&mut self, entry: &GptEntry, name: &str) {
         let Some(slot) = self.entry_slot_mut(entry.number) else { return };
         slot.fill(0);
         write_bytes(slot, 0, &entry.kind.to_bytes_le());
@@ -205,7 +205,7 @@ impl Gpt {
     }
 
     /// Changes the end of a partition and nothing else.
-    pub fn set_partition_end(&mut self, number: u32, end: u64) {
+    pub(crate) fn set_partition_end(&mut self, number: u32, end: u64) {
         if let Some(slot) = self.entry_slot_mut(number) {
             write_bytes(slot, LAST_LBA, &end.saturating_sub(1).to_le_bytes());
         }
@@ -229,7 +229,7 @@ impl Gpt {
     ///
     /// # Errors
     /// They differ, or cannot be read.
-    pub fn verify(&self, disk: &File) -> io::Result<()> {
+    pub(crate) fn verify(&self, disk: &File) -> io::Result<()> {
         for copy in self.build_copies() {
             let lba = copy.header_u64(OWN_LBA);
             let read_at = |bytes: &mut [u8], at: u64| disk.read_exact_at(bytes, at);
@@ -283,7 +283,7 @@ impl Gpt {
 }
 
 /// Returns a protective MBR (UEFI specification 5.2.3): one partition, which covers the disk.
-pub fn protective_mbr(last_lba: u64) -> [u8; 512] {
+pub(crate) fn protective_mbr(last_lba: u64) -> [u8; 512] {
     let mut mbr = [0; 512];
     write_bytes(&mut mbr, 446, &[0, 0, 2, 0, PROTECTIVE, 0xff, 0xff, 0xff, 1, 0, 0, 0]);
     write_bytes(&mut mbr, 510, &[0x55, 0xaa]);
@@ -293,7 +293,7 @@ pub fn protective_mbr(last_lba: u64) -> [u8; 512] {
 
 /// Resizes the protective partition to cover the disk from LBA 1; 0xFFFFFFFF means "or more". Other entries of a
 /// hybrid MBR are preserved.
-pub fn resize_protective_mbr(mbr: &mut [u8; 512], last_lba: u64) {
+pub(crate) fn resize_protective_mbr(mbr: &mut [u8; 512], last_lba: u64) {
     for entry in mbr[446..510].chunks_exact_mut(16) {
         if entry[4] == PROTECTIVE && entry[8..12] == 1_u32.to_le_bytes() {
             write_bytes(entry, 12, &u32::try_from(last_lba).unwrap_or(u32::MAX).to_le_bytes());

@@ -18,23 +18,23 @@ const RECORD_BYTES: usize = 8192;
 
 /// Kernel log from a point in time onwards.
 #[derive(Debug)]
-pub struct KernelLog(Option<File>);
+pub(crate) struct KernelLog(Option<File>);
 
 impl KernelLog {
     /// Starts reading at the current end of the log. The log is empty if it cannot be opened.
-    pub fn from_now() -> KernelLog {
+    pub(crate) fn from_now() -> KernelLog {
         let log = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg");
         KernelLog(log.ok().and_then(|mut log| log.seek(SeekFrom::End(0)).map(|_| log).ok()))
     }
 
     /// Returns the last lines since then that contain one of these words, ignoring case.
-    pub fn messages_matching(self, words: &[&str]) -> Vec<String> {
+    pub(crate) fn messages_matching(self, words: &[&str]) -> Vec<String> {
         let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).filter(|word| !word.is_empty()).collect();
         self.take_last_messages(|line| words.iter().any(|word| line.text.to_lowercase().contains(word)))
     }
 
     /// Returns the last warnings and errors since then.
-    pub fn recent_warnings(self) -> Vec<String> {
+    pub(crate) fn recent_warnings(self) -> Vec<String> {
         self.take_last_messages(|line| line.level <= WARNING)
     }
 
@@ -62,7 +62,7 @@ impl KernelLog {
     }
 
     /// Returns the matching lines as the end of an error message; empty if there are none.
-    pub fn describe_matching(self, words: &[&str]) -> String {
+    pub(crate) fn describe_matching(self, words: &[&str]) -> String {
         let said = self.messages_matching(words);
         if said.is_empty() { String::new() } else { format!("; kernel log: {}", said.join(" | ")) }
     }

@@ -2,7 +2,7 @@
 //! other hardware. Writes nothing.
 
 mod ata_identity;
-pub mod ata_security;
+pub(crate) mod ata_security;
 mod blank_detection;
 mod blkid;
 mod by_id;
@@ -18,7 +18,7 @@ mod firmware_variables;
 mod hardware;
 pub mod lldp_receiver;
 mod md_arrays;
-pub mod nvme;
+pub(crate) mod nvme;
 pub mod proc_mounts;
 mod raid1_copies;
 mod spanning_components;
@@ -28,13 +28,13 @@ mod volume_groups;
 mod volume_mappings;
 
 use crate::probe::sysfs::read_proc_file;
-pub use blank_detection::is_whole_device_blank as is_blank;
-pub use disks::read_serial_and_wwn;
-pub use filesystem_contents::read_filesystem;
-pub use raid1_copies::DeviceRange;
+pub(crate) use blank_detection::is_whole_device_blank as is_blank;
+pub(crate) use disks::read_serial_and_wwn;
+pub(crate) use filesystem_contents::read_filesystem;
+pub(crate) use raid1_copies::DeviceRange;
 pub use sysfs::{ProbeRoots, format_device_number};
-pub use volume_groups::{COPY as LVM_COPY, LOOK as LVM_LOOKS};
-pub use volume_mappings::{VolumeMapping, find_volume_mappings, needs_mapping};
+pub(crate) use volume_groups::{COPY as LVM_COPY, LOOK as LVM_LOOKS};
+pub(crate) use volume_mappings::{VolumeMapping, find_volume_mappings, needs_mapping};
 
 use common::error::{Context, Phase, Result};
 use model::device::DevicePath;
@@ -96,7 +96,7 @@ pub fn read_inventory_at(roots: &ProbeRoots, depth: ProbeDepth) -> Result<Invent
 ///
 /// # Errors
 /// The contents cannot be read completely.
-pub fn read_table(device: &DevicePath, sector_bytes: u32, size_bytes: u64) -> Result<Option<DiskTable>> {
+pub(crate) fn read_table(device: &DevicePath, sector_bytes: u32, size_bytes: u64) -> Result<Option<DiskTable>> {
     let roots = ProbeRoots::default();
     let what = || format!("read the contents of {device}");
     let node = std::fs::canonicalize(device).context(Phase::Inventory, what)?;

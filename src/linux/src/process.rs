@@ -7,7 +7,7 @@ mod confinement;
 pub mod filter_process;
 mod output_lines;
 pub mod privileges;
-pub mod sandbox;
+pub(crate) mod sandbox;
 pub mod unprivileged;
 pub mod worker;
 
@@ -124,7 +124,7 @@ impl ToolCommand {
     }
 
     /// Sets the data written to stdin. Without it, stdin is /dev/null.
-    pub fn input(mut self, input: Vec<u8>) -> Self {
+    pub(crate) fn input(mut self, input: Vec<u8>) -> Self {
         self.input = input;
         self
     }
@@ -157,7 +157,7 @@ impl ToolCommand {
     /// opened exclusively may therefore stay busy for a moment after it was closed, and a mkfs that finds it busy
     /// fails at once. Opening and closing the device here proves that no copy is left, and no new one can appear
     /// before mkfs runs.
-    pub fn check_before_start(mut self, check: impl Fn() -> std::io::Result<()> + 'static) -> Self {
+    pub(crate) fn check_before_start(mut self, check: impl Fn() -> std::io::Result<()> + 'static) -> Self {
         self.before = Some(Box::new(check));
         self
     }
@@ -169,7 +169,7 @@ impl ToolCommand {
     }
 
     /// Requires the complete output, of at most `limit` bytes: a truncated list still looks like a list.
-    pub fn require_complete_output(mut self, limit: usize) -> Self {
+    pub(crate) fn require_complete_output(mut self, limit: usize) -> Self {
         self.whole = Some(limit);
         self
     }

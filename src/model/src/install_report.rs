@@ -193,7 +193,7 @@ pub struct StageShare {
 }
 
 impl ImageTransferFigures {
-    pub fn bytes_per_second(&self) -> u64 {
+    pub(crate) fn bytes_per_second(&self) -> u64 {
         (self.bytes as f64 / self.seconds.max(0.001)) as u64
     }
 }

@@ -24,7 +24,7 @@ mod types;
 mod validate;
 mod yaml_document;
 
-pub use advice::suggest_disk;
+pub(crate) use advice::suggest_disk;
 pub use canonical::{canonical_yaml, compute_digest};
 pub use constraints::{ImageId, ImageVersion};
 pub use dependencies::UnderlyingObjects;

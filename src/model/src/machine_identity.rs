@@ -37,7 +37,7 @@ pub fn parse_usable_uuid(text: &str) -> Option<Uuid> {
 
 /// Returns the UUID with its first three fields in the other byte order, as SMBIOS before 2.6 and some management
 /// controllers report it.
-pub fn swap_byte_order(uuid: Uuid) -> Uuid {
+pub(crate) fn swap_byte_order(uuid: Uuid) -> Uuid {
     Uuid::from_bytes_le(*uuid.as_bytes())
 }
 
@@ -140,7 +140,7 @@ const USB_DRIVERS: [&str; 27] = [
 ];
 
 /// Returns whether the driver is one of NICs on USB.
-pub fn is_usb_driver(driver: &str) -> bool {
+pub(crate) fn is_usb_driver(driver: &str) -> bool {
     USB_DRIVERS.contains(&driver)
 }
 

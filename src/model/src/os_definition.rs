@@ -56,7 +56,7 @@ impl std::fmt::Display for OsSelector {
 }
 
 /// Returns whether Ganeti accepts this name for a definition's directory.
-pub fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 

@@ -9,7 +9,7 @@ mod device_stack;
 pub mod graph;
 pub mod lookup;
 pub mod multipath;
-pub mod step_budget;
+pub(crate) mod step_budget;
 
 pub use device_match::{LayoutMatch, find_arrays_on, find_groups_on, find_mapping_on};
 pub use device_stack::{CombinedValues, DeviceStack, StackUnit, all_units};

@@ -45,27 +45,27 @@ fn prefix_mask(prefix: u8) -> u128 {
 }
 
 impl Cidr {
-    pub fn is_v4(&self) -> bool {
+    pub(crate) fn is_v4(&self) -> bool {
         self.address.is_ipv4()
     }
 
     /// Returns whether the prefix covers the whole address family.
-    pub fn is_default(&self) -> bool {
+    pub(crate) fn is_default(&self) -> bool {
         self.prefix == 0
     }
 
-    pub fn contains(&self, address: &IpAddr) -> bool {
+    pub(crate) fn contains(&self, address: &IpAddr) -> bool {
         self.is_v4() == address.is_ipv4()
             && (left_aligned_bits(&self.address) ^ left_aligned_bits(address)) & prefix_mask(self.prefix) == 0
     }
 
     /// Returns the prefix that contains only this address.
-    pub fn single_address(address: IpAddr) -> Cidr {
+    pub(crate) fn single_address(address: IpAddr) -> Cidr {
         Cidr { address, prefix: address_bits(&address) }
     }
 
     /// Returns the prefix that contains all addresses of the family.
-    pub fn whole_family(is_v4: bool) -> Cidr {
+    pub(crate) fn whole_family(is_v4: bool) -> Cidr {
         let address = if is_v4 { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
         Cidr { address, prefix: 0 }
     }

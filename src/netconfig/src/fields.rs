@@ -19,7 +19,7 @@ pub(super) struct JsonFields<'a> {
 
 impl<'a> JsonFields<'a> {
     /// Returns the value of a field; `None` if it is missing or null.
-    pub fn get(&self, name: &str) -> Option<JsonField<'a>> {
+    pub(crate) fn get(&self, name: &str) -> Option<JsonField<'a>> {
         let value = self.map.get(name).filter(|value| !value.is_null())?;
         Some(JsonField { place: child_path(&self.place, name), value })
     }
@@ -32,12 +32,12 @@ pub(super) struct NetworkReader {
 }
 
 impl NetworkReader {
-    pub fn report(&mut self, place: &str, message: impl Into<String>) {
+    pub(crate) fn report(&mut self, place: &str, message: impl Into<String>) {
         self.problems.push(Diagnostic::new(place, message));
     }
 
     /// Returns the fields of a mapping. A name that is not in `known` is a problem; `unread` lists the names that only netplan supports.
-    pub fn read_fields<'a>(
+    pub(crate) fn read_fields<'a>(
         &mut self,
         field: &JsonField<'a>,
         known: &[&str],
@@ -55,7 +55,7 @@ impl NetworkReader {
     }
 
     /// Returns the entries of a mapping whose keys are chosen by the user.
-    pub fn read_entries<'a>(&mut self, field: &JsonField<'a>) -> Vec<(&'a str, JsonField<'a>)> {
+    pub(crate) fn read_entries<'a>(&mut self, field: &JsonField<'a>) -> Vec<(&'a str, JsonField<'a>)> {
         let map = self.read_mapping(field).into_iter().flatten();
         map.map(|(name, value)| (name.as_str(), JsonField { place: child_path(&field.place, name), value })).collect()
     }
@@ -71,7 +71,7 @@ impl NetworkReader {
         map
     }
 
-    pub fn read_items<'a>(&mut self, field: &JsonField<'a>) -> Vec<JsonField<'a>> {
+    pub(crate) fn read_items<'a>(&mut self, field: &JsonField<'a>) -> Vec<JsonField<'a>> {
         let Some(items) = field.value.as_array() else {
             self.report(&field.place, format!("this must be a list, but is {}", describe_type(field.value)));
             return Vec::new();
@@ -81,7 +81,7 @@ impl NetworkReader {
     }
 
     /// Returns a scalar as it was written.
-    pub fn read_text(&mut self, field: &JsonField) -> Option<String> {
+    pub(crate) fn read_text(&mut self, field: &JsonField) -> Option<String> {
         match field.value {
             Value::String(text) => Some(text.clone()),
             Value::Number(number) => Some(number.to_string()),
@@ -93,13 +93,17 @@ impl NetworkReader {
     }
 
     /// Returns the result of `parse` for a scalar.
-    pub fn parse_scalar<T>(&mut self, field: &JsonField, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+    pub(crate) fn parse_scalar<T>(
+        &mut self,
+        field: &JsonField,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
         let text = self.read_text(field)?;
         parse(&text).map_err(|why| self.report(&field.place, why)).ok()
     }
 
     /// Returns the results of `parse` for the scalars of a list, each with its path. Items that cannot be parsed are reported and skipped.
-    pub fn parse_items<T>(
+    pub(crate) fn parse_items<T>(
         &mut self,
         field: Option<JsonField>,
         parse: impl Fn(&str) -> Result<T, String>,
@@ -109,7 +113,7 @@ impl NetworkReader {
     }
 
     /// Returns a boolean; the words of YAML 1.1 are accepted too.
-    pub fn read_flag(&mut self, field: Option<JsonField>) -> Option<bool> {
+    pub(crate) fn read_flag(&mut self, field: Option<JsonField>) -> Option<bool> {
         let field = field?;
         let word = field.value.as_str().map(str::to_lowercase);
         match (field.value, word.as_deref()) {
@@ -124,7 +128,7 @@ impl NetworkReader {
     }
 
     /// Returns an integer within bounds.
-    pub fn read_number(&mut self, field: Option<JsonField>, least: u32, most: u32, what: &str) -> Option<u32> {
+    pub(crate) fn read_number(&mut self, field: Option<JsonField>, least: u32, most: u32, what: &str) -> Option<u32> {
         let field = field?;
         let text = self.read_text(&field)?;
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());

@@ -8,13 +8,13 @@ use std::fmt::Display;
 pub(super) struct IniFile(Vec<(&'static str, Vec<String>)>);
 
 impl IniFile {
-    pub fn section(&mut self, name: &'static str) -> &mut IniFile {
+    pub(crate) fn section(&mut self, name: &'static str) -> &mut IniFile {
         self.0.push((name, Vec::new()));
         self
     }
 
     /// Adds a key to the last section.
-    pub fn set(&mut self, key: impl Display, value: impl Display) -> &mut IniFile {
+    pub(crate) fn set(&mut self, key: impl Display, value: impl Display) -> &mut IniFile {
         if let Some((_, lines)) = self.0.last_mut() {
             lines.push(format!("{key}={value}"));
         }
@@ -22,20 +22,20 @@ impl IniFile {
     }
 
     /// Adds a line for each value.
-    pub fn set_each(&mut self, key: &str, values: impl IntoIterator<Item = impl Display>) -> &mut IniFile {
+    pub(crate) fn set_each(&mut self, key: &str, values: impl IntoIterator<Item = impl Display>) -> &mut IniFile {
         for value in values {
             self.set(key, value);
         }
         self
     }
 
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let filled = self.0.iter().filter(|(_, lines)| !lines.is_empty());
         let sections: Vec<String> = filled.map(|(name, lines)| format!("[{name}]\n{}\n", lines.join("\n"))).collect();
         format!("{WRITTEN_BY}\n{}", sections.join("\n"))
     }
 
-    pub fn to_file(&self, path: String, mode: u32) -> RenderedFile {
+    pub(crate) fn to_file(&self, path: String, mode: u32) -> RenderedFile {
         RenderedFile { path, mode, content: self.to_text() }
     }
 }

@@ -25,7 +25,7 @@ mod tests;
 mod validate;
 
 pub use backend::{DisplacedFiles, NetworkBackend};
-pub use cidr::Cidr;
+pub(crate) use cidr::Cidr;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -117,7 +117,7 @@ const WRITTEN_BY: &str = "# Written by drophammer from the allocation's network.
 
 impl InterfaceSettings {
     /// Returns whether the device has no addresses, routes or name servers, and no source of them.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let by_itself = self.dhcp4 || self.dhcp6 || self.accept_ra == Some(true);
         !by_itself && self.addresses.is_empty() && self.routes.is_empty() && self.has_no_dns()
     }

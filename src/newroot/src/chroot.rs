@@ -19,7 +19,7 @@ use sys_mount::MountFlags;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Runner for programs of the target.
-pub trait TargetRunner {
+pub(crate) trait TargetRunner {
     /// Runs a program of the target.
     ///
     /// # Errors
@@ -28,7 +28,7 @@ pub trait TargetRunner {
 }
 
 /// Target with special filesystems mounted, until [`Chroot::close`].
-pub struct Chroot<'a> {
+pub(crate) struct Chroot<'a> {
     root: &'a NewRoot,
     special: MountStack,
     /// Mount points that existed below the root before.
@@ -56,7 +56,7 @@ impl<'a> Chroot<'a> {
     }
 
     /// Adds environment variables for programs.
-    pub fn with_environment(mut self, environment: &BTreeMap<String, String>) -> Self {
+    pub(crate) fn with_environment(mut self, environment: &BTreeMap<String, String>) -> Self {
         self.environment.clone_from(environment);
         self
     }
@@ -65,7 +65,7 @@ impl<'a> Chroot<'a> {
     ///
     /// # Errors
     /// As for [`TargetRunner::run_program`].
-    pub fn run_with_environment(
+    pub(crate) fn run_with_environment(
         &self,
         program: &str,
         folder: &str,
@@ -79,7 +79,7 @@ impl<'a> Chroot<'a> {
     ///
     /// # Errors
     /// A filesystem stays mounted.
-    pub fn close(self) -> Result<()> {
+    pub(crate) fn close(self) -> Result<()> {
         let Chroot { root, mut special, before, say, .. } = self;
         kill_processes(root.path(), say);
         unmount_leftovers(root.path(), &before, &special).and_then(|()| special.unmount_all())

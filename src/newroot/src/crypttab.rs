@@ -38,7 +38,7 @@ fn find_missing_programs(root: &NewRoot, entries: &[CrypttabEntry]) -> Option<St
 }
 
 /// Returns the programs of the target that open containers.
-pub fn find_openers(root: &NewRoot) -> impl Iterator<Item = &'static str> {
+pub(crate) fn find_openers(root: &NewRoot) -> impl Iterator<Item = &'static str> {
     OPENERS.into_iter().chain(OF_SYSTEMD).filter(|opener| root.path_exists(opener))
 }
 

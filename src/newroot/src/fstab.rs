@@ -47,7 +47,7 @@ fn merge_entries(own: &str, entries: &[FstabEntry]) -> String {
 }
 
 /// Formats an fstab(5) in columns.
-pub fn render_fstab(entries: &[FstabEntry]) -> String {
+pub(crate) fn render_fstab(entries: &[FstabEntry]) -> String {
     let heading = ["# source", "mount point", "type", "options", "dump", "pass"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(entries.iter().map(format_fields));
@@ -78,7 +78,7 @@ fn format_fields(entry: &FstabEntry) -> Vec<String> {
 
 /// Line of any fstab.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FstabLine {
+pub(crate) struct FstabLine {
     /// Device such as `UUID=…`, `LABEL=…`, `/dev/…`.
     pub source: String,
     /// Mount point.
@@ -86,7 +86,7 @@ pub struct FstabLine {
 }
 
 /// Parses the lines of an fstab. Lines with fewer than two fields are skipped.
-pub fn parse_fstab(text: &str) -> Vec<FstabLine> {
+pub(crate) fn parse_fstab(text: &str) -> Vec<FstabLine> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
     let fields = lines.filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();

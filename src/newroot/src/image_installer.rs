@@ -9,10 +9,10 @@ use std::time::Duration;
 pub const DEADLINE: Duration = Duration::from_secs(15 * 60);
 
 /// Paths of the installer in metal-stack's images, in order of preference.
-pub const INSTALLERS: [&str; 2] = ["/install-go", "/install.sh"];
+pub(crate) const INSTALLERS: [&str; 2] = ["/install-go", "/install.sh"];
 
 /// Returns the path of the image's installer.
-pub fn find_installer(root: &NewRoot) -> Option<&'static str> {
+pub(crate) fn find_installer(root: &NewRoot) -> Option<&'static str> {
     INSTALLERS.into_iter().find(|installer| root.open_file(installer).is_ok())
 }
 
@@ -20,7 +20,7 @@ pub fn find_installer(root: &NewRoot) -> Option<&'static str> {
 ///
 /// # Errors
 /// It fails (the error includes its last lines), or exceeds its deadline.
-pub fn run_installer(root: &NewRoot, installer: &str, deadline: Duration, run: &dyn TargetRunner) -> Result<()> {
+pub(crate) fn run_installer(root: &NewRoot, installer: &str, deadline: Duration, run: &dyn TargetRunner) -> Result<()> {
     let ran = run.run_program(installer, &[], deadline);
     ran.context(Phase::Target, || format!("run the image's installer {installer}"))?;
     INSTALLERS.into_iter().try_for_each(|installer| root.remove(installer))

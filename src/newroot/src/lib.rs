@@ -5,7 +5,7 @@ pub mod chroot;
 pub mod create_script;
 pub mod crypttab;
 pub mod fstab;
-pub mod image_installer;
+pub(crate) mod image_installer;
 pub mod injected_files;
 pub mod k8s_volumes;
 pub mod marker_file;

@@ -75,7 +75,7 @@ fn format_install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, ti
 
 /// Describes a NIC. Images find the NICs of leaves by their neighbours. metal-stack's own agent writes a neighbour's
 /// port ID as both MAC and identifier.
-pub fn describe_nic(nic: &Nic) -> Value {
+pub(crate) fn describe_nic(nic: &Nic) -> Value {
     let neighbours = nic.neighbours.iter().map(|leaf| {
         json!({"mac": leaf.port, "name": leaf.display_name(), "hostname": leaf.hostname, "identifier": leaf.port, "neighbors": []})
     });
@@ -89,7 +89,7 @@ fn format_shell_parameters(environment: &BTreeMap<String, String>) -> String {
 }
 
 /// Decodes user data, which metal-stack accepts as base64 or plain text.
-pub fn decode_user_data(text: &str) -> Vec<u8> {
+pub(crate) fn decode_user_data(text: &str) -> Vec<u8> {
     STANDARD.decode(text.trim()).unwrap_or_else(|_| text.as_bytes().to_vec())
 }
 

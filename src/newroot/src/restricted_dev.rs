@@ -42,7 +42,7 @@ const DM_CONTROL: &str = "/dev/mapper/control";
 ///
 /// # Errors
 /// A device is missing, or a mount fails.
-pub fn mount_restricted_dev(special: &mut MountStack, devices: &[DevicePath]) -> Result<()> {
+pub(crate) fn mount_restricted_dev(special: &mut MountStack, devices: &[DevicePath]) -> Result<()> {
     let allowed = find_allowed_numbers(devices)?;
     special.mount_at("tmpfs", "/dev", "tmpfs", MountFlags::NOSUID, "mode=0755,size=1m")?;
     let dev = special.root().join("dev");
@@ -57,7 +57,7 @@ const LOOKS: Duration = Duration::from_millis(20);
 
 /// Runs a function that may partition these devices, and keeps the partition nodes in `dev` up to date meanwhile, as
 /// udev would do.
-pub fn run_with_partition_nodes<T>(dev: &Path, devices: &[DevicePath], run: impl FnOnce() -> T) -> T {
+pub(crate) fn run_with_partition_nodes<T>(dev: &Path, devices: &[DevicePath], run: impl FnOnce() -> T) -> T {
     let (done, ends) = mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -162,7 +162,7 @@ fn create_node(path: &Path, kind: SFlag, device: u64, mode: u32) -> io::Result<(
 }
 
 /// Returns the mount points where device nodes of the image must be unusable: everything below the root except /dev.
-pub fn mounts_without_devices(mounts: Vec<PathBuf>, root: &Path) -> Vec<PathBuf> {
+pub(crate) fn mounts_without_devices(mounts: Vec<PathBuf>, root: &Path) -> Vec<PathBuf> {
     let dev = root.join("dev");
     mounts.into_iter().filter(|mount| !mount.starts_with(&dev)).collect()
 }

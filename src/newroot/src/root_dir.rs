@@ -34,12 +34,12 @@ impl NewRoot {
     }
 
     /// Returns the path of the target's root in our own tree.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the open directory.
-    pub fn fd(&self) -> impl AsFd + '_ {
+    pub(crate) fn fd(&self) -> impl AsFd + '_ {
         &self.dir
     }
 
@@ -55,7 +55,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// As for [`NewRoot::write_file`], or the content cannot be read.
-    pub fn write_file_from(&self, path: &str, mode: u32, content: &mut dyn Read) -> Result<()> {
+    pub(crate) fn write_file_from(&self, path: &str, mode: u32, content: &mut dyn Read) -> Result<()> {
         self.replace_file(path, mode, content).context(Phase::Target, || format!("write {path} in the target"))
     }
 
@@ -76,7 +76,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// The file already exists, or a component of the path is not a directory.
-    pub fn create_new_file(&self, path: &str, mode: u32) -> io::Result<File> {
+    pub(crate) fn create_new_file(&self, path: &str, mode: u32) -> io::Result<File> {
         let (parent, name) = split_path(path)?;
         let parent = self.open_or_create_directory(parent)?;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -89,7 +89,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// The new name already exists, or the file does not.
-    pub fn rename_new_file(&self, path: &str, name: &str) -> io::Result<()> {
+    pub(crate) fn rename_new_file(&self, path: &str, name: &str) -> io::Result<()> {
         let (parent, now) = split_path(path)?;
         let parent = self.open_or_create_directory(parent)?;
         Ok(renameat2(&parent, now, &parent, name, RenameFlags::RENAME_NOREPLACE)?)
@@ -99,7 +99,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// As for [`NewRoot::write_file`].
-    pub fn create_symlink(&self, path: &str, to: &str) -> Result<()> {
+    pub(crate) fn create_symlink(&self, path: &str, to: &str) -> Result<()> {
         let link = || {
             let (parent, name) = split_path(path)?;
             let parent = self.open_or_create_directory(parent)?;
@@ -114,7 +114,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// The file is not below the target's root.
-    pub fn real_path(&self, file: &File) -> io::Result<PathBuf> {
+    pub(crate) fn real_path(&self, file: &File) -> io::Result<PathBuf> {
         let real = |fd: &dyn AsRawFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let (path, root) = (real(file)?, real(&self.dir)?);
         if path.starts_with(&root) { Ok(path) } else { Err(io::Error::other("the file is outside the target")) }
@@ -124,7 +124,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// As for [`NewRoot::write_file`].
-    pub fn rewrite_file(&self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
+    pub(crate) fn rewrite_file(&self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
         let was = self.open_file(path).and_then(|file| file.metadata()).ok();
         self.write_file(path, mode, content)?;
         match was {
@@ -137,7 +137,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// It does not exist, or the filesystem refuses.
-    pub fn change_owner(&self, path: &str, (user, group): (u32, u32), mode: u32) -> Result<()> {
+    pub(crate) fn change_owner(&self, path: &str, (user, group): (u32, u32), mode: u32) -> Result<()> {
         let give = || {
             let file = File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
             std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
@@ -157,7 +157,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// The file does not exist or is not regular.
-    pub fn open_file(&self, path: &str) -> io::Result<File> {
+    pub(crate) fn open_file(&self, path: &str) -> io::Result<File> {
         // A FIFO would block without O_NONBLOCK, which regular files ignore.
         let file = File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
@@ -167,7 +167,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// The file is missing, larger than 1 MiB, or not valid UTF-8.
-    pub fn read_text(&self, path: &str) -> io::Result<String> {
+    pub(crate) fn read_text(&self, path: &str) -> io::Result<String> {
         let mut text = String::new();
         self.open_file(path)?.take(READ_LIMIT_BYTES + 1).read_to_string(&mut text)?;
         if text.len() as u64 > READ_LIMIT_BYTES { Err(io::Error::other("it is larger than 1 MiB")) } else { Ok(text) }
@@ -177,7 +177,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// The directory does not exist.
-    pub fn list_names(&self, path: &str) -> io::Result<Vec<String>> {
+    pub(crate) fn list_names(&self, path: &str) -> io::Result<Vec<String>> {
         let mut dir = nix::dir::Dir::from_fd(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)?;
         let names = dir.iter().map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         let mut names = names.collect::<io::Result<Vec<String>>>()?;
@@ -190,7 +190,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// The directory does not exist, or the disk fails.
-    pub fn sync_dir(&self, path: &str) -> Result<()> {
+    pub(crate) fn sync_dir(&self, path: &str) -> Result<()> {
         let sync = || File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?).sync_all();
         sync().context(Phase::Target, || format!("write back the directory {path} of the target"))
     }
@@ -199,7 +199,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// It cannot be removed.
-    pub fn remove(&self, path: &str) -> Result<()> {
+    pub(crate) fn remove(&self, path: &str) -> Result<()> {
         let remove = || {
             let (parent, name) = split_path(path)?;
             match self.open_resolved(parent, OFlag::O_PATH | OFlag::O_DIRECTORY) {
@@ -214,7 +214,7 @@ impl NewRoot {
     ///
     /// # Errors
     /// A component of the path is not a directory, or cannot be created.
-    pub fn make_directory(&self, path: &str) -> Result<()> {
+    pub(crate) fn make_directory(&self, path: &str) -> Result<()> {
         let made = self.open_or_create_directory(path).map(drop);
         made.context(Phase::Target, || format!("create the directory {path} in the target"))
     }

@@ -2,7 +2,7 @@
 //! installer or without one.
 
 mod array_config;
-pub mod bls;
+pub(crate) mod bls;
 pub mod boot_contents;
 mod boot_kernel;
 mod boot_loader;
@@ -10,7 +10,7 @@ mod boot_requirements;
 mod boot_setup;
 mod cloud_init_seed;
 mod command_line;
-pub mod distribution;
+pub(crate) mod distribution;
 mod esp;
 mod file_search;
 mod host_identity;
@@ -29,7 +29,7 @@ mod stale_crypttab;
 mod testing;
 mod user_data;
 
-pub use boot_setup::BootSetup;
+pub(crate) use boot_setup::BootSetup;
 pub use migrated_system::{AdaptedBoot, MigratedBoot, adapt_migrated_system};
 
 use super::chroot::Chroot;

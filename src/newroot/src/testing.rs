@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use tempfile::TempDir;
 
 /// Creates a target with busybox.
-pub fn busybox() -> (TempDir, NewRoot) {
+pub(crate) fn busybox() -> (TempDir, NewRoot) {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().canonicalize().unwrap();
     for sub in ["bin", "lib", "lib64", "proc", "sys", "dev", "run", "mnt"] {
@@ -30,7 +30,7 @@ pub fn busybox() -> (TempDir, NewRoot) {
 }
 
 /// Writes a shell script to the target.
-pub fn script(root: &NewRoot, path: &str, script: &str) {
+pub(crate) fn script(root: &NewRoot, path: &str, script: &str) {
     let path = root.path().join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();

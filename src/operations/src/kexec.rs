@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// Reads `/etc/metal/boot-info.yaml` and loads kernel and initrd with `kexec_file_load`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LoadKernel;
+pub(crate) struct LoadKernel;
 
 impl PlannedOperation for LoadKernel {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
@@ -20,7 +20,7 @@ impl PlannedOperation for LoadKernel {
 
 /// Starts the loaded kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Kexec;
+pub(crate) struct Kexec;
 
 impl PlannedOperation for Kexec {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {

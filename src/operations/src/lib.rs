@@ -63,7 +63,7 @@ pub use k8s_volume_files::{ManifestVolume, SparseVolume, VolumePath, WritePersis
 pub use k8s_volumes::{
     PreparePersistent, VolumeFilling, array_partition_link, logical_volume_link, spanning_partition_bytes,
 };
-pub use kexec::{Kexec, LoadKernel};
+pub(crate) use kexec::{Kexec, LoadKernel};
 pub use lines::operation_lines;
 pub use luks::{CheckContainers, CloseContainer, DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
 pub use lvm::{ActivateGroup, CreateGroup, CreateVolume, DeactivateGroup};

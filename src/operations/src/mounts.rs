@@ -33,7 +33,7 @@ impl MountFilesystem {
     }
 
     /// Returns whether the filesystem is mounted read-only. The last of `ro` and `rw` in the options counts.
-    pub fn is_read_only(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
 

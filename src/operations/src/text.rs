@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// Size in bytes by device path, if known.
-pub type DeviceSizes = BTreeMap<DevicePath, u64>;
+pub(crate) type DeviceSizes = BTreeMap<DevicePath, u64>;
 
 /// Text of an operation.
 pub struct OperationLine<'a> {

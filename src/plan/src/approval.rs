@@ -15,7 +15,7 @@ const NAMED: usize = 20;
 const PLACE: &str = "approved";
 
 /// Returns the reasons why the plan differs from the approved one; none if the request has no approval.
-pub fn compare_with_approval(request: &PlanRequest, found: &ApprovalSummary) -> Vec<Diagnostic> {
+pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSummary) -> Vec<Diagnostic> {
     let Some(approved) = &request.assigned.allocation.approved else { return Vec::new() };
     let verdicts = match parse_approval(&approved.verdicts, &approved.sha256) {
         Ok(verdicts) => verdicts,

@@ -25,7 +25,7 @@ use model::layout::{self, FilesystemFormat, Layout};
 use model::storage_graph::{LayoutMatch, lookup};
 
 /// Returns the verdicts of a plan that was decided without problems.
-pub fn summarize_plan(
+pub(crate) fn summarize_plan(
     layout: &Layout,
     inventory: &Inventory,
     request: &PlanRequest,
@@ -91,7 +91,7 @@ fn summarize_volumes(
 /// disks with the content that the layout specifies. The agent checks that, and refuses otherwise.
 ///
 /// # Errors Returns the problems that do not depend on the content of the disks.
-pub fn predict_summary(
+pub(crate) fn predict_summary(
     layout: &Layout,
     inventory: &Inventory,
     request: &PlanRequest,

@@ -17,7 +17,7 @@ use operations::{ArraySlot, CreateArray};
 const AT_THE_END: [&str; 2] = ["0.90", "1.0"];
 
 impl<'a> PlanDecider<'a> {
-    pub fn decide_arrays(&mut self) {
+    pub(crate) fn decide_arrays(&mut self) {
         for (index, raid) in self.layout.raid.iter().enumerate() {
             let place = format!("raid[{index}]");
             match self.common_fate(&place, raid.arrayname.as_str(), &raid.devices) {
@@ -286,7 +286,7 @@ fn describe_wish(raid: &ArraySpec, members: &[DevicePath]) -> String {
 }
 
 /// Describes an array: `raid1 "root" of /dev/sda2, /dev/sdb2 (spare)`.
-pub fn describe_array(array: &inventory::MdArray) -> String {
+pub(crate) fn describe_array(array: &inventory::MdArray) -> String {
     let member = |member: &ArrayMember| match member.role {
         MemberRole::Active(_) => member.device.to_string(),
         MemberRole::Spare => format!("{} (spare)", member.device),

@@ -13,10 +13,10 @@ use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::storage_graph::{LayoutMatch, lookup};
 
 /// [`PendingCreation::on`] of a disk that is recreated, and of a filesystem on a whole disk.
-pub const DISK: &str = "disk";
+pub(crate) const DISK: &str = "disk";
 
 /// Returns the records of the disks that are sent to the control plane immediately before the point of no return.
-pub fn record_disks(
+pub(crate) fn record_disks(
     meant: &LayoutMatch,
     request: &PlanRequest,
     decided: &PlanDecisions,
@@ -46,7 +46,7 @@ pub fn record_disks(
 }
 
 /// Returns the records of disks that are written only for Kubernetes volumes.
-pub fn record_volume_disks(inventory: &Inventory, decided: &PlanDecisions) -> Vec<RecordedDisk> {
+pub(crate) fn record_volume_disks(inventory: &Inventory, decided: &PlanDecisions) -> Vec<RecordedDisk> {
     let identifiers = UniqueIdentifiers::from_disks(&inventory.disks);
     let disk = |name: &KernelName| inventory.disks.iter().find(|disk| disk.name == *name);
     let marked = decided.beginning.iter().filter_map(|(name, uid)| {
@@ -85,12 +85,12 @@ fn list_new_ids(decided: &PlanDecisions) -> Vec<String> {
 
 impl PlanDecider<'_> {
     /// Returns whether the disk is recreated because an earlier attempt was interrupted while it recreated the disk.
-    pub fn was_recreated(&self, listed: &LayoutPath, found: &inventory::InventoryDisk) -> bool {
+    pub(crate) fn was_recreated(&self, listed: &LayoutPath, found: &inventory::InventoryDisk) -> bool {
         self.remade.contains(listed) && self.is_in_attempt(listed, found)
     }
 
     /// Returns whether an earlier attempt was recreating one of the disks below a device.
-    pub fn was_being_made(&self, device: &LayoutPath) -> bool {
+    pub(crate) fn was_being_made(&self, device: &LayoutPath) -> bool {
         let disks = self.graph.objects_below([device]).disks;
         let mut found = disks.into_iter().filter_map(|index| {
             let listed = &self.layout.disks[index];
@@ -104,12 +104,12 @@ impl PlanDecider<'_> {
     }
 
     /// Returns the record of a filesystem that is created on a preserved device without content.
-    pub fn record_filling(&self, device: &PlannedDevice, uuid: &str) -> Option<PendingCreation> {
+    pub(crate) fn record_filling(&self, device: &PlannedDevice, uuid: &str) -> Option<PendingCreation> {
         Some(PendingCreation::for_filesystem(unique_id(self.inventory, &device.now)?, uuid.to_owned()))
     }
 
     /// Returns the UUID of the filesystem that an earlier attempt was creating on the device and left unfinished.
-    pub fn find_unfinished(&self, device: &PlannedDevice) -> Option<String> {
+    pub(crate) fn find_unfinished(&self, device: &PlannedDevice) -> Option<String> {
         let content = device.content.as_deref().ok()?;
         let attempt = AttemptDevices::new(self.request, self.inventory);
         attempt.unfinished_filesystem(self.stack, &device.now, content)

@@ -11,19 +11,19 @@ use model::storage_graph::{DeviceStack, StackUnit, all_units};
 use std::collections::BTreeSet;
 
 /// Disks of an interrupted attempt, from the records of the control plane.
-pub struct AttemptDevices<'a> {
+pub(crate) struct AttemptDevices<'a> {
     inventory: &'a Inventory,
     records: &'a [RecordedDisk],
 }
 
 impl<'a> AttemptDevices<'a> {
-    pub fn new(request: &'a PlanRequest, inventory: &'a Inventory) -> AttemptDevices<'a> {
+    pub(crate) fn new(request: &'a PlanRequest, inventory: &'a Inventory) -> AttemptDevices<'a> {
         let records = request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
         AttemptDevices { inventory, records }
     }
 
     /// Returns the record of a listed disk that the attempt recreated as a whole, if `found` is provably that disk.
-    pub fn remade_disk(&self, listed: &LayoutPath, found: &InventoryDisk) -> Option<&'a PendingCreation> {
+    pub(crate) fn remade_disk(&self, listed: &LayoutPath, found: &InventoryDisk) -> Option<&'a PendingCreation> {
         let record = self.records.iter().find(|record| record.device == *listed && self.is_same_disk(record, found))?;
         let is_whole = |making: &&PendingCreation| making.on == DISK && making.uuid.is_none();
         record.making.iter().find(is_whole)
@@ -32,7 +32,7 @@ impl<'a> AttemptDevices<'a> {
     /// Returns the UUID of the filesystem that the attempt was creating on this device, if the device contains nothing else. Unrecognized
     /// content is an unfinished filesystem only if the record proves that the device was empty when the attempt started. A filesystem with
     /// that UUID is unfinished only if it cannot be mounted.
-    pub fn unfinished_filesystem(
+    pub(crate) fn unfinished_filesystem(
         &self,
         stack: &DeviceStack,
         device: &DevicePath,
@@ -99,7 +99,7 @@ fn table_guids(record: &RecordedDisk) -> Vec<&str> {
 }
 
 /// Identifies a block device by the GUID of a partition, or the UUID of an array or group. Returns `None` if several devices share it.
-pub fn unique_id(inventory: &Inventory, device: &DevicePath) -> Option<String> {
+pub(crate) fn unique_id(inventory: &Inventory, device: &DevicePath) -> Option<String> {
     if inventory.disks.iter().any(|disk| disk.device == *device) {
         return Some(DISK.to_owned());
     }

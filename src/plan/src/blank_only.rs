@@ -8,7 +8,7 @@ use model::inventory::{Inventory, InventoryDisk};
 ///
 /// A marker of this machine proves that the disks belong to it. A started attempt has passed this check before, and continues on the same
 /// disks ([`super::identity`]).
-pub fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks: &[DiskPlan]) -> Vec<Diagnostic> {
+pub(crate) fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks: &[DiskPlan]) -> Vec<Diagnostic> {
     let Some(why) = &request.assigned.allocation.blank_only else { return Vec::new() };
     let claim = request.claim.as_ref();
     let has_begun = claim.is_some_and(|claim| claim.waiver == Some(MarkerWaiver::Begun) || !claim.begun_on.is_empty());

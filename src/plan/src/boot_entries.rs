@@ -5,13 +5,13 @@ use model::inventory::FirmwareType;
 use operations::{BootEntries, FinishInputs, Operation, SessionOp};
 
 /// Returns the boot entries if the agent installs the boot loader, or may have to; an installer of the image writes its own entries.
-pub fn write_entries(finishing: &FinishInputs) -> Option<Operation> {
+pub(crate) fn write_entries(finishing: &FinishInputs) -> Option<Operation> {
     let made_here = matches!(finishing.way, FinisherChoice::Auto | FinisherChoice::Builtin);
     if made_here { build_operation(finishing, finishing.way == FinisherChoice::Auto) } else { None }
 }
 
 /// Returns the boot entries for a received system, which the firmware of this machine does not have yet, whatever finished it.
-pub fn write_entries_of_migrated(finishing: &FinishInputs) -> Option<Operation> {
+pub(crate) fn write_entries_of_migrated(finishing: &FinishInputs) -> Option<Operation> {
     build_operation(finishing, false)
 }
 

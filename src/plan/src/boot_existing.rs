@@ -31,7 +31,7 @@ use std::collections::BTreeSet;
 ///
 /// A marker is of the started attempt if the control plane declares that attempt, its secret, image and new partition tables agree with the
 /// marker, and these tables are on the disks.
-pub fn find_installation<'a>(
+pub(crate) fn find_installation<'a>(
     layout: &Layout,
     inventory: &'a Inventory,
     request: &PlanRequest,
@@ -47,7 +47,7 @@ pub fn find_installation<'a>(
 
 /// Returns a matching marker: the one on the root filesystem of the layout, else the newest, else the first that was found. The choice only
 /// matters for booting and reading.
-pub fn find_latest<'a>(
+pub(crate) fn find_latest<'a>(
     layout: &Layout,
     inventory: &'a Inventory,
     is_it: impl Fn(&InstallMarker) -> bool,
@@ -76,7 +76,7 @@ pub fn find_latest<'a>(
 }
 
 /// An installation that is already on the disks, found by its marker.
-pub struct ExistingInstallation<'a> {
+pub(crate) struct ExistingInstallation<'a> {
     /// Current path of the filesystem with the marker.
     pub device: &'a DevicePath,
     pub marker: &'a InstallMarker,
@@ -106,7 +106,7 @@ fn is_received(inventory: &Inventory, claim: &InstallClaim, moving: &MigrationOf
 /// Returns a plan that mounts root and /boot without writing, and boots.
 ///
 /// # Errors Root or /boot cannot be mounted without writing.
-pub fn plan_boot(
+pub(crate) fn plan_boot(
     layout: &Layout,
     inventory: &Inventory,
     request: PlanRequest,
@@ -224,7 +224,7 @@ fn signatures_on<'a>(inventory: &'a Inventory, device: &DevicePath) -> &'a [Devi
 }
 
 /// Matches disks by the serial numbers and WWNs in the marker, whatever their present kernel names are.
-pub fn match_by_marker<'a>(
+pub(crate) fn match_by_marker<'a>(
     layout: &'a Layout,
     inventory: &'a Inventory,
     comparable: &ComparableDiskIndex<'a>,

@@ -19,7 +19,7 @@ use operations::{
 use uuid::Uuid;
 
 /// Returns the reasons why the image cannot be finished on this machine.
-pub fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Vec<Diagnostic> {
+pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Vec<Diagnostic> {
     let allocation = &request.assigned.allocation;
     let esp = match (allocation.finisher(), inventory.system.firmware) {
         (FinisherChoice::Builtin, FirmwareType::Uefi) => layout.find_missing_esp(),
@@ -61,7 +61,7 @@ fn place_in_allocation(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
 }
 
 /// Returns a warning about a missing ESP that an installer of the image may not need.
-pub fn warn_missing_esp(layout: &Layout, finishing: &FinishInputs) -> Option<String> {
+pub(crate) fn warn_missing_esp(layout: &Layout, finishing: &FinishInputs) -> Option<String> {
     match (finishing.way, finishing.firmware) {
         (FinisherChoice::Auto, FirmwareType::Uefi) => layout.find_missing_esp().map(|problem| problem.message),
         _ => None,
@@ -86,7 +86,7 @@ fn check_injected_values(allocation: &Allocation) -> Vec<Diagnostic> {
     hostname.into_iter().chain(keys).chain(arguments).collect()
 }
 
-pub fn finish_inputs(
+pub(crate) fn finish_inputs(
     meant: &LayoutMatch,
     decided: &PlanDecisions,
     filesystems: &[PlacedFilesystem],

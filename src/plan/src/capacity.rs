@@ -6,7 +6,7 @@ use model::layout::{
 };
 
 /// Default extent size of LVM, in bytes.
-pub const EXTENT_BYTES: u64 = 4 * MIB;
+pub(crate) const EXTENT_BYTES: u64 = 4 * MIB;
 /// Size of LVM's metadata at the start of a physical volume (lvm.conf(5), `default_data_alignment`).
 const LVM_METADATA_BYTES: u64 = MIB;
 /// Default chunk size of mdadm, in bytes.
@@ -17,7 +17,7 @@ const FAT32_CLUSTERS: u64 = 65525;
 const FAT32_4K_MIB: u64 = 260;
 
 /// Returns the size of an array with these members, spares included; `None` if its create options affect the size.
-pub fn array_bytes(raid: &ArraySpec, metadata: &str, sizes: &[Option<u64>]) -> Option<u64> {
+pub(crate) fn array_bytes(raid: &ArraySpec, metadata: &str, sizes: &[Option<u64>]) -> Option<u64> {
     let least = sizes.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().min()?;
     if changes_size(raid) {
         return None;
@@ -31,7 +31,7 @@ pub fn array_bytes(raid: &ArraySpec, metadata: &str, sizes: &[Option<u64>]) -> O
 }
 
 /// Returns an upper bound for the size of an array with these members, whatever its create options are.
-pub fn max_array_bytes(raid: &ArraySpec, most_of_members: impl Iterator<Item = u64>) -> u64 {
+pub(crate) fn max_array_bytes(raid: &ArraySpec, most_of_members: impl Iterator<Item = u64>) -> u64 {
     let members: Vec<u64> = most_of_members.collect();
     let least = members.iter().copied().min().unwrap_or_default();
     match raid.level {
@@ -55,13 +55,13 @@ fn member_bytes(size_bytes: u64, metadata: &str) -> u64 {
 
 /// Returns whether a create option changes the size: `--size`, `--data-offset`, `--layout`, `--parity`, `--rounding`,
 /// `--chunk` or a short form.
-pub fn changes_size(raid: &ArraySpec) -> bool {
+pub(crate) fn changes_size(raid: &ArraySpec) -> bool {
     let starts = ["--s", "--da", "--la", "--p", "--ro", "--ch", "-z", "-p", "-c"];
     raid.options_without_metadata().iter().any(|option| starts.iter().any(|start| option.starts_with(start)))
 }
 
 /// Returns the stripe size to which LVM aligns its data (lvm.conf(5), `data_alignment_detection`); 0 without stripes.
-pub fn stripe_bytes(raid: &ArraySpec) -> u64 {
+pub(crate) fn stripe_bytes(raid: &ArraySpec) -> u64 {
     match raid.level {
         RaidLevel::Raid1 => 0,
         RaidLevel::Raid10 => CHUNK_BYTES.saturating_mul(active_members(raid)),
@@ -83,7 +83,7 @@ fn data_members(raid: &ArraySpec) -> u64 {
 }
 
 /// Returns the number of extents of a physical volume.
-pub fn physical_volume_extents(size_bytes: u64, stripe_bytes: u64) -> u64 {
+pub(crate) fn physical_volume_extents(size_bytes: u64, stripe_bytes: u64) -> u64 {
     let start = match stripe_bytes {
         0 => LVM_METADATA_BYTES,
         stripe => LVM_METADATA_BYTES.next_multiple_of(stripe),
@@ -93,13 +93,13 @@ pub fn physical_volume_extents(size_bytes: u64, stripe_bytes: u64) -> u64 {
 
 /// A volume that does not fit into its group.
 #[derive(Debug, PartialEq, Eq)]
-pub struct CapacityShortage {
+pub(crate) struct CapacityShortage {
     pub required_mib: u64,
     pub existing_mib: u64,
 }
 
 /// Returns the size of a volume with an explicit size, in a group of `physical` physical volumes of unknown size.
-pub fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usize) -> Option<u64> {
+pub(crate) fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usize) -> Option<u64> {
     let unit = match kind {
         LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,
         LvmType::Striped => EXTENT_BYTES.saturating_mul(physical as u64),
@@ -110,7 +110,7 @@ pub fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usize) -> O
 /// Takes the extents of a volume from `free`, the number of free extents of each physical volume. Returns its size in bytes.
 ///
 /// # Errors There are not enough free extents, or they are not distributed as the type requires.
-pub fn allocate_extents(kind: LvmType, size: RequestedSize, free: &mut [u64]) -> Result<u64, CapacityShortage> {
+pub(crate) fn allocate_extents(kind: LvmType, size: RequestedSize, free: &mut [u64]) -> Result<u64, CapacityShortage> {
     let wanted = size.as_mib().map(|mib| mib.div_ceil(EXTENT_BYTES / MIB));
     match kind {
         LvmType::Linear => {
@@ -166,7 +166,7 @@ fn check_enough(required: u64, existing: u64) -> Result<(), CapacityShortage> {
 }
 
 /// Returns the minimum size for the filesystem in MiB, and the reason; `None` if there is no minimum.
-pub fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32) -> Option<(u64, &'static str)> {
+pub(crate) fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32) -> Option<(u64, &'static str)> {
     match filesystem.format {
         FilesystemFormat::Xfs => Some((MIN_XFS_MIB, "mkfs.xfs refuses smaller devices")),
         // Other profiles and mixed block groups need less.

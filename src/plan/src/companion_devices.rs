@@ -30,7 +30,7 @@ const WRITTEN: [&str; 6] = ["device", "jdev", "journal_dev", "journal_path", "lo
 
 impl<'a> PlanDecider<'a> {
     /// Refuses a preserved filesystem whose further devices are wiped, unlisted or unknown.
-    pub fn refuse_companions(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
+    pub(crate) fn refuse_companions(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
         if self.request.mode == InstallMode::Install {
             return;
         }
@@ -131,7 +131,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Refuses to wipe unrecognized data while a preserved xfs lacks its log or its realtime device, which has no signature.
-    pub fn refuse_unrecognized_companions(&mut self) {
+    pub(crate) fn refuse_unrecognized_companions(&mut self) {
         let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
         if self.request.mode == InstallMode::Install || begun {
             return;

@@ -4,11 +4,11 @@ use model::inventory::{self, DeviceSignature, DiskPartition};
 use operations::text::strip_dev;
 
 /// Description of a device on which nothing is recognized and which is not proven blank: it may contain data all the same.
-pub const NO_KNOWN_KIND: &str = "data of no known kind";
+pub(crate) const NO_KNOWN_KIND: &str = "data of no known kind";
 const BLANK: &str = "blank";
 
 /// Describes the content of a disk in one line.
-pub fn describe_contents(disk: &inventory::InventoryDisk) -> String {
+pub(crate) fn describe_contents(disk: &inventory::InventoryDisk) -> String {
     let mut parts = Vec::new();
     if let Some(table) = &disk.table {
         let count = table.partitions.len();
@@ -27,20 +27,20 @@ pub fn describe_contents(disk: &inventory::InventoryDisk) -> String {
 }
 
 /// Describes a device on which nothing is recognized. Only a device that is proven blank is called blank.
-pub fn describe_unrecognized(is_blank: bool) -> &'static str {
+pub(crate) fn describe_unrecognized(is_blank: bool) -> &'static str {
     if is_blank { BLANK } else { NO_KNOWN_KIND }
 }
 
 /// Returns whether a partition is an extended MBR partition, which contains a partition table instead of a signature.
-pub fn is_extended(partition: &DiskPartition) -> bool {
+pub(crate) fn is_extended(partition: &DiskPartition) -> bool {
     ["0x5", "0xf", "0x85"].contains(&partition.kind.as_str())
 }
 
-pub fn is_unrecognized(partition: &DiskPartition) -> bool {
+pub(crate) fn is_unrecognized(partition: &DiskPartition) -> bool {
     partition.signatures.is_empty() && !partition.blank && !is_extended(partition)
 }
 
-pub fn describe_signature(signature: &DeviceSignature) -> String {
+pub(crate) fn describe_signature(signature: &DeviceSignature) -> String {
     let kind = match signature.kind.as_str() {
         "LVM2_member" => "LVM physical volume",
         "linux_raid_member" => "RAID member",

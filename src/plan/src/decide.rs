@@ -20,7 +20,7 @@ use super::decider::PlanDecider;
 use super::decisions::PlanDecisions;
 const TOO_ENTANGLED: &str = "the devices of this machine are stacked in too many ways: the plan was not completed; remove arrays, volumes or mappings that are not needed";
 
-pub fn decide_plan(
+pub(crate) fn decide_plan(
     layout: &Layout,
     inventory: &Inventory,
     request: &PlanRequest,

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 /// State of the decision.
-pub struct PlanDecider<'a> {
+pub(crate) struct PlanDecider<'a> {
     pub layout: &'a Layout,
     pub graph: &'a LayoutGraph<'a>,
     pub inventory: &'a Inventory,
@@ -51,7 +51,7 @@ pub struct PlanDecider<'a> {
 }
 
 /// A group whose volumes are decided next.
-pub struct PlannedGroup<'a> {
+pub(crate) struct PlannedGroup<'a> {
     /// Physical volumes.
     pub physical: Vec<DevicePath>,
     /// Free extents of each physical volume; `None` if a size is unknown.
@@ -65,7 +65,7 @@ pub struct PlannedGroup<'a> {
 }
 
 /// A disk of the layout that is absent.
-pub struct MissingDisk {
+pub(crate) struct MissingDisk {
     /// Name of the disk, and what is present instead.
     pub message: String,
     /// Reasons why objects need the disk.
@@ -73,14 +73,14 @@ pub struct MissingDisk {
 }
 
 impl MissingDisk {
-    pub fn new(message: String) -> MissingDisk {
+    pub(crate) fn new(message: String) -> MissingDisk {
         MissingDisk { message, needed: Vec::new() }
     }
 }
 
 /// Reason why the content of an encrypted group is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UnopenedReason {
+pub(crate) enum UnopenedReason {
     /// The containers could not be opened.
     Locked,
     /// An offline plan has neither the key nor the disks.
@@ -102,26 +102,26 @@ pub fn verdict_on_disk(mode: InstallMode, listed: Option<&layout::DiskSpec>) -> 
 }
 
 impl<'a> PlanDecider<'a> {
-    pub fn refuse(&mut self, place: impl Into<String>, message: impl Into<String>) {
+    pub(crate) fn refuse(&mut self, place: impl Into<String>, message: impl Into<String>) {
         self.decided.problems.push(Diagnostic::new(place, message));
     }
 
-    pub fn warn(&mut self, message: impl Into<String>) {
+    pub(crate) fn warn(&mut self, message: impl Into<String>) {
         self.decided.warnings.push(message.into());
     }
 
-    pub fn verdict(&self, disk: &KernelName) -> DiskVerdict {
+    pub(crate) fn verdict(&self, disk: &KernelName) -> DiskVerdict {
         self.verdicts.get(disk).copied().unwrap_or(DiskVerdict::NotOurs)
     }
 
     /// Sets the verdict on a disk and returns the previous one.
-    pub fn set_verdict(&mut self, disk: &KernelName, verdict: DiskVerdict) -> Option<DiskVerdict> {
+    pub(crate) fn set_verdict(&mut self, disk: &KernelName, verdict: DiskVerdict) -> Option<DiskVerdict> {
         self.combined.take();
         self.verdicts.insert(disk.clone(), verdict)
     }
 
     /// Returns the verdicts of all disks below a device of the inventory.
-    pub fn verdicts_below(&self, name: &KernelName) -> BTreeSet<DiskVerdict> {
+    pub(crate) fn verdicts_below(&self, name: &KernelName) -> BTreeSet<DiskVerdict> {
         let mut combined = self.combined.borrow_mut();
         let combined =
             combined.get_or_insert_with(|| self.stack.combine_values(|disk| verdict_bit(self.verdict(disk))));
@@ -130,18 +130,23 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Returns the verdicts of all disks below a device, by path.
-    pub fn verdicts_on(&self, device: &DevicePath) -> BTreeSet<DiskVerdict> {
+    pub(crate) fn verdicts_on(&self, device: &DevicePath) -> BTreeSet<DiskVerdict> {
         self.verdicts_below(&self.stack.kernel_name(device))
     }
 
     /// Returns the names of the disks below a device of the inventory.
-    pub fn disks_below(&self, device: &DevicePath) -> BTreeSet<KernelName> {
+    pub(crate) fn disks_below(&self, device: &DevicePath) -> BTreeSet<KernelName> {
         self.stack.disks_below(&self.stack.kernel_name(device))
     }
 
     /// Returns the devices below an object and their common fate: it is created if all of them are created, and preserved if all of them
     /// are preserved. A mixture is refused. Returns `None` if a problem was added.
-    pub fn common_fate(&mut self, place: &str, what: &str, devices: &[LayoutPath]) -> Option<UnderlyingDevices<'a>> {
+    pub(crate) fn common_fate(
+        &mut self,
+        place: &str,
+        what: &str,
+        devices: &[LayoutPath],
+    ) -> Option<UnderlyingDevices<'a>> {
         let below = self.devices.get_all_or_report(place, devices)?;
         let fates: BTreeSet<DeviceFate> = below.iter().map(|device| device.fate).collect();
         let fate = fates.first().copied().unwrap_or(DeviceFate::Wiped);

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 /// All decisions, which `stages` arranges in order.
 #[derive(Default)]
-pub struct PlanDecisions {
+pub(crate) struct PlanDecisions {
     /// Secret in the install marker of this attempt; `None` in plans that write no marker.
     pub secret: Option<AttemptSecret>,
     pub disks: Vec<DiskPlan>,
@@ -57,13 +57,13 @@ pub struct PlanDecisions {
 }
 
 /// Fate of an array.
-pub enum ArrayFate {
+pub(crate) enum ArrayFate {
     Made(CreateArray),
     Kept { device: DevicePath, uuid: Uuid, members: Vec<DevicePath> },
 }
 
 /// Fate of a volume group.
-pub enum GroupFate {
+pub(crate) enum GroupFate {
     Made(CreateGroup),
     /// A preserved group. `volumes` are those that the layout lists.
     Kept {
@@ -74,7 +74,7 @@ pub enum GroupFate {
 }
 
 /// A container of the layout, around a filesystem or a physical volume of a group.
-pub struct LuksDecision {
+pub(crate) struct LuksDecision {
     pub container: LuksContainer,
     pub fate: LuksFate,
     /// Name of the volume group; `None` for a filesystem.
@@ -90,7 +90,7 @@ pub struct LuksDecision {
 
 /// Fate of a LUKS container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LuksFate {
+pub(crate) enum LuksFate {
     Made,
     /// Preserved and opened, so that its content is preserved as well.
     Opened,
@@ -100,7 +100,7 @@ pub enum LuksFate {
 
 /// Decisions on all Kubernetes volumes.
 #[derive(Default)]
-pub struct VolumeDecisions {
+pub(crate) struct VolumeDecisions {
     /// Volumes in the order of the list.
     pub planned: Vec<PersistentVolume>,
     pub prepared: Vec<ManifestVolume>,

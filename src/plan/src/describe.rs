@@ -12,11 +12,11 @@ pub fn describe_match(listed: &layout::DiskSpec, found: &inventory::InventoryDis
     format!("{}{by_hints} is {}", found.device, describe_disk(found))
 }
 
-pub fn describe_disk(disk: &inventory::InventoryDisk) -> String {
+pub(crate) fn describe_disk(disk: &inventory::InventoryDisk) -> String {
     describe_identifiers(&disk.serial, &disk.wwn, table_guid(disk).as_deref(), disk.size_bytes)
 }
 
-pub fn describe_record(record: &RecordedDisk) -> String {
+pub(crate) fn describe_record(record: &RecordedDisk) -> String {
     describe_identifiers(&record.serial, &record.wwn, record.guid.as_deref(), record.size_bytes)
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Treatment of a device, derived from the disks below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DeviceFate {
+pub(crate) enum DeviceFate {
     /// Created on disks that are wiped.
     Wiped,
     /// Created on blank disks that the layout preserves.
@@ -18,7 +18,7 @@ pub enum DeviceFate {
 
 /// A block device of the layout: a disk, partition, array or volume.
 #[derive(Debug, Clone)]
-pub struct PlannedDevice<'a> {
+pub(crate) struct PlannedDevice<'a> {
     /// Path during the installation.
     pub path: DevicePath,
     /// Present path. A preserved array may be active under another name.
@@ -41,83 +41,83 @@ pub struct PlannedDevice<'a> {
 
 /// Size of a device, as far as it is known before the device is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeviceSize {
+pub(crate) enum DeviceSize {
     Known(u64),
     AtMost(u64),
 }
 
 impl DeviceSize {
-    pub fn max_bytes(self) -> u64 {
+    pub(crate) fn max_bytes(self) -> u64 {
         let (DeviceSize::Known(bytes) | DeviceSize::AtMost(bytes)) = self;
         bytes
     }
 }
 
 impl PlannedDevice<'_> {
-    pub fn size(&self) -> DeviceSize {
+    pub(crate) fn size(&self) -> DeviceSize {
         self.size_bytes.map_or(DeviceSize::AtMost(self.most_bytes), DeviceSize::Known)
     }
 }
 
 /// Devices below an object, and their common fate.
-pub struct UnderlyingDevices<'a> {
+pub(crate) struct UnderlyingDevices<'a> {
     pub devices: Vec<PlannedDevice<'a>>,
     pub fate: DeviceFate,
 }
 
 impl<'a> UnderlyingDevices<'a> {
     /// Returns the devices that are present in the machine.
-    pub fn present(&self) -> impl Iterator<Item = &PlannedDevice<'a>> {
+    pub(crate) fn present(&self) -> impl Iterator<Item = &PlannedDevice<'a>> {
         self.devices.iter().filter(|device| device.absent.is_none())
     }
 
     /// Returns the absent devices, with their index in `devices`.
-    pub fn absent(&self) -> impl Iterator<Item = (usize, &PlannedDevice<'a>)> {
+    pub(crate) fn absent(&self) -> impl Iterator<Item = (usize, &PlannedDevice<'a>)> {
         self.devices.iter().enumerate().filter(|(_, device)| device.absent.is_some())
     }
 
-    pub fn install_paths(&self) -> Vec<DevicePath> {
+    pub(crate) fn install_paths(&self) -> Vec<DevicePath> {
         self.present().map(|device| device.path.clone()).collect()
     }
 
     /// Returns the present paths, sorted.
-    pub fn present_paths(&self) -> Vec<DevicePath> {
+    pub(crate) fn present_paths(&self) -> Vec<DevicePath> {
         let mut now: Vec<DevicePath> = self.present().map(|device| device.now.clone()).collect();
         now.sort();
         now
     }
 
     /// Returns the largest sector size, which md reports for the array.
-    pub fn sector_bytes(&self) -> u32 {
+    pub(crate) fn sector_bytes(&self) -> u32 {
         self.present().map(|device| device.sector_bytes).max().unwrap_or(512)
     }
 }
 
 /// Devices that the layout provides, by their path in the layout.
 #[derive(Default)]
-pub struct DeviceTable<'a> {
+pub(crate) struct DeviceTable<'a> {
     devices: BTreeMap<LayoutPath, PlannedDevice<'a>>,
     /// Problems about devices that were requested but do not exist.
     pub unknown: Vec<Diagnostic>,
 }
 
 impl<'a> DeviceTable<'a> {
-    pub fn insert(&mut self, path: LayoutPath, device: PlannedDevice<'a>) {
+    pub(crate) fn insert(&mut self, path: LayoutPath, device: PlannedDevice<'a>) {
         self.devices.insert(path, device);
     }
 
     /// Returns the known sizes in bytes, by path during the installation.
-    pub fn known_sizes(&self) -> BTreeMap<DevicePath, u64> {
+    pub(crate) fn known_sizes(&self) -> BTreeMap<DevicePath, u64> {
         let present = self.devices.values().filter(|device| device.absent.is_none());
         present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).collect()
     }
 
     /// Returns the present path and the path during the installation; `None` if the layout does not provide the device.
-    pub fn find_paths(&self, path: &LayoutPath) -> Option<(&DevicePath, &DevicePath)> {
+    pub(crate) fn find_paths(&self, path: &LayoutPath) -> Option<(&DevicePath, &DevicePath)> {
         self.devices.get(path).map(|device| (&device.now, &device.path))
     }
 
-    pub fn get_or_report(&mut self, place: &str, path: &LayoutPath) -> Option<PlannedDevice<'a>> {
+    pub(crate) fn get_or_report(&mut self, place: &str, path: &LayoutPath) -> Option<PlannedDevice<'a>> {
         let device = self.devices.get(path).cloned();
         if device.is_none() {
             self.unknown.push(Diagnostic::new(place, format!("device:{path} is not provided by the layout")));
@@ -125,7 +125,7 @@ impl<'a> DeviceTable<'a> {
         device
     }
 
-    pub fn get_all_or_report(&mut self, place: &str, paths: &[LayoutPath]) -> Option<Vec<PlannedDevice<'a>>> {
+    pub(crate) fn get_all_or_report(&mut self, place: &str, paths: &[LayoutPath]) -> Option<Vec<PlannedDevice<'a>>> {
         let found: Vec<Option<PlannedDevice>> = paths.iter().map(|path| self.get_or_report(place, path)).collect();
         found.into_iter().collect()
     }

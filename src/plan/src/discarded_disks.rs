@@ -7,7 +7,7 @@ use model::inventory::InventoryDisk;
 impl PlanDecider<'_> {
     /// Returns whether the operator discards the disk with this kernel name, identified by serial number, WWN or `by-path` link. A
     /// placeholder, or a value that two disks share, identifies neither.
-    pub fn is_discarded(&self, name: &KernelName) -> bool {
+    pub(crate) fn is_discarded(&self, name: &KernelName) -> bool {
         let Some(claim) = &self.request.claim else { return false };
         if claim.give_up.is_empty() {
             return false;
@@ -17,7 +17,7 @@ impl PlanDecider<'_> {
     }
 
     /// Returns the identifier of the disk for a list of discarded disks; `None` if it has no unique one.
-    pub fn discard_name<'d>(&self, disk: &'d InventoryDisk) -> Option<&'d str> {
+    pub(crate) fn discard_name<'d>(&self, disk: &'d InventoryDisk) -> Option<&'d str> {
         let known = [disk.serial.as_str(), disk.wwn.as_str(), disk.by_path.as_str()];
         known.into_iter().find(|given| self.identifiers.is_named_by(disk, given))
     }

@@ -4,7 +4,7 @@ use model::install_marker::RecordedDisk;
 use model::inventory;
 
 /// Returns the record with identifiers that other disks of the machine may share, as two paths to one disk do.
-pub fn full_record(disk: &inventory::InventoryDisk) -> RecordedDisk {
+pub(crate) fn full_record(disk: &inventory::InventoryDisk) -> RecordedDisk {
     RecordedDisk {
         serial: disk.serial.clone(),
         wwn: disk.wwn.clone(),
@@ -17,6 +17,6 @@ pub fn full_record(disk: &inventory::InventoryDisk) -> RecordedDisk {
 }
 
 /// Returns the GUID of the disk's GPT.
-pub fn table_guid(disk: &inventory::InventoryDisk) -> Option<String> {
+pub(crate) fn table_guid(disk: &inventory::InventoryDisk) -> Option<String> {
     disk.table.as_ref()?.guid.map(|guid| guid.to_string())
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Result of the comparison of a record with a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DiskLikeness {
+pub(crate) enum DiskLikeness {
     /// Both have an identifier in common, and no property differs.
     Equal,
     /// A property that both have differs: the disk is a different one, or it has changed.
@@ -19,14 +19,14 @@ pub enum DiskLikeness {
 
 /// Identifiers that two present disks share, or two recorded ones. They identify nothing.
 #[derive(Debug, Default)]
-pub struct SharedIdentifiers {
+pub(crate) struct SharedIdentifiers {
     serials: BTreeSet<String>,
     wwns: BTreeSet<String>,
     guids: BTreeSet<String>,
 }
 
 impl SharedIdentifiers {
-    pub fn new(inventory: &Inventory, recorded: &[RecordedDisk]) -> SharedIdentifiers {
+    pub(crate) fn new(inventory: &Inventory, recorded: &[RecordedDisk]) -> SharedIdentifiers {
         let disks = &inventory.disks;
         let mut serials = repeated_values(disks.iter().filter_map(InventoryDisk::comparable_serial));
         serials.extend(repeated_values(recorded.iter().filter_map(RecordedDisk::comparable_serial)));
@@ -48,14 +48,14 @@ impl SharedIdentifiers {
 
 /// Disks or records by identifiers, to find those that [`may_be`] the same without comparing all of them.
 #[derive(Debug, Default)]
-pub struct MatchCandidates {
+pub(crate) struct MatchCandidates {
     by_serial: BTreeMap<String, Vec<usize>>,
     by_wwn: BTreeMap<String, Vec<usize>>,
     by_guid: BTreeMap<String, Vec<usize>>,
 }
 
 impl MatchCandidates {
-    pub fn of_disks(disks: &[InventoryDisk]) -> MatchCandidates {
+    pub(crate) fn of_disks(disks: &[InventoryDisk]) -> MatchCandidates {
         let mut all = MatchCandidates::default();
         for (index, disk) in disks.iter().enumerate() {
             all.add_candidate(index, [disk.comparable_serial(), disk.comparable_wwn(), table_guid(disk)]);
@@ -63,7 +63,7 @@ impl MatchCandidates {
         all
     }
 
-    pub fn of_records(records: &[RecordedDisk]) -> MatchCandidates {
+    pub(crate) fn of_records(records: &[RecordedDisk]) -> MatchCandidates {
         let mut all = MatchCandidates::default();
         for (index, record) in records.iter().enumerate() {
             all.add_candidate(index, [record.comparable_serial(), record.comparable_wwn(), record.guid.clone()]);
@@ -80,12 +80,12 @@ impl MatchCandidates {
     }
 
     /// Returns the indices of those that share an identifier with the disk, in order.
-    pub fn find_like_disk(&self, disk: &InventoryDisk) -> BTreeSet<usize> {
+    pub(crate) fn find_like_disk(&self, disk: &InventoryDisk) -> BTreeSet<usize> {
         self.find_like([disk.comparable_serial(), disk.comparable_wwn(), table_guid(disk)])
     }
 
     /// Returns the indices of those that share an identifier with the record.
-    pub fn find_like_record(&self, record: &RecordedDisk) -> BTreeSet<usize> {
+    pub(crate) fn find_like_record(&self, record: &RecordedDisk) -> BTreeSet<usize> {
         self.find_like([record.comparable_serial(), record.comparable_wwn(), record.guid.clone()])
     }
 
@@ -106,7 +106,7 @@ fn repeated_values<T: Ord + Clone>(all: impl Iterator<Item = T>) -> BTreeSet<T> 
 ///
 /// A missing table is not a contradiction, because the disk may have been wiped. A different slot is not a contradiction, because disks are
 /// moved. Only the common prefix of the model is compared, because some kernels truncate it earlier than others.
-pub fn compare_disk(
+pub(crate) fn compare_disk(
     record: &RecordedDisk,
     guids: &[&str],
     disk: &InventoryDisk,
@@ -130,7 +130,7 @@ pub fn compare_disk(
 
 /// Returns whether this can be the recorded disk. Serial number and WWN must not differ, and one of them or the GUID of the table must be
 /// the same. It is used to find a disk that was moved, so other differences are ignored.
-pub fn may_be(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> bool {
+pub(crate) fn may_be(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> bool {
     let pairs = [
         (is_same_serial(&record.serial, &disk.serial), shared.has_serial(disk)),
         (is_same_wwn(&record.wwn, &disk.wwn), shared.has_wwn(disk)),
@@ -145,7 +145,7 @@ pub fn may_be(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdenti
 
 /// Returns whether the disk looks like the recorded one and is in the same slot. This is weak evidence, but the only one if disks have no
 /// identifiers.
-pub fn looks_like(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
+pub(crate) fn looks_like(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     let in_its_place = !record.by_path.is_empty() && record.by_path == disk.by_path;
     let of_its_size = record.size_bytes == disk.size_bytes && record.sector_bytes == disk.sector_bytes;
     in_its_place && of_its_size && record.model == disk.model
@@ -159,7 +159,7 @@ fn has_same_shape(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
 }
 
 /// Describes all recorded properties: `serial A0, wwn 0x5, GPT …, 480 GB, SAMSUNG …`.
-pub fn describe_record_fully(record: &RecordedDisk) -> String {
+pub(crate) fn describe_record_fully(record: &RecordedDisk) -> String {
     describe_fully(
         &record.serial,
         &record.wwn,
@@ -171,7 +171,7 @@ pub fn describe_record_fully(record: &RecordedDisk) -> String {
     )
 }
 
-pub fn describe_disk_fully(disk: &InventoryDisk) -> String {
+pub(crate) fn describe_disk_fully(disk: &InventoryDisk) -> String {
     let guid = table_guid(disk);
     describe_fully(
         &disk.serial,

@@ -12,7 +12,7 @@ use model::layout;
 use std::collections::BTreeSet;
 
 /// Records of the disks of this installation.
-pub struct DiskRecords<'a> {
+pub(crate) struct DiskRecords<'a> {
     /// Records of the last completed installation.
     finished: &'a [RecordedDisk],
     /// Records of the last started attempt, which are newer and include disks that were replaced in the meantime.
@@ -25,7 +25,7 @@ pub struct DiskRecords<'a> {
 }
 
 impl<'a> DiskRecords<'a> {
-    pub fn new(
+    pub(crate) fn new(
         inventory: &'a Inventory,
         finished: &'a [RecordedDisk],
         begun_on: &'a [RecordedDisk],
@@ -41,7 +41,7 @@ impl<'a> DiskRecords<'a> {
         if self.begun_on.is_empty() { self.finished } else { self.begun_on }
     }
 
-    pub fn record_of(&self, device: &LayoutPath) -> Option<&'a RecordedDisk> {
+    pub(crate) fn record_of(&self, device: &LayoutPath) -> Option<&'a RecordedDisk> {
         self.disks().iter().find(|record| record.device == *device)
     }
 
@@ -54,7 +54,7 @@ impl<'a> DiskRecords<'a> {
         disk_match::compare_disk(record, &guids, disk, &self.shared)
     }
 
-    pub fn is_recorded_disk(&self, record: &RecordedDisk, disk: &inventory::InventoryDisk) -> bool {
+    pub(crate) fn is_recorded_disk(&self, record: &RecordedDisk, disk: &inventory::InventoryDisk) -> bool {
         self.match_disk(record, disk) == DiskLikeness::Equal
     }
 }
@@ -72,7 +72,7 @@ impl PlanDecider<'_> {
     /// | not proven to be it, wiped, not blank | refused, unless discarded, or accepted as the disk of an interrupted attempt |
     ///
     /// Hints match a disk whatever its name is. If that disk is absent, they may match a different one.
-    pub fn compare_disks(&mut self, known: &DiskRecords) {
+    pub(crate) fn compare_disks(&mut self, known: &DiskRecords) {
         let layout = self.layout;
         for (index, listed) in layout.disks.iter().enumerate() {
             let place = format!("disks[{index}].device");
@@ -99,7 +99,7 @@ impl PlanDecider<'_> {
     }
 
     /// Checks the disks of an interrupted first installation. It preserves nothing, but may erase only the disks on which it was started.
-    pub fn compare_started(&mut self, begun_on: &[RecordedDisk]) {
+    pub(crate) fn compare_started(&mut self, begun_on: &[RecordedDisk]) {
         if begun_on.is_empty() {
             return;
         }
@@ -278,7 +278,7 @@ impl PlanDecider<'_> {
 impl DiskRecords<'_> {
     /// Returns whether this is the disk of the interrupted attempt. If it was identified only by its table, which is wiped, it must look
     /// the same and be in the same slot.
-    pub fn is_attempt_disk(&self, record: &RecordedDisk, disk: &inventory::InventoryDisk) -> bool {
+    pub(crate) fn is_attempt_disk(&self, record: &RecordedDisk, disk: &inventory::InventoryDisk) -> bool {
         match self.match_disk(record, disk) {
             DiskLikeness::Equal => true,
             DiskLikeness::Contradicting => false,

@@ -15,7 +15,7 @@ use model::storage_graph::{lookup, multipath};
 use operations::{DiskIdentity, NewPartition, PartitionTable};
 
 impl<'a> PlanDecider<'a> {
-    pub fn decide_disks(&mut self) {
+    pub(crate) fn decide_disks(&mut self) {
         for (index, disk) in self.layout.disks.iter().enumerate() {
             let place = format!("disks[{index}]");
             match lookup::find_disk(disk, self.inventory) {

@@ -9,8 +9,8 @@ mod running_tree;
 mod tree_lines;
 
 use operations::operation_lines;
-pub use preserved_tree::draw_preserved;
-pub use running_tree::RunningTrees;
+pub(crate) use preserved_tree::draw_preserved;
+pub(crate) use running_tree::RunningTrees;
 
 use disks::write_disks;
 use opaque::write_opaque;

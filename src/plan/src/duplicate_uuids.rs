@@ -24,7 +24,7 @@ const MAXIMUM_COPIES: usize = 1000;
 type SignatureOnDevice<'a> = (&'a DevicePath, &'a DeviceSignature);
 
 impl<'a> PlanDecider<'a> {
-    pub fn refuse_copies(&mut self) {
+    pub(crate) fn refuse_copies(&mut self) {
         if self.request.mode == InstallMode::Install {
             return;
         }
@@ -157,7 +157,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Returns whether one of them lies on the other, or an object lies on both.
-    pub fn is_one_object(&self, device: &DevicePath, other: &DevicePath) -> bool {
+    pub(crate) fn is_one_object(&self, device: &DevicePath, other: &DevicePath) -> bool {
         self.stack.is_one_object(&self.stack.kernel_name(device), &self.stack.kernel_name(other))
     }
 

@@ -29,7 +29,7 @@ use uuid::Uuid;
 
 impl<'a> PlanDecider<'a> {
     /// Returns the same devices as mappings of their containers. `None` if they were refused, or were not inspected.
-    pub fn open_containers(
+    pub(crate) fn open_containers(
         &mut self,
         place: &str,
         group: &'a VolumeGroupSpec,
@@ -192,12 +192,12 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Returns why the content of a device is unknown, if it is in an encrypted group that was not opened.
-    pub fn unopened_reason(&self, device: &LayoutPath) -> Option<UnopenedReason> {
+    pub(crate) fn unopened_reason(&self, device: &LayoutPath) -> Option<UnopenedReason> {
         self.hidden.get(self.layout.find_encrypted_group(device)?.name.as_str()).copied()
     }
 
     /// Decides on a filesystem on a volume of unknown content.
-    pub fn decide_hidden(&mut self, filesystem: &FilesystemSpec, hidden: UnopenedReason) {
+    pub(crate) fn decide_hidden(&mut self, filesystem: &FilesystemSpec, hidden: UnopenedReason) {
         let device = filesystem.device.as_device();
         self.decided.filesystems.push(match hidden {
             UnopenedReason::Unopened if filesystem.format != FilesystemFormat::None => {
@@ -208,7 +208,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Refuses a Kubernetes volume in a group of unknown content.
-    pub fn refuse_hidden(&self, volume: &K8sVolume) -> Result<(), k8s_volumes::VolumeRefusal> {
+    pub(crate) fn refuse_hidden(&self, volume: &K8sVolume) -> Result<(), k8s_volumes::VolumeRefusal> {
         let group = match &volume.source {
             VolumeSource::Logical { group, .. } => Some(group.as_str()),
             VolumeSource::Raw(path) => self.layout.find_encrypted_group(path).map(|group| group.name.as_str()),

@@ -19,7 +19,7 @@ use operations::{ByteRange, DeviceOp, DiskExtents, Operation, PlanStage, Planned
 use std::collections::BTreeMap;
 
 /// Returns the extents of all stages of the plan, in order. `inventory` is the one that the plan was made from.
-pub fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageExtents> {
+pub(crate) fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageExtents> {
     let ground = ExtentBuilder { plan, inventory, together: collect_members(plan) };
     let mut open = WritableRanges::new();
     let mut extents: Vec<StageExtents> = Vec::new();

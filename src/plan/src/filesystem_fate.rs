@@ -6,10 +6,10 @@ use model::layout::FilesystemSpec;
 use operations::MakeFilesystem;
 
 /// A filesystem of the layout and its fate.
-pub type PlacedFilesystem<'a> = (&'a FilesystemSpec, &'a FilesystemFate);
+pub(crate) type PlacedFilesystem<'a> = (&'a FilesystemSpec, &'a FilesystemFate);
 
 /// Fate of a filesystem of the layout. Devices have their paths during the installation, because a path in the layout may be a link.
-pub enum FilesystemFate {
+pub(crate) enum FilesystemFate {
     /// Created on a new device.
     Made(NewFilesystem),
     /// Created on a preserved device, which is blank, or on which an interrupted attempt left the filesystem unfinished.
@@ -25,7 +25,7 @@ pub enum FilesystemFate {
 }
 
 /// A filesystem that is created.
-pub struct NewFilesystem {
+pub(crate) struct NewFilesystem {
     pub device: DevicePath,
     pub uuid: String,
     /// Size of the device.
@@ -35,7 +35,7 @@ pub struct NewFilesystem {
 
 impl FilesystemFate {
     /// Returns the device; `None` for a filesystem in memory.
-    pub fn device(&self) -> Option<&DevicePath> {
+    pub(crate) fn device(&self) -> Option<&DevicePath> {
         match self {
             FilesystemFate::Made(NewFilesystem { device, .. })
             | FilesystemFate::Filled(NewFilesystem { device, .. })
@@ -47,7 +47,7 @@ impl FilesystemFate {
     }
 
     /// Returns the UUID; `None` if the plan does not know it and does not need it.
-    pub fn uuid(&self) -> Option<&str> {
+    pub(crate) fn uuid(&self) -> Option<&str> {
         match self {
             FilesystemFate::Made(new) | FilesystemFate::Filled(new) => Some(&new.uuid),
             FilesystemFate::Kept { uuid, .. } => uuid.as_deref(),
@@ -55,7 +55,7 @@ impl FilesystemFate {
         }
     }
 
-    pub fn as_made(&self) -> Option<&NewFilesystem> {
+    pub(crate) fn as_made(&self) -> Option<&NewFilesystem> {
         match self {
             FilesystemFate::Made(new) => Some(new),
             FilesystemFate::Filled(_)
@@ -66,7 +66,7 @@ impl FilesystemFate {
         }
     }
 
-    pub fn as_filled(&self) -> Option<&NewFilesystem> {
+    pub(crate) fn as_filled(&self) -> Option<&NewFilesystem> {
         match self {
             FilesystemFate::Filled(new) => Some(new),
             FilesystemFate::Made(_)
@@ -78,7 +78,7 @@ impl FilesystemFate {
     }
 
     /// Returns whether the filesystem exists and is preserved.
-    pub fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         match self {
             FilesystemFate::Kept { .. } => true,
             FilesystemFate::Made(_)
@@ -90,7 +90,7 @@ impl FilesystemFate {
     }
 
     /// Returns whether the filesystem is on a preserved device, and is mounted together with preserved ones.
-    pub fn is_restored(&self) -> bool {
+    pub(crate) fn is_restored(&self) -> bool {
         match self {
             FilesystemFate::Kept { .. } | FilesystemFate::Filled(_) => true,
             FilesystemFate::Made(_)
@@ -101,7 +101,7 @@ impl FilesystemFate {
     }
 
     /// Returns the device and number of a partition of a raw image.
-    pub fn as_in_image(&self) -> Option<(&DevicePath, u32)> {
+    pub(crate) fn as_in_image(&self) -> Option<(&DevicePath, u32)> {
         match self {
             FilesystemFate::InImage { device, number } => Some((device, *number)),
             FilesystemFate::Made(_)
@@ -113,7 +113,7 @@ impl FilesystemFate {
     }
 }
 
-pub fn new_filesystem(filesystem: &FilesystemSpec, new: &NewFilesystem) -> MakeFilesystem {
+pub(crate) fn new_filesystem(filesystem: &FilesystemSpec, new: &NewFilesystem) -> MakeFilesystem {
     MakeFilesystem {
         device: new.device.clone(),
         format: filesystem.format,

@@ -13,7 +13,7 @@ use model::layout::{FilesystemFormat, FilesystemSpec};
 use uuid::Uuid;
 
 impl<'a> PlanDecider<'a> {
-    pub fn decide_filesystems(&mut self) {
+    pub(crate) fn decide_filesystems(&mut self) {
         for (index, filesystem) in self.layout.filesystems.iter().enumerate() {
             let place = format!("filesystems[{index}]");
             if filesystem.format == FilesystemFormat::Tmpfs {
@@ -30,7 +30,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Decides on the filesystem on this device, which may be the mapping of a container.
-    pub fn decide_plain(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
+    pub(crate) fn decide_plain(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
         // The absent disk was refused.
         if device.absent.is_some() {
             return;
@@ -156,11 +156,11 @@ fn is_root(filesystem: &FilesystemSpec) -> bool {
     filesystem.path.as_deref() == Some("/")
 }
 
-pub fn is_in_fstab(filesystem: &FilesystemSpec) -> bool {
+pub(crate) fn is_in_fstab(filesystem: &FilesystemSpec) -> bool {
     filesystem.format == FilesystemFormat::Swap || mount_path(filesystem).is_some()
 }
 
-pub fn describe_wish(wanted: &FilesystemSpec, device: &PlannedDevice) -> String {
+pub(crate) fn describe_wish(wanted: &FilesystemSpec, device: &PlannedDevice) -> String {
     let label = wanted.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
     format!("{} must be kept with {}{label}", device.path, wanted.format)
 }

@@ -28,7 +28,7 @@ use sha2::{Digest, Sha256};
 
 /// Set of variables that a plan removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RemovalPolicy {
+pub(crate) enum RemovalPolicy {
     Nothing,
     /// Entries of partitions that the plan destroys.
     Destroyed,
@@ -37,13 +37,13 @@ pub enum RemovalPolicy {
 }
 
 impl RemovalPolicy {
-    pub fn from_layout(layout: &Layout) -> RemovalPolicy {
+    pub(crate) fn from_layout(layout: &Layout) -> RemovalPolicy {
         if layout.cleanfirmware { RemovalPolicy::Foreign } else { RemovalPolicy::Destroyed }
     }
 }
 
 /// Returns a problem if the layout removes foreign variables and not all variables are known.
-pub fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<Diagnostic> {
+pub(crate) fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<Diagnostic> {
     if !layout.cleanfirmware || inventory.system.firmware != FirmwareType::Uefi {
         return None;
     }
@@ -61,7 +61,7 @@ pub fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<Diagnos
 }
 
 /// Returns the boot variables with their fate; `None` if the inventory has none.
-pub fn plan_variables(
+pub(crate) fn plan_variables(
     inventory: &Inventory,
     decided: Option<&PlanDecisions>,
     policy: RemovalPolicy,
@@ -218,12 +218,12 @@ fn describe_option(option: &FirmwareLoadOption) -> String {
 
 impl FirmwarePlan {
     /// Returns the operation that removes variables before the installation's own entries are written.
-    pub fn remove_variables(&self, policy: RemovalPolicy, writes_entries: bool) -> Option<Operation> {
+    pub(crate) fn remove_variables(&self, policy: RemovalPolicy, writes_entries: bool) -> Option<Operation> {
         self.build_removal(policy, |variable| !(writes_entries && variable.own))
     }
 
     /// Returns the operation that removes former entries of drophammer after its new ones, which reuse their numbers, are written.
-    pub fn remove_own_entries(&self) -> Option<Operation> {
+    pub(crate) fn remove_own_entries(&self) -> Option<Operation> {
         self.build_removal(RemovalPolicy::Destroyed, |variable| variable.own)
     }
 
@@ -246,7 +246,7 @@ impl FirmwarePlan {
     }
 
     /// Returns warnings about variables that are not removed.
-    pub fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         warnings.extend(self.unreadable.as_ref().map(|reason| {
             format!(

@@ -12,7 +12,7 @@ const BACKUP_GPT_SECTORS: u64 = 33;
 
 /// Returns the ranges of a disk that is preserved or not ours. Partitions that are mounted from a preserved disk are written, and are not
 /// included.
-pub fn guarded_ranges(meant: &LayoutMatch, plan: &DiskPlan) -> Vec<ByteRange> {
+pub(crate) fn guarded_ranges(meant: &LayoutMatch, plan: &DiskPlan) -> Vec<ByteRange> {
     let Some(disk) = meant.inventory.find_disk(plan.device.as_str()) else { return Vec::new() };
     let foreign = matches!(plan.verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes);
     let others = foreign_partitions(meant, disk);
@@ -26,7 +26,7 @@ pub fn guarded_ranges(meant: &LayoutMatch, plan: &DiskPlan) -> Vec<ByteRange> {
 }
 
 /// Returns the numbers of the partitions that the layout does not list.
-pub fn foreign_partitions(meant: &LayoutMatch, disk: &InventoryDisk) -> Vec<u32> {
+pub(crate) fn foreign_partitions(meant: &LayoutMatch, disk: &InventoryDisk) -> Vec<u32> {
     let listed = meant.layout_entry(&disk.name);
     let is_listed =
         |number: u32| listed.is_some_and(|listed| listed.partitions.iter().any(|part| part.number == number));
@@ -34,7 +34,7 @@ pub fn foreign_partitions(meant: &LayoutMatch, disk: &InventoryDisk) -> Vec<u32>
     partitions.map(|part| part.number).filter(|number| !is_listed(*number)).collect()
 }
 
-pub fn end_ranges(start: u64, size: u64) -> Vec<ByteRange> {
+pub(crate) fn end_ranges(start: u64, size: u64) -> Vec<ByteRange> {
     let length = MIB.min(size);
     let last = ByteRange { start: start.saturating_add(size - length), length };
     let first = ByteRange { start, length };

@@ -18,7 +18,7 @@ struct MarkedFilesystem<'a> {
 }
 
 impl<'a> PlanDecider<'a> {
-    pub fn decide_identity(&mut self) {
+    pub(crate) fn decide_identity(&mut self) {
         match self.request.mode {
             InstallMode::Install => self.check_first_install(),
             InstallMode::Reinstall => self.check_reinstall(),
@@ -160,7 +160,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Returns the latest record of the disk with the name `device` in the layout.
-    pub fn latest_record(&self, device: &LayoutPath) -> Option<&'a RecordedDisk> {
+    pub(crate) fn latest_record(&self, device: &LayoutPath) -> Option<&'a RecordedDisk> {
         let request = self.request;
         let claim = request.claim.as_ref();
         let begun = claim.into_iter().flat_map(|claim| &claim.begun_on);
@@ -308,6 +308,6 @@ fn describe_markers(marked: &[MarkedFilesystem]) -> String {
 }
 
 /// Describes an installation: `machine m-1, allocation a-1`.
-pub fn describe_owner(machine: &str, allocation: &str) -> String {
+pub(crate) fn describe_owner(machine: &str, allocation: &str) -> String {
     format!("machine {machine}, allocation {allocation}")
 }

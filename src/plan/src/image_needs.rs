@@ -36,7 +36,7 @@ pub fn image_needs(layout: &Layout, inventory: &Inventory, request: &PlanRequest
 }
 
 /// Checks the contents that the control plane has recorded for the image.
-pub fn judge_image(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> ImageFindings {
+pub(crate) fn judge_image(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> ImageFindings {
     let contents = request.assigned.allocation.image.contents.as_ref();
     let judged = contents.and_then(|contents| Some(image_needs(layout, inventory, request)?.judge_contents(contents)));
     judged.unwrap_or_default()

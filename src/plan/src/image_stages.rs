@@ -15,7 +15,7 @@ use operations::{
 use std::borrow::Cow;
 
 /// Installation from an image, or from the `create` program of an OS definition.
-pub struct ImageSource<'a>(pub &'a PlanRequest);
+pub(crate) struct ImageSource<'a>(pub &'a PlanRequest);
 
 /// Operations that depend on the type of the image.
 struct ImagePlacement {

@@ -9,7 +9,11 @@ use model::layout;
 use model::storage_graph::LayoutMatch;
 
 /// Returns the marker without the time, which the plan does not know. An offline plan has no marker.
-pub fn build_marker(meant: &LayoutMatch, request: &PlanRequest, decided: &PlanDecisions) -> Option<InstallMarker> {
+pub(crate) fn build_marker(
+    meant: &LayoutMatch,
+    request: &PlanRequest,
+    decided: &PlanDecisions,
+) -> Option<InstallMarker> {
     let layout = meant.graph.layout;
     let claim = request.claim.as_ref()?;
     let identifiers = UniqueIdentifiers::from_disks(&meant.inventory.disks);
@@ -61,7 +65,7 @@ fn superseded_digests(inventory: &Inventory, request: &PlanRequest, claim: &Inst
 }
 
 /// Returns the records of the disks for the control plane when an attempt starts, with the tables that they have before.
-pub fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker>) -> Vec<RecordedDisk> {
+pub(crate) fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker>) -> Vec<RecordedDisk> {
     let disks = marker.into_iter().flat_map(|marker| &marker.disks);
     let before = |device: &str| {
         let listed = meant.graph.layout.disks.iter().position(|listed| listed.device == device)?;
@@ -72,7 +76,7 @@ pub fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker>) -> V
 
 /// Returns all properties that distinguish the disk from others, except its table. A value that another disk of the machine shares
 /// identifies neither, even if that disk is removed later. A placeholder identifies no disk.
-pub fn unique_record(disk: &inventory::InventoryDisk, identifiers: &UniqueIdentifiers) -> RecordedDisk {
+pub(crate) fn unique_record(disk: &inventory::InventoryDisk, identifiers: &UniqueIdentifiers) -> RecordedDisk {
     let named = full_record(disk);
     RecordedDisk {
         serial: if identifiers.has_serial(disk) { named.serial } else { String::new() },

@@ -18,7 +18,7 @@ use model::storage_graph::{DeviceStack, LayoutMatch};
 /// A wipe destroys the start of a disk first, and all disks are wiped before anything new is written to one of them. So if every disk still
 /// starts as expected, no wipe was started. The marker alone proves nothing: a new mirror shows the content of the old one, with its
 /// marker, but the table below the new mirror is different. If the marker has this very order, the installation is not the old one.
-pub fn is_intact(layout: &Layout, inventory: &Inventory, claim: &InstallClaim) -> bool {
+pub(crate) fn is_intact(layout: &Layout, inventory: &Inventory, claim: &InstallClaim) -> bool {
     let meant = LayoutMatch::new(layout, inventory);
     let Some(marker) = find_own_marker(&meant, inventory, claim) else { return false };
     let mut wiped = layout.disks.iter().enumerate().filter(|(_, listed)| listed.wipeonreinstall);

@@ -51,10 +51,10 @@ struct VolumeDecision {
 }
 
 /// Reason why a volume is refused; `None` if an object below it was refused.
-pub type VolumeRefusal = Option<String>;
+pub(crate) type VolumeRefusal = Option<String>;
 
 impl<'a> PlanDecider<'a> {
-    pub fn decide_persistent(&mut self) {
+    pub(crate) fn decide_persistent(&mut self) {
         let allocation = &self.request.assigned.allocation;
         let (volumes, hostname) = match allocation.parse_volumes() {
             Ok(volumes) => (volumes, allocation.hostname.clone()),

@@ -36,7 +36,7 @@ pub const KIND: &str = "crypto_LUKS";
 
 /// Returns the key from the allocation for a container with this source; empty if there is none. For a TPM, `disk_key` is the additional
 /// passphrase.
-pub fn find_key(allocation: &Allocation, source: KeySource) -> SecretText {
+pub(crate) fn find_key(allocation: &Allocation, source: KeySource) -> SecretText {
     match source {
         KeySource::Server | KeySource::Tpm2 => allocation.disk_key.clone(),
         KeySource::File => allocation.file_key.clone(),
@@ -68,7 +68,7 @@ pub fn containers_to_open(layout: &Layout, inventory: &Inventory, allocation: &A
 }
 
 /// Returns the UUID of the container on a preserved device, or the reason why there is none.
-pub fn container_uuid_on(device: &PlannedDevice) -> Result<Uuid, String> {
+pub(crate) fn container_uuid_on(device: &PlannedDevice) -> Result<Uuid, String> {
     device.content.as_deref().map_err(String::clone).and_then(container_uuid)
 }
 
@@ -85,7 +85,7 @@ fn container_uuid(found: &[DeviceSignature]) -> Result<Uuid, String> {
 }
 
 impl<'a> PlanDecider<'a> {
-    pub fn decide_encrypted(
+    pub(crate) fn decide_encrypted(
         &mut self,
         place: &str,
         filesystem: &FilesystemSpec,
@@ -189,7 +189,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Marks the last container as sealed to the TPM of another machine. Preserved headers are not written, so it stays sealed to that TPM.
-    pub fn note_foreign_tpm(&mut self, device: &PlannedDevice) {
+    pub(crate) fn note_foreign_tpm(&mut self, device: &PlannedDevice) {
         let Some(why) = self.inventory.find_failure(&AttemptTarget::Sealed(device.now.clone())) else { return };
         if let Some(luks) = self.decided.luks.last_mut() {
             luks.strange_tpm = true;
@@ -202,7 +202,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Returns the mapping of a preserved device if its container was opened with the given key.
-    pub fn find_opened(&self, device: &PlannedDevice<'a>, uuid: Uuid) -> Option<PlannedDevice<'a>> {
+    pub(crate) fn find_opened(&self, device: &PlannedDevice<'a>, uuid: Uuid) -> Option<PlannedDevice<'a>> {
         // Another process may have opened it.
         if self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())).is_some() {
             return None;
@@ -215,7 +215,7 @@ impl<'a> PlanDecider<'a> {
         Some(PlannedDevice { path: mapping.clone(), now: mapping, size_bytes, blank, content, ..device.clone() })
     }
 
-    pub fn is_withheld(&self, key: KeySource) -> bool {
+    pub(crate) fn is_withheld(&self, key: KeySource) -> bool {
         self.request.assigned.allocation.disk_key_withheld && matches!(key, KeySource::Server | KeySource::Tpm2)
     }
 
@@ -246,7 +246,7 @@ impl<'a> PlanDecider<'a> {
 }
 
 /// Returns the message for a container that can neither be opened nor stay locked. The plan is then made again, with its disk recreated.
-pub fn describe_half_made(what: &str, why: &str) -> String {
+pub(crate) fn describe_half_made(what: &str, why: &str) -> String {
     format!(
         "{what} must be kept in LUKS, but an interrupted attempt was creating it, and it cannot be opened: {why}. \
          Provide its key, or erase it to have it recreated"
@@ -254,7 +254,7 @@ pub fn describe_half_made(what: &str, why: &str) -> String {
 }
 
 /// Returns a message if the device has room only for the headers.
-pub fn check_min_size(name: &LayoutPath, device: &PlannedDevice) -> Option<String> {
+pub(crate) fn check_min_size(name: &LayoutPath, device: &PlannedDevice) -> Option<String> {
     let bytes = device.size_bytes.filter(|bytes| *bytes <= DATA_OFFSET_BYTES)?;
     Some(format!(
         "device:{name} is not big enough required:{}MiB, existing:{}MiB (LUKS2 headers)",
@@ -264,29 +264,34 @@ pub fn check_min_size(name: &LayoutPath, device: &PlannedDevice) -> Option<Strin
 }
 
 /// Returns the mapping of a container that is created on the device.
-pub fn mapping_on<'a>(device: &PlannedDevice<'a>, mapping: DevicePath) -> PlannedDevice<'a> {
+pub(crate) fn mapping_on<'a>(device: &PlannedDevice<'a>, mapping: DevicePath) -> PlannedDevice<'a> {
     let within = |bytes: u64| bytes.saturating_sub(DATA_OFFSET_BYTES);
     let (size_bytes, most_bytes) = (device.size_bytes.map(within), within(device.most_bytes));
     PlannedDevice { path: mapping.clone(), now: mapping, size_bytes, most_bytes, content: Ok(&[]), ..device.clone() }
 }
 
-pub fn is_optional(filesystem: &FilesystemSpec) -> bool {
+pub(crate) fn is_optional(filesystem: &FilesystemSpec) -> bool {
     filesystem.mount_options().any(|option| ["nofail", "noauto"].contains(&option))
 }
 
 impl LuksDecision {
     /// Returns the container around a physical volume of a group. `needed` is a mount point in the new system that requires the group.
-    pub fn for_group(container: LuksContainer, fate: LuksFate, group: &str, needed: Option<&str>) -> LuksDecision {
+    pub(crate) fn for_group(
+        container: LuksContainer,
+        fate: LuksFate,
+        group: &str,
+        needed: Option<&str>,
+    ) -> LuksDecision {
         let (group, path, nofail) = (Some(group.to_owned()), needed.map(str::to_owned), needed.is_none());
         LuksDecision { container, fate, group, path, nofail, noauto: false, read_only: false, strange_tpm: false }
     }
 
-    pub fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         self.fate != LuksFate::Made
     }
 
     /// Returns whether the container is written once it is open.
-    pub fn is_written(&self) -> bool {
+    pub(crate) fn is_written(&self) -> bool {
         self.path.is_some() && !self.read_only
     }
 
@@ -310,7 +315,7 @@ fn opened_containers(decided: &PlanDecisions) -> impl Iterator<Item = &LuksDecis
 }
 
 /// Returns a check, before the first write, for cryptsetup and every required key or TPM.
-pub fn check_containers(decided: &PlanDecisions) -> Option<Operation> {
+pub(crate) fn check_containers(decided: &PlanDecisions) -> Option<Operation> {
     let asked = opened_containers(decided).filter(|luks| !luks.strange_tpm);
     let containers: Vec<LuksContainer> = asked.map(|luks| luks.container.clone()).collect();
     (!containers.is_empty()).then_some(Operation::Run(SessionOp::CheckContainers(CheckContainers(containers))))
@@ -325,26 +330,26 @@ pub fn needs_passphrase(plan: &Plan) -> bool {
 }
 
 /// Returns the operations that create containers: those around physical volumes, which precede their groups, or those around filesystems.
-pub fn create_containers(decided: &PlanDecisions, of_groups: bool) -> Vec<Operation> {
+pub(crate) fn create_containers(decided: &PlanDecisions, of_groups: bool) -> Vec<Operation> {
     let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Made && luks.group.is_some() == of_groups);
     made.map(|luks| Operation::Device(DeviceOp::CreateContainer(luks.container.clone()))).collect()
 }
 
 /// Returns the operations that close containers: those around physical volumes, after their groups are deactivated, or those around
 /// filesystems.
-pub fn close_containers(decided: &PlanDecisions, of_groups: bool) -> impl Iterator<Item = Operation> {
+pub(crate) fn close_containers(decided: &PlanDecisions, of_groups: bool) -> impl Iterator<Item = Operation> {
     let close =
         |luks: &LuksDecision| DeviceOp::CloseContainer(CloseContainer { mapping: luks.container.mapping.clone() });
     opened_containers(decided).filter(move |luks| luks.group.is_some() == of_groups).map(close).map(Operation::Device)
 }
 
-pub fn write_crypttab(decided: &PlanDecisions) -> Option<Operation> {
+pub(crate) fn write_crypttab(decided: &PlanDecisions) -> Option<Operation> {
     let entries: Vec<CrypttabEntry> = opened_containers(decided).map(LuksDecision::crypttab_entry).collect();
     (!entries.is_empty()).then_some(Operation::Run(SessionOp::WriteCrypttab(WriteCrypttab(entries))))
 }
 
 /// Returns both ends of the locked containers on this disk, which must not be written.
-pub fn guard_locked(meant: &LayoutMatch, decided: &PlanDecisions, disk: &DiskPlan) -> Vec<ByteRange> {
+pub(crate) fn guard_locked(meant: &LayoutMatch, decided: &PlanDecisions, disk: &DiskPlan) -> Vec<ByteRange> {
     let Some(found) = meant.inventory.find_disk(disk.device.as_str()) else { return Vec::new() };
     let locked = |device: &DevicePath| is_locked(decided, device);
     let whole = locked(&found.device).then_some((0, found.size_bytes));
@@ -354,11 +359,11 @@ pub fn guard_locked(meant: &LayoutMatch, decided: &PlanDecisions, disk: &DiskPla
 }
 
 /// Returns whether the container on this device stays locked.
-pub fn is_locked(decided: &PlanDecisions, device: &DevicePath) -> bool {
+pub(crate) fn is_locked(decided: &PlanDecisions, device: &DevicePath) -> bool {
     decided.luks.iter().any(|luks| luks.fate == LuksFate::Locked && luks.container.device == *device)
 }
 
 /// Returns whether the device is the mapping of a container of the plan.
-pub fn is_mapping(decided: &PlanDecisions, device: &DevicePath) -> bool {
+pub(crate) fn is_mapping(decided: &PlanDecisions, device: &DevicePath) -> bool {
     decided.luks.iter().any(|luks| luks.container.mapping == *device)
 }

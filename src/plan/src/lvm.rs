@@ -15,7 +15,7 @@ use model::storage_graph::find_groups_on;
 use operations::{CreateGroup, CreateVolume};
 
 impl<'a> PlanDecider<'a> {
-    pub fn decide_groups(&mut self) {
+    pub(crate) fn decide_groups(&mut self) {
         for (index, group) in self.layout.volumegroups.iter().enumerate() {
             let place = format!("volumegroups[{index}]");
             let Some(below) = self.common_fate(&place, &format!("vg:{}", group.name), &group.devices) else { continue };
@@ -166,13 +166,13 @@ impl<'a> PlanDecider<'a> {
         lost.is_empty()
     }
 
-    pub fn refuse_without_physical(&mut self, group: &VolumeGroupSpec, below: &UnderlyingDevices) {
+    pub(crate) fn refuse_without_physical(&mut self, group: &VolumeGroupSpec, below: &UnderlyingDevices) {
         for (_, device) in below.absent() {
             self.refuse_absent(device, format!("vg:{} requires {}", group.name, device.path));
         }
     }
 
-    pub fn decide_volumes(&mut self) {
+    pub(crate) fn decide_volumes(&mut self) {
         let mut order: Vec<usize> = (0..self.layout.logicalvolumes.len()).collect();
         // Volumes that take the remaining space come last.
         order.sort_by_key(|&index| self.layout.logicalvolumes[index].size == RequestedSize::Rest);

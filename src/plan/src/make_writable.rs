@@ -10,13 +10,13 @@ use operations::{DeactivateGroup, StopArray, TakeDown};
 
 /// Operations that activate a device, from the bottom up; empty for a disk or a partition of a disk.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct DeviceActivation(Vec<RestoreOp>);
+pub(crate) struct DeviceActivation(Vec<RestoreOp>);
 
 impl DeviceActivation {
     /// Determines the operations for a device.
     ///
     /// # Errors The device lies on an unsupported type of device, or is incomplete.
-    pub fn for_device(
+    pub(crate) fn for_device(
         stack: &DeviceStack,
         inventory: &Inventory,
         device: &DevicePath,
@@ -69,13 +69,13 @@ impl DeviceActivation {
         }
     }
 
-    pub fn activate(&self) -> Vec<Operation> {
+    pub(crate) fn activate(&self) -> Vec<Operation> {
         let devices: Vec<DevicePath> = bottom_devices(&self.0).into_iter().collect();
         let down = (!devices.is_empty()).then_some(Operation::Device(DeviceOp::TakeDown(TakeDown { devices })));
         down.into_iter().chain(self.0.iter().cloned().map(Operation::from)).collect()
     }
 
-    pub fn deactivate(&self) -> Vec<Operation> {
+    pub(crate) fn deactivate(&self) -> Vec<Operation> {
         let down = self.0.iter().rev().filter_map(|restore| match restore {
             RestoreOp::AssembleArray(array) => Some(DeviceOp::StopArray(StopArray { device: array.device.clone() })),
             RestoreOp::ActivateGroup(ActivateGroup { name, devices, .. }) => {
@@ -89,7 +89,7 @@ impl DeviceActivation {
 
 /// Finds the device that the operator named: by its path, or by the name of an array or volume, which is stable while kernel names change.
 /// Returns its path in the inventory, and its path after activation.
-pub fn find_device(inventory: &Inventory, wanted: &DevicePath) -> Option<(DevicePath, DevicePath)> {
+pub(crate) fn find_device(inventory: &Inventory, wanted: &DevicePath) -> Option<(DevicePath, DevicePath)> {
     let path = |name: &Option<KernelName>| {
         let running = inventory.stacked.iter().find(|stacked| Some(&stacked.name) == name.as_ref());
         running.map(|stacked| stacked.device.clone())

@@ -7,18 +7,18 @@ use std::collections::BTreeSet;
 
 /// Graph of the devices that operations assemble, and of their members.
 #[derive(Default)]
-pub struct AssembledMembers(LayerGraph<DevicePath, ()>);
+pub(crate) struct AssembledMembers(LayerGraph<DevicePath, ()>);
 
 impl AssembledMembers {
-    pub fn add_array(&mut self, AssembleArray { device, members, .. }: &AssembleArray) {
+    pub(crate) fn add_array(&mut self, AssembleArray { device, members, .. }: &AssembleArray) {
         self.link_members(device.clone(), members);
     }
 
-    pub fn add_group(&mut self, ActivateGroup { name, devices, volumes }: &ActivateGroup) {
+    pub(crate) fn add_group(&mut self, ActivateGroup { name, devices, volumes }: &ActivateGroup) {
         volumes.iter().for_each(|volume| self.link_members(format!("/dev/{name}/{volume}").into(), devices));
     }
 
-    pub fn add_container(&mut self, LuksContainer { device, mapping, .. }: &LuksContainer) {
+    pub(crate) fn add_container(&mut self, LuksContainer { device, mapping, .. }: &LuksContainer) {
         self.link_members(mapping.clone(), std::slice::from_ref(device));
     }
 
@@ -35,7 +35,7 @@ impl AssembledMembers {
     }
 
     /// Returns the underlying devices of these devices. A device that no operation assembles is its own.
-    pub fn find_bottoms(&self, devices: impl IntoIterator<Item = DevicePath>) -> BTreeSet<DevicePath> {
+    pub(crate) fn find_bottoms(&self, devices: impl IntoIterator<Item = DevicePath>) -> BTreeSet<DevicePath> {
         let mut bottoms = BTreeSet::new();
         for device in devices {
             match self.0.find(&device) {

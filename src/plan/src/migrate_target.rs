@@ -35,7 +35,7 @@ use uuid::Uuid;
 
 impl PlanRequest {
     /// Returns the migration by which this machine receives the system of another one.
-    pub fn receiving(&self) -> Option<&MigrationOffer> {
+    pub(crate) fn receiving(&self) -> Option<&MigrationOffer> {
         self.assigned.allocation.moving.as_ref().filter(|moving| moving.part == MigrationSide::Receive)
     }
 
@@ -45,7 +45,7 @@ impl PlanRequest {
 }
 
 /// Installation of the system of another machine.
-pub struct MigrationSource<'a> {
+pub(crate) struct MigrationSource<'a> {
     pub request: &'a PlanRequest,
     pub offer: &'a MigrationOffer,
 }
@@ -129,23 +129,23 @@ fn disk_record<'a>(moving: &'a MigrationOffer, disk: &layout::DiskSpec) -> Optio
 }
 
 /// Returns the digest of the layout as it is stored in the control plane.
-pub fn stored_layout_digest(layout: &Layout, request: &PlanRequest) -> String {
+pub(crate) fn stored_layout_digest(layout: &Layout, request: &PlanRequest) -> String {
     let stored = request.receiving().and_then(|_| request.assigned.allocation.parse_layout().ok());
     layout::compute_digest(stored.as_ref().map_or(layout, |stored| &stored.layout))
 }
 
 impl PlanDecider<'_> {
-    pub fn migrated_filesystem_uuid(&self, device: &LayoutPath) -> Option<String> {
+    pub(crate) fn migrated_filesystem_uuid(&self, device: &LayoutPath) -> Option<String> {
         let mut carried = self.request.migrated_machine()?.filesystems.iter();
         carried.find(|is| is.device == *device).map(|is| is.uuid.clone()).filter(|uuid| !uuid.is_empty())
     }
 
-    pub fn migrated_array_uuid(&self, device: &LayoutPath) -> Option<Uuid> {
+    pub(crate) fn migrated_array_uuid(&self, device: &LayoutPath) -> Option<Uuid> {
         let mut carried = self.request.migrated_machine()?.arrays.iter();
         carried.find(|is| is.device == *device).map(|is| is.uuid)
     }
 
-    pub fn migrated_partition_guid(&self, device: &LayoutPath) -> Option<Uuid> {
+    pub(crate) fn migrated_partition_guid(&self, device: &LayoutPath) -> Option<Uuid> {
         let mut carried = self.request.migrated_machine()?.partitions.iter();
         carried.find(|is| is.device == *device).map(|is| is.guid)
     }

@@ -28,14 +28,14 @@ impl PlanDecider<'_> {
     }
 
     /// Adds a reason why the disk of that device is needed.
-    pub fn refuse_absent(&mut self, device: &PlannedDevice, why: String) {
+    pub(crate) fn refuse_absent(&mut self, device: &PlannedDevice, why: String) {
         if let Some(absent) = device.absent.and_then(|index| self.absent.get_mut(&index)) {
             absent.needed.push(why);
         }
     }
 
     /// Refuses a disk that is needed or whose content has no copy elsewhere; warns about the others.
-    pub fn decide_absent(&mut self) {
+    pub(crate) fn decide_absent(&mut self) {
         for (index, absent) in std::mem::take(&mut self.absent) {
             let disk = &self.layout.disks[index];
             let leaves = disk_devices(disk).skip(usize::from(!disk.partitions.is_empty()));
@@ -60,7 +60,7 @@ fn disk_devices(disk: &layout::DiskSpec) -> impl Iterator<Item = LayoutPath> {
 }
 
 /// Returns whether an array still has all data without these active members. RAID 10 stores the two copies on adjacent members.
-pub fn has_all_data(level: RaidLevel, active: usize, missing: &[usize]) -> bool {
+pub(crate) fn has_all_data(level: RaidLevel, active: usize, missing: &[usize]) -> bool {
     match level {
         RaidLevel::Raid0 => missing.is_empty(),
         RaidLevel::Raid1 => missing.len() < active,

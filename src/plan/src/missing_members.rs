@@ -20,7 +20,7 @@ impl<'a> PlanDecider<'a> {
     /// | the same | the same, and the operator discards that disk | allowed, with a warning |
     ///
     /// Unfinished objects of a started attempt belong to this installation.
-    pub fn refuse_missing(&mut self) {
+    pub(crate) fn refuse_missing(&mut self) {
         let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
         if self.request.mode == InstallMode::Install || begun {
             return;

@@ -8,19 +8,19 @@ use model::inventory::{Inventory, InventoryDisk, OpaqueObject};
 use std::collections::BTreeSet;
 
 /// An opaque object with the disks below it.
-pub struct OpaqueOnDisks {
+pub(crate) struct OpaqueOnDisks {
     pub object: OpaqueObject,
     pub disks: BTreeSet<KernelName>,
 }
 
 /// Returns the opaque objects that a plan lists. Objects that were not tried yet are omitted, because a warning announces that the agent
 /// will inspect them.
-pub fn listed_objects(inventory: &Inventory) -> Vec<OpaqueObject> {
+pub(crate) fn listed_objects(inventory: &Inventory) -> Vec<OpaqueObject> {
     inventory.find_opaque_objects().into_iter().filter(|object| !object.untried).collect()
 }
 
 impl PlanDecider<'_> {
-    pub fn opaque_on_disks(&self) -> Vec<OpaqueOnDisks> {
+    pub(crate) fn opaque_on_disks(&self) -> Vec<OpaqueOnDisks> {
         let objects = self.inventory.find_opaque_objects().into_iter();
         let on_disks = objects.map(|object| {
             let names: Vec<KernelName> = object.devices.iter().map(|device| self.stack.kernel_name(device)).collect();
@@ -40,7 +40,7 @@ impl PlanDecider<'_> {
     /// | the same, and the operator discards each such disk | allowed, with a warning |
     /// | the same, and an attempt of this allocation was started on these disks | allowed: the attempt was allowed, and left the object |
     /// | the same, and opening was not tried yet | allowed, with a warning: the agent tries, and decides again |
-    pub fn refuse_opaque(&mut self, claim: &InstallClaim) {
+    pub(crate) fn refuse_opaque(&mut self, claim: &InstallClaim) {
         if !claim.begun_on.is_empty() {
             return;
         }

@@ -12,7 +12,7 @@ use operations::{
 use operations::{ReachImage, TellPointOfNoReturn};
 
 /// Returns the operation that queries the image at its locations, with the disk that it is written to if it is a raw image.
-pub fn query_image(request: &PlanRequest, burned: &[Operation], needs: Option<ImageNeeds>) -> SessionOp {
+pub(crate) fn query_image(request: &PlanRequest, burned: &[Operation], needs: Option<ImageNeeds>) -> SessionOp {
     let onto = burned.iter().find_map(raw_image);
     let (name, url) = (request.subject.image.clone(), request.subject.url.clone());
     let image = Box::new(request.assigned.allocation.image.clone());
@@ -26,7 +26,11 @@ fn raw_image(operation: &Operation) -> Option<&BurnDisk> {
     }
 }
 
-pub fn announce_start(request: &PlanRequest, disks: Vec<RecordedDisk>, secret_digest: Option<String>) -> SessionOp {
+pub(crate) fn announce_start(
+    request: &PlanRequest,
+    disks: Vec<RecordedDisk>,
+    secret_digest: Option<String>,
+) -> SessionOp {
     let allocation = &request.assigned.allocation;
     let (order, allocation) = (allocation.order_id().map(str::to_owned), allocation.id.clone());
     let approved = request.assigned.allocation.approved.as_ref().map(|approved| approved.sha256.clone());
@@ -41,7 +45,7 @@ pub fn announce_start(request: &PlanRequest, disks: Vec<RecordedDisk>, secret_di
 }
 
 /// Copies the extents of the plan into the announcement of the point of no return, once all stages are known.
-pub fn insert_extents(stages: &mut [PlanStage], all: &[StageExtents]) {
+pub(crate) fn insert_extents(stages: &mut [PlanStage], all: &[StageExtents]) {
     for operation in stages.iter_mut().flat_map(|stage| &mut stage.operations) {
         if let Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { extents, .. })) = operation {
             *extents = all.to_vec();
@@ -49,7 +53,7 @@ pub fn insert_extents(stages: &mut [PlanStage], all: &[StageExtents]) {
     }
 }
 
-pub fn machine_files(
+pub(crate) fn machine_files(
     request: &PlanRequest,
     inventory: &Inventory,
     decided: &PlanDecisions,
@@ -75,7 +79,7 @@ fn new_filesystem(operation: &Operation) -> Option<&MakeFilesystem> {
 }
 
 /// Returns the final report of a success: what was installed, or was present already. `made` are the disks that were created for it.
-pub fn final_report(request: &PlanRequest, already: Option<&InstallMarker>, made: Vec<DevicePath>) -> SessionOp {
+pub(crate) fn final_report(request: &PlanRequest, already: Option<&InstallMarker>, made: Vec<DevicePath>) -> SessionOp {
     let allocation = &request.assigned.allocation;
     let message = match (already, request.receiving()) {
         (Some(marker), _) => format!("{} is already installed; nothing was written", marker.image),

@@ -55,7 +55,7 @@ fn compare_age(claim: &InstallClaim, found: &InstallMarker) -> OrderAge {
 
 impl PlanDecider<'_> {
     /// Refuses a reinstall whose order is not proven to be newer than every installation of this allocation on the disks.
-    pub fn refuse_outdated_order(&mut self) {
+    pub(crate) fn refuse_outdated_order(&mut self) {
         let (request, inventory) = (self.request, self.inventory);
         let Some(claim) = &request.claim else { return };
         for filesystem in &inventory.filesystems {

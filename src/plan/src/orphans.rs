@@ -8,7 +8,7 @@ impl PlanDecider<'_> {
     /// Refuses a reinstall while one of its disks has such a part, because it may be half of a preserved object. An installation wipes its
     /// disks anyway. Unfinished objects of an interrupted attempt on wiped disks belong to this installation: anything else would have been
     /// refused before the attempt started.
-    pub fn refuse_orphans(&mut self) {
+    pub(crate) fn refuse_orphans(&mut self) {
         if self.request.mode == InstallMode::Install {
             return;
         }

@@ -19,7 +19,7 @@ const HYPERVISOR: &str = "none";
 const CARD: &str = "routed";
 
 /// Returns the reasons why the definition is invalid, or does not fit a layout whose system it creates.
-pub fn refuse_definition(layout: &Layout, request: &PlanRequest) -> Vec<Diagnostic> {
+pub(crate) fn refuse_definition(layout: &Layout, request: &PlanRequest) -> Vec<Diagnostic> {
     let Some(chosen) = &request.assigned.allocation.definition else { return Vec::new() };
     let impossible = chosen.find_problem().map(|why| Diagnostic::new("allocation.definition", why));
     let (os, url) = (chosen.selector(), &request.assigned.allocation.image.url);
@@ -41,12 +41,12 @@ fn creating_definition(request: &PlanRequest) -> Option<&SelectedDefinition> {
 }
 
 /// Returns whether the request has an image.
-pub fn has_image(request: &PlanRequest) -> bool {
+pub(crate) fn has_image(request: &PlanRequest) -> bool {
     creating_definition(request).is_none()
 }
 
 /// Returns a check for the programs that `create` needs, if the definition has one.
-pub fn find_programs(request: &PlanRequest) -> Option<SessionOp> {
+pub(crate) fn find_programs(request: &PlanRequest) -> Option<SessionOp> {
     let chosen = creating_definition(request)?;
     // Invalid definitions were refused before.
     Some(SessionOp::FindPrograms(FindPrograms {
@@ -56,7 +56,12 @@ pub fn find_programs(request: &PlanRequest) -> Option<SessionOp> {
 }
 
 /// Returns the operation that fills the disk: writing the image, or running `create`.
-pub fn fill_disk(onto: BurnDisk, meant: &LayoutMatch, decided: &PlanDecisions, finishing: &FinishInputs) -> SessionOp {
+pub(crate) fn fill_disk(
+    onto: BurnDisk,
+    meant: &LayoutMatch,
+    decided: &PlanDecisions,
+    finishing: &FinishInputs,
+) -> SessionOp {
     let definition = finishing.files.assigned.allocation.definition.as_ref();
     let Some(chosen) = definition.filter(|chosen| chosen.has_create()) else { return SessionOp::BurnDisk(onto) };
     SessionOp::CreateSystem(Box::new(CreateSystem {
@@ -69,14 +74,14 @@ pub fn fill_disk(onto: BurnDisk, meant: &LayoutMatch, decided: &PlanDecisions, f
 }
 
 /// Returns the operation that runs `verify`, if the definition has one.
-pub fn verify_parameters(request: &PlanRequest) -> Option<SessionOp> {
+pub(crate) fn verify_parameters(request: &PlanRequest) -> Option<SessionOp> {
     let chosen = request.assigned.allocation.definition.as_ref().filter(|chosen| chosen.has_verify())?;
     let (os, parameters) = (chosen.selector().to_string(), chosen.parameters.keys().cloned().collect());
     Some(SessionOp::VerifyDefinition(VerifyDefinition { os, parameters, chosen: Box::new(chosen.clone()) }))
 }
 
 /// Returns the environment of the image's installer, as Ganeti passes it to `create`; empty without a definition.
-pub fn installer_environment(
+pub(crate) fn installer_environment(
     meant: &LayoutMatch,
     decided: &PlanDecisions,
     files: &MachineFiles,

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 type ObjectIdentity = BTreeMap<String, String>;
 
 /// Returns all objects on preserved disks, including those that are not in the layout.
-pub fn list_preserved(layout: &Layout, inventory: &Inventory, decided: &PlanDecisions) -> Vec<PreservedObject> {
+pub(crate) fn list_preserved(layout: &Layout, inventory: &Inventory, decided: &PlanDecisions) -> Vec<PreservedObject> {
     let keeping = PreservedObjects::new(inventory, decided);
     let disks = keeping.disks().map(|disk| ObjectLocator::Disk(disk.name.clone()));
     let arrays = keeping.arrays().map(|array| {
@@ -148,7 +148,7 @@ fn describe_signatures(signatures: &[DeviceSignature]) -> String {
 }
 
 /// Returns the path and the signatures of a device in an inventory; `None` if it is absent or inactive.
-pub fn find_content<'a>(
+pub(crate) fn find_content<'a>(
     inventory: &'a Inventory,
     stack: &DeviceStack<'a>,
     on: &StableDevice,
@@ -184,7 +184,7 @@ fn is_preserved(decided: &PlanDecisions, disk: &super::DiskPlan) -> bool {
 }
 
 /// Objects that lie only on preserved disks.
-pub struct PreservedObjects<'a> {
+pub(crate) struct PreservedObjects<'a> {
     inventory: &'a Inventory,
     decided: &'a PlanDecisions,
     pub stack: DeviceStack<'a>,
@@ -198,7 +198,7 @@ const KEPT: u8 = 1;
 const OTHER: u8 = 2;
 
 impl<'a> PreservedObjects<'a> {
-    pub fn new(inventory: &'a Inventory, decided: &'a PlanDecisions) -> PreservedObjects<'a> {
+    pub(crate) fn new(inventory: &'a Inventory, decided: &'a PlanDecisions) -> PreservedObjects<'a> {
         let stack = DeviceStack::new(inventory);
         let kept: BTreeSet<&KernelName> =
             decided.disks.iter().filter(|disk| is_preserved(decided, disk)).map(|disk| &disk.name).collect();
@@ -241,7 +241,7 @@ impl<'a> PreservedObjects<'a> {
     }
 
     /// Identifies the device of a path in the plan by a property that is independent of kernel names.
-    pub fn locate_device(&self, device: &DevicePath) -> StableDevice {
+    pub(crate) fn locate_device(&self, device: &DevicePath) -> StableDevice {
         let array = self.decided.arrays.iter().find_map(|fate| match fate {
             ArrayFate::Kept { device: named, uuid, .. } if named == device => Some(StableDevice::Array(*uuid)),
             _ => None,

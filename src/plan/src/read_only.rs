@@ -9,7 +9,7 @@ use operations::PlanStage;
 use std::collections::BTreeMap;
 
 /// Actions and subject of a plan that destroys nothing.
-pub struct ReadOnlyPlan {
+pub(crate) struct ReadOnlyPlan {
     pub mode: InstallMode,
     pub subject: PlanSubject,
     pub layout: String,
@@ -20,7 +20,7 @@ pub struct ReadOnlyPlan {
 }
 
 impl ReadOnlyPlan {
-    pub fn build_plan(self, inventory: &Inventory) -> Plan {
+    pub(crate) fn build_plan(self, inventory: &Inventory) -> Plan {
         let plan = Plan {
             mode: self.mode,
             subject: self.subject,
@@ -47,7 +47,7 @@ impl ReadOnlyPlan {
 
 impl DiskPlan {
     /// Returns the plan of a disk without a tree of its content, listed by its own name or not at all.
-    pub fn from_disk(disk: &InventoryDisk, verdict: DiskVerdict) -> DiskPlan {
+    pub(crate) fn from_disk(disk: &InventoryDisk, verdict: DiskVerdict) -> DiskPlan {
         DiskPlan {
             name: disk.name.clone(),
             device: disk.device.clone(),

@@ -25,7 +25,7 @@ enum RestoreTime {
 }
 
 /// Preserved objects, with the time at which each is activated.
-pub struct RestorePlan<'a> {
+pub(crate) struct RestorePlan<'a> {
     inventory: &'a Inventory,
     decided: &'a PlanDecisions,
     filesystems: &'a [PlacedFilesystem<'a>],
@@ -36,7 +36,7 @@ pub struct RestorePlan<'a> {
 }
 
 impl<'a> RestorePlan<'a> {
-    pub fn new(
+    pub(crate) fn new(
         meant: &LayoutMatch<'a>,
         decided: &'a PlanDecisions,
         filesystems: &'a [PlacedFilesystem<'a>],
@@ -56,18 +56,18 @@ impl<'a> RestorePlan<'a> {
         RestorePlan { inventory: meant.inventory, decided, filesystems, early, others }
     }
 
-    pub fn before_the_image(&self) -> Vec<Operation> {
+    pub(crate) fn before_the_image(&self) -> Vec<Operation> {
         self.restore_operations(RestoreTime::BeforeTheImage)
     }
 
-    pub fn after_the_image(&self) -> Vec<Operation> {
+    pub(crate) fn after_the_image(&self) -> Vec<Operation> {
         self.restore_operations(RestoreTime::AfterTheImage)
     }
 
     /// Returns the trial activation of all preserved objects, and of all volumes that are added to preserved groups, on the disks as they
     /// are now. The mounts have the options of the layout, because the installed system must mount with them too. Filesystems that are yet
     /// to be created are not mounted.
-    pub fn build_rehearsal(&self) -> Option<Rehearsal> {
+    pub(crate) fn build_rehearsal(&self) -> Option<Rehearsal> {
         let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
         let mounts = mounted.filter_map(|placed| {
             let options = placed.0.mountoptions.clone();
@@ -156,17 +156,17 @@ impl<'a> RestorePlan<'a> {
     }
 
     /// Returns the mount points of preserved filesystems that will hide files of the image.
-    pub fn hiding_paths(&self) -> Vec<String> {
+    pub(crate) fn hiding_paths(&self) -> Vec<String> {
         self.kept_paths(|placed| !is_merged(placed))
     }
 
     /// Returns the mount points of preserved filesystems to which files of the image are added.
-    pub fn merged_paths(&self) -> Vec<String> {
+    pub(crate) fn merged_paths(&self) -> Vec<String> {
         self.kept_paths(is_merged)
     }
 
     /// Returns the mount points, except `/`, of new filesystems that are mounted before the image is written.
-    pub fn new_paths(&self) -> Vec<String> {
+    pub(crate) fn new_paths(&self) -> Vec<String> {
         let made = self.filesystems.iter().filter(|(_, is)| is.as_made().is_some());
         let made = made.filter_map(|placed| self.build_mount(placed)).map(|mount| mount.path);
         made.filter(|path| path != "/" && self.when_mounted(path) == RestoreTime::BeforeTheImage).collect()
@@ -238,7 +238,7 @@ impl<'a> RestorePlan<'a> {
 }
 
 /// Returns the devices that these operations use and that none of them creates.
-pub fn bottom_devices(operations: &[RestoreOp]) -> BTreeSet<DevicePath> {
+pub(crate) fn bottom_devices(operations: &[RestoreOp]) -> BTreeSet<DevicePath> {
     let (mut together, mut taken) = (AssembledMembers::default(), BTreeSet::<DevicePath>::new());
     for operation in operations {
         let devices = match operation {
@@ -266,7 +266,7 @@ fn is_merged((wanted, is): &PlacedFilesystem) -> bool {
     is.is_restored() && wanted.reinstall == OnReinstall::Merge
 }
 
-pub fn mount_path(filesystem: &FilesystemSpec) -> Option<&str> {
+pub(crate) fn mount_path(filesystem: &FilesystemSpec) -> Option<&str> {
     let path = filesystem.path.as_deref().filter(|path| path.starts_with('/'))?;
     (!matches!(filesystem.format, FilesystemFormat::Swap | FilesystemFormat::None)).then_some(path)
 }
@@ -294,7 +294,7 @@ fn mount_options(filesystem: &FilesystemSpec, is: &FilesystemFate) -> Vec<String
 
 /// Returns the mount option that, in addition to `ro`, prevents a journal replay; empty if `ro` is sufficient. `None` if the format cannot
 /// be mounted from a disk.
-pub fn no_replay_option(format: FilesystemFormat) -> Option<&'static str> {
+pub(crate) fn no_replay_option(format: FilesystemFormat) -> Option<&'static str> {
     match format {
         FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => Some("noload"),
         FilesystemFormat::Xfs => Some("norecovery"),

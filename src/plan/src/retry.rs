@@ -22,7 +22,7 @@ use model::storage_graph::{DeviceStack, LayoutMatch, all_units, lookup};
 use std::collections::BTreeSet;
 
 /// Returns the listed disks that must be recreated again to solve these problems. Empty if that would not be enough.
-pub fn disks_to_remake(
+pub(crate) fn disks_to_remake(
     layout: &Layout,
     inventory: &Inventory,
     request: &PlanRequest,
@@ -49,7 +49,7 @@ pub fn disks_to_remake(
 }
 
 /// Returns whether all other disks have the same verdict as in the first decision.
-pub fn changes_only(
+pub(crate) fn changes_only(
     meant: &LayoutMatch,
     remade: &BTreeSet<LayoutPath>,
     first: &PlanDecisions,

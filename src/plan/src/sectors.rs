@@ -3,7 +3,7 @@
 use model::layout::{self, RequestedSize};
 use operations::ByteRange;
 
-pub const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// Size that is zeroed at the start of an area. The deepest signatures that libblkid knows there are the second header of LUKS2 at 4 MiB
 /// and VMFS at 1 and 2 MiB.
@@ -18,20 +18,20 @@ const GPT_ENTRIES_BYTES: u64 = 128 * 128;
 
 /// First and last sector of one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SectorExtent {
+pub(crate) struct SectorExtent {
     pub first_lba: u64,
     pub last_lba: u64,
 }
 
 impl SectorExtent {
-    pub fn length_bytes(self, sector_bytes: u32) -> u64 {
+    pub(crate) fn length_bytes(self, sector_bytes: u32) -> u64 {
         (self.last_lba + 1 - self.first_lba) * u64::from(sector_bytes)
     }
 }
 
 /// Partitions that do not fit.
 #[derive(Debug, PartialEq, Eq)]
-pub struct DiskTooSmall {
+pub(crate) struct DiskTooSmall {
     /// Required size for the partitions and both partition tables.
     pub required_mib: u64,
     pub existing_mib: u64,
@@ -42,7 +42,7 @@ pub struct DiskTooSmall {
 ///
 /// # Errors
 /// The disk is too small for them and both partition tables, or nothing is left for the partition that takes the rest.
-pub fn place_partitions(
+pub(crate) fn place_partitions(
     partitions: &[layout::PartitionSpec],
     size_bytes: u64,
     sector_bytes: u32,
@@ -75,7 +75,7 @@ pub fn place_partitions(
 }
 
 /// Returns both ends of each of these areas, where superblocks are located, merged.
-pub fn end_ranges(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<ByteRange> {
+pub(crate) fn end_ranges(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<ByteRange> {
     let mut pieces: Vec<(u64, u64)> = Vec::new();
     for area in areas {
         let start = area.start.min(size_bytes);

@@ -10,10 +10,11 @@ use model::inventory::{
 };
 use model::layout::FilesystemFormat;
 use operations::{
-    ActivateGroup, AssembleArray, AssertFree, BurnDisk, CreateArray, CreateGroup, CreateVolume, DeviceOp,
-    GrowFilesystem, Holder, LuksContainer, MakeFilesystem, MountReadOnly, OpenContainer, Operation, PartitionTable,
-    PreparePersistent, ReceivedDevice, RemoveVariables, RestoreOp, SessionOp, VolumeFilling, WritePersistent,
+    ActivateGroup, AssembleArray, BurnDisk, CreateArray, CreateGroup, CreateVolume, DeviceOp, Holder, LuksContainer,
+    MakeFilesystem, OpenContainer, Operation, PartitionTable, PreparePersistent, ReceivedDevice, RemoveVariables,
+    RestoreOp, SessionOp, VolumeFilling, WritePersistent,
 };
+use operations::{AssertFree, GrowFilesystem, MountReadOnly};
 
 const MIB: u64 = 1 << 20;
 
@@ -26,7 +27,7 @@ pub fn after(plan: &Plan, before: Inventory) -> Inventory {
 }
 
 /// The same with a power cut after so many operations.
-pub fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
+pub(crate) fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
     let mut machine = Machine(before);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations).take(operations) {
         machine.run(operation);
@@ -35,7 +36,8 @@ pub fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
 }
 
 /// What the root filesystem is known by once the plan has been executed.
-pub fn root_uuid(plan: &Plan) -> String {
+#[cfg(test)]
+pub(crate) fn root_uuid(plan: &Plan) -> String {
     let root = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| {
         let burn = match operation {
             Operation::Run(SessionOp::BurnDisk(burn)) => burn,

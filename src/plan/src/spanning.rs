@@ -8,7 +8,7 @@ use model::inventory::{DeviceSignature, Inventory, SpanningComponent, StackedDev
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Filesystems that span several devices without another layer below. Each of their devices has the UUID of the whole.
-pub const SPANNING: [&str; 3] = ["btrfs", "zfs_member", "bcachefs"];
+pub(crate) const SPANNING: [&str; 3] = ["btrfs", "zfs_member", "bcachefs"];
 
 /// An object made of devices of the machine.
 struct SpanningObject {
@@ -25,7 +25,7 @@ impl PlanDecider<'_> {
     /// |---|---|---|
     /// | install | disks that are not ours | loses members, with a warning |
     /// | reinstall | preserved disks, or disks that are not ours | refused |
-    pub fn check_spanning(&mut self) {
+    pub(crate) fn check_spanning(&mut self) {
         for thing in self.list_spanning() {
             let below = |member: &KernelName| (member.clone(), self.verdicts_below(member));
             let members: Vec<(KernelName, BTreeSet<DiskVerdict>)> = thing.members.iter().map(below).collect();
@@ -116,7 +116,7 @@ impl PlanDecider<'_> {
 }
 
 /// Returns every signature, with the path of the disk, partition or stacked device that it is on.
-pub fn all_signatures(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, &DeviceSignature)> {
+pub(crate) fn all_signatures(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, &DeviceSignature)> {
     inventory.all_signatures().flat_map(|(device, found)| found.iter().map(move |found| (device, found)))
 }
 

@@ -29,7 +29,7 @@ mod storage_operations;
 
 pub(crate) use storage_operations::writable_devices;
 
-pub fn arrange_stages(
+pub(crate) fn arrange_stages(
     layout: &Layout,
     inventory: &Inventory,
     request: PlanRequest,
@@ -259,7 +259,7 @@ fn root_uuid(filesystems: &[PlacedFilesystem]) -> String {
 }
 
 /// Omits the stages without operations.
-pub fn drop_empty_stages(stages: impl IntoIterator<Item = (StageName, Vec<Operation>)>) -> Vec<PlanStage> {
+pub(crate) fn drop_empty_stages(stages: impl IntoIterator<Item = (StageName, Vec<Operation>)>) -> Vec<PlanStage> {
     let stages = stages.into_iter().filter(|(_, operations)| !operations.is_empty());
     stages.map(|(name, operations)| PlanStage { name, operations }).collect()
 }

@@ -39,7 +39,7 @@ fn step_of(stage: StageName) -> Option<&'static str> {
 }
 
 /// Returns whether the stage runs because its step is not disabled.
-pub fn includes_stage(steps: &StepList, stage: StageName) -> bool {
+pub(crate) fn includes_stage(steps: &StepList, stage: StageName) -> bool {
     step_of(stage).is_none_or(|step| steps.includes_step(step))
 }
 

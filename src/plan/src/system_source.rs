@@ -14,7 +14,7 @@ use operations::{FinishInputs, FstabEntry, Operation, SessionOp, StageName};
 use std::borrow::Cow;
 
 /// What distinguishes the sources of a system. Everything else of an installation is the same for all of them.
-pub trait SystemSource {
+pub(crate) trait SystemSource {
     /// Returns the layout as it applies to this machine.
     fn adapt_layout<'a>(&self, layout: &'a Layout, inventory: &Inventory) -> Cow<'a, Layout>;
 
@@ -28,7 +28,7 @@ pub trait SystemSource {
 }
 
 impl PlanRequest {
-    pub fn source(&self) -> Box<dyn SystemSource + '_> {
+    pub(crate) fn source(&self) -> Box<dyn SystemSource + '_> {
         match self.receiving() {
             Some(offer) => Box::new(MigrationSource { request: self, offer }),
             None => Box::new(ImageSource(self)),
@@ -37,7 +37,7 @@ impl PlanRequest {
 }
 
 /// Decisions from which the stages of a source are built.
-pub struct SourceInputs<'a> {
+pub(crate) struct SourceInputs<'a> {
     pub layout: &'a Layout,
     pub meant: &'a LayoutMatch<'a>,
     pub decided: &'a PlanDecisions,
@@ -46,10 +46,10 @@ pub struct SourceInputs<'a> {
     pub fstab: &'a [FstabEntry],
 }
 
-pub type StageOperations = (StageName, Vec<Operation>);
+pub(crate) type StageOperations = (StageName, Vec<Operation>);
 
 /// Stages and operations that depend on the source.
-pub struct SystemStages {
+pub(crate) struct SystemStages {
     pub reach: Option<SessionOp>,
     /// Further checks before anything is written.
     pub checks: Vec<SessionOp>,

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 const MAXIMUM_NAMED: usize = 16;
 
 /// Collects holders in the order in which they are released, each once.
-pub struct HolderTeardown<'a> {
+pub(crate) struct HolderTeardown<'a> {
     stack: &'a DeviceStack<'a>,
     /// Devices that were examined: those that are released, and devices in them.
     pub seen: BTreeSet<KernelName>,
@@ -18,17 +18,17 @@ pub struct HolderTeardown<'a> {
 }
 
 impl<'a> HolderTeardown<'a> {
-    pub fn new(stack: &'a DeviceStack<'a>) -> HolderTeardown<'a> {
+    pub(crate) fn new(stack: &'a DeviceStack<'a>) -> HolderTeardown<'a> {
         HolderTeardown { stack, seen: BTreeSet::new(), holders: Vec::new() }
     }
 
     /// Releases everything on this disk. Returns the uses that cannot be released.
-    pub fn release_disk(&mut self, disk: &InventoryDisk) -> Vec<String> {
+    pub(crate) fn release_disk(&mut self, disk: &InventoryDisk) -> Vec<String> {
         self.take_down(&disk.name, &disk.device)
     }
 
     /// Releases this device and everything on it.
-    pub fn release_device(&mut self, device: &StackedDevice) -> Vec<String> {
+    pub(crate) fn release_device(&mut self, device: &StackedDevice) -> Vec<String> {
         self.take_down(&device.name, &device.device)
     }
 

@@ -29,7 +29,7 @@ fn size_estimates(size: DeviceSize) -> (u64, Vec<u64>) {
 }
 
 /// Returns the trial of a new array; `None` without options and with usual metadata. `sizes` are those of the present devices, in order.
-pub fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes: u32) -> Option<TryArray> {
+pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes: u32) -> Option<TryArray> {
     if made.createoptions.is_empty() && ["1.0", "1.2"].contains(&made.metadata.as_str()) {
         return None;
     }
@@ -54,7 +54,7 @@ pub fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes: u32) 
 }
 
 /// Returns the trials of filesystems on preserved devices, and of those with options. Without options the defaults of the tool apply.
-pub fn filesystem_trials(filesystems: &[PlacedFilesystem]) -> Vec<Operation> {
+pub(crate) fn filesystem_trials(filesystems: &[PlacedFilesystem]) -> Vec<Operation> {
     let tried = filesystems.iter().filter(|(wanted, is)| {
         let mounted = mount_path(wanted).is_some() && wanted.mountoptions.iter().any(|option| option != "defaults");
         is.as_filled().is_some()
@@ -66,7 +66,7 @@ pub fn filesystem_trials(filesystems: &[PlacedFilesystem]) -> Vec<Operation> {
 }
 
 /// Returns the trial of a Kubernetes volume that is added to a preserved object, or whose class has options.
-pub fn volume_trial(
+pub(crate) fn volume_trial(
     filling: &VolumeFilling,
     size: DeviceSize,
     sector_bytes: u32,

@@ -9,13 +9,13 @@ mod request;
 mod summary;
 
 pub use approval::{ApprovalSummary, ApprovedDisk, ApprovedObject, ObjectFate, VERSION};
-pub use firmware::{FirmwarePlan, PlannedVariable, VariableOrigin};
-pub use k8s_volumes::{PersistentVerdict, PersistentVolume};
+pub(crate) use firmware::{FirmwarePlan, PlannedVariable, VariableOrigin};
+pub(crate) use k8s_volumes::{PersistentVerdict, PersistentVolume};
 pub use migration::SourceDevice;
 use operations::{FailureState, FstabEntry, PlanStage, StageExtents};
 pub use refusal::PlanRefusal;
 pub use request::{InstallClaim, InstallMode, MarkerWaiver, PlanRequest, PlanSubject};
-pub use summary::{DiskContent, PlanSummary, TornObject};
+pub(crate) use summary::{DiskContent, PlanSummary, TornObject};
 
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::InstallMarker;
@@ -93,7 +93,7 @@ pub enum DiskVerdict {
 }
 
 impl DiskVerdict {
-    pub const ALL: [DiskVerdict; 5] =
+    pub(crate) const ALL: [DiskVerdict; 5] =
         [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::Make, DiskVerdict::NotOurs, DiskVerdict::Volumes];
 }
 

@@ -23,7 +23,7 @@ const BY_ID: &str = "/dev/disk/by-id/";
 
 impl PlanDecider<'_> {
     /// Refuses to wipe a disk that neither the layout nor a record on the disks identifies.
-    pub fn refuse_unrecorded(&mut self) {
+    pub(crate) fn refuse_unrecorded(&mut self) {
         let request = self.request;
         let Some(claim) = request.claim.as_ref().filter(|claim| claim.memory == RecordSource::DisksOnly) else {
             return;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 /// Returns the UUIDs of disks, partitions and their content, in lower case, with the device that has each.
-pub fn collect_uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, DevicePath> {
+pub(crate) fn collect_uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, DevicePath> {
     let stack = DeviceStack::new(inventory);
     let made = disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
     let made: BTreeSet<&KernelName> = made.map(|disk| &disk.name).collect();

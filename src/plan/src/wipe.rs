@@ -15,7 +15,7 @@ use operations::{ByteRange, DiskIdentity, WipeDisk};
 const QUICK_SECONDS: u64 = 60;
 const SECURE_SECONDS: u64 = 4 * 3600;
 
-pub fn wipe_disk(erase: EraseMode, disk: &InventoryDisk, extents: &[SectorExtent]) -> WipeDisk {
+pub(crate) fn wipe_disk(erase: EraseMode, disk: &InventoryDisk, extents: &[SectorExtent]) -> WipeDisk {
     let takes_seconds = |method: &EraseMethod| matches!(method, EraseMethod::NvmeFormatCrypto | EraseMethod::Discard);
     let (methods, strict, budget_seconds) = match erase {
         EraseMode::Quick => (disk.erase.iter().copied().filter(takes_seconds).collect(), false, QUICK_SECONDS),

@@ -7,7 +7,7 @@ use model::layout;
 impl PlanDecider<'_> {
     /// Refuses a layout whose wipe policy differs from that in the marker: it is not the layout of the installation, because a file was
     /// edited or a database was lost.
-    pub fn check_wipe_policy(&mut self, finished: Option<&InstallMarker>) {
+    pub(crate) fn check_wipe_policy(&mut self, finished: Option<&InstallMarker>) {
         let Some(marker) = finished else { return };
         let layout = self.layout;
         let digest = layout::compute_digest(layout);

@@ -25,18 +25,18 @@ use operations::{ByteRange, ZeroProof};
 
 impl<'a> PlanDecider<'a> {
     /// Requires that a preserved device is zero on which a filesystem is created.
-    pub fn require_zeros_on(&mut self, device: &PlannedDevice) {
+    pub(crate) fn require_zeros_on(&mut self, device: &PlannedDevice) {
         self.require_zeros(&device.now.clone(), device.size_bytes.unwrap_or_default());
     }
 
     /// Requires that a whole device is zero.
-    pub fn require_zeros(&mut self, device: &DevicePath, size_bytes: u64) {
+    pub(crate) fn require_zeros(&mut self, device: &DevicePath, size_bytes: u64) {
         self.add_zero_proof(device, vec![ByteRange { start: 0, length: size_bytes }]);
     }
 
     /// Requires that an unlisted disk is zero that a volume takes. A first installation accepts samples: it has no order in which an
     /// operator could discard the disk instead of waiting for hours.
-    pub fn require_zeros_of_unlisted(&mut self, disk: &InventoryDisk) {
+    pub(crate) fn require_zeros_of_unlisted(&mut self, disk: &InventoryDisk) {
         if self.request.mode == InstallMode::Reinstall {
             self.require_zeros(&disk.device, disk.size_bytes);
         }

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(60);
 /// Maximum number of events per address and minute. A rack that boots behind one address may exceed it, but losing an event is harmless.
-pub const EVENTS: u32 = 120;
+pub(crate) const EVENTS: u32 = 120;
 /// Maximum number of addresses counted per minute. Events of others are dropped.
 const ADDRESSES: usize = 16 << 10;
 
 /// Number of events in the current minute by address.
-pub struct AnonymousEvents(Mutex<(Instant, HashMap<IpAddr, u32>)>);
+pub(crate) struct AnonymousEvents(Mutex<(Instant, HashMap<IpAddr, u32>)>);
 
 impl Default for AnonymousEvents {
     fn default() -> AnonymousEvents {
@@ -24,7 +24,7 @@ impl Default for AnonymousEvents {
 
 impl AnonymousEvents {
     /// Counts an event of the address, and returns whether it is within the quota.
-    pub fn count_event(&self, address: IpAddr) -> bool {
+    pub(crate) fn count_event(&self, address: IpAddr) -> bool {
         let mut minute = lock_mutex(&self.0);
         let (began, counts) = &mut *minute;
         if began.elapsed() >= EVERY {

@@ -2,11 +2,11 @@
 //! converts the allocation of a machine, `secrets` releases its secrets, `point_of_no_return` permits to erase data, `install_reports`
 //! receives results, `request_body` reads requests.
 
-pub mod install_reports;
-pub mod point_of_no_return;
-pub mod request_body;
-pub mod secrets;
-pub mod wire_allocation;
+pub(crate) mod install_reports;
+pub(crate) mod point_of_no_return;
+pub(crate) mod request_body;
+pub(crate) mod secrets;
+pub(crate) mod wire_allocation;
 
 use super::api_error::ApiError;
 use super::auth::{self, EventCaller, MachineCaller};
@@ -45,7 +45,7 @@ const DOCUMENT_BYTES: usize = 4 << 20;
 const UNKNOWN_DOCUMENT_BYTES: usize = 1 << 20;
 
 /// `POST /v1/machine/register`: registers the machine that a boot was requested for.
-pub async fn register_boot(
+pub(crate) async fn register_boot(
     State(app): State<Arc<AppState>>,
     peer: ClientAddress,
     source: SourcePort,
@@ -108,14 +108,14 @@ fn refuse_other_nic(app: &AppState, directory: &SiteSnapshot, id: &str, peer: Cl
 }
 
 #[derive(Deserialize)]
-pub struct WaitQuery {
+pub(crate) struct WaitQuery {
     #[serde(default)]
     seconds: u64,
 }
 
 /// `GET /v1/machine/{id}/wait`: responds as soon as the machine is allocated. A waiting machine costs only a socket and an entry in the
 /// watchers of the directory.
-pub async fn wait_for_allocation(
+pub(crate) async fn wait_for_allocation(
     State(app): State<Arc<AppState>>,
     MachineCaller { id, .. }: MachineCaller,
     query: Result<Query<WaitQuery>, QueryRejection>,
@@ -150,7 +150,7 @@ async fn until_allocated(app: &AppState, id: &str) -> Result<(), ApiError> {
     }
 }
 
-pub async fn get_machine(
+pub(crate) async fn get_machine(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
     MachineCaller { id, boot, peer }: MachineCaller,
@@ -195,7 +195,7 @@ pub async fn get_machine(
     }))
 }
 
-pub async fn post_event(
+pub(crate) async fn post_event(
     State(app): State<Arc<AppState>>,
     EventCaller(MachineCaller { id, boot, peer }): EventCaller,
     body: Body,
@@ -219,7 +219,7 @@ pub async fn post_event(
 }
 
 /// Returns whether another event of an unregistered client is kept and printed.
-pub fn is_event_within_quota(app: &AppState, ClientAddress(address): ClientAddress) -> bool {
+pub(crate) fn is_event_within_quota(app: &AppState, ClientAddress(address): ClientAddress) -> bool {
     let is_kept = app.anonymous_events.count_event(address);
     if !is_kept {
         app.log_rate_limited(format!(
@@ -230,10 +230,10 @@ pub fn is_event_within_quota(app: &AppState, ClientAddress(address): ClientAddre
     is_kept
 }
 
-pub async fn no_such_endpoint() -> ApiError {
+pub(crate) async fn no_such_endpoint() -> ApiError {
     ApiError::not_found("no such endpoint")
 }
 
-pub async fn method_not_allowed() -> ApiError {
+pub(crate) async fn method_not_allowed() -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this endpoint")
 }

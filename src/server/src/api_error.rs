@@ -8,32 +8,32 @@ use control::api_types::ErrorBody;
 
 /// Error response with its status.
 #[derive(Debug)]
-pub struct ApiError {
+pub(crate) struct ApiError {
     status: StatusCode,
     message: String,
     code: Option<&'static str>,
 }
 
 impl ApiError {
-    pub fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
         ApiError { status, message: message.into(), code: None }
     }
 
     /// Adds the stable code of a refusal.
-    pub fn with_code(self, code: &'static str) -> ApiError {
+    pub(crate) fn with_code(self, code: &'static str) -> ApiError {
         ApiError { code: Some(code), ..self }
     }
 
-    pub fn not_found(message: impl Into<String>) -> ApiError {
+    pub(crate) fn not_found(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_FOUND, message)
     }
 
     /// Returns status and message, for responses in another format.
-    pub fn parts(self) -> (StatusCode, String) {
+    pub(crate) fn parts(self) -> (StatusCode, String) {
         (self.status, self.message)
     }
 
-    pub fn bad_request(message: impl Into<String>) -> ApiError {
+    pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
     }
 }
@@ -42,7 +42,7 @@ impl ApiError {
 const RETRY_AFTER: &str = "5";
 
 /// Sets `Retry-After` in the response of a busy server.
-pub fn set_retry_after(response: &mut Response) {
+pub(crate) fn set_retry_after(response: &mut Response) {
     if response.status() == StatusCode::SERVICE_UNAVAILABLE {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
     }

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use store::InstallState;
 pub use store::approval::{Approval, last_installation, parse_approval, render_approval};
 
-pub const FOLDER: &str = "approved";
+pub(crate) const FOLDER: &str = "approved";
 
 /// Approvals of all machines.
 #[derive(Debug, Clone, Default)]
-pub struct Approvals {
+pub(crate) struct Approvals {
     /// Approvals by machine id.
     all: BTreeMap<String, Result<Arc<Approval>, String>>,
     /// Reason why the folder cannot be read. Any machine may then have an approval.
@@ -30,7 +30,7 @@ pub struct Approvals {
 
 impl Approvals {
     /// Collects the approvals of the folder, and reports those that cannot be used.
-    pub fn new(folder: &YamlFolder<Approval>, only: bool, problems: &mut Vec<String>) -> Approvals {
+    pub(crate) fn new(folder: &YamlFolder<Approval>, only: bool, problems: &mut Vec<String>) -> Approvals {
         let before = problems.len();
         folder.report_unread(problems);
         let unread = problems.get(before).cloned();
@@ -50,13 +50,17 @@ impl Approvals {
     }
 
     /// Returns the allocation to which the machine's approval applies, if it is not this one.
-    pub fn other_allocation(&self, machine: &str, allocation: &str) -> Option<String> {
+    pub(crate) fn other_allocation(&self, machine: &str, allocation: &str) -> Option<String> {
         let approved = &self.all.get(machine)?.as_ref().ok()?.verdicts.allocation;
         (approved != allocation).then(|| approved.clone())
     }
 
     /// Returns the machine's approval unless it is spent. `standing` is that of the allocation to which the approval applies.
-    pub fn find_in_force(&self, machine: &str, standing: &InstallState) -> Option<Result<Arc<Approval>, String>> {
+    pub(crate) fn find_in_force(
+        &self,
+        machine: &str,
+        standing: &InstallState,
+    ) -> Option<Result<Arc<Approval>, String>> {
         let approval = self.all.get(machine).cloned().or_else(|| self.unread.clone().map(Err))?;
         let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(standing));
         (!is_spent).then_some(approval)
@@ -66,7 +70,11 @@ impl Approvals {
     ///
     /// # Errors
     /// The machine gets nothing to install: its approval cannot be used, or is required and missing.
-    pub fn approval_for_agent(&self, machine: &str, standing: &InstallState) -> Result<Option<ApprovedPlan>, String> {
+    pub(crate) fn approval_for_agent(
+        &self,
+        machine: &str,
+        standing: &InstallState,
+    ) -> Result<Option<ApprovedPlan>, String> {
         match &standing.approved {
             Some(Ok(approval)) => Ok(Some(approval.to_wire())),
             Some(Err(why)) => Err(format!(
@@ -90,7 +98,7 @@ fn check_machine_id(approval: &Approval, id: &str) -> Result<(), String> {
 }
 
 /// Returns the path of a machine's approval.
-pub fn approval_path(dir: &Path, machine: &str) -> std::path::PathBuf {
+pub(crate) fn approval_path(dir: &Path, machine: &str) -> std::path::PathBuf {
     dir.join(FOLDER).join(format!("{machine}.yaml"))
 }
 
@@ -98,7 +106,7 @@ pub fn approval_path(dir: &Path, machine: &str) -> std::path::PathBuf {
 ///
 /// # Errors
 /// The database cannot be read. The inner error is the reason why the agent must not pass the point of no return.
-pub async fn check_compared(
+pub(crate) async fn check_compared(
     app: &AppState,
     directory: &SiteSnapshot,
     id: &str,

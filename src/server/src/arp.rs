@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Lookup of the MACs of the neighbour with an address: none if it is behind a router or unknown; several if two segments use the address.
-pub type MacLookup = Arc<dyn Fn(IpAddr) -> Vec<String> + Send + Sync>;
+pub(crate) type MacLookup = Arc<dyn Fn(IpAddr) -> Vec<String> + Send + Sync>;
 
 /// Lengths of `struct nlmsghdr` (length, type, flags, sequence, port) and `struct ndmsg` (family, padding, interface, state, flags, type).
 const HEAD: usize = 16;
@@ -29,7 +29,7 @@ const PATIENCE_SECONDS: i64 = 2;
 
 /// Looks up MACs in the kernel's table. Without a response in time the MACs are unknown, and a warning is logged. No client is refused for
 /// that: a MAC is only ever checked in addition to the token.
-pub fn look_up_macs(address: IpAddr) -> Vec<String> {
+pub(crate) fn look_up_macs(address: IpAddr) -> Vec<String> {
     query_kernel(address).unwrap_or_else(|error| {
         tracing::warn!("cannot read the kernel's neighbour table: {error}");
         Vec::new()

@@ -15,14 +15,14 @@ use std::sync::Arc;
 use store::{EnrollOutcome, Enrollment, MachineBoot, token};
 
 /// Authenticated machine of the path. A handler with this extractor requires a registered boot.
-pub struct MachineCaller {
+pub(crate) struct MachineCaller {
     pub id: String,
     pub boot: MachineBoot,
     pub peer: ClientAddress,
 }
 
 /// Authenticated machine whose boot may not have registered yet or may have ended, for events and reports.
-pub struct EventCaller(pub MachineCaller);
+pub(crate) struct EventCaller(pub MachineCaller);
 
 impl FromRequestParts<Arc<AppState>> for MachineCaller {
     type Rejection = ApiError;
@@ -70,7 +70,7 @@ async fn authenticate_path(parts: &mut Parts, app: &Arc<AppState>) -> Result<Mac
 }
 
 /// Returns the registered or recently requested boot with the request's token.
-pub async fn find_boot(app: &AppState, headers: &HeaderMap) -> Result<Option<MachineBoot>, ApiError> {
+pub(crate) async fn find_boot(app: &AppState, headers: &HeaderMap) -> Result<Option<MachineBoot>, ApiError> {
     let Some(token) = bearer_token(headers) else { return Ok(None) };
     let hash = token::hash_token(token);
     let requested = app.boot_tokens.verify_token(token).map(|boot| MachineBoot::from_request(hash, boot));
@@ -88,7 +88,7 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-pub fn not_authorized_for(id: &str) -> ApiError {
+pub(crate) fn not_authorized_for(id: &str) -> ApiError {
     unauthorized(&format!(
         "the bearer token is missing, expired, not that of machine {id:?}, or older than its last boot or its release"
     ))
@@ -103,7 +103,7 @@ fn unauthorized(message: &str) -> ApiError {
 ///
 /// # Errors
 /// Another boot of the machine is active. The client retries until that boot is silent.
-pub async fn enroll_boot(
+pub(crate) async fn enroll_boot(
     app: &AppState,
     boot: &MachineBoot,
     peer: ClientAddress,
@@ -143,7 +143,7 @@ pub async fn enroll_boot(
 }
 
 /// Returns the reason why the client at that address is not this machine: the neighbour table has a MAC that is not one of the machine's.
-pub fn foreign_nic_message(
+pub(crate) fn foreign_nic_message(
     app: &AppState,
     machine: &MachineSpec,
     ClientAddress(address): ClientAddress,
@@ -157,7 +157,7 @@ pub fn foreign_nic_message(
 }
 
 /// Describes an unknown machine, so that the operator can write its file.
-pub fn describe_unknown_machine(id: &str, peer: ClientAddress, hardware: &RegisteredHardware) -> String {
+pub(crate) fn describe_unknown_machine(id: &str, peer: ClientAddress, hardware: &RegisteredHardware) -> String {
     let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
     format!(
         "unknown machine {id} at {peer}: {}, {} MiB, {}, MACs {}; create a file in machines/ with this id to use it",

@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use std::sync::Arc;
 
 /// Base URLs, without a trailing slash. They differ if firmware uses plain HTTP but the agent must use TLS.
-pub struct BaseUrls {
+pub(crate) struct BaseUrls {
     /// Base URL of API calls and images.
     pub calls: String,
     /// Base URL of files that firmware loads.

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 #[derive(Deserialize)]
-pub struct DigestQuery {
+pub(crate) struct DigestQuery {
     /// URL at which the machine reaches this server [default: that of `--url`].
     server: Option<String>,
 }
@@ -29,7 +29,7 @@ pub struct BootDigestResponse {
 }
 
 /// `GET /v1/machine/{id}/boot-digest`.
-pub async fn get_boot_digest(
+pub(crate) async fn get_boot_digest(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
     Query(query): Query<DigestQuery>,

@@ -23,7 +23,7 @@ const VERIFY: Duration = Duration::from_secs(60);
 
 /// Result of the check.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct SiteCheckReport {
+pub(crate) struct SiteCheckReport {
     pub directory: PathBuf,
     pub good: bool,
     pub machines: usize,
@@ -35,7 +35,7 @@ pub struct SiteCheckReport {
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct SiteProblem {
+pub(crate) struct SiteProblem {
     /// Path relative to the directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
@@ -50,7 +50,7 @@ pub struct SiteProblem {
 ///
 /// # Errors
 /// The database cannot be copied to a temporary directory.
-pub fn check_site(options: &ServerConfig) -> Result<CommandOutcome> {
+pub(crate) fn check_site(options: &ServerConfig) -> Result<CommandOutcome> {
     let found = find_problems(options)?;
     match options.json {
         true => print_text(&(to_json(&found)? + "\n"))?,
@@ -59,7 +59,7 @@ pub fn check_site(options: &ServerConfig) -> Result<CommandOutcome> {
     Ok(CommandOutcome::good_if(found.good))
 }
 
-pub fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
+pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     let dir = &options.dir;
     let mut all: Vec<String> = check_options(options).err().map(|error| error.to_string()).into_iter().collect();
     let mut seen = None;

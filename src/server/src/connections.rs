@@ -37,7 +37,7 @@ compile_error!("the server must survive a request that panics: build it with a p
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Listening socket with its router.
-pub struct RoutedListener {
+pub(crate) struct RoutedListener {
     pub listener: TcpListener,
     pub router: Router,
     pub tls: Option<ServerTls>,
@@ -47,7 +47,7 @@ pub struct RoutedListener {
 type ConnectionPermits = (Option<OwnedSemaphorePermit>, QuotaShare);
 
 /// Admits connections within the limits.
-pub struct ConnectionLimiter {
+pub(crate) struct ConnectionLimiter {
     places: Arc<Semaphore>,
     peers: ClientQuotas,
     watch: StatusLog,
@@ -57,13 +57,18 @@ pub struct ConnectionLimiter {
 }
 
 impl ConnectionLimiter {
-    pub fn new(places: usize, peers: ClientQuotas, watch: StatusLog, alarms: RateLimitedLog) -> ConnectionLimiter {
+    pub(crate) fn new(
+        places: usize,
+        peers: ClientQuotas,
+        watch: StatusLog,
+        alarms: RateLimitedLog,
+    ) -> ConnectionLimiter {
         let (is_full, has_refused) = (AtomicBool::new(false), AtomicBool::new(false));
         ConnectionLimiter { places: Arc::new(Semaphore::new(places)), peers, watch, alarms, is_full, has_refused }
     }
 
     /// Accepts the next connection once a permit is free. Until then, connections wait in the kernel.
-    pub async fn accept_next<'a>(
+    pub(crate) async fn accept_next<'a>(
         &self,
         fronts: &[&'a RoutedListener],
     ) -> (&'a RoutedListener, Option<OwnedSemaphorePermit>, io::Result<(TcpStream, SocketAddr)>) {
@@ -91,7 +96,7 @@ impl ConnectionLimiter {
     }
 
     /// Serves the connection, unless its address has reached its limit.
-    pub fn admit(
+    pub(crate) fn admit(
         &self,
         stream: TcpStream,
         address: SocketAddr,

@@ -20,7 +20,7 @@ use store::{LogChunk, now};
 const PART_BYTES: usize = 64 << 10;
 
 /// `POST /v1/machine/{id}/log`.
-pub async fn receive_log(
+pub(crate) async fn receive_log(
     State(app): State<Arc<AppState>>,
     EventCaller(MachineCaller { id, boot, peer }): EventCaller,
     body: Body,
@@ -40,7 +40,7 @@ pub async fn receive_log(
 }
 
 /// `GET /machines/{id}/log`: the whole stored log.
-pub async fn show_log(
+pub(crate) async fn show_log(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,
     Path(id): Path<String>,
@@ -52,7 +52,7 @@ pub async fn show_log(
 }
 
 /// Formats the log, with a line at the start of each boot, and a note for each gap.
-pub fn format_log(log: &[LogChunk]) -> String {
+pub(crate) fn format_log(log: &[LogChunk]) -> String {
     let mut text = String::new();
     let mut before: Option<&LogChunk> = None;
     for part in log {

@@ -53,7 +53,7 @@ pub(super) struct ControlServer {
 
 impl ControlServer {
     /// Binds the sockets and starts the threads. `places` is the maximum number of connections.
-    pub async fn bind_server(
+    pub(crate) async fn bind_server(
         options: &ServerConfig,
         watch: StatusLog,
         around: &HostEnvironment,
@@ -99,7 +99,11 @@ impl ControlServer {
     ///
     /// # Errors
     /// The database was removed.
-    pub async fn serve_connections(self, ended: impl Future<Output = ()>, manager: &ServiceManager) -> Result<()> {
+    pub(crate) async fn serve_connections(
+        self,
+        ended: impl Future<Output = ()>,
+        manager: &ServiceManager,
+    ) -> Result<()> {
         let running = GracefulShutdown::new();
         let door = ConnectionLimiter::new(self.places, self.peers.clone(), self.watch.clone(), self.alarms.clone());
         let fronts = self.fronts.all();

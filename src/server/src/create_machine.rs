@@ -52,7 +52,7 @@ pub struct OmittedMac {
 }
 
 /// Handles `POST /v1/machine/{id}/file`.
-pub async fn create_machine_file(
+pub(crate) async fn create_machine_file(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
     _: OperatorAuth,

@@ -8,11 +8,11 @@ mod json_patch;
 mod listing;
 mod microversions;
 mod representation;
-pub mod template_files;
+pub(crate) mod template_files;
 
-pub use handlers::{handle_ironic, handle_proposed, show_root, show_version_one};
-pub use representation::{list_schema, patch_schema, request_schema, template_schema};
-pub use template_files::TemplateWriter;
+pub(crate) use handlers::{handle_ironic, handle_proposed, show_root, show_version_one};
+pub(crate) use representation::{list_schema, patch_schema, request_schema, template_schema};
+pub(crate) use template_files::TemplateWriter;
 
 use model::deploy_steps::template::DeployTemplate;
 use sha2::{Digest, Sha256};
@@ -22,11 +22,11 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 /// Folder in the server's directory.
-pub const FOLDER: &str = "deploy-templates";
+pub(crate) const FOLDER: &str = "deploy-templates";
 
 /// Template with its file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StoredTemplate {
+pub(crate) struct StoredTemplate {
     pub path: PathBuf,
     /// UUID in the file, or one derived from the name.
     pub uuid: String,
@@ -35,11 +35,11 @@ pub struct StoredTemplate {
 
 /// Templates in force.
 #[derive(Debug, Clone, Default)]
-pub struct DeployTemplates(BTreeMap<String, Arc<StoredTemplate>>);
+pub(crate) struct DeployTemplates(BTreeMap<String, Arc<StoredTemplate>>);
 
 impl DeployTemplates {
     /// Collects templates. If two have the same name or UUID, the first file takes precedence.
-    pub fn new(files: Vec<(PathBuf, DeployTemplate)>, problems: &mut Vec<String>) -> DeployTemplates {
+    pub(crate) fn new(files: Vec<(PathBuf, DeployTemplate)>, problems: &mut Vec<String>) -> DeployTemplates {
         let mut templates = DeployTemplates::default();
         for (path, template) in files {
             let uuid = template.uuid.clone().unwrap_or_else(|| derive_uuid(&template.name));
@@ -59,16 +59,16 @@ impl DeployTemplates {
         templates
     }
 
-    pub fn find_by_name(&self, name: &str) -> Option<&Arc<StoredTemplate>> {
+    pub(crate) fn find_by_name(&self, name: &str) -> Option<&Arc<StoredTemplate>> {
         self.0.get(name)
     }
 
-    pub fn find_by_uuid(&self, uuid: &str) -> Option<&Arc<StoredTemplate>> {
+    pub(crate) fn find_by_uuid(&self, uuid: &str) -> Option<&Arc<StoredTemplate>> {
         self.all().find(|stored| stored.uuid == uuid)
     }
 
     /// Returns all templates, sorted by name.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<StoredTemplate>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<StoredTemplate>> {
         self.0.values()
     }
 }

@@ -13,7 +13,7 @@ use tower_http::services::ServeFile;
 use tower_http::services::fs::ServeFileSystemResponseBody;
 
 /// `/images/PATH`: a file that an image in `images/` names, or its manifest or signature.
-pub async fn serve_image(
+pub(crate) async fn serve_image(
     State(app): State<Arc<AppState>>,
     Path(served): Path<String>,
     method: Method,
@@ -26,7 +26,7 @@ pub async fn serve_image(
 }
 
 /// `/boot/NAME`: a file directly in the boot directory.
-pub async fn serve_boot_file(
+pub(crate) async fn serve_boot_file(
     State(app): State<Arc<AppState>>,
     Path(name): Path<String>,
     method: Method,
@@ -36,7 +36,7 @@ pub async fn serve_boot_file(
 }
 
 /// `/ipxe/NAME`: iPXE, for firmware that boots over HTTP.
-pub async fn serve_ipxe(
+pub(crate) async fn serve_ipxe(
     State(app): State<Arc<AppState>>,
     Path(name): Path<String>,
     method: Method,

@@ -13,7 +13,7 @@ const AT_LEAST: u64 = 16;
 
 /// Raises the soft limit of open files, usually 1024, to the hard limit, since every waiting machine needs a descriptor. Returns the
 /// maximum number of connections.
-pub fn raise_fd_limit(watch: &StatusLog) -> usize {
+pub(crate) fn raise_fd_limit(watch: &StatusLog) -> usize {
     let raised =
         getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {

@@ -9,7 +9,7 @@ use crate::bmc::PowerAction;
 ///
 /// # Errors
 /// The database fails.
-pub async fn end_previous_system(app: &AppState, id: &str) -> Result<(), ApiError> {
+pub(crate) async fn end_previous_system(app: &AppState, id: &str) -> Result<(), ApiError> {
     app.state.free_machine(id).await?;
     if !app.state.may_run_previous_system(id, None).await? {
         return Ok(());

@@ -9,7 +9,7 @@ use std::time::Duration;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Properties of the host and its network.
-pub struct HostEnvironment {
+pub(crate) struct HostEnvironment {
     pub look_every: Duration,
     /// See [`store::boots::QUIET`].
     pub quiet: Duration,

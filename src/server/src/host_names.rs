@@ -11,14 +11,14 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 const HOSTS: &str = "/etc/hosts";
 
 /// Names of this server, in lower case, and those in its certificate.
-pub struct HostNames {
+pub(crate) struct HostNames {
     names: Vec<String>,
     certificate: Option<ServerTls>,
 }
 
 impl HostNames {
     /// Collects `localhost`, the names of this host, and the names in the options and the certificate.
-    pub fn new(options: &ServerConfig, certificate: Option<ServerTls>) -> HostNames {
+    pub(crate) fn new(options: &ServerConfig, certificate: Option<ServerTls>) -> HostNames {
         let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let table = std::fs::read_to_string(HOSTS).unwrap_or_default();
         let url = options.url.as_deref().map(extract_host);
@@ -32,7 +32,7 @@ impl HostNames {
     ///
     /// Any IP address is accepted. A browser sends an address only if that address itself was opened, so that no other site can cause it; and the addresses of
     /// this host change.
-    pub fn accepts_host(&self, host: &str) -> bool {
+    pub(crate) fn accepts_host(&self, host: &str) -> bool {
         let name = strip_port(host);
         if is_address(name) {
             return true;
@@ -47,7 +47,7 @@ impl HostNames {
 ///
 /// # Errors
 /// Describes what is wrong with the value.
-pub fn parse_name(text: &str) -> Result<String, String> {
+pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     let name = canonicalize_name(text);
     match ipxe::validate_host(&name) {
         Ok(()) if !name.contains(':') && !name.is_empty() => Ok(name),

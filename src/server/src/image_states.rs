@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use store::InstallState;
 
-pub const FILE: &str = "image-states.yaml";
+pub(crate) const FILE: &str = "image-states.yaml";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[derive(schemars::JsonSchema)]
-pub struct ImageStates {
+pub(crate) struct ImageStates {
     #[serde(default)]
     pub hidden: BTreeSet<String>,
     #[serde(default)]
@@ -26,25 +26,25 @@ impl ImageStates {
     ///
     /// # Errors
     /// Describes the problem, with its position.
-    pub fn parse(text: &str) -> Result<ImageStates, String> {
+    pub(crate) fn parse(text: &str) -> Result<ImageStates, String> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(ImageStates::default());
         }
         yaml_node::deserialize_node(&yaml_node::parse_document(text)?)
     }
 
-    pub fn is_hidden(&self, image: &str) -> bool {
+    pub(crate) fn is_hidden(&self, image: &str) -> bool {
         self.hidden.contains(image)
     }
 
     /// Returns whether an image, or a definition with or without a variant, is blacklisted.
-    pub fn is_blacklisted(&self, image: &str) -> bool {
+    pub(crate) fn is_blacklisted(&self, image: &str) -> bool {
         let os = image.split_once('+').map_or(image, |(os, _)| os);
         self.blacklisted.contains(image) || self.blacklisted.contains(os)
     }
 
     /// Returns the reason why the allocation must not be installed now. Started installations continue.
-    pub fn installation_blocked(&self, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
+    pub(crate) fn installation_blocked(&self, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
         match &standing.order {
             Some(order) if standing.is_installed() => {
                 let runs = standing.image.as_deref().unwrap_or(&allocation.image);
@@ -67,7 +67,7 @@ impl ImageStates {
 }
 
 /// Returns the file of a server's directory.
-pub fn states_file(dir: &Path) -> WatchedFile<ImageStates> {
+pub(crate) fn states_file(dir: &Path) -> WatchedFile<ImageStates> {
     WatchedFile::new(dir.join(FILE), ImageStates::parse)
 }
 

@@ -3,7 +3,7 @@
 use model::machine_identity::usable_uuid;
 
 /// Parameters of a ramdisk boot: addresses of the server, and identity of the machine.
-pub struct RamdiskBoot<'a> {
+pub(crate) struct RamdiskBoot<'a> {
     /// Base URL of the API, without a trailing slash.
     pub url: &'a str,
     /// Base URL of kernel and ramdisk, for firmware.
@@ -22,16 +22,16 @@ pub struct RamdiskBoot<'a> {
 }
 
 impl RamdiskBoot<'_> {
-    pub fn kernel_url(&self) -> String {
+    pub(crate) fn kernel_url(&self) -> String {
         format!("{}/boot/vmlinuz", self.files)
     }
 
-    pub fn initrd_url(&self) -> String {
+    pub(crate) fn initrd_url(&self) -> String {
         format!("{}/boot/{}", self.files, self.initrd)
     }
 
     /// Returns the kernel's command line, which does not depend on how the kernel is started.
-    pub fn kernel_arguments(&self) -> String {
+    pub(crate) fn kernel_arguments(&self) -> String {
         let RamdiskBoot { url, token, machine, .. } = self;
         let mut arguments = vec![
             format!("drophammer.url={url}"),
@@ -48,14 +48,14 @@ impl RamdiskBoot<'_> {
 }
 
 /// Returns a script that boots the ramdisk. `initrd=initrd` is for UEFI kernels, which request the file by that name; BIOS ignores it.
-pub fn ramdisk_script(boot: &RamdiskBoot) -> String {
+pub(crate) fn ramdisk_script(boot: &RamdiskBoot) -> String {
     let (kernel, initrd, arguments) = (boot.kernel_url(), boot.initrd_url(), boot.kernel_arguments());
     format!("#!ipxe\nkernel {kernel} initrd=initrd {arguments}\ninitrd --name initrd {initrd}\nboot\n")
 }
 
 /// Returns a script that boots the installed system. UEFI firmware continues with its next boot entry if this one fails, but shows its menu
 /// if it succeeds (UEFI 2.10, 3.1.1). A BIOS may stop in either case, so its first disk is started explicitly.
-pub fn local_disk_script(machine: &str) -> String {
+pub(crate) fn local_disk_script(machine: &str) -> String {
     format!(
         "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit 1\n\
          sanboot --no-describe --drive 0x80 || exit\n"
@@ -64,7 +64,7 @@ pub fn local_disk_script(machine: &str) -> String {
 
 /// Returns a script that waits and repeats the request, until the operator has corrected the machine's file or its migration has ended. It
 /// never returns to the firmware, even on errors, as the firmware would boot the disk.
-pub fn hold_script(url: &str, machine: &str) -> String {
+pub(crate) fn hold_script(url: &str, machine: &str) -> String {
     format!(
         "#!ipxe\n:again\necho drophammer: {machine} waits: it takes part in a migration, and its file does not list the NIC ${{netX/mac}}\n\
          sleep 30 ||\nchain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}} || goto again\n"
@@ -80,7 +80,7 @@ pub fn start_script(url: &str) -> String {
 ///
 /// # Errors
 /// The text is not a UUID.
-pub fn parse_uuid(text: &str) -> Result<Option<String>, String> {
+pub(crate) fn parse_uuid(text: &str) -> Result<Option<String>, String> {
     match uuid::Uuid::try_parse(text) {
         Ok(uuid) if text.len() == 36 => Ok(usable_uuid(uuid).map(|uuid| uuid.to_string())),
         _ => Err(format!("{text:?} is not a UUID such as 4c4c4544-0051-3010-8052-b4c04f4d3132")),
@@ -91,7 +91,7 @@ pub fn parse_uuid(text: &str) -> Result<Option<String>, String> {
 ///
 /// # Errors
 /// The text contains characters that are not valid in console names.
-pub fn validate_console(text: &str) -> Result<(), String> {
+pub(crate) fn validate_console(text: &str) -> Result<(), String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b",._:/-".contains(&byte);
     if !text.is_empty() && text.bytes().all(fits) {
         Ok(())
@@ -104,7 +104,7 @@ pub fn validate_console(text: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// The text is neither.
-pub fn validate_host(text: &str) -> Result<(), String> {
+pub(crate) fn validate_host(text: &str) -> Result<(), String> {
     let refuse = || format!("{text:?} is not a host name with an optional port");
     let (name, port) = match text.strip_prefix('[') {
         Some(rest) => rest.split_once(']').ok_or_else(refuse)?,
@@ -124,7 +124,7 @@ pub fn validate_host(text: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// The text contains such a character or word.
-pub fn validate_cmdline(text: &str) -> Result<(), String> {
+pub(crate) fn validate_cmdline(text: &str) -> Result<(), String> {
     let odd = |c: char| !(c == ' ' || c.is_ascii_graphic()) || "$\\'\"#".contains(c);
     if let Some(c) = text.chars().find(|c| odd(*c)) {
         return Err(format!("kernel arguments {text:?}: {c:?} is not allowed: iPXE would interpret it"));

@@ -51,7 +51,7 @@ pub mod operator;
 mod options;
 mod os_definitions;
 pub mod plan_input;
-pub mod planner;
+pub(crate) mod planner;
 pub mod power;
 mod privileged_port;
 mod pxe;
@@ -110,7 +110,7 @@ const AS_ROOT: &str = "this server runs as root, which only --pxe requires: use 
      docs/serve.md";
 
 /// State shared by all request handlers.
-pub struct AppState {
+pub(crate) struct AppState {
     url: Option<String>,
     hosts: HostNames,
     boot: PathBuf,
@@ -187,7 +187,7 @@ pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
 ///
 /// # Errors
 /// The directory, the address or an option is invalid.
-pub fn run_server(options: ServerConfig) -> Result<()> {
+pub(crate) fn run_server(options: ServerConfig) -> Result<()> {
     let (watch, writer) = StatusLog::start_writer(options.json).context(Phase::Serve, || "start the output")?;
     let connections = fd_limit::raise_fd_limit(&watch);
     let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(32).enable_all().build();

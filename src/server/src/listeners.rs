@@ -28,19 +28,19 @@ pub struct TlsOptions {
 }
 
 /// TLS configuration and its port.
-pub struct HttpsPort {
+pub(crate) struct HttpsPort {
     pub tls: ServerTls,
     pub port: u16,
 }
 
 /// Bound sockets that do not accept connections yet.
-pub struct BoundListeners {
+pub(crate) struct BoundListeners {
     machines: TcpListener,
     tls: Option<(TcpListener, ServerTls)>,
     operators: Option<TcpListener>,
 }
 
-pub struct ServerFronts {
+pub(crate) struct ServerFronts {
     pub machines: RoutedListener,
     /// With TLS: all requests that carry a token.
     pub tls: Option<RoutedListener>,
@@ -49,13 +49,13 @@ pub struct ServerFronts {
 }
 
 impl ServerFronts {
-    pub fn all(&self) -> Vec<&RoutedListener> {
+    pub(crate) fn all(&self) -> Vec<&RoutedListener> {
         [Some(&self.machines), self.tls.as_ref(), self.operators.as_ref()].into_iter().flatten().collect()
     }
 }
 
 impl BoundListeners {
-    pub async fn bind_sockets(options: &ServerConfig, watch: &StatusLog) -> Result<BoundListeners> {
+    pub(crate) async fn bind_sockets(options: &ServerConfig, watch: &StatusLog) -> Result<BoundListeners> {
         let tls = load_tls(options)?.map(|(tls, at, problem)| {
             problem.into_iter().for_each(|problem| watch.log_problem(problem));
             (tls, at)
@@ -85,23 +85,23 @@ impl BoundListeners {
         Ok(BoundListeners { machines, tls, operators })
     }
 
-    pub fn https(&self) -> Result<Option<HttpsPort>> {
+    pub(crate) fn https(&self) -> Result<Option<HttpsPort>> {
         let Some((listener, tls)) = &self.tls else { return Ok(None) };
         let address = listener.local_addr().context(Phase::Serve, || "get the address of --tls-listen")?;
         Ok(Some(HttpsPort { tls: tls.clone(), port: address.port() }))
     }
 
-    pub fn certificate(&self) -> Option<ServerTls> {
+    pub(crate) fn certificate(&self) -> Option<ServerTls> {
         self.tls.as_ref().map(|(_, tls)| tls.clone())
     }
 
     /// Returns the port for firmware.
-    pub fn port(&self) -> Result<u16> {
+    pub(crate) fn port(&self) -> Result<u16> {
         let address = self.machines.local_addr().context(Phase::Serve, || "get the address of --listen")?;
         Ok(address.port())
     }
 
-    pub fn build_fronts(self, app: &Arc<AppState>) -> ServerFronts {
+    pub(crate) fn build_fronts(self, app: &Arc<AppState>) -> ServerFronts {
         let BoundListeners { machines, tls, operators } = self;
         let apart = operators.is_some();
         let calls = || match apart {
@@ -130,7 +130,7 @@ impl BoundListeners {
 ///
 /// # Errors
 /// The files are invalid, or contradict other options.
-pub fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, SocketAddr, Option<String>)>> {
+pub(crate) fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, SocketAddr, Option<String>)>> {
     let Some(asked) = &options.tls else { return Ok(None) };
     let tls = ServerTls::load_certificate(&asked.certificates, &asked.key)?;
     if let Some(url) = &options.url {

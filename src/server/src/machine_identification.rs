@@ -15,11 +15,11 @@ use model::machine_identity::{
 use uuid::Uuid;
 
 /// Explanation and remedy for an id that is a vendor default.
-pub const DEFAULT_ID: &str = "is a vendor default, which other machines may report too: choose a new UUID and list \
+pub(crate) const DEFAULT_ID: &str = "is a vendor default, which other machines may report too: choose a new UUID and list \
 macs. To keep installations under this id, use `drophammer machine rename OLD NEW`";
 
 /// Determines which machine requests a boot.
-pub async fn match_boot_request(
+pub(crate) async fn match_boot_request(
     app: &AppState,
     directory: &SiteSnapshot,
     asking: &BootIdentity,
@@ -60,7 +60,7 @@ async fn load_known_machine(app: &AppState, machine: &MachineSpec) -> Result<Kno
 ///
 /// # Errors
 /// The registration is from another machine.
-pub async fn refuse_other_machine(
+pub(crate) async fn refuse_other_machine(
     app: &AppState,
     directory: &SiteSnapshot,
     id: &str,
@@ -128,7 +128,7 @@ async fn is_shared_mac(app: &AppState, directory: &SiteSnapshot, mac: &str, own:
 }
 
 /// Returns the usable MACs of a registration.
-pub fn registered_macs(register: &RegisterRequest) -> Vec<String> {
+pub(crate) fn registered_macs(register: &RegisterRequest) -> Vec<String> {
     register.hardware.nics.iter().filter_map(|nic| usable_mac(&nic.mac)).collect()
 }
 
@@ -137,7 +137,11 @@ fn reported_uuid(register: &RegisterRequest) -> Option<Uuid> {
 }
 
 /// Returns a warning for the operator if the machine with this id has registered with other MACs: there may be two machines.
-pub async fn warn_of_two_machines(app: &AppState, id: &str, macs: &[String]) -> Result<Option<String>, ApiError> {
+pub(crate) async fn warn_of_two_machines(
+    app: &AppState,
+    id: &str,
+    macs: &[String],
+) -> Result<Option<String>, ApiError> {
     let before = app.state.read_registered_identity(id).await?.macs;
     if before.is_empty() || macs.is_empty() || macs.iter().any(|mac| before.contains(mac)) {
         return Ok(None);
@@ -152,7 +156,7 @@ pub async fn warn_of_two_machines(app: &AppState, id: &str, macs: &[String]) -> 
 
 /// Returns why the machine may be installed on blank disks only: the UUID of its last registration does not prove that it is the machine of
 /// the file.
-pub async fn explain_blank_only(
+pub(crate) async fn explain_blank_only(
     app: &AppState,
     directory: &SiteSnapshot,
     id: &str,

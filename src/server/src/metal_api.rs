@@ -4,15 +4,15 @@
 //! Requests change the files of the directory, and responses show the versions in effect.
 
 mod edit_turn;
-pub mod edited_files;
-pub mod image_states;
-pub mod images;
-pub mod layouts;
-pub mod machines;
+pub(crate) mod edited_files;
+pub(crate) mod image_states;
+pub(crate) mod images;
+pub(crate) mod layouts;
+pub(crate) mod machines;
 mod references;
 mod refusal;
-pub mod sizes;
+pub(crate) mod sizes;
 pub mod volumes;
 
-pub use edit_turn::{EditRequest, EditTurn};
-pub use refusal::{ApiRefusal, RefusalBody};
+pub(crate) use edit_turn::{EditRequest, EditTurn};
+pub(crate) use refusal::{ApiRefusal, RefusalBody};

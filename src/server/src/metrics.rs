@@ -3,7 +3,7 @@
 mod endpoints;
 mod prometheus;
 
-pub use endpoints::{get_livez, get_metrics, get_readyz};
+pub(crate) use endpoints::{get_livez, get_metrics, get_readyz};
 
 use common::sync::lock_mutex;
 use control::api_types::InstallReport;
@@ -23,7 +23,7 @@ const OF_STORE: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.
 
 /// Counters since the start of the server.
 #[derive(Default)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     counts: Mutex<MetricCounts>,
     /// Requests of machines that wait for their allocation.
     waiting: AtomicU64,
@@ -56,7 +56,7 @@ impl Default for MetricCounts {
 
 /// Events of an order to reinstall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OrderEvent {
+pub(crate) enum OrderEvent {
     Placed,
     TakenBack,
     Begun,
@@ -98,7 +98,7 @@ impl DurationHistogram {
 }
 
 /// Counts a waiting machine as long as it exists.
-pub struct WaitingGuard(Arc<Metrics>);
+pub(crate) struct WaitingGuard(Arc<Metrics>);
 
 impl Drop for WaitingGuard {
     fn drop(&mut self) {
@@ -107,22 +107,22 @@ impl Drop for WaitingGuard {
 }
 
 impl Metrics {
-    pub fn count_waiting(self: &Arc<Self>) -> WaitingGuard {
+    pub(crate) fn count_waiting(self: &Arc<Self>) -> WaitingGuard {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         WaitingGuard(self.clone())
     }
 
-    pub fn count_order(&self, what: OrderEvent) {
+    pub(crate) fn count_order(&self, what: OrderEvent) {
         *lock_mutex(&self.counts).orders.entry(what.name()).or_default() += 1;
     }
 
     /// Records the duration of a database job, from request to result.
-    pub fn observe_store_job(&self, took: Duration) {
+    pub(crate) fn observe_store_job(&self, took: Duration) {
         lock_mutex(&self.counts).store.observe(took.as_secs_f64());
     }
 
     /// Records a report that was not received before.
-    pub fn count_report(&self, report: &InstallReport) {
+    pub(crate) fn count_report(&self, report: &InstallReport) {
         let kind = if report.order.is_some() { "reinstall" } else { "first" };
         let result = if report.success { "success" } else { "failure" };
         let mut counts = lock_mutex(&self.counts);

@@ -2,10 +2,10 @@
 //! `machine_requests` those of the two machines, `offer` builds the responses to these, and `owner` and `machine_file_update` apply the
 //! result to the operator's files. `store::migration` contains its states and their transitions.
 
-pub mod machine_file_update;
-pub mod machine_requests;
-pub mod offer;
+pub(crate) mod machine_file_update;
+pub(crate) mod machine_requests;
+pub(crate) mod offer;
 pub mod operator_requests;
-pub mod owner;
+pub(crate) mod owner;
 
 pub use store::migration::*;

@@ -23,12 +23,12 @@ use store::boot_token::RequestedBoot;
 use store::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, confirmation};
 use time::OffsetDateTime;
 
-pub async fn start_script(base: BaseUrls) -> String {
+pub(crate) async fn start_script(base: BaseUrls) -> String {
     ipxe::start_script(&base.files)
 }
 
 #[derive(Deserialize)]
-pub struct BootQuery {
+pub(crate) struct BootQuery {
     #[serde(default)]
     uuid: String,
     #[serde(default)]
@@ -36,7 +36,7 @@ pub struct BootQuery {
 }
 
 /// `/boot.ipxe`: the boot script of a machine, with a token that only authorizes its registration.
-pub async fn boot_script(
+pub(crate) async fn boot_script(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
     peer: ClientAddress,
@@ -86,7 +86,7 @@ pub async fn boot_script(
 
 /// `/boot.json`: boot information for a running machine that carries out its reinstall. Refused if nothing is ordered, and to unprivileged
 /// processes.
-pub async fn boot_json(
+pub(crate) async fn boot_json(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
     peer: ClientAddress,
@@ -143,7 +143,7 @@ const PLAIN: &str = "initrd";
 const WITH_LUKS: &str = "initrd-luks";
 
 /// Returns the file name of the machine's ramdisk, as its current layout requires. A machine whose layout changes later boots again.
-pub async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
+pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
     let directory = app.directory();
     let is_encrypted = match api::wire_allocation::find_assignment(app, &directory, id).await {
         Ok(Some((assigned, _))) => {
@@ -333,7 +333,7 @@ fn describe_stopped(order: &ReinstallOrder) -> String {
 }
 
 /// Logs the end of an order. Returns the reason why the machine is only partially installed, if it is.
-pub fn log_order_end(app: &AppState, id: &str, next: &BootTarget, peer: ClientAddress) -> Option<String> {
+pub(crate) fn log_order_end(app: &AppState, id: &str, next: &BootTarget, peer: ClientAddress) -> Option<String> {
     if let BootTarget::Dropped(order) | BootTarget::Stop(order) = next {
         let text = format!("abandoned after {} attempts: image {} is not installed", order.attempts, order.image);
         app.watch.log_reinstall(MachineOrigin::new(id, app.directory().display_name(id), peer), text);

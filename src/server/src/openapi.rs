@@ -14,7 +14,7 @@ const COMPONENTS: &str = "/components/schemas";
 const ASKED: &str = "Asked";
 
 /// `GET /openapi.json`.
-pub async fn get_openapi() -> Json<&'static Value> {
+pub(crate) async fn get_openapi() -> Json<&'static Value> {
     Json(openapi_document())
 }
 
@@ -103,7 +103,7 @@ fn describe_operation(described: &OperationDoc, schemas: &mut SchemaGenerators) 
 }
 
 /// Generators for the schemas of responses and of requests. They differ, as a field may be optional in only one of them.
-pub struct SchemaGenerators {
+pub(crate) struct SchemaGenerators {
     answered: SchemaGenerator,
     asked: SchemaGenerator,
 }
@@ -146,23 +146,23 @@ fn add_request_suffix(schema: &mut Value) {
 }
 
 /// Returns the schema of a response.
-pub fn response_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
+pub(crate) fn response_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
     schemas.answered.subschema_for::<T>().to_value()
 }
 
-pub fn list_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
+pub(crate) fn list_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
     json!({"type": "array", "items": response_schema::<T>(schemas)})
 }
 
 /// Returns the schema of a request.
-pub fn request_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
+pub(crate) fn request_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
     let mut schema = schemas.asked.subschema_for::<T>().to_value();
     add_request_suffix(&mut schema);
     schema
 }
 
 /// Returns the schema of a request with some fields of a response, of which the id is required.
-pub fn fields_schema<T: JsonSchema>(schemas: &mut SchemaGenerators, names: &[&str]) -> Value {
+pub(crate) fn fields_schema<T: JsonSchema>(schemas: &mut SchemaGenerators, names: &[&str]) -> Value {
     let mut schema = T::json_schema(&mut schemas.answered).to_value();
     if let Some(properties) = schema["properties"].as_object_mut() {
         properties.retain(|name, _| names.contains(&name.as_str()));
@@ -175,6 +175,6 @@ pub fn fields_schema<T: JsonSchema>(schemas: &mut SchemaGenerators, names: &[&st
 }
 
 /// Returns the schema of `{}`.
-pub fn empty_schema(_: &mut SchemaGenerators) -> Value {
+pub(crate) fn empty_schema(_: &mut SchemaGenerators) -> Value {
     json!({"type": "object", "maxProperties": 0})
 }

@@ -1,6 +1,6 @@
 //! The operator's API: lists and changes machines. `reinstalls` orders reinstalls.
 
-pub mod confirmations;
+pub(crate) mod confirmations;
 pub mod reinstalls;
 
 use super::api::request_body::{EVENT_BYTES, read_operator_document};
@@ -88,11 +88,11 @@ pub struct RenameRequest {
 }
 
 /// Proof that a request carries the operator's token. A handler with this extractor is authorized.
-pub struct OperatorAuth;
+pub(crate) struct OperatorAuth;
 
 impl OperatorAuth {
     /// Returns whether the request carries the operator's token.
-    pub fn is_authorized(app: &AppState, headers: &HeaderMap) -> bool {
+    pub(crate) fn is_authorized(app: &AppState, headers: &HeaderMap) -> bool {
         bearer_hash(headers).is_some_and(|given| token::hashes_equal(&given, &app.operator))
     }
 }
@@ -115,7 +115,7 @@ impl FromRequestParts<Arc<AppState>> for OperatorAuth {
 }
 
 /// `GET /v1/machines`: machines with a file, by name.
-pub async fn get_machines(
+pub(crate) async fn get_machines(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,
 ) -> Result<Json<Vec<MachineSummary>>, ApiError> {
@@ -123,7 +123,7 @@ pub async fn get_machines(
 }
 
 /// Returns the machines with a file, by name.
-pub async fn list_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
+pub(crate) async fn list_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
     let directory = app.directory();
     let mut all = Vec::new();
     for machine in directory.machines() {
@@ -133,7 +133,7 @@ pub async fn list_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiErr
     Ok(all)
 }
 
-pub async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> Result<MachineSummary, ApiError> {
+pub(crate) async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> Result<MachineSummary, ApiError> {
     let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
     // A machine without an allocation may need confirmation too.
     let standing = app.state.read_install_state(&machine.id, allocation.as_deref().unwrap_or_default()).await?;
@@ -173,7 +173,7 @@ pub async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> Result<
 }
 
 /// `POST /v1/machine/{id}/adopt`: records that the allocation is installed, if the server has lost that record.
-pub async fn adopt_machine(
+pub(crate) async fn adopt_machine(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
     _: OperatorAuth,
@@ -198,7 +198,7 @@ pub async fn adopt_machine(
 ///
 /// # Errors
 /// The machine does not exist or is not allocated.
-pub fn find_allocated(app: &AppState, id: &str) -> Result<(MachineSpec, String), ApiError> {
+pub(crate) fn find_allocated(app: &AppState, id: &str) -> Result<(MachineSpec, String), ApiError> {
     let machine = find_machine(app, id)?;
     let none = || invalid_reinstall(format!("the file of machine {id} does not contain an allocation"));
     let allocation = machine.allocation.as_ref().ok_or_else(none)?.id.to_string();
@@ -209,13 +209,13 @@ pub fn find_allocated(app: &AppState, id: &str) -> Result<(MachineSpec, String),
 ///
 /// # Errors
 /// `machines/` has no file for it.
-pub fn find_machine(app: &AppState, id: &str) -> Result<MachineSpec, ApiError> {
+pub(crate) fn find_machine(app: &AppState, id: &str) -> Result<MachineSpec, ApiError> {
     let unknown = || ApiError::not_found(format!("machines/ contains no machine {id}"));
     app.directory().find_machine(id).cloned().ok_or_else(unknown)
 }
 
 /// `POST /v1/machine/{id}/rename`: moves the records of a machine to its new id.
-pub async fn rename_machine(
+pub(crate) async fn rename_machine(
     State(app): State<Arc<AppState>>,
     Path(old): Path<String>,
     _: OperatorAuth,
@@ -258,6 +258,6 @@ fn parse_new_id(text: &str) -> Result<String, ApiError> {
 }
 
 /// Returns metal-api's error message, with the exact reason.
-pub fn invalid_reinstall(what: String) -> ApiError {
+pub(crate) fn invalid_reinstall(what: String) -> ApiError {
     ApiError::bad_request(format!("machine either locked, not allocated yet or invalid image ID specified: {what}"))
 }

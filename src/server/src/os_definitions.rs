@@ -4,7 +4,7 @@
 mod definition_files;
 mod verify_results;
 
-pub use verify_results::{VerifyCache, VerifyResult};
+pub(crate) use verify_results::{VerifyCache, VerifyResult};
 
 use super::site_files::os_parameters::{OsParametersFile, SpannedChange, format_at_change, parse_site_parameters};
 use super::site_files::{AllocationSpec, format_at, suggest_name};
@@ -33,7 +33,7 @@ pub enum DefinitionState {
 
 impl DefinitionState {
     /// Returns the definition as it is sent to the machine. Parameters may be secrets: without `with_secrets`, their values are cleared.
-    pub fn for_machine(&self, with_secrets: bool) -> Option<SelectedDefinition> {
+    pub(crate) fn for_machine(&self, with_secrets: bool) -> Option<SelectedDefinition> {
         let DefinitionState::Good(chosen) = self else { return None };
         let mut told = (**chosen).clone();
         if !with_secrets {
@@ -43,14 +43,14 @@ impl DefinitionState {
     }
 
     /// Returns the OS that the definition creates itself, without an image.
-    pub fn created_os(&self) -> Option<OsSelector> {
+    pub(crate) fn created_os(&self) -> Option<OsSelector> {
         let DefinitionState::Good(chosen) = self else { return None };
         chosen.has_create().then(|| chosen.selector())
     }
 }
 
 /// Definition of an allocation, and the image that it wraps. If it creates the OS itself, the image is the definition's own name.
-pub struct DefinitionChoice {
+pub(crate) struct DefinitionChoice {
     pub settled: DefinitionState,
     pub image: Option<String>,
     /// Remark for the operator that is not a problem.
@@ -64,7 +64,7 @@ struct LoadedDefinition {
 }
 
 /// All definitions on disk.
-pub struct OsDefinitions {
+pub(crate) struct OsDefinitions {
     path: PathBuf,
     found: BTreeMap<String, LoadedDefinition>,
     files: YamlFolder<OsParametersFile>,
@@ -74,21 +74,21 @@ pub struct OsDefinitions {
 }
 
 impl OsDefinitions {
-    pub fn new(path: PathBuf, verified: VerifyCache) -> OsDefinitions {
+    pub(crate) fn new(path: PathBuf, verified: VerifyCache) -> OsDefinitions {
         let files = YamlFolder::new(path.clone(), parse_site_parameters);
         OsDefinitions { path, found: BTreeMap::new(), files, site: BTreeMap::new(), verified }
     }
 
-    pub fn store_verdict(&mut self, done: VerifyResult) {
+    pub(crate) fn store_verdict(&mut self, done: VerifyResult) {
         self.verified.store_result(done);
     }
 
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.verified.is_waiting()
     }
 
     /// Reads changed files, and returns whether anything has changed. The folder `os/` is optional.
-    pub fn rescan(&mut self) -> bool {
+    pub(crate) fn rescan(&mut self) -> bool {
         if !self.path.is_dir() {
             let had = !(self.found.is_empty() && self.files.entries.is_empty());
             self.found.clear();
@@ -117,7 +117,7 @@ impl OsDefinitions {
     }
 
     /// Determines the parameters for all machines, and returns problems of definitions and of these parameters.
-    pub fn collect_problems(&mut self) -> Vec<String> {
+    pub(crate) fn collect_problems(&mut self) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, found) in &self.found {
             let why = found.definition.as_ref().err();
@@ -147,7 +147,7 @@ impl OsDefinitions {
     }
 
     /// Returns the definition that the allocation names; `None` if it names none.
-    pub fn choose_definition(&mut self, allocation: &AllocationSpec) -> Option<DefinitionChoice> {
+    pub(crate) fn choose_definition(&mut self, allocation: &AllocationSpec) -> Option<DefinitionChoice> {
         let named = allocation.os.as_ref()?;
         let (chosen, image) = match self.resolve_definition(named, &allocation.changes) {
             Ok(chosen) => chosen,

@@ -20,7 +20,7 @@ use store::StoredRegistration as Row;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-pub const WAITS: &str = "its image has no digest yet, its OS definition is not verified yet, or a template generates its layout from an inventory that is \
+pub(crate) const WAITS: &str = "its image has no digest yet, its OS definition is not verified yet, or a template generates its layout from an inventory that is \
     not registered yet";
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -47,7 +47,7 @@ pub struct RegisteredInventory {
 }
 
 /// `GET /v1/machine/{id}/preview`.
-pub async fn get_preview(
+pub(crate) async fn get_preview(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
     base: BaseUrls,
@@ -113,7 +113,11 @@ async fn registered_inventory(
 ///
 /// # Errors
 /// The registration is invalid or not supported.
-pub fn parse_registration(row: Row, id: &str, is_installed: bool) -> Result<Option<RegisteredInventory>, String> {
+pub(crate) fn parse_registration(
+    row: Row,
+    id: &str,
+    is_installed: bool,
+) -> Result<Option<RegisteredInventory>, String> {
     // It may have been stored by another version.
     let register: RegisterRequest = serde_json::from_str(&row.document).map_err(|error| {
         let what = format!("cannot parse the registration of machine {id}: {error}");

@@ -36,7 +36,7 @@ type PlannerWork = Box<dyn FnOnce() + Send>;
 
 /// Handle on the pool; cheap to clone. The threads end with the last clone.
 #[derive(Clone)]
-pub struct PlannerPool {
+pub(crate) struct PlannerPool {
     shared: Arc<PoolState>,
     /// Ends the threads with the last handle.
     _owner: Arc<PoolOwner>,
@@ -83,7 +83,7 @@ impl PlannerPool {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn start_threads() -> io::Result<PlannerPool> {
+    pub(crate) fn start_threads() -> io::Result<PlannerPool> {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         PlannerPool::with_threads(processors.clamp(*THREADS.start(), *THREADS.end()), DEADLINE)
     }
@@ -110,7 +110,7 @@ impl PlannerPool {
     ///
     /// # Errors
     /// 503: too many jobs of the machine or in total are waiting, or the result takes too long. 500: the computation failed.
-    pub async fn run_job<T: Send + 'static>(
+    pub(crate) async fn run_job<T: Send + 'static>(
         &self,
         machine: &str,
         work: impl FnOnce() -> T + Send + 'static,
@@ -147,7 +147,7 @@ impl PlannerPool {
     }
 
     /// Returns whether at least one thread is idle, or has started its job recently. A watchdog restarts a server whose planner is stuck.
-    pub fn is_responsive(&self) -> bool {
+    pub(crate) fn is_responsive(&self) -> bool {
         self.shared.is_responsive_at(self.shared.elapsed_millis())
     }
 }
@@ -157,7 +157,7 @@ impl AppState {
     ///
     /// # Errors
     /// The database cannot be read, or as [`PlannerPool::run_job`].
-    pub async fn read_inventory(&self, machine: &str) -> Result<Option<Inventory>, ApiError> {
+    pub(crate) async fn read_inventory(&self, machine: &str) -> Result<Option<Inventory>, ApiError> {
         let Some(registered) = self.state.find_registration(machine).await? else { return Ok(None) };
         self.planner.run_job(machine, move || registered.parse_inventory()).await
     }

@@ -20,7 +20,7 @@ pub struct PowerRequest {
 }
 
 /// `POST /v1/machine/{id}/power`.
-pub async fn post_power(
+pub(crate) async fn post_power(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
     _: OperatorAuth,
@@ -38,7 +38,7 @@ pub async fn post_power(
 ///
 /// # Errors
 /// The file does not name a controller, or the controller fails.
-pub async fn switch_machine(app: &AppState, id: &str, action: PowerAction) -> Result<(), ApiError> {
+pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction) -> Result<(), ApiError> {
     let directory = app.directory();
     let machine =
         directory.find_machine(id).ok_or_else(|| ApiError::not_found(format!("machines/ contains no machine {id}")))?;

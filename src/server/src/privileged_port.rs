@@ -11,11 +11,11 @@ use axum::http::request::Parts;
 use std::sync::Arc;
 
 /// First port that unprivileged processes may bind, as `ip_unprivileged_port_start` of Linux is by default.
-pub const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
+pub(crate) const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
 /// Source ports from which machines may register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SourcePorts {
+pub(crate) enum SourcePorts {
     /// Ports below this one.
     Below(u16),
     /// All ports: NAT or a proxy hides those of the machines, and the operator has allowed it.
@@ -23,7 +23,7 @@ pub enum SourcePorts {
 }
 
 impl SourcePorts {
-    pub fn new(options: &ServerConfig, around: &HostEnvironment) -> SourcePorts {
+    pub(crate) fn new(options: &ServerConfig, around: &HostEnvironment) -> SourcePorts {
         match options.any_source_port {
             true => SourcePorts::Any,
             false => SourcePorts::Below(around.first_unprivileged_port),
@@ -33,7 +33,7 @@ impl SourcePorts {
 
 /// Source port of a request. A proxy may hide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SourcePort(Option<u16>);
+pub(crate) struct SourcePort(Option<u16>);
 
 impl FromRequestParts<Arc<AppState>> for SourcePort {
     type Rejection = ApiError;
@@ -47,7 +47,7 @@ impl FromRequestParts<Arc<AppState>> for SourcePort {
 ///
 /// # Errors
 /// The source port is not privileged, or a proxy hides it.
-pub fn require_privileged(
+pub(crate) fn require_privileged(
     app: &AppState,
     source: SourcePort,
     ClientAddress(address): ClientAddress,

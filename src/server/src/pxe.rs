@@ -59,7 +59,7 @@ impl FromStr for AddressRange {
 }
 
 /// Running dnsmasq, which is stopped when this is dropped.
-pub struct PxeServer {
+pub(crate) struct PxeServer {
     end: Option<mpsc::Sender<()>>,
     keeper: Option<JoinHandle<()>>,
     /// Directory with iPXE's binaries.
@@ -71,7 +71,7 @@ impl PxeServer {
     ///
     /// # Errors
     /// dnsmasq cannot be started, or exits immediately.
-    pub fn start_dnsmasq(
+    pub(crate) fn start_dnsmasq(
         asked: &PxeOptions,
         options: &ServerConfig,
         port: u16,
@@ -118,7 +118,7 @@ fn ipxe_directory(asked: &PxeOptions) -> PathBuf {
 ///
 /// # Errors
 /// All problems, one sentence each.
-pub fn check_pxe(asked: &PxeOptions, options: &ServerConfig) -> Result<()> {
+pub(crate) fn check_pxe(asked: &PxeOptions, options: &ServerConfig) -> Result<()> {
     let mut wrong: Vec<String> = find_dnsmasq().err().map(|error| error.to_string()).into_iter().collect();
     let ipxe = ipxe_directory(asked);
     let missing: Vec<&str> = BINARIES.into_iter().filter(|name| !ipxe.join(name).is_file()).collect();

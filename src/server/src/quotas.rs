@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 const BODIES_OF_ONE: u64 = 8 << 20;
 const BODIES_OF_ALL: u64 = 64 << 20;
 /// Larger bodies are parsed one after the other: the result takes many times their size.
-pub const LARGE_BODY_BYTES: usize = 128 << 10;
+pub(crate) const LARGE_BODY_BYTES: usize = 128 << 10;
 /// Number of large bodies that are parsed and answered at the same time.
 const LARGE_AT_ONCE: usize = 2;
 /// Connections that each address may have in any case.
@@ -25,7 +25,7 @@ const PLACES_AT_LEAST: usize = 64;
 
 /// Remote address of a connection, attached to each of its requests.
 #[derive(Debug, Clone, Copy)]
-pub struct ConnectionInfo {
+pub(crate) struct ConnectionInfo {
     pub address: IpAddr,
     pub port: u16,
     pub over_tls: bool,
@@ -34,7 +34,7 @@ pub struct ConnectionInfo {
 /// Client of a request: the remote address of the connection or, behind a proxy that the operator has named, the client that the proxy
 /// declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientAddress(pub IpAddr);
+pub(crate) struct ClientAddress(pub IpAddr);
 
 impl std::fmt::Display for ClientAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -52,7 +52,7 @@ impl FromRequestParts<Arc<AppState>> for ClientAddress {
 
 /// Address and source port of the client of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientOrigin {
+pub(crate) struct ClientOrigin {
     pub address: IpAddr,
     /// `None` if a proxy hides it.
     pub port: Option<u16>,
@@ -63,7 +63,7 @@ impl ClientOrigin {
     ///
     /// # Errors
     /// The request did not arrive over a connection.
-    pub fn from_request(parts: &Parts, app: &AppState) -> Result<ClientOrigin, ApiError> {
+    pub(crate) fn from_request(parts: &Parts, app: &AppState) -> Result<ClientOrigin, ApiError> {
         let unknown = || ApiError::bad_request("the source address of the request is unknown");
         let connected = *parts.extensions.get::<ConnectionInfo>().ok_or_else(unknown)?;
         Ok(app.peers.find_origin(connected, &parts.headers))
@@ -85,7 +85,7 @@ impl ClientOrigin {
 
 /// Quotas in use; cheap to clone.
 #[derive(Clone)]
-pub struct ClientQuotas {
+pub(crate) struct ClientQuotas {
     taken: Arc<Mutex<HashMap<IpAddr, QuotaUse>>>,
     pub turns: RequestTurns,
     /// Permits for large bodies.
@@ -101,7 +101,7 @@ struct QuotaUse {
 }
 
 /// Reserved part of a quota, released when it is dropped.
-pub struct QuotaShare {
+pub(crate) struct QuotaShare {
     peers: ClientQuotas,
     address: IpAddr,
     connections: usize,
@@ -110,7 +110,7 @@ pub struct QuotaShare {
 
 impl ClientQuotas {
     /// Limits an address to a quarter of all connections.
-    pub fn new(all_places: usize, proxies: &[IpAddr]) -> ClientQuotas {
+    pub(crate) fn new(all_places: usize, proxies: &[IpAddr]) -> ClientQuotas {
         let places = (all_places / 4).max(PLACES_AT_LEAST);
         let proxies = proxies.iter().map(IpAddr::to_canonical).collect();
         let large_bodies = Arc::new(Semaphore::new(LARGE_AT_ONCE));
@@ -119,7 +119,7 @@ impl ClientQuotas {
 
     /// Returns the client of a request: the remote address of its connection or, behind a proxy of the operator, the client for which it
     /// forwards.
-    pub fn find_origin(
+    pub(crate) fn find_origin(
         &self,
         ConnectionInfo { address, port, .. }: ConnectionInfo,
         headers: &HeaderMap,
@@ -139,7 +139,7 @@ impl ClientQuotas {
     }
 
     /// Reserves a connection, unless the address has reached its limit.
-    pub fn reserve_connection(&self, address: IpAddr) -> Option<QuotaShare> {
+    pub(crate) fn reserve_connection(&self, address: IpAddr) -> Option<QuotaShare> {
         let mut all = lock_mutex(&self.taken);
         let taken = all.entry(address).or_default();
         if taken.connections >= self.places && !self.is_proxy(address) {
@@ -150,7 +150,7 @@ impl ClientQuotas {
     }
 
     /// Reserves memory for a body, unless the address or the total has reached its limit.
-    pub fn reserve_body(&self, ClientAddress(address): ClientAddress, body_bytes: u64) -> Option<QuotaShare> {
+    pub(crate) fn reserve_body(&self, ClientAddress(address): ClientAddress, body_bytes: u64) -> Option<QuotaShare> {
         let mut all = lock_mutex(&self.taken);
         let of_all: u64 = all.values().map(|taken| taken.body_bytes).sum();
         let of_one = all.get(&address).map_or(0, |taken| taken.body_bytes);

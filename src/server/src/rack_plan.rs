@@ -359,7 +359,7 @@ impl RackSnapshot {
 }
 
 /// Returns the order as the server would store it.
-pub fn build_order(image: String, words: ReinstallOverrides, earlier: Option<ReinstallOrder>) -> ReinstallOrder {
+pub(crate) fn build_order(image: String, words: ReinstallOverrides, earlier: Option<ReinstallOrder>) -> ReinstallOrder {
     let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer } = words;
     ReinstallOrder {
         id: "planned".to_owned(),

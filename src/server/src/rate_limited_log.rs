@@ -28,7 +28,7 @@ const NAMED: usize = 4;
 
 /// Rate-limited log. Cheap to clone.
 #[derive(Clone)]
-pub struct RateLimitedLog {
+pub(crate) struct RateLimitedLog {
     watch: StatusLog,
     minute: Arc<Mutex<MinuteQuota>>,
 }
@@ -62,22 +62,22 @@ enum LineVerdict {
 }
 
 impl RateLimitedLog {
-    pub fn new(watch: StatusLog) -> RateLimitedLog {
+    pub(crate) fn new(watch: StatusLog) -> RateLimitedLog {
         RateLimitedLog { watch, minute: Arc::new(Mutex::new(MinuteQuota::new())) }
     }
 
     /// Logs a line that requires attention by the operator.
-    pub fn log_problem(&self, text: String) {
+    pub(crate) fn log_problem(&self, text: String) {
         self.print_line(request_id::current_client(), text, StatusLog::log_problem);
     }
 
     /// Logs a line caused by an address before it has sent a request.
-    pub fn log_problem_of(&self, address: IpAddr, text: String) {
+    pub(crate) fn log_problem_of(&self, address: IpAddr, text: String) {
         self.print_line(Some(address), text, StatusLog::log_problem);
     }
 
     /// Logs an informational line.
-    pub fn log_note(&self, text: String) {
+    pub(crate) fn log_note(&self, text: String) {
         self.print_line(request_id::current_client(), text, StatusLog::log_note);
     }
 

@@ -6,25 +6,25 @@ use super::watched_file::WatchedFile;
 use model::registry_auth::{DockerConfig, find_for_url};
 use std::path::Path;
 
-pub struct RegistryCredentials(WatchedFile<DockerConfig>);
+pub(crate) struct RegistryCredentials(WatchedFile<DockerConfig>);
 
 impl RegistryCredentials {
-    pub fn new(dir: &Path) -> RegistryCredentials {
+    pub(crate) fn new(dir: &Path) -> RegistryCredentials {
         RegistryCredentials(WatchedFile::new(dir.join("registries.json"), DockerConfig::parse))
     }
 
     /// As [`WatchedFile::rescan`].
-    pub fn reload(&mut self) -> bool {
+    pub(crate) fn reload(&mut self) -> bool {
         self.0.rescan()
     }
 
     /// As [`WatchedFile::describe_problem`].
-    pub fn problem(&self) -> Option<String> {
+    pub(crate) fn problem(&self) -> Option<String> {
         self.0.describe_problem()
     }
 
     /// Adds the credentials of its registries to an image. Returns a problem if there are credentials that cannot be used.
-    pub fn add_credentials(&self, image: &mut ImageSpec) -> Option<String> {
+    pub(crate) fn add_credentials(&self, image: &mut ImageSpec) -> Option<String> {
         let ImageLocation::Url(url) = &image.at else { return None };
         let mut problem = None;
         for url in std::iter::once(url).chain(&image.mirrors) {

@@ -24,7 +24,7 @@ const FILES: [&str; 3] = ["/boot/", "/images/", "/ipxe/"];
 const HOST_BYTES: usize = 253;
 
 /// Handles a request, or rejects it by its head.
-pub async fn guard_request(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard_request(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
     let is_file = FILES.iter().any(|prefix| request.uri().path().starts_with(prefix));
     let mut response = match find_rejection(&app, &request) {
         Some(error) => error.into_response(),

@@ -17,7 +17,7 @@ tokio::task_local! {
 }
 
 /// Context of one request.
-pub struct RequestContext {
+pub(crate) struct RequestContext {
     id: String,
     client: IpAddr,
     turn: RequestTurn,
@@ -26,13 +26,13 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
-    pub fn new(id: String, client: IpAddr, turn: RequestTurn) -> RequestContext {
+    pub(crate) fn new(id: String, client: IpAddr, turn: RequestTurn) -> RequestContext {
         RequestContext { id, client, turn, held: Mutex::default() }
     }
 }
 
 /// Returns the id of a request: that of the client if it is valid, otherwise a random one.
-pub fn request_id(headers: &HeaderMap) -> String {
+pub(crate) fn request_id(headers: &HeaderMap) -> String {
     let given = headers.get(REQUEST_ID).and_then(|given| given.to_str().ok()).filter(|given| is_safe_id(given));
     given.map_or_else(|| format!("{:016x}", fastrand::u64(..)), str::to_owned)
 }
@@ -43,23 +43,23 @@ fn is_safe_id(id: &str) -> bool {
 }
 
 /// Runs the handler within the context of its request.
-pub async fn run_in_context<T>(context: RequestContext, answer: impl Future<Output = T>) -> T {
+pub(crate) async fn run_in_context<T>(context: RequestContext, answer: impl Future<Output = T>) -> T {
     REQUEST.scope(Arc::new(context), answer).await
 }
 
 /// Returns the id of the current request.
-pub fn current_id() -> Option<String> {
+pub(crate) fn current_id() -> Option<String> {
     REQUEST.try_with(|request| request.id.clone()).ok()
 }
 
 /// Returns the client of the current request, or `None` for the server's own work.
-pub fn current_client() -> Option<IpAddr> {
+pub(crate) fn current_client() -> Option<IpAddr> {
     REQUEST.try_with(|request| request.client).ok()
 }
 
 /// Yields the request's turn to another request of the client while it waits for something outside of the server. The caller must not hold
 /// a lock that other requests wait for: these may have taken all turns.
-pub async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
+pub(crate) async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
     match REQUEST.try_with(Arc::clone) {
         Ok(request) => request.turn.rest_during(work).await,
         Err(_) => work.await,
@@ -67,7 +67,7 @@ pub async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// Keeps a permit until the response to the current request is ready. Outside of a request it is released at once.
-pub fn hold_permit(permit: impl Any + Send) {
+pub(crate) fn hold_permit(permit: impl Any + Send) {
     let hold = |request: &Arc<RequestContext>| {
         lock_mutex(&request.held).push(Box::new(permit));
     };
@@ -75,7 +75,7 @@ pub fn hold_permit(permit: impl Any + Send) {
 }
 
 /// Adds the id to the response.
-pub fn add_id_header(headers: &mut HeaderMap, id: &str) {
+pub(crate) fn add_id_header(headers: &mut HeaderMap, id: &str) {
     if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(REQUEST_ID, id);
     }

@@ -16,7 +16,7 @@ use store::{InstallState, ServerState};
 
 /// Result of merging the templates of an allocation.
 #[derive(Debug, Default)]
-pub struct AllocationSteps {
+pub(crate) struct AllocationSteps {
     /// All steps to run; empty if no template changes them.
     pub steps: Vec<TemplateStep>,
     /// Arrays from which the layout is generated.
@@ -25,7 +25,7 @@ pub struct AllocationSteps {
 
 /// Arrays that a template requests.
 #[derive(Debug)]
-pub struct RequestedArrays {
+pub(crate) struct RequestedArrays {
     config: RaidConfig,
     asked: RequestedTemplate,
     /// Path of the step in its template.
@@ -56,7 +56,7 @@ impl RequestedArrays {
     ///
     /// # Errors
     /// The arrays are not possible there.
-    pub fn generate_layout(&self, inventory: &Inventory) -> Result<Layout, String> {
+    pub(crate) fn generate_layout(&self, inventory: &Inventory) -> Result<Layout, String> {
         let made = self.config.build_layout(&self.asked.stored.template.name, inventory);
         made.map_err(|problems| {
             let said = problems.into_iter().map(|problem| {
@@ -77,7 +77,7 @@ fn find_templates(allocation: &AllocationSpec, known: &SiteObjects) -> Vec<Reque
 }
 
 /// Returns whether a template generates the layout from the machine's registered hardware.
-pub fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool {
+pub(crate) fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool {
     let named =
         |wanted: &TemplateStep| MAKE_THE_LAYOUT.contains(&format!("{}.{}", wanted.interface, wanted.step).as_str());
     find_templates(allocation, known).iter().any(|asked| asked.stored.template.template_steps().iter().any(named))
@@ -87,7 +87,7 @@ pub fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool
 ///
 /// # Errors
 /// The database cannot be read or written.
-pub async fn read_full_state(
+pub(crate) async fn read_full_state(
     app: &AppState,
     machine: &str,
     allocation: &AllocationSpec,
@@ -102,7 +102,7 @@ pub async fn read_full_state(
 ///
 /// # Errors
 /// The database cannot be read, or the planner fails.
-pub async fn generate_layout(
+pub(crate) async fn generate_layout(
     app: &AppState,
     machine: &str,
     allocation: &AllocationSpec,
@@ -118,7 +118,7 @@ pub async fn generate_layout(
 ///
 /// # Errors
 /// The database cannot be read or written.
-pub fn generate_layout_blocking(
+pub(crate) fn generate_layout_blocking(
     state: &ServerState,
     machine: &str,
     allocation: &AllocationSpec,
@@ -129,7 +129,7 @@ pub fn generate_layout_blocking(
 }
 
 /// Generated layout, or why it cannot be generated. `None`: no template generates one, or the machine has not registered.
-pub type GeneratedLayout = Option<Result<Layout, String>>;
+pub(crate) type GeneratedLayout = Option<Result<Layout, String>>;
 
 fn find_requested_arrays(allocation: &AllocationSpec, known: &SiteObjects) -> Option<RequestedArrays> {
     needs_inventory(allocation, known).then(|| merge_allocation_steps(allocation, known).ok()?.arrays).flatten()
@@ -139,7 +139,7 @@ fn find_requested_arrays(allocation: &AllocationSpec, known: &SiteObjects) -> Op
 ///
 /// # Errors
 /// The database cannot be read or written.
-pub async fn add_approval(
+pub(crate) async fn add_approval(
     app: &AppState,
     machine: &str,
     allocation: &str,
@@ -157,7 +157,10 @@ pub async fn add_approval(
 ///
 /// # Errors
 /// All problems, one per line, with their positions in the machine's file and in the template's.
-pub fn merge_allocation_steps(allocation: &AllocationSpec, known: &SiteObjects) -> Result<AllocationSteps, String> {
+pub(crate) fn merge_allocation_steps(
+    allocation: &AllocationSpec,
+    known: &SiteObjects,
+) -> Result<AllocationSteps, String> {
     let asked = find_templates(allocation, known);
     if asked.is_empty() {
         return Ok(AllocationSteps::default());
@@ -224,7 +227,7 @@ fn find_arrays(
 
 /// Returns remarks on templates that no allocation can request, with their positions. Such templates are kept: another conductor may
 /// support their steps.
-pub fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String> {
+pub(crate) fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String> {
     let mut said = Vec::new();
     for stored in templates.all() {
         let wrong =

@@ -19,7 +19,7 @@ use store::{InstallState, confirmation, promise_check};
 
 /// Objects that allocations can refer to.
 #[derive(Debug, Default)]
-pub struct SiteObjects {
+pub(crate) struct SiteObjects {
     /// Layouts by id.
     pub layouts: BTreeMap<String, Layout>,
     pub set: LayoutSet,
@@ -35,7 +35,7 @@ pub struct SiteObjects {
 
 impl SiteObjects {
     /// Returns the ids of the images to show, without those that are hidden or blacklisted.
-    pub fn listed_images(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn listed_images(&self) -> impl Iterator<Item = &str> {
         let is_listed = |id: &&str| !self.states.is_hidden(id) && !self.states.is_blacklisted(id);
         self.images.keys().map(String::as_str).filter(is_listed)
     }
@@ -43,7 +43,7 @@ impl SiteObjects {
 
 /// Allocation with everything that it refers to.
 #[derive(Debug, Clone)]
-pub struct ResolvedAllocation {
+pub(crate) struct ResolvedAllocation {
     pub allocation: AllocationSpec,
     pub image: ImageSpec,
     pub layout_id: String,
@@ -62,7 +62,7 @@ pub struct ResolvedAllocation {
 ///
 /// # Errors
 /// Everything that is missing, one line each, with its position in the machine's file.
-pub fn resolve_allocation(
+pub(crate) fn resolve_allocation(
     machine: &MachineSpec,
     standing: &InstallState,
     known: &SiteObjects,
@@ -197,7 +197,11 @@ fn resolve_layout(
 }
 
 /// Returns why the database lacks the layout of an installed machine: that of the files contradicts its install marker.
-pub fn explain_broken_promise(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Option<String> {
+pub(crate) fn explain_broken_promise(
+    machine: &MachineSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+) -> Option<String> {
     let allocation = machine.allocation.as_ref().filter(|_| standing.succeeded && standing.layout.is_none())?;
     let layout = find_layout(machine, allocation, standing, known).ok()?;
     let why = promise_check::find_contradiction(standing.marker.as_ref()?, &serde_json::to_value(layout).ok()?)?;
@@ -211,7 +215,7 @@ pub fn explain_broken_promise(machine: &MachineSpec, standing: &InstallState, kn
 }
 
 /// Returns the differences between the machine's file and what is installed, which takes precedence.
-pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Vec<String> {
+pub(crate) fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Vec<String> {
     let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     let mut notes = Vec::new();
     let says_other = |runs: &&String| **runs != **allocation.image && !allocation.image.is_empty();
@@ -239,7 +243,7 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
     notes
 }
 
-pub fn layout_id(layout: &Value) -> String {
+pub(crate) fn layout_id(layout: &Value) -> String {
     layout.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
@@ -252,7 +256,11 @@ fn is_same_layout(layout: &Layout, stored: &Value) -> bool {
 ///
 /// # Errors
 /// The definition creates another OS.
-pub fn resolve_created_image(allocation: &AllocationSpec, os: &OsSelector, id: &str) -> Result<ImageSpec, String> {
+pub(crate) fn resolve_created_image(
+    allocation: &AllocationSpec,
+    os: &OsSelector,
+    id: &str,
+) -> Result<ImageSpec, String> {
     match os.to_string() == id {
         true => Ok(image_without_location(id.to_owned())),
         false => {
@@ -269,7 +277,7 @@ fn installed_image(standing: &InstallState, allocation: &AllocationSpec) -> Imag
 }
 
 /// Returns an image without a location, which cannot be fetched.
-pub fn image_without_location(id: String) -> ImageSpec {
+pub(crate) fn image_without_location(id: String) -> ImageSpec {
     ImageSpec {
         id,
         name: String::new(),

@@ -36,7 +36,7 @@ const WITH_SLASH: [&str; 4] = ["/v1/filesystemlayout", "/v1/image", "/v1/machine
 const TEMPLATES: [&str; 3] = ["/v1/deploy_templates", "/v1/deploy_templates/", "/v1/deploy_templates/{*path}"];
 const PROPOSED: [&str; 3] = ["/v1/deploy-templates", "/v1/deploy-templates/", "/v1/deploy-templates/{*path}"];
 
-pub fn build_router(calls: Vec<ApiRoute>) -> Router<Arc<AppState>> {
+pub(crate) fn build_router(calls: Vec<ApiRoute>) -> Router<Arc<AppState>> {
     calls.into_iter().fold(Router::new(), |router, ApiRoute { path, handler, .. }| match WITH_SLASH.contains(&path) {
         true => router.route(path, handler.clone()).route(&format!("{path}/"), handler),
         false => router.route(path, handler),
@@ -44,7 +44,7 @@ pub fn build_router(calls: Vec<ApiRoute>) -> Router<Arc<AppState>> {
 }
 
 /// Endpoints for agents. Files loaded by firmware are not included, as they are not JSON.
-pub fn machine_routes() -> Vec<ApiRoute> {
+pub(crate) fn machine_routes() -> Vec<ApiRoute> {
     let running = get_route(
         "/boot.json",
         netboot::boot_json,
@@ -114,7 +114,7 @@ fn installation_routes() -> Vec<ApiRoute> {
 }
 
 /// Endpoints for operators.
-pub fn operator_routes() -> Vec<ApiRoute> {
+pub(crate) fn operator_routes() -> Vec<ApiRoute> {
     let all = [
         layout_routes(),
         image_routes(),

@@ -21,7 +21,7 @@ const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.mi
 
 /// Consistent snapshot of everything in force.
 #[derive(Debug, Default)]
-pub struct SiteSnapshot {
+pub(crate) struct SiteSnapshot {
     /// Machines by id.
     machines: HashMap<String, MachineSpec>,
     /// Ids of the machines whose files list a MAC, by MAC. It identifies a machine if there is only one.
@@ -43,26 +43,26 @@ pub struct SiteSnapshot {
 }
 
 impl SiteSnapshot {
-    pub fn find_machine(&self, id: &str) -> Option<&MachineSpec> {
+    pub(crate) fn find_machine(&self, id: &str) -> Option<&MachineSpec> {
         self.machines.get(id)
     }
 
     /// Returns the machine whose id is this UUID, in either byte order. The identical spelling counts first.
-    pub fn find_machine_by_uuid(&self, uuid: &str) -> Option<&MachineSpec> {
+    pub(crate) fn find_machine_by_uuid(&self, uuid: &str) -> Option<&MachineSpec> {
         self.find_machine(uuid).or_else(|| self.find_machine(&swap_id_byte_order(uuid)?))
     }
 
     /// Returns all machines whose files list this MAC.
-    pub fn find_machines_by_mac(&self, mac: &str) -> impl Iterator<Item = &MachineSpec> {
+    pub(crate) fn find_machines_by_mac(&self, mac: &str) -> impl Iterator<Item = &MachineSpec> {
         self.macs.get(mac).into_iter().flatten().filter_map(|id| self.find_machine(id))
     }
 
-    pub fn machines(&self) -> impl Iterator<Item = &MachineSpec> {
+    pub(crate) fn machines(&self) -> impl Iterator<Item = &MachineSpec> {
         self.machines.values()
     }
 
     /// Returns the file of an image, or a file next to an image (see [`BESIDE`]).
-    pub fn find_image_file(&self, served: &str) -> Option<PathBuf> {
+    pub(crate) fn find_image_file(&self, served: &str) -> Option<PathBuf> {
         if let Some(file) = self.files.get(served) {
             return Some(file.clone());
         }
@@ -74,7 +74,7 @@ impl SiteSnapshot {
     }
 
     /// Returns the name to show for a machine: its own, or its id.
-    pub fn display_name<'a>(&'a self, id: &'a str) -> &'a str {
+    pub(crate) fn display_name<'a>(&'a self, id: &'a str) -> &'a str {
         self.find_machine(id).map(|machine| machine.name.as_str()).filter(|name| !name.is_empty()).unwrap_or(id)
     }
 }

@@ -6,16 +6,16 @@ mod error_collection;
 mod image_file;
 mod machine_file;
 mod network;
-pub mod os_parameters;
+pub(crate) mod os_parameters;
 mod pull_secret;
 mod volumes;
 mod workstation_files;
-pub mod yaml_node;
+pub(crate) mod yaml_node;
 
 pub use image_file::parse_image;
 pub use machine_file::{default_consoles, parse_machine};
 pub use workstation_files::{find_network_misfits, find_network_problems, is_agent_document, is_machine_text};
-pub use yaml_node::{format_at, suggest_name};
+pub(crate) use yaml_node::{format_at, suggest_name};
 
 use super::os_definitions::DefinitionState;
 use crate::bmc::Bmc;
@@ -154,7 +154,7 @@ pub enum ImageLocation {
 ///
 /// # Errors
 /// The text is not YAML.
-pub fn parse_unvalidated(text: &str) -> Result<Value, String> {
+pub(crate) fn parse_unvalidated(text: &str) -> Result<Value, String> {
     Ok(to_json(&parse_document(text)?))
 }
 

@@ -12,7 +12,7 @@ use time::macros::format_description;
 
 /// Reason why the newest version of a file is not available.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FileFault {
+pub(crate) enum FileFault {
     /// The file is invalid. The message has line and column.
     Wrong(String),
     /// The file cannot be read. Each scan tries again.
@@ -21,7 +21,7 @@ pub enum FileFault {
 
 /// Read error, and when it began.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReadFault {
+pub(crate) struct ReadFault {
     since: String,
     why: String,
 }
@@ -53,7 +53,7 @@ impl std::fmt::Display for FileFault {
 }
 
 /// YAML file with its versions.
-pub struct VersionedFile<T> {
+pub(crate) struct VersionedFile<T> {
     stamp: Option<FileStamp>,
     pub newest: Result<T, FileFault>,
     /// Newest version that could be used.
@@ -61,7 +61,7 @@ pub struct VersionedFile<T> {
 }
 
 /// Folder of YAML files of one type.
-pub struct YamlFolder<T> {
+pub(crate) struct YamlFolder<T> {
     path: PathBuf,
     read: fn(&str) -> Result<T, String>,
     pub entries: BTreeMap<PathBuf, VersionedFile<T>>,
@@ -71,17 +71,17 @@ pub struct YamlFolder<T> {
 }
 
 impl<T: Clone> YamlFolder<T> {
-    pub fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> YamlFolder<T> {
+    pub(crate) fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> YamlFolder<T> {
         YamlFolder { path, read, entries: BTreeMap::new(), unread: None, optional: false }
     }
 
     /// Creates a folder that may be missing, since directories of earlier versions do not have it.
-    pub fn optional(path: PathBuf, read: fn(&str) -> Result<T, String>) -> YamlFolder<T> {
+    pub(crate) fn optional(path: PathBuf, read: fn(&str) -> Result<T, String>) -> YamlFolder<T> {
         YamlFolder { optional: true, ..YamlFolder::new(path, read) }
     }
 
     /// Reads changed files, and returns whether anything has changed.
-    pub fn rescan(&mut self) -> bool {
+    pub(crate) fn rescan(&mut self) -> bool {
         let found = match list_yaml_files(&self.path) {
             Ok(found) => found,
             Err(error) if self.optional && self.entries.is_empty() && error.kind() == ErrorKind::NotFound => {
@@ -128,14 +128,14 @@ impl<T: Clone> YamlFolder<T> {
     }
 
     /// Reports that the folder cannot be read, if so.
-    pub fn report_unread(&self, problems: &mut Vec<String>) {
+    pub(crate) fn report_unread(&self, problems: &mut Vec<String>) {
         if let Some(unread) = &self.unread {
             problems.push(format!("{}/: {unread} (its last good files stay in force)", self.path.display()));
         }
     }
 
     /// Returns the newest usable version of every file, and reports files whose newest version cannot be used.
-    pub fn take_in_force(&mut self, problems: &mut Vec<String>) -> Vec<(PathBuf, T)> {
+    pub(crate) fn take_in_force(&mut self, problems: &mut Vec<String>) -> Vec<(PathBuf, T)> {
         self.report_unread(problems);
         let mut all = Vec::new();
         for (path, entry) in &mut self.entries {
@@ -157,7 +157,7 @@ fn list_yaml_files(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
 }
 
 /// Returns whether there is a machine file, valid or not. An unreadable folder may contain one.
-pub fn has_machine_files(dir: &Path) -> bool {
+pub(crate) fn has_machine_files(dir: &Path) -> bool {
     match list_yaml_files(&dir.join("machines")) {
         Ok(found) => !found.is_empty(),
         Err(error) => error.kind() != ErrorKind::NotFound,
@@ -165,7 +165,7 @@ pub fn has_machine_files(dir: &Path) -> bool {
 }
 
 /// Returns files of machines and images that contain secrets and are world-readable.
-pub fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
     const SECRETS: [&str; 6] = ["user_data:", "console_password:", "disk_key:", "vpn:", "pull_secret:", "bmc:"];
     let has_secrets =
         |text: &str| text.lines().any(|line| SECRETS.iter().any(|name| line.trim_start().starts_with(name)));
@@ -174,12 +174,12 @@ pub fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns whether the file is world-readable. Docker's credentials file contains only secrets, so its content is not examined.
-pub fn is_world_readable(path: &Path) -> bool {
+pub(crate) fn is_world_readable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|is| is.permissions().mode() & 0o004 != 0)
 }
 
 /// Formats a problem of a file: each line begins with its path.
-pub fn format_problem(path: &Path, why: &str, has_good: bool) -> String {
+pub(crate) fn format_problem(path: &Path, why: &str, has_good: bool) -> String {
     let consequence = if has_good { " (its last good version stays in force)" } else { "" };
     let lines: Vec<String> = why.lines().map(|line| format!("{}:{}", path.display(), add_space(line))).collect();
     lines.join("\n") + consequence
@@ -196,7 +196,7 @@ fn is_yaml(path: &Path) -> bool {
 }
 
 /// Reads a file. The outer error is a read error; the inner one means that the content cannot be valid.
-pub fn read_text(path: &Path) -> Result<Result<String, String>, String> {
+pub(crate) fn read_text(path: &Path) -> Result<Result<String, String>, String> {
     const LIMIT: i64 = 4 << 20;
     let size = image_digests::file_stamp(path).map_err(|error| error.to_string())?.size;
     if size > LIMIT {

@@ -11,7 +11,7 @@ use store::{ServerState, image_digests};
 use tokio::sync::watch as published;
 
 /// Message to the thread.
-pub enum ReloadEvent {
+pub(crate) enum ReloadEvent {
     Digest(image_digests::DigestResult),
     Verified(os_definitions::VerifyResult),
     /// The state of a machine or allocation has changed.
@@ -20,7 +20,7 @@ pub enum ReloadEvent {
 }
 
 /// Reads the directory in a separate thread, and publishes snapshots of it.
-pub struct SiteReloader {
+pub(crate) struct SiteReloader {
     state: ServerState,
     loader: SiteLoader,
     watch: StatusLog,
@@ -32,7 +32,7 @@ pub struct SiteReloader {
 }
 
 impl SiteReloader {
-    pub fn new(
+    pub(crate) fn new(
         state: ServerState,
         loader: SiteLoader,
         watch: StatusLog,
@@ -41,7 +41,7 @@ impl SiteReloader {
         SiteReloader { state, loader, watch, publish, said: BTreeSet::new(), noted: BTreeSet::new() }
     }
 
-    pub fn run(
+    pub(crate) fn run(
         mut self,
         woken: &mpsc::Receiver<ReloadEvent>,
         look_every: Duration,

@@ -8,13 +8,13 @@ use marked_yaml::Spanned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub const FOLDER: &str = "sizes";
+pub(crate) const FOLDER: &str = "sizes";
 
 /// Size as defined in its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[derive(schemars::JsonSchema)]
-pub struct MachineSize {
+pub(crate) struct MachineSize {
     pub id: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
@@ -26,7 +26,7 @@ pub struct MachineSize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[derive(schemars::JsonSchema)]
-pub struct SizeConstraint {
+pub(crate) struct SizeConstraint {
     #[serde(rename = "type")]
     pub kind: ConstraintKind,
     #[serde(default)]
@@ -37,7 +37,7 @@ pub struct SizeConstraint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[derive(schemars::JsonSchema)]
-pub enum ConstraintKind {
+pub(crate) enum ConstraintKind {
     Cores,
     /// Memory in bytes.
     Memory,
@@ -72,7 +72,7 @@ impl MachineSize {
     ///
     /// # Errors
     /// As [`super::site_files::parse_image`].
-    pub fn parse_size(text: &str) -> Result<MachineSize, String> {
+    pub(crate) fn parse_size(text: &str) -> Result<MachineSize, String> {
         let raw: RawSize = deserialize_node(&parse_document(text)?)?;
         if raw.id.trim().is_empty() {
             return Err(format_at(&raw.id, "the size's id is empty"));
@@ -96,9 +96,10 @@ impl MachineSize {
 }
 
 impl ConstraintKind {
-    pub const ALL: [ConstraintKind; 3] = [ConstraintKind::Cores, ConstraintKind::Memory, ConstraintKind::Storage];
+    pub(crate) const ALL: [ConstraintKind; 3] =
+        [ConstraintKind::Cores, ConstraintKind::Memory, ConstraintKind::Storage];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             ConstraintKind::Cores => "cores",
             ConstraintKind::Memory => "memory",
@@ -107,7 +108,7 @@ impl ConstraintKind {
     }
 
     /// Returns how much of it a machine has.
-    pub fn measure(self, hardware: &RegisteredHardware) -> u64 {
+    pub(crate) fn measure(self, hardware: &RegisteredHardware) -> u64 {
         match self {
             ConstraintKind::Cores => u64::from(hardware.cpu_cores),
             ConstraintKind::Memory => hardware.memory,
@@ -125,7 +126,7 @@ fn total_storage(hardware: &RegisteredHardware) -> u64 {
 ///
 /// # Errors
 /// No size or more than one matches, or the given one does not exist.
-pub fn choose_size(
+pub(crate) fn choose_size(
     sizes: &BTreeMap<String, MachineSize>,
     hardware: &RegisteredHardware,
     named: Option<&str>,

@@ -5,12 +5,12 @@ use super::{ipxe, site_folder};
 use common::error::{Error, Phase, Result};
 use std::path::{Path, PathBuf};
 
-pub fn boot_directory(options: &ServerConfig) -> PathBuf {
+pub(crate) fn boot_directory(options: &ServerConfig) -> PathBuf {
     options.boot.clone().unwrap_or_else(|| options.dir.join("boot"))
 }
 
 /// Returns problems that are only checked at the start.
-pub fn check_at_start(options: &ServerConfig) -> Vec<String> {
+pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     let boot = ["vmlinuz", "initrd"].map(|name| boot_directory(options).join(name)).into_iter();
     let boot = boot.filter(|path| !path.is_file());
     let boot = boot.map(|path| format!("{} is missing: machines cannot boot the ramdisk", path.display()));
@@ -21,7 +21,7 @@ pub fn check_at_start(options: &ServerConfig) -> Vec<String> {
     boot.chain(secrets.map(|path| format!("{} {what}: run chmod o-r {0}", path.display()))).collect()
 }
 
-pub fn check_options(options: &ServerConfig) -> Result<()> {
+pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
     let refuse = |what: String| Err(Error::new(Phase::Serve, what));
     if !options.dir.is_dir() {
         return refuse(format!(
@@ -43,7 +43,7 @@ pub fn check_options(options: &ServerConfig) -> Result<()> {
 /// Refuses to start if the database was lost: only the database records that a machine is in the middle of a reinstall and has no install
 /// marker, and without it all of its disks would be wiped. The operator's token, which is created after the database, proves that it
 /// existed.
-pub fn refuse_lost_database(dir: &Path) -> Result<()> {
+pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
     let database = dir.join(store::DATABASE);
     let has_token = dir.join(store::token::OPERATOR_FILE).exists();
     if !has_token || !site_folder::has_machine_files(dir) || !store::database_file::is_new_database(&database)? {

@@ -46,7 +46,7 @@ struct LogLine {
 
 /// A request and its response, for machine-readable logs.
 #[derive(Debug)]
-pub struct AnsweredRequest {
+pub(crate) struct AnsweredRequest {
     pub from: IpAddr,
     pub method: Method,
     pub path: String,
@@ -56,14 +56,14 @@ pub struct AnsweredRequest {
 
 /// Machine that a message is about, and the address that caused it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MachineOrigin {
+pub(crate) struct MachineOrigin {
     machine: String,
     name: String,
     from: String,
 }
 
 impl MachineOrigin {
-    pub fn new(machine: &str, name: &str, from: ClientAddress) -> MachineOrigin {
+    pub(crate) fn new(machine: &str, name: &str, from: ClientAddress) -> MachineOrigin {
         MachineOrigin { machine: machine.to_owned(), name: replace_hidden(name), from: from.to_string() }
     }
 }
@@ -77,14 +77,14 @@ impl std::fmt::Display for MachineOrigin {
 
 /// Sender of log messages. Cheap to clone.
 #[derive(Clone)]
-pub struct StatusLog {
+pub(crate) struct StatusLog {
     said: SyncSender<LogLine>,
     /// Sender of live updates for the web page.
     pub live: LiveUpdates,
 }
 
 /// The writing thread. [`LogWriter::finish`] waits for its last line.
-pub struct LogWriter {
+pub(crate) struct LogWriter {
     done: Receiver<()>,
 }
 
@@ -93,7 +93,7 @@ impl StatusLog {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start_writer(as_json: bool) -> std::io::Result<(StatusLog, LogWriter)> {
+    pub(crate) fn start_writer(as_json: bool) -> std::io::Result<(StatusLog, LogWriter)> {
         let stdout = std::io::stdout();
         if as_json {
             return StatusLog::with_output(JsonOutput { out: stdout });
@@ -108,7 +108,7 @@ impl StatusLog {
 
     /// Writes JSON as with `--json`, but to another destination.
     #[cfg(test)]
-    pub fn json_into(out: impl std::io::Write + Send + 'static) -> StatusLog {
+    pub(crate) fn json_into(out: impl std::io::Write + Send + 'static) -> StatusLog {
         StatusLog::with_output(JsonOutput { out }).unwrap().0
     }
 
@@ -131,38 +131,38 @@ impl StatusLog {
     }
 
     /// Prints the first line, with the server's URL.
-    pub fn log_listening(&self, url: String) {
+    pub(crate) fn log_listening(&self, url: String) {
         self.send_message(LogMessage::Listening(url));
     }
 
     /// Logs a response, only in JSON: for people, its effects suffice.
-    pub fn log_request(&self, answered: AnsweredRequest) {
+    pub(crate) fn log_request(&self, answered: AnsweredRequest) {
         self.send_message(LogMessage::Answered(answered));
     }
 
     /// Logs an informational message.
-    pub fn log_note(&self, text: String) {
+    pub(crate) fn log_note(&self, text: String) {
         self.send_message(LogMessage::Note(text));
     }
 
     /// Logs a problem that requires attention by the operator.
-    pub fn log_problem(&self, text: String) {
+    pub(crate) fn log_problem(&self, text: String) {
         self.send_message(LogMessage::Problem(text));
     }
 
-    pub fn log_event(&self, who: MachineOrigin, event: ProgressEvent) {
+    pub(crate) fn log_event(&self, who: MachineOrigin, event: ProgressEvent) {
         self.live.record_event(&who.machine, &event);
         self.send_message(LogMessage::Event(who, event));
     }
 
     /// Logs a change of an order to reinstall.
-    pub fn log_reinstall(&self, who: MachineOrigin, text: impl Into<String>) {
+    pub(crate) fn log_reinstall(&self, who: MachineOrigin, text: impl Into<String>) {
         self.live.record_change(&who.machine);
         self.send_message(LogMessage::Reinstall(who, replace_hidden(&text.into())));
     }
 
     /// Logs the end of an installation.
-    pub fn log_report(&self, who: MachineOrigin, report: &InstallReport) {
+    pub(crate) fn log_report(&self, who: MachineOrigin, report: &InstallReport) {
         self.live.record_change(&who.machine);
         self.send_message(LogMessage::Report(who, Box::new(report.clone())));
     }
@@ -170,7 +170,7 @@ impl StatusLog {
 
 impl LogWriter {
     /// Waits briefly until everything is written. All [`StatusLog`]es must have been dropped.
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         let _ = self.done.recv_timeout(Duration::from_millis(300));
     }
 }

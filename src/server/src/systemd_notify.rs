@@ -22,10 +22,10 @@ const BEATS: u32 = 3;
 const POLL: Duration = Duration::from_secs(1);
 
 /// Completes when the component has responded.
-pub type SignOfLife = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type SignOfLife = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Component whose progress is part of the heartbeat.
-pub struct HeartbeatSource {
+pub(crate) struct HeartbeatSource {
     pub name: &'static str,
     /// Requests a sign of life from the component.
     pub ask: Box<dyn Fn() -> SignOfLife + Send + Sync>,
@@ -33,7 +33,7 @@ pub struct HeartbeatSource {
 
 impl HeartbeatSource {
     /// Returns the heartbeat of the database's thread, which performs a trivial read and write.
-    pub fn for_database(state: &ServerState) -> HeartbeatSource {
+    pub(crate) fn for_database(state: &ServerState) -> HeartbeatSource {
         let state = state.clone();
         let ask = move || -> SignOfLife {
             let state = state.clone();
@@ -43,7 +43,7 @@ impl HeartbeatSource {
     }
 
     /// Returns the heartbeat of the planner: at least one thread is idle, or has started its job recently.
-    pub fn for_planner(planner: &PlannerPool) -> HeartbeatSource {
+    pub(crate) fn for_planner(planner: &PlannerPool) -> HeartbeatSource {
         let planner = planner.clone();
         let ask = move || -> SignOfLife {
             let planner = planner.clone();
@@ -59,7 +59,7 @@ impl HeartbeatSource {
 
 /// Connection to the service manager; does nothing without one.
 #[derive(Default)]
-pub struct ServiceManager {
+pub(crate) struct ServiceManager {
     socket: Option<(UnixDatagram, SocketAddr)>,
     /// Time after which the service manager restarts the server without a heartbeat.
     watchdog: Option<Duration>,
@@ -70,7 +70,7 @@ impl ServiceManager {
     ///
     /// # Errors
     /// The environment specifies a socket that cannot be used.
-    pub fn from_environment() -> Result<ServiceManager> {
+    pub(crate) fn from_environment() -> Result<ServiceManager> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let Some(address) = variable(SOCKET) else { return Ok(ServiceManager::default()) };
         let watchdog = variable(WATCHDOG).and_then(|text| text.to_str()?.parse().ok()).filter(|time| *time > 0);
@@ -91,11 +91,11 @@ impl ServiceManager {
         Ok(ServiceManager { socket: Some((socket, address)), watchdog })
     }
 
-    pub fn notify_ready(&self) {
+    pub(crate) fn notify_ready(&self) {
         self.send_state("READY=1");
     }
 
-    pub fn notify_stopping(&self) {
+    pub(crate) fn notify_stopping(&self) {
         self.send_state("STOPPING=1");
     }
 
@@ -107,7 +107,7 @@ impl ServiceManager {
     }
 
     /// Sends a heartbeat while all sources answer in time; never returns.
-    pub async fn send_heartbeats(&self, sources: &[HeartbeatSource], watch: &StatusLog) {
+    pub(crate) async fn send_heartbeats(&self, sources: &[HeartbeatSource], watch: &StatusLog) {
         let Some(watchdog) = self.watchdog else { return std::future::pending().await };
         let interval = watchdog / BEATS;
         let mut stuck: Option<&'static str> = None;

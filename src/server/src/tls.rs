@@ -16,11 +16,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 /// Time limit for the handshake.
-pub const HANDSHAKE: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Certificate and key of the server. Cheap to clone.
 #[derive(Clone)]
-pub struct ServerTls {
+pub(crate) struct ServerTls {
     acceptor: TlsAcceptor,
     certificate: CertificateDer<'static>,
     pub handshake: Duration,
@@ -31,7 +31,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// A file cannot be read or is invalid, or the key does not belong to the certificate.
-    pub fn load_certificate(certificates: &Path, key: &Path) -> Result<ServerTls> {
+    pub(crate) fn load_certificate(certificates: &Path, key: &Path) -> Result<ServerTls> {
         let refuse = |file: &Path, why: String| Err(Error::new(Phase::Serve, format!("{}: {why}", file.display())));
         let read = |file: &Path, what: &str| {
             fs::read(file).context(Phase::Serve, || format!("read {what} {}", file.display()))
@@ -67,7 +67,7 @@ impl ServerTls {
     }
 
     /// Returns whether the certificate covers this host, an address or a name with or without a port.
-    pub fn covers_host(&self, host: &str) -> bool {
+    pub(crate) fn covers_host(&self, host: &str) -> bool {
         let name = strip_port(host).trim_start_matches('[').trim_end_matches(']');
         let certificate = ParsedCertificate::try_from(&self.certificate);
         let (Ok(certificate), Ok(name)) = (certificate, ServerName::try_from(name)) else { return false };
@@ -78,14 +78,14 @@ impl ServerTls {
     ///
     /// # Errors
     /// The handshake takes too long, fails, or the client rejects the certificate.
-    pub async fn accept_tls(&self, stream: WriteTimeoutStream) -> io::Result<TlsStream<WriteTimeoutStream>> {
+    pub(crate) async fn accept_tls(&self, stream: WriteTimeoutStream) -> io::Result<TlsStream<WriteTimeoutStream>> {
         let accepted = tokio::time::timeout(self.handshake, self.acceptor.accept(stream)).await;
         accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
 /// Describes a failed handshake for the operator. Returns `None` if the client was only slow or has disconnected.
-pub fn describe_tls_error(error: &io::Error) -> Option<String> {
+pub(crate) fn describe_tls_error(error: &io::Error) -> Option<String> {
     match error.get_ref()?.downcast_ref()? {
         rustls::Error::AlertReceived(alert) => Some(format!(
             "rejects the server's certificate ({alert:?}): the client must trust its CA, and the certificate must cover the requested name"
@@ -98,7 +98,7 @@ pub fn describe_tls_error(error: &io::Error) -> Option<String> {
 }
 
 /// Removes the port, as in `[::1]:80`.
-pub fn strip_port(host: &str) -> &str {
+pub(crate) fn strip_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
@@ -106,7 +106,7 @@ pub fn strip_port(host: &str) -> &str {
 }
 
 /// Returns the key file if all users of this host can read it.
-pub fn world_readable_key(key: &Path) -> Option<PathBuf> {
+pub(crate) fn world_readable_key(key: &Path) -> Option<PathBuf> {
     let mode = fs::metadata(key).ok()?.permissions().mode();
     (mode & 0o004 != 0).then(|| key.to_owned())
 }

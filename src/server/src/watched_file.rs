@@ -6,7 +6,7 @@ use std::{fs, io};
 use store::{FileStamp, image_digests};
 
 /// File with its last good content.
-pub struct WatchedFile<T> {
+pub(crate) struct WatchedFile<T> {
     path: PathBuf,
     read: fn(&str) -> Result<T, String>,
     /// Stamp of the file at the last scan.
@@ -17,12 +17,12 @@ pub struct WatchedFile<T> {
 }
 
 impl<T: Default + Clone + PartialEq> WatchedFile<T> {
-    pub fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> WatchedFile<T> {
+    pub(crate) fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> WatchedFile<T> {
         WatchedFile { path, read, stamp: None, newest: Ok(()), in_force: T::default() }
     }
 
     /// Reads the file if it has changed. Returns whether the result has changed.
-    pub fn rescan(&mut self) -> bool {
+    pub(crate) fn rescan(&mut self) -> bool {
         let stamp = image_digests::file_stamp(&self.path).ok();
         if stamp == self.stamp && (stamp.is_some() || self.newest.is_ok()) {
             return false;
@@ -37,7 +37,7 @@ impl<T: Default + Clone + PartialEq> WatchedFile<T> {
         before != (self.newest.clone(), self.in_force.clone())
     }
 
-    pub fn describe_problem(&self) -> Option<String> {
+    pub(crate) fn describe_problem(&self) -> Option<String> {
         Some(site_folder::format_problem(&self.path, self.newest.as_ref().err()?, true))
     }
 }

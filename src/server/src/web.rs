@@ -7,16 +7,16 @@
 mod assets;
 mod disks;
 mod form;
-pub mod frame;
+pub(crate) mod frame;
 mod history;
-pub mod live_updates;
+pub(crate) mod live_updates;
 mod machine;
 mod machines;
 mod overviews;
 mod phase;
 mod plan_preview;
 mod reinstall;
-pub mod session;
+pub(crate) mod session;
 mod volumes;
 
 use super::base_url::BaseUrls;
@@ -31,11 +31,11 @@ use std::sync::Arc;
 
 /// State of the pages.
 #[derive(Default)]
-pub struct PageState {
+pub(crate) struct PageState {
     pub sessions: LoginSessions,
 }
 
-pub fn web_routes() -> Router<Arc<AppState>> {
+pub(crate) fn web_routes() -> Router<Arc<AppState>> {
     Router::new()
         .route("/", get(get_root))
         .route("/login", get(session::get_login).post(session::post_login))

@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Time without a single byte accepted.
-pub const STALLED: Duration = Duration::from_secs(60);
+pub(crate) const STALLED: Duration = Duration::from_secs(60);
 
-pub struct WriteTimeoutStream {
+pub(crate) struct WriteTimeoutStream {
     stream: TcpStream,
     stalled: Duration,
     /// Runs while data waits to be sent.
@@ -20,7 +20,7 @@ pub struct WriteTimeoutStream {
 }
 
 impl WriteTimeoutStream {
-    pub fn new(stream: TcpStream, stalled: Duration) -> WriteTimeoutStream {
+    pub(crate) fn new(stream: TcpStream, stalled: Duration) -> WriteTimeoutStream {
         WriteTimeoutStream { stream, stalled, end: None }
     }
 

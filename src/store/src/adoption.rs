@@ -55,7 +55,7 @@ impl ServerState {
 
 /// Withdraws an adoption because the machine has reported another marker of the allocation, which then waits for the operator's
 /// confirmation.
-pub fn withdraw_adoption(
+pub(crate) fn withdraw_adoption(
     transaction: &Transaction,
     machine: &str,
     allocation: &str,

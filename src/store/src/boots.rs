@@ -74,7 +74,7 @@ pub struct BootActivity {
 }
 
 impl BootActivity {
-    pub fn new(quiet: Duration) -> BootActivity {
+    pub(crate) fn new(quiet: Duration) -> BootActivity {
         BootActivity { at: Arc::default(), started: Instant::now(), quiet }
     }
 
@@ -92,7 +92,7 @@ impl BootActivity {
     }
 
     /// Returns whether the boot has not ended and has called recently.
-    pub fn is_active(&self, boot: &MachineBoot) -> bool {
+    pub(crate) fn is_active(&self, boot: &MachineBoot) -> bool {
         self.is_active_within(boot, self.quiet)
     }
 
@@ -260,7 +260,7 @@ fn read_row(row: &Row) -> rusqlite::Result<MachineBoot> {
 }
 
 /// Returns the boot of the machine that has registered last.
-pub fn current_boot(connection: &Connection, machine: &str) -> rusqlite::Result<Option<MachineBoot>> {
+pub(crate) fn current_boot(connection: &Connection, machine: &str) -> rusqlite::Result<Option<MachineBoot>> {
     let select = format!("SELECT {COLUMNS} FROM boots WHERE machine = ?1 AND address IS NOT NULL");
     connection.query_row(&select, [machine], read_row).optional()
 }

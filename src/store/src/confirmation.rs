@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 /// Source of a confirmation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConfirmedBy {
+pub(crate) enum ConfirmedBy {
     Operator,
     /// The install marker that the machine has reported.
     Marker,
@@ -76,12 +76,16 @@ impl ServerState {
 }
 
 /// Returns whether the machine still needs confirmation.
-pub fn needs_confirmation(connection: &Connection, machine: &str) -> rusqlite::Result<bool> {
+pub(crate) fn needs_confirmation(connection: &Connection, machine: &str) -> rusqlite::Result<bool> {
     Ok(epoch::read_epoch(connection)?.restored.is_some() && read_source(connection, machine)?.is_none())
 }
 
 /// Returns whether the operator has placed or confirmed an order with this token since the last restore.
-pub fn is_confirmed_order(connection: &Connection, machine: &str, database: Option<&str>) -> rusqlite::Result<bool> {
+pub(crate) fn is_confirmed_order(
+    connection: &Connection,
+    machine: &str,
+    database: Option<&str>,
+) -> rusqlite::Result<bool> {
     let current = epoch::read_epoch(connection)?;
     let is_placed_since = database == Some(current.id.as_str());
     let is_by_operator = || Ok(read_source(connection, machine)?.as_deref() == Some(ConfirmedBy::Operator.name()));
@@ -94,7 +98,7 @@ fn read_source(connection: &Connection, machine: &str) -> rusqlite::Result<Optio
 }
 
 /// Returns why nothing may be carried out for the first of these machines that needs confirmation.
-pub fn explain_first_unconfirmed<'a>(
+pub(crate) fn explain_first_unconfirmed<'a>(
     connection: &Connection,
     machines: impl IntoIterator<Item = &'a str>,
 ) -> rusqlite::Result<Option<String>> {
@@ -122,7 +126,7 @@ fn insert_confirmation(transaction: &Transaction, machine: &str, by: ConfirmedBy
 
 /// Confirms a machine whose report of success proves that the database has its current installation on record. A machine in a
 /// migration is excluded: its own disks do not show what the other machine has received.
-pub fn confirm_by_report(
+pub(crate) fn confirm_by_report(
     transaction: &Transaction,
     machine: &str,
     allocation: &str,
@@ -137,7 +141,7 @@ pub fn confirm_by_report(
 }
 
 /// Transfers the confirmation of a machine to its new id. Without one, the new id needs confirmation too.
-pub fn rename_confirmation(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
+pub(crate) fn rename_confirmation(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM confirmed WHERE machine = ?1", [new])?;
     transaction.execute("UPDATE confirmed SET machine = ?2 WHERE machine = ?1", [old, new]).map(drop)
 }

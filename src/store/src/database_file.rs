@@ -15,14 +15,14 @@ use tokio::sync::watch;
 
 /// Survival of a transaction's result when the server loses power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
+pub(crate) enum Durability {
     /// The result is on disk before its caller gets a response.
     Synced,
     /// The result survives a crash of the server. A power failure may undo it, until a later transaction is synced: the log is sequential.
     Deferred,
 }
 
-pub struct DatabaseFile {
+pub(crate) struct DatabaseFile {
     pub connection: Connection,
     path: PathBuf,
     /// Device and inode of the file that was opened.
@@ -91,7 +91,7 @@ impl DatabaseFile {
     ///
     /// # Errors
     /// The database cannot be read or written. If the file is missing, the server stops.
-    pub fn run_as_durable_as_needed<T>(
+    pub(crate) fn run_as_durable_as_needed<T>(
         &mut self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, Durability)>,
     ) -> Result<T> {
@@ -118,7 +118,7 @@ impl DatabaseFile {
     ///
     /// # Errors
     /// The database cannot be read or written. If the file is missing, the server stops.
-    pub fn run_durably<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> Result<T> {
+    pub(crate) fn run_durably<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> Result<T> {
         self.run_counted(|transaction| {
             let before = transaction.total_changes();
             let value = work(transaction)?;
@@ -226,7 +226,7 @@ pub fn is_new_database(path: &Path) -> Result<bool> {
 ///
 /// # Errors
 /// The database is damaged.
-pub fn check_integrity(connection: &Connection, path: &Path) -> Result<()> {
+pub(crate) fn check_integrity(connection: &Connection, path: &Path) -> Result<()> {
     let said: rusqlite::Result<String> = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
     let said = said.unwrap_or_else(|error| error.to_string());
     match said.as_str() {
@@ -242,7 +242,7 @@ fn damaged_error(path: &Path, damage: &str) -> Error {
 }
 
 /// Returns the identity stored in the database itself; `None` in databases of earlier versions.
-pub fn read_identity(connection: &Connection) -> rusqlite::Result<Option<DatabaseIdentity>> {
+pub(crate) fn read_identity(connection: &Connection) -> rusqlite::Result<Option<DatabaseIdentity>> {
     let select = "SELECT 1 FROM sqlite_master WHERE name = 'identity'";
     if connection.query_row(select, [], |_| Ok(())).optional()?.is_none() {
         return Ok(None);
@@ -252,7 +252,7 @@ pub fn read_identity(connection: &Connection) -> rusqlite::Result<Option<Databas
 }
 
 /// Stores the identity in the database itself.
-pub fn store_identity(connection: &Connection, identity: &DatabaseIdentity) -> rusqlite::Result<()> {
+pub(crate) fn store_identity(connection: &Connection, identity: &DatabaseIdentity) -> rusqlite::Result<()> {
     connection.execute(
         "INSERT INTO identity (one, id, transactions) VALUES (1, ?1, ?2)
          ON CONFLICT (one) DO UPDATE SET id = ?1, transactions = ?2",

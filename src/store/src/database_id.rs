@@ -16,7 +16,7 @@ pub struct DatabaseIdentity {
 }
 
 impl DatabaseIdentity {
-    pub fn generate() -> DatabaseIdentity {
+    pub(crate) fn generate() -> DatabaseIdentity {
         DatabaseIdentity { id: uuid::Uuid::new_v4().to_string(), transactions: 0 }
     }
 
@@ -43,7 +43,7 @@ pub fn id_path(database: &Path) -> PathBuf {
 ///
 /// # Errors
 /// The file cannot be read, or its content is invalid.
-pub fn read_id_file(path: &Path) -> Result<Option<DatabaseIdentity>> {
+pub(crate) fn read_id_file(path: &Path) -> Result<Option<DatabaseIdentity>> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         read => read.context(Phase::Serve, || format!("read {}", path.display()))?,
@@ -62,7 +62,7 @@ pub fn read_id_file(path: &Path) -> Result<Option<DatabaseIdentity>> {
 }
 
 /// Returns whether there was a database with content here: its id file counts transactions, or cannot be read.
-pub fn had_transactions(database: &Path) -> bool {
+pub(crate) fn had_transactions(database: &Path) -> bool {
     read_id_file(&id_path(database)).map_or(true, |is| is.is_some_and(|is| is.transactions > 0))
 }
 
@@ -70,7 +70,7 @@ pub fn had_transactions(database: &Path) -> bool {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_id_file(path: &Path, identity: &DatabaseIdentity) -> Result<()> {
+pub(crate) fn write_id_file(path: &Path, identity: &DatabaseIdentity) -> Result<()> {
     let what = || format!("write {}", path.display());
     let new = path.with_extension("id.new");
     let line = identity.format_line();
@@ -83,7 +83,7 @@ pub fn write_id_file(path: &Path, identity: &DatabaseIdentity) -> Result<()> {
 ///
 /// # Errors
 /// The file is missing, belongs to another database, or cannot be written.
-pub fn update_count(path: &Path, identity: &DatabaseIdentity) -> Result<()> {
+pub(crate) fn update_count(path: &Path, identity: &DatabaseIdentity) -> Result<()> {
     if read_id_file(path)?.is_none_or(|is| is.id != identity.id) {
         let message = format!("{} is missing, or belongs to another database", path.display());
         return Err(Error::new(Phase::Serve, message));
@@ -100,7 +100,7 @@ pub fn update_count(path: &Path, identity: &DatabaseIdentity) -> Result<()> {
 ///
 /// # Errors
 /// The folder cannot be opened or synced.
-pub fn sync_folder(path: &Path) -> Result<()> {
+pub(crate) fn sync_folder(path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.context(Phase::Serve, || format!("sync {}", folder.display()))

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 /// State of the epoch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Epoch {
+pub(crate) struct Epoch {
     /// UUID of the epoch.
     pub id: String,
     /// Time of the restore, as RFC 3339 in UTC; `None` if no machine needs confirmation.
@@ -21,7 +21,7 @@ pub struct Epoch {
 }
 
 /// Reads the epoch. Fails if there is none, so that the database does not pass for one that was not restored.
-pub fn read_epoch(connection: &Connection) -> rusqlite::Result<Epoch> {
+pub(crate) fn read_epoch(connection: &Connection) -> rusqlite::Result<Epoch> {
     let mut select = connection.prepare_cached("SELECT id, restored FROM epoch")?;
     select.query_row([], |row| Ok(Epoch { id: row.get(0)?, restored: row.get(1)? }))
 }
@@ -41,7 +41,7 @@ pub fn issue_token(transaction: &Transaction) -> rusqlite::Result<FencingToken> 
 
 /// Starts the first epoch of a database without one, and issues tokens for open orders without one. Both are missing in databases of
 /// earlier versions.
-pub fn complete_epoch(transaction: &Transaction) -> rusqlite::Result<()> {
+pub(crate) fn complete_epoch(transaction: &Transaction) -> rusqlite::Result<()> {
     let insert = "INSERT OR IGNORE INTO epoch (one, id, sequence) VALUES (1, ?1, 0)";
     transaction.execute(insert, [Uuid::new_v4().to_string()])?;
     let mut orders = transaction.prepare("SELECT rowid FROM orders WHERE fencing IS NULL ORDER BY created, rowid")?;
@@ -54,14 +54,14 @@ pub fn complete_epoch(transaction: &Transaction) -> rusqlite::Result<()> {
 }
 
 /// Starts a new epoch after a restore: every machine needs confirmation.
-pub fn start_restored_epoch(transaction: &Transaction, now: &str) -> rusqlite::Result<()> {
+pub(crate) fn start_restored_epoch(transaction: &Transaction, now: &str) -> rusqlite::Result<()> {
     let update = "UPDATE epoch SET id = ?1, sequence = 0, restored = ?2";
     transaction.execute(update, [&Uuid::new_v4().to_string(), now])?;
     transaction.execute("DELETE FROM confirmed", []).map(drop)
 }
 
 /// Returns the fencing token of an allocation. If it was never installed and has none of this epoch, issues one.
-pub fn find_or_issue_token(
+pub(crate) fn find_or_issue_token(
     transaction: &Transaction,
     machine: &str,
     allocation: &str,

@@ -85,7 +85,7 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
 
 /// Records the failure of an installation that has started. A report that nothing was written is valid only if no earlier boot has started:
 /// its changes would remain.
-pub fn record_failure(
+pub(crate) fn record_failure(
     transaction: &Transaction,
     machine: &str,
     allocation: &str,
@@ -108,7 +108,7 @@ fn served_image(transaction: &Transaction, machine: &str, allocation: &str) -> r
     Ok(transaction.query_row(select, [machine, allocation], |row| row.get(0)).optional()?.flatten())
 }
 
-pub fn current_token(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<TokenHash>> {
+pub(crate) fn current_token(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<TokenHash>> {
     Ok(boots::current_boot(transaction, machine)?.map(|boot| boot.hash))
 }
 

@@ -39,7 +39,7 @@ fn record_freed(transaction: &Transaction, machine: &str) -> rusqlite::Result<()
 }
 
 /// Returns when the machine was freed last, as RFC 3339.
-pub fn last_freed(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
+pub(crate) fn last_freed(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
     let select = "SELECT freed FROM machines WHERE id = ?1";
     connection.query_row(select, [machine], |row| row.get(0)).optional().map(Option::flatten)
 }

@@ -113,7 +113,7 @@ pub struct FirstInstall {
 
 impl FirstInstall {
     /// Returns the attempt that started last.
-    pub fn to_attempt(&self) -> StartedAttempt {
+    pub(crate) fn to_attempt(&self) -> StartedAttempt {
         StartedAttempt { by: self.by, record: self.record.clone() }
     }
 }
@@ -185,7 +185,7 @@ pub struct ReinstallOutcome {
 }
 
 impl ReinstallOutcome {
-    pub fn from_order(order: &ReinstallOrder, success: bool, message: impl Into<String>) -> ReinstallOutcome {
+    pub(crate) fn from_order(order: &ReinstallOrder, success: bool, message: impl Into<String>) -> ReinstallOutcome {
         let ReinstallOrder { id, image, .. } = order.clone();
         ReinstallOutcome { order: id, image, success, message: message.into(), time: now() }
     }

@@ -7,19 +7,19 @@ use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Address of the client that causes a job; `None` for the server's own work.
-pub type JobOrigin = Option<IpAddr>;
+pub(crate) type JobOrigin = Option<IpAddr>;
 
 /// Creates an empty queue.
-pub fn create_queue<T>() -> (JobSender<T>, JobReceiver<T>) {
+pub(crate) fn create_queue<T>() -> (JobSender<T>, JobReceiver<T>) {
     let jobs = Arc::new(JobQueue { waiting: Mutex::new(WaitingJobs::new()), arrived: Condvar::new() });
     (JobSender(jobs.clone()), JobReceiver(jobs))
 }
 
 /// Sending end of the queue.
-pub struct JobSender<T>(Arc<JobQueue<T>>);
+pub(crate) struct JobSender<T>(Arc<JobQueue<T>>);
 
 /// Receiving end of the queue.
-pub struct JobReceiver<T>(Arc<JobQueue<T>>);
+pub(crate) struct JobReceiver<T>(Arc<JobQueue<T>>);
 
 struct JobQueue<T> {
     waiting: Mutex<WaitingJobs<T>>,
@@ -78,7 +78,7 @@ impl<T> JobQueue<T> {}
 
 impl<T> JobSender<T> {
     /// Appends a job to the queue of its origin. A job that is sent after the last one is dropped.
-    pub fn send(&self, origin: JobOrigin, job: T) {
+    pub(crate) fn send(&self, origin: JobOrigin, job: T) {
         let mut waiting = lock_mutex(&self.0.waiting);
         if !waiting.is_closed {
             waiting.push_job(origin, job);
@@ -87,7 +87,7 @@ impl<T> JobSender<T> {
     }
 
     /// Appends the job that comes after all others.
-    pub fn send_last(&self, job: T) {
+    pub(crate) fn send_last(&self, job: T) {
         let mut waiting = lock_mutex(&self.0.waiting);
         if !waiting.is_closed {
             waiting.is_closed = true;
@@ -98,13 +98,13 @@ impl<T> JobSender<T> {
 
     /// Returns the origins of the jobs that were taken, in their order.
     #[cfg(any(test, feature = "testing"))]
-    pub fn taken_origins(&self) -> Vec<JobOrigin> {
+    pub(crate) fn taken_origins(&self) -> Vec<JobOrigin> {
         lock_mutex(&self.0.waiting).taken.clone()
     }
 
     /// Returns how many jobs of that origin are waiting.
     #[cfg(any(test, feature = "testing"))]
-    pub fn count_waiting(&self, origin: JobOrigin) -> usize {
+    pub(crate) fn count_waiting(&self, origin: JobOrigin) -> usize {
         lock_mutex(&self.0.waiting).queues.get(&origin).map_or(0, VecDeque::len)
     }
 }
@@ -125,7 +125,7 @@ impl<T> Drop for JobSender<T> {
 
 impl<T> JobReceiver<T> {
     /// Waits for the next job; `None` when all senders are gone and no job is left.
-    pub fn receive(&self) -> Option<T> {
+    pub(crate) fn receive(&self) -> Option<T> {
         let mut waiting = lock_mutex(&self.0.waiting);
         loop {
             if let Some(job) = waiting.pop_job() {

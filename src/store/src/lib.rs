@@ -22,14 +22,14 @@ pub mod confirmation;
 mod console_log;
 pub mod database_file;
 pub mod database_id;
-pub mod epoch;
+pub(crate) mod epoch;
 mod first_install;
 mod freed_machines;
 mod history;
 pub mod image_digests;
 mod install_state;
 mod job_queue;
-pub mod lost_database;
+pub(crate) mod lost_database;
 mod machine_identities;
 mod machine_rename;
 pub mod migration;
@@ -38,7 +38,7 @@ mod next_boot;
 mod orders;
 pub mod promise_check;
 mod registrations;
-pub mod restore_review;
+pub(crate) mod restore_review;
 pub mod sanitize;
 pub mod schema;
 mod success_proof;
@@ -343,7 +343,7 @@ impl ServerState {
     ///
     /// # Errors
     /// The database cannot be read or written.
-    pub fn find_digest(&self, file: &FileStamp) -> Result<Option<String>> {
+    pub(crate) fn find_digest(&self, file: &FileStamp) -> Result<Option<String>> {
         let file = file.clone();
         self.run_job_blocking(move |connection| {
             connection
@@ -360,7 +360,7 @@ impl ServerState {
     ///
     /// # Errors
     /// The database cannot be read or written.
-    pub fn store_digest(&self, file: &FileStamp, digest: &str) -> Result<()> {
+    pub(crate) fn store_digest(&self, file: &FileStamp, digest: &str) -> Result<()> {
         let (file, digest) = (file.clone(), digest.to_owned());
         self.run_job_blocking(move |connection| {
             connection.execute(

@@ -7,12 +7,12 @@ const MACHINE: &str = "SELECT EXISTS (SELECT 1 FROM identity WHERE lost IS NOT N
      AND NOT EXISTS (SELECT 1 FROM allocations WHERE machine = ?1 AND succeeded = 1)";
 
 /// Records that this database replaced a lost one.
-pub fn record_loss(connection: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn record_loss(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE identity SET lost = ?1", [now()]).map(drop)
 }
 
 /// Returns whether the record of an installation on the machine may have been lost with an earlier database.
-pub fn is_unremembered(connection: &Connection, machine: &str) -> rusqlite::Result<bool> {
+pub(crate) fn is_unremembered(connection: &Connection, machine: &str) -> rusqlite::Result<bool> {
     connection.query_row(MACHINE, [machine], |row| row.get(0))
 }
 

@@ -34,7 +34,8 @@ pub enum MigrationState {
 }
 
 impl MigrationState {
-    pub const ALL: [MigrationState; 7] = [
+    #[cfg(test)]
+    pub(crate) const ALL: [MigrationState; 7] = [
         MigrationState::Ordered,
         MigrationState::Planned,
         MigrationState::Copying,
@@ -197,7 +198,7 @@ pub enum MigrationEvent {
 
 /// Boot target of a machine in a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MigrationBoot {
+pub(crate) enum MigrationBoot {
     Ramdisk,
     Disk,
     /// The migration does not affect this.
@@ -218,7 +219,7 @@ pub enum MigrationRole {
 impl Migration {
     /// Returns whether the migration still determines what its machines boot and receive, or which of the operator's files has the
     /// allocation.
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.state.is_open() || self.files
     }
 
@@ -238,7 +239,7 @@ impl Migration {
     }
 
     /// Returns what the machine boots.
-    pub fn boot_target(&self, machine: &str) -> MigrationBoot {
+    pub(crate) fn boot_target(&self, machine: &str) -> MigrationBoot {
         match (self.role_of(machine), self.state) {
             (_, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => MigrationBoot::Ramdisk,
             (MigrationSide::Send, MigrationState::Booting) => MigrationBoot::Ramdisk,

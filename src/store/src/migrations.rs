@@ -205,7 +205,7 @@ pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
 }
 
 /// Returns why nothing else can be ordered for this machine now.
-pub fn explain_block(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
+pub(crate) fn explain_block(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
     Ok(find_live(connection, machine)?.map(|is| explain_migration_block(machine, &is)))
 }
 
@@ -304,7 +304,7 @@ pub fn effective_files(
 }
 
 /// Returns what the machine boots because of a migration; `None` if migrations do not affect it.
-pub fn migration_boot(
+pub(crate) fn migration_boot(
     connection: &Connection,
     machine: &str,
     files: &FileAllocation,

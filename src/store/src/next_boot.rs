@@ -121,7 +121,7 @@ impl ServerState {
 }
 
 /// Returns the durability of a decision: one that has changed an order is synced. Everything else that any client can cause is not.
-pub fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
+pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
     match transaction.total_changes() > changes {
         true => Durability::Synced,
         false => Durability::Deferred,
@@ -166,7 +166,7 @@ fn is_attempt_counted(order: &ReinstallOrder, quiet: Duration) -> bool {
     handed.is_some_and(|handed| (OffsetDateTime::now_utc() - handed).unsigned_abs() < quiet)
 }
 
-pub fn decide_boot(
+pub(crate) fn decide_boot(
     transaction: &Transaction,
     machine: &str,
     allocation: &str,

@@ -154,7 +154,7 @@ fn explain_block(transaction: &Transaction, machine: &str) -> rusqlite::Result<O
     }
 }
 
-pub fn store_order(
+pub(crate) fn store_order(
     transaction: &Transaction,
     machine: &str,
     allocation: &str,
@@ -196,12 +196,12 @@ pub fn store_order(
     Ok(())
 }
 
-pub fn delete_order(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+pub(crate) fn delete_order(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM orders WHERE machine = ?1 AND allocation = ?2", [machine, allocation])?;
     Ok(())
 }
 
-pub fn store_outcome(
+pub(crate) fn store_outcome(
     transaction: &Transaction,
     machine: &str,
     allocation: &str,

@@ -101,7 +101,7 @@ fn read_registration(connection: &Connection, machine: &str) -> rusqlite::Result
 
 /// Records that the machine of this boot has started to erase: its registered inventory is outdated, and so is a marker that waits for
 /// confirmation.
-pub fn record_erase_start(transaction: &Transaction, boot: TokenHash) -> rusqlite::Result<()> {
+pub(crate) fn record_erase_start(transaction: &Transaction, boot: TokenHash) -> rusqlite::Result<()> {
     let of_boot = "(SELECT machine FROM boots WHERE hash = ?1)";
     let update = format!("UPDATE machines SET begun_since = ?2 WHERE id = {of_boot}");
     transaction.execute(&update, params![boot, now()])?;

@@ -9,7 +9,7 @@ use time::format_description::well_known::Rfc3339;
 
 /// Record of one allocation in a restored database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RestoredRecord {
+pub(crate) struct RestoredRecord {
     pub machine: String,
     pub name: String,
     pub allocation: String,
@@ -20,7 +20,7 @@ pub struct RestoredRecord {
 }
 
 /// Upgrades the database to the current schema, starts a new epoch, and returns all records with the time of the newest entry.
-pub fn mark_unconfirmed(connection: &mut Connection) -> rusqlite::Result<(Vec<RestoredRecord>, Option<String>)> {
+pub(crate) fn mark_unconfirmed(connection: &mut Connection) -> rusqlite::Result<(Vec<RestoredRecord>, Option<String>)> {
     schema::upgrade_schema(connection)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     epoch::start_restored_epoch(&transaction, &now())?;
@@ -71,7 +71,7 @@ fn find_newest_entry(connection: &Connection) -> rusqlite::Result<Option<String>
 }
 
 /// Describes the age and the records of a restored database, and how to confirm them.
-pub fn describe_restore(records: &[RestoredRecord], newest: Option<&str>, dir: &Path) -> String {
+pub(crate) fn describe_restore(records: &[RestoredRecord], newest: Option<&str>, dir: &Path) -> String {
     let age = newest.map_or_else(|| "The age of the backup is unknown".to_owned(), describe_age);
     let mut rows = vec![["machine", "name", "allocation", "on record", "withheld"].map(str::to_owned)];
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { format::replace_hidden(text) };

@@ -98,7 +98,7 @@ pub fn upgrade_schema(connection: &mut Connection) -> rusqlite::Result<()> {
 }
 
 /// Returns whether [`upgrade_schema`] would add nothing.
-pub fn is_current_schema(connection: &Connection) -> rusqlite::Result<bool> {
+pub(crate) fn is_current_schema(connection: &Connection) -> rusqlite::Result<bool> {
     let mut find = connection.prepare("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?;
     for (table, column) in LATER {
         if !find.exists([table, column])? {

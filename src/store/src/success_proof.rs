@@ -48,7 +48,7 @@ pub struct AttemptStart {
 
 impl AttemptStart {
     /// Returns the record of this attempt at an image.
-    pub fn to_attempt(&self, image: Option<String>) -> StartedAttempt {
+    pub(crate) fn to_attempt(&self, image: Option<String>) -> StartedAttempt {
         let record = self.secret_digest.clone().map(|secret_digest| AttemptRecord { secret_digest, image });
         StartedAttempt { by: self.by, record }
     }
@@ -56,7 +56,7 @@ impl AttemptStart {
 
 /// Effect of a report of success.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SuccessEffect {
+pub(crate) enum SuccessEffect {
     /// The order is completed.
     Completes(Box<ReinstallOrder>),
     /// The first installation is completed.
@@ -135,7 +135,7 @@ impl fmt::Display for UnprovenReason {
 ///
 /// # Errors
 /// The success is not proven.
-pub fn evaluate_success(
+pub(crate) fn evaluate_success(
     standing: &InstallState,
     allocation: &str,
     boot: TokenHash,

@@ -20,7 +20,7 @@ pub type TokenHash = [u8; 32];
 ///
 /// # Errors
 /// The system does not provide random bytes.
-pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).context(Phase::Serve, || "get random bytes for a token")?;
     Ok(bytes)

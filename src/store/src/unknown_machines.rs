@@ -16,7 +16,7 @@ const ALL: &str =
     "stranger IS NOT NULL AND id NOT IN (SELECT machine FROM allocations UNION SELECT machine FROM barred)";
 
 /// Makes room for the machine. Returns false if that is impossible, because all others are active.
-pub fn admit_machine(transaction: &Transaction, machine: &str, heard: &BootActivity) -> rusqlite::Result<bool> {
+pub(crate) fn admit_machine(transaction: &Transaction, machine: &str, heard: &BootActivity) -> rusqlite::Result<bool> {
     let there = transaction.query_row("SELECT 1 FROM machines WHERE id = ?1", [machine], |_| Ok(())).optional()?;
     if there.is_none() && !make_room(transaction, heard)? {
         return Ok(false);
@@ -30,7 +30,7 @@ pub fn admit_machine(transaction: &Transaction, machine: &str, heard: &BootActiv
 }
 
 /// Records that the machine has a file.
-pub fn mark_known(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
+pub(crate) fn mark_known(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
     transaction.execute("UPDATE machines SET stranger = NULL WHERE id = ?1", [machine]).map(drop)
 }
 

@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use std::fmt;
 
 /// Size limit of a certificate file, in bytes.
-pub const FILE_BYTES: u64 = 64 << 10;
+pub(crate) const FILE_BYTES: u64 = 64 << 10;
 
 /// Header that precedes a signed certificate (ganeti's constants.X509_CERT_SIGNATURE_HEADER).
 const HEADER: &str = "X-Ganeti-Signature";
@@ -21,14 +21,14 @@ const SKEW_SECONDS: i64 = 150;
 
 /// X.509 certificate in DER, with its parsed fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PeerCertificate {
+pub(crate) struct PeerCertificate {
     pub der: CertificateDer<'static>,
     pub fields: CertificateFields,
 }
 
 /// Secret that both clusters share. Its `Debug` output is redacted.
 #[derive(Clone)]
-pub struct SharedSecret(hmac::Key);
+pub(crate) struct SharedSecret(hmac::Key);
 
 impl fmt::Debug for SharedSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -41,7 +41,7 @@ impl SharedSecret {
     ///
     /// # Errors
     /// Fails if the text has no line or several lines.
-    pub fn parse_secret(text: &str) -> Result<SharedSecret, String> {
+    pub(crate) fn parse_secret(text: &str) -> Result<SharedSecret, String> {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         match (lines.next(), lines.next()) {
             (Some(secret), None) => {
@@ -57,7 +57,7 @@ impl PeerCertificate {
     ///
     /// # Errors
     /// Fails if the text contains no certificate.
-    pub fn parse_pem(text: &str) -> Result<PeerCertificate, String> {
+    pub(crate) fn parse_pem(text: &str) -> Result<PeerCertificate, String> {
         let der =
             CertificateDer::from_pem_slice(text.as_bytes()).map_err(|why| format!("no PEM certificate: {why}"))?;
         PeerCertificate::from_der(der).ok_or_else(|| "not an X.509 certificate".to_owned())
@@ -67,7 +67,7 @@ impl PeerCertificate {
     ///
     /// # Errors
     /// Fails if the certificate or the signature is missing, or the signature is wrong.
-    pub fn parse_signed_pem(text: &str, secret: &SharedSecret) -> Result<PeerCertificate, String> {
+    pub(crate) fn parse_signed_pem(text: &str, secret: &SharedSecret) -> Result<PeerCertificate, String> {
         let (salt, signature) =
             parse_signature(text).ok_or_else(|| format!("certificate is not signed: header {HEADER} is missing"))?;
         let certificate = PeerCertificate::parse_pem(text)?;
@@ -78,18 +78,18 @@ impl PeerCertificate {
     }
 
     /// Parses a DER certificate.
-    pub fn from_der(der: CertificateDer<'static>) -> Option<PeerCertificate> {
+    pub(crate) fn from_der(der: CertificateDer<'static>) -> Option<PeerCertificate> {
         let fields = x509::parse_certificate(&der)?;
         Some(PeerCertificate { der, fields })
     }
 
     /// Returns the certificate in PEM, formatted as OpenSSL does. Signatures cover these bytes.
-    pub fn to_pem(&self) -> String {
+    pub(crate) fn to_pem(&self) -> String {
         pem::encode_pem("CERTIFICATE", &self.der)
     }
 
     /// Returns the certificate in PEM with its signature header. The salt must be alphanumeric.
-    pub fn to_signed_pem(&self, secret: &SharedSecret, salt: &str) -> String {
+    pub(crate) fn to_signed_pem(&self, secret: &SharedSecret, salt: &str) -> String {
         let pem = self.to_pem();
         let signature = hmac::sign(&secret.0, &[salt.as_bytes(), pem.as_bytes()].concat());
         format!("{HEADER}: {salt}/{}\n\n{pem}", encode_hex(signature))
@@ -99,7 +99,7 @@ impl PeerCertificate {
     ///
     /// # Errors
     /// Fails if the certificate has expired or is not yet valid.
-    pub fn check_validity(&self, now: i64) -> Result<(), String> {
+    pub(crate) fn check_validity(&self, now: i64) -> Result<(), String> {
         let CertificateFields { not_before, not_after, .. } = &self.fields;
         match now {
             _ if now > *not_after => Err(format!("certificate expired {} s ago", now - not_after)),

@@ -28,7 +28,7 @@ const KEEP_COUNT: u32 = 5;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Established connection of which both certificates were verified.
-pub struct TlsLink {
+pub(crate) struct TlsLink {
     connection: Connection,
     tcp: TcpStream,
     /// Buffered read half: rustls reads only 4 KiB at a time.
@@ -44,7 +44,7 @@ impl TlsLink {
     ///
     /// # Errors
     /// Fails if no connection is established in time, or the peer does not have the pinned certificate.
-    pub fn connect(address: &str, ends: &TlsEndpoints, patience: Duration) -> Result<TlsLink> {
+    pub(crate) fn connect(address: &str, ends: &TlsEndpoints, patience: Duration) -> Result<TlsLink> {
         let what = || format!("connect to {address}");
         let config = ends.client_config().context(Phase::Move, what)?;
         let end = Instant::now() + patience;
@@ -67,7 +67,7 @@ impl TlsLink {
     ///
     /// # Errors
     /// Fails if the peer does not have the pinned certificate or does not support TLS 1.3.
-    pub fn accept(tcp: TcpStream, ends: &TlsEndpoints) -> io::Result<TlsLink> {
+    pub(crate) fn accept(tcp: TcpStream, ends: &TlsEndpoints) -> io::Result<TlsLink> {
         let config = ends.server_config().map_err(io::Error::other)?;
         let connection = ServerConnection::new(config).map_err(io::Error::other)?;
         TlsLink::do_handshake(connection.into(), tcp, HANDSHAKE)
@@ -103,12 +103,12 @@ impl TlsLink {
     }
 
     /// Returns whether the peer is a drophammer.
-    pub fn is_own(&self) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
         self.connection.alpn_protocol() == Some(OWN)
     }
 
     /// Returns whether there is unread data from the peer.
-    pub fn has_pending_data(&mut self) -> bool {
+    pub(crate) fn has_pending_data(&mut self) -> bool {
         let mut byte = [0];
         let is_unpacked = self.connection.process_new_packets().is_ok_and(|state| state.plaintext_bytes_to_read() > 0);
         is_unpacked
@@ -120,7 +120,7 @@ impl TlsLink {
     ///
     /// # Errors
     /// Fails if no file descriptor is left.
-    pub fn shutdown_handle(&self) -> io::Result<ShutdownHandle> {
+    pub(crate) fn shutdown_handle(&self) -> io::Result<ShutdownHandle> {
         ShutdownHandle::from_stream(&self.tcp)
     }
 
@@ -128,7 +128,7 @@ impl TlsLink {
     ///
     /// # Errors
     /// Fails if the peer is gone.
-    pub fn send_close_notify(&mut self) -> io::Result<()> {
+    pub(crate) fn send_close_notify(&mut self) -> io::Result<()> {
         self.connection.send_close_notify();
         self.flush()
     }
@@ -137,7 +137,7 @@ impl TlsLink {
 impl TlsLink {
     /// Sends close_notify and lets the peer read pending data for at most `patience`. Closing the socket while the peer still sends would
     /// make the kernel discard that data.
-    pub fn close_gracefully(&mut self, patience: Duration) {
+    pub(crate) fn close_gracefully(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         let mut rest = vec![0; BUFFER_BYTES];
         // Best effort: errors are ignored.
@@ -155,18 +155,18 @@ impl TlsLink {
 }
 
 /// Handle that shuts down a connection from another thread. Pending reads and writes fail.
-pub struct ShutdownHandle(TcpStream);
+pub(crate) struct ShutdownHandle(TcpStream);
 
 impl ShutdownHandle {
     /// Duplicates the descriptor of the connection.
     ///
     /// # Errors
     /// Fails if no file descriptor is left.
-    pub fn from_stream(tcp: &TcpStream) -> io::Result<ShutdownHandle> {
+    pub(crate) fn from_stream(tcp: &TcpStream) -> io::Result<ShutdownHandle> {
         tcp.try_clone().map(ShutdownHandle)
     }
 
-    pub fn shut_down(&self) {
+    pub(crate) fn shut_down(&self) {
         // The connection may be closed already.
         let _ = self.0.shutdown(Shutdown::Both);
     }
@@ -270,7 +270,7 @@ fn set_keepalive(tcp: &TcpStream) -> io::Result<()> {
 }
 
 /// Listening socket.
-pub struct ListeningPort {
+pub(crate) struct ListeningPort {
     listener: TcpListener,
     /// Bound address, with the port number that the kernel chose for port 0.
     pub address: String,
@@ -281,7 +281,7 @@ impl ListeningPort {
     ///
     /// # Errors
     /// Fails if the address is in use or not local.
-    pub fn open(address: &str) -> Result<ListeningPort> {
+    pub(crate) fn open(address: &str) -> Result<ListeningPort> {
         let what = || format!("listen at {address}");
         let listener = TcpListener::bind(address).context(Phase::Move, what)?;
         listener.set_nonblocking(true).context(Phase::Move, what)?;
@@ -293,7 +293,7 @@ impl ListeningPort {
     ///
     /// # Errors
     /// Fails if the kernel reports an error other than an aborted connection.
-    pub fn accept_next(&self) -> Result<Option<TcpStream>> {
+    pub(crate) fn accept_next(&self) -> Result<Option<TcpStream>> {
         match self.listener.accept() {
             Ok((tcp, _)) => {
                 tcp.set_nonblocking(false).context(Phase::Move, || "accept a connection")?;

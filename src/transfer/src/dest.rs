@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use std::{fs, io};
 
 /// Exclusively opened destination.
-pub struct TransferDest {
+pub(crate) struct TransferDest {
     disk: TargetDisk,
     /// Open device, closed when the disk is complete: rereading the partition table requires that it is not held open.
     target: RwLock<Option<RawTarget>>,
@@ -35,7 +35,7 @@ impl TransferDest {
     ///
     /// # Errors
     /// Refuses a path that does not exist, is in use, or is neither a disk nor a file of whole sectors.
-    pub fn open_dest(path: &Path) -> Result<TransferDest> {
+    pub(crate) fn open_dest(path: &Path) -> Result<TransferDest> {
         let refuse =
             |why: String| Error::refusal(Phase::Move, format!("{} cannot be the destination: {why}", path.display()));
         let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
@@ -54,15 +54,15 @@ impl TransferDest {
     }
 
     /// Disables the adaptation of a GPT, for a guest's disk, which is copied byte by byte.
-    pub fn without_gpt_fit(self) -> TransferDest {
+    pub(crate) fn without_gpt_fit(self) -> TransferDest {
         TransferDest { fits: false, ..self }
     }
 
-    pub fn size_bytes(&self) -> u64 {
+    pub(crate) fn size_bytes(&self) -> u64 {
         self.disk.size_bytes
     }
 
-    pub fn sector_bytes(&self) -> u32 {
+    pub(crate) fn sector_bytes(&self) -> u32 {
         self.disk.sector_bytes
     }
 
@@ -70,7 +70,7 @@ impl TransferDest {
     ///
     /// # Errors
     /// Fails if the disk cannot be written.
-    pub fn erase_head(&self) -> io::Result<()> {
+    pub(crate) fn erase_head(&self) -> io::Result<()> {
         self.with_target(|target| {
             target.zero_range(0..self.size_bytes().min(HEAD_BYTES as u64))?;
             target.sync()
@@ -82,7 +82,7 @@ impl TransferDest {
     ///
     /// # Errors
     /// Fails if the range exceeds the disk or the disk cannot be written.
-    pub fn write_piece(&self, offset: u64, bytes: &mut AlignedBuffer, length: usize) -> io::Result<()> {
+    pub(crate) fn write_piece(&self, offset: u64, bytes: &mut AlignedBuffer, length: usize) -> io::Result<()> {
         if offset + length as u64 > self.size_bytes() {
             return Err(self.too_small_error(offset + length as u64));
         }
@@ -104,7 +104,7 @@ impl TransferDest {
     ///
     /// # Errors
     /// Fails if the disk cannot be read.
-    pub fn read_back(&self, offset: u64, bytes: &mut AlignedBuffer, length: usize) -> io::Result<()> {
+    pub(crate) fn read_back(&self, offset: u64, bytes: &mut AlignedBuffer, length: usize) -> io::Result<()> {
         self.with_target(|target| target.file().read_exact_at(&mut bytes[..target.round_to_sectors(length)], offset))
     }
 
@@ -112,7 +112,7 @@ impl TransferDest {
     ///
     /// # Errors
     /// Fails as [`TransferDest::write_piece`] does.
-    pub fn zero_range(&self, range: Range<u64>) -> io::Result<()> {
+    pub(crate) fn zero_range(&self, range: Range<u64>) -> io::Result<()> {
         if range.end > self.size_bytes() {
             return Err(self.too_small_error(range.end));
         }
@@ -129,7 +129,7 @@ impl TransferDest {
     ///
     /// # Errors
     /// Fails if the disk cannot be written, or the GPT does not fit it.
-    pub fn write_head(&self) -> Result<()> {
+    pub(crate) fn write_head(&self) -> Result<()> {
         let head = lock_mutex(&self.head);
         let written = self.with_target(|target| {
             target.sync()?;
@@ -145,7 +145,7 @@ impl TransferDest {
         }
     }
 
-    pub fn too_small_error(&self, bytes: u64) -> io::Error {
+    pub(crate) fn too_small_error(&self, bytes: u64) -> io::Error {
         io::Error::other(format!(
             "{} is too small: it has {} bytes, at least {bytes} required",
             self.disk.name,
@@ -165,7 +165,7 @@ impl TransferDest {
 }
 
 /// Lists the loop devices that are backed by this file, as reasons for a refusal.
-pub fn loop_devices_on(file: &Path) -> Vec<String> {
+pub(crate) fn loop_devices_on(file: &Path) -> Vec<String> {
     let loops = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
     let has_it = |device: &PathBuf| {
         let behind = fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();

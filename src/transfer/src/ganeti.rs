@@ -48,7 +48,7 @@ impl FromStr for GanetiMagic {
 }
 
 impl GanetiMagic {
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
@@ -60,7 +60,7 @@ impl GanetiMagic {
 
 /// Parameters on which sender and receiver must agree.
 #[derive(Debug, Clone)]
-pub struct GanetiTerms {
+pub(crate) struct GanetiTerms {
     pub magic: Option<GanetiMagic>,
     pub compression: GanetiCompression,
     /// Expected size of the disk, if known.
@@ -72,7 +72,7 @@ pub struct GanetiTerms {
 ///
 /// # Errors
 /// Fails if the disk cannot be read or the peer rejects it.
-pub fn send_disk(link: &mut TlsLink, disk: impl Read, terms: &GanetiTerms) -> io::Result<u64> {
+pub(crate) fn send_disk(link: &mut TlsLink, disk: impl Read, terms: &GanetiTerms) -> io::Result<u64> {
     let magic = terms.magic.as_ref().map(GanetiMagic::wire_prefix).unwrap_or_default();
     let plain = magic.as_bytes().chain(disk);
     let sent = match terms.compression {
@@ -138,7 +138,7 @@ fn send_lzop(plain: impl Read, link: &mut TlsLink) -> io::Result<u64> {
 ///
 /// # Errors
 /// Fails if the magic or the size does not match, the stream is truncated or cannot be decompressed, or a write fails.
-pub fn receive_disk(link: &mut TlsLink, onto: &TransferDest, terms: &GanetiTerms) -> io::Result<u64> {
+pub(crate) fn receive_disk(link: &mut TlsLink, onto: &TransferDest, terms: &GanetiTerms) -> io::Result<u64> {
     match terms.compression {
         GanetiCompression::None => receive_plain(link, onto, terms),
         GanetiCompression::Gzip | GanetiCompression::GzipFast | GanetiCompression::GzipSlow => {

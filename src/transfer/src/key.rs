@@ -16,13 +16,13 @@ use time::{Duration, OffsetDateTime};
 const COMMON_NAME: &str = "ganeti.example.com";
 
 /// Backdating of a certificate, since the clock of the peer may be behind.
-pub const EARLIER: Duration = Duration::minutes(2);
+pub(crate) const EARLIER: Duration = Duration::minutes(2);
 
 /// Length of the salt, as in Ganeti.
 const SALT_BYTES: usize = 8;
 
 /// Private key and certificate, both in PEM.
-pub struct KeyPairPem {
+pub(crate) struct KeyPairPem {
     pub key: String,
     /// Certificate, signed if there is a secret.
     pub certificate: String,
@@ -32,7 +32,12 @@ pub struct KeyPairPem {
 ///
 /// # Errors
 /// Fails if no random numbers are available or a file cannot be written.
-pub fn write_files(key_file: &Path, certificate_file: &Path, hours: u32, secret: Option<&SharedSecret>) -> Result<()> {
+pub(crate) fn write_files(
+    key_file: &Path,
+    certificate_file: &Path,
+    hours: u32,
+    secret: Option<&SharedSecret>,
+) -> Result<()> {
     let KeyPairPem { key, certificate } = generate_pair(EARLIER, hours, secret)?;
     write_new_file(key_file, 0o600, &key)?;
     write_new_file(certificate_file, 0o644, &certificate)
@@ -42,7 +47,7 @@ pub fn write_files(key_file: &Path, certificate_file: &Path, hours: u32, secret:
 ///
 /// # Errors
 /// Fails if no random numbers are available.
-pub fn generate_pair(earlier: Duration, hours: u32, secret: Option<&SharedSecret>) -> Result<KeyPairPem> {
+pub(crate) fn generate_pair(earlier: Duration, hours: u32, secret: Option<&SharedSecret>) -> Result<KeyPairPem> {
     let what = || "create a certificate for the transfer";
     let key = KeyPair::generate().context(Phase::Move, what)?;
     let mut params = CertificateParams::default();

@@ -82,7 +82,7 @@ pub struct CommonOptions {
 }
 
 impl CommonOptions {
-    pub fn peer_timeout(&self) -> Duration {
+    pub(crate) fn peer_timeout(&self) -> Duration {
         Duration::from_secs(u64::from(self.wait))
     }
 }
@@ -148,7 +148,7 @@ impl FromStr for NamedDisk {
 ///
 /// # Errors
 /// Fails if two disks have the same name.
-pub fn name_disks(disks: &[NamedDisk]) -> Result<Vec<(String, &Path)>, String> {
+pub(crate) fn name_disks(disks: &[NamedDisk]) -> Result<Vec<(String, &Path)>, String> {
     let mut found: Vec<(String, &Path)> = Vec::new();
     for (number, disk) in disks.iter().enumerate() {
         let name = disk.name.clone().unwrap_or_else(|| number.to_string());

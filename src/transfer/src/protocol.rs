@@ -5,21 +5,21 @@
 //! receiver has some of the data from before, pieces that it has already. The receiver reports failure or completion (`ReceiverVerdict`).
 
 mod frames;
-pub mod receive;
-pub mod receive_state;
-pub mod send;
+pub(crate) mod receive;
+pub(crate) mod receive_state;
+pub(crate) mod send;
 
-pub use frames::{SenderRun, TransferHello};
+pub(crate) use frames::{SenderRun, TransferHello};
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Alignment that pieces do not cross: unit of digests, of writes, and of retransmission.
-pub const CHUNK_BYTES: u64 = 1 << 20;
+pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Alignment of the start of pieces.
-pub const GRANULE_BYTES: u64 = 64 << 10;
+pub(crate) const GRANULE_BYTES: u64 = 64 << 10;
 
 /// Returns the number of worker threads per disk.
 fn worker_count() -> usize {
@@ -28,7 +28,7 @@ fn worker_count() -> usize {
 
 /// Reason why a connection did not complete the transfer of a disk.
 #[derive(Debug)]
-pub enum ConnectionEnd {
+pub(crate) enum ConnectionEnd {
     /// Interrupted. Verified data is preserved, and the next connection resumes there.
     Again(io::Error),
     /// The ends disagree about the disk. Nothing was written.

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// Fails if a disk was not received completely.
-pub fn run_receive(options: &ReceiveOptions) -> Result<CommandOutcome> {
+pub(crate) fn run_receive(options: &ReceiveOptions) -> Result<CommandOutcome> {
     let ends = super::load_endpoints(&options.common)?;
     let waiting = TransferReceiver::from_options(options)?;
     let port = ListeningPort::open(&options.at)?;

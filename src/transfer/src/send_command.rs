@@ -23,7 +23,7 @@ const PROGRESS: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// Fails if a disk was not transferred completely.
-pub fn run_send(options: &SendOptions) -> Result<CommandOutcome> {
+pub(crate) fn run_send(options: &SendOptions) -> Result<CommandOutcome> {
     let ends = super::load_endpoints(&options.common)?;
     let named = options::name_disks(&options.disks).map_err(|why| Error::refusal(Phase::Move, why))?;
     let open = |(name, path)| TransferSource::open_source(path, options.whole).map(|source| (name, source));
@@ -160,7 +160,7 @@ impl TransferFigures {
         }
     }
 
-    pub fn format_lines(&self) -> String {
+    pub(crate) fn format_lines(&self) -> String {
         let TransferFigures { disk, what, sent, resumed, bytes, zero_bytes, unused_bytes, same_bytes, acknowledged } =
             self;
         let [bytes, zero, unused, same] =

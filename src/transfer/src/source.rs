@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 const FILE_SECTOR_BYTES: u32 = 512;
 
 /// Disk or file that is sent.
-pub struct TransferSource {
+pub(crate) struct TransferSource {
     pub path: PathBuf,
     /// Opened with O_DIRECT if it is a disk.
     file: File,
@@ -31,7 +31,7 @@ impl TransferSource {
     ///
     /// # Errors
     /// Refuses a path that does not exist, is in use, empty, or neither a disk nor a file.
-    pub fn open_source(path: &Path, whole: bool) -> Result<TransferSource> {
+    pub(crate) fn open_source(path: &Path, whole: bool) -> Result<TransferSource> {
         let refuse = |why: String| Error::refusal(Phase::Move, format!("{} cannot be sent: {why}", path.display()));
         let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
         let metadata = fs::metadata(&real).map_err(|error| refuse(error.to_string()))?;
@@ -68,11 +68,11 @@ impl TransferSource {
     }
 
     /// Returns a description of the contents.
-    pub fn describe_contents(&self) -> &str {
+    pub(crate) fn describe_contents(&self) -> &str {
         &self.used.what
     }
 
-    pub fn has_table(&self) -> bool {
+    pub(crate) fn has_table(&self) -> bool {
         self.used.has_table
     }
 
@@ -80,7 +80,7 @@ impl TransferSource {
     ///
     /// # Errors
     /// Fails if the disk cannot be read.
-    pub fn read_at(&self, offset: u64, buffer: &mut AlignedBuffer, length: usize) -> io::Result<()> {
+    pub(crate) fn read_at(&self, offset: u64, buffer: &mut AlignedBuffer, length: usize) -> io::Result<()> {
         self.file.read_exact_at(&mut buffer[..length], offset).map_err(|error| {
             let path = self.path.display();
             io::Error::new(error.kind(), format!("read {length} bytes at byte {offset} of {path}: {error}"))
@@ -91,7 +91,7 @@ impl TransferSource {
     ///
     /// # Errors
     /// Fails if it cannot be opened again.
-    pub fn open_stream(&self) -> io::Result<impl Read> {
+    pub(crate) fn open_stream(&self) -> io::Result<impl Read> {
         File::open(&self.path).map(|file| file.take(self.size_bytes))
     }
 }
@@ -110,21 +110,21 @@ fn open_disk(path: &Path) -> io::Result<File> {
 
 /// Contiguous segment of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DiskSegment {
+pub(crate) enum DiskSegment {
     /// Used bytes, which do not cross a multiple of [`CHUNK_BYTES`].
     Used(Range<u64>),
     Unused(Range<u64>),
 }
 
 /// Iterator over all segments of a disk from an offset on, in order and without gaps.
-pub struct SegmentIter<'s> {
+pub(crate) struct SegmentIter<'s> {
     used: &'s [Range<u64>],
     position: u64,
     end: u64,
 }
 
 impl<'s> SegmentIter<'s> {
-    pub fn from_source(source: &'s TransferSource, position: u64) -> SegmentIter<'s> {
+    pub(crate) fn from_source(source: &'s TransferSource, position: u64) -> SegmentIter<'s> {
         SegmentIter::from_ranges(&source.used.ranges, position, source.size_bytes)
     }
 

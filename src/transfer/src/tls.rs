@@ -16,11 +16,11 @@ use rustls::{
 use std::sync::Arc;
 
 /// ALPN protocol between two drophammers. Ganeti neither offers nor accepts one.
-pub const OWN: &[u8] = b"drophammer-move/1";
+pub(crate) const OWN: &[u8] = b"drophammer-move/1";
 
 /// Own certificate with its key, and the pinned certificate of the peer.
 #[derive(Debug, Clone)]
-pub struct TlsEndpoints {
+pub(crate) struct TlsEndpoints {
     own: Arc<OwnCertResolver>,
     peer: Arc<PinnedVerifier>,
 }
@@ -30,7 +30,7 @@ impl TlsEndpoints {
     ///
     /// # Errors
     /// Fails if the key cannot be used or does not belong to the certificate.
-    pub fn new(key: &str, own: &PeerCertificate, peer: PeerCertificate) -> Result<TlsEndpoints, String> {
+    pub(crate) fn new(key: &str, own: &PeerCertificate, peer: PeerCertificate) -> Result<TlsEndpoints, String> {
         let provider = rustls::crypto::ring::default_provider();
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|why| format!("no PEM private key: {why}"))?;
         let key = provider.key_provider.load_private_key(key).map_err(|why| why.to_string())?;
@@ -42,7 +42,7 @@ impl TlsEndpoints {
     }
 
     /// Returns the pinned certificate of the peer.
-    pub fn peer_certificate(&self) -> &PeerCertificate {
+    pub(crate) fn peer_certificate(&self) -> &PeerCertificate {
         &self.peer.certificate
     }
 
@@ -50,7 +50,7 @@ impl TlsEndpoints {
     ///
     /// # Errors
     /// Fails if rustls does not support TLS 1.3.
-    pub fn client_config(&self) -> Result<Arc<ClientConfig>, Error> {
+    pub(crate) fn client_config(&self) -> Result<Arc<ClientConfig>, Error> {
         let config = ClientConfig::builder_with_provider(self.peer.provider.clone());
         let config = config.with_protocol_versions(&[&rustls::version::TLS13])?;
         let mut config = config
@@ -67,7 +67,7 @@ impl TlsEndpoints {
     ///
     /// # Errors
     /// Fails as [`TlsEndpoints::client_config`] does.
-    pub fn server_config(&self) -> Result<Arc<ServerConfig>, Error> {
+    pub(crate) fn server_config(&self) -> Result<Arc<ServerConfig>, Error> {
         let config = ServerConfig::builder_with_provider(self.peer.provider.clone());
         let config = config.with_protocol_versions(&[&rustls::version::TLS13])?;
         let mut config = config.with_client_cert_verifier(self.peer.clone()).with_cert_resolver(self.own.clone());

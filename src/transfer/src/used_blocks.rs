@@ -10,10 +10,10 @@ mod disk_view;
 mod ext;
 mod fat;
 mod foreign_signatures;
-pub mod limits;
-pub mod ranges;
+pub(crate) mod limits;
+pub(crate) mod ranges;
 mod swap;
-pub mod worker;
+pub(crate) mod worker;
 mod xfs;
 
 use super::protocol::GRANULE_BYTES;
@@ -28,7 +28,7 @@ const ENDS_BYTES: u64 = 1 << 20;
 
 /// Used ranges of a disk, and a description of its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UsedBlocks {
+pub(crate) struct UsedBlocks {
     /// Sorted, not adjacent, and aligned to [`GRANULE_BYTES`] except at the end of the disk.
     pub ranges: Vec<Range<u64>>,
     /// Description, such as `ext4` or `GPT with vfat, ext4 (all of it)`.
@@ -37,12 +37,12 @@ pub struct UsedBlocks {
 }
 
 /// Marks the whole disk as used.
-pub fn mark_all_used(size: u64) -> UsedBlocks {
+pub(crate) fn mark_all_used(size: u64) -> UsedBlocks {
     UsedBlocks { ranges: std::iter::once(0..size).collect(), what: "all of it".to_owned(), has_table: false }
 }
 
 /// Returns the used blocks of a disk. Returns the whole disk if it cannot be read, or its filesystems exceed the work limits.
-pub fn read_used_blocks(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> UsedBlocks {
+pub(crate) fn read_used_blocks(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> UsedBlocks {
     let counted = |bytes: &mut [u8], at: u64| work.read_within(read_at, bytes, at);
     let used = read_disk(&counted, size, sector, work);
     match work.is_exceeded() {

@@ -12,7 +12,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 
 /// Fields of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CertificateFields {
+pub(crate) struct CertificateFields {
     /// Start of the validity period, in seconds since 1970.
     pub not_before: i64,
     /// End of the validity period, in seconds since 1970.
@@ -22,7 +22,7 @@ pub struct CertificateFields {
 }
 
 /// Parses a certificate of any version. Returns `None` if it is malformed.
-pub fn parse_certificate(certificate: &[u8]) -> Option<CertificateFields> {
+pub(crate) fn parse_certificate(certificate: &[u8]) -> Option<CertificateFields> {
     let (outer, rest) = split_element(certificate, SEQUENCE)?;
     if !rest.is_empty() {
         return None;

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 impl PlanExecutor {
     /// Sets the receiving end of a migration.
-    pub fn set_incoming(&mut self, incoming: IncomingMigration) {
+    pub(crate) fn set_incoming(&mut self, incoming: IncomingMigration) {
         self.incoming = Some(incoming);
     }
 

@@ -14,9 +14,11 @@ use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, Layout};
 use operations::{
     AddedPartition, AssembleArray, BurnDisk, ByteRange, DeviceOp, DiskIdentity, ExpectedFilesystem, FinalReport,
-    FinishInputs, FlushDisks, FstabEntry, LockDisk, MachineFiles, MakeFilesystem, MountFilesystem, ObjectLocator,
-    PlanAssignment, PreservedObject, ProveKept, ReachImage, Rehearsal, RestoreOp, StageExtents, TellPointOfNoReturn,
-    WipeDisk, WriteFstab, WriteMachineFiles, WriteMarker,
+    FinishInputs, FstabEntry, MachineFiles, MakeFilesystem, MountFilesystem, ObjectLocator, PlanAssignment,
+    PreservedObject, Rehearsal, RestoreOp, StageExtents, WipeDisk,
+};
+use operations::{
+    FlushDisks, LockDisk, ProveKept, ReachImage, TellPointOfNoReturn, WriteFstab, WriteMachineFiles, WriteMarker,
 };
 use plan::{InstallMode, PlanRequest, PlanSubject};
 use std::collections::BTreeMap;

@@ -32,7 +32,7 @@ pub(super) fn is_done_by(undo: &UndoOperation, operation: &DeviceOp) -> bool {
 impl PlanExecutor {
     /// Undoes the operations of the session as far as possible. Failures are logged, and the next operation is undone. Called before kexec
     /// and after a failure. Only partial results are made unbootable.
-    pub fn leave_session(&mut self, leaves: FailureState) {
+    pub(crate) fn leave_session(&mut self, leaves: FailureState) {
         // Stops the image: its target is about to be unmounted.
         self.image = None;
         while let Some(undo) = self.undo.pop() {

@@ -22,7 +22,7 @@ const ANSWER_BYTES: u64 = 16 << 20;
 
 /// Result of a request.
 #[derive(Debug)]
-pub enum IronicResult<T> {
+pub(crate) enum IronicResult<T> {
     Yes(T),
     /// The addresses are unknown, or the node does not expect an agent now. Ironic does not distinguish the two.
     Unknown,
@@ -36,7 +36,7 @@ pub enum IronicResult<T> {
 
 /// Node that represents this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundIronicNode {
+pub(crate) struct FoundIronicNode {
     pub uuid: String,
     /// Token of the agent, or `None` if it was issued before.
     pub token: Option<String>,
@@ -45,7 +45,7 @@ pub struct FoundIronicNode {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct HeartbeatRequest {
+pub(crate) struct HeartbeatRequest {
     /// Base URL of the agent, `https://HOST:PORT`.
     pub callback_url: String,
     pub agent_token: String,
@@ -55,7 +55,7 @@ pub struct HeartbeatRequest {
 }
 
 /// Client of Ironic.
-pub struct IronicClient {
+pub(crate) struct IronicClient {
     client: Client,
     urls: Vec<String>,
 }
@@ -89,13 +89,13 @@ impl IronicClient {
     ///
     /// # Errors
     /// Fails if TLS cannot be set up.
-    pub fn new(urls: &[String]) -> Result<IronicClient> {
+    pub(crate) fn new(urls: &[String]) -> Result<IronicClient> {
         // Redirects are disabled, since the token must not be sent elsewhere.
         Ok(IronicClient { client: http::new_client_without_redirects()?, urls: urls.to_vec() })
     }
 
     /// Looks up the node with these MACs. The token is issued only once.
-    pub fn look_up_node(&self, macs: &[String]) -> IronicResult<FoundIronicNode> {
+    pub(crate) fn look_up_node(&self, macs: &[String]) -> IronicResult<FoundIronicNode> {
         let addresses = macs.join(",");
         let what = "look up this machine";
         let asked = self.request_first_available(what, |url| {
@@ -105,7 +105,7 @@ impl IronicClient {
     }
 
     /// Sends a heartbeat.
-    pub fn send_heartbeat(&self, node: &str, heartbeat: &HeartbeatRequest) -> IronicResult<()> {
+    pub(crate) fn send_heartbeat(&self, node: &str, heartbeat: &HeartbeatRequest) -> IronicResult<()> {
         let asked = self.request_first_available("heartbeat", |url| {
             self.client.post(format!("{url}/v1/heartbeat/{node}")).json(heartbeat).header(VERSION, "1.68")
         });
@@ -113,7 +113,7 @@ impl IronicClient {
     }
 
     /// Sends the inventory of this machine. An inspecting Ironic returns the node and issues the token.
-    pub fn send_inventory(&self, callbacks: &[String], found: &Value) -> IronicResult<Option<FoundIronicNode>> {
+    pub(crate) fn send_inventory(&self, callbacks: &[String], found: &Value) -> IronicResult<Option<FoundIronicNode>> {
         let what = "send the inventory";
         let asked = request_first(what, callbacks, |url| self.client.post(url).json(found).header(VERSION, "1.84"));
         // Older versions return only the node's id.
@@ -126,13 +126,13 @@ impl IronicClient {
     }
 
     /// Returns the hosts and ports of Ironic, from which the route to it is determined.
-    pub fn hosts_and_ports(&self) -> Vec<(String, u16)> {
+    pub(crate) fn hosts_and_ports(&self) -> Vec<(String, u16)> {
         hosts_and_ports(&self.urls)
     }
 }
 
 /// Returns host and port of each URL.
-pub fn hosts_and_ports(urls: &[String]) -> Vec<(String, u16)> {
+pub(crate) fn hosts_and_ports(urls: &[String]) -> Vec<(String, u16)> {
     let of = |url: &String| {
         let url = Url::parse(url).ok()?;
         let host = url.host_str()?.trim_matches(['[', ']']).to_owned();

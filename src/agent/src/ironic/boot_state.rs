@@ -9,19 +9,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Directory in memory.
-pub const DIRECTORY: &str = "/run/drophammer";
+pub(crate) const DIRECTORY: &str = "/run/drophammer";
 
 const TOKEN: &str = "ironic-token.json";
 
 /// Token for requests to the agent, which a conductor issues once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredToken {
+pub(crate) struct StoredToken {
     pub node: String,
     pub token: String,
 }
 
 /// Returns the token for this node, if an earlier agent of this boot stored it.
-pub fn read_token(directory: &Path, node: &str) -> Option<String> {
+pub(crate) fn read_token(directory: &Path, node: &str) -> Option<String> {
     read_value::<StoredToken>(directory, TOKEN).filter(|kept| kept.node == node).map(|kept| kept.token)
 }
 
@@ -29,12 +29,12 @@ pub fn read_token(directory: &Path, node: &str) -> Option<String> {
 ///
 /// # Errors
 /// Fails if it cannot be written.
-pub fn write_token(directory: &Path, token: &StoredToken) -> Result<()> {
+pub(crate) fn write_token(directory: &Path, token: &StoredToken) -> Result<()> {
     write_value(directory, TOKEN, token)
 }
 
 /// Reads a value. Returns `None` if the file is missing or damaged.
-pub fn read_value<T: DeserializeOwned>(directory: &Path, name: &str) -> Option<T> {
+pub(crate) fn read_value<T: DeserializeOwned>(directory: &Path, name: &str) -> Option<T> {
     serde_json::from_slice(&fs::read(directory.join(name)).ok()?).ok()
 }
 
@@ -42,7 +42,7 @@ pub fn read_value<T: DeserializeOwned>(directory: &Path, name: &str) -> Option<T
 ///
 /// # Errors
 /// Fails if it cannot be written.
-pub fn write_value(directory: &Path, name: &str, value: &impl Serialize) -> Result<()> {
+pub(crate) fn write_value(directory: &Path, name: &str, value: &impl Serialize) -> Result<()> {
     let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
     let write = || {
         fs::create_dir_all(directory)?;

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Certificate and TLS configuration of the agent.
-pub struct TlsIdentity {
+pub(crate) struct TlsIdentity {
     pub config: Arc<ServerConfig>,
     pub pem: String,
 }
@@ -35,7 +35,7 @@ struct StoredCertificate {
 ///
 /// # Errors
 /// Fails if no random numbers are available, or the certificate cannot be created or stored.
-pub fn load_or_create(directory: &Path, address: IpAddr) -> Result<TlsIdentity> {
+pub(crate) fn load_or_create(directory: &Path, address: IpAddr) -> Result<TlsIdentity> {
     let kept: Option<StoredCertificate> =
         boot_state::read_value(directory, FILE).filter(|kept: &StoredCertificate| kept.address == address);
     let kept = match kept {

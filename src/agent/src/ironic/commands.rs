@@ -11,14 +11,14 @@ use uuid::Uuid;
 
 /// Ironic's kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IronicStepKind {
+pub(crate) enum IronicStepKind {
     Clean,
     Deploy,
     Service,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IronicCommand {
+pub(crate) enum IronicCommand {
     GetSteps(IronicStepKind),
     ExecuteStep(IronicStepKind),
     PowerOff,
@@ -69,7 +69,7 @@ static KNOWN: [KnownCommand; 14] = [
 ];
 
 /// Executor of commands.
-pub trait CommandExecutor: Send + Sync {
+pub(crate) trait CommandExecutor: Send + Sync {
     /// Executes a command.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ pub trait CommandExecutor: Send + Sync {
 
 /// Reason why a command was rejected. Messages are those of Ironic's own agent, since a conductor searches for some of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CommandRejection {
+pub(crate) enum CommandRejection {
     NoDot,
     Busy(&'static str),
     UnknownExtension(String),
@@ -94,7 +94,7 @@ pub enum CommandRejection {
 }
 
 impl CommandRejection {
-    pub fn http_response(&self) -> (u16, String) {
+    pub(crate) fn http_response(&self) -> (u16, String) {
         match self {
             CommandRejection::NoDot => {
                 (400, "Invalid command: Command name must be of the form <extension>.<name>".to_owned())
@@ -108,14 +108,14 @@ impl CommandRejection {
     }
 }
 
-pub struct CommandList {
+pub(crate) struct CommandList {
     work: Arc<dyn CommandExecutor>,
     list: Mutex<Vec<CommandResult>>,
     ended: Condvar,
 }
 
 impl CommandList {
-    pub fn new(work: Arc<dyn CommandExecutor>) -> Arc<CommandList> {
+    pub(crate) fn new(work: Arc<dyn CommandExecutor>) -> Arc<CommandList> {
         Arc::new(CommandList { work, list: Mutex::default(), ended: Condvar::new() })
     }
 
@@ -123,7 +123,7 @@ impl CommandList {
     ///
     /// # Errors
     /// Rejects a command, which is then not listed.
-    pub fn accept_command(
+    pub(crate) fn accept_command(
         self: &Arc<Self>,
         name: &str,
         params: Map<String, Value>,
@@ -141,16 +141,16 @@ impl CommandList {
     }
 
     /// Returns the current result of a command.
-    pub fn find_result(&self, id: Uuid) -> Option<CommandResult> {
+    pub(crate) fn find_result(&self, id: Uuid) -> Option<CommandResult> {
         self.lock_list().iter().find(|result| result.id == id).cloned()
     }
 
-    pub fn all_results(&self) -> Vec<CommandResult> {
+    pub(crate) fn all_results(&self) -> Vec<CommandResult> {
         self.lock_list().clone()
     }
 
     /// Drops completed commands, because a new life cycle of the node begins.
-    pub fn drop_completed(&self) {
+    pub(crate) fn drop_completed(&self) {
         self.lock_list().retain(|result| result.command_status == CommandStatus::Running);
     }
 
@@ -221,17 +221,17 @@ fn empty_result(name: &str) -> Value {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// Runs as long as nobody lets it go.
-    pub struct Held {
+    pub(crate) struct Held {
         gate: Mutex<Receiver<Result<Option<Value>, CommandFault>>>,
         acknowledged: Mutex<Vec<(IronicCommand, bool)>>,
     }
 
-    pub fn held() -> (Arc<Held>, Sender<Result<Option<Value>, CommandFault>>) {
+    pub(crate) fn held() -> (Arc<Held>, Sender<Result<Option<Value>, CommandFault>>) {
         let (sender, gate) = channel();
         (Arc::new(Held { gate: Mutex::new(gate), acknowledged: Mutex::default() }), sender)
     }

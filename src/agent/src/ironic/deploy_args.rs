@@ -18,11 +18,11 @@ const IMAGE_WORDS: [&str; 6] = ["url", "id", "digest", "mirrors", "finish", "pul
 const MASKED: &str = "******";
 
 /// Node, as sent with each step.
-pub struct IronicNode<'a>(pub &'a Map<String, Value>);
+pub(crate) struct IronicNode<'a>(pub &'a Map<String, Value>);
 
 /// Requested operation, in addition to the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestedMode {
+pub(crate) enum RequestedMode {
     Install,
     Reinstall {
         without_marker: bool,
@@ -32,11 +32,11 @@ pub enum RequestedMode {
 }
 
 impl IronicNode<'_> {
-    pub fn uuid(&self) -> &str {
+    pub(crate) fn uuid(&self) -> &str {
         self.0.get("uuid").and_then(Value::as_str).unwrap_or_default()
     }
 
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.0.get("name").and_then(Value::as_str).unwrap_or_default()
     }
 
@@ -44,7 +44,7 @@ impl IronicNode<'_> {
     ///
     /// # Errors
     /// Refuses if the node has no configuration.
-    pub fn target_raid_config(&self) -> Result<&Value> {
+    pub(crate) fn target_raid_config(&self) -> Result<&Value> {
         let chosen = self.0.get("driver_internal_info").and_then(|internal| internal.get("target_raid_config"));
         let is_there = |config: &&Value| config.as_object().is_some_and(|config| !config.is_empty());
         let found = chosen.filter(is_there).or(self.0.get("target_raid_config").filter(is_there));
@@ -52,7 +52,7 @@ impl IronicNode<'_> {
     }
 
     /// Returns the hints for the root disk. Those of the instance have precedence over those of the machine.
-    pub fn root_device(&self) -> Option<&Map<String, Value>> {
+    pub(crate) fn root_device(&self) -> Option<&Map<String, Value>> {
         let of_machine = || self.0.get("properties")?.get("root_device");
         self.instance_info("root_device").or_else(of_machine)?.as_object().filter(|hints| !hints.is_empty())
     }
@@ -66,7 +66,7 @@ impl IronicNode<'_> {
 ///
 /// # Errors
 /// Refuses with a list of all problems.
-pub fn parse_layout(args: &Map<String, Value>) -> Result<Layout> {
+pub(crate) fn parse_layout(args: &Map<String, Value>) -> Result<Layout> {
     let Some(document) = args.get("layout") else {
         return Err(Error::refusal(Phase::Layout, "the step requires the argument layout; nothing was written"));
     };
@@ -80,7 +80,7 @@ pub fn parse_layout(args: &Map<String, Value>) -> Result<Layout> {
 ///
 /// # Errors
 /// Refuses with a list of all problems.
-pub fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<RaidConfig> {
+pub(crate) fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<RaidConfig> {
     ironic_raid::read_step_arrays(step, args).map_err(|problems| {
         let lines = diagnostic::join_problems(&problems);
         Error::refusal(Phase::Plan, format!("invalid arrays; nothing was written:\n{lines}"))
@@ -91,7 +91,7 @@ pub fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<RaidConfig>
 ///
 /// # Errors
 /// Refuses if they are invalid or contradict each other.
-pub fn parse_mode(args: &Map<String, Value>) -> Result<RequestedMode> {
+pub(crate) fn parse_mode(args: &Map<String, Value>) -> Result<RequestedMode> {
     let without_marker = parse_flag(args, "without_marker")?;
     match args.get("mode").map(|mode| mode.as_str()) {
         None if !without_marker => Ok(RequestedMode::Unsaid),
@@ -106,7 +106,7 @@ pub fn parse_mode(args: &Map<String, Value>) -> Result<RequestedMode> {
 ///
 /// # Errors
 /// Refuses a value that is not a boolean.
-pub fn parse_flag(args: &Map<String, Value>, name: &str) -> Result<bool> {
+pub(crate) fn parse_flag(args: &Map<String, Value>, name: &str) -> Result<bool> {
     match args.get(name) {
         None | Some(Value::Null) => Ok(false),
         Some(Value::Bool(value)) => Ok(*value),
@@ -118,7 +118,7 @@ pub fn parse_flag(args: &Map<String, Value>, name: &str) -> Result<bool> {
 ///
 /// # Errors
 /// Refuses with a list of all problems.
-pub fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> Result<Allocation> {
+pub(crate) fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> Result<Allocation> {
     let mut problems = Vec::new();
     let mut note = |problem: Diagnostic| problems.push(problem);
     let image = choose_image(node, args).unwrap_or_else(|problem| {
@@ -165,7 +165,7 @@ pub fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> Result<
 }
 
 /// Turns the allocation into a reinstall of the installation whose marker is on the disks.
-pub fn make_reinstall(allocation: &mut Allocation, marked: String, without_marker: bool) {
+pub(crate) fn make_reinstall(allocation: &mut Allocation, marked: String, without_marker: bool) {
     let id = std::mem::replace(&mut allocation.id, marked);
     let (attempt, attempts) = (1, 1);
     allocation.reinstall = true;
@@ -176,7 +176,7 @@ pub fn make_reinstall(allocation: &mut Allocation, marked: String, without_marke
 ///
 /// # Errors
 /// Fails if it is invalid.
-pub fn choose_image(node: &IronicNode, args: &Map<String, Value>) -> Result<Option<AllocatedImage>, Diagnostic> {
+pub(crate) fn choose_image(node: &IronicNode, args: &Map<String, Value>) -> Result<Option<AllocatedImage>, Diagnostic> {
     let bad = |why: String| Diagnostic::new("image", why);
     let words = match args.get("image") {
         Some(Value::String(url)) => json!({ "url": url }),
@@ -214,7 +214,7 @@ fn image_of_node(node: &IronicNode) -> Option<Value> {
 }
 
 /// Returns the name of an image, such as `debian-12.0.20261101` for `http://h/debian-12.0.20261101.tar.zst?x`.
-pub fn image_name(url: &str) -> String {
+pub(crate) fn image_name(url: &str) -> String {
     let path = url.split(['?', '#']).next().unwrap_or(url);
     let mut name = path.rsplit('/').next().unwrap_or(path);
     for ending in [".zst", ".lz4", ".xz", ".gz", ".tar", ".tgz", ".raw", ".img", ".qcow2"] {
@@ -258,7 +258,7 @@ fn encode_user_data(data: &Value) -> String {
     }
 }
 
-pub fn plan_refusal(why: &str) -> Error {
+pub(crate) fn plan_refusal(why: &str) -> Error {
     Error::refusal(Phase::Plan, format!("the step cannot be planned: {why}; nothing was written"))
 }
 

@@ -43,7 +43,7 @@ const FORMATS: [&str; 2] = ["raw", "qcow2"];
 ///
 /// # Errors
 /// Refuses an image that cannot be written.
-pub fn parse_image_info(args: &Map<String, Value>) -> Result<AllocatedImage> {
+pub(crate) fn parse_image_info(args: &Map<String, Value>) -> Result<AllocatedImage> {
     let Some(info) = args.get("image_info").and_then(Value::as_object) else {
         return Err(plan_refusal("write_image requires image_info"));
     };
@@ -90,7 +90,7 @@ fn parse_checksum(text: &str) -> Option<String> {
 }
 
 /// Creates an allocation that contains only the image.
-pub fn image_allocation(image: AllocatedImage) -> Allocation {
+pub(crate) fn image_allocation(image: AllocatedImage) -> Allocation {
     let id = Uuid::new_v4().to_string();
     Allocation { id, image, role: "machine".to_owned(), boot_order: BootOrder::Disk, ..Allocation::default() }
 }
@@ -99,7 +99,7 @@ pub fn image_allocation(image: AllocatedImage) -> Allocation {
 ///
 /// # Errors
 /// Refuses a drive in another format or over the size limit.
-pub fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Vec<u8>>> {
+pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Vec<u8>>> {
     let refuse = |why: &str| Err(plan_refusal(&format!("configdrive: {why}")));
     let within = args.get("image_info").and_then(|info| info.get("configdrive"));
     let text = match args.get("configdrive").filter(|drive| !drive.is_null()).or(within) {
@@ -123,7 +123,7 @@ pub fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Vec<u8>>>
 ///
 /// # Errors
 /// Refuses if no disk matches.
-pub fn find_root_disk<'a>(
+pub(crate) fn find_root_disk<'a>(
     node: &IronicNode,
     inventory: &'a Inventory,
     skipped: &[KernelName],

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Executor of steps.
-pub trait StepExecutor: Send + Sync {
+pub(crate) trait StepExecutor: Send + Sync {
     /// Releases everything that an earlier step holds, and takes the inventory. Waits for the disks of the layout and unlocks what a
     /// reinstall preserves; the allocation receives the ramdisk's own key.
     ///
@@ -57,7 +57,7 @@ pub trait StepExecutor: Send + Sync {
 }
 
 /// Executor on the real machine.
-pub struct MachineExecutor {
+pub(crate) struct MachineExecutor {
     settings: AgentSettings,
     control: Arc<dyn ControlPlane>,
     reporter: Arc<ProgressReporter>,
@@ -65,7 +65,7 @@ pub struct MachineExecutor {
 }
 
 impl MachineExecutor {
-    pub fn new(settings: &AgentSettings) -> MachineExecutor {
+    pub(crate) fn new(settings: &AgentSettings) -> MachineExecutor {
         let control: Arc<dyn ControlPlane> = Arc::new(NoControlPlane);
         let reporter = Arc::new(ProgressReporter::new(control.clone()));
         let session = Mutex::new(PlanExecutor::new(reporter.clone(), control.clone(), ImageTrust::default()));

@@ -27,7 +27,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 
 /// Destination of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FileDestination {
+pub(crate) enum FileDestination {
     Device(DevicePath),
     /// Partition number on the root disk.
     Number(u32),
@@ -39,7 +39,7 @@ pub enum FileDestination {
 ///
 /// # Errors
 /// Fails if it cannot be downloaded completely.
-pub fn download_file(url: &str) -> Result<Vec<u8>> {
+pub(crate) fn download_file(url: &str) -> Result<Vec<u8>> {
     let wrong = |why: &str| Error::new(Phase::Control, format!("{url}: {why}"));
     let answer =
         http::new_streaming_client(STALL)?.get(url).send().context(Phase::Control, || format!("fetch {url}"))?;
@@ -54,7 +54,7 @@ pub fn download_file(url: &str) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// Refuses with a list of all invalid files.
-pub fn read_files(
+pub(crate) fn read_files(
     node: &IronicNode,
     args: &Map<String, Value>,
     fetch: &dyn Fn(&str) -> Result<Vec<u8>>,
@@ -153,7 +153,7 @@ fn parse_destination(value: Option<&Value>) -> Result<FileDestination, String> {
 ///
 /// # Errors
 /// Refuses if there is none, or the newest one cannot be determined.
-pub fn find_installation(node: &IronicNode, inventory: &Inventory) -> Result<DevicePath> {
+pub(crate) fn find_installation(node: &IronicNode, inventory: &Inventory) -> Result<DevicePath> {
     let with_marker = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
     let ours = with_marker.filter(|(_, marker)| marker.machine == node.uuid());
     let (devices, markers): (Vec<&DevicePath>, Vec<&InstallMarker>) = ours.unzip();

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// First IPv4 and IPv6 address by network interface.
-pub type InterfaceAddresses = BTreeMap<String, (Option<Ipv4Addr>, Option<Ipv6Addr>)>;
+pub(crate) type InterfaceAddresses = BTreeMap<String, (Option<Ipv4Addr>, Option<Ipv6Addr>)>;
 
 /// Returns the current addresses except loopback and link-local ones, at which this machine is not reachable.
-pub fn read_addresses() -> InterfaceAddresses {
+pub(crate) fn read_addresses() -> InterfaceAddresses {
     let mut found = InterfaceAddresses::new();
     for one in getifaddrs().into_iter().flatten() {
         let of = found.entry(one.interface_name).or_default();
@@ -28,7 +28,11 @@ pub fn read_addresses() -> InterfaceAddresses {
 }
 
 /// Returns the report of an inspection. `boot_mac` is the MAC of the boot interface.
-pub fn inspection_report(inventory: &Inventory, addresses: &InterfaceAddresses, boot_mac: Option<&str>) -> Value {
+pub(crate) fn inspection_report(
+    inventory: &Inventory,
+    addresses: &InterfaceAddresses,
+    boot_mac: Option<&str>,
+) -> Value {
     let root = default_root_disk(inventory).map(describe_disk);
     json!({
         "inventory": ironic_inventory(inventory, addresses, boot_mac),
@@ -40,7 +44,7 @@ pub fn inspection_report(inventory: &Inventory, addresses: &InterfaceAddresses, 
 }
 
 /// Returns the inventory.
-pub fn ironic_inventory(inventory: &Inventory, addresses: &InterfaceAddresses, boot_mac: Option<&str>) -> Value {
+pub(crate) fn ironic_inventory(inventory: &Inventory, addresses: &InterfaceAddresses, boot_mac: Option<&str>) -> Value {
     let system = &inventory.system;
     let threads: u32 = inventory.cpus.iter().map(|cpu| cpu.threads).sum();
     let mode = match system.firmware {
@@ -77,7 +81,7 @@ pub fn ironic_inventory(inventory: &Inventory, addresses: &InterfaceAddresses, b
 
 /// Returns the MACs for a lookup, that of the boot interface first. The NIC of a BMC has the same MAC on all machines of some models and
 /// would match several nodes, so it is used only if there is no other.
-pub fn lookup_macs(inventory: &Inventory, boot_mac: Option<&str>) -> Vec<String> {
+pub(crate) fn lookup_macs(inventory: &Inventory, boot_mac: Option<&str>) -> Vec<String> {
     let of = |is_wanted: &dyn Fn(&&Nic) -> bool| -> Vec<String> {
         let nics = inventory.nics.iter().filter(is_wanted).map(|nic| nic.mac.as_str());
         let mut macs: Vec<String> = Vec::new();

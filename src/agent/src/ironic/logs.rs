@@ -23,10 +23,10 @@ const RECORD_BYTES: usize = 8192;
 
 /// Log of the steps.
 #[derive(Default)]
-pub struct StepLog(Mutex<(VecDeque<String>, usize)>);
+pub(crate) struct StepLog(Mutex<(VecDeque<String>, usize)>);
 
 impl StepLog {
-    pub fn append_text(&self, text: &str) {
+    pub(crate) fn append_text(&self, text: &str) {
         let text = common::format::without_secrets(text);
         let mut journal = lock_mutex(&self.0);
         let (lines, bytes) = &mut *journal;
@@ -40,7 +40,7 @@ impl StepLog {
         }
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let journal = lock_mutex(&self.0);
         journal.0.iter().fold(String::new(), |text, line| text + line + "\n")
     }
@@ -50,7 +50,7 @@ impl StepLog {
 ///
 /// # Errors
 /// Fails if there is not enough memory.
-pub fn pack_archive(files: &[(&str, Vec<u8>)]) -> Result<String> {
+pub(crate) fn pack_archive(files: &[(&str, Vec<u8>)]) -> Result<String> {
     let pack = || {
         let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
         for (name, content) in files {
@@ -65,7 +65,7 @@ pub fn pack_archive(files: &[(&str, Vec<u8>)]) -> Result<String> {
 }
 
 /// Returns the current kernel log, or nothing if it is not readable.
-pub fn read_kernel_log() -> Vec<u8> {
+pub(crate) fn read_kernel_log() -> Vec<u8> {
     let Ok(mut log) = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg") else {
         return Vec::new();
     };

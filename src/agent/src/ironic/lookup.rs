@@ -11,7 +11,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 const LOCKED: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(30)];
 
 /// Retry state of a lookup.
-pub struct LookupRetries {
+pub(crate) struct LookupRetries {
     /// Time limit, or `None` for unlimited retries.
     limit: Option<Duration>,
     pause: Duration,
@@ -20,7 +20,7 @@ pub struct LookupRetries {
 }
 
 impl LookupRetries {
-    pub fn new(limit: Option<Duration>) -> LookupRetries {
+    pub(crate) fn new(limit: Option<Duration>) -> LookupRetries {
         LookupRetries { limit, pause: FIRST, locked: 0, said: String::new() }
     }
 
@@ -29,7 +29,7 @@ impl LookupRetries {
     ///
     /// # Errors
     /// Fails if the time limit is exceeded.
-    pub fn next_delay<T>(
+    pub(crate) fn next_delay<T>(
         &mut self,
         told: &IronicResult<T>,
         elapsed: Duration,
@@ -68,7 +68,7 @@ impl LookupRetries {
 ///
 /// # Errors
 /// Refuses if the token was issued to another client.
-pub fn choose_token(node: &FoundIronicNode, kept: Option<String>) -> Result<String> {
+pub(crate) fn choose_token(node: &FoundIronicNode, kept: Option<String>) -> Result<String> {
     node.token.clone().or(kept).ok_or_else(|| {
         let message = format!(
             "Ironic has issued the token of node {} already, and it is not stored here: an agent was started twice in this boot, or \

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 /// Accepted command and its status.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CommandResult {
+pub(crate) struct CommandResult {
     pub id: Uuid,
     /// Name without its extension, such as `execute_deploy_step`.
     pub command_name: &'static str,
@@ -17,7 +17,7 @@ pub struct CommandResult {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum CommandStatus {
+pub(crate) enum CommandStatus {
     Running,
     Succeeded,
     Failed,
@@ -27,7 +27,7 @@ pub enum CommandStatus {
 
 /// Error of a command. Only `details` reaches the node's last error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CommandFault {
+pub(crate) struct CommandFault {
     #[serde(rename = "type")]
     pub kind: FaultKind,
     pub code: u16,
@@ -37,7 +37,7 @@ pub struct CommandFault {
 
 /// Exception names of Ironic's own agent. `TypeError` would signal another protocol version to a conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum FaultKind {
+pub(crate) enum FaultKind {
     CleaningError,
     DeploymentError,
     ServicingError,
@@ -47,7 +47,7 @@ pub enum FaultKind {
 }
 
 impl CommandFault {
-    pub fn new_execution_fault(details: impl Into<String>) -> CommandFault {
+    pub(crate) fn new_execution_fault(details: impl Into<String>) -> CommandFault {
         let message = "Command execution failed".to_owned();
         CommandFault { kind: FaultKind::CommandExecutionError, code: 500, message, details: details.into() }
     }

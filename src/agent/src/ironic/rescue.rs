@@ -21,7 +21,7 @@ const LONGEST: usize = 255;
 ///
 /// # Errors
 /// Rejects anything else. A plaintext password is rejected because it was sent over the network and would be logged.
-pub fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, CommandFault> {
+pub(crate) fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, CommandFault> {
     let refuse = |why: &str| Err(CommandFault::new_execution_fault(format!("{why}; logins stay disabled")));
     if params.get("hashed") != Some(&Value::Bool(true)) {
         return refuse("the rescue password is not hashed");
@@ -41,7 +41,7 @@ pub fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, CommandF
 ///
 /// # Errors
 /// Fails if the file cannot be written.
-pub fn enable_login(root: &Path, hash: &str) -> Result<()> {
+pub(crate) fn enable_login(root: &Path, hash: &str) -> Result<()> {
     let (path, new) = (root.join("etc/passwd"), root.join("etc/passwd.new"));
     let passwd = format!("root:*:0:0:root:/root:/bin/sh\n{USER}:{hash}:0:0:{USER}:/root:/bin/sh\n");
     let written = replace_file(&path, &new, passwd.as_bytes(), Permissions::from_mode(0o600));

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 /// Response, with a JSON body unless it has none.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AgentResponse {
+pub(crate) struct AgentResponse {
     pub status: u16,
     pub body: Value,
     /// Path for a redirect.
@@ -26,7 +26,7 @@ impl AgentResponse {
     }
 
     /// Creates an error response. A conductor reads `faultstring`.
-    pub fn new_fault(status: u16, words: impl Into<String>) -> AgentResponse {
+    pub(crate) fn new_fault(status: u16, words: impl Into<String>) -> AgentResponse {
         let code = if status < 500 { "Client" } else { "Server" };
         AgentResponse { status, body: json!({ "faultcode": code, "faultstring": words.into() }), location: None }
     }
@@ -34,7 +34,7 @@ impl AgentResponse {
 
 /// Accepted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AcceptedRequest {
+pub(crate) enum AcceptedRequest {
     /// Request without a body.
     Now(ApiResource),
     Order {
@@ -43,7 +43,7 @@ pub enum AcceptedRequest {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ApiResource {
+pub(crate) enum ApiResource {
     Root,
     Version,
     Status,
@@ -52,19 +52,19 @@ pub enum ApiResource {
 }
 
 /// Request handler.
-pub struct RequestHandler {
+pub(crate) struct RequestHandler {
     commands: Arc<CommandList>,
     token: RwLock<Option<String>>,
     since: OffsetDateTime,
 }
 
 impl RequestHandler {
-    pub fn new(commands: Arc<CommandList>) -> RequestHandler {
+    pub(crate) fn new(commands: Arc<CommandList>) -> RequestHandler {
         RequestHandler { commands, token: RwLock::default(), since: SystemTime::now().into() }
     }
 
     /// Sets the token that authorizes commands.
-    pub fn set_token(&self, token: &str) {
+    pub(crate) fn set_token(&self, token: &str) {
         *self.token.write().unwrap_or_else(PoisonError::into_inner) = Some(token.to_owned());
     }
 
@@ -72,7 +72,7 @@ impl RequestHandler {
     ///
     /// # Errors
     /// Returns the response to a rejected request, whose body is not read.
-    pub fn check_head(&self, method: &str, path: &str, query: &str) -> Result<AcceptedRequest, AgentResponse> {
+    pub(crate) fn check_head(&self, method: &str, path: &str, query: &str) -> Result<AcceptedRequest, AgentResponse> {
         let page = match path {
             "/" => ApiResource::Root,
             "/v1/" => ApiResource::Version,
@@ -108,7 +108,7 @@ impl RequestHandler {
         }
     }
 
-    pub fn read_resource(&self, page: &ApiResource) -> AgentResponse {
+    pub(crate) fn read_resource(&self, page: &ApiResource) -> AgentResponse {
         let version = json!({ "id": "v1", "links": [] });
         match page {
             ApiResource::Root => AgentResponse::new_ok(json!({
@@ -132,7 +132,7 @@ impl RequestHandler {
     }
 
     /// Executes a command request. With `wait`, returns when the command has ended.
-    pub fn accept_command(&self, wait: bool, body: &[u8]) -> AgentResponse {
+    pub(crate) fn accept_command(&self, wait: bool, body: &[u8]) -> AgentResponse {
         let body: Value = match serde_json::from_slice(body) {
             Ok(body) => body,
             Err(error) => {
@@ -154,7 +154,7 @@ impl RequestHandler {
         }
     }
 
-    pub fn has_token(&self, query: &str) -> bool {
+    pub(crate) fn has_token(&self, query: &str) -> bool {
         let token = self.token.read().unwrap_or_else(PoisonError::into_inner);
         let (Some(token), Some(given)) = (token.as_deref(), last_query_value(query, "agent_token")) else {
             return false;

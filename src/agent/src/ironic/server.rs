@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// Limits of the server.
 #[derive(Debug, Clone, Copy)]
-pub struct ServerLimits {
+pub(crate) struct ServerLimits {
     /// Number of concurrent connections. At the limit, a new connection replaces one without the conductor's token.
     pub connections: usize,
     /// Number of connections per address, so that one client cannot occupy all of them.
@@ -41,7 +41,7 @@ pub struct ServerLimits {
 }
 
 /// Default limits.
-pub const BOUNDS: ServerLimits = ServerLimits {
+pub(crate) const BOUNDS: ServerLimits = ServerLimits {
     connections: 16,
     of_an_address: 8,
     head_bytes: 64 << 10,
@@ -56,7 +56,7 @@ pub const BOUNDS: ServerLimits = ServerLimits {
 ///
 /// # Errors
 /// Fails if the port is in use.
-pub fn listen_on_port(port: u16) -> Result<TcpListener> {
+pub(crate) fn listen_on_port(port: u16) -> Result<TcpListener> {
     let all = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
     // The kernel lacks IPv6.
     let listener = all.or_else(|_| TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))));
@@ -67,7 +67,7 @@ pub fn listen_on_port(port: u16) -> Result<TcpListener> {
 ///
 /// # Errors
 /// Fails if the kernel lacks resources.
-pub fn start_server(
+pub(crate) fn start_server(
     listener: TcpListener,
     identity: &TlsIdentity,
     routes: Arc<RequestHandler>,

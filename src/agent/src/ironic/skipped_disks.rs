@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 ///
 /// # Errors
 /// Refuses if the list is malformed.
-pub fn find_skipped_disks(node: &IronicNode, inventory: &Inventory) -> Result<Vec<KernelName>> {
+pub(crate) fn find_skipped_disks(node: &IronicNode, inventory: &Inventory) -> Result<Vec<KernelName>> {
     let listed = match node.0.get("properties").and_then(|properties| properties.get("skip_block_devices")) {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(listed)) => listed,
@@ -48,7 +48,7 @@ pub fn find_skipped_disks(node: &IronicNode, inventory: &Inventory) -> Result<Ve
 }
 
 /// Marks skipped disks in the layout as preserved.
-pub fn preserve_skipped_disks(layout: &mut Layout, inventory: &Inventory, skipped: &[KernelName]) {
+pub(crate) fn preserve_skipped_disks(layout: &mut Layout, inventory: &Inventory, skipped: &[KernelName]) {
     let is_skipped = {
         let found = LayoutMatch::new(layout, inventory);
         let of = |index: usize| found.matched_disk(index).is_some_and(|disk| skipped.contains(&disk.name));
@@ -60,7 +60,7 @@ pub fn preserve_skipped_disks(layout: &mut Layout, inventory: &Inventory, skippe
 }
 
 /// Returns whether the disk is used by an array.
-pub fn is_below_an_array(inventory: &Inventory, disk: &InventoryDisk) -> bool {
+pub(crate) fn is_below_an_array(inventory: &Inventory, disk: &InventoryDisk) -> bool {
     inventory.arrays.iter().any(|array| disks_below_array(array, inventory).contains(&disk.name))
 }
 

@@ -29,7 +29,7 @@ mod standalone;
 /// Placeholder for an image that a later step specifies.
 const LATER: &str = "the image of burn_image";
 
-pub struct StepRunner {
+pub(crate) struct StepRunner {
     hands: Arc<dyn StepExecutor>,
     journal: Arc<StepLog>,
     consoles: Vec<String>,
@@ -66,7 +66,7 @@ struct StartedDeploy {
 }
 
 impl StepRunner {
-    pub fn new(hands: Arc<dyn StepExecutor>, journal: Arc<StepLog>, consoles: &[String]) -> StepRunner {
+    pub(crate) fn new(hands: Arc<dyn StepExecutor>, journal: Arc<StepLog>, consoles: &[String]) -> StepRunner {
         StepRunner { hands, journal, consoles: consoles.to_vec(), begun: Mutex::default(), written: Mutex::default() }
     }
 
@@ -74,7 +74,7 @@ impl StepRunner {
     ///
     /// # Errors
     /// Refuses the plan without writing anything, or fails if a stage fails.
-    pub fn run_step(&self, offer: &OfferedStep, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
+    pub(crate) fn run_step(&self, offer: &OfferedStep, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         match (offer.interface, offer.step) {
             ("raid", step) => self.run_raid_step(step, node, args),
             (_, step) => self.run_deploy_step(step, node, args),
@@ -136,7 +136,7 @@ impl StepRunner {
     }
 
     /// Returns the UUIDs of the filesystems mounted at `/` and `/boot/efi`.
-    pub fn root_and_esp_uuids(&self) -> Option<(String, Option<String>)> {
+    pub(crate) fn root_and_esp_uuids(&self) -> Option<(String, Option<String>)> {
         let begun = lock_mutex(&self.begun);
         let plan = &begun.as_ref()?.plan;
         let esp = plan.fstab.iter().find(|entry| entry.path == "/boot/efi");
@@ -145,12 +145,12 @@ impl StepRunner {
     }
 
     /// Returns whether the installation is complete, or none was started.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         lock_mutex(&self.begun).as_ref().is_none_or(|begun| begun.done == core_step_count())
     }
 
     /// Releases everything before the power is switched off.
-    pub fn release_all(&self) {
+    pub(crate) fn release_all(&self) {
         self.hands.release_all(self.is_whole());
         self.drop_state();
     }
@@ -350,7 +350,7 @@ fn step_result(begun: &StartedDeploy, done: &DiskChanges) -> Value {
 }
 
 /// Returns the list of steps for the conductor.
-pub fn list_steps(of: IronicStepKind) -> Value {
+pub(crate) fn list_steps(of: IronicStepKind) -> Value {
     let kind = step_kind(of);
     let steps = deploy_steps::steps_for_kind(kind).map(|offer| {
         let argsinfo: Map<String, Value> = offer
@@ -373,7 +373,7 @@ pub fn list_steps(of: IronicStepKind) -> Value {
     Value::Array(steps.collect())
 }
 
-pub fn step_kind(of: IronicStepKind) -> StepKind {
+pub(crate) fn step_kind(of: IronicStepKind) -> StepKind {
     match of {
         IronicStepKind::Clean => StepKind::Clean,
         IronicStepKind::Deploy => StepKind::Deploy,
@@ -382,4 +382,4 @@ pub fn step_kind(of: IronicStepKind) -> StepKind {
 }
 
 #[cfg(test)]
-pub mod tests;
+pub(crate) mod tests;

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-pub struct CommandWorker {
+pub(crate) struct CommandWorker {
     hands: Arc<dyn StepExecutor>,
     journal: Arc<StepLog>,
     steps: StepRunner,
@@ -20,14 +20,18 @@ pub struct CommandWorker {
 }
 
 impl CommandWorker {
-    pub fn new(hands: Arc<dyn StepExecutor>, consoles: &[String], signals: Sender<HeartbeatSignal>) -> CommandWorker {
+    pub(crate) fn new(
+        hands: Arc<dyn StepExecutor>,
+        consoles: &[String],
+        signals: Sender<HeartbeatSignal>,
+    ) -> CommandWorker {
         let journal = Arc::new(StepLog::default());
         let steps = StepRunner::new(hands.clone(), journal.clone(), consoles);
         CommandWorker { hands, journal, steps, signals }
     }
 
     /// Releases everything, because a new life cycle of the node begins.
-    pub fn release_all(&self) {
+    pub(crate) fn release_all(&self) {
         self.steps.release_all();
     }
 
@@ -132,7 +136,7 @@ impl CommandExecutor for CommandWorker {
 }
 
 /// Version that is sent with the list of steps, and returned with each step.
-pub fn agent_version() -> Value {
+pub(crate) fn agent_version() -> Value {
     json!({ "drophammer": env!("CARGO_PKG_VERSION") })
 }
 

@@ -22,7 +22,11 @@ use plan::InstallClaim;
 ///
 /// # Errors
 /// Refuses if a marker has a later order than the file.
-pub fn compare_order(machine: &str, allocation: &mut Allocation, inventory: &Inventory) -> Result<Option<String>> {
+pub(crate) fn compare_order(
+    machine: &str,
+    allocation: &mut Allocation,
+    inventory: &Inventory,
+) -> Result<Option<String>> {
     let (machine, former_machines) = (machine.to_owned(), allocation.former_machines.clone());
     let claim = InstallClaim { machine, former_machines, allocation: allocation.id.clone(), ..InstallClaim::default() };
     let id = allocation.order_id().unwrap_or("without an id").to_owned();

@@ -21,7 +21,7 @@ use model::inventory::Inventory;
 use model::storage_graph;
 
 /// Returns whether this installation preserves disks.
-pub fn preserves_disks(machine: &str, allocation: &Allocation, inventory: &Inventory) -> bool {
+pub(crate) fn preserves_disks(machine: &str, allocation: &Allocation, inventory: &Inventory) -> bool {
     allocation.keeps && !find_owner_installations(machine, allocation, inventory).is_empty()
 }
 
@@ -29,7 +29,7 @@ pub fn preserves_disks(machine: &str, allocation: &Allocation, inventory: &Inven
 ///
 /// # Errors
 /// Refuses if it is unknown which of several markers is the newest.
-pub fn adopt_as_reinstall(
+pub(crate) fn adopt_as_reinstall(
     machine: &str,
     allocation: &mut Allocation,
     inventory: &mut Inventory,
@@ -102,7 +102,7 @@ fn machine_markers<'a>(machine: &str, inventory: &'a Inventory) -> impl Iterator
 ///
 /// # Errors
 /// Refuses if such disks may contain data, and no marker proves to whom it belongs, or which of several installations is the newest.
-pub fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory: &Inventory) -> Result<()> {
+pub(crate) fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory: &Inventory) -> Result<()> {
     if !allocation.keeps {
         return Ok(());
     }

@@ -24,7 +24,7 @@ use uuid::Uuid;
 ///
 /// # Errors
 /// Refuses if no attempt of the order is left, or an installation could erase a marker that could not be read.
-pub fn complete_from_markers(machine: &str, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
+pub(crate) fn complete_from_markers(machine: &str, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
     let (machine, former_machines) = (machine.to_owned(), allocation.former_machines.clone());
     let claim = InstallClaim { machine, former_machines, allocation: allocation.id.clone(), ..InstallClaim::default() };
     let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
@@ -69,7 +69,7 @@ fn require_attempts_left(
 ///
 /// # Errors
 /// Lists each such object with reason and remedy.
-pub fn require_all_read(inventory: &Inventory) -> Result<()> {
+pub(crate) fn require_all_read(inventory: &Inventory) -> Result<()> {
     refuse_opaque(inventory, &[])
 }
 
@@ -81,7 +81,7 @@ pub fn require_all_read(inventory: &Inventory) -> Result<()> {
 ///
 /// # Errors
 /// Refuses if no disk has a marker of this machine, and a reinstall would preserve disks, or would be refused because of their contents.
-pub fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Result<()> {
+pub(crate) fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Result<()> {
     let installs = request.claim.clone().filter(|claim| request.mode == InstallMode::Install && !claim.is_installed());
     let keeps = layout.disks.iter().any(|disk| disk.wipeonreinstall);
     let Some(claim) = installs.filter(|_| keeps) else { return Ok(()) };

@@ -22,7 +22,7 @@ const KEY_FILE: &str = "/etc/drophammer/disk.key";
 ///
 /// # Errors
 /// Fails if the file exists but cannot be read as text.
-pub fn read_ramdisk_key(layout: &Layout, allocation: &mut Allocation) -> Result<()> {
+pub(crate) fn read_ramdisk_key(layout: &Layout, allocation: &mut Allocation) -> Result<()> {
     if !layout.encryption_specs().any(|encrypted| encrypted.key == KeySource::File) {
         return Ok(());
     }
@@ -34,18 +34,18 @@ pub fn read_ramdisk_key(layout: &Layout, allocation: &mut Allocation) -> Result<
 }
 
 /// Returns whether a key of the layout comes from the control plane.
-pub fn needs_disk_key(layout: &Layout) -> bool {
+pub(crate) fn needs_disk_key(layout: &Layout) -> bool {
     layout.encryption_specs().any(|encrypted| matches!(encrypted.key, KeySource::Server | KeySource::Tpm2))
 }
 
 /// Returns whether the layout has encrypted filesystems or volume groups.
-pub fn has_encryption(layout: &Layout) -> bool {
+pub(crate) fn has_encryption(layout: &Layout) -> bool {
     layout.encryption_specs().next().is_some()
 }
 
 /// Unlocks preserved containers read-only. Returns those that could not be unlocked. A passphrase that is typed is stored in the
 /// allocation.
-pub fn unlock_preserved(
+pub(crate) fn unlock_preserved(
     layout: &Layout,
     inventory: &Inventory,
     allocation: &mut Allocation,
@@ -64,7 +64,7 @@ pub fn unlock_preserved(
 }
 
 /// Records each locked container without a recorded failure as untried, so that no plan assumes that it can be unlocked.
-pub fn note_untried(inventory: &mut Inventory) {
+pub(crate) fn note_untried(inventory: &mut Inventory) {
     let containers = inventory.all_signatures().filter(|(_, found)| found.iter().any(|is| is.kind == luks::KIND));
     let is_open = |device: &DevicePath| {
         let name = inventory.resolve_kernel_name(device);

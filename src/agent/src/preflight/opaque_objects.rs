@@ -10,7 +10,7 @@ use model::storage_graph::DeviceStack;
 ///
 /// # Errors
 /// Lists each such object with reason and remedy.
-pub fn refuse_opaque(inventory: &Inventory, give_up: &[String]) -> Result<()> {
+pub(crate) fn refuse_opaque(inventory: &Inventory, give_up: &[String]) -> Result<()> {
     let (stack, identifiers) = (DeviceStack::new(inventory), UniqueIdentifiers::from_disks(&inventory.disks));
     let is_given_up = |name: &KernelName| {
         let disk = inventory.disks.iter().find(|disk| disk.name == *name);

@@ -14,10 +14,10 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const LEAST_CHARACTERS: usize = 8;
 
 /// Function that asks a question and reads a hidden line until a deadline. Returns `None` if no line was typed.
-pub type AskPassphrase<'a> = dyn FnMut(&str, Instant) -> Result<Option<String>> + 'a;
+pub(crate) type AskPassphrase<'a> = dyn FnMut(&str, Instant) -> Result<Option<String>> + 'a;
 
 /// Lists the filesystems and volume groups for which a passphrase is required.
-pub fn list_encrypted(layout: &Layout) -> String {
+pub(crate) fn list_encrypted(layout: &Layout) -> String {
     let is_asked_for = |key: KeySource| key == KeySource::Prompt;
     let filesystems = layout.filesystems.iter().filter(|is| is.encrypted.is_some_and(|is| is_asked_for(is.key)));
     let filesystems = filesystems.map(|is| is.path.clone().unwrap_or_else(|| is.device.to_string()));
@@ -30,7 +30,7 @@ pub fn list_encrypted(layout: &Layout) -> String {
 ///
 /// # Errors
 /// Refuses if none was typed, or not the same one twice.
-pub fn ask_new_passphrase(purpose: &str, ask: &mut AskPassphrase) -> Result<SecretText> {
+pub(crate) fn ask_new_passphrase(purpose: &str, ask: &mut AskPassphrase) -> Result<SecretText> {
     let until = Instant::now() + PATIENCE;
     let mut why = String::new();
     for _ in 0..TRIES {
@@ -67,7 +67,7 @@ fn timeout_refusal(purpose: &str) -> Error {
 ///
 /// # Errors
 /// Fails if the console cannot be read.
-pub fn ask_preserved_passphrase(
+pub(crate) fn ask_preserved_passphrase(
     purpose: &str,
     ask: &mut AskPassphrase,
     opens: &mut dyn FnMut(&SecretText) -> bool,

@@ -10,7 +10,7 @@ const STILL: Duration = Duration::from_secs(5);
 
 /// Time limits for waiting for disks.
 #[derive(Debug, Clone, Copy)]
-pub struct DiskWaitLimits {
+pub(crate) struct DiskWaitLimits {
     /// Limit for an expected disk to appear. Disks behind slow controllers spin up late.
     pub late: Duration,
     /// Limit after which disks that come and go no longer delay the machine: the plan uses the current disks.
@@ -19,31 +19,31 @@ pub struct DiskWaitLimits {
 
 impl DiskWaitLimits {
     /// Limits for the disks of a layout.
-    pub const LAYOUT: DiskWaitLimits =
+    pub(crate) const LAYOUT: DiskWaitLimits =
         DiskWaitLimits { late: Duration::from_secs(30), restless: Duration::from_secs(60) };
     /// Limits for the known disks of a pool machine. A full enclosure spins up for minutes, and a pool machine can wait.
-    pub const POOL: DiskWaitLimits =
+    pub(crate) const POOL: DiskWaitLimits =
         DiskWaitLimits { late: Duration::from_secs(180), restless: Duration::from_secs(240) };
     /// Limits for a pool machine without a recorded boot: any disk may be late.
-    pub const FIRST_BOOT: DiskWaitLimits =
+    pub(crate) const FIRST_BOOT: DiskWaitLimits =
         DiskWaitLimits { late: Duration::from_secs(60), restless: Duration::from_secs(240) };
 }
 
 /// Last state of the disks, and the time since when it is unchanged.
 #[derive(Debug)]
-pub struct DiskSettling {
+pub(crate) struct DiskSettling {
     picture: Option<Vec<ConnectedDisk>>,
     since: Duration,
     patience: DiskWaitLimits,
 }
 
 impl DiskSettling {
-    pub fn with_patience(patience: DiskWaitLimits) -> DiskSettling {
+    pub(crate) fn with_patience(patience: DiskWaitLimits) -> DiskSettling {
         DiskSettling { picture: None, since: Duration::ZERO, patience }
     }
 
     /// Returns whether the wait is over. `complete`: all expected disks are present. `elapsed`: duration of the wait.
-    pub fn is_over(&mut self, disks: &[InventoryDisk], complete: bool, elapsed: Duration) -> bool {
+    pub(crate) fn is_over(&mut self, disks: &[InventoryDisk], complete: bool, elapsed: Duration) -> bool {
         let picture: Vec<ConnectedDisk> = disks.iter().map(ConnectedDisk::from).collect();
         if self.picture.as_ref() != Some(&picture) {
             (self.picture, self.since) = (Some(picture), elapsed);

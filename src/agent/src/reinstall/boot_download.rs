@@ -25,12 +25,12 @@ const DOWNLOAD_BYTES: u64 = 512 << 20;
 
 /// Client of the control plane. The boot information is requested without a token, from a privileged source port.
 #[derive(Debug)]
-pub struct BootClient {
+pub(crate) struct BootClient {
     client: Client,
     url: String,
 }
 
-pub enum BootResponse {
+pub(crate) enum BootResponse {
     Boot(NextBoot),
     /// No reinstall is ordered for this machine.
     Nothing {
@@ -40,7 +40,7 @@ pub enum BootResponse {
 
 /// Kernel and ramdisk as open files, as required by kexec_file_load(2).
 #[derive(Debug)]
-pub struct BootFiles {
+pub(crate) struct BootFiles {
     pub names: NextBoot,
     pub kernel: File,
     pub initrd: File,
@@ -51,14 +51,14 @@ impl BootClient {
     ///
     /// # Errors
     /// The URL is neither http:// nor https://.
-    pub fn new(url: &str) -> Result<BootClient> {
+    pub(crate) fn new(url: &str) -> Result<BootClient> {
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err(Error::new(Phase::Settings, format!("--server {url} is neither http:// nor https://")));
         }
         Ok(BootClient { client: http::new_streaming_client(STALL)?, url: url.trim_end_matches('/').to_owned() })
     }
 
-    pub fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
@@ -66,7 +66,7 @@ impl BootClient {
     ///
     /// # Errors
     /// The server does not respond, or its response cannot be parsed.
-    pub fn request_boot(&self, machine: Option<&str>, macs: &[String]) -> Result<BootResponse> {
+    pub(crate) fn request_boot(&self, machine: Option<&str>, macs: &[String]) -> Result<BootResponse> {
         let one = [String::new()];
         let macs = if macs.is_empty() { &one } else { macs };
         let mut refused = None;
@@ -98,7 +98,7 @@ impl BootClient {
     ///
     /// # Errors
     /// A file cannot be downloaded.
-    pub fn fetch_files(&self, names: NextBoot) -> Result<BootFiles> {
+    pub(crate) fn fetch_files(&self, names: NextBoot) -> Result<BootFiles> {
         let kernel = self.download(&names.kernel)?;
         let initrd = self.download(&names.initrd)?;
         Ok(BootFiles { names, kernel, initrd })

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
 /// Returns the warning for a server that is reached over plain HTTP without a digest.
-pub fn plain_http_warning(server: &str, digest: Option<&BootDigest>) -> Option<String> {
+pub(crate) fn plain_http_warning(server: &str, digest: Option<&BootDigest>) -> Option<String> {
     (digest.is_none() && !is_tls(server)).then(|| {
         format!(
             "WARNING: {server} is plain http: another host on this network can replace kernel and ramdisk, which run as root, and the whole installation. \
@@ -23,7 +23,7 @@ pub fn plain_http_warning(server: &str, digest: Option<&BootDigest>) -> Option<S
 ///
 /// # Errors
 /// Kernel and ramdisk must not be started; nothing has been changed.
-pub fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Option<&BootDigest>) -> Result<()> {
+pub(crate) fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Option<&BootDigest>) -> Result<()> {
     let Some(expected) = digest else {
         return match [&boot.names.kernel, &boot.names.initrd].into_iter().find(|url| is_tls(server) && !is_tls(url)) {
             Some(url) => Err(Error::refusal(
@@ -53,7 +53,7 @@ pub fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Option<&Boo
 ///
 /// # Errors
 /// A digest was given.
-pub fn refuse_firmware_boot(digest: Option<&BootDigest>, why: &Error) -> Result<()> {
+pub(crate) fn refuse_firmware_boot(digest: Option<&BootDigest>, why: &Error) -> Result<()> {
     match digest {
         None => Ok(()),
         Some(_) => Err(Error::refusal(

@@ -50,7 +50,7 @@ const VIRTUAL: [&str; 21] = [
 
 /// What runs after this system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NextKernel {
+pub(crate) enum NextKernel {
     /// The loaded kernel.
     Loaded,
     Firmware,
@@ -58,18 +58,18 @@ pub enum NextKernel {
 
 /// Mechanism that stops the system.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StopMethod {
+pub(crate) enum StopMethod {
     Systemd,
     ByHand,
 }
 
 impl StopMethod {
     /// Returns the mechanism for this system, as by sd_booted(3).
-    pub fn detect() -> StopMethod {
+    pub(crate) fn detect() -> StopMethod {
         if Path::new("/run/systemd/system").is_dir() { StopMethod::Systemd } else { StopMethod::ByHand }
     }
 
-    pub fn describe(&self, next: NextKernel) -> String {
+    pub(crate) fn describe(&self, next: NextKernel) -> String {
         match (self, next) {
             (StopMethod::Systemd, next) => format!("`systemctl {}` stops this system", systemctl_verb(next)),
             (StopMethod::ByHand, NextKernel::Loaded) => format!("{BY_HAND}, then the loaded kernel starts"),
@@ -81,7 +81,7 @@ impl StopMethod {
     ///
     /// # Errors
     /// systemd or the kernel refuses.
-    pub fn stop(&self, next: NextKernel) -> Result<()> {
+    pub(crate) fn stop(&self, next: NextKernel) -> Result<()> {
         match self {
             StopMethod::Systemd => {
                 let stop = ToolCommand::new("systemctl").arg(systemctl_verb(next)).run();

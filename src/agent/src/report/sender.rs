@@ -33,14 +33,14 @@ enum SenderItem {
 }
 
 /// Sender of events and the log.
-pub struct EventSender {
+pub(crate) struct EventSender {
     queue: SyncSender<SenderItem>,
     /// Number of items that are queued or being sent.
     waiting: Arc<AtomicUsize>,
 }
 
 impl EventSender {
-    pub fn new(control: Arc<dyn ControlPlane>, said: &'static ConsoleLog) -> EventSender {
+    pub(crate) fn new(control: Arc<dyn ControlPlane>, said: &'static ConsoleLog) -> EventSender {
         let (queue, loads) = sync_channel(QUEUE);
         let waiting = Arc::new(AtomicUsize::new(0));
         let left = waiting.clone();
@@ -49,7 +49,7 @@ impl EventSender {
     }
 
     /// Queues an event, or drops it if the queue is full.
-    pub fn queue_event(&self, event: ProgressEvent) {
+    pub(crate) fn queue_event(&self, event: ProgressEvent) {
         self.queue_item(SenderItem::Event(event));
     }
 
@@ -61,7 +61,7 @@ impl EventSender {
     }
 
     /// Waits until all queued events and the log are sent, or for at most `patience`.
-    pub fn wait_until_sent(&self, patience: Duration) {
+    pub(crate) fn wait_until_sent(&self, patience: Duration) {
         let end = Instant::now() + patience;
         self.queue_item(SenderItem::Log);
         while self.waiting.load(Ordering::SeqCst) > 0 && Instant::now() < end {

@@ -10,9 +10,9 @@ pub const NAME_BYTES: usize = 256;
 /// Maximum length of any other single line, such as a kernel command line, in bytes.
 pub const LINE_BYTES: usize = 4 << 10;
 /// Maximum length of a message of several lines, such as the error message of a tool, in bytes.
-pub const MESSAGE_BYTES: usize = 16 << 10;
+pub(crate) const MESSAGE_BYTES: usize = 16 << 10;
 /// Maximum length of plans, certificates and logs, in bytes.
-pub const DOCUMENT_BYTES: usize = 1 << 20;
+pub(crate) const DOCUMENT_BYTES: usize = 1 << 20;
 
 /// Mark at the end of a truncated text.
 const SHORTENED: &str = "…";
@@ -44,7 +44,7 @@ impl TextKind {
 }
 
 /// Returns an identifier of at most [`IDENTIFIER_BYTES`].
-pub fn sanitize_identifier(text: &str) -> String {
+pub(crate) fn sanitize_identifier(text: &str) -> String {
     replace_hidden(&truncate_with_mark(text, IDENTIFIER_BYTES))
 }
 
@@ -64,7 +64,7 @@ pub fn sanitize_message(text: &str) -> String {
 }
 
 /// Returns lines of at most [`DOCUMENT_BYTES`] together.
-pub fn sanitize_document(text: &str) -> String {
+pub(crate) fn sanitize_document(text: &str) -> String {
     sanitize_lines(&truncate_with_mark(text, DOCUMENT_BYTES))
 }
 

@@ -44,7 +44,7 @@ impl TextStyle {
 }
 
 /// Returns whether a character controls a terminal, is invisible, or changes how the text around it appears.
-pub fn is_hidden(c: char) -> bool {
+pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}'

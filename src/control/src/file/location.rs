@@ -8,23 +8,23 @@ use std::fmt;
 
 /// URL or path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileLocation(String);
+pub(crate) struct FileLocation(String);
 
 impl FileLocation {
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    pub fn is_url(&self) -> bool {
+    pub(crate) fn is_url(&self) -> bool {
         self.0.contains("://")
     }
 
-    pub fn is_over_tls(&self) -> bool {
+    pub(crate) fn is_over_tls(&self) -> bool {
         self.0.starts_with("https://")
     }
 
     /// Returns the location of its signature.
-    pub fn signature_location(&self) -> FileLocation {
+    pub(crate) fn signature_location(&self) -> FileLocation {
         FileLocation(linux::http::append_to_path(&self.0, ".minisig"))
     }
 }
@@ -39,7 +39,7 @@ impl fmt::Display for FileLocation {
 ///
 /// # Errors
 /// Fails if the machine lacks a property that the pattern contains.
-pub fn expand_pattern(pattern: &str, machine: &str, inventory: &Inventory) -> Result<Vec<FileLocation>> {
+pub(crate) fn expand_pattern(pattern: &str, machine: &str, inventory: &Inventory) -> Result<Vec<FileLocation>> {
     let fill = |text: &str, name: &str, value: &str| -> Result<String> {
         if !text.contains(name) {
             return Ok(text.to_owned());

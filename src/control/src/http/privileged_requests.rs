@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Id of the received allocation, with the fields that the server releases separately.
 #[derive(Debug, Clone, Default)]
-pub struct SeparateSecretFields {
+pub(crate) struct SeparateSecretFields {
     pub allocation: String,
     pub fields: Vec<SecretField>,
 }

@@ -25,7 +25,7 @@ const TRANSMITTED: usize = 40;
 const ORIGINATED: usize = 24;
 
 /// Sets the clock if it is off, and logs the result. A failure is not an error, since the clock may be right.
-pub fn set_clock(config: &PixieConfig, say: &dyn Fn(&str)) {
+pub(crate) fn set_clock(config: &PixieConfig, say: &dyn Fn(&str)) {
     let servers = config.ntp_servers.iter().take(SERVERS);
     let by_server = servers
         .map(|server| query_time_server(server, PORT).map(|now| (now, server.clone())))

@@ -15,7 +15,7 @@ const WORDS: usize = 500;
 
 /// Events sent in this boot.
 #[derive(Debug, Default)]
-pub struct EventFilter {
+pub(crate) struct EventFilter {
     phases: Vec<EventName>,
     /// Time of the last message to the server.
     last: Option<Instant>,
@@ -23,7 +23,7 @@ pub struct EventFilter {
 
 impl EventFilter {
     /// Returns the message to send for an event, if any.
-    pub fn filter_event(&mut self, event: &ProgressEvent, now: Instant) -> Option<(EventName, String)> {
+    pub(crate) fn filter_event(&mut self, event: &ProgressEvent, now: Instant) -> Option<(EventName, String)> {
         let is_phase = event.event != EventName::Alive && !self.phases.contains(&event.event);
         if is_phase {
             self.phases.push(event.event);

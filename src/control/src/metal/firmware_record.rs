@@ -39,7 +39,7 @@ impl FirmwareRecord {
     ///
     /// # Errors
     /// Fails if a record exists but cannot be read, since disks that are slow to appear would otherwise not be waited for.
-    pub fn read_disks(&self) -> Result<Vec<KnownDisk>> {
+    pub(crate) fn read_disks(&self) -> Result<Vec<KnownDisk>> {
         Ok(drophammer_variables::read_json(&self.directory, DISKS)?.unwrap_or_default())
     }
 
@@ -47,7 +47,7 @@ impl FirmwareRecord {
     ///
     /// # Errors
     /// Fails if the firmware has no variables or no space, or the record is too large.
-    pub fn write_disks(&self, disks: &[KnownDisk]) -> Result<()> {
+    pub(crate) fn write_disks(&self, disks: &[KnownDisk]) -> Result<()> {
         if self.read_disks()? == disks {
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl FirmwareRecord {
     ///
     /// # Errors
     /// Fails if a record exists but cannot be read, since the allocation may be installed.
-    pub fn is_reported(&self, allocation: &str) -> Result<bool> {
+    pub(crate) fn is_reported(&self, allocation: &str) -> Result<bool> {
         let reported: Option<ReportedInstallation> = drophammer_variables::read_json(&self.directory, REPORTED)?;
         Ok(reported.is_some_and(|reported| !allocation.is_empty() && reported.allocation == allocation))
     }
@@ -72,7 +72,7 @@ impl FirmwareRecord {
     ///
     /// # Errors
     /// Fails if the firmware has no variables or no space.
-    pub fn write_reported(&self, allocation: &str) -> Result<()> {
+    pub(crate) fn write_reported(&self, allocation: &str) -> Result<()> {
         let what = || "record the reported installation in a variable of the EFI firmware";
         let value = serde_json::to_vec(&ReportedInstallation { allocation: allocation.to_owned() });
         drophammer_variables::write_variable(&self.directory, REPORTED, &value.context(Phase::Control, what)?)

@@ -31,7 +31,7 @@ const LINE: usize = 4 << 10;
 const SHORTEST_SECRET: usize = 6;
 
 /// Log upload to Loki.
-pub struct LokiUpload {
+pub(crate) struct LokiUpload {
     shared: Arc<LokiShared>,
     /// Secrets that are redacted in all lines.
     secrets: Vec<String>,
@@ -63,7 +63,7 @@ struct LokiClient {
 
 impl LokiUpload {
     /// Starts the upload. Returns `None` if no Loki is configured.
-    pub fn from_config(config: &PixieConfig, machine: &str) -> Option<LokiUpload> {
+    pub(crate) fn from_config(config: &PixieConfig, machine: &str) -> Option<LokiUpload> {
         let logging = config.logging.clone().filter(|logging| !logging.endpoint.trim().is_empty())?;
         let started = match logging.kind.as_str() {
             "loki" | "" => {
@@ -84,12 +84,12 @@ impl LokiUpload {
     }
 
     /// Adds a secret to redact.
-    pub fn redact_secret(&mut self, secret: &str) {
+    pub(crate) fn redact_secret(&mut self, secret: &str) {
         self.secrets.extend(Some(secret.to_owned()).filter(|secret| secret.len() >= SHORTEST_SECRET));
     }
 
     /// Adds a text to the buffer, line by line.
-    pub fn add_lines(&self, text: &str) {
+    pub(crate) fn add_lines(&self, text: &str) {
         let text = self.secrets.iter().fold(without_secrets(text), |text, secret| text.replace(secret.as_str(), "…"));
         let now = SystemTime::now();
         let mut state = lock_mutex(&self.shared.state);
@@ -107,7 +107,7 @@ impl LokiUpload {
     }
 
     /// Waits until all lines are sent, or for at most `patience`.
-    pub fn wait_until_sent(&self, patience: Duration) {
+    pub(crate) fn wait_until_sent(&self, patience: Duration) {
         let end = Instant::now() + patience;
         let mut state = lock_mutex(&self.shared.state);
         state.hurry = true;

@@ -34,7 +34,7 @@ const EVENT: Duration = Duration::from_secs(5);
 
 /// Timeouts and retries. Tests use shorter ones.
 #[derive(Debug, Clone, Copy)]
-pub struct V2Timeouts {
+pub(crate) struct V2Timeouts {
     pub retries: RetryPolicy,
     /// Maximum duration of a stream. The agent closes it before the server's deadline of one minute, since a message that arrives at the
     /// deadline would be lost.
@@ -59,7 +59,7 @@ const PACE: V2Timeouts = V2Timeouts {
 };
 
 /// Client of API v2.
-pub struct MetalApiV2 {
+pub(crate) struct MetalApiV2 {
     pixie: String,
     machine: String,
     /// Connection, recreated with a new configuration from pixie if credentials are rejected.

@@ -13,7 +13,7 @@ pub use server::site_files::is_machine_text;
 ///
 /// # Errors
 /// All problems, with line and column if known.
-pub fn read_allocation(text: &str, nics: Option<&[Nic]>) -> Result<Option<Allocation>, Vec<Diagnostic>> {
+pub(crate) fn read_allocation(text: &str, nics: Option<&[Nic]>) -> Result<Option<Allocation>, Vec<Diagnostic>> {
     let read = if site_files::is_agent_document(text) { parse_agent_document(text) } else { parse_machine_file(text) };
     let misfits = nics.map(|nics| site_files::find_network_misfits(text, nics)).unwrap_or_default();
     match read {

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-pub const EXIT_CODES: &str = "\
+pub(crate) const EXIT_CODES: &str = "\
 Exit status: 0 no machine loses data, 3 some machines lose data, 2 some machines are refused or have an unknown outcome,
 or a file is invalid (2 takes precedence over 3), 1 failed, 64 wrong usage.";
 
@@ -78,7 +78,7 @@ pub struct PlanOptions {
 /// Outcome of a plan for a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RackOutcome {
+pub(crate) enum RackOutcome {
     /// No change.
     Nothing,
     /// The machine is installed, and the disks that are wiped contain no data.
@@ -91,7 +91,7 @@ pub enum RackOutcome {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RackRow {
+pub(crate) struct RackRow {
     pub id: String,
     pub name: String,
     pub size: Option<String>,
@@ -116,7 +116,7 @@ pub struct RackRow {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct RackSummary {
+pub(crate) struct RackSummary {
     pub machines: usize,
     pub nothing: usize,
     pub installs: usize,

@@ -13,10 +13,10 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Deploy templates of the named files.
-pub struct NamedTemplates(Vec<(PathBuf, DeployTemplate)>);
+pub(crate) struct NamedTemplates(Vec<(PathBuf, DeployTemplate)>);
 
 /// Steps after merging the templates.
-pub struct MergedSteps {
+pub(crate) struct MergedSteps {
     pub steps: Vec<PlannedStep>,
     arrays: Option<TemplateArrays>,
 }
@@ -30,7 +30,7 @@ struct TemplateArrays {
 
 impl NamedTemplates {
     /// Reads the files. The inner error lists all problems of the files.
-    pub fn read(paths: &[PathBuf]) -> Result<std::result::Result<NamedTemplates, String>> {
+    pub(crate) fn read(paths: &[PathBuf]) -> Result<std::result::Result<NamedTemplates, String>> {
         let (mut templates, mut wrong) = (Vec::new(), String::new());
         for path in paths {
             match DeployTemplate::parse_file(&read_text(path)?) {
@@ -41,7 +41,7 @@ impl NamedTemplates {
         Ok(if wrong.is_empty() { Ok(NamedTemplates(templates)) } else { Err(wrong) })
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -49,7 +49,7 @@ impl NamedTemplates {
     ///
     /// # Errors
     /// All problems of the steps, with file, line and column.
-    pub fn merge(&self, defaults: &[PlannedStep]) -> std::result::Result<MergedSteps, String> {
+    pub(crate) fn merge(&self, defaults: &[PlannedStep]) -> std::result::Result<MergedSteps, String> {
         let wanted: Vec<Vec<TemplateStep>> = self.0.iter().map(|(_, template)| template.template_steps()).collect();
         let steps = merge_templates(&CATALOGUE, defaults.to_vec(), &wanted).map_err(|wrong| {
             let said =
@@ -100,7 +100,7 @@ impl NamedTemplates {
     }
 
     /// Returns the layout that a template generates for a machine with this inventory, if any. The inner error is the reason why it cannot.
-    pub fn generate_layout(
+    pub(crate) fn generate_layout(
         &self,
         merged: &MergedSteps,
         inventory: &Inventory,
@@ -120,7 +120,7 @@ impl NamedTemplates {
     }
 
     /// Formats the merged steps as a table, with the templates that each comes from.
-    pub fn format_steps(&self, steps: &[PlannedStep]) -> String {
+    pub(crate) fn format_steps(&self, steps: &[PlannedStep]) -> String {
         let width = steps.iter().map(|step| step.entry.name.len()).max().unwrap_or_default();
         let mut text = "steps\n".to_owned();
         for step in steps {
@@ -134,7 +134,7 @@ impl NamedTemplates {
     }
 
     /// Returns the merged steps as JSON, with the templates that each comes from.
-    pub fn steps_as_json(&self, steps: &[PlannedStep]) -> Value {
+    pub(crate) fn steps_as_json(&self, steps: &[PlannedStep]) -> Value {
         let of = |step: &PlannedStep| {
             let mut shown = json!(step.as_template_step());
             shown["templates"] = json!(self.template_names(step, |_, template| template.name.clone()));

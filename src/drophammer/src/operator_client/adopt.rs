@@ -10,7 +10,7 @@ use common::format;
 use common::output::print_text;
 use server::operator::MachineSummary;
 
-pub fn adopt_machines(
+pub(crate) fn adopt_machines(
     server: &OperatorClient,
     all: &[MachineSummary],
     asked: &AdoptOptions,

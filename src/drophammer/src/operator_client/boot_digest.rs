@@ -12,7 +12,7 @@ use server::operator::MachineSummary;
 ///
 /// # Errors
 /// The server cannot be reached or fails.
-pub fn print_boot_digest(
+pub(crate) fn print_boot_digest(
     server: &OperatorClient,
     all: &[MachineSummary],
     machine: &str,
@@ -33,7 +33,7 @@ pub fn print_boot_digest(
 }
 
 /// Returns the command for an ordered reinstall, or `None` if the server does not know its own URL or cannot compute the digest.
-pub fn reinstall_command_for(server: &OperatorClient, machine: &MachineSummary) -> Option<String> {
+pub(crate) fn reinstall_command_for(server: &OperatorClient, machine: &MachineSummary) -> Option<String> {
     match request_boot_digest(server, &machine.id, None) {
         Ok(OperatorResponse::Good(shown)) => Some(reinstall_command(&shown)),
         // The order has been placed; `drophammer machine boot-digest` prints the reason.

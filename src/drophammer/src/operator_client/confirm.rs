@@ -10,7 +10,7 @@ use common::output::print_text;
 use reqwest::Method;
 use server::operator::MachineSummary;
 
-pub fn confirm_machines(
+pub(crate) fn confirm_machines(
     server: &OperatorClient,
     all: &[MachineSummary],
     asked: &ConfirmOptions,

@@ -12,7 +12,7 @@ use server::operator::MachineSummary;
 ///
 /// # Errors
 /// The server cannot be reached, or the text cannot be printed.
-pub fn post_for_each(
+pub(crate) fn post_for_each(
     server: &OperatorClient,
     all: &[MachineSummary],
     names: &[String],

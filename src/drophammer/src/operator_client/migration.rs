@@ -15,7 +15,7 @@ use server::migrations::operator_requests::{CertificateApproval, MigrationReques
 use server::operator::MachineSummary;
 use std::collections::BTreeMap;
 
-pub fn run_move_command(
+pub(crate) fn run_move_command(
     server: &OperatorClient,
     all: &[MachineSummary],
     asked: &MoveOptions,

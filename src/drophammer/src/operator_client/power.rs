@@ -19,7 +19,7 @@ const ANSWER: Duration = Duration::from_secs(300);
 const PASSWORD: &str = "DROPHAMMER_BMC_PASSWORD";
 
 /// Switches the machine directly through the controller named on the command line. Returns `None` if none is named.
-pub fn switch_directly(asked: &PowerOptions, json: bool) -> Option<Result<CommandOutcome>> {
+pub(crate) fn switch_directly(asked: &PowerOptions, json: bool) -> Option<Result<CommandOutcome>> {
     let address = asked.controller.bmc.as_deref()?;
     let done = read_controller(address, &asked.controller).and_then(|bmc| {
         let id = uuid::Uuid::parse_str(&asked.machine).ok().map(|id| id.to_string());
@@ -52,7 +52,7 @@ fn read_controller(address: &str, asked: &ControllerOptions) -> Result<Bmc> {
 }
 
 /// Switches the machine through the server.
-pub fn switch_through_server(
+pub(crate) fn switch_through_server(
     server: &OperatorClient,
     all: &[MachineSummary],
     asked: &PowerOptions,
@@ -69,7 +69,7 @@ pub fn switch_through_server(
 }
 
 /// Power-cycles the machine into PXE, so that it carries out the order now. The order remains even if this fails.
-pub fn power_cycle_now(
+pub(crate) fn power_cycle_now(
     server: &OperatorClient,
     machine: &MachineSummary,
     ordered: &str,

@@ -10,7 +10,7 @@ use common::format::terminal::escape_line;
 use common::output::print_text;
 use reqwest::Method;
 
-pub fn reinstall_machine(
+pub(crate) fn reinstall_machine(
     server: &OperatorClient,
     all: &[MachineSummary],
     asked: &ReinstallOrderOptions,

@@ -15,14 +15,14 @@ use std::time::Duration;
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// Address and credentials of the server.
-pub struct OperatorClient {
+pub(crate) struct OperatorClient {
     client: Client,
     url: String,
     token: String,
     token_file: PathBuf,
 }
 
-pub enum OperatorResponse<T> {
+pub(crate) enum OperatorResponse<T> {
     Good(T),
     /// Error message of the server.
     Refused(String),
@@ -33,7 +33,7 @@ impl OperatorClient {
     ///
     /// # Errors
     /// The token cannot be read, or TLS cannot be set up.
-    pub fn new(options: &ServerOptions) -> Result<OperatorClient> {
+    pub(crate) fn new(options: &ServerOptions) -> Result<OperatorClient> {
         let url = options.server.clone().or_else(|| env::var("DROPHAMMER_SERVER").ok());
         let url = url.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
         let file = options.token_file.clone().or_else(|| env::var_os("DROPHAMMER_TOKEN_FILE").map(PathBuf::from));
@@ -42,7 +42,7 @@ impl OperatorClient {
         Ok(OperatorClient { client: http::new_client()?, url: url.trim_end_matches('/').to_owned(), token, token_file })
     }
 
-    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token).timeout(ANSWER)
     }
 
@@ -50,7 +50,7 @@ impl OperatorClient {
     ///
     /// # Errors
     /// The server does not respond, rejects the token, or fails.
-    pub fn send_json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<OperatorResponse<T>> {
+    pub(crate) fn send_json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<OperatorResponse<T>> {
         match self.send_text(request)? {
             OperatorResponse::Refused(said) => Ok(OperatorResponse::Refused(said)),
             OperatorResponse::Good(body) => {
@@ -64,7 +64,7 @@ impl OperatorClient {
     ///
     /// # Errors
     /// As [`OperatorClient::send_json`].
-    pub fn send_text(&self, request: RequestBuilder) -> Result<OperatorResponse<String>> {
+    pub(crate) fn send_text(&self, request: RequestBuilder) -> Result<OperatorResponse<String>> {
         let reach = || {
             format!(
                 "no response from {}; check that `drophammer serve` is running there, or set --server URL",

@@ -17,7 +17,7 @@ const REFETCHES: u32 = 3;
 
 /// Returns the bytes of one image: verified if it has a manifest, otherwise unverified. Nothing is requested before the
 /// first read. That the manifest is consistent and belongs to the image was checked when it was parsed.
-pub fn open_source(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> Box<dyn StreamSource> {
+pub(crate) fn open_source(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> Box<dyn StreamSource> {
     let fetch = ResumableDownload::new(client, image, pace);
     match image.manifest.clone() {
         Some(manifest) => Box::new(VerifiedDownload { fetch, manifest, chunk: Vec::new(), given: 0, next: 0 }),

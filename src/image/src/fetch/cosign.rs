@@ -27,7 +27,7 @@ const NAME: &str = "image";
 /// Maximum number of signatures of an image that are checked, since each costs a request.
 const MOST_SIGNATURES: usize = 16;
 /// Maximum length of a signed payload, in bytes, with any number of annotations.
-pub const PAYLOAD_BYTES: u64 = 64 << 10;
+pub(crate) const PAYLOAD_BYTES: u64 = 64 << 10;
 
 /// Public key of ECDSA on P-256, which `cosign generate-key-pair` makes, or of Ed25519.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct CosignPublicKey {
 ///
 /// # Errors
 /// Returns an error if it is PEM of something else.
-pub fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
+pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     let Some(rest) = text.trim().strip_prefix("-----BEGIN ") else { return Ok(None) };
     let (label, rest) = rest.split_once("-----").unwrap_or((rest, ""));
     // The text may be a secret given by mistake, and errors go to consoles and logs.
@@ -60,7 +60,7 @@ pub fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
 }
 
 /// Returns whether this is the base64 form of a cosign key. Keys of minisign begin differently.
-pub fn is_base64_of_key(text: &str) -> bool {
+pub(crate) fn is_base64_of_key(text: &str) -> bool {
     BASE64_STANDARD.decode(text.trim()).is_ok_and(|der| der.first() == Some(&P256[0]))
 }
 
@@ -69,7 +69,7 @@ impl CosignPublicKey {
     ///
     /// # Errors
     /// Returns an error if it is invalid or of another type.
-    pub fn parse_base64(text: &str) -> Result<CosignPublicKey, String> {
+    pub(crate) fn parse_base64(text: &str) -> Result<CosignPublicKey, String> {
         let der = BASE64_STANDARD.decode(text.trim()).map_err(|_| "the PEM body is not valid base64".to_owned())?;
         let hash = Sha256::digest(&der);
         let id = format!("cosign:{}", encode_hex(&hash[..8]));
@@ -85,7 +85,7 @@ impl CosignPublicKey {
     }
 
     /// Returns whether this key has signed the text.
-    pub fn verifies(&self, text: &[u8], signature: &[u8]) -> bool {
+    pub(crate) fn verifies(&self, text: &[u8], signature: &[u8]) -> bool {
         let algorithm: &dyn VerificationAlgorithm = if self.is_p256 { &ECDSA_P256_SHA256_ASN1 } else { &ED25519 };
         UnparsedPublicKey::new(algorithm, &self.point).verify(text, signature).is_ok()
     }
@@ -93,7 +93,7 @@ impl CosignPublicKey {
 
 /// Signature, and the location of the payload that it signs.
 #[derive(Debug, PartialEq, Eq)]
-pub struct CosignSignature {
+pub(crate) struct CosignSignature {
     pub payload: String,
     pub payload_bytes: u64,
     pub over_payload: Vec<u8>,
@@ -116,7 +116,7 @@ struct SignatureLayer {
 }
 
 /// Returns the tag of an image's signatures in its repository.
-pub fn signature_tag(digest: &Digest) -> String {
+pub(crate) fn signature_tag(digest: &Digest) -> String {
     format!("{}.sig", digest.to_string().replace(':', "-"))
 }
 
@@ -124,7 +124,7 @@ pub fn signature_tag(digest: &Digest) -> String {
 ///
 /// # Errors
 /// Returns an error if it is invalid or has no signatures.
-pub fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, String> {
+pub(crate) fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, String> {
     let manifest: SignatureManifest =
         serde_json::from_slice(manifest).map_err(|why| format!("cannot parse the manifest: {why}"))?;
     let layers = manifest.layers.into_iter().filter(|layer| layer.media_type == PAYLOAD);
@@ -144,7 +144,7 @@ pub fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, String>
 
 /// Signed payload.
 #[derive(Debug, PartialEq, Eq)]
-pub struct CosignPayload {
+pub(crate) struct CosignPayload {
     /// Digest of the image's manifest or index.
     pub digest: Digest,
     /// Id of the image, if the signer has set it.
@@ -175,7 +175,7 @@ impl CosignPayload {
     ///
     /// # Errors
     /// Returns an error if it is invalid or not about an image.
-    pub fn parse(text: &[u8]) -> Result<CosignPayload, String> {
+    pub(crate) fn parse(text: &[u8]) -> Result<CosignPayload, String> {
         let signed: SimpleSigning =
             serde_json::from_slice(text).map_err(|why| format!("cannot parse the signed payload: {why}"))?;
         if signed.critical.kind != TYPE {

@@ -10,13 +10,13 @@ use reqwest::{Method, StatusCode, Url};
 
 /// Properties of an image known before it is downloaded.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ImageHead {
+pub(crate) struct ImageHead {
     pub size_bytes: Option<u64>,
     pub etag: Option<String>,
 }
 
 /// Answer of a server to the request.
-pub enum HeadAnswer {
+pub(crate) enum HeadAnswer {
     There(ImageHead),
     /// A status that a retry does not change.
     Refused(Response),
@@ -27,7 +27,7 @@ pub enum HeadAnswer {
 ///
 /// # Errors
 /// Returns an error if the image does not exist or the server does not answer.
-pub fn fetch_head(client: &Client, url: &Url, pace: &FetchRetryPolicy) -> Result<ImageHead> {
+pub(crate) fn fetch_head(client: &Client, url: &Url, pace: &FetchRetryPolicy) -> Result<ImageHead> {
     if url.scheme() == "file" {
         let (_, size) = local_file::open_at(url.as_str(), 0).context(Phase::Image, || describe_request(url))?;
         return Ok(ImageHead { size_bytes: Some(size), etag: None });
@@ -39,7 +39,7 @@ pub fn fetch_head(client: &Client, url: &Url, pace: &FetchRetryPolicy) -> Result
 ///
 /// # Errors
 /// Returns an error if the server does not answer.
-pub fn request_head(
+pub(crate) fn request_head(
     client: &Client,
     url: &Url,
     authorization: Option<&SecretText>,
@@ -75,7 +75,7 @@ impl HeadAnswer {
     ///
     /// # Errors
     /// Returns an error if the request was rejected.
-    pub fn into_head(self, url: &Url) -> Result<ImageHead> {
+    pub(crate) fn into_head(self, url: &Url) -> Result<ImageHead> {
         match self {
             HeadAnswer::There(look) => Ok(look),
             HeadAnswer::Refused(response) => {
@@ -96,6 +96,6 @@ fn content_length(response: &Response) -> Option<u64> {
 }
 
 /// Returns a header as text.
-pub fn header_text(response: &Response, name: HeaderName) -> Option<String> {
+pub(crate) fn header_text(response: &Response, name: HeaderName) -> Option<String> {
     response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }

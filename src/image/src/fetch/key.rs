@@ -11,14 +11,14 @@ pub enum SignatureKey {
 }
 
 impl SignatureKey {
-    pub fn minisign(&self) -> Option<&minisign::MinisignPublicKey> {
+    pub(crate) fn minisign(&self) -> Option<&minisign::MinisignPublicKey> {
         match self {
             SignatureKey::Minisign(key) => Some(key),
             SignatureKey::Cosign(_) => None,
         }
     }
 
-    pub fn cosign(&self) -> Option<&cosign::CosignPublicKey> {
+    pub(crate) fn cosign(&self) -> Option<&cosign::CosignPublicKey> {
         match self {
             SignatureKey::Minisign(_) => None,
             SignatureKey::Cosign(key) => Some(key),

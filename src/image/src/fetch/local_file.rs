@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 /// Returns the path of a `file:///…` URL; `None` for any other URL.
-pub fn path_of_url(url: &str) -> Option<PathBuf> {
+pub(crate) fn path_of_url(url: &str) -> Option<PathBuf> {
     Url::parse(url).ok().filter(|url| url.scheme() == "file")?.to_file_path().ok()
 }
 
@@ -15,7 +15,7 @@ pub fn path_of_url(url: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// Returns an error if it does not exist, is not a regular file, or cannot be read.
-pub fn open_at(url: &str, position: u64) -> io::Result<(File, u64)> {
+pub(crate) fn open_at(url: &str, position: u64) -> io::Result<(File, u64)> {
     let path =
         path_of_url(url).ok_or_else(|| io::Error::other("not an absolute path like file:///mnt/image.tar.zst"))?;
     // Opening a FIFO without a writer would block.

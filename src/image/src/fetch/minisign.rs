@@ -84,7 +84,7 @@ impl FromStr for MinisignSignature {
 
 impl MinisignSignature {
     /// Returns whether this key has signed this text and the trusted comment.
-    pub fn verify(&self, key: &MinisignPublicKey, text: &[u8]) -> bool {
+    pub(crate) fn verify(&self, key: &MinisignPublicKey, text: &[u8]) -> bool {
         let ed25519 = UnparsedPublicKey::new(&ED25519, &key.ed25519);
         let text_fits = match self.prehashed {
             true => ed25519.verify(&Blake2b512::digest(text), &self.over_text),

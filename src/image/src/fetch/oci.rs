@@ -9,8 +9,8 @@ mod signature;
 mod tests;
 mod token;
 
-pub use reference::ImageReference;
-pub use token::renew_authorization;
+pub(crate) use reference::ImageReference;
+pub(crate) use token::renew_authorization;
 
 use super::retry::FetchRetryPolicy;
 use super::{ImagePart, ImageSource, ResolvedImage};
@@ -30,7 +30,7 @@ use signature::verify_signature;
 /// Returns an error if the registry does not answer, requires credentials that are missing, or has no such image for
 /// this architecture; if the image cannot be unpacked or has no signature by a trusted key; or if a digest or size does
 /// not match.
-pub fn resolve_reference(
+pub(crate) fn resolve_reference(
     client: &Client,
     reference: &ImageReference,
     source: &ImageSource,

@@ -14,7 +14,7 @@
 
 mod lane_count;
 
-pub use lane_count::{LaneChooser, LaneRules};
+pub(crate) use lane_count::{LaneChooser, LaneRules};
 
 use super::head::header_text;
 use common::error::{Error, Phase};
@@ -30,7 +30,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Request of the lanes.
-pub struct RangeRequest {
+pub(crate) struct RangeRequest {
     /// Client for HTTP/1: with HTTP/2 all requests would share one connection.
     pub client: Client,
     pub url: String,
@@ -45,7 +45,7 @@ pub struct RangeRequest {
 }
 
 /// Several ranges as one stream. It ends after the last byte of the image or, if it is wound down, before.
-pub struct ParallelRanges {
+pub(crate) struct ParallelRanges {
     work: Arc<LaneShared>,
     lanes: Vec<Receiver<PieceResult>>,
     /// Number of the piece that is read after the current one.
@@ -86,18 +86,18 @@ impl ParallelRanges {
         Ok(started)
     }
 
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.work.lanes
     }
 
     /// Stops fetching new pieces: the stream ends after those in flight, without a gap, and nothing is discarded.
-    pub fn wind_down(&self) {
+    pub(crate) fn wind_down(&self) {
         // No lane is more than one piece ahead of the one that it holds for the reader.
         self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);
     }
 
     /// Returns whether all lanes have delivered the same number of pieces: rates are compared between such moments.
-    pub fn is_round_over(&self) -> bool {
+    pub(crate) fn is_round_over(&self) -> bool {
         self.given == self.current.len() && self.next.is_multiple_of(self.work.lanes)
     }
 

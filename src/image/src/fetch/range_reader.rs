@@ -11,7 +11,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_RANGE, RANGE};
 use std::ops::Range;
 
 /// Range reader for the first mirror of an image.
-pub struct RangeReader {
+pub(crate) struct RangeReader {
     client: Client,
     image: ImagePart,
     pace: FetchRetryPolicy,

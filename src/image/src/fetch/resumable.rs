@@ -33,7 +33,7 @@ const PROGRESS_BYTES: u64 = 64 * 1024;
 const NO_STRONG_ETAG: &str = "the transfer cannot be resumed: the server sends no strong ETag";
 
 /// Body of one image.
-pub struct ResumableDownload {
+pub(crate) struct ResumableDownload {
     client: Client,
     image: ImagePart,
     pace: FetchRetryPolicy,
@@ -88,12 +88,12 @@ impl ResumableDownload {
     }
 
     /// Returns the URL of the current mirror.
-    pub fn current_url(&self) -> &str {
+    pub(crate) fn current_url(&self) -> &str {
         &self.places.current().url
     }
 
     /// Rewinds to `position`, from which on the data was wrong, and continues at the next mirror if there is one.
-    pub fn rewind_to(&mut self, position: u64) {
+    pub(crate) fn rewind_to(&mut self, position: u64) {
         if let Some(DownloadStream::Lanes(_)) = self.stream {
             self.choice.settle_on_one();
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Timeouts and retries of one image; tests use short ones.
 #[derive(Debug, Clone)]
-pub struct FetchRetryPolicy {
+pub(crate) struct FetchRetryPolicy {
     /// Time without data after which a connection counts as dropped.
     pub stall: Duration,
     /// Number of consecutive failures without sufficient progress after which the download fails.
@@ -37,7 +37,7 @@ impl Default for FetchRetryPolicy {
 
 impl FetchRetryPolicy {
     /// Returns the pause after this number of consecutive failures, counted from 1. It doubles each time.
-    pub fn pause_after(&self, failures: u32) -> Duration {
+    pub(crate) fn pause_after(&self, failures: u32) -> Duration {
         let doubled = self.first_pause.saturating_mul(1 << failures.saturating_sub(1).min(16));
         add_jitter(doubled.min(self.longest_pause))
     }
@@ -46,7 +46,7 @@ impl FetchRetryPolicy {
     ///
     /// # Errors
     /// Returns an error if there is no such response within the attempts, or the request cannot be sent at all.
-    pub fn send_request(&self, what: &str, request: impl Fn() -> RequestBuilder) -> Result<Response> {
+    pub(crate) fn send_request(&self, what: &str, request: impl Fn() -> RequestBuilder) -> Result<Response> {
         self.retry_until_final(what, request, Ok)
     }
 
@@ -54,7 +54,7 @@ impl FetchRetryPolicy {
     ///
     /// # Errors
     /// Returns the same errors as [`Self::send_request`], or an error if there are more than `most_bytes`.
-    pub fn read_document(
+    pub(crate) fn read_document(
         &self,
         what: &str,
         most_bytes: u64,
@@ -76,7 +76,7 @@ impl FetchRetryPolicy {
     ///
     /// # Errors
     /// Returns the same errors as [`Self::send_request`].
-    pub fn read_with<T>(
+    pub(crate) fn read_with<T>(
         &self,
         what: &str,
         request: impl Fn() -> RequestBuilder,
@@ -116,7 +116,7 @@ impl FetchRetryPolicy {
 }
 
 /// Response to a request for a small document.
-pub enum DocumentAnswer {
+pub(crate) enum DocumentAnswer {
     /// Status 200, with the complete body.
     Document(Vec<u8>),
     /// Another status that a retry does not change.
@@ -124,7 +124,7 @@ pub enum DocumentAnswer {
 }
 
 /// Returns whether the error is caused by the URL or the server's certificate and not by the network.
-pub fn is_hopeless(error: &reqwest::Error) -> bool {
+pub(crate) fn is_hopeless(error: &reqwest::Error) -> bool {
     error.is_builder() || error.is_redirect() || is_untrusted_certificate(error)
 }
 

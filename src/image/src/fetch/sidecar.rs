@@ -15,7 +15,7 @@ const DIGEST_FILE_BYTES: u64 = 4096;
 
 /// Result of looking for a file next to an image.
 #[derive(Debug, PartialEq, Eq)]
-pub enum SidecarLookup {
+pub(crate) enum SidecarLookup {
     There(Vec<u8>),
     /// The file does not exist, with the answer of the server.
     Not(String),
@@ -25,7 +25,12 @@ pub enum SidecarLookup {
 ///
 /// # Errors
 /// Returns an error if the server does not answer, or the file is longer than `most_bytes`.
-pub fn read_sidecar(client: &Client, url: &Url, most_bytes: u64, pace: &FetchRetryPolicy) -> Result<SidecarLookup> {
+pub(crate) fn read_sidecar(
+    client: &Client,
+    url: &Url,
+    most_bytes: u64,
+    pace: &FetchRetryPolicy,
+) -> Result<SidecarLookup> {
     let what = format!("read {url}");
     if url.scheme() != "file" {
         return Ok(match pace.read_document(&what, most_bytes, || client.get(url.clone()))? {
@@ -47,7 +52,7 @@ pub fn read_sidecar(client: &Client, url: &Url, most_bytes: u64, pace: &FetchRet
 ///
 /// # Errors
 /// Returns the same errors as [`read_sidecar`].
-pub fn read_document(client: &Client, url: &str, pace: &FetchRetryPolicy) -> Result<Option<Vec<u8>>> {
+pub(crate) fn read_document(client: &Client, url: &str, pace: &FetchRetryPolicy) -> Result<Option<Vec<u8>>> {
     let url = Url::parse(url).context(Phase::Image, || format!("the URL `{url}`"))?;
     match read_sidecar(client, &url, DOCUMENT_BYTES, pace)? {
         SidecarLookup::There(bytes) => Ok(Some(bytes)),
@@ -60,7 +65,7 @@ pub fn read_document(client: &Client, url: &str, pace: &FetchRetryPolicy) -> Res
 ///
 /// # Errors
 /// Returns an error if there is no such file, or the first one found has another content.
-pub fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy) -> Result<Digest> {
+pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy) -> Result<Digest> {
     let mut missing = Vec::new();
     for kind in ["sha256", "md5"] {
         let url = append_suffix(image, &format!(".{kind}"));

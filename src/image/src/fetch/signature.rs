@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub const DIRECTORY: &str = "/etc/drophammer/keys";
 
 /// Maximum length of a document next to an image, in bytes: the largest manifest has 4.4 MB.
-pub const DOCUMENT_BYTES: u64 = 8 << 20;
+pub(crate) const DOCUMENT_BYTES: u64 = 8 << 20;
 
 const MANIFEST: &str = ".manifest";
 /// The output of `sha256sum`.
@@ -27,7 +27,7 @@ const SIGNATURE: &str = ".minisig";
 pub struct SignatureKeys(pub Vec<SignatureKey>);
 
 /// Properties of an image known before the files next to it are read.
-pub struct KnownImage<'a> {
+pub(crate) struct KnownImage<'a> {
     pub url: &'a str,
     /// Digest requested by the allocation.
     pub digest: Option<&'a Digest>,
@@ -40,7 +40,7 @@ pub struct KnownImage<'a> {
 
 /// Result of reading the files next to an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VerifiedDocument {
+pub(crate) struct VerifiedDocument {
     pub digest: Digest,
     pub manifest: Option<Arc<ImageManifest>>,
     /// Id of the key; `None` if the information is not signed.
@@ -50,7 +50,7 @@ pub struct VerifiedDocument {
 }
 
 /// Fetches the document at a URL, at most [`DOCUMENT_BYTES`]; `None` if it does not exist.
-pub type FetchDocument<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
+pub(crate) type FetchDocument<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
 
 impl SignatureKeys {
     /// Reads the `*.pub` files of a directory in the ramdisk, or, if it has none, the keys on the kernel command line.
@@ -91,7 +91,7 @@ impl SignatureKeys {
     }
 
     /// Returns the keys for images in registries.
-    pub fn cosign(&self) -> impl Iterator<Item = &cosign::CosignPublicKey> {
+    pub(crate) fn cosign(&self) -> impl Iterator<Item = &cosign::CosignPublicKey> {
         self.0.iter().filter_map(SignatureKey::cosign)
     }
 
@@ -142,7 +142,7 @@ fn list_key_files(directory: &Path) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// Returns an error if keys are configured and there is no valid signature, or the signed document is for another
 /// image.
-pub fn verify_documents(
+pub(crate) fn verify_documents(
     fetch: FetchDocument,
     keys: &SignatureKeys,
     image: &KnownImage,
@@ -227,7 +227,7 @@ fn parse_sha256_file(text: &[u8], image: &str) -> Result<Digest, String> {
 ///
 /// # Errors
 /// Returns an error if there are several lines and none is for the image.
-pub fn find_checksum<'a>(text: &'a str, image: &str) -> Result<&'a str, String> {
+pub(crate) fn find_checksum<'a>(text: &'a str, image: &str) -> Result<&'a str, String> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let lines: Vec<_> =
         lines.map(|line| line.trim_start().split_once([' ', '\t']).unwrap_or((line.trim(), ""))).collect();

@@ -74,7 +74,11 @@ impl MinimumVersions {
 ///
 /// # Errors
 /// Returns the reason why the signature does not name the image to install.
-pub fn check_signed_name(named: Option<&str>, wanted: Option<&str>, minimum: &MinimumVersions) -> Result<(), String> {
+pub(crate) fn check_signed_name(
+    named: Option<&str>,
+    wanted: Option<&str>,
+    minimum: &MinimumVersions,
+) -> Result<(), String> {
     let Some(named) = named else {
         return match minimum.0.is_empty() {
             true => Ok(()),
@@ -109,7 +113,7 @@ fn is_meant(named: &str, wanted: &str) -> bool {
 }
 
 /// Returns the id in the trusted comment of a signature.
-pub fn id_in_comment(comment: &str) -> Option<&str> {
+pub(crate) fn id_in_comment(comment: &str) -> Option<&str> {
     comment.split(['\t', ' ']).find_map(|word| word.strip_prefix(IN_COMMENT)).filter(|id| !id.is_empty())
 }
 

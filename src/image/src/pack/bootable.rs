@@ -26,7 +26,7 @@ const INITS: [&str; 7] = [
 ];
 
 /// Returns why the tree cannot boot, if so.
-pub fn find_missing(tree: &Path) -> Option<String> {
+pub(crate) fn find_missing(tree: &Path) -> Option<String> {
     let is_there = |name: &str| fs::symlink_metadata(tree.join(name)).is_ok();
     let has_kernel = KERNELS.iter().any(|(directory, names)| {
         list_entries(&tree.join(directory)).iter().any(|entry| match names {

@@ -14,7 +14,7 @@ use std::path::Path;
 const BZIP2: &[u8] = b"BZh";
 
 /// Detects the type of a disk image by its first bytes.
-pub fn detect_source(source: &Path) -> Result<PackSource> {
+pub(crate) fn detect_source(source: &Path) -> Result<PackSource> {
     let head = File::open(source).and_then(|file| read_prefix(file, HEADER_BYTES as u64));
     let head = head.context(Phase::Image, || format!("read {}", source.display()))?;
     let refused = |why: &str| Err(Error::refusal(Phase::Image, format!("{}: {why}", source.display())));
@@ -36,14 +36,14 @@ pub fn detect_source(source: &Path) -> Result<PackSource> {
 }
 
 /// Packs the file unchanged.
-pub fn pack_raw<W: Write>(source: &Path, mut frames: FrameWriter<W>) -> Result<FrameWriter<W>> {
+pub(crate) fn pack_raw<W: Write>(source: &Path, mut frames: FrameWriter<W>) -> Result<FrameWriter<W>> {
     let packed = File::open(source).and_then(|mut file| io::copy(&mut file, &mut frames));
     packed.context(Phase::Image, || format!("pack {}", source.display()))?;
     Ok(frames)
 }
 
 /// Packs the raw disk of a qcow2.
-pub fn pack_qcow2<W: Write>(source: &Path, mut frames: FrameWriter<W>) -> Result<FrameWriter<W>> {
+pub(crate) fn pack_qcow2<W: Write>(source: &Path, mut frames: FrameWriter<W>) -> Result<FrameWriter<W>> {
     let packed = File::open(source).and_then(|file| qcow2::unpack_file(&file, &mut frames));
     packed.context(Phase::Image, || format!("pack {}", source.display()))?;
     Ok(frames)

@@ -13,7 +13,7 @@ use tar::{Builder, EntryType, Header};
 const NAME_BYTES: usize = 100;
 const BLOCK: usize = 512;
 
-pub struct PackedMember<'a> {
+pub(crate) struct PackedMember<'a> {
     pub path: Vec<u8>,
     pub metadata: &'a Metadata,
     pub what: PackedKind,
@@ -22,7 +22,7 @@ pub struct PackedMember<'a> {
     pub epoch: Option<i64>,
 }
 
-pub enum PackedKind {
+pub(crate) enum PackedKind {
     File(File),
     Directory,
     Symlink(Vec<u8>),
@@ -37,7 +37,7 @@ pub enum PackedKind {
 type PaxPairs = Vec<(String, Vec<u8>)>;
 
 impl PackedMember<'_> {
-    pub fn append_to<W: Write>(self, tar: &mut Builder<FrameWriter<W>>) -> io::Result<()> {
+    pub(crate) fn append_to<W: Write>(self, tar: &mut Builder<FrameWriter<W>>) -> io::Result<()> {
         let mut header = Header::new_ustar();
         header.set_mode(self.metadata.mode() & 0o7777);
         header.set_uid(self.metadata.uid().into());

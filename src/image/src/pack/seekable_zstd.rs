@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use zstd::bulk::Compressor;
 
-pub const FRAME_BYTES: usize = 4 << 20;
+pub(crate) const FRAME_BYTES: usize = 4 << 20;
 
 /// Magic number of a skippable frame.
 const SKIPPABLE: u32 = 0x184d_2a5e;
@@ -24,7 +24,7 @@ struct CompressJob {
 }
 
 /// Writer that compresses a stream into frames.
-pub struct FrameWriter<W> {
+pub(crate) struct FrameWriter<W> {
     out: W,
     block: Vec<u8>,
     jobs: Sender<CompressJob>,
@@ -55,7 +55,7 @@ impl<W: Write> FrameWriter<W> {
     ///
     /// # Errors
     /// Returns an error if compressing or writing fails.
-    pub fn finish(mut self) -> io::Result<(u64, W)> {
+    pub(crate) fn finish(mut self) -> io::Result<(u64, W)> {
         if !self.block.is_empty() || self.frames == 0 {
             self.queue_block()?;
         }

@@ -18,7 +18,7 @@ const PUBLIC_BYTES: usize = 42;
 const UNTRUSTED: &str = "signature of drophammer image pack";
 
 /// Unlocked secret key.
-pub struct ImageSigner {
+pub(crate) struct ImageSigner {
     secret: SecretKey,
     public: PublicKey,
     pub id: String,
@@ -29,7 +29,7 @@ impl ImageSigner {
     ///
     /// # Errors
     /// Returns an error if there is no such key, or the password is missing or wrong.
-    pub fn open_key(path: &Path) -> Result<ImageSigner> {
+    pub(crate) fn open_key(path: &Path) -> Result<ImageSigner> {
         ImageSigner::open_with_password(path, || read_password(path))
     }
 
@@ -58,7 +58,7 @@ impl ImageSigner {
     ///
     /// # Errors
     /// Returns an error if signing fails.
-    pub fn sign_file(&self, file: &str, text: &str, id: Option<&str>, epoch: Option<i64>) -> Result<String> {
+    pub(crate) fn sign_file(&self, file: &str, text: &str, id: Option<&str>, epoch: Option<i64>) -> Result<String> {
         let seconds = epoch.unwrap_or_else(|| OffsetDateTime::now_utc().unix_timestamp());
         let name = id.map_or(String::new(), |id| format!("\t{NAME_IN_COMMENT}{id}"));
         let comment = format!("timestamp:{seconds}\tfile:{file}{name}\thashed");

@@ -28,7 +28,11 @@ struct TreeWalk<'a, W: Write> {
 /// # Errors
 /// Returns an error if a file cannot be read, is modified meanwhile or is on another filesystem, or the image cannot be
 /// written.
-pub fn pack_tree<W: Write>(root: &Path, frames: FrameWriter<W>, epoch: Option<i64>) -> Result<(u64, FrameWriter<W>)> {
+pub(crate) fn pack_tree<W: Write>(
+    root: &Path,
+    frames: FrameWriter<W>,
+    epoch: Option<i64>,
+) -> Result<(u64, FrameWriter<W>)> {
     let metadata = fs::metadata(root).context(Phase::Image, || format!("stat {}", root.display()))?;
     let tar = Builder::new(frames);
     let mut walk = TreeWalk { root, device: metadata.dev(), tar, epoch, first_names: HashMap::new(), files: 0 };

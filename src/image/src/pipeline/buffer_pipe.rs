@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, RecvError, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Memory of a buffer, private or shared.
-pub enum BufferMemory {
+pub(crate) enum BufferMemory {
     Own(Vec<u8>),
     Shared(SharedSpan),
 }
@@ -30,13 +30,13 @@ impl Deref for BufferMemory {
 }
 
 /// Destination of a buffer that is no longer in use.
-pub trait BufferOwner: Send + Sync {
+pub(crate) trait BufferOwner: Send + Sync {
     fn take_back(&self, buffer: BufferMemory);
 }
 
 /// A fixed number of buffers of one size.
 #[derive(Clone)]
-pub struct BufferPool {
+pub(crate) struct BufferPool {
     shelf: Arc<PoolShared>,
     /// Memory that further pools can be allocated in.
     arena: Option<Arc<Mutex<SharedSpan>>>,
@@ -60,12 +60,12 @@ impl BufferPool {
     }
 
     /// Creates a pool whose buffers are in `arena`, as far as there is space.
-    pub fn in_arena(arena: SharedSpan, buffers: usize, buffer_bytes: usize) -> BufferPool {
+    pub(crate) fn in_arena(arena: SharedSpan, buffers: usize, buffer_bytes: usize) -> BufferPool {
         BufferPool::carve_arena(&Arc::new(Mutex::new(arena)), buffers, buffer_bytes)
     }
 
     /// Creates another pool in the same memory.
-    pub fn create_sibling(&self, buffers: usize, buffer_bytes: usize) -> BufferPool {
+    pub(crate) fn create_sibling(&self, buffers: usize, buffer_bytes: usize) -> BufferPool {
         match &self.arena {
             Some(arena) => BufferPool::carve_arena(arena, buffers, buffer_bytes),
             None => BufferPool::new(buffers, buffer_bytes),
@@ -93,7 +93,7 @@ impl BufferPool {
     }
 
     /// Waits for a free buffer and returns it for filling.
-    pub fn take_buffer(&self, clock: &StageClock) -> WritableBuffer {
+    pub(crate) fn take_buffer(&self, clock: &StageClock) -> WritableBuffer {
         let mut free = self.shelf.lock();
         let buffer = loop {
             if let Some(buffer) = free.buffers.pop() {
@@ -138,11 +138,11 @@ impl Drop for OwnedBuffer {
 }
 
 /// Buffer owned by one stage. It contains old data.
-pub struct WritableBuffer(OwnedBuffer);
+pub(crate) struct WritableBuffer(OwnedBuffer);
 
 impl WritableBuffer {
     /// Returns the first `length` bytes as a chunk.
-    pub fn into_chunk(self, length: usize) -> BufferChunk {
+    pub(crate) fn into_chunk(self, length: usize) -> BufferChunk {
         let end = length.min(self.0.buffer.len());
         BufferChunk { held: Arc::new(self.0), start: 0, end }
     }
@@ -167,7 +167,7 @@ impl DerefMut for WritableBuffer {
 
 /// Part of a filled buffer. A clone shares the buffer.
 #[derive(Clone)]
-pub struct BufferChunk {
+pub(crate) struct BufferChunk {
     held: Arc<OwnedBuffer>,
     start: usize,
     end: usize,
@@ -175,13 +175,13 @@ pub struct BufferChunk {
 
 impl BufferChunk {
     /// Creates a chunk of bytes that are in no pool.
-    pub fn from_vec(bytes: Vec<u8>) -> BufferChunk {
+    pub(crate) fn from_vec(bytes: Vec<u8>) -> BufferChunk {
         let end = bytes.len();
         BufferChunk { held: Arc::new(OwnedBuffer { buffer: BufferMemory::Own(bytes), home: None }), start: 0, end }
     }
 
     /// Creates a chunk of a buffer that another process has filled.
-    pub fn from_shared(span: SharedSpan, home: Arc<dyn BufferOwner>) -> BufferChunk {
+    pub(crate) fn from_shared(span: SharedSpan, home: Arc<dyn BufferOwner>) -> BufferChunk {
         let end = span.len();
         BufferChunk {
             held: Arc::new(OwnedBuffer { buffer: BufferMemory::Shared(span), home: Some(home) }),
@@ -191,7 +191,7 @@ impl BufferChunk {
     }
 
     /// Returns the span of the buffer and the range of the chunk in its region, or `None` for private memory.
-    pub fn shared_range(&self) -> Option<(&SharedSpan, Range<usize>)> {
+    pub(crate) fn shared_range(&self) -> Option<(&SharedSpan, Range<usize>)> {
         match &self.held.buffer {
             BufferMemory::Shared(span) => Some((span, span.at() + self.start..span.at() + self.end)),
             BufferMemory::Own(_) => None,
@@ -199,14 +199,14 @@ impl BufferChunk {
     }
 
     /// Returns a part of the chunk, or `None` if the range is outside.
-    pub fn slice(&self, range: Range<usize>) -> Option<BufferChunk> {
+    pub(crate) fn slice(&self, range: Range<usize>) -> Option<BufferChunk> {
         let (start, end) = (self.start.checked_add(range.start)?, self.start.checked_add(range.end)?);
         let held = self.held.clone();
         (start <= end && end <= self.end).then_some(BufferChunk { held, start, end })
     }
 
     /// Takes up to `count` bytes off the front.
-    pub fn split_to(&mut self, count: usize) -> BufferChunk {
+    pub(crate) fn split_to(&mut self, count: usize) -> BufferChunk {
         let end = self.start.saturating_add(count).min(self.end);
         let front = BufferChunk { held: self.held.clone(), start: self.start, end };
         self.start = end;
@@ -214,7 +214,7 @@ impl BufferChunk {
     }
 
     /// Returns whether both chunks are in the same buffer, so that holding both occupies only one.
-    pub fn is_same_buffer(&self, other: &BufferChunk) -> bool {
+    pub(crate) fn is_same_buffer(&self, other: &BufferChunk) -> bool {
         Arc::ptr_eq(&self.held, &other.held)
     }
 }
@@ -228,7 +228,7 @@ impl Deref for BufferChunk {
 }
 
 /// Message from one stage to the next.
-pub enum PipeMessage {
+pub(crate) enum PipeMessage {
     Chunk(BufferChunk),
     End,
     Failed(io::Error),
@@ -236,7 +236,7 @@ pub enum PipeMessage {
 
 /// Sending end of a pipe. Dropping it without [`PipeSender::end`] or [`PipeSender::fail`] counts as a failure: a stage that
 /// panicked must not look like the end of the stream.
-pub struct PipeSender(SenderTarget);
+pub(crate) struct PipeSender(SenderTarget);
 
 enum SenderTarget {
     Stage(mpsc::SyncSender<PipeMessage>),
@@ -244,7 +244,7 @@ enum SenderTarget {
 }
 
 /// Receiver of chunks other than a stage of this process. It must not block: the pool limits what is in flight.
-pub trait ChunkSink: Send {
+pub(crate) trait ChunkSink: Send {
     /// Takes a message.
     ///
     /// # Errors
@@ -253,15 +253,15 @@ pub trait ChunkSink: Send {
 }
 
 /// Error of a stream that was dropped without an end.
-pub const WITHOUT_A_WORD: &str = "the previous stage ended unexpectedly";
+pub(crate) const WITHOUT_A_WORD: &str = "the previous stage ended unexpectedly";
 
 /// The next stage is gone and has reported its error elsewhere.
 #[derive(Debug)]
-pub struct ReceiverGone;
+pub(crate) struct ReceiverGone;
 
 /// Creates a pipe between two stages. The pool limits the memory; `depth` is only the number of chunks that can be
 /// queued.
-pub fn create_pipe(depth: usize) -> (PipeSender, PipeReceiver) {
+pub(crate) fn create_pipe(depth: usize) -> (PipeSender, PipeReceiver) {
     let (sender, receiver) = mpsc::sync_channel(depth);
     (
         PipeSender(SenderTarget::Stage(sender)),
@@ -271,7 +271,7 @@ pub fn create_pipe(depth: usize) -> (PipeSender, PipeReceiver) {
 
 impl PipeSender {
     /// Creates a sender to a receiver that is not a stage of this process.
-    pub fn to_sink(other: Box<dyn ChunkSink>) -> PipeSender {
+    pub(crate) fn to_sink(other: Box<dyn ChunkSink>) -> PipeSender {
         PipeSender(SenderTarget::Other(other))
     }
 
@@ -279,18 +279,18 @@ impl PipeSender {
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.
-    pub fn send(&self, chunk: BufferChunk, clock: &StageClock) -> Result<(), ReceiverGone> {
+    pub(crate) fn send(&self, chunk: BufferChunk, clock: &StageClock) -> Result<(), ReceiverGone> {
         self.send_message(PipeMessage::Chunk(chunk), clock)
     }
 
     /// Ends the stream successfully.
-    pub fn end(self) {
+    pub(crate) fn end(self) {
         // If the receiver is gone, the end is not needed.
         let _ = self.send_message(PipeMessage::End, &StageClock::default());
     }
 
     /// Ends the stream with an error, which the next stage receives after all chunks sent before.
-    pub fn fail(self, error: io::Error) {
+    pub(crate) fn fail(self, error: io::Error) {
         let _ = self.send_message(PipeMessage::Failed(error), &StageClock::default());
     }
 
@@ -310,7 +310,7 @@ impl PipeSender {
 }
 
 /// Source of chunks other than a stage of this process.
-pub trait ChunkSource: Send {
+pub(crate) trait ChunkSource: Send {
     /// Returns the next chunk; `None` after the end.
     ///
     /// # Errors
@@ -333,12 +333,12 @@ enum ReceiverOrigin {
 
 impl PipeReceiver {
     /// Creates a receiver for a source that is not a stage of this process.
-    pub fn from_source(other: Box<dyn ChunkSource>) -> PipeReceiver {
+    pub(crate) fn from_source(other: Box<dyn ChunkSource>) -> PipeReceiver {
         PipeReceiver { origin: ReceiverOrigin::Other(other), early: None, ended: false }
     }
 
     /// Returns whether the next chunk, or the end, is available without waiting.
-    pub fn is_ready(&mut self) -> bool {
+    pub(crate) fn is_ready(&mut self) -> bool {
         if let (ReceiverOrigin::Stage(channel), None) = (&self.origin, &self.early) {
             self.early = channel.try_recv().ok();
         }
@@ -349,7 +349,7 @@ impl PipeReceiver {
     ///
     /// # Errors
     /// Returns the error of the previous stage.
-    pub fn receive_chunk(&mut self, clock: &StageClock) -> io::Result<Option<BufferChunk>> {
+    pub(crate) fn receive_chunk(&mut self, clock: &StageClock) -> io::Result<Option<BufferChunk>> {
         if self.ended {
             return Ok(None);
         }

@@ -37,18 +37,18 @@ use xz::XzDecoder;
 const MOST_THREADS: usize = 4;
 
 /// Maximum memory for what is decoded in one piece, in addition to the pool.
-pub const MOST_WHOLE_BYTES: usize = (MOST_THREADS + ROOMS_BESIDE) * MOST_BYTES;
+pub(crate) const MOST_WHOLE_BYTES: usize = (MOST_THREADS + ROOMS_BESIDE) * MOST_BYTES;
 
 /// Returns a specific error for the first bytes of a stream that is not a tar, if the caller knows more about them than
 /// the decoders.
-pub type RefusePayload = fn(&[u8]) -> io::Result<()>;
+pub(crate) type RefusePayload = fn(&[u8]) -> io::Result<()>;
 
 /// Sends the decompressed stream on, to its end or its first error. `plain` is the expected content; if that is a tar
 /// and the stream has another format, `refuse` may return a better error.
 ///
 /// zstd frames and independent lz4 blocks are decoded by several threads; all clocks belong to the stage "decode".
 /// Memory is bounded for any input and is allocated in the pool's shared memory.
-pub fn decode(
+pub(crate) fn decode(
     compressed: PipelineReader,
     plain: PayloadKind,
     refuse: RefusePayload,

@@ -69,12 +69,12 @@ impl fmt::Display for Digest {
 
 impl Digest {
     /// Returns the digest of all data added to a hasher.
-    pub fn from_sha256(of: Sha256) -> Digest {
+    pub(crate) fn from_sha256(of: Sha256) -> Digest {
         Digest { kind: DigestKind::Sha256, hex: encode_hex(of.finalize()) }
     }
 
     #[cfg(test)]
-    pub fn of_bytes(bytes: &[u8]) -> Digest {
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Digest {
         Digest::from_sha256(Sha256::new_with_prefix(bytes))
     }
 }
@@ -105,7 +105,7 @@ impl<R: Read> DigestReader<R> {
     }
 
     /// Returns the digest of all bytes read.
-    pub fn finish(self) -> Digest {
+    pub(crate) fn finish(self) -> Digest {
         Digest { kind: self.kind, hex: encode_hex(self.state.finalize()) }
     }
 }

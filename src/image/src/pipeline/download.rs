@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 
 /// Source of the bytes of one stream.
-pub trait StreamSource: Read + Send {
+pub(crate) trait StreamSource: Read + Send {
     /// Returns how often the download was resumed.
     fn resumed(&self) -> u32;
 
@@ -24,7 +24,7 @@ pub trait StreamSource: Read + Send {
 }
 
 /// Stream that is being downloaded.
-pub struct Download {
+pub(crate) struct Download {
     /// Output of the worker: the decompressed stream.
     pub reader: PipelineReader,
     /// Connection to the worker.
@@ -36,7 +36,7 @@ pub struct Download {
 
 /// State of the download, updated by its thread.
 #[derive(Debug, Default)]
-pub struct DownloadState {
+pub(crate) struct DownloadState {
     bytes: AtomicU64,
     resumed: AtomicU32,
     start_over: Mutex<Option<String>>,
@@ -48,40 +48,40 @@ const BEGINNING_BYTES: usize = 8;
 
 impl DownloadState {
     /// Returns the first bytes as served, before decompression. Available once any byte was decoded.
-    pub fn beginning(&self) -> &[u8] {
+    pub(crate) fn beginning(&self) -> &[u8] {
         self.beginning.get().map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Returns the number of bytes fetched so far.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
     /// Adds to the number of fetched bytes.
-    pub fn add_fetched(&self, bytes: u64) {
+    pub(crate) fn add_fetched(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Returns how often the connection was resumed.
-    pub fn resumed(&self) -> u32 {
+    pub(crate) fn resumed(&self) -> u32 {
         self.resumed.load(Ordering::Relaxed)
     }
 
     /// Returns why the stream cannot be continued and has to start over, if that is what ended it.
-    pub fn start_over(&self) -> Option<String> {
+    pub(crate) fn start_over(&self) -> Option<String> {
         lock_mutex(&self.start_over).clone()
     }
 }
 
 /// Thread that computes the digest of a stream.
-pub struct DigestThread(pub JoinHandle<io::Result<Digest>>);
+pub(crate) struct DigestThread(pub JoinHandle<io::Result<Digest>>);
 
 impl DigestThread {
     /// Waits for the end of the stream and returns its digest.
     ///
     /// # Errors
     /// Returns an error if the stream did not end successfully.
-    pub fn join(self) -> io::Result<Digest> {
+    pub(crate) fn join(self) -> io::Result<Digest> {
         // The release build aborts on a panic: this is for development and tests.
         self.0.join().unwrap_or_else(|_| {
             Err(io::Error::other(
@@ -139,7 +139,7 @@ impl Download {
     }
 
     /// Restarts the measurement of time.
-    pub fn restart(&self) {
+    pub(crate) fn restart(&self) {
         self.stages.restart();
         self.line.restart();
     }

@@ -11,7 +11,7 @@ const ASKED_FROM: u64 = 1 << 20;
 ///
 /// # Errors
 /// Returns an error if the filesystem cannot be queried.
-pub fn insufficient_space(file: &File, bytes: u64) -> io::Result<Option<u64>> {
+pub(crate) fn insufficient_space(file: &File, bytes: u64) -> io::Result<Option<u64>> {
     if bytes < ASKED_FROM {
         return Ok(None);
     }

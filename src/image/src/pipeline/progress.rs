@@ -15,7 +15,7 @@ const SMOOTHING_SECONDS: f64 = 3.0;
 type ProgressWatcher<'a> = &'a (dyn Fn(TransferProgress) + Sync);
 
 /// Runs `work` like [`ProgressMeter::report_while`], for a single stream.
-pub fn report_progress<T>(
+pub(crate) fn report_progress<T>(
     told: &DownloadState,
     total: Option<u64>,
     watch: ProgressWatcher,
@@ -25,7 +25,7 @@ pub fn report_progress<T>(
 }
 
 /// Progress over several consecutive streams, with a smoothed rate.
-pub struct ProgressMeter {
+pub(crate) struct ProgressMeter {
     /// Size of all streams.
     total: Option<u64>,
     /// Bytes of the streams that have ended.
@@ -44,7 +44,12 @@ impl ProgressMeter {
 
     /// Runs `work` on the next stream and calls the watcher meanwhile, and once more at the end regardless of the
     /// interval.
-    pub fn report_while<T>(&mut self, told: &DownloadState, watch: ProgressWatcher, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn report_while<T>(
+        &mut self,
+        told: &DownloadState,
+        watch: ProgressWatcher,
+        work: impl FnOnce() -> T,
+    ) -> T {
         let (done, interval) = (AtomicBool::new(false), self.interval);
         let result = thread::scope(|scope| {
             let teller = scope.spawn(|| {

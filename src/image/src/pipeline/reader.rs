@@ -21,22 +21,22 @@ impl PipelineReader {
     }
 
     /// Returns the clock for the waits of this thread, also for those of its output.
-    pub fn clock(&self) -> Arc<StageClock> {
+    pub(crate) fn clock(&self) -> Arc<StageClock> {
         self.clock.clone()
     }
 
     /// Sets the clock that waits are counted on from now on, after the work has moved to another thread.
-    pub fn count_on(&mut self, clock: Arc<StageClock>) {
+    pub(crate) fn count_on(&mut self, clock: Arc<StageClock>) {
         self.clock = clock;
     }
 
     /// Returns the number of bytes consumed.
-    pub fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
     /// Returns whether the next bytes, or the end, are available without waiting.
-    pub fn is_ready(&mut self) -> bool {
+    pub(crate) fn is_ready(&mut self) -> bool {
         self.current.as_ref().is_some_and(|current| !current.is_empty())
             || self.behind.is_some()
             || self.receiver.is_ready()
@@ -46,7 +46,7 @@ impl PipelineReader {
     ///
     /// # Errors
     /// Returns the error of the previous stage.
-    pub fn take_chunk(&mut self, count: usize) -> io::Result<Option<BufferChunk>> {
+    pub(crate) fn take_chunk(&mut self, count: usize) -> io::Result<Option<BufferChunk>> {
         if !self.advance()? {
             return Ok(None);
         }
@@ -60,7 +60,7 @@ impl PipelineReader {
     ///
     /// # Errors
     /// Returns the error of the previous stage; nothing more can be read after it.
-    pub fn look_ahead(&mut self, count: usize) -> io::Result<&[u8]> {
+    pub(crate) fn look_ahead(&mut self, count: usize) -> io::Result<&[u8]> {
         if self.advance()? && self.current.as_ref().is_some_and(|current| current.len() < count) {
             let position = self.position;
             let mut whole = BufferPool::new(1, count).take_buffer(&self.clock);

@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 #[derive(Default)]
-pub struct LentBuffers(Mutex<BTreeMap<(SharedRegion, usize), BufferChunk>>);
+pub(crate) struct LentBuffers(Mutex<BTreeMap<(SharedRegion, usize), BufferChunk>>);
 
 impl LentBuffers {
     /// Adds a chunk by the region and offset of its buffer.
-    pub fn add(&self, place: (SharedRegion, usize), chunk: BufferChunk) {
+    pub(crate) fn add(&self, place: (SharedRegion, usize), chunk: BufferChunk) {
         let before = lock_mutex(&self.0).insert(place, chunk);
         // Drop it outside of the lock: the buffer returns to its pool.
         drop(before);
     }
 
-    pub fn release(&self, place: (SharedRegion, usize)) {
+    pub(crate) fn release(&self, place: (SharedRegion, usize)) {
         let chunk = lock_mutex(&self.0).remove(&place);
         drop(chunk);
     }

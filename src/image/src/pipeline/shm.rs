@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// One of the two memory regions shared by the agent and its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SharedRegion {
+pub(crate) enum SharedRegion {
     /// The image as served. The worker can only read it.
     Packed,
     /// Output of the worker. The agent can only read it.
@@ -25,11 +25,11 @@ pub enum SharedRegion {
 }
 
 impl SharedRegion {
-    pub fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         self as u8
     }
 
-    pub fn from_number(number: u8) -> Option<SharedRegion> {
+    pub(crate) fn from_number(number: u8) -> Option<SharedRegion> {
         [SharedRegion::Packed, SharedRegion::Plain].into_iter().find(|region| region.number() == number)
     }
 }
@@ -59,7 +59,7 @@ impl Drop for MappedMemory {
 ///
 /// # Errors
 /// Returns the error of the kernel.
-pub fn create_memory(region: SharedRegion, bytes: usize) -> io::Result<OwnedFd> {
+pub(crate) fn create_memory(region: SharedRegion, bytes: usize) -> io::Result<OwnedFd> {
     let name = match region {
         SharedRegion::Packed => c"drophammer packed",
         SharedRegion::Plain => c"drophammer plain",
@@ -74,14 +74,14 @@ pub fn create_memory(region: SharedRegion, bytes: usize) -> io::Result<OwnedFd> 
 ///
 /// # Errors
 /// Returns the error of the kernel. Linux before 5.1 does not support it.
-pub fn seal_writes(fd: impl AsFd) -> io::Result<()> {
+pub(crate) fn seal_writes(fd: impl AsFd) -> io::Result<()> {
     fcntl(fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL))?;
     Ok(())
 }
 
 /// Piece of shared memory.
 #[derive(Clone)]
-pub struct SharedSpan {
+pub(crate) struct SharedSpan {
     memory: Arc<MappedMemory>,
     at: usize,
     bytes: usize,
@@ -92,7 +92,7 @@ impl SharedSpan {
     ///
     /// # Errors
     /// Returns the error of the kernel.
-    pub fn map(fd: impl AsFd, region: SharedRegion, bytes: usize, writable: bool) -> io::Result<SharedSpan> {
+    pub(crate) fn map(fd: impl AsFd, region: SharedRegion, bytes: usize, writable: bool) -> io::Result<SharedSpan> {
         let length = NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidInput)?;
         let access = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
         // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
@@ -101,17 +101,17 @@ impl SharedSpan {
         Ok(SharedSpan { memory, at: 0, bytes })
     }
 
-    pub fn region(&self) -> SharedRegion {
+    pub(crate) fn region(&self) -> SharedRegion {
         self.memory.region
     }
 
     /// Returns the offset in its region.
-    pub fn at(&self) -> usize {
+    pub(crate) fn at(&self) -> usize {
         self.at
     }
 
     /// Splits `bytes` off the front, or returns `None` if the span is shorter.
-    pub fn split_front(&mut self, bytes: usize) -> Option<SharedSpan> {
+    pub(crate) fn split_front(&mut self, bytes: usize) -> Option<SharedSpan> {
         let left = self.bytes.checked_sub(bytes)?;
         let front = SharedSpan { memory: self.memory.clone(), at: self.at, bytes };
         (self.at, self.bytes) = (self.at + bytes, left);
@@ -119,7 +119,7 @@ impl SharedSpan {
     }
 
     /// Returns the rest of the span from an offset in its region, or `None` outside of it.
-    pub fn rest_from(&self, at: usize) -> Option<SharedSpan> {
+    pub(crate) fn rest_from(&self, at: usize) -> Option<SharedSpan> {
         let skipped = at.checked_sub(self.at)?;
         let bytes = self.bytes.checked_sub(skipped)?;
         Some(SharedSpan { memory: self.memory.clone(), at, bytes })

@@ -13,14 +13,14 @@ use std::io::{self, Read, Seek, Write};
 use std::thread;
 
 /// File that holds a stream, and the length of the stream if known.
-pub struct HoldFile {
+pub(crate) struct HoldFile {
     pub file: File,
     pub size_bytes: Option<u64>,
 }
 
 /// Holds a stream back until its digest matches, then sends it on in buffers of `pool`. The returned digest is
 /// verified.
-pub fn hold_until_verified(
+pub(crate) fn hold_until_verified(
     hold: HoldFile,
     compressed: PipelineReader,
     digest: DigestThread,

@@ -16,7 +16,7 @@ pub struct StageClock {
 
 impl StageClock {
     /// Runs `wait`, which only waits for another stage, and adds its time.
-    pub fn time_wait<T>(&self, wait: impl FnOnce() -> T) -> T {
+    pub(crate) fn time_wait<T>(&self, wait: impl FnOnce() -> T) -> T {
         let began = Some(Instant::now());
         let result = wait();
         let restarted = lock_mutex(&self.restarted);
@@ -30,14 +30,14 @@ impl StageClock {
         self.waited_nanoseconds.store(0, Ordering::Relaxed);
     }
 
-    pub fn waited(&self) -> Duration {
+    pub(crate) fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited_nanoseconds.load(Ordering::Relaxed))
     }
 }
 
 /// Clocks of all threads, by stage name.
 #[derive(Debug, Clone)]
-pub struct StageClocks {
+pub(crate) struct StageClocks {
     began: Arc<Mutex<Instant>>,
     clocks: Arc<Mutex<Vec<NamedClock>>>,
     /// Busy time of stages in another process.
@@ -54,7 +54,7 @@ impl StageClocks {
     }
 
     /// Restarts the measurement: the time that a reached image has waited for the disks does not belong to the burn.
-    pub fn restart(&self) {
+    pub(crate) fn restart(&self) {
         let now = Instant::now();
         *lock_mutex(&self.began) = now;
         self.clocks
@@ -66,7 +66,7 @@ impl StageClocks {
     }
 
     /// Returns a clock for one more thread of a stage. The time before counts as waiting.
-    pub fn add_clock(&self, stage: &'static str) -> Arc<StageClock> {
+    pub(crate) fn add_clock(&self, stage: &'static str) -> Arc<StageClock> {
         let before = lock_mutex(&self.began).elapsed();
         let before = AtomicU64::new(u64::try_from(before.as_nanos()).unwrap_or(u64::MAX));
         let clock = Arc::new(StageClock { waited_nanoseconds: before, ..StageClock::default() });
@@ -75,18 +75,18 @@ impl StageClocks {
     }
 
     /// Adds a stage that runs in another process; its busy time is added at the end.
-    pub fn add_external_stage(&self, stage: &'static str) {
+    pub(crate) fn add_external_stage(&self, stage: &'static str) {
         lock_mutex(&self.clocks).push((stage, None));
     }
 
     /// Returns the load of each stage, in the order in which they began, averaged over its threads. If there are fewer
     /// cores than busy threads, the time that a thread waits for a core counts as work.
-    pub fn shares(&self) -> Vec<StageShare> {
+    pub(crate) fn shares(&self) -> Vec<StageShare> {
         self.shares_of(lock_mutex(&self.began).elapsed())
     }
 
     /// Returns the busy time of each stage so far, averaged over its threads.
-    pub fn busy(&self) -> Vec<(&'static str, Duration)> {
+    pub(crate) fn busy(&self) -> Vec<(&'static str, Duration)> {
         self.busy_of(lock_mutex(&self.began).elapsed())
     }
 
@@ -104,7 +104,7 @@ impl StageClocks {
     }
 
     /// Adds busy times of stages in another process. A stage that runs in both is as busy as the busier half.
-    pub fn add_busy_times(&self, busy: Vec<(&str, u64)>) {
+    pub(crate) fn add_busy_times(&self, busy: Vec<(&str, u64)>) {
         let busy = busy.into_iter().map(|(stage, nanoseconds)| (stage.to_owned(), Duration::from_nanos(nanoseconds)));
         lock_mutex(&self.elsewhere).extend(busy);
     }
@@ -122,14 +122,14 @@ impl StageClocks {
 
 /// Average load over several consecutive streams.
 #[derive(Debug, Default)]
-pub struct LoadAverage {
+pub(crate) struct LoadAverage {
     seconds: f64,
     /// Percent times seconds.
     sums: Vec<(String, f64)>,
 }
 
 impl LoadAverage {
-    pub fn add(&mut self, shares: &[StageShare], took: Duration) {
+    pub(crate) fn add(&mut self, shares: &[StageShare], took: Duration) {
         self.seconds += took.as_secs_f64();
         for StageShare { stage, percent } in shares {
             let weighted = f64::from(*percent) * took.as_secs_f64();
@@ -140,7 +140,7 @@ impl LoadAverage {
         }
     }
 
-    pub fn shares(self) -> Vec<StageShare> {
+    pub(crate) fn shares(self) -> Vec<StageShare> {
         let percent = |sum: f64| (sum / self.seconds.max(1e-9)).round().clamp(0.0, 100.0) as u8;
         self.sums.into_iter().map(|(stage, sum)| StageShare { stage, percent: percent(sum) }).collect()
     }

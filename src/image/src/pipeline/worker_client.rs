@@ -32,17 +32,17 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Once};
 use std::thread;
 
-pub const PACKED_BYTES: usize = BUFFERS * BUFFER_BYTES;
+pub(crate) const PACKED_BYTES: usize = BUFFERS * BUFFER_BYTES;
 
 /// Size of the region for output, including what is decoded in one piece.
-pub const PLAIN_BYTES: usize = PLAIN_BUFFERS * PLAIN_BUFFER_BYTES + super::decode::MOST_WHOLE_BYTES;
+pub(crate) const PLAIN_BYTES: usize = PLAIN_BUFFERS * PLAIN_BUFFER_BYTES + super::decode::MOST_WHOLE_BYTES;
 
 /// Placeholder for the download error in messages of the worker. The worker does not learn that error; the agent
 /// inserts it.
-pub const SOURCE: &str = "\u{1}the source\u{1}";
+pub(crate) const SOURCE: &str = "\u{1}the source\u{1}";
 
 /// A worker process and the reading end of its output.
-pub struct DecodeWorker {
+pub(crate) struct DecodeWorker {
     line: WorkerConnection,
     /// `None` if a test takes the place of the worker.
     process: Option<WorkerProcess>,
@@ -65,16 +65,16 @@ type SharedDownloadError = Arc<Mutex<Option<String>>>;
 
 /// Sending end of the connection to a worker.
 #[derive(Clone)]
-pub struct WorkerConnection(Arc<WorkerSocket>);
+pub(crate) struct WorkerConnection(Arc<WorkerSocket>);
 
 impl WorkerConnection {
     /// Restarts the measurement of time.
-    pub fn restart(&self) {
+    pub(crate) fn restart(&self) {
         self.send_request(WorkerRequest::Restart);
     }
 
     /// Answers a question of the worker.
-    pub fn answer(&self, answer: [u64; 2]) {
+    pub(crate) fn answer(&self, answer: [u64; 2]) {
         self.send_request(WorkerRequest::Answer(answer));
     }
 
@@ -135,23 +135,23 @@ impl DecodeWorker {
         })
     }
 
-    pub fn line(&self) -> WorkerConnection {
+    pub(crate) fn line(&self) -> WorkerConnection {
         self.line.clone()
     }
 
     /// Returns the process id.
     #[cfg(test)]
-    pub fn id(&self) -> Option<u32> {
+    pub(crate) fn id(&self) -> Option<u32> {
         self.process.as_ref().map(WorkerProcess::id)
     }
 
     /// Returns the pool for the buffers that the worker reads.
-    pub fn pool(&self) -> BufferPool {
+    pub(crate) fn pool(&self) -> BufferPool {
         self.pool.clone()
     }
 
     /// Returns the sending end for the image. Chunks must be in buffers of the pool.
-    pub fn sender(&self) -> PipeSender {
+    pub(crate) fn sender(&self) -> PipeSender {
         let (line, lent, broken) = (self.line.clone(), self.lent.clone(), self.broken.clone());
         PipeSender::to_sink(Box::new(WorkerSink { line, lent, broken, is_whole: Cell::new(false) }))
     }

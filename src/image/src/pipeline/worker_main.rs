@@ -19,7 +19,7 @@ use std::thread;
 const TEXT_BYTES: usize = 4000;
 
 /// Receiver of the worker's output.
-pub trait WorkerOutput {
+pub(crate) trait WorkerOutput {
     /// Sends bytes as a copy.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ pub trait WorkerOutput {
 }
 
 /// Everything that a worker receives at its start.
-pub struct WorkerStart {
+pub(crate) struct WorkerStart {
     wire: Arc<WorkerSocket>,
     pub plain: PayloadKind,
     packed: SharedSpan,
@@ -54,7 +54,7 @@ impl WorkerStart {
     ///
     /// # Errors
     /// Returns an error if the packet is invalid.
-    pub fn receive_start(socket: OwnedFd) -> io::Result<WorkerStart> {
+    pub(crate) fn receive_start(socket: OwnedFd) -> io::Result<WorkerStart> {
         let wire = Arc::new(WorkerSocket::over(socket));
         let mut packet = [0; 1];
         let (length, files) = wire.receive_with(&mut packet)?;
@@ -77,7 +77,7 @@ impl WorkerStart {
 
     /// Decodes the image and passes the output to `rest`, together with the answers of the agent and buffers whose
     /// content need not be copied. `alone` is called when the agent is gone.
-    pub fn run(
+    pub(crate) fn run(
         self,
         landlock: bool,
         refuse: RefusePayload,
@@ -114,7 +114,7 @@ impl WorkerStart {
     }
 
     /// Reports an error instead of starting to work.
-    pub fn report_error(self, error: &io::Error) {
+    pub(crate) fn report_error(self, error: &io::Error) {
         // If the agent is gone, the error is not needed.
         let _ = self.open_sender().send_failure(error);
     }
@@ -129,7 +129,7 @@ impl WorkerStart {
 ///
 /// # Errors
 /// Returns the error of the stream, or an error if the receiver is gone.
-pub fn pass_through(mut stream: PipelineReader, out: &mut impl WorkerOutput) -> io::Result<()> {
+pub(crate) fn pass_through(mut stream: PipelineReader, out: &mut impl WorkerOutput) -> io::Result<()> {
     while let Some(chunk) = stream.take_chunk(usize::MAX)? {
         out.content(chunk)?;
         out.flush()?;
@@ -185,7 +185,7 @@ impl BufferOwner for ReturnPipe {
 }
 
 /// Sender of packets to the agent.
-pub struct PacketSender {
+pub(crate) struct PacketSender {
     wire: Arc<WorkerSocket>,
     lent: Arc<LentBuffers>,
     /// The buffer that was lent last.

@@ -10,13 +10,13 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Maximum length of a packet, in bytes.
-pub const PACKET_BYTES: usize = 32 << 10;
+pub(crate) const PACKET_BYTES: usize = 32 << 10;
 
 /// One end of the socket.
-pub struct WorkerSocket(OwnedFd);
+pub(crate) struct WorkerSocket(OwnedFd);
 
 impl WorkerSocket {
-    pub fn over(socket: OwnedFd) -> WorkerSocket {
+    pub(crate) fn over(socket: OwnedFd) -> WorkerSocket {
         WorkerSocket(socket)
     }
 
@@ -24,7 +24,7 @@ impl WorkerSocket {
     ///
     /// # Errors
     /// Returns the error of the kernel.
-    pub fn create_pair() -> io::Result<(WorkerSocket, OwnedFd)> {
+    pub(crate) fn create_pair() -> io::Result<(WorkerSocket, OwnedFd)> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let (here, there) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
         Ok((WorkerSocket(here), there))
@@ -34,7 +34,7 @@ impl WorkerSocket {
     ///
     /// # Errors
     /// Returns an error if the peer is gone.
-    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&self, packet: &[u8]) -> io::Result<()> {
         let flags = MsgFlags::MSG_NOSIGNAL;
         Ok(retry_interrupted(|| send(self.0.as_raw_fd(), packet, flags)).map(drop)?)
     }
@@ -43,7 +43,7 @@ impl WorkerSocket {
     ///
     /// # Errors
     /// Returns an error if the peer is gone.
-    pub fn send_with(&self, packet: &[u8], files: &[BorrowedFd]) -> io::Result<()> {
+    pub(crate) fn send_with(&self, packet: &[u8], files: &[BorrowedFd]) -> io::Result<()> {
         let files: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
         let (rights, packet) = ([ControlMessage::ScmRights(&files)], [IoSlice::new(packet)]);
         let flags = MsgFlags::MSG_NOSIGNAL;
@@ -54,7 +54,7 @@ impl WorkerSocket {
     ///
     /// # Errors
     /// Returns the error of the kernel.
-    pub fn receive(&self, packet: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn receive(&self, packet: &mut [u8]) -> io::Result<usize> {
         loop {
             match retry_interrupted(|| recv(self.0.as_raw_fd(), packet, MsgFlags::empty())) {
                 // Reported once, before the packets that the peer has still sent: it closed its end with unread
@@ -69,7 +69,7 @@ impl WorkerSocket {
     ///
     /// # Errors
     /// Returns the error of the kernel.
-    pub fn receive_with(&self, packet: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    pub(crate) fn receive_with(&self, packet: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
         let mut space = nix::cmsg_space!([RawFd; 3]);
         let mut packet = [IoSliceMut::new(packet)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
@@ -85,7 +85,7 @@ impl WorkerSocket {
     }
 
     /// Closes the connection and wakes both ends.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         // It makes no difference if it is closed already.
         let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
     }
@@ -102,7 +102,7 @@ fn retry_interrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T,
 
 /// Packet from the agent to the worker. Offsets are those in a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkerRequest {
+pub(crate) enum WorkerRequest {
     /// A piece of the image has been received.
     Packed { at: u32, bytes: u32 },
     /// The image is complete.
@@ -118,7 +118,7 @@ pub enum WorkerRequest {
 }
 
 impl WorkerRequest {
-    pub fn to_packet(self) -> Vec<u8> {
+    pub(crate) fn to_packet(self) -> Vec<u8> {
         let (kind, one, two) = match self {
             WorkerRequest::Packed { at, bytes } => (0, at.into(), bytes.into()),
             WorkerRequest::Whole => (1, 0, 0),
@@ -130,7 +130,7 @@ impl WorkerRequest {
         [&[kind][..], &u64::to_le_bytes(one), &u64::to_le_bytes(two)].concat()
     }
 
-    pub fn from_packet(packet: &[u8]) -> Option<WorkerRequest> {
+    pub(crate) fn from_packet(packet: &[u8]) -> Option<WorkerRequest> {
         let mut words = PacketParser(packet);
         let (kind, one, two) = (words.take_u8()?, words.take_u64()?, words.take_u64()?);
         let small = |number: u64| u32::try_from(number).ok();
@@ -148,7 +148,7 @@ impl WorkerRequest {
 
 /// Event in a packet from the worker.
 #[derive(Debug, PartialEq, Eq)]
-pub enum WorkerEvent<'a> {
+pub(crate) enum WorkerEvent<'a> {
     /// The first event: the process is sandboxed; whether Landlock also restricts file access.
     Ready {
         landlock: bool,
@@ -172,7 +172,7 @@ pub enum WorkerEvent<'a> {
 
 const READY: u8 = 0;
 const LENT: u8 = 1;
-pub const INLINE: u8 = 2;
+pub(crate) const INLINE: u8 = 2;
 const END: u8 = 3;
 const FAILED: u8 = 4;
 
@@ -181,7 +181,7 @@ const MOST_STAGES: u8 = 16;
 
 impl<'a> WorkerEvent<'a> {
     /// Parses one event at the front of a packet; `None` if it is invalid.
-    pub fn parse_front(packet: &mut &'a [u8]) -> Option<WorkerEvent<'a>> {
+    pub(crate) fn parse_front(packet: &mut &'a [u8]) -> Option<WorkerEvent<'a>> {
         let mut words = PacketParser(packet);
         let event = match words.take_u8()? {
             READY => WorkerEvent::Ready { landlock: words.take_u8()? != 0 },
@@ -208,7 +208,7 @@ impl<'a> WorkerEvent<'a> {
     }
 
     /// Appends the event to a packet.
-    pub fn append_to(&self, packet: &mut Vec<u8>) {
+    pub(crate) fn append_to(&self, packet: &mut Vec<u8>) {
         match self {
             WorkerEvent::Ready { landlock } => packet.extend([READY, u8::from(*landlock)]),
             WorkerEvent::Lent { region, buffer, at, bytes } => {
@@ -235,14 +235,14 @@ impl<'a> WorkerEvent<'a> {
 }
 
 /// Appends a text, preceded by its length.
-pub fn add_text(packet: &mut Vec<u8>, text: &[u8]) {
+pub(crate) fn add_text(packet: &mut Vec<u8>, text: &[u8]) {
     let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
     packet.extend(length.to_le_bytes());
     packet.extend(&text[..length as usize]);
 }
 
 /// Parser for numbers and texts at the front of a packet; returns `None` if there are too few bytes.
-pub struct PacketParser<'a>(pub &'a [u8]);
+pub(crate) struct PacketParser<'a>(pub &'a [u8]);
 
 impl<'a> PacketParser<'a> {
     fn take_bytes<const COUNT: usize>(&mut self) -> Option<[u8; COUNT]> {
@@ -251,20 +251,20 @@ impl<'a> PacketParser<'a> {
         Some(*bytes)
     }
 
-    pub fn take_u8(&mut self) -> Option<u8> {
+    pub(crate) fn take_u8(&mut self) -> Option<u8> {
         self.take_bytes().map(u8::from_le_bytes)
     }
 
-    pub fn take_u32(&mut self) -> Option<u32> {
+    pub(crate) fn take_u32(&mut self) -> Option<u32> {
         self.take_bytes().map(u32::from_le_bytes)
     }
 
-    pub fn take_u64(&mut self) -> Option<u64> {
+    pub(crate) fn take_u64(&mut self) -> Option<u64> {
         self.take_bytes().map(u64::from_le_bytes)
     }
 
     /// Reads a text, preceded by its length.
-    pub fn take_text(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn take_text(&mut self) -> Option<&'a [u8]> {
         let length = usize::try_from(self.take_u32()?).ok()?;
         let (text, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;

@@ -10,7 +10,7 @@ use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get
 const WINDOW_LOG_MAX: u32 = 21;
 
 /// The clusters of a qcow2 file, requested in disk order. `guest` is the current cluster of the disk.
-pub trait ClusterSource {
+pub(crate) trait ClusterSource {
     fn header(&self) -> &Qcow2Header;
 
     /// Returns the used entries of the L1 table.
@@ -39,7 +39,7 @@ pub trait ClusterSource {
 }
 
 /// Receiver of the raw disk, from its first byte to the last.
-pub trait DiskSink {
+pub(crate) trait DiskSink {
     /// Returns the buffer for the next bytes, which is never empty.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ pub trait DiskSink {
 ///
 /// # Errors
 /// Returns an error of the clusters or the sink, or an error if the image is damaged.
-pub fn convert_clusters(clusters: &mut impl ClusterSource, sink: &mut impl DiskSink) -> io::Result<()> {
+pub(crate) fn convert_clusters(clusters: &mut impl ClusterSource, sink: &mut impl DiskSink) -> io::Result<()> {
     let header = clusters.header().clone();
     let (entries, cluster_bytes) = (header.clusters_per_table(), header.cluster_bytes() as u64);
     let mut unpacking = ClusterDecoder::new(&header);

@@ -17,7 +17,7 @@ struct FileClusters<'a> {
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is damaged, or the writer fails.
-pub fn unpack_file(file: &File, to: impl Write) -> io::Result<()> {
+pub(crate) fn unpack_file(file: &File, to: impl Write) -> io::Result<()> {
     let mut head = [0; HEADER_BYTES];
     let got = read_at(file, 0, &mut head)?;
     let mut lying = FileClusters { file, header: Qcow2Header::parse(&head[..got])? };

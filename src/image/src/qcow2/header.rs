@@ -4,10 +4,10 @@ use super::invalid_image;
 use std::io;
 
 /// Magic number of a qcow2.
-pub const MAGIC: [u8; 4] = *b"QFI\xfb";
+pub(crate) const MAGIC: [u8; 4] = *b"QFI\xfb";
 
 /// Number of bytes of the header that are parsed.
-pub const HEADER_BYTES: usize = 112;
+pub(crate) const HEADER_BYTES: usize = 112;
 
 /// Maximum size of the L1 table, in bytes. With the cluster size of qemu-img it describes an image of 256 TiB.
 const MOST_TABLES_BYTES: u64 = 4 << 20;
@@ -29,14 +29,14 @@ const SUBCLUSTERS: u64 = 16;
 
 /// Compression of clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClusterCodec {
+pub(crate) enum ClusterCodec {
     /// Deflate without a zlib header.
     Deflate,
     Zstd,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Qcow2Header {
+pub(crate) struct Qcow2Header {
     cluster_bits: u32,
     has_zero_flag: bool,
     pub codec: ClusterCodec,
@@ -50,7 +50,7 @@ pub struct Qcow2Header {
 
 /// Location of a cluster of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClusterLocation {
+pub(crate) enum ClusterLocation {
     Zeros,
     At(u64),
     /// Compressed data of at most this length.
@@ -65,7 +65,7 @@ impl Qcow2Header {
     ///
     /// # Errors
     /// Returns an error with a remedy if it is not a qcow2 or is not supported.
-    pub fn parse(head: &[u8]) -> io::Result<Qcow2Header> {
+    pub(crate) fn parse(head: &[u8]) -> io::Result<Qcow2Header> {
         let (Some(magic), Some(version)) = (head.get(..4), parse_number(head, 4, 4)) else {
             return Err(truncated_header());
         };
@@ -115,17 +115,17 @@ impl Qcow2Header {
         Ok(Qcow2Header { cluster_bits, has_zero_flag, codec, size_bytes, tables_at, tables: tables as usize })
     }
 
-    pub fn cluster_bytes(&self) -> usize {
+    pub(crate) fn cluster_bytes(&self) -> usize {
         1 << self.cluster_bits
     }
 
     /// Returns the number of clusters described by one L2 table.
-    pub fn clusters_per_table(&self) -> u64 {
+    pub(crate) fn clusters_per_table(&self) -> u64 {
         1 << (self.cluster_bits - 3)
     }
 
     /// Returns the number of the cluster in the file at this offset.
-    pub fn cluster_at(&self, at: u64) -> u64 {
+    pub(crate) fn cluster_at(&self, at: u64) -> u64 {
         at >> self.cluster_bits
     }
 
@@ -133,7 +133,7 @@ impl Qcow2Header {
     ///
     /// # Errors
     /// Returns an error if the entry is invalid.
-    pub fn table_offset(&self, entry: u64) -> io::Result<Option<u64>> {
+    pub(crate) fn table_offset(&self, entry: u64) -> io::Result<Option<u64>> {
         match self.checked_offset(entry & !COPIED)? {
             0 => Ok(None),
             at => Ok(Some(at)),
@@ -144,7 +144,7 @@ impl Qcow2Header {
     ///
     /// # Errors
     /// Returns an error if the entry is invalid.
-    pub fn parse_entry(&self, entry: u64) -> io::Result<ClusterLocation> {
+    pub(crate) fn parse_entry(&self, entry: u64) -> io::Result<ClusterLocation> {
         if entry & PACKED != 0 {
             let bits = 62 - (self.cluster_bits - 8);
             let at = entry & ((1 << bits) - 1);
@@ -214,6 +214,6 @@ fn parse_number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
 }
 
 /// Returns the entries of a table.
-pub fn table_entries(table: &[u8]) -> impl Iterator<Item = u64> {
+pub(crate) fn table_entries(table: &[u8]) -> impl Iterator<Item = u64> {
     table.as_chunks::<8>().0.iter().map(|entry| u64::from_be_bytes(*entry))
 }

@@ -5,7 +5,7 @@ use crate::pipeline::{BufferChunk, BufferPool, StageClock, WorkerOutput, Writabl
 use std::io::{self, Write};
 
 /// Sends the disk to the agent, in buffers of a pool.
-pub struct PacketSink<'a, O> {
+pub(crate) struct PacketSink<'a, O> {
     out: &'a mut O,
     pool: &'a BufferPool,
     clock: &'a StageClock,
@@ -26,7 +26,7 @@ impl<'a, O: WorkerOutput> PacketSink<'a, O> {
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.
-    pub fn finish(mut self) -> io::Result<()> {
+    pub(crate) fn finish(mut self) -> io::Result<()> {
         self.flush_zeros()?;
         self.send_buffer()
     }
@@ -105,7 +105,7 @@ impl<O: WorkerOutput> DiskSink for PacketSink<'_, O> {
 }
 
 /// Writes the disk to a writer.
-pub struct WriterSink<W> {
+pub(crate) struct WriterSink<W> {
     to: W,
     buffer: Vec<u8>,
 }
@@ -131,7 +131,7 @@ impl<W: Write> DiskSink for WriterSink<W> {
 }
 
 /// Discards the disk contents.
-pub struct NullSink(pub Vec<u8>);
+pub(crate) struct NullSink(pub Vec<u8>);
 
 impl DiskSink for NullSink {
     fn next_buffer(&mut self) -> io::Result<&mut [u8]> {

@@ -20,7 +20,7 @@ const MOST_WANTED: usize = 1 << 20;
 const OPEN: usize = 2;
 
 /// File read from its beginning to its end.
-pub trait SequentialFile {
+pub(crate) trait SequentialFile {
     /// Reads bytes; fewer only at the end.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ pub trait SequentialFile {
     fn skip(&mut self, bytes: u64) -> io::Result<()>;
 }
 
-pub struct StreamClusters<S> {
+pub(crate) struct StreamClusters<S> {
     stream: S,
     header: Qcow2Header,
     /// Number of the next cluster.
@@ -61,7 +61,7 @@ impl<S: SequentialFile> StreamClusters<S> {
     ///
     /// # Errors
     /// Returns the error of the stream, or an error if it is not a supported qcow2.
-    pub fn open_stream(mut stream: S) -> io::Result<StreamClusters<S>> {
+    pub(crate) fn open_stream(mut stream: S) -> io::Result<StreamClusters<S>> {
         let mut head = [0; HEADER_BYTES];
         let got = stream.read(&mut head)?;
         let header = Qcow2Header::parse(&head[..got])?;
@@ -74,7 +74,7 @@ impl<S: SequentialFile> StreamClusters<S> {
     ///
     /// # Errors
     /// Returns the error of the stream.
-    pub fn skip_rest(mut self) -> io::Result<()> {
+    pub(crate) fn skip_rest(mut self) -> io::Result<()> {
         self.stream.skip(u64::MAX)
     }
 

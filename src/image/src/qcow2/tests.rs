@@ -213,7 +213,7 @@ fn root_what_has_no_order_is_refused_before_it_is_written_and_packed_from_a_file
 }
 
 /// A small image by hand: its clusters are one each of data, zeros, nothing, and two that are packed into one.
-pub fn small() -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn small() -> (Vec<u8>, Vec<u8>) {
     const CLUSTER: usize = 4096;
     let text = b"packed ".repeat(CLUSTER)[..CLUSTER].to_vec();
     let pack = |text: &[u8]| {

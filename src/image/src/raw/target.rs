@@ -82,7 +82,7 @@ impl RawTarget {
     }
 
     /// Returns the range of the last sector, which has the header of a backup GPT.
-    pub fn last_sector_range(&self) -> Range<u64> {
+    pub(crate) fn last_sector_range(&self) -> Range<u64> {
         let TargetDisk { size_bytes, sector_bytes, .. } = self.disk;
         size_bytes.saturating_sub(u64::from(sector_bytes))..size_bytes
     }
@@ -95,7 +95,7 @@ impl RawTarget {
     }
 
     /// Zeroes data that an earlier start wrote after the end of the image, since it was never verified.
-    pub fn zero_after_image(&self, image_bytes: u64) -> io::Result<()> {
+    pub(crate) fn zero_after_image(&self, image_bytes: u64) -> io::Result<()> {
         let end = self.written_to.load(Ordering::Relaxed);
         let mut at = image_bytes.next_multiple_of(u64::from(self.disk.sector_bytes));
         while at < end {
@@ -181,7 +181,7 @@ impl DerefMut for AlignedBuffer {
 #[cfg(test)]
 impl RawTarget {
     /// Reopens the disk read-only, so that a test can provoke write errors.
-    pub fn reopen_read_only(&mut self) {
+    pub(crate) fn reopen_read_only(&mut self) {
         self.file = File::open(&self.disk.name).expect("it was open before");
     }
 }

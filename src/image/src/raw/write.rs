@@ -68,7 +68,7 @@ impl HeldBackImage<'_> {
     ///
     /// # Errors
     /// Returns an error if the disk cannot be written.
-    pub fn release(mut self) -> io::Result<()> {
+    pub(crate) fn release(mut self) -> io::Result<()> {
         self.target.zero_after_image(self.bytes)?;
         if let Some(tail) = &self.tail {
             self.target.write_at(self.target.last_sector_range().start, tail)?;

@@ -13,7 +13,7 @@ const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 
 /// Returns whether a directory with these attributes has a default ACL, which new files in it inherit.
-pub fn has_default_acl(attributes: &MemberAttributes) -> bool {
+pub(crate) fn has_default_acl(attributes: &MemberAttributes) -> bool {
     attributes.xattrs.iter().any(|(name, _)| name == DEFAULT)
 }
 
@@ -21,7 +21,7 @@ pub fn has_default_acl(attributes: &MemberAttributes) -> bool {
 ///
 /// # Errors
 /// Returns the error of the filesystem.
-pub fn inherits_acl(directory: impl AsFd) -> io::Result<bool> {
+pub(crate) fn inherits_acl(directory: impl AsFd) -> io::Result<bool> {
     match xattr::get(proc_path(directory, OsStr::new(".")), DEFAULT) {
         Ok(acl) => Ok(acl.is_some()),
         Err(error) if is_none(&error) => Ok(false),
@@ -33,7 +33,7 @@ pub fn inherits_acl(directory: impl AsFd) -> io::Result<bool> {
 ///
 /// # Errors
 /// Returns the error of the filesystem.
-pub fn remove_inherited(directory: impl AsFd, name: &OsStr) -> Result<(), Errno> {
+pub(crate) fn remove_inherited(directory: impl AsFd, name: &OsStr) -> Result<(), Errno> {
     let path = proc_path(directory, name);
     [ACCESS, DEFAULT].into_iter().try_for_each(|acl| match xattr::remove(&path, acl) {
         Err(error) if !is_none(&error) => Err(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)),
@@ -53,7 +53,7 @@ const NO_ID: u32 = u32::MAX;
 
 /// Adds the ACLs that `tar --acls` and bsdtar write as text in their own records, unless the member also has them as
 /// extended attributes. Returns what is not supported: without the image's own list of users, a user name has no id.
-pub fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttributes) -> Vec<String> {
+pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttributes) -> Vec<String> {
     let mut lost = Vec::new();
     if records.get("SCHILY.acl.ace").is_some() {
         lost.push("NFSv4 ACLs are not supported by Linux".to_owned());

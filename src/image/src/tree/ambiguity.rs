@@ -48,7 +48,7 @@ const UNSUPPORTED: [&str; 8] = [
 ];
 
 /// All declarations of one member's name and extent.
-pub struct MemberClaims<'a> {
+pub(crate) struct MemberClaims<'a> {
     pub header: &'a Header,
     pub records: &'a PaxRecords,
     pub long_name: Option<&'a [u8]>,
@@ -58,7 +58,7 @@ pub struct MemberClaims<'a> {
 }
 
 /// Returns why readers disagree about records of a global header, if they do.
-pub fn global_disagreement(records: &PaxRecords) -> Option<String> {
+pub(crate) fn global_disagreement(records: &PaxRecords) -> Option<String> {
     let key = records.iter().map(|(key, _)| key).find(|key| {
         let is = |known: &&str| known.as_bytes() == *key;
         key.starts_with(b"GNU.sparse.") || SINGLE.iter().any(&is) || UNSUPPORTED.iter().any(is)
@@ -68,7 +68,7 @@ pub fn global_disagreement(records: &PaxRecords) -> Option<String> {
 
 impl MemberClaims<'_> {
     /// Returns why readers disagree about this member, if they do.
-    pub fn disagreement(&self) -> Option<String> {
+    pub(crate) fn disagreement(&self) -> Option<String> {
         format_disagreement(self.header)
             .or_else(|| self.records_disagreement())
             .or_else(|| self.names_disagreement())
@@ -222,7 +222,7 @@ fn format_disagreement(header: &Header) -> Option<String> {
 
 /// Returns whether all readers parse this number of a header alike: octal digits after spaces, then spaces or zero
 /// bytes. Numbers in base 256 are accepted here.
-pub fn is_plain_number(field: &[u8]) -> bool {
+pub(crate) fn is_plain_number(field: &[u8]) -> bool {
     if field[0] & 0x80 != 0 {
         return true;
     }

@@ -18,7 +18,7 @@ use xattr::FileExt;
 ///
 /// # Errors
 /// Returns an error that names the attribute.
-pub fn set_on_file(file: &File, attributes: &MemberAttributes) -> io::Result<()> {
+pub(crate) fn set_on_file(file: &File, attributes: &MemberAttributes) -> io::Result<()> {
     // Most files have the right attributes already. Checking costs less than setting, which changes the inode each
     // time.
     let is = fstat(file)?;
@@ -43,7 +43,7 @@ pub fn set_on_file(file: &File, attributes: &MemberAttributes) -> io::Result<()>
 ///
 /// # Errors
 /// Returns an error that names the attribute.
-pub fn set_xattrs(file: &File, attributes: &MemberAttributes) -> io::Result<()> {
+pub(crate) fn set_xattrs(file: &File, attributes: &MemberAttributes) -> io::Result<()> {
     for (name, value) in &attributes.xattrs {
         ignore_on_fat(file, &name.to_string_lossy(), file.set_xattr(name, value))?;
     }
@@ -52,7 +52,7 @@ pub fn set_xattrs(file: &File, attributes: &MemberAttributes) -> io::Result<()> 
 
 /// Returns the mode to create a file or directory with, so that little remains to be set. Bits that writing or a new
 /// owner would clear are set later, and xattrs require write permission.
-pub fn creation_mode(attributes: &MemberAttributes) -> Mode {
+pub(crate) fn creation_mode(attributes: &MemberAttributes) -> Mode {
     let bits = if attributes.xattrs.is_empty() { attributes.mode & 0o777 } else { 0o600 };
     Mode::from_bits_truncate(bits)
 }
@@ -61,7 +61,7 @@ pub fn creation_mode(attributes: &MemberAttributes) -> Mode {
 ///
 /// # Errors
 /// Returns the same errors as [`set_on_file`].
-pub fn set_by_name(place: &RootEntry, attributes: &MemberAttributes, is_symlink: bool) -> io::Result<()> {
+pub(crate) fn set_by_name(place: &RootEntry, attributes: &MemberAttributes, is_symlink: bool) -> io::Result<()> {
     let (parent, name) = (place.parent(), place.name.as_os_str());
     let is = place.stat()?;
     if (is.st_uid, is.st_gid) != (attributes.uid, attributes.gid) {
@@ -95,7 +95,7 @@ fn ignore_on_fat<E: Into<io::Error>>(near: impl AsFd, what: &str, result: Result
 ///
 /// # Errors
 /// Returns the error of the filesystem.
-pub fn is_fat(near: impl AsFd) -> io::Result<bool> {
+pub(crate) fn is_fat(near: impl AsFd) -> io::Result<bool> {
     Ok(fstatfs(near)?.filesystem_type() == MSDOS_SUPER_MAGIC)
 }
 

@@ -16,29 +16,29 @@ use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
 /// A name in a directory; a file may exist there or not.
-pub struct RootEntry<'r> {
+pub(crate) struct RootEntry<'r> {
     pub(super) root: &'r UnpackRoot,
     pub(super) directory: Rc<ResolvedDirectory>,
     pub name: OsString,
 }
 
 impl RootEntry<'_> {
-    pub fn parent(&self) -> &OwnedFd {
+    pub(crate) fn parent(&self) -> &OwnedFd {
         &self.directory.fd
     }
 
     /// Returns device and inode number of the directory.
-    pub fn parent_identity(&self) -> (u64, u64) {
+    pub(crate) fn parent_identity(&self) -> (u64, u64) {
         self.directory.identity
     }
 
     /// Returns whether the directory is on a preserved filesystem.
-    pub fn is_merged(&self) -> bool {
+    pub(crate) fn is_merged(&self) -> bool {
         self.directory.merged
     }
 
     /// Returns the root that contains it.
-    pub fn root(&self) -> &UnpackRoot {
+    pub(crate) fn root(&self) -> &UnpackRoot {
         self.root
     }
 
@@ -46,7 +46,7 @@ impl RootEntry<'_> {
     ///
     /// # Errors
     /// Returns an error if there are too many names.
-    pub fn record_created(&self, as_directory: bool) -> io::Result<()> {
+    pub(crate) fn record_created(&self, as_directory: bool) -> io::Result<()> {
         match as_directory && self.is_directory().unwrap_or(false) {
             true => Ok(()),
             false => self.root.record_created(self.parent_identity(), &self.name),
@@ -58,7 +58,7 @@ impl RootEntry<'_> {
     /// # Errors
     /// Like the other `make_` functions, returns an error if there is no space or permission, or a non-empty directory
     /// is in the way.
-    pub fn make_file(&self, mode: Mode) -> io::Result<File> {
+    pub(crate) fn make_file(&self, mode: Mode) -> io::Result<File> {
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = self.replace_with(|| openat(self.parent(), self.name.as_os_str(), flags, mode))?;
         self.remove_inherited_acls()?;
@@ -66,7 +66,7 @@ impl RootEntry<'_> {
     }
 
     /// Creates a directory that at least its owner can enter; an existing one is not changed.
-    pub fn make_directory(&self, mode: Mode) -> io::Result<()> {
+    pub(crate) fn make_directory(&self, mode: Mode) -> io::Result<()> {
         let make = || mkdirat(self.parent(), self.name.as_os_str(), mode | Mode::S_IRWXU);
         match make() {
             Err(Errno::EEXIST) if self.is_directory()? => return Ok(()),
@@ -76,12 +76,12 @@ impl RootEntry<'_> {
         Ok(self.remove_inherited_acls()?)
     }
 
-    pub fn make_symlink(&self, target: &[u8]) -> io::Result<()> {
+    pub(crate) fn make_symlink(&self, target: &[u8]) -> io::Result<()> {
         self.replace_with(|| symlinkat(OsStr::from_bytes(target), self.parent(), self.name.as_os_str()))
     }
 
     /// Creates another name for `source`, even if that is a symlink.
-    pub fn make_hard_link(&self, source: &RootEntry) -> io::Result<()> {
+    pub(crate) fn make_hard_link(&self, source: &RootEntry) -> io::Result<()> {
         let link = || {
             let (from, to) = (source.name.as_os_str(), self.name.as_os_str());
             linkat(source.parent(), from, self.parent(), to, AtFlags::empty())
@@ -94,7 +94,7 @@ impl RootEntry<'_> {
     }
 
     /// Creates a device or FIFO.
-    pub fn make_node(&self, kind: SFlag, major: u32, minor: u32) -> io::Result<()> {
+    pub(crate) fn make_node(&self, kind: SFlag, major: u32, minor: u32) -> io::Result<()> {
         let device = makedev(major.into(), minor.into());
         self.replace_with(|| mknodat(self.parent(), self.name.as_os_str(), kind, Mode::S_IRUSR, device))?;
         Ok(self.remove_inherited_acls()?)
@@ -105,7 +105,7 @@ impl RootEntry<'_> {
     }
 
     /// Opens the directory here; `None` if it does not exist or is something else.
-    pub fn open_directory(&self) -> io::Result<Option<File>> {
+    pub(crate) fn open_directory(&self) -> io::Result<Option<File>> {
         let flags = directory_flags() | OFlag::O_NOFOLLOW;
         not_a_directory_as_none(openat(self.parent(), self.name.as_os_str(), flags, Mode::empty()))
     }
@@ -115,7 +115,7 @@ impl RootEntry<'_> {
     ///
     /// # Errors
     /// Returns the error of the filesystem.
-    pub fn is_kept_directory(&self) -> io::Result<bool> {
+    pub(crate) fn is_kept_directory(&self) -> io::Result<bool> {
         if !self.is_merged() {
             return Ok(false);
         }
@@ -130,7 +130,7 @@ impl RootEntry<'_> {
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
-    pub fn sweep_sibling(&self, name: &OsStr, stays: &dyn Fn(DirectoryEntry) -> bool) -> io::Result<u64> {
+    pub(crate) fn sweep_sibling(&self, name: &OsStr, stays: &dyn Fn(DirectoryEntry) -> bool) -> io::Result<u64> {
         self.root.clear_cache();
         let mut sweep = TreeRemoval { stays, closed: &self.root.merged_identities()?, closed_met: 0, stayed: 0 };
         sweep.remove_entry(self.parent(), self.parent_identity(), &CString::new(name.as_bytes())?)?;
@@ -142,7 +142,7 @@ impl RootEntry<'_> {
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
-    pub fn sweep_all(&self, stays: &dyn Fn(DirectoryEntry) -> bool) -> io::Result<u64> {
+    pub(crate) fn sweep_all(&self, stays: &dyn Fn(DirectoryEntry) -> bool) -> io::Result<u64> {
         self.root.clear_cache();
         let mut sweep = TreeRemoval { stays, closed: &self.root.merged_identities()?, closed_met: 0, stayed: 0 };
         sweep.empty_directory(&openat(self.parent(), ".", directory_flags(), Mode::empty())?)?;
@@ -154,7 +154,7 @@ impl RootEntry<'_> {
     ///
     /// # Errors
     /// Returns the error of the filesystem.
-    pub fn has_sibling(&self, name: &OsStr) -> io::Result<bool> {
+    pub(crate) fn has_sibling(&self, name: &OsStr) -> io::Result<bool> {
         match fstatat(self.parent(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(true),
             Err(Errno::ENOENT) => Ok(false),
@@ -183,11 +183,11 @@ impl RootEntry<'_> {
     }
 
     /// Returns the attributes of the file itself, even if it is a symlink.
-    pub fn stat(&self) -> Result<FileStat, Errno> {
+    pub(crate) fn stat(&self) -> Result<FileStat, Errno> {
         fstatat(self.parent(), self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
     }
 
-    pub fn is_directory(&self) -> Result<bool, Errno> {
+    pub(crate) fn is_directory(&self) -> Result<bool, Errno> {
         Ok(SFlag::from_bits_truncate(self.stat()?.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR)
     }
 }

@@ -15,7 +15,7 @@ use xattr::FileExt;
 ///
 /// # Errors
 /// Returns an error if the source is missing or cannot have a second name, or the error of the filesystem.
-pub fn try_hard_link(source: &RootEntry, place: &RootEntry) -> io::Result<bool> {
+pub(crate) fn try_hard_link(source: &RootEntry, place: &RootEntry) -> io::Result<bool> {
     let Err(error) = place.make_hard_link(source) else { return Ok(true) };
     match error.raw_os_error().map(Errno::from_raw) {
         // Another filesystem, or more links than one file can have: 65,000 on ext4.
@@ -31,7 +31,7 @@ pub fn try_hard_link(source: &RootEntry, place: &RootEntry) -> io::Result<bool> 
 ///
 /// # Errors
 /// Returns an error if the source cannot be copied, the error of `allowed`, or that of the filesystem.
-pub fn copy_source(
+pub(crate) fn copy_source(
     source: &RootEntry,
     place: &RootEntry,
     allowed: impl FnOnce(&File, u64) -> io::Result<()>,

@@ -11,27 +11,27 @@ const PER_BYTE: u64 = 4;
 
 /// Work of the finished parts of one image.
 #[derive(Debug, Default)]
-pub struct HeaderBudget {
+pub(crate) struct HeaderBudget {
     blocks: u64,
     fetched_bytes: u64,
 }
 
 impl HeaderBudget {
     /// Returns how many header blocks the current part may have, given the bytes of it that were fetched.
-    pub fn left(&self, fetched_bytes: u64) -> u64 {
+    pub(crate) fn left(&self, fetched_bytes: u64) -> u64 {
         let paid = self.fetched_bytes.saturating_add(fetched_bytes).saturating_mul(PER_BYTE);
         FREE.saturating_add(paid).saturating_sub(self.blocks)
     }
 
     /// Adds a finished part.
-    pub fn add_part(&mut self, blocks: u64, fetched_bytes: u64) {
+    pub(crate) fn add_part(&mut self, blocks: u64, fetched_bytes: u64) {
         self.blocks += blocks;
         self.fetched_bytes += fetched_bytes;
     }
 }
 
 /// Returns the error message for too many header blocks.
-pub fn too_much_message(blocks: u64) -> String {
+pub(crate) fn too_much_message(blocks: u64) -> String {
     format!(
         "the tar has more than {blocks} header blocks, too many for the length of the image: {PER_BYTE} per byte \
          received and {FREE} in addition are more than any system has; recreate the image"

@@ -8,7 +8,7 @@ use tar::Header;
 
 /// A member without its content.
 #[derive(Debug)]
-pub struct TarMember {
+pub(crate) struct TarMember {
     /// Path as in the archive.
     pub path: Vec<u8>,
     pub kind: MemberKind,
@@ -16,7 +16,7 @@ pub struct TarMember {
 }
 
 #[derive(Debug, PartialEq)]
-pub enum MemberKind {
+pub(crate) enum MemberKind {
     /// Regular file; its content follows.
     File {
         size: u64,
@@ -38,7 +38,7 @@ pub enum MemberKind {
 
 /// Attributes of a member.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MemberAttributes {
+pub(crate) struct MemberAttributes {
     /// Mode: twelve bits.
     pub mode: u32,
     pub uid: u32,
@@ -50,14 +50,14 @@ pub struct MemberAttributes {
 
 impl MemberAttributes {
     /// Returns the approximate memory use, in bytes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 64).sum()
     }
     /// Reads the attributes from a header and its records.
     ///
     /// # Errors
     /// Returns an error if Linux does not support a value.
-    pub fn from_header(header: &Header, records: &PaxRecords) -> io::Result<MemberAttributes> {
+    pub(crate) fn from_header(header: &Header, records: &PaxRecords) -> io::Result<MemberAttributes> {
         let id = |name: &str, of_header: io::Result<u64>| {
             let id = records.parse_number(name)?.map_or(of_header, Ok)?;
             // The highest id means "do not change" to chown(2).

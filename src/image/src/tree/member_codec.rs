@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// Type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemberFrame {
+pub(crate) enum MemberFrame {
     /// The first frame: the stream is not a disk image.
     Begins,
     /// Instead of the first frame: why the stream is rejected.
@@ -41,11 +41,11 @@ const FRAMES: [MemberFrame; 7] = [
 pub const HEAD_BYTES: usize = 5;
 
 /// Maximum length of a frame. The largest sparse map has 4 MiB, the longest names and attributes three more.
-pub const MOST_BYTES: usize = 8 << 20;
+pub(crate) const MOST_BYTES: usize = 8 << 20;
 
 /// Progress of parsing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ParseProgress {
+pub(crate) struct ParseProgress {
     /// Bytes of the tar.
     pub position: u64,
     /// Header blocks.
@@ -54,13 +54,13 @@ pub struct ParseProgress {
 
 impl MemberFrame {
     /// Encodes the head of a frame.
-    pub fn encode_head(self, length: usize) -> [u8; HEAD_BYTES] {
+    pub(crate) fn encode_head(self, length: usize) -> [u8; HEAD_BYTES] {
         let [a, b, c, d] = u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes();
         [self as u8, a, b, c, d]
     }
 
     /// Decodes the head of a frame: its type and length; `None` if it is invalid.
-    pub fn decode_head(head: &[u8]) -> Option<(MemberFrame, usize)> {
+    pub(crate) fn decode_head(head: &[u8]) -> Option<(MemberFrame, usize)> {
         let mut words = PacketParser(head);
         let kind = words.take_u8()?;
         let frame = FRAMES.into_iter().find(|frame| *frame as u8 == kind)?;
@@ -69,17 +69,17 @@ impl MemberFrame {
 }
 
 impl ParseProgress {
-    pub fn append_to(self, bytes: &mut Vec<u8>) {
+    pub(crate) fn append_to(self, bytes: &mut Vec<u8>) {
         bytes.extend(self.position.to_le_bytes());
         bytes.extend(self.blocks.to_le_bytes());
     }
 
-    pub fn decode(words: &mut PacketParser) -> Option<ParseProgress> {
+    pub(crate) fn decode(words: &mut PacketParser) -> Option<ParseProgress> {
         Some(ParseProgress { position: words.take_u64()?, blocks: words.take_u64()? })
     }
 }
 
-pub fn encode_member(member: &TarMember, bytes: &mut Vec<u8>) {
+pub(crate) fn encode_member(member: &TarMember, bytes: &mut Vec<u8>) {
     let TarMember {
         path,
         kind,
@@ -126,7 +126,7 @@ pub fn encode_member(member: &TarMember, bytes: &mut Vec<u8>) {
 }
 
 /// Decodes a member that a tar could contain, and the length of its content; `None` if it is invalid.
-pub fn decode_member(words: &mut PacketParser) -> Option<(TarMember, u64)> {
+pub(crate) fn decode_member(words: &mut PacketParser) -> Option<(TarMember, u64)> {
     let path = words.take_text()?.to_vec();
     let (mode, uid, gid, nanoseconds) =
         (words.take_u32()? & 0o7777, words.take_u32()?, words.take_u32()?, words.take_u32()?);

@@ -30,7 +30,7 @@ pub struct FileConflicts {
 }
 
 impl FileConflicts {
-    pub fn add_conflict(&mut self, path: &Path) {
+    pub(crate) fn add_conflict(&mut self, path: &Path) {
         self.files += 1;
         if self.first.len() < NAMED {
             self.first.push(format!("/{}", path.display()));
@@ -58,7 +58,7 @@ impl<'a> HiddenFileCounter<'a> {
     }
 
     /// Counts a member that is not a directory, once, for the deepest mount point above it.
-    pub fn count_file(&mut self, path: &Path) {
+    pub(crate) fn count_file(&mut self, path: &Path) {
         let depth = |mount_point: &Path| mount_point.components().count();
         let covers = |mount_point: &Path| path != mount_point && path.starts_with(mount_point);
         let covering = self.hidden.iter_mut().filter(|(mount_point, _)| covers(mount_point));
@@ -70,7 +70,7 @@ impl<'a> HiddenFileCounter<'a> {
     }
 
     /// Returns the counts for the hidden mount points, in their order.
-    pub fn finish(self) -> Vec<HiddenFiles> {
+    pub(crate) fn finish(self) -> Vec<HiddenFiles> {
         let files = self.hidden.into_iter().map(|(_, files)| files);
         self.beneath.hidden.iter().zip(files).map(|(path, files)| HiddenFiles { path: path.clone(), files }).collect()
     }

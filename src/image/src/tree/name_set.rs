@@ -13,7 +13,7 @@ const MOST: usize = (2 << 20) / 8 * 7;
 /// Hashes of directory (device and inode number) and name, eight bytes each, since there may be a million. The key is
 /// random, so that collisions cannot be crafted.
 #[derive(Default)]
-pub struct NameSet {
+pub(crate) struct NameSet {
     hashes: HashSet<u64>,
     key: RandomState,
 }
@@ -23,11 +23,11 @@ impl NameSet {
     ///
     /// # Errors
     /// Returns an error if there are too many.
-    pub fn insert(&mut self, entry: DirectoryEntry) -> io::Result<()> {
+    pub(crate) fn insert(&mut self, entry: DirectoryEntry) -> io::Result<()> {
         self.insert_hash(self.key.hash_one(entry))
     }
 
-    pub fn contains(&self, entry: DirectoryEntry) -> bool {
+    pub(crate) fn contains(&self, entry: DirectoryEntry) -> bool {
         self.hashes.contains(&self.key.hash_one(entry))
     }
 

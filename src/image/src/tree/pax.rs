@@ -12,7 +12,7 @@ const MOST_XATTRS: usize = 1000;
 
 /// The records of one header, in order; keys may repeat (in GNU sparse 0.0).
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct PaxRecords(Vec<PaxRecord>);
+pub(crate) struct PaxRecords(Vec<PaxRecord>);
 
 type PaxRecord = (Vec<u8>, Vec<u8>);
 
@@ -21,7 +21,7 @@ impl PaxRecords {
     ///
     /// # Errors
     /// Returns an error if the length of a record is wrong, or it has no `=`.
-    pub fn parse(mut text: &[u8]) -> io::Result<PaxRecords> {
+    pub(crate) fn parse(mut text: &[u8]) -> io::Result<PaxRecords> {
         let mut records = Vec::new();
         while !text.is_empty() {
             let (record, rest) = split_record(text).ok_or_else(|| {
@@ -35,7 +35,7 @@ impl PaxRecords {
     }
 
     /// Combines these records with global ones, which they override. An empty value removes a global one.
-    pub fn override_global(mut self, global: &PaxRecords) -> PaxRecords {
+    pub(crate) fn override_global(mut self, global: &PaxRecords) -> PaxRecords {
         if global.0.is_empty() {
             return self;
         }
@@ -46,18 +46,18 @@ impl PaxRecords {
     }
 
     /// Returns the approximate memory use, in bytes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.0.iter().map(|(key, value)| key.len() + value.len() + 48).sum()
     }
 
     /// Returns the last value of a key; an empty one counts as none.
-    pub fn get(&self, key: &str) -> Option<&[u8]> {
+    pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
         let (_, value) = self.0.iter().rev().find(|(own, _)| own == key.as_bytes())?;
         (!value.is_empty()).then_some(value)
     }
 
     /// Returns all records in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.0.iter().map(|(key, value)| (key.as_slice(), value.as_slice()))
     }
 
@@ -65,7 +65,7 @@ impl PaxRecords {
     ///
     /// # Errors
     /// Returns an error if it is not a number.
-    pub fn parse_number(&self, key: &str) -> io::Result<Option<u64>> {
+    pub(crate) fn parse_number(&self, key: &str) -> io::Result<Option<u64>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let number =
             if is_digits(value) { std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()) } else { None };
@@ -81,7 +81,7 @@ impl PaxRecords {
     ///
     /// # Errors
     /// Returns an error if it is not a time.
-    pub fn time_value(&self, key: &str) -> io::Result<Option<(i64, u32)>> {
+    pub(crate) fn time_value(&self, key: &str) -> io::Result<Option<(i64, u32)>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         parse_time(value).map(Some).ok_or_else(|| {
             invalid_record(format!(
@@ -95,7 +95,7 @@ impl PaxRecords {
     ///
     /// # Errors
     /// Returns an error if there are too many.
-    pub fn xattrs(&self) -> io::Result<Vec<(OsString, Vec<u8>)>> {
+    pub(crate) fn xattrs(&self) -> io::Result<Vec<(OsString, Vec<u8>)>> {
         let named = || self.0.iter().filter_map(|(key, value)| Some((key.strip_prefix(b"SCHILY.xattr.")?, value)));
         match named().count() {
             count if count > MOST_XATTRS => {

@@ -12,7 +12,7 @@ const MARGIN: u64 = 64 << 20;
 
 /// The filesystems found so far.
 #[derive(Debug, Default)]
-pub struct TargetCapacity {
+pub(crate) struct TargetCapacity {
     /// Device number and capacity of each, in bytes.
     seen: Vec<(u64, u64)>,
 }
@@ -22,7 +22,7 @@ impl TargetCapacity {
     ///
     /// # Errors
     /// Returns an error if its size cannot be determined.
-    pub fn add_filesystem(&mut self, directory: impl AsFd, stat: &FileStat) -> io::Result<()> {
+    pub(crate) fn add_filesystem(&mut self, directory: impl AsFd, stat: &FileStat) -> io::Result<()> {
         if self.seen.iter().all(|(device, _)| *device != stat.st_dev) {
             let filesystem = fstatfs(directory)?;
             let bytes = filesystem.blocks().saturating_mul(filesystem.block_size().unsigned_abs());
@@ -34,13 +34,13 @@ impl TargetCapacity {
 
     /// Returns the maximum length of a tar. Later files may replace earlier ones, and the filesystem may compress, but
     /// a longer tar cannot fit in the end.
-    pub fn max_tar_bytes(&self) -> u64 {
+    pub(crate) fn max_tar_bytes(&self) -> u64 {
         let sum = self.seen.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
         sum.saturating_mul(2).saturating_add(MARGIN)
     }
 }
 
 /// Returns the error message for a tar that is longer.
-pub fn too_long_message(longest: u64) -> String {
+pub(crate) fn too_long_message(longest: u64) -> String {
     format!("the tar is longer than {longest} bytes, twice the size of the target filesystems")
 }

@@ -11,10 +11,10 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// A directory entry, independent of its path: device and inode number of the directory, and the name.
-pub type DirectoryEntry<'a> = ((u64, u64), &'a CStr);
+pub(crate) type DirectoryEntry<'a> = ((u64, u64), &'a CStr);
 
 /// State of one removal.
-pub struct TreeRemoval<'a> {
+pub(crate) struct TreeRemoval<'a> {
     /// Returns whether an entry is not removed. The content of a directory is removed even if the directory itself is
     /// not.
     pub stays: &'a dyn Fn(DirectoryEntry) -> bool,
@@ -31,7 +31,7 @@ impl TreeRemoval<'_> {
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
-    pub fn empty_directory(&mut self, directory: &OwnedFd) -> Result<bool, Errno> {
+    pub(crate) fn empty_directory(&mut self, directory: &OwnedFd) -> Result<bool, Errno> {
         let here = inode_identity(&fstat(directory)?);
         let mut empty = true;
         for name in list_names(directory)? {
@@ -46,7 +46,12 @@ impl TreeRemoval<'_> {
     ///
     /// # Errors
     /// Returns the same errors as [`TreeRemoval::empty_directory`].
-    pub fn remove_entry(&mut self, directory: impl AsFd, within: (u64, u64), name: &CStr) -> Result<bool, Errno> {
+    pub(crate) fn remove_entry(
+        &mut self,
+        directory: impl AsFd,
+        within: (u64, u64),
+        name: &CStr,
+    ) -> Result<bool, Errno> {
         let stays = (self.stays)((within, name));
         let removed = match safe_open::open_beneath(&directory, name, open_flags(), PathRestriction::SameFilesystem) {
             Ok(below) if self.closed.contains(&inode_identity(&fstat(&below)?)) => Err(Errno::EBUSY),
@@ -73,7 +78,7 @@ impl TreeRemoval<'_> {
 }
 
 /// Returns device and inode number.
-pub fn inode_identity(stat: &FileStat) -> (u64, u64) {
+pub(crate) fn inode_identity(stat: &FileStat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
@@ -81,7 +86,7 @@ pub fn inode_identity(stat: &FileStat) -> (u64, u64) {
 ///
 /// # Errors
 /// Returns an error if it cannot be read.
-pub fn has_content(directory: impl AsFd, name: &CStr) -> Result<bool, Errno> {
+pub(crate) fn has_content(directory: impl AsFd, name: &CStr) -> Result<bool, Errno> {
     match openat(&directory, name, open_flags(), Mode::empty()) {
         Ok(below) => Ok(list_names(&below)?.iter().any(|name| name.as_c_str() != c"lost+found")),
         Err(Errno::ENOTDIR | Errno::ELOOP) => fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|_| true),
@@ -91,7 +96,7 @@ pub fn has_content(directory: impl AsFd, name: &CStr) -> Result<bool, Errno> {
 
 /// Returns all names of a directory. They are collected first: removing files while reading a directory can skip
 /// entries.
-pub fn list_names(directory: impl AsFd) -> Result<Vec<CString>, Errno> {
+pub(crate) fn list_names(directory: impl AsFd) -> Result<Vec<CString>, Errno> {
     let own = directory.as_fd().try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
     let mut names = Vec::new();
     for entry in Dir::from_fd(own)?.iter() {

@@ -16,13 +16,13 @@ use std::path::{Component, Path, PathBuf};
 const MOST_SYMLINKS: u32 = 40;
 
 /// A directory, and its path below the root without symlinks.
-pub struct WalkedDirectory {
+pub(crate) struct WalkedDirectory {
     pub fd: OwnedFd,
     pub path: PathBuf,
 }
 
 /// Returns whether this path without symlinks is at or below a merged mount point.
-pub fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
+pub(crate) fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
     merged.iter().any(|mount_point| path.starts_with(mount_point))
 }
 
@@ -31,7 +31,7 @@ pub fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
 ///
 /// # Errors
 /// Returns an error if a component is missing or not a directory.
-pub fn walk_to_directory(
+pub(crate) fn walk_to_directory(
     root: &OwnedFd,
     merged: &[PathBuf],
     path: &Path,
@@ -104,7 +104,7 @@ fn path_components(path: &Path) -> impl Iterator<Item = OsString> + '_ {
 }
 
 /// Creates a directory with mode 0755, set separately because mkdir(2) applies the umask.
-pub fn make_directory(parent: impl AsFd, name: &OsStr) -> Result<(), Errno> {
+pub(crate) fn make_directory(parent: impl AsFd, name: &OsStr) -> Result<(), Errno> {
     mkdirat(&parent, name, Mode::S_IRWXU)?;
     fchmodat(&parent, name, Mode::from_bits_truncate(0o755), FchmodatFlags::FollowSymlink)
 }

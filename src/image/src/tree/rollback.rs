@@ -16,7 +16,7 @@ use xattr::FileExt;
 
 /// State of a directory before the image is unpacked: the root of a filesystem, its `lost+found`, or the parent of a
 /// mount point. It is held open, so that its inode number is not reused.
-pub struct DirectorySnapshot {
+pub(crate) struct DirectorySnapshot {
     directory: File,
     was: FileStat,
     xattrs: XattrMap,
@@ -30,7 +30,7 @@ impl DirectorySnapshot {
     ///
     /// # Errors
     /// Returns an error if one cannot be read.
-    pub fn record_directory(directory: OwnedFd) -> io::Result<DirectorySnapshot> {
+    pub(crate) fn record_directory(directory: OwnedFd) -> io::Result<DirectorySnapshot> {
         let mut within = BTreeMap::new();
         for name in list_names(&directory)? {
             let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
@@ -49,7 +49,7 @@ impl DirectorySnapshot {
     ///
     /// # Errors
     /// Returns an error if something cannot be removed or set.
-    pub fn restore(&self) -> io::Result<()> {
+    pub(crate) fn restore(&self) -> io::Result<()> {
         self.restore_attributes()?;
         for name in list_names(&self.directory)? {
             match self.within.get(&name) {

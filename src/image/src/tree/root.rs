@@ -27,7 +27,7 @@ use std::rc::Rc;
 const MOST_KNOWN: usize = 64;
 
 /// The root directory.
-pub struct UnpackRoot {
+pub(crate) struct UnpackRoot {
     fd: OwnedFd,
     /// Mount points of preserved filesystems that the image is merged into.
     merged: Vec<PathBuf>,
@@ -57,7 +57,7 @@ pub(super) struct ResolvedDirectory {
 /// # Errors
 /// Returns an error if it has `..` or a zero byte. Well-formed archives have neither, so this is rejected and not
 /// repaired.
-pub fn relative_inside(path: &[u8]) -> io::Result<PathBuf> {
+pub(crate) fn relative_inside(path: &[u8]) -> io::Result<PathBuf> {
     let mut inside = PathBuf::new();
     for component in path.split(|byte| *byte == b'/') {
         match component {
@@ -101,7 +101,7 @@ impl UnpackRoot {
     ///
     /// # Errors
     /// Returns an error if it cannot be read.
-    pub fn is_empty(&self) -> io::Result<bool> {
+    pub(crate) fn is_empty(&self) -> io::Result<bool> {
         let own = c"lost+found";
         let listed = list_names(openat(&self.fd, ".", directory_flags(), Mode::empty())?)?;
         Ok(listed.iter().all(|name| name.as_c_str() == own) && (listed.is_empty() || !has_content(&self.fd, own)?))
@@ -112,7 +112,7 @@ impl UnpackRoot {
     ///
     /// # Errors
     /// Returns an error if the filesystem is full or read-only.
-    pub fn nameless_file(&self) -> io::Result<File> {
+    pub(crate) fn nameless_file(&self) -> io::Result<File> {
         let (flags, mode) = (OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::S_IRUSR | Mode::S_IWUSR);
         match openat(&self.fd, ".", flags | OFlag::O_TMPFILE, mode) {
             // Some filesystems do not support O_TMPFILE, such as NFS.
@@ -132,13 +132,13 @@ impl UnpackRoot {
     }
 
     /// Returns whether a name belongs to another owner and was not created by this burn.
-    pub fn belongs_to_others(&self, entry: DirectoryEntry) -> bool {
+    pub(crate) fn belongs_to_others(&self, entry: DirectoryEntry) -> bool {
         self.ours.as_ref().is_some_and(|ours| !ours.borrow().contains(entry))
     }
 
     /// Returns the cost of operations besides creating members: creating parents that are not members, and skipping
     /// what a whiteout does not remove.
-    pub fn worked(&self) -> u64 {
+    pub(crate) fn worked(&self) -> u64 {
         self.worked.get()
     }
 
@@ -153,7 +153,7 @@ impl UnpackRoot {
     }
 
     /// Returns the maximum length of a tar whose files fit here.
-    pub fn longest_tar(&self) -> u64 {
+    pub(crate) fn longest_tar(&self) -> u64 {
         self.space.borrow().max_tar_bytes()
     }
 
@@ -161,7 +161,7 @@ impl UnpackRoot {
     ///
     /// # Errors
     /// Returns an error if a parent is not a directory.
-    pub fn resolve_entry(&self, path: &Path) -> io::Result<RootEntry<'_>> {
+    pub(crate) fn resolve_entry(&self, path: &Path) -> io::Result<RootEntry<'_>> {
         Ok(RootEntry { root: self, directory: self.resolve_parent(parent_of(path), true)?, name: name_of(path)? })
     }
 
@@ -169,7 +169,7 @@ impl UnpackRoot {
     ///
     /// # Errors
     /// Returns an error if a parent is missing or not a directory.
-    pub fn resolve_existing(&self, path: &Path) -> io::Result<RootEntry<'_>> {
+    pub(crate) fn resolve_existing(&self, path: &Path) -> io::Result<RootEntry<'_>> {
         Ok(RootEntry { root: self, directory: self.resolve_parent(parent_of(path), false)?, name: name_of(path)? })
     }
 
@@ -177,7 +177,7 @@ impl UnpackRoot {
     ///
     /// # Errors
     /// Returns an error if its parent, on a preserved filesystem, is missing, or there are no file descriptors left.
-    pub fn open_directory(&self, path: &Path) -> io::Result<Option<File>> {
+    pub(crate) fn open_directory(&self, path: &Path) -> io::Result<Option<File>> {
         if path == Path::new("") {
             return Ok(Some(self.fd.try_clone()?.into()));
         }
@@ -225,7 +225,7 @@ impl UnpackRoot {
     }
 
     /// Clears the cache, after a file was removed or a directory got a default ACL.
-    pub fn clear_cache(&self) {
+    pub(crate) fn clear_cache(&self) {
         self.known.borrow_mut().clear();
     }
 
@@ -257,7 +257,7 @@ impl UnpackRoot {
     /// # Errors
     /// Returns an error if one cannot be read or is part of a preserved filesystem, or a preserved one is part of the
     /// root's.
-    pub fn record_snapshots(&self, mount_points: &[PathBuf]) -> io::Result<Vec<DirectorySnapshot>> {
+    pub(crate) fn record_snapshots(&self, mount_points: &[PathBuf]) -> io::Result<Vec<DirectorySnapshot>> {
         let kept = self.merged_identities()?;
         let own = fstat(&self.fd)?.st_dev;
         if kept.iter().any(|(device, _)| *device == own) {
@@ -284,7 +284,7 @@ impl UnpackRoot {
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
-    pub fn restore_snapshots(&self, fresh: &[DirectorySnapshot]) -> io::Result<()> {
+    pub(crate) fn restore_snapshots(&self, fresh: &[DirectorySnapshot]) -> io::Result<()> {
         self.clear_cache();
         fresh.iter().try_for_each(DirectorySnapshot::restore)
     }

@@ -14,7 +14,7 @@ const BLOCK: u64 = 512;
 
 /// Data segments of a sparse file, in order; the rest are holes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SparseMap {
+pub(crate) struct SparseMap {
     /// Offset and length in the file, in bytes.
     pub segments: Vec<(u64, u64)>,
     /// Length of the file including its holes, in bytes.
@@ -53,7 +53,7 @@ impl SparseMap {
     ///
     /// # Errors
     /// Returns an error if there is none, or it is inconsistent.
-    pub fn from_records(records: &PaxRecords, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
+    pub(crate) fn from_records(records: &PaxRecords, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
         let numbers: Vec<u64> = match records.get("GNU.sparse.map") {
             Some(text) => text.split(|byte| *byte == b',').map(parse_decimal).collect::<io::Result<_>>()?,
             None => {
@@ -80,7 +80,7 @@ impl SparseMap {
     ///
     /// # Errors
     /// Returns an error if the map is inconsistent or does not end.
-    pub fn read_lines(stream: &mut impl Read, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
+    pub(crate) fn read_lines(stream: &mut impl Read, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
         let mut lines =
             DecimalLines { stream, block: [0; BLOCK as usize], at: BLOCK as usize, read: 0, limit: data_size };
         let count = usize::try_from(lines.next_number()?).ok().filter(|count| *count <= MOST_SEGMENTS);
@@ -100,7 +100,11 @@ impl SparseMap {
 /// # Errors
 /// Returns an error if a number is invalid, there are too many segments, or some follow an empty one, at which other
 /// readers stop.
-pub fn add_segments(segments: &mut Vec<(u64, u64)>, pieces: &[GnuSparseHeader], is_last: bool) -> io::Result<()> {
+pub(crate) fn add_segments(
+    segments: &mut Vec<(u64, u64)>,
+    pieces: &[GnuSparseHeader],
+    is_last: bool,
+) -> io::Result<()> {
     let count = pieces.iter().take_while(|piece| !piece.is_empty()).count();
     let (filled, rest) = pieces.split_at(count);
     let is_cut = (!is_last && !rest.is_empty()) || rest.iter().any(|piece| !piece.is_empty());

@@ -13,10 +13,10 @@ use std::sync::Arc;
 const BLOCK: u64 = 512;
 
 /// Sends the answer to the worker's question: the maximum length of the tar, and the maximum number of header blocks.
-pub type AnswerSender = Box<dyn Fn([u64; 2])>;
+pub(crate) type AnswerSender = Box<dyn Fn([u64; 2])>;
 
 /// Receiver of members. The chunks of a member's content follow the member.
-pub struct MemberReceiver {
+pub(crate) struct MemberReceiver {
     stream: PipelineReader,
     answers: AnswerSender,
     has_begun: bool,
@@ -35,7 +35,7 @@ pub struct MemberReceiver {
 ///
 /// # Errors
 /// Returns the error of the stream.
-pub fn check_beginning(stream: &mut PipelineReader) -> io::Result<Result<(), String>> {
+pub(crate) fn check_beginning(stream: &mut PipelineReader) -> io::Result<Result<(), String>> {
     match MemberFrame::decode_head(stream.look_ahead(HEAD_BYTES)?) {
         Some((MemberFrame::Begins, _)) => Ok(Ok(())),
         Some((MemberFrame::Refused, length)) if length <= MOST_BYTES => {
@@ -61,22 +61,22 @@ impl MemberReceiver {
     }
 
     /// Returns the clock for the waits of this thread.
-    pub fn clock(&self) -> Arc<StageClock> {
+    pub(crate) fn clock(&self) -> Arc<StageClock> {
         self.stream.clock()
     }
 
     /// Returns the number of bytes of the tar read so far.
-    pub fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.reached.position
     }
 
     /// Sets the maximum length of the whole tar from now on.
-    pub fn set_limit(&mut self, bytes: u64) {
+    pub(crate) fn set_limit(&mut self, bytes: u64) {
         self.longest = bytes;
     }
 
     /// Returns the number of header blocks so far.
-    pub fn header_blocks(&self) -> u64 {
+    pub(crate) fn header_blocks(&self) -> u64 {
         self.reached.blocks
     }
 
@@ -85,7 +85,7 @@ impl MemberReceiver {
     ///
     /// # Errors
     /// Returns an error if the tar is malformed, truncated or too long, or the worker is gone or sends invalid frames.
-    pub fn next_member(&mut self, most_blocks: &dyn Fn() -> u64) -> io::Result<Option<TarMember>> {
+    pub(crate) fn next_member(&mut self, most_blocks: &dyn Fn() -> u64) -> io::Result<Option<TarMember>> {
         while self.left > 0 {
             self.next_chunk(self.left)?;
         }
@@ -124,7 +124,7 @@ impl MemberReceiver {
     ///
     /// # Errors
     /// Returns the same errors as [`MemberReceiver::next_member`], or an error if there is no more content.
-    pub fn next_chunk(&mut self, count: u64) -> io::Result<BufferChunk> {
+    pub(crate) fn next_chunk(&mut self, count: u64) -> io::Result<BufferChunk> {
         while self.in_frame == 0 {
             match self.read_frame_head()? {
                 (MemberFrame::Content, length) if length as u64 <= self.left => self.in_frame = length as u64,
@@ -202,7 +202,7 @@ fn protocol_error() -> io::Error {
 
 /// Members as a worker in this process would send them.
 #[cfg(test)]
-pub mod here {
+pub(crate) mod here {
     use super::*;
     use crate::pipeline::{PipeSender, WorkerOutput, create_pipe};
     use crate::tree::worker_tar::send_members;
@@ -227,7 +227,7 @@ pub mod here {
     }
 
     /// The members of a tar.
-    pub fn members_of(tar: PipelineReader) -> MemberReceiver {
+    pub(crate) fn members_of(tar: PipelineReader) -> MemberReceiver {
         let (sender, receiver) = create_pipe(1);
         let (tell, answers) = mpsc::channel();
         let clock = tar.clock();

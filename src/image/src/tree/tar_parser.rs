@@ -27,7 +27,7 @@ const GLOBAL_BYTES: usize = 64 * 1024;
 type QueryLimits<'a> = Box<dyn FnMut() -> io::Result<[u64; 2]> + 'a>;
 
 /// The members of a tar. Reading it, or taking chunks, returns the content of the current member.
-pub struct TarParser<'a> {
+pub(crate) struct TarParser<'a> {
     stream: PipelineReader,
     /// Called when a limit is exceeded, since it may have grown.
     asks: QueryLimits<'a>,
@@ -61,7 +61,7 @@ impl<'a> TarParser<'a> {
         TarParser::with_limits(stream, Box::new(|| Ok([u64::MAX; 2])))
     }
 
-    pub fn with_limits(stream: PipelineReader, asks: QueryLimits<'a>) -> Self {
+    pub(crate) fn with_limits(stream: PipelineReader, asks: QueryLimits<'a>) -> Self {
         TarParser {
             stream,
             asks,
@@ -78,18 +78,18 @@ impl<'a> TarParser<'a> {
     }
 
     /// Returns whether data is available without waiting.
-    pub fn is_ready(&mut self) -> bool {
+    pub(crate) fn is_ready(&mut self) -> bool {
         self.stream.is_ready()
     }
 
     /// Returns the number of bytes of the tar read so far.
-    pub fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.stream.position()
     }
 
     /// Returns the number of header blocks so far: the cost of members besides their content. Global records count
     /// again for each member.
-    pub fn header_blocks(&self) -> u64 {
+    pub(crate) fn header_blocks(&self) -> u64 {
         self.blocks
     }
 
@@ -97,7 +97,7 @@ impl<'a> TarParser<'a> {
     ///
     /// # Errors
     /// Returns the error of the stream, or an error if it is truncated or too long, or there is no more content.
-    pub fn next_chunk(&mut self, count: u64) -> io::Result<BufferChunk> {
+    pub(crate) fn next_chunk(&mut self, count: u64) -> io::Result<BufferChunk> {
         let count = usize::try_from(count.min(self.left)).unwrap_or(usize::MAX);
         let chunk = if count == 0 { None } else { self.stream.take_chunk(count)? };
         let chunk = chunk.ok_or_else(|| self.truncated_error())?;
@@ -110,7 +110,7 @@ impl<'a> TarParser<'a> {
     ///
     /// # Errors
     /// Returns the error of the stream, or an error if the archive is malformed or truncated.
-    pub fn next_member(&mut self) -> io::Result<Option<TarMember>> {
+    pub(crate) fn next_member(&mut self) -> io::Result<Option<TarMember>> {
         self.skip_bytes(self.left + self.padding)?;
         (self.left, self.padding) = (0, 0);
         let mut extensions = ExtendedHeaders::default();

@@ -27,7 +27,7 @@ const DIRECTORIES_BYTES: usize = 32 << 20;
 
 /// Results of unpacking one part.
 #[derive(Debug, Default, PartialEq)]
-pub struct UnpackResult {
+pub(crate) struct UnpackResult {
     pub entries: u64,
     pub tar_bytes: u64,
     pub conflicts: FileConflicts,
@@ -40,7 +40,7 @@ pub struct UnpackResult {
 /// # Errors
 /// Returns the error of the member receiver, or an error if the archive is malformed, truncated or empty, or a file
 /// cannot be written. The error names the member.
-pub fn untar(
+pub(crate) fn untar(
     members: MemberReceiver,
     root: &UnpackRoot,
     counter: &mut HiddenFileCounter,

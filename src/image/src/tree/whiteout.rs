@@ -16,7 +16,7 @@ const PREFIX: &[u8] = b".wh.";
 
 /// Effect of a whiteout.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Whiteout {
+pub(crate) enum Whiteout {
     /// Removes this name from its directory.
     Name(OsString),
     /// Removes everything from its directory.
@@ -30,7 +30,7 @@ impl Whiteout {
     ///
     /// # Errors
     /// Returns an error if it has the form of a whiteout, but with an invalid name.
-    pub fn parse(path: &Path) -> io::Result<Option<Whiteout>> {
+    pub(crate) fn parse(path: &Path) -> io::Result<Option<Whiteout>> {
         let name = path.file_name().unwrap_or_default().as_bytes();
         match name.strip_prefix(PREFIX) {
             None => Ok(None),
@@ -48,7 +48,7 @@ impl Whiteout {
 
 /// Names created by one layer. Its whiteouts only affect the layers below, regardless of their position in the tar.
 #[derive(Default)]
-pub struct LayerNames {
+pub(crate) struct LayerNames {
     brought: NameSet,
 }
 
@@ -57,7 +57,7 @@ impl LayerNames {
     ///
     /// # Errors
     /// Returns an error if there are too many.
-    pub fn record_name(&mut self, place: &RootEntry) -> io::Result<()> {
+    pub(crate) fn record_name(&mut self, place: &RootEntry) -> io::Result<()> {
         let name = CString::new(place.name.as_bytes())?;
         self.brought.insert((place.parent_identity(), &name))
     }
@@ -66,7 +66,7 @@ impl LayerNames {
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
-    pub fn remove_directory_at(&self, place: &RootEntry) -> io::Result<()> {
+    pub(crate) fn remove_directory_at(&self, place: &RootEntry) -> io::Result<()> {
         match place.is_directory() {
             Ok(true) => {}
             Ok(false) | Err(Errno::ENOENT) => return Ok(()),
@@ -86,7 +86,7 @@ impl LayerNames {
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
-    pub fn apply(&self, root: &UnpackRoot, path: &Path, whiteout: &Whiteout) -> io::Result<bool> {
+    pub(crate) fn apply(&self, root: &UnpackRoot, path: &Path, whiteout: &Whiteout) -> io::Result<bool> {
         let place = match root.resolve_existing(path) {
             // There is nothing to remove.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {

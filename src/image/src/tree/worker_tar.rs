@@ -14,7 +14,7 @@ use std::sync::mpsc;
 /// # Errors
 /// Returns the error of the stream, or an error if the archive is malformed, truncated or too long, or the receiver is
 /// gone.
-pub fn send_members(
+pub(crate) fn send_members(
     stream: PipelineReader,
     refused: Option<io::Error>,
     out: &mut impl WorkerOutput,

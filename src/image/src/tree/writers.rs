@@ -30,7 +30,7 @@ const OPEN_FILES: usize = 512;
 const COST_OF_A_FILE: u64 = 16 * 1024;
 
 /// New file. It is closed when its last job is done.
-pub struct OpenedFile {
+pub(crate) struct OpenedFile {
     pub file: File,
     /// Path for error messages.
     pub path: PathBuf,
@@ -82,7 +82,7 @@ impl FirstError {
 }
 
 /// The threads, as seen by the parser.
-pub struct WriterPool {
+pub(crate) struct WriterPool {
     writers: Vec<WriterThread>,
     /// Index of the writer that gets the next batch.
     turn: usize,
@@ -113,7 +113,7 @@ impl WriterPool {
     ///
     /// # Errors
     /// Returns an error if a writer has failed; [`WriterPool::join_writers`] returns the cause.
-    pub fn write_chunk(&mut self, to: &Arc<OpenedFile>, offset: u64, bytes: BufferChunk) -> io::Result<()> {
+    pub(crate) fn write_chunk(&mut self, to: &Arc<OpenedFile>, offset: u64, bytes: BufferChunk) -> io::Result<()> {
         // The stage that fills buffers may be waiting for the one held by this batch.
         let held = self.batch.jobs.iter().rev().find_map(|job| match job {
             WriteJob::Write { bytes, .. } => Some(bytes),
@@ -132,7 +132,7 @@ impl WriterPool {
     ///
     /// # Errors
     /// Returns the same errors as [`WriterPool::write_chunk`].
-    pub fn finish_file(
+    pub(crate) fn finish_file(
         &mut self,
         file: Arc<OpenedFile>,
         attributes: MemberAttributes,
@@ -169,7 +169,7 @@ impl WriterPool {
     ///
     /// # Errors
     /// Returns the same errors as [`WriterPool::write_chunk`].
-    pub fn wait_written(&mut self) -> io::Result<()> {
+    pub(crate) fn wait_written(&mut self) -> io::Result<()> {
         self.send_batch()?;
         let (tell, told) = mpsc::channel();
         for writer in &self.writers {
@@ -185,7 +185,7 @@ impl WriterPool {
     ///
     /// # Errors
     /// Returns the first error, of a writer or the parser.
-    pub fn join_writers(mut self, parsed: io::Result<()>) -> io::Result<()> {
+    pub(crate) fn join_writers(mut self, parsed: io::Result<()>) -> io::Result<()> {
         let parsed = parsed.and_then(|()| self.send_batch());
         if let Err(error) = parsed {
             // If a writer failed first, this error is only a consequence.
@@ -268,7 +268,7 @@ impl WriteJob {
 }
 
 /// Adds the path to an error.
-pub fn with_path(path: &Path, error: &io::Error) -> io::Error {
+pub(crate) fn with_path(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 

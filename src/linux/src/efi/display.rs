@@ -34,7 +34,7 @@ fn format_entry(number: u16, value: &[u8]) -> String {
 }
 
 /// Returns the device path as text (UEFI specification 10.6); `None` if it is malformed.
-pub fn device_path_text(option: &LoadOption) -> Option<String> {
+pub(crate) fn device_path_text(option: &LoadOption) -> Option<String> {
     Some(option.nodes()?.iter().map(format_node).collect::<Vec<_>>().join("/"))
 }
 
@@ -55,7 +55,7 @@ fn format_arguments(optional: &[u8]) -> String {
 }
 
 /// Returns the optional data of a load option as text; `None` if it is empty or not printable ASCII in UTF-16.
-pub fn text_arguments(optional: &[u8]) -> Option<String> {
+pub(crate) fn text_arguments(optional: &[u8]) -> Option<String> {
     let units = optional.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
     let text = String::from_utf16(&units.collect::<Vec<_>>()).unwrap_or_default();
     let text = text.trim_end_matches('\0');

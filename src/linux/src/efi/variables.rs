@@ -104,7 +104,7 @@ pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<
 ///
 /// # Errors
 /// As for [`write_variable`].
-pub fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
+pub(crate) fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
     let is_new = fs::symlink_metadata(path).is_err();
     make_mutable(path)?;
     // efivarfs takes attributes and value in one write(2).

@@ -8,7 +8,7 @@ use tempfile::NamedTempFile;
 
 /// A disk full of 0xaa, at the start of which lies an image with a GPT of 128 partitions of one sector each. Its primary header
 /// says, perhaps, another place of the backup than the true one.
-pub fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, backup_lba: Option<u64>) -> NamedTempFile {
+pub(crate) fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, backup_lba: Option<u64>) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
     fs::write(file.path(), vec![0xaa; ((image_sectors + more_sectors) * sector) as usize]).unwrap();
     let mut gpt = Gpt::new(sector, image_sectors, Uuid::from_bytes([0xf7; 16])).unwrap();

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Security state of a disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AtaSecurity {
+pub(crate) struct AtaSecurity {
     pub supported: bool,
     /// Whether a user password is set.
     pub enabled: bool,
@@ -39,7 +39,7 @@ const SECURITY_STATUS: usize = 128;
 ///
 /// # Errors
 /// The device is not an ATA disk, hdparm is missing, or the disk does not respond.
-pub fn read_security(device: &Path) -> Result<AtaSecurity, String> {
+pub(crate) fn read_security(device: &Path) -> Result<AtaSecurity, String> {
     // The kernel caches this data, so it is available at no cost, and is sufficient for disks without security, such
     // as emulated ones: QEMU's disk fails its next queued command after hdparm.
     let identity = read_cached_identity(device).map_err(|error| format!("cannot read its identify data: {error}"))?;
@@ -87,7 +87,7 @@ impl AtaSecurity {
     }
 
     /// Returns why the disk cannot be erased by security commands at present.
-    pub fn find_obstacle(&self) -> Option<&'static str> {
+    pub(crate) fn find_obstacle(&self) -> Option<&'static str> {
         match self {
             AtaSecurity { supported: false, .. } => Some("the disk does not support ATA security"),
             AtaSecurity { locked: true, .. } => Some("the disk is locked by a password"),
@@ -98,7 +98,7 @@ impl AtaSecurity {
     }
 
     /// Returns the methods that are available at present.
-    pub fn available_methods(&self) -> Vec<EraseMethod> {
+    pub(crate) fn available_methods(&self) -> Vec<EraseMethod> {
         match (self.find_obstacle(), self.enhanced) {
             (Some(_), _) => Vec::new(),
             (None, true) => vec![EraseMethod::AtaEnhancedErase, EraseMethod::AtaErase],

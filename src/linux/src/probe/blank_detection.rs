@@ -21,7 +21,7 @@ const SAMPLES: u64 = 64;
 ///
 /// # Errors
 /// It cannot be read, so that its state is unknown.
-pub fn is_whole_device_blank(path: &Path) -> io::Result<bool> {
+pub(crate) fn is_whole_device_blank(path: &Path) -> io::Result<bool> {
     let size_bytes = File::open(path)?.seek(SeekFrom::End(0))?;
     is_area_blank(path, DeviceArea { start_bytes: 0, size_bytes })
 }

@@ -106,7 +106,7 @@ fn read_serial(dir: &Path) -> String {
 
 /// Returns serial number and world wide name of the disk with this sysfs directory, each empty if unknown, in the
 /// same format as in [`InventoryDisk`].
-pub fn read_serial_and_wwn(dir: &Path) -> (String, String) {
+pub(crate) fn read_serial_and_wwn(dir: &Path) -> (String, String) {
     (read_serial(dir), read_wwn(dir))
 }
 

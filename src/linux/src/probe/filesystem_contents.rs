@@ -41,7 +41,7 @@ pub(super) fn read_filesystems(users: &DeviceUsers, inventory: &Inventory) -> Ve
 ///
 /// # Errors
 /// The mount point cannot be opened, or the filesystem does not respond.
-pub fn read_filesystem(device: &DevicePath, point: &Path) -> io::Result<FilesystemContents> {
+pub(crate) fn read_filesystem(device: &DevicePath, point: &Path) -> io::Result<FilesystemContents> {
     let root = File::open(point)?;
     let space = nix::sys::statvfs::fstatvfs(&root)?;
     let bytes = |blocks: u64| blocks.saturating_mul(space.fragment_size());

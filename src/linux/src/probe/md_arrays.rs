@@ -15,7 +15,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// Types of members in libblkid: md's own, and those of the firmware RAIDs that mdadm supports.
-pub const MEMBERS: [&str; 3] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member"];
+pub(crate) const MEMBERS: [&str; 3] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member"];
 
 /// Deadline of mdadm, since failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -21,14 +21,14 @@ const CNS_ACTIVE: u32 = 0x02;
 const CNS_ALLOCATED: u32 = 0x10;
 
 /// Opcodes of admin commands.
-pub const GET_LOG_PAGE: u8 = 0x02;
+pub(crate) const GET_LOG_PAGE: u8 = 0x02;
 const IDENTIFY: u8 = 0x06;
-pub const FORMAT_NVM: u8 = 0x80;
-pub const SANITIZE: u8 = 0x84;
+pub(crate) const FORMAT_NVM: u8 = 0x80;
+pub(crate) const SANITIZE: u8 = 0x84;
 
 /// Admin command.
 #[derive(Debug, Clone, Copy)]
-pub struct AdminCommand {
+pub(crate) struct AdminCommand {
     pub opcode: u8,
     pub namespace: u32,
     /// Command dword 10, whose meaning depends on the opcode.
@@ -39,7 +39,7 @@ pub struct AdminCommand {
 
 /// Namespace with its erase methods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NvmeNamespace {
+pub(crate) struct NvmeNamespace {
     pub id: u32,
     pub methods: Vec<EraseMethod>,
     /// Current format: command dword 10 of Format NVM without the secure erase setting.
@@ -50,7 +50,7 @@ mod ioctl {
     /// `struct nvme_admin_cmd`.
     #[repr(C)]
     #[derive(Default)]
-    pub struct NvmeAdminCmd {
+    pub(crate) struct NvmeAdminCmd {
         pub opcode: u8,
         pub flags: u8,
         pub reserved: u16,
@@ -74,7 +74,7 @@ mod ioctl {
 ///
 /// # Errors
 /// The device is not an NVMe disk, or the controller returns an error status.
-pub fn send_admin_command(device: &File, admin: AdminCommand, data: &mut [u8]) -> io::Result<()> {
+pub(crate) fn send_admin_command(device: &File, admin: AdminCommand, data: &mut [u8]) -> io::Result<()> {
     let mut command = ioctl::NvmeAdminCmd {
         opcode: admin.opcode,
         namespace: admin.namespace,
@@ -95,7 +95,7 @@ pub fn send_admin_command(device: &File, admin: AdminCommand, data: &mut [u8]) -
 ///
 /// # Errors
 /// The device is not an NVMe disk.
-pub fn read_namespace_id(device: &File) -> io::Result<u32> {
+pub(crate) fn read_namespace_id(device: &File) -> io::Result<u32> {
     // SAFETY: NVME_IOCTL_ID takes no argument.
     let id = unsafe { ioctl::id(device.as_raw_fd()) }?;
     u32::try_from(id).map_err(io::Error::other)
@@ -105,7 +105,7 @@ pub fn read_namespace_id(device: &File) -> io::Result<u32> {
 ///
 /// # Errors
 /// The device is not an NVMe disk, or the controller does not respond.
-pub fn read_namespace(device: &File) -> io::Result<NvmeNamespace> {
+pub(crate) fn read_namespace(device: &File) -> io::Result<NvmeNamespace> {
     let id = read_namespace_id(device)?;
     let controller = identify(device, CNS_CONTROLLER, 0)?;
     // Old controllers do not support the lists. Unknown namespaces are assumed to exist.

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 
 /// Range of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceRange {
+pub(crate) struct DeviceRange {
     /// Device path as printed by lvm: `/dev/sda1`.
     pub device: String,
     pub start_bytes: u64,

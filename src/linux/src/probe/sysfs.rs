@@ -26,7 +26,7 @@ impl Default for ProbeRoots {
 const SYSFS_UNIT_BYTES: u64 = 512;
 
 /// Converts a number of 512-byte units to bytes.
-pub fn parse_sectors(text: &str) -> Option<u64> {
+pub(crate) fn parse_sectors(text: &str) -> Option<u64> {
     text.parse::<u64>().ok()?.checked_mul(SYSFS_UNIT_BYTES)
 }
 
@@ -36,27 +36,27 @@ pub fn format_device_number(dev: u64) -> String {
 }
 
 /// Reads a procfs file that always exists.
-pub fn read_proc_file(roots: &ProbeRoots, name: &str) -> Result<String> {
+pub(crate) fn read_proc_file(roots: &ProbeRoots, name: &str) -> Result<String> {
     let path = roots.proc.join(name);
     std::fs::read_to_string(&path).context(Phase::Inventory, || format!("read {}", path.display()))
 }
 
 /// Reads a sysfs attribute without padding; empty if it does not exist. Firmware and disks may supply arbitrary
 /// bytes.
-pub fn read_attribute(path: &Path) -> String {
+pub(crate) fn read_attribute(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     to_printable(&bytes)
 }
 
 /// Converts bytes supplied by a device to text without control characters and padding.
-pub fn to_printable(bytes: &[u8]) -> String {
+pub(crate) fn to_printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text: String = text.chars().filter(|c| !c.is_control()).collect();
     text.trim().to_owned()
 }
 
 /// Returns the sorted names in a sysfs directory; empty if it does not exist.
-pub fn list_names(dir: &Path) -> Result<Vec<String>> {
+pub(crate) fn list_names(dir: &Path) -> Result<Vec<String>> {
     let reading = || format!("read {}", dir.display());
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -70,7 +70,7 @@ pub fn list_names(dir: &Path) -> Result<Vec<String>> {
 }
 
 /// Returns the last path component of a link's target: `driver` → `virtio_net`.
-pub fn read_link_name(path: &Path) -> String {
+pub(crate) fn read_link_name(path: &Path) -> String {
     let target = std::fs::read_link(path).unwrap_or_default();
     target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

@@ -19,15 +19,15 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Type of a physical volume in libblkid.
-pub const MEMBER: &str = "LVM2_member";
+pub(crate) const MEMBER: &str = "LVM2_member";
 
 /// LVM configuration for read-only commands: nothing is written, no daemon is contacted, and no device is filtered
 /// (lvm.conf(5)).
-pub const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs=1 filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] \
+pub(crate) const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs=1 filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] \
     obtain_device_list_from_udev=0} global{metadata_read_only=1} backup{backup=0 archive=0} activation{monitoring=0}";
 
 /// Prefix of the device-mapper UUID of read-only mappings that show a volume.
-pub const COPY: &str = "drophammer-";
+pub(crate) const COPY: &str = "drophammer-";
 
 /// Deadline of lvm, since failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(120);

@@ -9,7 +9,7 @@ use model::inventory::{HAS_SNAPSHOT, LvmLogicalVolume, LvmVolumeGroup};
 
 /// Mapping that shows the current content of a logical volume.
 #[derive(Debug)]
-pub struct VolumeMapping {
+pub(crate) struct VolumeMapping {
     /// Name of the volume.
     pub name: String,
     /// UUIDs of group and volume in the format of device-mapper UUIDs.
@@ -22,7 +22,7 @@ pub struct VolumeMapping {
 ///
 /// # Errors
 /// lvm fails.
-pub fn find_volume_mappings(group: &LvmVolumeGroup) -> Result<Vec<VolumeMapping>, String> {
+pub(crate) fn find_volume_mappings(group: &LvmVolumeGroup) -> Result<Vec<VolumeMapping>, String> {
     let wanted: Vec<&LvmLogicalVolume> = group.volumes.iter().filter(|volume| needs_mapping(group, volume)).collect();
     if wanted.is_empty() {
         return Ok(Vec::new());
@@ -50,7 +50,7 @@ pub fn find_volume_mappings(group: &LvmVolumeGroup) -> Result<Vec<VolumeMapping>
 
 /// Returns whether an inactive volume is shown through a mapping and not by LVM. The origin of a snapshot holds the
 /// current content, and the snapshot the overwritten data. While a merge is pending, it is the other way round.
-pub fn needs_mapping(group: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> bool {
+pub(crate) fn needs_mapping(group: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> bool {
     let is_origin = volume.entangled.as_deref() == Some(HAS_SNAPSHOT);
     let is_closed = group.closed.is_some() && volume.entangled.is_none();
     let is_shown = match volume.kind.as_str() {

@@ -43,7 +43,7 @@ fn capability_bits(capabilities: &[Capability]) -> u32 {
 ///
 /// # Errors
 /// The kernel refuses. The program must not be started then.
-pub fn keep_only_capabilities(capabilities: &[Capability]) -> io::Result<()> {
+pub(crate) fn keep_only_capabilities(capabilities: &[Capability]) -> io::Result<()> {
     let prctl = |what, number: libc::c_ulong, more: libc::c_ulong| {
         // SAFETY: these take numbers.
         Errno::result(unsafe { libc::prctl(what, number, more, 0, 0) }).map(drop)

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 const TAKEN_AWAY: [libc::c_ulong; 2] = [19, 27];
 
 /// Parameters of [`super::ToolCommand::confined`].
-pub struct Confinement {
+pub(crate) struct Confinement {
     pub root: PathBuf,
     /// Mount points whose device nodes are unusable.
     pub no_devices: Vec<PathBuf>,
@@ -30,7 +30,7 @@ impl Confinement {
     ///
     /// # Errors
     /// A mount point does not exist.
-    pub fn prepare_child_setup(&self) -> io::Result<impl FnMut() -> io::Result<()> + Send + Sync + use<>> {
+    pub(crate) fn prepare_child_setup(&self) -> io::Result<impl FnMut() -> io::Result<()> + Send + Sync + use<>> {
         let (root, folder) = (path_string(&self.root)?, path_string(&self.folder)?);
         let no_devices = self.no_devices.iter().map(|point| {
             // A remount replaces these flags, but preserves the atime flags if none is passed.

@@ -7,22 +7,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Number of trailing lines that an error quotes.
-pub const TAIL_LINES: usize = 20;
+pub(crate) const TAIL_LINES: usize = 20;
 
 /// Maximum length of a line, in bytes.
 const LINE_BYTES: u64 = 4096;
 
-pub type LineWatcher = Arc<dyn Fn(&str) + Send + Sync>;
+pub(crate) type LineWatcher = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Output read from a pipe.
 #[derive(Default)]
-pub struct CapturedText {
+pub(crate) struct CapturedText {
     pub text: String,
     /// Whether the pipe was read to its end and nothing was dropped.
     pub whole: bool,
 }
 
-pub struct LineReader {
+pub(crate) struct LineReader {
     handle: thread::JoinHandle<()>,
     text: Arc<Mutex<CapturedText>>,
 }
@@ -37,7 +37,7 @@ impl LineReader {
     }
 }
 
-pub fn read_lines(
+pub(crate) fn read_lines(
     pipe: impl Read + Send + 'static,
     limit: usize,
     watch: LineWatcher,

@@ -87,7 +87,7 @@ const FORBIDDEN: [libc::c_long; 32] = [
 type SeccompRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// File visible inside the sandbox.
-pub struct SandboxFile<'a> {
+pub(crate) struct SandboxFile<'a> {
     /// Absolute path.
     pub path: PathBuf,
     pub executable: bool,
@@ -99,7 +99,7 @@ pub struct SandboxFile<'a> {
 ///
 /// # Errors
 /// The kernel refuses. The process must not continue then.
-pub fn enter_sandbox(files: &[SandboxFile]) -> io::Result<()> {
+pub(crate) fn enter_sandbox(files: &[SandboxFile]) -> io::Result<()> {
     let filters = build_seccomp_filters()?;
     unprivileged::close_inherited_files()?;
     let apart = CloneFlags::CLONE_NEWNS

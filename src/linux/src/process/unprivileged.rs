@@ -12,7 +12,7 @@ pub const NOBODY_ELSE: u32 = 65_432;
 ///
 /// # Errors
 /// The kernel refuses: the process must not continue then.
-pub fn drop_user() -> io::Result<()> {
+pub(crate) fn drop_user() -> io::Result<()> {
     setgroups(&[]).map_err(|error| describe_failure("drop root's supplementary groups", error))?;
     let (uid, gid) = (Uid::from_raw(NOBODY_ELSE), Gid::from_raw(NOBODY_ELSE));
     setresgid(gid, gid, gid).map_err(|error| describe_failure("change the group", error))?;
@@ -23,7 +23,7 @@ pub fn drop_user() -> io::Result<()> {
 ///
 /// # Errors
 /// As for [`drop_user`].
-pub fn drop_all_capabilities() -> io::Result<()> {
+pub(crate) fn drop_all_capabilities() -> io::Result<()> {
     clear_capability_sets().map_err(|error| describe_failure("drop all capabilities", error))?;
     // SAFETY: PR_SET_NO_NEW_PRIVS takes a number.
     let no_more = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
@@ -48,6 +48,6 @@ fn clear_capability_sets() -> Result<(), Errno> {
     Errno::result(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) }).map(drop)
 }
 
-pub fn describe_failure(what: &str, error: Errno) -> io::Error {
+pub(crate) fn describe_failure(what: &str, error: Errno) -> io::Error {
     io::Error::other(format!("{what}: {error}"))
 }

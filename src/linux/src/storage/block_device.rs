@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Unit of `start` and `size` in sysfs, regardless of the disk's sector size.
-pub const SYSFS_SECTOR_BYTES: u64 = 512;
+pub(crate) const SYSFS_SECTOR_BYTES: u64 = 512;
 
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -22,12 +22,12 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 mod ioctl {
     use nix::libc::{c_char, c_int, c_longlong, c_void};
 
-    pub const BLKPG_ADD_PARTITION: c_int = 1;
-    pub const BLKPG_DEL_PARTITION: c_int = 2;
+    pub(crate) const BLKPG_ADD_PARTITION: c_int = 1;
+    pub(crate) const BLKPG_DEL_PARTITION: c_int = 2;
 
     /// `struct blkpg_ioctl_arg`.
     #[repr(C)]
-    pub struct BlkpgArg {
+    pub(crate) struct BlkpgArg {
         pub op: c_int,
         pub flags: c_int,
         pub datalen: c_int,
@@ -36,7 +36,7 @@ mod ioctl {
 
     /// `struct blkpg_partition`; start and length in bytes.
     #[repr(C)]
-    pub struct BlkpgPartition {
+    pub(crate) struct BlkpgPartition {
         pub start: c_longlong,
         pub length: c_longlong,
         pub pno: c_int,
@@ -60,7 +60,7 @@ mod ioctl {
 
     /// `struct xfs_fsop_geom_v1` of xfs_fs.h; only fields in use are named.
     #[repr(C)]
-    pub struct XfsGeometry {
+    pub(crate) struct XfsGeometry {
         pub block_bytes: u32,
         pub others: [u32; 6],
         pub inode_percent: u32,
@@ -70,7 +70,7 @@ mod ioctl {
 
     /// `struct xfs_growfs_data` of xfs_fs.h.
     #[repr(C)]
-    pub struct XfsGrow {
+    pub(crate) struct XfsGrow {
         pub blocks: u64,
         pub inode_percent: u32,
     }
@@ -80,7 +80,7 @@ mod ioctl {
 
     /// `struct btrfs_ioctl_vol_args` of linux/btrfs.h.
     #[repr(C)]
-    pub struct BtrfsArgs {
+    pub(crate) struct BtrfsArgs {
         pub fd: i64,
         pub name: [u8; 4088],
     }
@@ -103,7 +103,7 @@ pub struct KernelPartition {
 /// Retries for two seconds while the kernel returns `busy`. Some users release a device by themselves: a process that
 /// was just killed, udev on a developer's machine, and a child forked by another thread, which holds every open
 /// descriptor until exec, O_CLOEXEC or not.
-pub fn retry_while_busy<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+pub(crate) fn retry_while_busy<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     let end = Instant::now() + BUSY_PATIENCE;
     loop {
         match attempt() {
@@ -114,7 +114,7 @@ pub fn retry_while_busy<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result
 }
 
 /// Converts an error for [`retry_while_busy`].
-pub fn to_errno(error: &std::io::Error) -> Errno {
+pub(crate) fn to_errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
@@ -135,13 +135,13 @@ pub fn read_sector_bytes(device: &File) -> nix::Result<u32> {
 }
 
 /// Writes back and drops the device's page cache, so that the next read is from the device.
-pub fn flush_buffers(device: &File) -> nix::Result<()> {
+pub(crate) fn flush_buffers(device: &File) -> nix::Result<()> {
     // SAFETY: BLKFLSBUF takes no argument.
     unsafe { ioctl::blkflsbuf(device.as_raw_fd()) }.map(drop)
 }
 
 /// Discards this range. Its content is undefined afterwards.
-pub fn discard_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
+pub(crate) fn discard_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
     // SAFETY: BLKDISCARD reads two u64 where the pointer says.
     unsafe { ioctl::blkdiscard(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
@@ -154,7 +154,7 @@ pub fn zero_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
 
 /// Writes a mounted filesystem completely to its final location and empties its journal, so that no replay is
 /// necessary. syncfs(2) is not sufficient: it may leave data in the journal.
-pub fn flush_journal(filesystem: &File) -> nix::Result<()> {
+pub(crate) fn flush_journal(filesystem: &File) -> nix::Result<()> {
     // SAFETY: the argument of both is ignored.
     match unsafe { ioctl::fifreeze(filesystem.as_raw_fd(), &mut 0) } {
         Ok(_) => unsafe { ioctl::fithaw(filesystem.as_raw_fd(), &mut 0) }.map(drop),
@@ -165,13 +165,13 @@ pub fn flush_journal(filesystem: &File) -> nix::Result<()> {
 }
 
 /// Grows a mounted ext3 or ext4 to `blocks` blocks, like resize2fs.
-pub fn grow_ext4(filesystem: &File, blocks: u64) -> nix::Result<()> {
+pub(crate) fn grow_ext4(filesystem: &File, blocks: u64) -> nix::Result<()> {
     // SAFETY: EXT4_IOC_RESIZE_FS reads one u64 where the pointer says.
     unsafe { ioctl::ext4_resize_fs(filesystem.as_raw_fd(), &blocks) }.map(drop)
 }
 
 /// Grows a mounted xfs to the end of its device, like xfs_growfs.
-pub fn grow_xfs(filesystem: &File, device_bytes: u64) -> nix::Result<()> {
+pub(crate) fn grow_xfs(filesystem: &File, device_bytes: u64) -> nix::Result<()> {
     let mut is = ioctl::XfsGeometry { block_bytes: 0, others: [0; 6], inode_percent: 0, data_blocks: 0, rest: [0; 9] };
     // SAFETY: XFS_IOC_FSGEOMETRY_V1 writes one of these where the pointer says.
     unsafe { ioctl::xfs_geometry(filesystem.as_raw_fd(), &mut is) }?;
@@ -185,19 +185,19 @@ pub fn grow_xfs(filesystem: &File, device_bytes: u64) -> nix::Result<()> {
 }
 
 /// Grows a mounted btrfs on a single device to the end of that device, like `btrfs filesystem resize max`.
-pub fn grow_btrfs(filesystem: &File) -> nix::Result<()> {
+pub(crate) fn grow_btrfs(filesystem: &File) -> nix::Result<()> {
     // SAFETY: BTRFS_IOC_RESIZE reads one of these where the pointer says; the name ends in NUL.
     unsafe { ioctl::btrfs_resize(filesystem.as_raw_fd(), &build_btrfs_args("max")?) }.map(drop)
 }
 
 /// Registers a btrfs device with the kernel; `control` is `/dev/btrfs-control`.
-pub fn scan_btrfs_device(control: &File, device: &DevicePath) -> nix::Result<()> {
+pub(crate) fn scan_btrfs_device(control: &File, device: &DevicePath) -> nix::Result<()> {
     // SAFETY: BTRFS_IOC_SCAN_DEV reads one of these where the pointer says; the name ends in NUL.
     unsafe { ioctl::btrfs_scan_dev(control.as_raw_fd(), &build_btrfs_args(device.as_str())?) }.map(drop)
 }
 
 /// Unregisters all btrfs devices that are not mounted.
-pub fn forget_btrfs_devices(control: &File) -> nix::Result<()> {
+pub(crate) fn forget_btrfs_devices(control: &File) -> nix::Result<()> {
     // SAFETY: BTRFS_IOC_FORGET_DEV reads one of these where the pointer says; an empty name means all devices.
     unsafe { ioctl::btrfs_forget_dev(control.as_raw_fd(), &build_btrfs_args("")?) }.map(drop)
 }
@@ -210,13 +210,13 @@ fn build_btrfs_args(name: &str) -> nix::Result<ioctl::BtrfsArgs> {
 }
 
 /// Sets or clears the block layer's read-only flag.
-pub fn set_read_only(device: &File, read_only: bool) -> nix::Result<()> {
+pub(crate) fn set_read_only(device: &File, read_only: bool) -> nix::Result<()> {
     // SAFETY: BLKROSET reads one int where the pointer says.
     unsafe { ioctl::blkroset(device.as_raw_fd(), &c_int::from(read_only)) }.map(drop)
 }
 
 /// Returns the disk sequence number, which is unique while the kernel runs; `None` for kernels before 5.15.
-pub fn read_diskseq(device: &File) -> nix::Result<Option<NonZeroU64>> {
+pub(crate) fn read_diskseq(device: &File) -> nix::Result<Option<NonZeroU64>> {
     let mut number = 0u64;
     // SAFETY: BLKGETDISKSEQ writes one u64 where the pointer says.
     match unsafe { ioctl::blkgetdiskseq(device.as_raw_fd(), &raw mut number) } {
@@ -232,7 +232,7 @@ pub fn add_partition(disk: &File, number: u32, start: u64, length: u64) -> nix::
 }
 
 /// Unregisters partition `number` from the kernel; EBUSY if it is in use.
-pub fn delete_partition(disk: &File, number: u32) -> nix::Result<()> {
+pub(crate) fn delete_partition(disk: &File, number: u32) -> nix::Result<()> {
     run_blkpg(disk, ioctl::BLKPG_DEL_PARTITION, number, 0, 0)
 }
 
@@ -267,7 +267,7 @@ pub fn sysfs_path(device: &DevicePath) -> Result<PathBuf> {
 ///
 /// # Errors
 /// As for [`sysfs_path`].
-pub fn sysfs_path_of_open(file: &File, device: &DevicePath) -> Result<PathBuf> {
+pub(crate) fn sysfs_path_of_open(file: &File, device: &DevicePath) -> Result<PathBuf> {
     sysfs_path_from_metadata(device, file.metadata())
 }
 

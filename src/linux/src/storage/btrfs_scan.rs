@@ -7,7 +7,7 @@ use model::device::DevicePath;
 use std::fs::File;
 
 /// Makes the kernel forget all unmounted devices, and scan these. Devices without btrfs are ignored.
-pub fn scan_only<'a>(devices: impl Iterator<Item = &'a DevicePath>) {
+pub(crate) fn scan_only<'a>(devices: impl Iterator<Item = &'a DevicePath>) {
     // Without btrfs in the kernel there is no list.
     let Ok(control) = File::open("/dev/btrfs-control") else { return };
     let forgotten = block_device::forget_btrfs_devices(&control);

@@ -54,7 +54,7 @@ fn holder_name(sysfs: &Path) -> String {
 }
 
 /// Returns descriptions of what keeps the filesystem mounted at `path` busy: mounts below it, and processes.
-pub fn list_mount_users(path: &Path) -> Vec<String> {
+pub(crate) fn list_mount_users(path: &Path) -> Vec<String> {
     let below = list_mounts_below(path).into_iter().filter(|below| below != path);
     let mut users: Vec<String> = below.map(|below| format!("a mount at {}", below.display())).collect();
     users.extend(list_processes().filter(|process| process.is_below(path)).map(|process| process.to_string()));

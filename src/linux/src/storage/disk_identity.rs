@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// The device is missing or is another disk; the error lists all differences.
-pub fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
+pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
     let device = &identity.device;
     let what = || format!("find the disk {device} of the plan (nothing was written)");
     // sysfs first, so that only block devices are opened.

@@ -16,7 +16,7 @@ const JOURNAL_INODE: usize = 0xe0;
 ///
 /// # Errors
 /// The device cannot be read.
-pub fn has_external_journal(device: &DevicePath) -> Result<bool> {
+pub(crate) fn has_external_journal(device: &DevicePath) -> Result<bool> {
     let mut superblock = [0; 1024];
     let read = File::open(device).and_then(|file| file.read_exact_at(&mut superblock, SUPERBLOCK));
     read.context(Phase::Storage, || format!("read the superblock of {device}"))?;

@@ -8,11 +8,11 @@ use std::os::fd::AsRawFd;
 
 /// Request codes and structures of linux/loop.h.
 mod ioctl {
-    pub const AUTOCLEAR: u32 = 4;
+    pub(crate) const AUTOCLEAR: u32 = 4;
 
     /// `struct loop_info64`; only fields in use are named.
     #[repr(C)]
-    pub struct LoopInfo {
+    pub(crate) struct LoopInfo {
         pub places: [u64; 5],
         pub number_and_keys: [u32; 3],
         pub flags: u32,
@@ -22,7 +22,7 @@ mod ioctl {
 
     /// `struct loop_config`.
     #[repr(C)]
-    pub struct LoopConfig {
+    pub(crate) struct LoopConfig {
         pub fd: u32,
         pub block_bytes: u32,
         pub info: LoopInfo,
@@ -34,7 +34,9 @@ mod ioctl {
 }
 
 /// Loop device that exists as long as this value.
-pub struct LoopDevice {
+pub(crate) struct LoopDevice {
+    /// An open descriptor keeps a loop device that is detached on close.
+    #[allow(dead_code, reason = "held, not read, except by tests")]
     pub file: File,
     /// Path such as `/dev/loop0`.
     pub path: DevicePath,
@@ -45,7 +47,7 @@ impl LoopDevice {
     ///
     /// # Errors
     /// The kernel does not support loop devices or this sector size.
-    pub fn create_over(backing: &File, sector_bytes: u32) -> io::Result<LoopDevice> {
+    pub(crate) fn create_over(backing: &File, sector_bytes: u32) -> io::Result<LoopDevice> {
         let control = File::open("/dev/loop-control")?;
         loop {
             // SAFETY: LOOP_CTL_GET_FREE takes no argument.

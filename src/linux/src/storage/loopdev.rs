@@ -20,7 +20,7 @@ impl TestLoopDevice {
     }
 
     /// Creates the device like [`TestLoopDevice::new`], with its file in this directory.
-    pub fn within(dir: &Path, size_bytes: u64, sector_bytes: u32) -> TestLoopDevice {
+    pub(crate) fn within(dir: &Path, size_bytes: u64, sector_bytes: u32) -> TestLoopDevice {
         let file = NamedTempFile::new_in(dir).unwrap();
         file.as_file().set_len(size_bytes).unwrap();
         let losetup =

@@ -17,7 +17,7 @@ use std::time::Duration;
 mod tests;
 
 /// Tools used by this module; all must be in `PATH`.
-pub const TOOLS: &[&str] = &["lvm", "dmsetup"];
+pub(crate) const TOOLS: &[&str] = &["lvm", "dmsetup"];
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -98,7 +98,7 @@ pub fn deactivate_group(name: &str, devices: &[DevicePath]) -> Result<()> {
 ///
 /// # Errors
 /// LVM fails, or the volume does not exist.
-pub fn read_uuids(volume: &CreateVolume) -> Result<(String, String)> {
+pub(crate) fn read_uuids(volume: &CreateVolume) -> Result<(String, String)> {
     let path = format!("{}/{}", volume.group, volume.name);
     let found = read_report("lvs", &volume.physical, &path, &["vg_uuid", "lv_uuid"])?;
     match found.as_slice() {
@@ -181,7 +181,7 @@ fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
 }
 
 /// Suspends synchronization of these volumes. Volumes without copies reject the message, which is not an error.
-pub fn suspend_synchronization(name: &str, volumes: &[String]) {
+pub(crate) fn suspend_synchronization(name: &str, volumes: &[String]) {
     for volume in volumes {
         if let Err(error) = freeze_volume(&format!("/dev/{name}/{volume}").into()) {
             tracing::debug!("{error}");

@@ -19,7 +19,7 @@ use uuid::Uuid;
 mod tests;
 
 /// Tools used by this module; all must be in `PATH`.
-pub const TOOLS: &[&str] = &["mdadm"];
+pub(crate) const TOOLS: &[&str] = &["mdadm"];
 
 /// Deadline: mdadm itself waits up to 25 × 0.2 s for a busy array, and clears a bitmap of a large one.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -45,7 +45,7 @@ pub fn create_array(array: &CreateArray) -> Result<()> {
 ///
 /// # Errors
 /// mdadm or the kernel fails, or the result differs from the plan.
-pub fn try_create_array(array: &CreateArray) -> Result<()> {
+pub(crate) fn try_create_array(array: &CreateArray) -> Result<()> {
     let mut array = array.clone();
     array.createoptions.push("--assume-clean".to_owned());
     let what = || format!("create {} of {}", array.level, array.mdadm_arguments());

@@ -9,7 +9,7 @@ use std::fs::File;
 ///
 /// # Errors
 /// The kernel does not support loop devices, or memory is exhausted.
-pub fn create_memory_device(size_bytes: u64) -> Result<LoopDevice> {
+pub(crate) fn create_memory_device(size_bytes: u64) -> Result<LoopDevice> {
     let what = || "create a block device in memory".to_owned();
     let content = File::from(memfd_create(c"drophammer", MFdFlags::MFD_CLOEXEC).context(Phase::Storage, what)?);
     content.set_len(size_bytes).context(Phase::Storage, what)?;

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Tools used by this module; all must be in `PATH`.
-pub const TOOLS: &[&str] = &["mkfs.ext3", "mkfs.ext4", "mkfs.vfat", "mkfs.xfs", "mkfs.btrfs", "mkswap"];
+pub(crate) const TOOLS: &[&str] = &["mkfs.ext3", "mkfs.ext4", "mkfs.vfat", "mkfs.xfs", "mkfs.btrfs", "mkswap"];
 
 /// ext3 has no lazy initialization: mkfs.ext3 writes all inode tables, 1/64 of the disk.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -52,7 +52,7 @@ pub fn make_filesystem(filesystem: &MakeFilesystem) -> Result<()> {
 ///
 /// # Errors
 /// No tool creates this format. The inner result is that of the tool.
-pub fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::Result<Result<(), CommandError>> {
+pub(crate) fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::Result<Result<(), CommandError>> {
     let (tool, args) = build_argv(filesystem)?;
     let mkfs = ToolCommand::new(tool).args(args).deadline(deadline);
     let path = filesystem.device.clone();

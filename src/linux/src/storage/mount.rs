@@ -56,7 +56,7 @@ impl MountStack {
     ///
     /// # Errors
     /// As for [`MountStack::mount_filesystem`].
-    pub fn mount_inert(&mut self, filesystem: &MountFilesystem) -> Result<()> {
+    pub(crate) fn mount_inert(&mut self, filesystem: &MountFilesystem) -> Result<()> {
         self.mount_with(filesystem, INERT)
     }
 

@@ -11,7 +11,7 @@ use std::fs::{self, File};
 const CHUNK: u64 = 8;
 
 /// Returns the maximum memory for all overlays of one purpose together: half of the available memory.
-pub fn available_memory_bytes() -> u64 {
+pub(crate) fn available_memory_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = available.and_then(|text| text.trim().split(' ').next()?.parse::<u64>().ok());
@@ -22,7 +22,7 @@ pub fn available_memory_bytes() -> u64 {
 ///
 /// # Errors
 /// The device is in use, or the kernel does not support loop devices or snapshots.
-pub fn create_overlay(device: &DevicePath, memory_bytes: u64) -> Result<DevicePath> {
+pub(crate) fn create_overlay(device: &DevicePath, memory_bytes: u64) -> Result<DevicePath> {
     let what = || format!("create an in-memory snapshot of {device}");
     let sysfs = block_device::sysfs_path(device)?;
     let name = format!("{OVERLAY}{}", sysfs.file_name().unwrap_or_default().to_string_lossy());
@@ -44,13 +44,13 @@ pub fn create_overlay(device: &DevicePath, memory_bytes: u64) -> Result<DevicePa
 ///
 /// # Errors
 /// The overlay is in use (the error lists the users).
-pub fn remove_overlay(overlay: &DevicePath) -> Result<()> {
+pub(crate) fn remove_overlay(overlay: &DevicePath) -> Result<()> {
     teardown::remove_mapping(overlay)
 }
 
 /// Memory usage of an overlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OverlayUsage {
+pub(crate) enum OverlayUsage {
     Bytes(u64),
     /// The changes exceeded the memory; reads of the overlay fail now.
     Over,
@@ -60,7 +60,7 @@ pub enum OverlayUsage {
 ///
 /// # Errors
 /// The overlay does not exist.
-pub fn read_usage(overlay: &DevicePath) -> Result<OverlayUsage> {
+pub(crate) fn read_usage(overlay: &DevicePath) -> Result<OverlayUsage> {
     let status = ToolCommand::new("dmsetup").arg("status").arg(overlay).env("DM_DISABLE_UDEV", "1").run();
     let status = status.context(Phase::Storage, || format!("read the usage of {overlay}"))?.stdout;
     parse_status(&status)

@@ -16,7 +16,7 @@ const PARENT: &str = "/run/drophammer";
 const FULL_BYTES: u64 = 1 << 20;
 
 /// File in its own tmpfs; both are removed on drop.
-pub struct ScratchDisk {
+pub(crate) struct ScratchDisk {
     mounts: MountStack,
     file: PathBuf,
 }
@@ -40,17 +40,17 @@ impl ScratchDisk {
         Ok(scratch)
     }
 
-    pub fn file(&self) -> &Path {
+    pub(crate) fn file(&self) -> &Path {
         &self.file
     }
 
     /// Returns a path for mounting the scratch disk.
-    pub fn mount_point(&self) -> PathBuf {
+    pub(crate) fn mount_point(&self) -> PathBuf {
         self.mounts.root().join("mnt")
     }
 
     /// Returns whether the memory reserved for the scratch disk is nearly exhausted.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         let left = statvfs(self.mounts.root()).map(|is| is.blocks_available().saturating_mul(is.fragment_size()));
         left.is_ok_and(|left| left < FULL_BYTES)
     }
@@ -59,7 +59,7 @@ impl ScratchDisk {
     ///
     /// # Errors
     /// The kernel does not support loop devices.
-    pub fn attach_loop_device(&self, sector_bytes: u32) -> Result<LoopDevice> {
+    pub(crate) fn attach_loop_device(&self, sector_bytes: u32) -> Result<LoopDevice> {
         let what = || format!("create a loop device for {}", self.file.display());
         let backing = File::options().read(true).write(true).open(&self.file).context(Phase::Storage, what)?;
         LoopDevice::create_over(&backing, sector_bytes).context(Phase::Storage, what)

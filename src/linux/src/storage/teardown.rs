@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 mod tests;
 
 /// Tools used by this module; all must be in `PATH`.
-pub const TOOLS: &[&str] = &["dmsetup"];
+pub(crate) const TOOLS: &[&str] = &["dmsetup"];
 
 /// Takes down one holder; those on top of it must be down already.
 ///

@@ -10,7 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 /// Size of the areas at both ends that contain signatures: superblocks, partition tables, RAID and LVM metadata.
-pub const END_BYTES: u64 = 1024 * 1024;
+pub(crate) const END_BYTES: u64 = 1024 * 1024;
 
 /// Size of the boot code before disk signature and partition table in an MBR (UEFI specification 5.2.1).
 const BOOT_CODE_BYTES: usize = 440;

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const REPORTED_BYTES: u64 = 64 << 30;
 
 /// Callback for progress messages.
-pub type ProgressSink<'a> = dyn Fn(&str) + Sync + 'a;
+pub(crate) type ProgressSink<'a> = dyn Fn(&str) + Sync + 'a;
 
 /// Reads all ranges of all devices.
 ///

@@ -11,9 +11,9 @@ use std::process::{self, Command, Stdio};
 const FOLDER: &str = "/definition";
 
 /// Exit code if `verify` could not be started.
-pub const NOT_RUN: i32 = 125;
+pub(crate) const NOT_RUN: i32 = 125;
 /// Prefix of the error message in that case.
-pub const TROUBLE: &str = "no sandbox: ";
+pub(crate) const TROUBLE: &str = "no sandbox: ";
 
 /// Enters the sandbox and executes the `verify` of the definition whose files are on standard input. The environment is
 /// preserved.

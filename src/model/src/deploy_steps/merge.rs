@@ -72,7 +72,7 @@ impl fmt::Display for StepProblem {
 }
 
 /// Returns the default steps of a catalogue, in order.
-pub fn default_steps(catalogue: &'static [CatalogueStep]) -> Vec<PlannedStep> {
+pub(crate) fn default_steps(catalogue: &'static [CatalogueStep]) -> Vec<PlannedStep> {
     let steps = catalogue.iter().filter(|entry| entry.priority > 0);
     let mut steps: Vec<PlannedStep> = steps
         .map(|entry| PlannedStep { entry, priority: entry.priority, arguments: Map::new(), from: Vec::new() })

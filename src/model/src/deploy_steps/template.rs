@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub use check::{check_template, is_uuid, prune_step};
 
 /// Line and column, counted from 1.
-pub type TextPosition = (usize, usize);
+pub(crate) type TextPosition = (usize, usize);
 
 /// Deploy template.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -9,7 +9,7 @@ mod placeholders;
 mod tests;
 mod udev_links;
 
-pub use udev_links::names_placeholder;
+pub(crate) use udev_links::names_placeholder;
 
 /// Digits of the shortest world wide name (64 bits).
 const WWN_DIGITS: usize = 16;

@@ -12,7 +12,7 @@ pub fn strip_dev(device: &str) -> &str {
 }
 
 /// Describes a size in MiB, or GiB if it is a multiple.
-pub fn describe_size(size: RequestedSize) -> String {
+pub(crate) fn describe_size(size: RequestedSize) -> String {
     match size.as_mib() {
         None => "the rest".to_owned(),
         Some(mib) if mib.is_multiple_of(1024) => format!("{} GiB", mib / 1024),
@@ -88,7 +88,7 @@ pub fn describe_details(graph: &LayoutGraph, node: usize) -> Vec<String> {
     }
 }
 
-pub fn reinstall_badge(wipe: bool) -> &'static str {
+pub(crate) fn reinstall_badge(wipe: bool) -> &'static str {
     if wipe { "WIPE on reinstall" } else { "keep on reinstall" }
 }
 

@@ -67,7 +67,7 @@ impl RaidConfig {
     }
 
     /// Returns the index of the array that contains `/`.
-    pub fn root_index(&self) -> usize {
+    pub(crate) fn root_index(&self) -> usize {
         self.logical_disks.iter().position(|disk| disk.is_root_volume).unwrap_or(0)
     }
 }

@@ -7,7 +7,7 @@ use common::diagnostic::Diagnostic;
 use std::collections::BTreeMap;
 
 /// Returns the members of each logical disk, in the order of the list. Returns a problem for each hint without a match.
-pub fn select_members<'a>(
+pub(crate) fn select_members<'a>(
     config: &RaidConfig,
     inventory: &'a Inventory,
 ) -> Result<Vec<Vec<&'a InventoryDisk>>, Vec<Diagnostic>> {
@@ -36,7 +36,7 @@ pub fn select_members<'a>(
 }
 
 /// Returns a hint that matches only this disk, even if kernel names have changed. Empty if the disk has no unique attribute.
-pub fn unique_hint(disk: &InventoryDisk, inventory: &Inventory) -> BTreeMap<String, String> {
+pub(crate) fn unique_hint(disk: &InventoryDisk, inventory: &Inventory) -> BTreeMap<String, String> {
     let attributes = [("serial", &disk.serial), ("wwn", &disk.wwn), ("by_path", &disk.by_path)];
     let of = |(name, value): (&str, &String)| BTreeMap::from([(name.to_owned(), format!("s== {value}"))]);
     let is_its_own = |hints: &BTreeMap<String, String>| {

@@ -4,7 +4,7 @@
 ///
 /// # Errors
 /// The text is not such a quantity, or it exceeds 2⁶³ bytes.
-pub fn parse_quantity(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_quantity(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let factor: Option<u64> = match unit {

@@ -17,7 +17,7 @@ const TINY_ROOT_MIB: u64 = 64;
 
 impl Layout {
     /// Returns advice for the author. The layout must be valid.
-    pub fn collect_advice(&self) -> Vec<Diagnostic> {
+    pub(crate) fn collect_advice(&self) -> Vec<Diagnostic> {
         let mut said = Vec::new();
         self.advise_reinstall(&mut said);
         self.advise_uefi(&mut said);
@@ -198,7 +198,7 @@ pub(super) fn is_kernel_disk(name: &str) -> bool {
 }
 
 /// Returns the path that was probably intended by the name of a nonexistent disk: `/dev/nvmne0n1` → `/dev/nvme0n1`.
-pub fn suggest_disk(device: &str) -> Option<String> {
+pub(crate) fn suggest_disk(device: &str) -> Option<String> {
     let name = device.strip_prefix("/dev/").filter(|name| !is_kernel_disk(name) && name.len() <= 32)?;
     let letters = name.bytes().take_while(u8::is_ascii_alphabetic).count();
     let (word, rest) = name.split_at(letters);

@@ -8,7 +8,7 @@ use mdadm_options::{MdadmArgument, OptionPolicy::Metadata};
 impl ArraySpec {
     /// Returns the metadata version of the create options as mdadm prints it (`0.90`, `1.0`), an unknown one as written; `None` if there is
     /// none.
-    pub fn requested_metadata(&self) -> Option<String> {
+    pub(crate) fn requested_metadata(&self) -> Option<String> {
         let given = mdadm_options::parse_arguments(&self.createoptions).into_iter().filter_map(Result::ok);
         // mdadm refuses a second one; validation reports it first.
         let said = given.filter(|option| option.known.meaning == Metadata).find_map(|option| option.value)?;

@@ -49,7 +49,7 @@ fn parse_constraint(constraint: &str) -> Result<Option<(&str, VersionPattern)>, 
 
 /// Set of all versions that a constraint accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VersionSet(Vec<VersionInterval>);
+pub(crate) struct VersionSet(Vec<VersionInterval>);
 
 /// Versions from `low` to `high`, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl VersionSet {
     ///
     /// # Errors
     /// The constraint is invalid.
-    pub fn from_constraint(constraint: &str) -> Result<VersionSet, String> {
+    pub(crate) fn from_constraint(constraint: &str) -> Result<VersionSet, String> {
         let versions = match parse_constraint(constraint)? {
             None => single_interval(Some(ImageVersion::MIN), Some(ImageVersion::MAX)),
             Some((operator, written)) => accepted_intervals(operator, written),
@@ -71,12 +71,12 @@ impl VersionSet {
         Ok(VersionSet(versions))
     }
 
-    pub fn contains(&self, version: ImageVersion) -> bool {
+    pub(crate) fn contains(&self, version: ImageVersion) -> bool {
         self.0.iter().any(|interval| (interval.low..=interval.high).contains(&version))
     }
 
     /// Returns a plausible version that both accept: usually the lowest one.
-    pub fn find_common(&self, other: &VersionSet) -> Option<ImageVersion> {
+    pub(crate) fn find_common(&self, other: &VersionSet) -> Option<ImageVersion> {
         let pairs = self.0.iter().flat_map(|one| other.0.iter().map(move |other| (one, other)));
         let common = pairs.map(|(one, other)| (one.low.max(other.low), one.high.min(other.high)));
         let (low, high) = common.filter(|(low, high)| low <= high).min()?;

@@ -37,23 +37,23 @@ pub(super) struct LayoutFields<'a> {
 
 impl<'a> LayoutFields<'a> {
     /// Returns the value of a field; `None` if it is missing or null.
-    pub fn get(&self, name: &str) -> Option<&'a DocumentNode> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'a DocumentNode> {
         let found = self.found.iter().find(|(canonical, _)| *canonical == name);
         found.map(|(_, node)| *node).filter(|node| !matches!(node.value, NodeValue::Null))
     }
 
-    pub fn path_of(&self, name: &str) -> String {
+    pub(crate) fn path_of(&self, name: &str) -> String {
         child_path(&self.place, name)
     }
 }
 
 /// Path, line and column in the document of the value at each canonical path.
 #[derive(Debug, Clone, Default)]
-pub struct SourceMap(HashMap<String, (String, Option<SourceLocation>)>);
+pub(crate) struct SourceMap(HashMap<String, (String, Option<SourceLocation>)>);
 
 impl SourceMap {
     /// Returns the problem of a rule with its path, line and column in the document.
-    pub fn locate_problem(&self, mut problem: Diagnostic) -> Diagnostic {
+    pub(crate) fn locate_problem(&self, mut problem: Diagnostic) -> Diagnostic {
         let mut place = problem.place.as_str();
         loop {
             if let Some((spelt, mark)) = self.0.get(place) {
@@ -78,12 +78,12 @@ impl LayoutReader {
         LayoutReader { problems, ..LayoutReader::default() }
     }
 
-    pub fn report(&mut self, node: &DocumentNode, message: impl Into<String>) {
+    pub(crate) fn report(&mut self, node: &DocumentNode, message: impl Into<String>) {
         self.problems.push(node.make_problem(message));
     }
 
     /// Records an unusual spelling and its canonical form.
-    pub fn note_respelling(&mut self, node: &DocumentNode, new: EditReplacement, message: impl Into<String>) {
+    pub(crate) fn note_respelling(&mut self, node: &DocumentNode, new: EditReplacement, message: impl Into<String>) {
         self.notes.push(node.make_problem(message));
         let old = match &node.value {
             NodeValue::Scalar { text, .. } => text.as_str(),
@@ -94,7 +94,7 @@ impl LayoutReader {
     }
 
     /// Reports a problem that leaves the value at the canonical `place` unknown.
-    pub fn report_unreadable(&mut self, node: &DocumentNode, place: &str, message: impl Into<String>) {
+    pub(crate) fn report_unreadable(&mut self, node: &DocumentNode, place: &str, message: impl Into<String>) {
         if !matches!(node.value, NodeValue::Unreadable) {
             self.report(node, message);
         }
@@ -102,12 +102,12 @@ impl LayoutReader {
     }
 
     /// Records the location in the document of the value at a canonical path.
-    pub fn record_location(&mut self, place: &str, node: &DocumentNode) {
+    pub(crate) fn record_location(&mut self, place: &str, node: &DocumentNode) {
         self.places.0.insert(place.to_owned(), (node.place.clone(), node.mark));
     }
 
     /// Returns the fields of a mapping, and reports each name that is not in `known`.
-    pub fn read_fields<'a>(
+    pub(crate) fn read_fields<'a>(
         &mut self,
         node: &'a DocumentNode,
         place: &str,
@@ -117,7 +117,7 @@ impl LayoutReader {
     }
 
     /// Returns the fields of a mapping. `unread` lists descriptive fields of metal-stack's v2 API, which are ignored with a note.
-    pub fn read_fields_with_ignored<'a>(
+    pub(crate) fn read_fields_with_ignored<'a>(
         &mut self,
         node: &'a DocumentNode,
         place: &str,
@@ -182,7 +182,7 @@ impl LayoutReader {
     }
 
     /// Returns a required field. A missing field is not reported if a misspelt name has been reported for it.
-    pub fn read_required<'a>(
+    pub(crate) fn read_required<'a>(
         &mut self,
         fields: &LayoutFields<'a>,
         name: &str,
@@ -200,7 +200,7 @@ impl LayoutReader {
     }
 
     /// Returns a scalar as written, and whether it is unquoted.
-    pub fn read_scalar<'a>(&mut self, node: &'a DocumentNode, place: &str) -> Option<(&'a str, bool)> {
+    pub(crate) fn read_scalar<'a>(&mut self, node: &'a DocumentNode, place: &str) -> Option<(&'a str, bool)> {
         match &node.value {
             NodeValue::Scalar { text, plain } => Some((text, *plain)),
             _ => {
@@ -210,7 +210,7 @@ impl LayoutReader {
         }
     }
 
-    pub fn read_text(&mut self, node: &DocumentNode, place: &str) -> Option<String> {
+    pub(crate) fn read_text(&mut self, node: &DocumentNode, place: &str) -> Option<String> {
         let (text, plain) = self.read_scalar(node, place)?;
         if plain && is_number_or_boolean(text) {
             let message = format!(
@@ -222,19 +222,19 @@ impl LayoutReader {
     }
 
     /// Returns optional text; empty text counts as missing.
-    pub fn read_optional_text(&mut self, fields: &LayoutFields, name: &str) -> Option<String> {
+    pub(crate) fn read_optional_text(&mut self, fields: &LayoutFields, name: &str) -> Option<String> {
         let node = fields.get(name)?;
         self.read_text(node, &fields.path_of(name)).filter(|text| !text.is_empty())
     }
 
     /// Returns required text; if it is missing, reports that and returns an empty string.
-    pub fn read_required_text(&mut self, fields: &LayoutFields, name: &str) -> String {
+    pub(crate) fn read_required_text(&mut self, fields: &LayoutFields, name: &str) -> String {
         let node = self.read_required(fields, name, &format!("{name} is missing"));
         node.and_then(|node| self.read_text(node, &fields.path_of(name))).unwrap_or_default()
     }
 
     /// Returns a non-negative integer.
-    pub fn read_number<T: FromStr>(&mut self, node: &DocumentNode, place: &str) -> Option<T> {
+    pub(crate) fn read_number<T: FromStr>(&mut self, node: &DocumentNode, place: &str) -> Option<T> {
         let (text, plain) = self.read_scalar(node, place)?;
         match parse_integer(text) {
             Ok(number) => {
@@ -253,12 +253,17 @@ impl LayoutReader {
         }
     }
 
-    pub fn read_required_number<T: FromStr>(&mut self, fields: &LayoutFields, name: &str, missing: &str) -> Option<T> {
+    pub(crate) fn read_required_number<T: FromStr>(
+        &mut self,
+        fields: &LayoutFields,
+        name: &str,
+        missing: &str,
+    ) -> Option<T> {
         let node = self.read_required(fields, name, missing)?;
         self.read_number(node, &fields.path_of(name))
     }
 
-    pub fn read_flag(&mut self, fields: &LayoutFields, name: &str) -> bool {
+    pub(crate) fn read_flag(&mut self, fields: &LayoutFields, name: &str) -> bool {
         let Some(node) = fields.get(name) else { return false };
         match self.read_scalar(node, &fields.path_of(name)) {
             Some(("true" | "True" | "TRUE", true)) => true,
@@ -276,7 +281,7 @@ impl LayoutReader {
     }
 
     /// Returns the items of a list, each read by `read`; a missing list is empty.
-    pub fn read_items<T>(
+    pub(crate) fn read_items<T>(
         &mut self,
         fields: &LayoutFields,
         name: &str,
@@ -307,12 +312,12 @@ impl LayoutReader {
         self.unread.push(format!("{}[]", fields.path_of(name)));
     }
 
-    pub fn read_texts(&mut self, fields: &LayoutFields, name: &str) -> Vec<String> {
+    pub(crate) fn read_texts(&mut self, fields: &LayoutFields, name: &str) -> Vec<String> {
         self.read_items(fields, name, |reader, node, place| reader.read_text(node, place))
     }
 
     /// Splits a string that is written instead of a list; `None` if the value is not a string.
-    pub fn split_string(
+    pub(crate) fn split_string(
         &mut self,
         fields: &LayoutFields,
         name: &str,

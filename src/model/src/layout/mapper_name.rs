@@ -14,7 +14,7 @@ const MAX_NAMES_BYTES: usize = 124;
 const MIRROR_SUFFIX_BYTES: usize = "_rimage_0-missing_0_0".len();
 
 /// Returns the name in /dev/mapper, with each hyphen of both names doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
-pub fn mapper_name(group: &str, volume: &str) -> String {
+pub(crate) fn mapper_name(group: &str, volume: &str) -> String {
     format!("{}-{}", group.replace('-', "--"), volume.replace('-', "--"))
 }
 

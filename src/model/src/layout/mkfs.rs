@@ -22,7 +22,7 @@ type ParsedArgument<'a> = Result<MkfsArgument<'a>, String>;
 
 impl FilesystemSpec {
     /// Returns the problems of the create options.
-    pub fn check_options(&self) -> Vec<String> {
+    pub(crate) fn check_options(&self) -> Vec<String> {
         let words = &self.createoptions;
         let read = parse_arguments(self.format, words).into_iter();
         let mut problems: Vec<String> = read

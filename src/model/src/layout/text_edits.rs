@@ -26,7 +26,7 @@ pub(super) enum EditReplacement {
 
 impl SpellingEdit {
     /// Creates an edit; `None` if the location is not known, as in a JSON value.
-    pub fn at_location(mark: Option<SourceLocation>, old: &str, new: EditReplacement) -> Option<SpellingEdit> {
+    pub(crate) fn at_location(mark: Option<SourceLocation>, old: &str, new: EditReplacement) -> Option<SpellingEdit> {
         Some(SpellingEdit { mark: mark?, old: old.to_owned(), new })
     }
 }

@@ -51,12 +51,12 @@ pub(super) struct DocumentEntry {
 }
 
 impl DocumentNode {
-    pub fn make_problem(&self, message: impl Into<String>) -> Diagnostic {
+    pub(crate) fn make_problem(&self, message: impl Into<String>) -> Diagnostic {
         located_problem(&self.place, self.mark, message)
     }
 
     /// Returns the type of the value, for messages.
-    pub fn describe_type(&self) -> &'static str {
+    pub(crate) fn describe_type(&self) -> &'static str {
         match &self.value {
             NodeValue::Null | NodeValue::Unreadable => "nothing",
             NodeValue::Scalar { .. } => "a single value",

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-pub const VERIFY: &str = "verify";
+pub(crate) const VERIFY: &str = "verify";
 const API: &str = "ganeti_api_version";
 const PARAMETERS: &str = "parameters.list";
 const VARIANTS: &str = "variants.list";
-pub const CREATE: &str = "create";
+pub(crate) const CREATE: &str = "create";
 /// File that lists the programs which `create` calls. This is an extension: on a Ganeti node all of them are installed.
-pub const NEEDS: &str = "needs";
+pub(crate) const NEEDS: &str = "needs";
 const UNTRUSTED: &str = "create_untrusted";
 const IMAGE: &str = "image";
 
@@ -195,7 +195,7 @@ fn find_program_problem(files: &DefinitionFiles, name: &str) -> Option<String> {
 }
 
 /// Returns the lines of a list without blank lines and comments, as Ganeti does.
-pub fn parse_list(text: &str) -> Vec<&str> {
+pub(crate) fn parse_list(text: &str) -> Vec<&str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
 

@@ -47,7 +47,7 @@ impl ParameterChange {
 ///
 /// # Errors
 /// Returns an error if no parameter can have this name or this value.
-pub fn check_parameter(key: &str, value: &str) -> Result<(), String> {
+pub(crate) fn check_parameter(key: &str, value: &str) -> Result<(), String> {
     check_parameter_name(key)?;
     if value.contains('\0') || value.len() > MOST_BYTES {
         let most = MOST_BYTES >> 10;
@@ -60,7 +60,7 @@ pub fn check_parameter(key: &str, value: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// Returns an error if no parameter can have this name.
-pub fn check_parameter_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_parameter_name(name: &str) -> Result<(), String> {
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if is_word && !name.is_empty() && !name.starts_with('-') {
         return Ok(());

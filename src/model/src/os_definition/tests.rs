@@ -6,7 +6,7 @@ fn file(executable: bool, text: &str) -> DefinitionFile {
 }
 
 /// A definition with an image, these parameters and variants.
-pub fn files(parameters: &str, variants: &str) -> DefinitionFiles {
+pub(crate) fn files(parameters: &str, variants: &str) -> DefinitionFiles {
     [
         ("ganeti_api_version", file(false, "20\n")),
         ("image", file(false, "# of today\ndebian-12\n")),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Devices, arrays and volumes of an inventory, by name or path.
 #[derive(Default)]
-pub struct InventoryIndex<'a> {
+pub(crate) struct InventoryIndex<'a> {
     stacked: BTreeMap<&'a DevicePath, &'a KernelName>,
     units: BTreeMap<&'a DevicePath, StackUnit<'a>>,
     /// Disks and stacked devices by the partitions in their tables.
@@ -51,7 +51,7 @@ impl<'a> InventoryIndex<'a> {
         self.stacked.get(device).map_or_else(|| device.kernel_name(), |name| (*name).clone())
     }
 
-    pub fn unit(&self, device: &DevicePath) -> Option<StackUnit<'a>> {
+    pub(crate) fn unit(&self, device: &DevicePath) -> Option<StackUnit<'a>> {
         self.units.get(device).copied()
     }
 
@@ -63,7 +63,7 @@ impl<'a> InventoryIndex<'a> {
         self.arrays.get(running).copied()
     }
 
-    pub fn volume(&self, running: &KernelName) -> Option<(&'a LvmVolumeGroup, &'a LvmLogicalVolume)> {
+    pub(crate) fn volume(&self, running: &KernelName) -> Option<(&'a LvmVolumeGroup, &'a LvmLogicalVolume)> {
         self.volumes.get(running).copied()
     }
 

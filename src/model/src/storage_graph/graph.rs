@@ -1,6 +1,6 @@
 //! Graph of named items and the items that lie on them, independent of its source.
 
-pub mod reachability;
+pub(crate) mod reachability;
 pub mod traversal;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ impl<N, T> Default for LayerGraph<N, T> {
 
 impl<N: Ord + Clone, T> LayerGraph<N, T> {
     /// Adds a node that cannot be found by name.
-    pub fn add_unnamed(&mut self, name: N, item: T) -> usize {
+    pub(crate) fn add_unnamed(&mut self, name: N, item: T) -> usize {
         self.nodes.push(LayerNode { name, item, below: Vec::new(), above: Vec::new() });
         self.nodes.len() - 1
     }
@@ -59,7 +59,7 @@ impl<N: Ord + Clone, T> LayerGraph<N, T> {
     }
 
     /// Returns these nodes and all nodes below them.
-    pub fn reach_below(&self, from: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
+    pub(crate) fn reach_below(&self, from: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
         traversal::reach_all(from, |node| self.nodes[*node].below.clone())
     }
 

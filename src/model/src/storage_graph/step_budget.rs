@@ -18,12 +18,12 @@ impl StepBudget {
         StepBudget { taken: Cell::new(0), maximum: MAXIMUM }
     }
 
-    pub fn unlimited() -> StepBudget {
+    pub(crate) fn unlimited() -> StepBudget {
         StepBudget { taken: Cell::new(0), maximum: usize::MAX }
     }
 
     /// Returns whether this number of further steps is permitted.
-    pub fn take_steps(&self, count: usize) -> bool {
+    pub(crate) fn take_steps(&self, count: usize) -> bool {
         self.taken.set(self.taken.get().saturating_add(count));
         !self.is_exhausted()
     }
@@ -33,7 +33,7 @@ impl StepBudget {
     }
 
     #[cfg(test)]
-    pub fn taken(&self) -> usize {
+    pub(crate) fn taken(&self) -> usize {
         self.taken.get()
     }
 }

@@ -6,8 +6,8 @@ pub mod loader;
 mod network;
 mod removal;
 
-pub use apply::apply_changes;
-pub use entries::{BootEntryChanges, OWN, add_label_prefix, decide_changes};
+pub(crate) use apply::apply_changes;
+pub(crate) use entries::{add_label_prefix, decide_changes};
 pub use network::{NetworkEntry, find_pxe_entry, set_boot_next};
 pub use removal::remove_variables;
 

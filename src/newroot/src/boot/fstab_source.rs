@@ -5,7 +5,7 @@ use model::inventory::{DeviceSignature, DiskPartition, Inventory};
 use model::storage_graph::{StackUnit, all_units};
 
 /// Returns the filesystem types on a device, as libblkid names them.
-pub fn filesystem_types<'a>(device: &DevicePath, inventory: &'a Inventory) -> Vec<&'a str> {
+pub(crate) fn filesystem_types<'a>(device: &DevicePath, inventory: &'a Inventory) -> Vec<&'a str> {
     let found = all_units(inventory).filter(|(path, _)| *path == device);
     found.flat_map(|(_, unit)| unit.signatures()).map(|signature| signature.kind.as_str()).collect()
 }
@@ -14,7 +14,7 @@ pub fn filesystem_types<'a>(device: &DevicePath, inventory: &'a Inventory) -> Ve
 ///
 /// # Errors
 /// Fails if no device matches, or more than one.
-pub fn find_device(source: &str, inventory: &Inventory) -> Result<DevicePath, String> {
+pub(crate) fn find_device(source: &str, inventory: &Inventory) -> Result<DevicePath, String> {
     let found = match source.split_once('=') {
         Some((tag, value)) => find_by_tag(tag, value.trim_matches('"'), inventory),
         None => find_by_path(source, inventory),

@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use sys_mount::MountFlags;
 
 /// Mount point of the old system while its kernel is loaded.
-pub const OLD: &str = "/run/drophammer/old";
+pub(crate) const OLD: &str = "/run/drophammer/old";
 
 /// Installed system that will be booted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use super::boot_setup::{BootArray, BootRequirements};
 use crate::NewRoot;
 use common::error::{Context, Phase, Result};
-pub use model::inventory::format_array_uuid as uuid_text;
+pub(crate) use model::inventory::format_array_uuid as uuid_text;
 use std::io::ErrorKind;
 
 /// List that restricts LVM to these devices (lvmdevices(8)).
@@ -14,7 +14,7 @@ const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
 ///
 /// # Errors
 /// A file of the target cannot be read, written or removed.
-pub fn write_array_config(root: &NewRoot, wants: &BootRequirements) -> Result<()> {
+pub(crate) fn write_array_config(root: &NewRoot, wants: &BootRequirements) -> Result<()> {
     if wants.group.is_some() {
         root.remove(LVM_DEVICES)?;
     }
@@ -56,7 +56,7 @@ fn is_array_line(line: &str) -> bool {
 }
 
 /// Returns the UUIDs of the arrays in an mdadm.conf, as spelled there.
-pub fn listed_uuids(conf: &str) -> Vec<String> {
+pub(crate) fn listed_uuids(conf: &str) -> Vec<String> {
     let lines = conf.lines().filter(|line| is_array_line(line));
     let words = lines.flat_map(str::split_whitespace);
     words.filter_map(|word| word.to_ascii_lowercase().strip_prefix("uuid=").map(str::to_owned)).collect()
@@ -68,7 +68,7 @@ pub(super) mod tests {
     use model::layout::RaidLevel;
     use uuid::Uuid;
 
-    pub fn array(name: &str, is_beneath_root: bool) -> BootArray {
+    pub(crate) fn array(name: &str, is_beneath_root: bool) -> BootArray {
         BootArray {
             device: format!("/dev/md/{name}").into(),
             uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),

@@ -2,7 +2,7 @@
 
 /// Boot entry. Paths are those of the boot loader.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct BlsEntry {
+pub(crate) struct BlsEntry {
     pub kernel: String,
     /// Last initrd of the entry; earlier ones contain microcode.
     pub initrd: String,
@@ -10,7 +10,7 @@ pub struct BlsEntry {
 }
 
 /// Parses an entry; `None` if it has no kernel.
-pub fn parse_entry(text: &str) -> Option<BlsEntry> {
+pub(crate) fn parse_entry(text: &str) -> Option<BlsEntry> {
     let mut entry = BlsEntry::default();
     for line in text.lines().map(str::trim) {
         match line.split_once(char::is_whitespace) {
@@ -24,12 +24,12 @@ pub fn parse_entry(text: &str) -> Option<BlsEntry> {
 }
 
 /// Splits a kernel command line, dropping words with variables, which only the boot loader can expand.
-pub fn parse_options(words: &str) -> impl Iterator<Item = String> {
+pub(crate) fn parse_options(words: &str) -> impl Iterator<Item = String> {
     words.split_whitespace().filter(|word| !word.contains('$')).map(|word| word.trim_matches(['"', '\'']).to_owned())
 }
 
 /// Formats an entry.
-pub fn format_entry(title: &str, version: &str, kernel: &str, initrd: &str, options: &str) -> String {
+pub(crate) fn format_entry(title: &str, version: &str, kernel: &str, initrd: &str, options: &str) -> String {
     format!("title {title}\nversion {version}\nlinux {kernel}\ninitrd {initrd}\noptions {options}\n")
 }
 

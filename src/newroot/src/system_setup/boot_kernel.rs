@@ -8,7 +8,7 @@ use common::format::natural_sort_key;
 
 /// Kernel of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BootKernel {
+pub(crate) struct BootKernel {
     /// Name of its modules directory: `6.1.0-31-amd64`.
     pub version: String,
     /// Path such as `/boot/vmlinuz-6.1.0-31-amd64`.
@@ -56,7 +56,7 @@ const NEW_INITRDS: [(&str, &str); 5] = [
 const INITS: [&str; 5] = ["/sbin/init", "/usr/lib/systemd/systemd", "/lib/systemd/systemd", "/etc/init", "/bin/init"];
 
 /// Returns the init program of the target.
-pub fn find_init(root: &NewRoot) -> Option<&'static str> {
+pub(crate) fn find_init(root: &NewRoot) -> Option<&'static str> {
     INITS.into_iter().find(|init| is_file(root, init))
 }
 
@@ -64,7 +64,7 @@ pub fn find_init(root: &NewRoot) -> Option<&'static str> {
 ///
 /// # Errors
 /// There is none.
-pub fn require_init(root: &NewRoot) -> Result<()> {
+pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
     if find_init(root).is_some() {
         return Ok(());
     }
@@ -77,7 +77,7 @@ pub fn require_init(root: &NewRoot) -> Result<()> {
 ///
 /// # Errors
 /// There is none, or it cannot be copied.
-pub fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKernel> {
+pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKernel> {
     let mut found = find_candidates(root);
     // Prefer kernels with modules, since few machines boot without, and avoid rescue kernels.
     found.sort_by(|one, other| one.sort_key(root).cmp(&other.sort_key(root)));
@@ -110,7 +110,7 @@ fn copy_file(root: &NewRoot, from: &str, to: &str) -> Result<()> {
 }
 
 /// Returns the paths of all kernels of the target.
-pub fn list_kernel_images(root: &NewRoot) -> Vec<String> {
+pub(crate) fn list_kernel_images(root: &NewRoot) -> Vec<String> {
     find_candidates(root).into_iter().map(|candidate| candidate.image).collect()
 }
 

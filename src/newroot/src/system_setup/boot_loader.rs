@@ -8,8 +8,8 @@ mod grub_uefi;
 mod systemd_boot;
 mod uki;
 
-pub use grub_bios::{find_modules as grub_for_bios, reinstall_grub_bios as renew_grub_bios};
-pub use uki::describe_missing_tools as uki_in_vain;
+pub(crate) use grub_bios::{find_modules as grub_for_bios, reinstall_grub_bios as renew_grub_bios};
+pub(crate) use uki::describe_missing_tools as uki_in_vain;
 
 use super::boot_setup::{BootRequirements, LoaderContext};
 use super::esp::{self, EspFile};
@@ -23,7 +23,7 @@ const FALLBACK: &str = "/EFI/BOOT/BOOTX64.EFI";
 
 /// Program that starts the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BootLoader {
+pub(crate) enum BootLoader {
     GrubUefi,
     GrubBios,
     SystemdBoot,
@@ -45,7 +45,7 @@ struct EspInstallation {
 ///
 /// # Errors
 /// The target contains none for this firmware, or there is no ESP for it.
-pub fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<BootLoader> {
+pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<BootLoader> {
     let uefi = [
         (BootLoader::Uki, uki::is_configured as fn(&NewRoot) -> bool),
         (BootLoader::GrubUefi, grub_uefi::is_available),
@@ -74,7 +74,7 @@ pub fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<BootLoa
 ///
 /// # Errors
 /// A tool of the target fails, or a file cannot be written.
-pub fn install_loader(loader: BootLoader, start: &LoaderContext) -> Result<Vec<BootEntryRequest>> {
+pub(crate) fn install_loader(loader: BootLoader, start: &LoaderContext) -> Result<Vec<BootEntryRequest>> {
     let on_esps = match loader {
         BootLoader::GrubBios => {
             grub_bios::install_grub_bios(start)?;

@@ -6,7 +6,7 @@ use super::os_installer_settings::{OsInstallerSettings, task};
 use model::layout::{FilesystemFormat, LvmType};
 use operations::FinishInputs;
 
-pub fn collect_boot_requirements(
+pub(crate) fn collect_boot_requirements(
     finishing: &FinishInputs,
     distribution: &Distribution,
     overrides: &OsInstallerSettings,

@@ -15,14 +15,14 @@ use uuid::Uuid;
 
 /// Filesystem, identified by its UUID.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FilesystemByUuid {
+pub(crate) struct FilesystemByUuid {
     pub uuid: String,
     pub format: FilesystemFormat,
 }
 
 /// Array of the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BootArray {
+pub(crate) struct BootArray {
     /// Path such as `/dev/md/root`.
     pub device: DevicePath,
     pub uuid: Uuid,
@@ -35,7 +35,7 @@ pub struct BootArray {
 
 /// Volume group with the root filesystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RootGroup {
+pub(crate) struct RootGroup {
     pub name: String,
     /// Whether the volume has `lvmtype: raid1`.
     pub is_mirrored: bool,
@@ -43,7 +43,7 @@ pub struct RootGroup {
 
 /// EFI system partition, or the array of several.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BootEsp {
+pub(crate) struct BootEsp {
     /// Mounted device: a partition, or an array.
     pub device: DevicePath,
     /// Mount point in the target, if mounted. The members of an array share it.
@@ -52,7 +52,7 @@ pub struct BootEsp {
 
 /// Boot requirements of the machine that are known before the image is unpacked.
 #[derive(Debug, Clone)]
-pub struct BootRequirements {
+pub(crate) struct BootRequirements {
     pub firmware: FirmwareType,
     pub root: FilesystemByUuid,
     /// Filesystem mounted at `/boot`, if separate.
@@ -101,7 +101,7 @@ pub(super) struct LoaderContext<'a> {
 
 /// Kernel and boot loader found in the target.
 #[derive(Debug)]
-pub struct BootComponents {
+pub(crate) struct BootComponents {
     kernel: BootKernel,
     loader: Option<BootLoader>,
 }
@@ -110,7 +110,11 @@ pub struct BootComponents {
 ///
 /// # Errors
 /// There is no kernel, no init or no boot loader for this firmware; the error lists the paths searched.
-pub fn find_boot_components(root: &NewRoot, wants: &BootRequirements, say: &dyn Fn(&str)) -> Result<BootComponents> {
+pub(crate) fn find_boot_components(
+    root: &NewRoot,
+    wants: &BootRequirements,
+    say: &dyn Fn(&str),
+) -> Result<BootComponents> {
     boot_kernel::require_init(root)?;
     let loader = (!wants.keeps_loader).then(|| boot_loader::choose_loader(root, wants)).transpose()?;
     if loader.is_some_and(|loader| loader != BootLoader::GrubBios) {
@@ -124,7 +128,7 @@ pub fn find_boot_components(root: &NewRoot, wants: &BootRequirements, say: &dyn 
 ///
 /// # Errors
 /// A tool of the target fails or exceeds its deadline, or a file cannot be written.
-pub fn make_bootable(
+pub(crate) fn make_bootable(
     root: &NewRoot,
     wants: &BootRequirements,
     BootComponents { kernel, loader }: BootComponents,
@@ -147,7 +151,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Requirements of a machine with one disk.
-    pub fn wants() -> BootRequirements {
+    pub(crate) fn wants() -> BootRequirements {
         BootRequirements {
             firmware: FirmwareType::Uefi,
             root: FilesystemByUuid { uuid: "r-uuid".into(), format: FilesystemFormat::Ext4 },

@@ -14,7 +14,7 @@ const FILES: [&str; 3] = ["meta-data", "user-data", "network-config"];
 ///
 /// # Errors
 /// The filesystem cannot be mounted or written.
-pub fn move_seed(root: &NewRoot, seed: Option<&SeedFilesystem>, say: LogSink) -> Result<()> {
+pub(crate) fn move_seed(root: &NewRoot, seed: Option<&SeedFilesystem>, say: LogSink) -> Result<()> {
     let Some(SeedFilesystem { device, path }) = seed else { return Ok(()) };
     let in_tree = |name: &str| format!("{SEED}/{name}");
     let there = FILES.into_iter().filter(|name| root.path_exists(&in_tree(name)));

@@ -39,18 +39,18 @@ const WANTS_TYPE: [&str; 1] = ["mkinitfs"];
 
 /// Kernel command line in two parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KernelCommandLine {
+pub(crate) struct KernelCommandLine {
     root: Vec<String>,
     own: Vec<String>,
 }
 
 impl KernelCommandLine {
-    pub fn to_full_line(&self) -> String {
+    pub(crate) fn to_full_line(&self) -> String {
         [&self.root[..], &self.own].concat().join(" ")
     }
 
     /// Returns the command line without the root filesystem.
-    pub fn to_line_without_root(&self) -> String {
+    pub(crate) fn to_line_without_root(&self) -> String {
         self.own.join(" ")
     }
 }
@@ -59,7 +59,7 @@ impl KernelCommandLine {
 ///
 /// # Errors
 /// An argument of the allocation contains a control character.
-pub fn build_command_line(
+pub(crate) fn build_command_line(
     root: &NewRoot,
     wants: &BootRequirements,
     kernel: &BootKernel,
@@ -143,7 +143,7 @@ fn unquote_value(value: &str) -> String {
 }
 
 /// Configures GRUB's tools in the target to use the same arguments for later kernels.
-pub fn persist_for_grub(root: &NewRoot, own: &str) -> Result<()> {
+pub(crate) fn persist_for_grub(root: &NewRoot, own: &str) -> Result<()> {
     let quoted = own.replace(['"', '\\', '$', '`'], "");
     let lines = format!("GRUB_CMDLINE_LINUX=\"{quoted}\"\nGRUB_CMDLINE_LINUX_DEFAULT=\"\"\n");
     let reads_directory = find_program(root, &["grub-mkconfig", "grub2-mkconfig"])
@@ -164,7 +164,7 @@ pub fn persist_for_grub(root: &NewRoot, own: &str) -> Result<()> {
 }
 
 /// Configures kernel-install(8) to use the same command line for later kernels.
-pub fn persist_for_kernel_install(root: &NewRoot, whole: &str) -> Result<()> {
+pub(crate) fn persist_for_kernel_install(root: &NewRoot, whole: &str) -> Result<()> {
     root.write_file(KERNEL_INSTALL[0], 0o644, format!("{whole}\n").as_bytes())
 }
 

@@ -4,7 +4,7 @@ use crate::NewRoot;
 
 /// Family of distributions with common properties.
 #[derive(Debug, PartialEq, Eq)]
-pub struct DistributionFamily {
+pub(crate) struct DistributionFamily {
     /// Name for messages.
     pub name: &'static str,
     /// Values of `ID` in os-release, or words of `ID_LIKE`.
@@ -68,7 +68,7 @@ const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
 
 /// Distribution of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Distribution {
+pub(crate) struct Distribution {
     /// `ID` of os-release; `linux` if unknown.
     pub id: String,
     /// `VERSION_ID`; empty if missing.
@@ -80,7 +80,7 @@ pub struct Distribution {
 
 impl Distribution {
     /// Returns the distribution configured by the image, or else the detected one.
-    pub fn detect_or_named(root: &NewRoot, name: Option<&str>) -> Distribution {
+    pub(crate) fn detect_or_named(root: &NewRoot, name: Option<&str>) -> Distribution {
         let found = Distribution::detect(root);
         let Some(name) = name.filter(|name| *name != found.id) else { return found };
         match FAMILIES.iter().find(|family| family.ids.contains(&name)) {
@@ -92,7 +92,7 @@ impl Distribution {
         }
     }
 
-    pub fn detect(root: &NewRoot) -> Distribution {
+    pub(crate) fn detect(root: &NewRoot) -> Distribution {
         let text = OS_RELEASE.into_iter().find_map(|path| root.read_text(path).ok());
         let (id, version) = match &text {
             Some(text) => (read_assignment(text, "ID"), read_assignment(text, "VERSION_ID").unwrap_or_default()),

@@ -9,25 +9,25 @@ use std::{fs, io};
 
 /// File to write to each ESP.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EspFile {
+pub(crate) struct EspFile {
     /// Path from the root of the ESP: `/EFI/BOOT/BOOTX64.EFI`.
     pub path: String,
     pub content: EspContent,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EspContent {
+pub(crate) enum EspContent {
     Text(String),
     /// Copy of a file of the target.
     Of(String),
 }
 
 impl EspFile {
-    pub fn from_text(path: impl Into<String>, text: impl Into<String>) -> EspFile {
+    pub(crate) fn from_text(path: impl Into<String>, text: impl Into<String>) -> EspFile {
         EspFile { path: path.into(), content: EspContent::Text(text.into()) }
     }
 
-    pub fn from_file(path: impl Into<String>, of: impl Into<String>) -> EspFile {
+    pub(crate) fn from_file(path: impl Into<String>, of: impl Into<String>) -> EspFile {
         EspFile { path: path.into(), content: EspContent::Of(of.into()) }
     }
 }
@@ -36,7 +36,7 @@ impl EspFile {
 ///
 /// # Errors
 /// An ESP cannot be mounted, written or unmounted.
-pub fn fill_esps(root: &NewRoot, esps: &[BootEsp], files: &[EspFile]) -> Result<()> {
+pub(crate) fn fill_esps(root: &NewRoot, esps: &[BootEsp], files: &[EspFile]) -> Result<()> {
     write_files(root, esps, files, "fill the EFI system partition")
 }
 
@@ -44,7 +44,7 @@ pub fn fill_esps(root: &NewRoot, esps: &[BootEsp], files: &[EspFile]) -> Result<
 ///
 /// # Errors
 /// As for [`fill_esps`].
-pub fn write_files(root: &NewRoot, esps: &[BootEsp], files: &[EspFile], doing: &str) -> Result<()> {
+pub(crate) fn write_files(root: &NewRoot, esps: &[BootEsp], files: &[EspFile], doing: &str) -> Result<()> {
     let mut done: Vec<&BootEsp> = Vec::new();
     for esp in esps {
         // Members of one array share a filesystem.

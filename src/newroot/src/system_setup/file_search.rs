@@ -6,7 +6,7 @@ use crate::NewRoot;
 const PROGRAMS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// Returns the files that match this pattern, sorted by name.
-pub fn find_matching(root: &NewRoot, pattern: &str) -> Vec<String> {
+pub(crate) fn find_matching(root: &NewRoot, pattern: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
         found = match part.split_once('*') {
@@ -30,21 +30,21 @@ fn matching_names(root: &NewRoot, dir: &str, begin: &str, end: &str) -> Vec<Stri
 }
 
 /// Returns the first file that matches one of these patterns.
-pub fn find_first(root: &NewRoot, patterns: &[&str]) -> Option<String> {
+pub(crate) fn find_first(root: &NewRoot, patterns: &[&str]) -> Option<String> {
     patterns.iter().find_map(|pattern| find_matching(root, pattern).into_iter().next())
 }
 
 /// Returns the path of the first of these programs that the target contains.
-pub fn find_program(root: &NewRoot, names: &[&str]) -> Option<String> {
+pub(crate) fn find_program(root: &NewRoot, names: &[&str]) -> Option<String> {
     let paths = names.iter().flat_map(|name| PROGRAMS.iter().map(move |dir| format!("{dir}/{name}")));
     paths.into_iter().find(|path| is_file(root, path))
 }
 
-pub fn is_file(root: &NewRoot, path: &str) -> bool {
+pub(crate) fn is_file(root: &NewRoot, path: &str) -> bool {
     root.open_file(path).is_ok()
 }
 
-pub fn is_directory(root: &NewRoot, path: &str) -> bool {
+pub(crate) fn is_directory(root: &NewRoot, path: &str) -> bool {
     root.list_names(path).is_ok()
 }
 
@@ -54,7 +54,7 @@ pub(super) mod tests {
     use std::path::Path;
 
     /// Creates a target with these files.
-    pub fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, NewRoot) {
+    pub(crate) fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, NewRoot) {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = dir.path().join(path.trim_start_matches('/'));

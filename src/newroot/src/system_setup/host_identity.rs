@@ -38,7 +38,7 @@ const KEYGEN_DEADLINE: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 /// A file cannot be read, written or removed.
-pub fn reset_identity(root: &NewRoot, hostname: &str, overrides: &OsInstallerSettings) -> Result<()> {
+pub(crate) fn reset_identity(root: &NewRoot, hostname: &str, overrides: &OsInstallerSettings) -> Result<()> {
     if !hostname.is_empty() && overrides.is_task_enabled(task::HOSTNAME) {
         root.rewrite_file(HOSTNAME, 0o644, format!("{hostname}\n").as_bytes())?;
     }
@@ -67,14 +67,14 @@ pub fn reset_identity(root: &NewRoot, hostname: &str, overrides: &OsInstallerSet
 ///
 /// # Errors
 /// `ssh-keygen` of the image fails.
-pub fn generate_host_keys(root: &NewRoot, run: &dyn TargetRunner) -> Result<()> {
+pub(crate) fn generate_host_keys(root: &NewRoot, run: &dyn TargetRunner) -> Result<()> {
     let ran = run.run_program(SSH_KEYGEN, &["-A"], KEYGEN_DEADLINE);
     ran.context(Phase::Target, || "generate the SSH host keys of the installed system")?;
     root.sync_dir(SSH)
 }
 
 /// Returns whether the target has an SSH server but no service that generates host keys at boot, such as cloud-init.
-pub fn needs_host_keys(root: &NewRoot, distribution: &Distribution, has_cloud_init: bool) -> bool {
+pub(crate) fn needs_host_keys(root: &NewRoot, distribution: &Distribution, has_cloud_init: bool) -> bool {
     let has_server = root.path_exists("/usr/sbin/sshd") && root.path_exists(SSH_KEYGEN);
     let made = distribution.family.host_key_services.iter().any(|service| root.path_exists(service));
     has_server && !made && !has_cloud_init

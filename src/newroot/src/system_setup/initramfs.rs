@@ -137,7 +137,7 @@ impl InitramfsRequirement {
 /// # Errors
 /// It must be rebuilt but the target has no tool for that or lacks a required program, or the tool fails, exceeds its
 /// deadline, or builds an insufficient one.
-pub fn ensure_initramfs(
+pub(crate) fn ensure_initramfs(
     root: &NewRoot,
     wants: &BootRequirements,
     kernel: &BootKernel,

@@ -28,7 +28,7 @@ const SECRET: u32 = 0o600;
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uuid: &str, password: &str) -> Result<()> {
+pub(crate) fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uuid: &str, password: &str) -> Result<()> {
     root.write_file(DETAILS, SECRET, format_details(files, root_uuid, password).as_bytes())?;
     root.write_file(ALLOCATION, SECRET, format_allocation(files).as_bytes())
 }
@@ -37,7 +37,7 @@ pub fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uuid: &str
 ///
 /// # Errors
 /// A file cannot be read or written.
-pub fn perform_os_installer_tasks(
+pub(crate) fn perform_os_installer_tasks(
     root: &NewRoot,
     finishing: &FinishInputs,
     tree: &TargetProperties,

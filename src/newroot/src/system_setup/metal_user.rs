@@ -14,7 +14,7 @@ const SUPERUSERS: [&str; 2] = ["sudo", "wheel"];
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn create_metal_user(root: &NewRoot, now: OffsetDateTime, say: &dyn Fn(&str)) -> Result<()> {
+pub(crate) fn create_metal_user(root: &NewRoot, now: OffsetDateTime, say: &dyn Fn(&str)) -> Result<()> {
     let (name, id) = METAL;
     let Ok(passwd) = root.read_text(PASSWD) else {
         say(&format!("WARNING: user {name} was not created: the image does not contain {PASSWD}"));

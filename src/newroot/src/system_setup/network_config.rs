@@ -27,7 +27,7 @@ type EnableCommand = (&'static str, Vec<&'static str>);
 ///
 /// # Errors
 /// A file cannot be written or removed.
-pub fn write_network_config(
+pub(crate) fn write_network_config(
     root: &NewRoot,
     wanted: &RequestedNetwork,
     nics: &[Nic],
@@ -71,7 +71,7 @@ pub fn write_network_config(
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write_cloud_init_network(root: &NewRoot, wanted: &RequestedNetwork, nics: &[Nic]) -> Result<()> {
+pub(crate) fn write_cloud_init_network(root: &NewRoot, wanted: &RequestedNetwork, nics: &[Nic]) -> Result<()> {
     let RequestedNetwork::Described(network) = wanted else { return Ok(()) };
     let files = network.render(NetworkBackend::CloudInit, nics).into_iter();
     files.into_iter().try_for_each(|file| root.write_file(&file.path, file.mode, file.content.as_bytes()))
@@ -81,7 +81,7 @@ pub fn write_cloud_init_network(root: &NewRoot, wanted: &RequestedNetwork, nics:
 ///
 /// # Errors
 /// The program of the image fails.
-pub fn enable_network((program, arguments): &EnableCommand, run: &dyn TargetRunner) -> Result<()> {
+pub(crate) fn enable_network((program, arguments): &EnableCommand, run: &dyn TargetRunner) -> Result<()> {
     let ran = run.run_program(program, arguments, ENABLE_DEADLINE);
     ran.map(drop).context(Phase::Target, || "enable the network at boot".to_owned())
 }

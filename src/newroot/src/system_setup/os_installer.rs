@@ -35,7 +35,7 @@ devices {
 ";
 
 /// Returns the path of os-installer in the image.
-pub fn find_os_installer(root: &NewRoot) -> Option<&'static str> {
+pub(crate) fn find_os_installer(root: &NewRoot) -> Option<&'static str> {
     PROGRAMS.into_iter().find(|program| root.open_file(program).is_ok())
 }
 
@@ -43,7 +43,7 @@ pub fn find_os_installer(root: &NewRoot) -> Option<&'static str> {
 ///
 /// # Errors
 /// It fails or exceeds its deadline, or a file cannot be written.
-pub fn run_os_installer(
+pub(crate) fn run_os_installer(
     root: &NewRoot,
     program: &str,
     files: &MachineFiles,
@@ -65,7 +65,7 @@ pub fn run_os_installer(
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_lvm_settings(root: &NewRoot) -> Result<()> {
+pub(crate) fn write_lvm_settings(root: &NewRoot) -> Result<()> {
     match root.path_exists("/etc/lvm") && !root.path_exists(LVM) {
         true => root.write_file(LVM, 0o644, LVM_LOCAL.as_bytes()),
         false => Ok(()),
@@ -74,7 +74,7 @@ pub fn write_lvm_settings(root: &NewRoot) -> Result<()> {
 
 /// Custom script of the image: program and working directory.
 #[derive(Debug, PartialEq, Eq)]
-pub struct CustomScript {
+pub(crate) struct CustomScript {
     pub program: String,
     pub directory: String,
 }
@@ -84,7 +84,7 @@ impl CustomScript {
     ///
     /// # Errors
     /// It fails, or exceeds its deadline.
-    pub fn run_script(&self, deadline: Duration, run: &dyn TargetRunner) -> Result<()> {
+    pub(crate) fn run_script(&self, deadline: Duration, run: &dyn TargetRunner) -> Result<()> {
         let CustomScript { program, directory } = self;
         let ran = match directory.as_str() {
             "" => run.run_program(program, &[], deadline),

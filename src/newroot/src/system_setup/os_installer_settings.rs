@@ -7,30 +7,30 @@ use common::error::{Context, Phase, Result};
 use common::yaml;
 use marked_yaml::{LoaderOptions, Node};
 
-pub const SETTINGS: &str = "/etc/metal/os-installer.yaml";
+pub(crate) const SETTINGS: &str = "/etc/metal/os-installer.yaml";
 
 /// Names of os-installer's tasks that are also performed here, in its spelling.
-pub mod task {
-    pub const PERSIST: &str = "persist configuration data from metal-hammer";
-    pub const HOSTNAME: &str = "write hostname";
-    pub const HOSTS: &str = "write /etc/hosts";
-    pub const RESOLV_CONF: &str = "write /etc/resolv.conf";
-    pub const NTP: &str = "write ntp configuration";
-    pub const USER: &str = "create metal user";
-    pub const NETWORK: &str = "configure network";
-    pub const KEYS: &str = "authorized ssh keys";
-    pub const USER_DATA: &str = "process userdata";
-    pub const BOOT_LOADER: &str = "write booatloader config";
-    pub const MACHINE_ID: &str = "unset machine id";
-    pub const SCRIPT: &str = "execute custom executable";
+pub(crate) mod task {
+    pub(crate) const PERSIST: &str = "persist configuration data from metal-hammer";
+    pub(crate) const HOSTNAME: &str = "write hostname";
+    pub(crate) const HOSTS: &str = "write /etc/hosts";
+    pub(crate) const RESOLV_CONF: &str = "write /etc/resolv.conf";
+    pub(crate) const NTP: &str = "write ntp configuration";
+    pub(crate) const USER: &str = "create metal user";
+    pub(crate) const NETWORK: &str = "configure network";
+    pub(crate) const KEYS: &str = "authorized ssh keys";
+    pub(crate) const USER_DATA: &str = "process userdata";
+    pub(crate) const BOOT_LOADER: &str = "write booatloader config";
+    pub(crate) const MACHINE_ID: &str = "unset machine id";
+    pub(crate) const SCRIPT: &str = "execute custom executable";
 
-    pub const ALL: [&str; 12] =
+    pub(crate) const ALL: [&str; 12] =
         [PERSIST, HOSTNAME, HOSTS, RESOLV_CONF, NTP, USER, NETWORK, KEYS, USER_DATA, BOOT_LOADER, MACHINE_ID, SCRIPT];
 }
 
 /// Settings of the image; empty for other images, so that all tasks are performed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct OsInstallerSettings {
+pub(crate) struct OsInstallerSettings {
     /// Whether the image is one for os-installer.
     pub is_metal: bool,
     /// Distribution that the image is treated as.
@@ -46,7 +46,7 @@ impl OsInstallerSettings {
     ///
     /// # Errors
     /// The file is not valid YAML.
-    pub fn read_settings(root: &NewRoot) -> Result<OsInstallerSettings> {
+    pub(crate) fn read_settings(root: &NewRoot) -> Result<OsInstallerSettings> {
         let Ok(text) = root.read_text(SETTINGS) else { return Ok(OsInstallerSettings::default()) };
         // A file with only comments is not a YAML document.
         if text.lines().all(|line| ["", "---"].contains(&line.split('#').next().unwrap_or_default().trim())) {
@@ -68,13 +68,13 @@ impl OsInstallerSettings {
     }
 
     /// Returns whether this task of os-installer is enabled.
-    pub fn is_task_enabled(&self, task: &str) -> bool {
+    pub(crate) fn is_task_enabled(&self, task: &str) -> bool {
         let is_named = |names: &[String]| names.iter().any(|name| name == task);
         (self.only.is_empty() || is_named(&self.only)) && !is_named(&self.except)
     }
 
     /// Returns a message about disabled tasks.
-    pub fn describe_disabled_tasks(&self) -> Option<String> {
+    pub(crate) fn describe_disabled_tasks(&self) -> Option<String> {
         let out: Vec<&str> = task::ALL.into_iter().filter(|task| !self.is_task_enabled(task)).collect();
         (!out.is_empty()).then(|| format!("{SETTINGS} of the image disables: {}", out.join(", ")))
     }

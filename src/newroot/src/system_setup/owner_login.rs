@@ -14,7 +14,7 @@ pub(super) const METAL: (&str, u32) = ("metal", 1000);
 
 /// User, as in a line of passwd(5).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PasswdEntry {
+pub(crate) struct PasswdEntry {
     pub name: String,
     id: u32,
     group: u32,
@@ -22,7 +22,7 @@ pub struct PasswdEntry {
 }
 
 /// Users that receive keys and password: metal-stack's user, else cloud-init's default user, else root.
-pub struct LoginUsers {
+pub(crate) struct LoginUsers {
     pub keys: PasswdEntry,
     pub password: PasswdEntry,
 }
@@ -30,7 +30,7 @@ pub struct LoginUsers {
 impl LoginUsers {
     /// Determines the users. `cloud_user` is cloud-init's default user, whose password cloud-init locks at the first
     /// boot; the password is set for root then.
-    pub fn find_users(root: &NewRoot, cloud_user: Option<&str>) -> LoginUsers {
+    pub(crate) fn find_users(root: &NewRoot, cloud_user: Option<&str>) -> LoginUsers {
         let passwd = root.read_text(PASSWD).unwrap_or_default();
         let users: Vec<PasswdEntry> = passwd.lines().filter_map(parse_passwd_line).collect();
         let named = |name: &str| users.iter().find(|user| user.name == name).cloned();
@@ -54,7 +54,7 @@ fn parse_passwd_line(line: &str) -> Option<PasswdEntry> {
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn authorize_keys(root: &NewRoot, user: &PasswdEntry, keys: &[String]) -> Result<()> {
+pub(crate) fn authorize_keys(root: &NewRoot, user: &PasswdEntry, keys: &[String]) -> Result<()> {
     let PasswdEntry { id, group, home, .. } = user;
     let home = home.trim_end_matches('/');
     let owner = (*id, *group);
@@ -81,7 +81,7 @@ pub fn authorize_keys(root: &NewRoot, user: &PasswdEntry, keys: &[String]) -> Re
 ///
 /// # Errors
 /// It cannot be hashed, or a file cannot be written.
-pub fn set_password(root: &NewRoot, user: &PasswdEntry, password: &str, now: OffsetDateTime) -> Result<()> {
+pub(crate) fn set_password(root: &NewRoot, user: &PasswdEntry, password: &str, now: OffsetDateTime) -> Result<()> {
     let random = Uuid::new_v4().simple().to_string();
     let hash = hash_password(password, &random[16..])?;
     let day = (now.unix_timestamp() / (24 * 60 * 60)).to_string();

@@ -12,7 +12,7 @@ const CRYPTTAB: &str = "/etc/crypttab";
 ///
 /// # Errors
 /// The file cannot be read or written.
-pub fn disable_entries(root: &NewRoot, say: LogSink) -> Result<()> {
+pub(crate) fn disable_entries(root: &NewRoot, say: LogSink) -> Result<()> {
     let text = match root.read_text(CRYPTTAB) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         text => text.context(Phase::Target, || format!("read {CRYPTTAB} of the image"))?,

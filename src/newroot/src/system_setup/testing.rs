@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tempfile::TempDir;
 
-pub fn tree(files: &[(&str, &str)]) -> (TempDir, NewRoot) {
+pub(crate) fn tree(files: &[(&str, &str)]) -> (TempDir, NewRoot) {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {
         let path = dir.path().join(path);
@@ -20,38 +20,38 @@ pub fn tree(files: &[(&str, &str)]) -> (TempDir, NewRoot) {
 }
 
 /// Returns the names in a directory without hidden ones.
-pub fn names(root: &NewRoot, directory: &str) -> Vec<String> {
+pub(crate) fn names(root: &NewRoot, directory: &str) -> Vec<String> {
     root.list_names(directory).unwrap().into_iter().filter(|name| !name.starts_with('.')).collect()
 }
 
 /// Returns the result of `run`, and the messages it logged.
-pub fn said<T>(run: impl FnOnce(&(dyn Fn(&str) + Sync)) -> T) -> (T, Vec<String>) {
+pub(crate) fn said<T>(run: impl FnOnce(&(dyn Fn(&str) + Sync)) -> T) -> (T, Vec<String>) {
     let lines = Mutex::new(Vec::new());
     let result = run(&|line| lines.lock().unwrap().push(line.to_owned()));
     (result, lines.into_inner().unwrap())
 }
 
 /// Mock of all programs of the target.
-pub struct Programs {
+pub(crate) struct Programs {
     says: Option<String>,
     ran: Mutex<Vec<String>>,
 }
 
 impl Programs {
-    pub fn saying(words: &str) -> Programs {
+    pub(crate) fn saying(words: &str) -> Programs {
         Programs { says: Some(words.to_owned()), ran: Mutex::default() }
     }
 
-    pub fn failing() -> Programs {
+    pub(crate) fn failing() -> Programs {
         Programs { says: None, ran: Mutex::default() }
     }
 
-    pub fn is_good(&self) -> bool {
+    pub(crate) fn is_good(&self) -> bool {
         self.says.is_some()
     }
 
     /// Returns the recorded command lines.
-    pub fn ran(&self) -> Vec<String> {
+    pub(crate) fn ran(&self) -> Vec<String> {
         self.ran.lock().unwrap().clone()
     }
 }

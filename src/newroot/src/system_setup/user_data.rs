@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// cloud-init's directory for a NoCloud data source in the system itself.
-pub const SEED: &str = "/var/lib/cloud/seed/nocloud";
+pub(crate) const SEED: &str = "/var/lib/cloud/seed/nocloud";
 const CLOUD_INIT: [&str; 2] = ["/usr/bin/cloud-init", "/usr/local/bin/cloud-init"];
 const CLOUD_CONFIG: &str = "/etc/cloud/cloud.cfg";
 const DISABLED: &str = "/etc/cloud/cloud-init.disabled";
@@ -34,19 +34,19 @@ const IGNITION_DEADLINE: Duration = Duration::from_secs(5 * 60);
 /// Mode of files with passwords and keys.
 const SECRET: u32 = 0o600;
 
-pub fn has_cloud_init(root: &NewRoot) -> bool {
+pub(crate) fn has_cloud_init(root: &NewRoot) -> bool {
     CLOUD_INIT.into_iter().any(|path| root.path_exists(path))
 }
 
 /// Returns the programs of the target that process user data.
-pub fn find_readers(root: &NewRoot) -> Vec<&'static str> {
+pub(crate) fn find_readers(root: &NewRoot) -> Vec<&'static str> {
     let found =
         [&CLOUD_INIT[..], &IGNITION].into_iter().filter_map(|paths| paths.iter().find(|path| root.path_exists(path)));
     found.copied().collect()
 }
 
 /// Returns the name of cloud-init's default user according to the image's configuration.
-pub fn read_cloud_user(root: &NewRoot) -> Option<String> {
+pub(crate) fn read_cloud_user(root: &NewRoot) -> Option<String> {
     let text = root.read_text(CLOUD_CONFIG).ok().filter(|_| has_cloud_init(root))?;
     let yaml = yaml::read_document(&text, LoaderOptions::default()).ok()?;
     let user = yaml.as_mapping()?.get_mapping("system_info")?.get_mapping("default_user")?;
@@ -57,7 +57,12 @@ pub fn read_cloud_user(root: &NewRoot) -> Option<String> {
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write_cloud_init_seed(root: &NewRoot, files: &MachineFiles, user_data: &[u8], say: &dyn Fn(&str)) -> Result<()> {
+pub(crate) fn write_cloud_init_seed(
+    root: &NewRoot,
+    files: &MachineFiles,
+    user_data: &[u8],
+    say: &dyn Fn(&str),
+) -> Result<()> {
     if !has_cloud_init(root) {
         return Ok(());
     }
@@ -91,7 +96,7 @@ fn format_meta_data(files: &MachineFiles) -> String {
 
 /// Returns Ignition's path if the user data must be processed by it now. Logs a warning if the required program is
 /// missing.
-pub fn find_ignition(root: &NewRoot, user_data: &[u8], say: &dyn Fn(&str)) -> Option<&'static str> {
+pub(crate) fn find_ignition(root: &NewRoot, user_data: &[u8], say: &dyn Fn(&str)) -> Option<&'static str> {
     let program = IGNITION.into_iter().find(|path| root.path_exists(path));
     let unread = "the user data is in /etc/metal/userdata, but no program of the installed system reads it";
     match (user_data.is_empty(), is_for_ignition(user_data)) {
@@ -116,7 +121,7 @@ pub fn find_ignition(root: &NewRoot, user_data: &[u8], say: &dyn Fn(&str)) -> Op
 ///
 /// # Errors
 /// The configuration cannot be written.
-pub fn run_ignition(
+pub(crate) fn run_ignition(
     root: &NewRoot,
     program: &str,
     user_data: &[u8],

@@ -42,7 +42,7 @@ impl ApprovedDisk {
     }
 
     /// Returns whether the verdict is about this disk of the inventory.
-    pub fn is_about(&self, disk: &InventoryDisk, identifiers: &UniqueIdentifiers) -> bool {
+    pub(crate) fn is_about(&self, disk: &InventoryDisk, identifiers: &UniqueIdentifiers) -> bool {
         if self.size_bytes != disk.size_bytes {
             return false;
         }
@@ -52,7 +52,7 @@ impl ApprovedDisk {
     }
 
     /// Returns the name of the disk for messages and for [`super::ApprovedObject::on`].
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let ApprovedDisk { device, place, serial, wwn, size_bytes, .. } = self;
         if device.is_empty() {
             return if serial.is_empty() { format!("wwn {wwn}") } else { format!("serial {serial}") };

@@ -7,7 +7,7 @@ use std::fmt;
 
 const WIPE: &str = "WIPE";
 
-pub fn write_disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {
+pub(crate) fn write_disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {
     let mut rows = vec![["disk", "size", "model", "serial", "verdict", "now"].map(str::to_owned)];
     rows.extend(disks.iter().map(disk_row));
     let table = format_columns(&rows);

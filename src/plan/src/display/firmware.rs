@@ -7,7 +7,7 @@ use std::fmt;
 /// Maximum length of a variable's content in a line, in bytes.
 const MAXIMUM_BYTES: usize = 160;
 
-pub fn write_firmware(f: &mut fmt::Formatter<'_>, plan: Option<&FirmwarePlan>) -> fmt::Result {
+pub(crate) fn write_firmware(f: &mut fmt::Formatter<'_>, plan: Option<&FirmwarePlan>) -> fmt::Result {
     let Some(plan) = plan else { return Ok(()) };
     if let Some(reason) = &plan.unreadable {
         return writeln!(f, "boot variables of the firmware: cannot be read: {}\n", replace_hidden(reason));

@@ -4,7 +4,7 @@ use common::format::{format_bytes, format_columns};
 use operations::text::strip_dev;
 use std::fmt;
 
-pub fn write_volumes(f: &mut fmt::Formatter<'_>, volumes: &[PersistentVolume]) -> fmt::Result {
+pub(crate) fn write_volumes(f: &mut fmt::Formatter<'_>, volumes: &[PersistentVolume]) -> fmt::Result {
     if volumes.is_empty() {
         return Ok(());
     }

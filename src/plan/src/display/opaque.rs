@@ -4,7 +4,7 @@ use common::format::terminal::escape_line;
 use model::inventory::OpaqueObject;
 use std::fmt;
 
-pub fn write_opaque(f: &mut fmt::Formatter<'_>, objects: &[OpaqueObject]) -> fmt::Result {
+pub(crate) fn write_opaque(f: &mut fmt::Formatter<'_>, objects: &[OpaqueObject]) -> fmt::Result {
     if objects.is_empty() {
         return Ok(());
     }

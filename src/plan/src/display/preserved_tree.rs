@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const NOT_LISTED: &str = "not in the layout";
 
 /// Sets `running` of the preserved disks of a reinstall to their trees.
-pub fn draw_preserved(meant: &LayoutMatch, decided: &mut PlanDecisions) {
+pub(crate) fn draw_preserved(meant: &LayoutMatch, decided: &mut PlanDecisions) {
     let (layout, inventory) = (meant.graph.layout, meant.inventory);
     let keeping = PreservedObjects::new(inventory, decided);
     let places = layout.filesystems.iter().zip(&decided.filesystems).filter_map(|(wanted, is)| {

@@ -12,7 +12,7 @@ use operations::text::strip_dev;
 use std::collections::BTreeSet;
 
 /// Draws the trees. An object that spans several disks is drawn once.
-pub struct RunningTrees<'a> {
+pub(crate) struct RunningTrees<'a> {
     inventory: &'a Inventory,
     stack: &'a DeviceStack<'a>,
     drawn: BTreeSet<&'a KernelName>,
@@ -20,12 +20,12 @@ pub struct RunningTrees<'a> {
 }
 
 impl<'a> RunningTrees<'a> {
-    pub fn new(inventory: &'a Inventory, stack: &'a DeviceStack<'a>) -> RunningTrees<'a> {
+    pub(crate) fn new(inventory: &'a Inventory, stack: &'a DeviceStack<'a>) -> RunningTrees<'a> {
         RunningTrees { inventory, stack, drawn: BTreeSet::new(), lines: TreeLines::default() }
     }
 
     /// Returns one tree for each disk of the inventory, in order.
-    pub fn draw_trees(mut self) -> Vec<Vec<String>> {
+    pub(crate) fn draw_trees(mut self) -> Vec<Vec<String>> {
         let mut trees = Vec::new();
         for disk in &self.inventory.disks {
             self.draw_disk(disk);

@@ -9,7 +9,7 @@ const MAXIMUM_DEPTH: usize = 64;
 
 /// Lines of the present tree, and the number of earlier ones.
 #[derive(Debug, Default)]
-pub struct TreeLines {
+pub(crate) struct TreeLines {
     lines: Vec<String>,
     /// Number of lines of the previous trees.
     earlier: usize,
@@ -18,7 +18,7 @@ pub struct TreeLines {
 
 impl TreeLines {
     /// Returns whether a line at this depth exceeds a limit, and records that the tree is incomplete.
-    pub fn is_full(&mut self, depth: usize) -> bool {
+    pub(crate) fn is_full(&mut self, depth: usize) -> bool {
         let maximum = MAXIMUM_LINES.min(MAXIMUM_ALL_LINES.saturating_sub(self.earlier));
         let is_full = depth > MAXIMUM_DEPTH || self.lines.len() >= maximum;
         self.is_cut |= is_full;
@@ -26,7 +26,7 @@ impl TreeLines {
     }
 
     /// Adds a line: a name and its details.
-    pub fn push_line(&mut self, depth: usize, what: &str, parts: &[String]) {
+    pub(crate) fn push_line(&mut self, depth: usize, what: &str, parts: &[String]) {
         if !self.is_full(depth) {
             let rest = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(" · ")) };
             self.lines.push(format!("{}{what}{rest}", "  ".repeat(depth)));
@@ -34,7 +34,7 @@ impl TreeLines {
     }
 
     /// Removes the first line if it is just this name, and moves the lines below it one level up.
-    pub fn lift_first(&mut self, name: &str) {
+    pub(crate) fn lift_first(&mut self, name: &str) {
         if self.lines.first().is_some_and(|line| line == name) {
             self.lines.remove(0);
             self.lines.iter_mut().for_each(|line| drop(line.drain(..2)));
@@ -42,7 +42,7 @@ impl TreeLines {
     }
 
     /// Returns the lines of the tree, and starts the next tree.
-    pub fn take_tree(&mut self) -> Vec<String> {
+    pub(crate) fn take_tree(&mut self) -> Vec<String> {
         self.earlier += self.lines.len();
         if std::mem::take(&mut self.is_cut) {
             self.lines.push("… more devices not shown".to_owned());

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 /// Fate of the partition that a boot entry starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PartitionFate {
+pub(crate) enum PartitionFate {
     Destroyed(DevicePath),
     Preserved(DevicePath),
     /// No readable disk has it, and the content of this disk is unknown.
@@ -19,7 +19,7 @@ pub enum PartitionFate {
 }
 
 /// Partitions of the machine by GUID.
-pub struct BootPartitions {
+pub(crate) struct BootPartitions {
     destroyed: BTreeMap<Uuid, DevicePath>,
     preserved: BTreeMap<Uuid, DevicePath>,
     /// Preserved disk whose content is unknown.
@@ -30,7 +30,7 @@ pub struct BootPartitions {
 
 impl BootPartitions {
     /// Collects the partitions. Without a decision, all disks are preserved.
-    pub fn new(inventory: &Inventory, decided: Option<&PlanDecisions>) -> BootPartitions {
+    pub(crate) fn new(inventory: &Inventory, decided: Option<&PlanDecisions>) -> BootPartitions {
         let is_made = |verdict: DiskVerdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make);
         let plans = decided.iter().flat_map(|decided| &decided.disks);
         let made: BTreeSet<KernelName> =
@@ -63,7 +63,7 @@ impl BootPartitions {
     }
 
     /// Returns the fate of the partition with this GUID. If a preserved disk has the GUID as well, as a copy does, that partition counts.
-    pub fn find_fate(&self, guid: Uuid) -> PartitionFate {
+    pub(crate) fn find_fate(&self, guid: Uuid) -> PartitionFate {
         if let Some(device) = self.preserved.get(&guid) {
             return PartitionFate::Preserved(device.clone());
         }
@@ -74,13 +74,13 @@ impl BootPartitions {
     }
 
     /// Returns the fate of an MBR partition. Inventories do not contain the signature of an MBR, so any preserved one may be meant.
-    pub fn mbr_fate(&self) -> PartitionFate {
+    pub(crate) fn mbr_fate(&self) -> PartitionFate {
         let unread = || self.unread.clone().map(PartitionFate::Unread);
         self.mbr.clone().map(PartitionFate::Preserved).or_else(unread).unwrap_or(PartitionFate::Absent)
     }
 
     /// Returns whether a disk with partitions, or with unknown content, is preserved.
-    pub fn has_preserved(&self) -> bool {
+    pub(crate) fn has_preserved(&self) -> bool {
         !self.preserved.is_empty() || self.unread.is_some() || self.mbr.is_some()
     }
 }

@@ -12,7 +12,7 @@ use common::format;
 use model::inventory::{GroupAllocation, LvmVolumeGroup};
 
 /// Returns why no volume of this size can be added, after those of the sizes `added`. `None` if no obstacle is known.
-pub fn find_obstacle(group: &LvmVolumeGroup, size_bytes: u64, added: &[u64]) -> Option<String> {
+pub(crate) fn find_obstacle(group: &LvmVolumeGroup, size_bytes: u64, added: &[u64]) -> Option<String> {
     let name = &group.name;
     let Some(allocation) = &group.allocation else {
         return find_obstacle_by_size(group, size_bytes, added);

@@ -4,9 +4,10 @@
 use super::*;
 use model::device::DevicePath;
 use operations::{
-    ActivateGroup, AdaptImage, AdaptMoved, AssembleArray, BurnDisk, DeviceOp, GrowFilesystem, LuksContainer,
-    MountFilesystem, MountReadOnly, OpenContainer, Operation, SessionOp,
+    ActivateGroup, AssembleArray, BurnDisk, DeviceOp, LuksContainer, MountFilesystem, OpenContainer, Operation,
+    SessionOp,
 };
+use operations::{AdaptImage, AdaptMoved, GrowFilesystem, MountReadOnly};
 use std::collections::BTreeMap;
 
 /// An operation may do several of these.

@@ -7,10 +7,8 @@ use crate::luks::containers_to_open;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{AttemptTarget, FailedAttempt};
 use model::layout::{EncryptionSpec, KeySource, LvmType};
-use operations::{
-    CheckContainers, CloseContainer, CrypttabEntry, DeactivateGroup, DeviceOp, Holder, LockDisk, LuksContainer,
-    Operation, ProveKept, SessionOp, StageName, TakeDown, WriteCrypttab,
-};
+use operations::{CheckContainers, CloseContainer, DeactivateGroup, LockDisk, ProveKept, TakeDown, WriteCrypttab};
+use operations::{CrypttabEntry, DeviceOp, Holder, LuksContainer, Operation, SessionOp, StageName};
 
 /// A group on two kept disks, each of its physical volumes in a container of its own, with two filesystems.
 fn encrypted(options: &[&str]) -> Layout {

@@ -49,12 +49,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
     /// One in so many.
-    pub fn one_in(&mut self, many: usize) -> bool {
+    pub(crate) fn one_in(&mut self, many: usize) -> bool {
         self.below(many) == 0
     }
 }

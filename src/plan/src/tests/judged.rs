@@ -11,17 +11,17 @@ pub(super) struct Judged {
 }
 
 impl Judged {
-    pub fn new(property: &'static str) -> Judged {
+    pub(crate) fn new(property: &'static str) -> Judged {
         Judged { property, cases: Cell::default(), judged: RefCell::default() }
     }
 
     /// Counts one more case, whatever comes of it.
-    pub fn case(&self) {
+    pub(crate) fn case(&self) {
         self.cases.set(self.cases.get() + 1);
     }
 
     /// Counts this case under `what` if `is_judged`.
-    pub fn note(&self, what: &'static str, is_judged: bool) {
+    pub(crate) fn note(&self, what: &'static str, is_judged: bool) {
         *self.judged.borrow_mut().entry(what).or_default() += usize::from(is_judged);
     }
 
@@ -30,7 +30,7 @@ impl Judged {
     ///
     /// # Panics
     /// Too few cases were judged, or something was counted that has no share.
-    pub fn assert_shares(&self, shares: &[(&'static str, usize)]) {
+    pub(crate) fn assert_shares(&self, shares: &[(&'static str, usize)]) {
         let (cases, judged) = (self.cases.get(), self.judged.borrow());
         for (what, count) in judged.iter() {
             println!("{} ({what}): judged {count} of {cases}", self.property);

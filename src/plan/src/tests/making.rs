@@ -5,7 +5,8 @@ use super::stacks::operations;
 use super::*;
 use model::install_marker::{PendingCreation, RecordedDisk};
 use model::inventory::{AttemptTarget, DiskPartition as Found, FailedAttempt};
-use operations::{DeviceOp, Operation, SessionOp, StageName, TellPointOfNoReturn, WriteMarker};
+use operations::{DeviceOp, Operation, SessionOp, StageName};
+use operations::{TellPointOfNoReturn, WriteMarker};
 
 fn told(plan: &Plan) -> &[RecordedDisk] {
     match operations(plan, StageName::ReportBegin) {

@@ -4,7 +4,8 @@
 use super::identity::{claim, marked, planned};
 use super::*;
 use model::install_marker::RecordedDisk;
-use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
+use operations::{Operation, SessionOp};
+use operations::{TellPointOfNoReturn, WriteMarker};
 
 const OTHER_GUID: &str = "00000000-0000-4000-8000-0000000000ff";
 

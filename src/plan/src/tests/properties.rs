@@ -8,9 +8,10 @@ use super::judged::Judged;
 use super::*;
 use model::device::DevicePath;
 use model::storage_graph::DeviceStack;
+use operations::{AssertFree, LockDisk, TellPointOfNoReturn, UnlockDisk};
 use operations::{
-    AssertFree, BurnDisk, ByteRange, DeviceOp, Holder, LockDisk, NewPartition, Operation, PartitionTable,
-    PreparePersistent, SessionOp, StageName, TellPointOfNoReturn, UnlockDisk, WipeDisk,
+    BurnDisk, ByteRange, DeviceOp, Holder, NewPartition, Operation, PartitionTable, PreparePersistent, SessionOp,
+    StageName, WipeDisk,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;

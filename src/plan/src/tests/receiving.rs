@@ -13,10 +13,8 @@ use model::install_marker::{InstallMarker, RecordedDisk, lineage};
 use model::inventory::{FilesystemContents, FirmwareType};
 use model::migration::{MigratedMachine, MigrationOffer, MigrationPeer, MigrationSide, certificate_digest};
 use model::storage_graph::LayoutMatch;
-use operations::{
-    DeviceOp, GrowFilesystem, MoveStands, Operation, PlanAssignment, SessionOp, StageName, TellPointOfNoReturn,
-    WriteMarker,
-};
+use operations::{DeviceOp, Operation, PlanAssignment, SessionOp, StageName};
+use operations::{GrowFilesystem, MoveStands, TellPointOfNoReturn, WriteMarker};
 use proptest::prelude::*;
 
 /// Larger disks of another kind, one of which is nobody's.

@@ -1,7 +1,8 @@
 //! One disk after the other: what is wiped, kept and left alone.
 
 use super::*;
-use operations::{LockDisk, Operation, SessionOp, StageName, UnlockDisk};
+use operations::{LockDisk, UnlockDisk};
+use operations::{Operation, SessionOp, StageName};
 
 #[test]
 fn a_fresh_install_wipes_every_listed_disk_and_no_other() {

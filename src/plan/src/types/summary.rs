@@ -18,7 +18,7 @@ pub struct DiskContent {
 }
 
 impl DiskContent {
-    pub fn from_disk(disk: &InventoryDisk) -> DiskContent {
+    pub(crate) fn from_disk(disk: &InventoryDisk) -> DiskContent {
         DiskContent {
             table: disk.table.clone(),
             signatures: disk.signatures.clone(),
@@ -57,7 +57,7 @@ pub struct PlanSummary {
 }
 
 impl PlanSummary {
-    pub fn from_disks(disks: &[DiskPlan]) -> PlanSummary {
+    pub(crate) fn from_disks(disks: &[DiskPlan]) -> PlanSummary {
         let names = |verdict: DiskVerdict| -> Vec<KernelName> {
             disks.iter().filter(|disk| disk.verdict == verdict).map(|disk| disk.name.clone()).collect()
         };

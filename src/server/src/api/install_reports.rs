@@ -20,7 +20,7 @@ use store::{ATTEMPTS, ReportOutcome, UnprovenReason};
 /// Maximum length of an id in an error message, in bytes.
 const ID_BYTES: usize = 128;
 
-pub async fn post_report(
+pub(crate) async fn post_report(
     State(app): State<Arc<AppState>>,
     EventCaller(MachineCaller { id, boot, peer }): EventCaller,
     body: Body,

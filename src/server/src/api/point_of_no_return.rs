@@ -20,7 +20,7 @@ use std::sync::Arc;
 use store::{ATTEMPTS, AttemptStart, FirstStartOutcome, OrderStart};
 
 /// `POST /v1/machine/{id}/point-of-no-return`: permits an installation to erase data, if the operator still wants it.
-pub async fn pass_point_of_no_return(
+pub(crate) async fn pass_point_of_no_return(
     State(app): State<Arc<AppState>>,
     MachineCaller { id, boot, peer }: MachineCaller,
     body: Body,

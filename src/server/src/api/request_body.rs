@@ -13,10 +13,10 @@ use store::sanitize::{DocumentAuthor, sanitize_json};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Maximum size of an event or another short document, in bytes.
-pub const EVENT_BYTES: usize = 64 << 10;
+pub(crate) const EVENT_BYTES: usize = 64 << 10;
 
 /// Reads a document sent by the operator.
-pub async fn read_operator_document<T: DeserializeOwned>(
+pub(crate) async fn read_operator_document<T: DeserializeOwned>(
     app: &AppState,
     peer: ClientAddress,
     body: Body,
@@ -26,7 +26,7 @@ pub async fn read_operator_document<T: DeserializeOwned>(
 }
 
 /// Reads a document sent by a machine. Each text is shortened to the limit of its field.
-pub async fn read_machine_document<T: DeserializeOwned>(
+pub(crate) async fn read_machine_document<T: DeserializeOwned>(
     app: &AppState,
     peer: ClientAddress,
     body: Body,
@@ -43,7 +43,12 @@ fn parse_document<T: DeserializeOwned>(json: &[u8], author: DocumentAuthor) -> R
 
 /// Reads a body unchanged, within the quotas. Its memory is accounted to the client until the response is sent. Few large bodies are
 /// handled at the same time, as parsing takes many times their size.
-pub async fn read_body(app: &AppState, peer: ClientAddress, body: Body, limit: usize) -> Result<Bytes, ApiError> {
+pub(crate) async fn read_body(
+    app: &AppState,
+    peer: ClientAddress,
+    body: Body,
+    limit: usize,
+) -> Result<Bytes, ApiError> {
     let length = body.size_hint().upper().unwrap_or(limit as u64);
     if length > limit as u64 {
         let message = format!("the request body has {length} bytes; at most {limit} are allowed");

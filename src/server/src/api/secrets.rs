@@ -17,7 +17,7 @@ use std::sync::Arc;
 use store::MachineBoot;
 
 /// `POST /v1/machine/{id}/secrets`: secrets of one purpose, for the boot that installs the allocation.
-pub async fn release_secrets(
+pub(crate) async fn release_secrets(
     State(app): State<Arc<AppState>>,
     MachineCaller { id, boot, peer }: MachineCaller,
     body: Body,
@@ -60,7 +60,7 @@ fn refusal_reason(boot: &MachineBoot, purpose: SecretPurpose) -> Option<&'static
 }
 
 /// Returns the fields that the machine can still request: all of them before the point of no return.
-pub fn requestable_fields(assigned: &ResolvedAllocation, has_not_begun: bool) -> Vec<SecretField> {
+pub(crate) fn requestable_fields(assigned: &ResolvedAllocation, has_not_begun: bool) -> Vec<SecretField> {
     let can_request = |field: &SecretField| has_not_begun || field.purpose() == SecretPurpose::System;
     let fields = if assigned.installs { secret_fields(assigned) } else { Vec::new() };
     fields.into_iter().filter(can_request).collect()

@@ -17,7 +17,7 @@ use store::{ATTEMPTS, InstallState, ReinstallOrder};
 
 /// Returns the machine's allocation with its installation state, or `None` if it cannot be carried out; the reason has been logged when the
 /// directory was read.
-pub async fn find_assignment(
+pub(crate) async fn find_assignment(
     app: &AppState,
     directory: &SiteSnapshot,
     id: &str,
@@ -33,7 +33,7 @@ pub async fn find_assignment(
 /// Converts an allocation for the agent. Without an order, an installed machine gets its identity, so that it boots its system, and an
 /// image without a URL, so that it cannot install it. Secrets are released separately by `api::secrets`, except the parameters of an OS
 /// definition, which its `verify` needs before the plan.
-pub fn to_wire_allocation(
+pub(crate) fn to_wire_allocation(
     assigned: &ResolvedAllocation,
     standing: InstallState,
     base: &str,

@@ -12,7 +12,7 @@ use uuid::Uuid;
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// Performs the action. Returns a warning if the controller reports the UUID of another machine.
-pub fn perform_action(
+pub(crate) fn perform_action(
     program: impl AsRef<OsStr>,
     bmc: &Bmc,
     (host, port): (&str, Option<u16>),

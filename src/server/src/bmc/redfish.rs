@@ -46,7 +46,7 @@ struct RedfishClient<'a> {
     url: &'a str,
 }
 
-pub fn perform_action(
+pub(crate) fn perform_action(
     bmc: &Bmc,
     url: &str,
     system: Option<&str>,

@@ -21,7 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const FIELDS: [&str; 5] = ["uuid", "name", "steps", "extra", "description"];
 
 /// Returns the template with this UUID or name.
-pub fn find_template<'a>(templates: &'a DeployTemplates, ident: &str) -> TemplateResult<&'a Arc<StoredTemplate>> {
+pub(crate) fn find_template<'a>(
+    templates: &'a DeployTemplates,
+    ident: &str,
+) -> TemplateResult<&'a Arc<StoredTemplate>> {
     if !is_name(ident) && !is_uuid(ident) {
         return Err(IronicRefusal::bad_request(format!("{ident:?} is neither a uuid nor a name")));
     }
@@ -29,7 +32,7 @@ pub fn find_template<'a>(templates: &'a DeployTemplates, ident: &str) -> Templat
     found.ok_or_else(|| IronicRefusal::unknown_template(ident))
 }
 
-pub async fn create_template(app: &AppState, document: &Value) -> TemplateResult<Arc<StoredTemplate>> {
+pub(crate) async fn create_template(app: &AppState, document: &Value) -> TemplateResult<Arc<StoredTemplate>> {
     reject_problems(check_template(document, &[]))?;
     let mut template = DeployTemplate::from_checked(document);
     let _turn = app.templates.lock_changes().await;
@@ -45,7 +48,11 @@ pub async fn create_template(app: &AppState, document: &Value) -> TemplateResult
     find_in_force(app, &uuid)
 }
 
-pub async fn change_template(app: &AppState, ident: &str, document: &Value) -> TemplateResult<Arc<StoredTemplate>> {
+pub(crate) async fn change_template(
+    app: &AppState,
+    ident: &str,
+    document: &Value,
+) -> TemplateResult<Arc<StoredTemplate>> {
     let changes = json_patch::parse_patch(document)?;
     let _turn = app.templates.lock_changes().await;
     let directory = app.directory();
@@ -84,7 +91,7 @@ pub async fn change_template(app: &AppState, ident: &str, document: &Value) -> T
     find_in_force(app, &stored.uuid)
 }
 
-pub async fn delete_template(app: &AppState, ident: &str) -> TemplateResult<()> {
+pub(crate) async fn delete_template(app: &AppState, ident: &str) -> TemplateResult<()> {
     let _turn = app.templates.lock_changes().await;
     let directory = app.directory();
     let stored = find_template(&directory.known.templates, ident)?;

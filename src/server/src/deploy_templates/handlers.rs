@@ -26,7 +26,7 @@ const TEMPLATE_BYTES: usize = 1 << 20;
 const TOKEN: &str = "x-auth-token";
 
 /// Request without its body.
-pub struct TemplateRequest {
+pub(crate) struct TemplateRequest {
     method: Method,
     /// Path below the collection: a template, and a field of it.
     path: Vec<String>,
@@ -56,7 +56,7 @@ impl FromRequestParts<Arc<AppState>> for TemplateRequest {
 }
 
 /// Handles `/v1/deploy_templates` and everything below.
-pub async fn handle_ironic(State(app): State<Arc<AppState>>, asked: TemplateRequest, body: Body) -> Response {
+pub(crate) async fn handle_ironic(State(app): State<Arc<AppState>>, asked: TemplateRequest, body: Body) -> Response {
     let minor = microversions::requested_version(&asked.headers);
     let told = minor.as_ref().ok().copied();
     let answered = match minor.and_then(|minor| check_version(&asked.method, minor)) {
@@ -69,12 +69,12 @@ pub async fn handle_ironic(State(app): State<Arc<AppState>>, asked: TemplateRequ
 }
 
 /// Handles `/v1/deploy-templates` and everything below.
-pub async fn handle_proposed(State(app): State<Arc<AppState>>, asked: TemplateRequest, body: Body) -> Response {
+pub(crate) async fn handle_proposed(State(app): State<Arc<AppState>>, asked: TemplateRequest, body: Body) -> Response {
     handle_request(&app, TemplateForm::Proposed, &asked, body).await.unwrap_or_else(IntoResponse::into_response)
 }
 
 /// Handles `/`: returns the supported versions, which clients request first.
-pub async fn show_root(headers: HeaderMap, base: BaseUrls) -> Response {
+pub(crate) async fn show_root(headers: HeaderMap, base: BaseUrls) -> Response {
     let version = describe_version(&base.calls);
     discovery_response(
         &headers,
@@ -84,7 +84,7 @@ pub async fn show_root(headers: HeaderMap, base: BaseUrls) -> Response {
 }
 
 /// Handles `/v1`: returns its resources.
-pub async fn show_version_one(headers: HeaderMap, base: BaseUrls) -> Response {
+pub(crate) async fn show_version_one(headers: HeaderMap, base: BaseUrls) -> Response {
     let base = base.calls;
     let link = |path: &str, rel: &str| json!({"href": format!("{base}{path}"), "rel": rel});
     let templates = [link("/v1/deploy_templates/", "self"), link("/deploy_templates/", "bookmark")];

@@ -8,7 +8,7 @@ use serde_json::json;
 
 /// Refusal of a request.
 #[derive(Debug)]
-pub struct IronicRefusal {
+pub(crate) struct IronicRefusal {
     status: StatusCode,
     message: String,
     form: RefusalForm,
@@ -22,26 +22,26 @@ enum RefusalForm {
     Router,
 }
 
-pub type TemplateResult<T = Response> = std::result::Result<T, IronicRefusal>;
+pub(crate) type TemplateResult<T = Response> = std::result::Result<T, IronicRefusal>;
 
 impl IronicRefusal {
-    pub fn new(status: StatusCode, message: impl Into<String>) -> IronicRefusal {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> IronicRefusal {
         IronicRefusal { status, message: message.into(), form: RefusalForm::Call }
     }
 
-    pub fn bad_request(message: impl Into<String>) -> IronicRefusal {
+    pub(crate) fn bad_request(message: impl Into<String>) -> IronicRefusal {
         IronicRefusal::new(StatusCode::BAD_REQUEST, message)
     }
 
-    pub fn unknown_template(ident: &str) -> IronicRefusal {
+    pub(crate) fn unknown_template(ident: &str) -> IronicRefusal {
         IronicRefusal::new(StatusCode::NOT_FOUND, format!("deploy template {ident} not found"))
     }
 
-    pub fn conflict(message: impl Into<String>) -> IronicRefusal {
+    pub(crate) fn conflict(message: impl Into<String>) -> IronicRefusal {
         IronicRefusal::new(StatusCode::CONFLICT, message)
     }
 
-    pub fn from_router(status: StatusCode, message: impl Into<String>) -> IronicRefusal {
+    pub(crate) fn from_router(status: StatusCode, message: impl Into<String>) -> IronicRefusal {
         IronicRefusal { status, message: message.into(), form: RefusalForm::Router }
     }
 }

@@ -8,7 +8,7 @@ const CHANGEABLE: [&str; 4] = ["extra", "name", "steps", "description"];
 
 /// Operation of a patch.
 #[derive(Debug)]
-pub struct PatchOperation {
+pub(crate) struct PatchOperation {
     kind: PatchKind,
     /// Path as it was written.
     path: String,
@@ -27,7 +27,7 @@ enum PatchKind {
 ///
 /// # Errors
 /// The document is not a patch, or changes a field that cannot be changed.
-pub fn parse_patch(document: &Value) -> TemplateResult<Vec<PatchOperation>> {
+pub(crate) fn parse_patch(document: &Value) -> TemplateResult<Vec<PatchOperation>> {
     let lines = document.as_array().ok_or_else(|| IronicRefusal::bad_request("a patch must be a list"))?;
     let changes: Vec<PatchOperation> = lines.iter().map(parse_operation).collect::<TemplateResult<_>>()?;
     for change in &changes {
@@ -65,7 +65,7 @@ fn parse_operation(line: &Value) -> TemplateResult<PatchOperation> {
 ///
 /// # Errors
 /// A change is impossible. Then none is applied.
-pub fn apply_patch(document: &Value, changes: &[PatchOperation]) -> TemplateResult<Value> {
+pub(crate) fn apply_patch(document: &Value, changes: &[PatchOperation]) -> TemplateResult<Value> {
     for change in changes {
         if change.kind == PatchKind::Add && change.steps.len() == 1 && document.get(&change.steps[0]).is_none() {
             return Err(IronicRefusal::bad_request(format!("{}: fields cannot be added to a template", change.path)));

@@ -42,7 +42,7 @@ const KEYS: [(&str, SortKey); 5] = [
     ("updated_at", SortKey::Updated),
 ];
 
-pub fn list_templates(
+pub(crate) fn list_templates(
     templates: &DeployTemplates,
     query: &[(String, String)],
     base: &str,
@@ -129,7 +129,7 @@ impl ListQuery {
 }
 
 /// Returns whether the text is a name: letters, digits, and characters that need no escaping in URLs.
-pub fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     !text.is_empty() && text.len() <= 255 && text.bytes().all(plain)
 }

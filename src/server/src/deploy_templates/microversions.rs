@@ -5,19 +5,19 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 
 /// Versions of Ironic 39.
-pub const LOWEST: &str = "1.1";
-pub const HIGHEST: &str = "1.115";
+pub(crate) const LOWEST: &str = "1.1";
+pub(crate) const HIGHEST: &str = "1.115";
 const LOWEST_MINOR: u32 = 1;
 const HIGHEST_MINOR: u32 = 115;
 /// First version with deploy templates.
-pub const WITH_TEMPLATES: u32 = 55;
+pub(crate) const WITH_TEMPLATES: u32 = 55;
 
 const HEADER: &str = "x-openstack-ironic-api-version";
 const OF_ALL_SERVICES: &str = "openstack-api-version";
 const SERVICE: &str = "baremetal";
 
 /// Returns the minor version of a request. One that specifies none uses the lowest.
-pub fn requested_version(headers: &HeaderMap) -> TemplateResult<u32> {
+pub(crate) fn requested_version(headers: &HeaderMap) -> TemplateResult<u32> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let of_service = |all: &str| {
         let mut each = all.split(',').filter_map(|one| one.trim().split_once(' '));
@@ -41,7 +41,7 @@ pub fn requested_version(headers: &HeaderMap) -> TemplateResult<u32> {
 }
 
 /// Adds the supported versions to a response. Clients read them there, also when theirs was refused.
-pub fn add_version_headers(response: &mut Response, minor: Option<u32>) {
+pub(crate) fn add_version_headers(response: &mut Response, minor: Option<u32>) {
     let headers = response.headers_mut();
     headers.insert("x-openstack-ironic-api-minimum-version", HeaderValue::from_static(LOWEST));
     headers.insert("x-openstack-ironic-api-maximum-version", HeaderValue::from_static(HIGHEST));

@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 
 /// Format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TemplateForm {
+pub(crate) enum TemplateForm {
     Ironic,
     /// Format of Ironic's design document for deploy templates: without links and times; lists contain complete templates.
     Proposed,
 }
 
 impl TemplateForm {
-    pub fn path(self) -> &'static str {
+    pub(crate) fn path(self) -> &'static str {
         match self {
             TemplateForm::Ironic => "deploy_templates",
             TemplateForm::Proposed => "deploy-templates",
@@ -42,7 +42,7 @@ const SECRETS: [&str; 12] = [
 ];
 
 /// Parses the list of requested fields in a query.
-pub fn parse_fields(text: &str) -> TemplateResult<Vec<String>> {
+pub(crate) fn parse_fields(text: &str) -> TemplateResult<Vec<String>> {
     let mut fields: Vec<String> = Vec::new();
     for name in text.split(',').map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()) {
         if !FIELDS.contains(&name.as_str()) {
@@ -62,7 +62,12 @@ pub fn parse_fields(text: &str) -> TemplateResult<Vec<String>> {
 }
 
 /// Returns the template, or the given fields of it. Links are always included.
-pub fn render_template(stored: &StoredTemplate, base: &str, form: TemplateForm, only: Option<&[String]>) -> Value {
+pub(crate) fn render_template(
+    stored: &StoredTemplate,
+    base: &str,
+    form: TemplateForm,
+    only: Option<&[String]>,
+) -> Value {
     let StoredTemplate { uuid, template, .. } = stored;
     let link =
         |rel: &str, version: &str| json!({"href": format!("{base}{version}/{}/{uuid}", form.path()), "rel": rel});
@@ -89,7 +94,7 @@ pub fn render_template(stored: &StoredTemplate, base: &str, form: TemplateForm, 
 }
 
 /// Returns the schema of a template in a response, which has fewer fields if the request selects some.
-pub fn template_schema(_: &mut SchemaGenerators) -> Value {
+pub(crate) fn template_schema(_: &mut SchemaGenerators) -> Value {
     let (text, time) = (json!({"type": "string"}), json!({"type": ["string", "null"]}));
     let (objects, object) = (json!({"type": "array", "items": {"type": "object"}}), json!({"type": "object"}));
     json!({"type": "object", "additionalProperties": false, "properties": {"uuid": text, "name": text, "steps": objects,
@@ -97,21 +102,21 @@ pub fn template_schema(_: &mut SchemaGenerators) -> Value {
 }
 
 /// Returns the schema of a list of templates.
-pub fn list_schema(schemas: &mut SchemaGenerators) -> Value {
+pub(crate) fn list_schema(schemas: &mut SchemaGenerators) -> Value {
     let all = json!({"type": "array", "items": template_schema(schemas)});
     json!({"type": "object", "additionalProperties": false,
         "properties": {TemplateForm::Ironic.path(): all, TemplateForm::Proposed.path(): all, "next": {"type": "string"}}})
 }
 
 /// Returns the schema of a request to create a template.
-pub fn request_schema(_: &mut SchemaGenerators) -> Value {
+pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     let steps = json!({"type": "array", "items": {"type": "object", "required": ["interface", "step"]}});
     json!({"type": "object", "required": ["name", "steps"],
         "properties": {"name": {"type": "string"}, "uuid": {"type": "string"}, "steps": steps, "extra": {"type": "object"}}})
 }
 
 /// Returns the schema of a request to change a template.
-pub fn patch_schema(_: &mut SchemaGenerators) -> Value {
+pub(crate) fn patch_schema(_: &mut SchemaGenerators) -> Value {
     let operation = json!({"type": "object", "required": ["op", "path"],
         "properties": {"op": {"type": "string"}, "path": {"type": "string"}, "value": {}}});
     json!({"type": "array", "items": operation})

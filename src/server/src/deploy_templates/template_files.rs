@@ -13,23 +13,23 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 const LONGEST_NAME: usize = 200;
 
 /// Folder of templates, and the lock for changing files.
-pub struct TemplateWriter {
+pub(crate) struct TemplateWriter {
     folder: PathBuf,
     turn: Arc<Mutex<()>>,
 }
 
 impl TemplateWriter {
-    pub fn new(dir: &Path) -> TemplateWriter {
+    pub(crate) fn new(dir: &Path) -> TemplateWriter {
         TemplateWriter { folder: dir.join(FOLDER), turn: Arc::default() }
     }
 
     /// Waits for the lock. Until it is dropped, no other request changes a file.
-    pub async fn lock_changes(&self) -> OwnedMutexGuard<()> {
+    pub(crate) async fn lock_changes(&self) -> OwnedMutexGuard<()> {
         self.turn.clone().lock_owned().await
     }
 
     /// Returns the path at which a template is stored.
-    pub fn template_path(&self, template: &DeployTemplate) -> PathBuf {
+    pub(crate) fn template_path(&self, template: &DeployTemplate) -> PathBuf {
         let by_name = Some(&template.name).filter(|name| name.len() <= LONGEST_NAME);
         let name = by_name.or(template.uuid.as_ref()).unwrap_or(&template.name);
         self.folder.join(format!("{name}.yaml"))
@@ -37,7 +37,7 @@ impl TemplateWriter {
 }
 
 /// Writes the file atomically.
-pub fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
+pub(crate) fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
     // Arguments may contain secrets.
     let permissions = fs::metadata(path).map_or(Permissions::from_mode(0o600), |old| old.permissions());
     let new = write_temporary(path, text, permissions)?;
@@ -46,7 +46,7 @@ pub fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// Deletes the file.
-pub fn remove_file(path: &Path) -> std::io::Result<()> {
+pub(crate) fn remove_file(path: &Path) -> std::io::Result<()> {
     fs::remove_file(path)?;
     sync_folder(path)
 }

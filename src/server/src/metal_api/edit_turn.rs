@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
 /// Exclusive right of one of the operator's requests to make changes, until this is dropped; for a request without a document.
-pub struct EditTurn {
+pub(crate) struct EditTurn {
     pub app: Arc<AppState>,
     pub peer: ClientAddress,
     pub headers: HeaderMap,
@@ -25,7 +25,7 @@ pub struct EditTurn {
 
 /// The same right, for a request with a document of at most `BYTES` bytes. The document is read first, so that a slow sender does not block
 /// others.
-pub struct EditRequest<T, const BYTES: usize> {
+pub(crate) struct EditRequest<T, const BYTES: usize> {
     pub asked: T,
     pub turn: EditTurn,
 }

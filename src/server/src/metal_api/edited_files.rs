@@ -1,7 +1,7 @@
 //! Files that are changed over the API: atomically, one at a time, and never overwriting a concurrent edit. A response is sent when the
 //! change is in effect.
 
-pub mod atomic_file;
+pub(crate) mod atomic_file;
 
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
@@ -26,26 +26,26 @@ const LONGEST_NAME: usize = 200;
 
 /// Object of a request.
 #[derive(Clone, Copy)]
-pub struct EditedObject<'a> {
+pub(crate) struct EditedObject<'a> {
     /// metal-api's name of its type.
     pub kind: &'a str,
     pub id: &'a str,
 }
 
 impl EditedObject<'_> {
-    pub fn not_found(self) -> ApiRefusal {
+    pub(crate) fn not_found(self) -> ApiRefusal {
         ApiRefusal::not_found(self.kind, self.id)
     }
 
     /// Returns the error for a concurrent change, with the file's current text and the requested version.
-    pub fn conflict(self, path: &Path, now: Option<&str>, yours: &Value) -> ApiRefusal {
+    pub(crate) fn conflict(self, path: &Path, now: Option<&str>, yours: &Value) -> ApiRefusal {
         let file = json!({"path": path.display().to_string(), "text": now});
         ApiRefusal::concurrent_change(self.kind, self.id, json!({"file": file, "yours": yours}))
     }
 }
 
 /// Returns the path of an object's file in a folder of the server's directory. Ids cannot escape the folder.
-pub fn file_path(folder: &Path, id: &str) -> PathBuf {
+pub(crate) fn file_path(folder: &Path, id: &str) -> PathBuf {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let starts = id.starts_with(|c: char| c.is_ascii_alphanumeric());
     if starts && id.chars().all(plain) && id.len() <= LONGEST_NAME {
@@ -57,12 +57,12 @@ pub fn file_path(folder: &Path, id: &str) -> PathBuf {
 }
 
 /// Returns a digest that identifies a version.
-pub fn hex_digest(bytes: &[u8]) -> String {
+pub(crate) fn hex_digest(bytes: &[u8]) -> String {
     encode_hex(Sha256::digest(bytes))
 }
 
 /// Returns whether the client's `If-Match` matches the version in effect. A request without it always matches.
-pub fn matches_version(headers: &HeaderMap, tag: &str) -> bool {
+pub(crate) fn matches_version(headers: &HeaderMap, tag: &str) -> bool {
     let Some(given) = headers.get(header::IF_MATCH).and_then(|given| given.to_str().ok()) else { return true };
     given
         .split(',')
@@ -71,7 +71,7 @@ pub fn matches_version(headers: &HeaderMap, tag: &str) -> bool {
 }
 
 /// Adds the version to the response as `ETag`.
-pub fn add_version(mut response: Response, tag: &str) -> Response {
+pub(crate) fn add_version(mut response: Response, tag: &str) -> Response {
     if let Ok(value) = HeaderValue::from_str(&format!("\"{tag}\"")) {
         response.headers_mut().insert(header::ETAG, value);
     }
@@ -79,7 +79,7 @@ pub fn add_version(mut response: Response, tag: &str) -> Response {
 }
 
 /// Reads a file. Returns `None` if it does not exist.
-pub async fn read_file(path: &Path) -> ApiResult<Option<String>> {
+pub(crate) async fn read_file(path: &Path) -> ApiResult<Option<String>> {
     let path = path.to_owned();
     let what = format!("read {}", path.display());
     let read = tokio::task::spawn_blocking(move || match std::fs::read_to_string(path) {
@@ -90,7 +90,7 @@ pub async fn read_file(path: &Path) -> ApiResult<Option<String>> {
 }
 
 /// Creates a file that must not exist yet.
-pub async fn create_file(path: &Path, text: &str) -> ApiResult<()> {
+pub(crate) async fn create_file(path: &Path, text: &str) -> ApiResult<()> {
     let (there, text) = (path.to_owned(), text.to_owned());
     match flatten_result(
         &format!("write {}", path.display()),
@@ -104,7 +104,7 @@ pub async fn create_file(path: &Path, text: &str) -> ApiResult<()> {
 }
 
 /// Replaces the content `old` by `new`. Returns false if the file no longer contains `old`.
-pub async fn replace_file(path: &Path, old: &str, new: &str) -> ApiResult<bool> {
+pub(crate) async fn replace_file(path: &Path, old: &str, new: &str) -> ApiResult<bool> {
     let (there, old, new) = (path.to_owned(), old.to_owned(), new.to_owned());
     let what = format!("write {}", path.display());
     let put = tokio::task::spawn_blocking(move || atomic_file::replace_content(&there, &old, &new));
@@ -112,7 +112,7 @@ pub async fn replace_file(path: &Path, old: &str, new: &str) -> ApiResult<bool> 
 }
 
 /// Removes the file. Returns false if it no longer contains `old`.
-pub async fn remove_file(path: &Path, old: &str) -> ApiResult<bool> {
+pub(crate) async fn remove_file(path: &Path, old: &str) -> ApiResult<bool> {
     let (there, old) = (path.to_owned(), old.to_owned());
     let what = format!("remove {}", path.display());
     let removed = tokio::task::spawn_blocking(move || atomic_file::remove_unchanged(&there, &old));
@@ -125,7 +125,7 @@ fn flatten_result<T>(what: &str, result: Result<std::io::Result<T>, tokio::task:
 }
 
 /// Requests a reload of the directory, and waits until it meets the condition. `now` is the file's content after the change.
-pub async fn wait_until_published(
+pub(crate) async fn wait_until_published(
     app: &AppState,
     path: &Path,
     now: Option<&str>,
@@ -151,7 +151,7 @@ pub async fn wait_until_published(
 }
 
 /// Applies a change to a text. Refuses it if the operator's comments would be lost.
-pub fn change_text(
+pub(crate) fn change_text(
     path: &Path,
     text: &str,
     change: impl FnOnce(&str) -> Option<edit::EditedYaml>,
@@ -170,7 +170,7 @@ pub fn change_text(
 }
 
 /// Logs the comments that were removed by a change.
-pub fn log_removed_comments(app: &AppState, path: &Path, gone: &[String]) {
+pub(crate) fn log_removed_comments(app: &AppState, path: &Path, gone: &[String]) {
     if !gone.is_empty() {
         let what = "these comments were removed together with the removed fields";
         app.watch.log_note(format!("{}: {what}: {}", path.display(), gone.join(" ")));
@@ -178,7 +178,7 @@ pub fn log_removed_comments(app: &AppState, path: &Path, gone: &[String]) {
 }
 
 /// Logs the removed comments, and adds a warning to the response.
-pub fn warn_removed_comments(app: &AppState, path: &Path, gone: &[String], response: &mut Response) {
+pub(crate) fn warn_removed_comments(app: &AppState, path: &Path, gone: &[String], response: &mut Response) {
     log_removed_comments(app, path, gone);
     let text = format!("299 drophammer \"{} comments were removed with the removed fields\"", gone.len());
     if let (false, Ok(value)) = (gone.is_empty(), HeaderValue::from_str(&text)) {

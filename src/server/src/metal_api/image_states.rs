@@ -19,12 +19,16 @@ const STATES: [&str; 2] = ["hidden", "blacklisted"];
 const LONGEST_NAME: usize = 255;
 
 /// `GET /v1/image-states`.
-pub async fn get_states(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<ImageStates> {
+pub(crate) async fn get_states(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<ImageStates> {
     Json(app.directory().known.states.clone())
 }
 
 /// `PUT` and `DELETE /v1/image/{id}/hidden` and `/blacklisted`. The image need not exist yet.
-pub async fn set_image_state(method: Method, Path((id, state)): Path<(String, String)>, turn: EditTurn) -> ApiResult {
+pub(crate) async fn set_image_state(
+    method: Method,
+    Path((id, state)): Path<(String, String)>,
+    turn: EditTurn,
+) -> ApiResult {
     let EditTurn { app, peer, directory, .. } = &turn;
     if id.is_empty() || id.len() > LONGEST_NAME || replace_hidden(&id) != id {
         return Err(ApiRefusal::bad_request(format!("{:?} is not a valid image name", replace_hidden(&id))));

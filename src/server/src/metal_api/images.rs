@@ -37,7 +37,7 @@ const ANSWERED: [&str; 5] = ["hidden", "blacklisted", "usedby", "ready", "change
 
 /// An image in a response.
 #[derive(Serialize, JsonSchema)]
-pub struct ImageResponse {
+pub(crate) struct ImageResponse {
     id: String,
     name: String,
     description: String,
@@ -62,13 +62,13 @@ pub struct ImageResponse {
 }
 
 /// Returns the schema of a request.
-pub fn request_schema(schemas: &mut SchemaGenerators) -> Value {
+pub(crate) fn request_schema(schemas: &mut SchemaGenerators) -> Value {
     fields_schema::<ImageResponse>(schemas, &FIELDS)
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct ImageQuery {
+pub(crate) struct ImageQuery {
     /// Include hidden images.
     hidden: bool,
     blacklisted: bool,
@@ -77,7 +77,7 @@ pub struct ImageQuery {
 }
 
 /// `GET /v1/image`, by id.
-pub async fn list_images(
+pub(crate) async fn list_images(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
     _: OperatorAuth,
@@ -101,7 +101,7 @@ pub async fn list_images(
 }
 
 /// `GET /v1/image/{id}`.
-pub async fn get_image(
+pub(crate) async fn get_image(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
     base: BaseUrls,
@@ -113,7 +113,7 @@ pub async fn get_image(
 }
 
 /// `PUT /v1/image`.
-pub async fn create_image(base: BaseUrls, change: EditRequest<Map<String, Value>, IMAGE_BYTES>) -> ApiResult {
+pub(crate) async fn create_image(base: BaseUrls, change: EditRequest<Map<String, Value>, IMAGE_BYTES>) -> ApiResult {
     let EditRequest { asked, turn: EditTurn { app, peer, directory, .. } } = &change;
     let id = required_id(asked)?.to_owned();
     ImageId::parse(&id).map_err(ApiRefusal::bad_request)?;
@@ -140,7 +140,7 @@ pub async fn create_image(base: BaseUrls, change: EditRequest<Map<String, Value>
 }
 
 /// `POST /v1/image`: changes the given fields.
-pub async fn update_image(base: BaseUrls, change: EditRequest<Map<String, Value>, IMAGE_BYTES>) -> ApiResult {
+pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String, Value>, IMAGE_BYTES>) -> ApiResult {
     let EditRequest { asked, turn: EditTurn { app, peer, headers, directory, .. } } = &change;
     let id = required_id(asked)?.to_owned();
     let mut asked = given_fields(asked.clone(), &base)?;
@@ -178,7 +178,7 @@ pub async fn update_image(base: BaseUrls, change: EditRequest<Map<String, Value>
 }
 
 /// `DELETE /v1/image/{id}`. The image file itself is preserved.
-pub async fn delete_image(Path(id): Path<String>, base: BaseUrls, turn: EditTurn) -> ApiResult {
+pub(crate) async fn delete_image(Path(id): Path<String>, base: BaseUrls, turn: EditTurn) -> ApiResult {
     let EditTurn { app, peer, headers, directory, .. } = &turn;
     let what = EditedObject { kind: KIND, id: &id };
     let (path, before) = directory.images.get(&id).ok_or_else(|| what.not_found())?;

@@ -34,25 +34,25 @@ const LAYOUT_BYTES: usize = 128 << 10;
 const ASKED_BYTES: usize = 4 << 10;
 
 /// Returns the schema of a request, which may use any supported spelling.
-pub fn request_schema(_: &mut SchemaGenerators) -> Value {
+pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     let what = "A layout in any supported spelling; `drophammer schema layout` prints its schema.";
     json!({"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}, "description": what})
 }
 
 /// `GET /v1/filesystemlayout`, by id.
-pub async fn list_layouts(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<Vec<Value>> {
+pub(crate) async fn list_layouts(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<Vec<Value>> {
     Json(app.directory().known.layouts.values().map(layout_response).collect())
 }
 
 /// `GET /v1/filesystemlayout/{id}`.
-pub async fn get_layout(State(app): State<Arc<AppState>>, Path(id): Path<String>, _: OperatorAuth) -> ApiResult {
+pub(crate) async fn get_layout(State(app): State<Arc<AppState>>, Path(id): Path<String>, _: OperatorAuth) -> ApiResult {
     let directory = app.directory();
     let layout = directory.known.layouts.get(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
     Ok(tagged_response(StatusCode::OK, layout))
 }
 
 /// `PUT /v1/filesystemlayout`.
-pub async fn create_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> ApiResult {
+pub(crate) async fn create_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> ApiResult {
     let EditRequest { asked: document, turn: EditTurn { app, peer, directory, .. } } = &change;
     let id = required_id(document)?;
     if directory.known.layouts.contains_key(id) {
@@ -70,7 +70,7 @@ pub async fn create_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> ApiResul
 }
 
 /// `POST /v1/filesystemlayout`.
-pub async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> ApiResult {
+pub(crate) async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> ApiResult {
     let EditRequest { asked: document, turn: EditTurn { app, peer, headers, directory, .. } } = &change;
     let id = required_id(document)?;
     let what = EditedObject { kind: KIND, id };
@@ -99,7 +99,7 @@ pub async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> ApiResul
 }
 
 /// `DELETE /v1/filesystemlayout/{id}`.
-pub async fn delete_layout(Path(id): Path<String>, turn: EditTurn) -> ApiResult {
+pub(crate) async fn delete_layout(Path(id): Path<String>, turn: EditTurn) -> ApiResult {
     let EditTurn { app, peer, headers, directory, .. } = &turn;
     let what = EditedObject { kind: KIND, id: &id };
     let before = directory.known.layouts.get(&id).ok_or_else(|| what.not_found())?;
@@ -118,7 +118,7 @@ pub async fn delete_layout(Path(id): Path<String>, turn: EditTurn) -> ApiResult 
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct LayoutQuery {
+pub(crate) struct LayoutQuery {
     #[serde(default)]
     size: String,
     #[serde(default)]
@@ -126,7 +126,7 @@ pub struct LayoutQuery {
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct LayoutMatchQuery {
+pub(crate) struct LayoutMatchQuery {
     #[serde(default)]
     machine: String,
     #[serde(default)]
@@ -134,7 +134,7 @@ pub struct LayoutMatchQuery {
 }
 
 /// `POST /v1/filesystemlayout/try` and `/matches`: returns the layout for a size and an image, and checks whether a layout fits a machine.
-pub async fn query_layout(
+pub(crate) async fn query_layout(
     State(app): State<Arc<AppState>>,
     Path(question): Path<String>,
     _: OperatorAuth,

@@ -32,7 +32,7 @@ const KIND: &str = "machine";
 /// Maximum size of an allocation, which may contain user data.
 const ALLOCATION_BYTES: usize = 1 << 20;
 /// Fields of a machine's file, in the order in which they are written.
-pub const FIELDS: [&str; 11] = [
+pub(crate) const FIELDS: [&str; 11] = [
     "id",
     "name",
     "macs",
@@ -77,7 +77,7 @@ const CHOOSES: [&str; 3] = ["uuid", "sizeid", "partitionid"];
 
 /// A machine in a response.
 #[derive(Serialize, JsonSchema)]
-pub struct MachineResponse {
+pub(crate) struct MachineResponse {
     id: String,
     name: String,
     description: String,
@@ -116,7 +116,7 @@ struct LoggedEvent {
 }
 
 /// Returns the schema of a search.
-pub fn search_schema(_: &mut SchemaGenerators) -> Value {
+pub(crate) fn search_schema(_: &mut SchemaGenerators) -> Value {
     let kind = |name: &str| match name {
         "allocation_succeeded" => json!({"type": ["boolean", "null"]}),
         "hardware_memory" => json!({"type": ["integer", "null"]}),
@@ -128,7 +128,7 @@ pub fn search_schema(_: &mut SchemaGenerators) -> Value {
 }
 
 /// Returns the schema of an allocation request.
-pub fn request_schema(_: &mut SchemaGenerators) -> Value {
+pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     let kind = |name: &str| match name {
         "ssh_pub_keys" | "dns_servers" | "ntp_servers" => json!({"type": ["array", "null"]}),
         _ => json!({"type": ["string", "null"]}),
@@ -139,7 +139,7 @@ pub fn request_schema(_: &mut SchemaGenerators) -> Value {
 }
 
 /// `GET /v1/machine`: machines with a file, by id.
-pub async fn list_machines(
+pub(crate) async fn list_machines(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
     _: OperatorAuth,
@@ -148,7 +148,7 @@ pub async fn list_machines(
 }
 
 /// `POST /v1/machine/find`.
-pub async fn find_machines(
+pub(crate) async fn find_machines(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
     _: OperatorAuth,
@@ -194,7 +194,7 @@ fn matches_criterion(machine: &Value, name: &str, wanted: &Value) -> bool {
 }
 
 /// `POST /v1/machine/allocate`: adds an allocation to a machine's file.
-pub async fn allocate_machine(
+pub(crate) async fn allocate_machine(
     base: BaseUrls,
     EditRequest { mut asked, turn }: EditRequest<Map<String, Value>, ALLOCATION_BYTES>,
 ) -> ApiResult<Json<MachineResponse>> {
@@ -227,7 +227,11 @@ pub async fn allocate_machine(
 
 /// `DELETE /v1/machine/{id}/free`: removes the allocation from the file, and powers the machine off if the controller is known. At its next
 /// boot over PXE, the machine gets the ramdisk and waits; its disks are preserved.
-pub async fn free_machine(Path(id): Path<String>, base: BaseUrls, turn: EditTurn) -> ApiResult<Json<MachineResponse>> {
+pub(crate) async fn free_machine(
+    Path(id): Path<String>,
+    base: BaseUrls,
+    turn: EditTurn,
+) -> ApiResult<Json<MachineResponse>> {
     let (id, EditTurn { app, peer, directory, .. }) = (id.to_lowercase(), &turn);
     let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
     if let Some(reason) = &machine.locked {

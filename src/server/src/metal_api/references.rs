@@ -8,7 +8,7 @@ use crate::site_files::MachineSpec;
 use store::InstallState;
 
 /// Returns the ids of machines whose allocation has that layout, or would get it.
-pub async fn machines_with_layout(app: &AppState, directory: &SiteSnapshot, id: &str) -> ApiResult<Vec<String>> {
+pub(crate) async fn machines_with_layout(app: &AppState, directory: &SiteSnapshot, id: &str) -> ApiResult<Vec<String>> {
     let mut users = Vec::new();
     for machine in directory.machines() {
         let Some(allocation) = &machine.allocation else { continue };
@@ -22,7 +22,7 @@ pub async fn machines_with_layout(app: &AppState, directory: &SiteSnapshot, id: 
 }
 
 /// Returns the ids of machines that run that image, or will get it.
-pub async fn machines_with_image(app: &AppState, directory: &SiteSnapshot, id: &str) -> ApiResult<Vec<String>> {
+pub(crate) async fn machines_with_image(app: &AppState, directory: &SiteSnapshot, id: &str) -> ApiResult<Vec<String>> {
     let mut users = Vec::new();
     for machine in directory.machines() {
         let Some(allocation) = &machine.allocation else { continue };

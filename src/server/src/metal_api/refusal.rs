@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// Body of an error response.
 #[derive(Serialize, schemars::JsonSchema)]
-pub struct RefusalBody {
+pub(crate) struct RefusalBody {
     statuscode: u16,
     message: String,
     /// Problems of a document, each with its position.
@@ -23,7 +23,7 @@ pub struct RefusalBody {
 }
 
 #[derive(Debug)]
-pub struct ApiRefusal {
+pub(crate) struct ApiRefusal {
     status: StatusCode,
     message: String,
     /// Problems of a document, each with its position.
@@ -32,52 +32,52 @@ pub struct ApiRefusal {
     conflict: Option<Value>,
 }
 
-pub type ApiResult<T = Response> = std::result::Result<T, ApiRefusal>;
+pub(crate) type ApiResult<T = Response> = std::result::Result<T, ApiRefusal>;
 
 impl ApiRefusal {
-    pub fn new(status: StatusCode, message: impl Into<String>) -> ApiRefusal {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiRefusal {
         ApiRefusal { status, message: message.into(), problems: Vec::new(), conflict: None }
     }
 
-    pub fn bad_request(message: impl Into<String>) -> ApiRefusal {
+    pub(crate) fn bad_request(message: impl Into<String>) -> ApiRefusal {
         ApiRefusal::new(StatusCode::BAD_REQUEST, message)
     }
 
     /// Returns metal-api's error for an unknown object.
-    pub fn not_found(kind: &str, id: &str) -> ApiRefusal {
+    pub(crate) fn not_found(kind: &str, id: &str) -> ApiRefusal {
         ApiRefusal::new(StatusCode::NOT_FOUND, format!("no {kind} with id {id:?} found"))
     }
 
-    pub fn unprocessable(message: impl Into<String>) -> ApiRefusal {
+    pub(crate) fn unprocessable(message: impl Into<String>) -> ApiRefusal {
         ApiRefusal::new(StatusCode::UNPROCESSABLE_ENTITY, message)
     }
 
-    pub fn internal_error(message: impl Into<String>) -> ApiRefusal {
+    pub(crate) fn internal_error(message: impl Into<String>) -> ApiRefusal {
         ApiRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
-    pub fn conflict(message: impl Into<String>) -> ApiRefusal {
+    pub(crate) fn conflict(message: impl Into<String>) -> ApiRefusal {
         ApiRefusal::new(StatusCode::CONFLICT, message)
     }
 
     /// Returns metal-api's error for a concurrent change, with both versions.
-    pub fn concurrent_change(kind: &str, id: &str, conflict: Value) -> ApiRefusal {
+    pub(crate) fn concurrent_change(kind: &str, id: &str, conflict: Value) -> ApiRefusal {
         let message = format!("cannot update {kind} ({id}): the entity was changed from another, please retry");
         ApiRefusal { conflict: Some(conflict), ..ApiRefusal::conflict(message) }
     }
 
     /// Returns the message alone.
-    pub fn into_message(self) -> String {
+    pub(crate) fn into_message(self) -> String {
         self.message
     }
 
     /// Adds details.
-    pub fn with_problems(self, problems: Vec<Diagnostic>) -> ApiRefusal {
+    pub(crate) fn with_problems(self, problems: Vec<Diagnostic>) -> ApiRefusal {
         ApiRefusal { problems, ..self }
     }
 
     /// Lists the problems in the message, without their positions, which are in a separate field.
-    pub fn from_problems(status: StatusCode, problems: Vec<Diagnostic>) -> ApiRefusal {
+    pub(crate) fn from_problems(status: StatusCode, problems: Vec<Diagnostic>) -> ApiRefusal {
         let words: Vec<Diagnostic> = problems.iter().map(|problem| Diagnostic::new("", &problem.message)).collect();
         ApiRefusal { problems, ..ApiRefusal::new(status, join_problems(&words)) }
     }

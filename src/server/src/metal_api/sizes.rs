@@ -36,7 +36,7 @@ const UNKNOWN: &str = "unknown";
 
 /// A size in a response.
 #[derive(Serialize, JsonSchema)]
-pub struct SizeResponse {
+pub(crate) struct SizeResponse {
     id: String,
     name: String,
     description: String,
@@ -46,24 +46,24 @@ pub struct SizeResponse {
 }
 
 /// Returns the schema of a request.
-pub fn request_schema(schemas: &mut SchemaGenerators) -> Value {
+pub(crate) fn request_schema(schemas: &mut SchemaGenerators) -> Value {
     fields_schema::<SizeResponse>(schemas, &FIELDS)
 }
 
 /// `GET /v1/size`, by id.
-pub async fn list_sizes(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<Vec<SizeResponse>> {
+pub(crate) async fn list_sizes(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<Vec<SizeResponse>> {
     Json(app.directory().known.sizes.values().map(size_response).collect())
 }
 
 /// `GET /v1/size/{id}`.
-pub async fn get_size(State(app): State<Arc<AppState>>, Path(id): Path<String>, _: OperatorAuth) -> ApiResult {
+pub(crate) async fn get_size(State(app): State<Arc<AppState>>, Path(id): Path<String>, _: OperatorAuth) -> ApiResult {
     let directory = app.directory();
     let size = directory.known.sizes.get(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
     Ok(tagged_response(StatusCode::OK, size))
 }
 
 /// `PUT /v1/size`.
-pub async fn create_size(EditRequest { asked, turn }: EditRequest<Map<String, Value>, SIZE_BYTES>) -> ApiResult {
+pub(crate) async fn create_size(EditRequest { asked, turn }: EditRequest<Map<String, Value>, SIZE_BYTES>) -> ApiResult {
     let (asked, EditTurn { app, peer, directory, .. }) = (given_fields(asked)?, &turn);
     let size = validate_size(Value::Object(asked), &directory.known.sizes)?;
     let id = &size.id;
@@ -82,7 +82,7 @@ pub async fn create_size(EditRequest { asked, turn }: EditRequest<Map<String, Va
 }
 
 /// `POST /v1/size`: changes the given fields.
-pub async fn update_size(EditRequest { asked, turn }: EditRequest<Map<String, Value>, SIZE_BYTES>) -> ApiResult {
+pub(crate) async fn update_size(EditRequest { asked, turn }: EditRequest<Map<String, Value>, SIZE_BYTES>) -> ApiResult {
     let (asked, EditTurn { app, peer, headers, directory, .. }) = (given_fields(asked)?, &turn);
     let id = asked.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
     let what = EditedObject { kind: KIND, id: &id };
@@ -113,7 +113,7 @@ pub async fn update_size(EditRequest { asked, turn }: EditRequest<Map<String, Va
 }
 
 /// `DELETE /v1/size/{id}`. Machine files that name it remain unchanged.
-pub async fn delete_size(Path(id): Path<String>, turn: EditTurn) -> ApiResult {
+pub(crate) async fn delete_size(Path(id): Path<String>, turn: EditTurn) -> ApiResult {
     let EditTurn { app, peer, headers, directory, .. } = &turn;
     let what = EditedObject { kind: KIND, id: &id };
     let size = directory.known.sizes.get(&id).ok_or_else(|| what.not_found())?;
@@ -148,13 +148,13 @@ async fn read_unchanged<'a>(
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct SizeSuggestion {
+pub(crate) struct SizeSuggestion {
     #[serde(default, rename = "machineID")]
     machine: String,
 }
 
 /// `POST /v1/size/suggest`: returns constraints that match only this machine.
-pub async fn suggest_size(
+pub(crate) async fn suggest_size(
     State(app): State<Arc<AppState>>,
     Path(question): Path<String>,
     _: OperatorAuth,

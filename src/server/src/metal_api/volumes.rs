@@ -1,6 +1,6 @@
 //! `/v1/volumes`: Kubernetes volumes of machines with their states, and the requests that change the list in a machine's file.
 
-pub mod lifecycle;
+pub(crate) mod lifecycle;
 
 use super::edit_turn::{EditRequest, EditTurn};
 use super::machines::rewrite_machine_file;
@@ -45,7 +45,7 @@ pub struct VolumeResponse {
 
 /// State in Kubernetes of a volume that will be removed.
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub struct RemovalQuery {
+pub(crate) struct RemovalQuery {
     /// Phase of its PersistentVolume, or `none`.
     persistent_volume: BackingVolume,
 }
@@ -64,7 +64,7 @@ enum NoBacking {
 }
 
 /// `GET /v1/volumes`.
-pub async fn list_volumes(
+pub(crate) async fn list_volumes(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,
 ) -> Result<Json<Vec<VolumeResponse>>, ApiError> {
@@ -78,7 +78,7 @@ pub async fn list_volumes(
 }
 
 /// `GET /v1/volumes/manifests`: PersistentVolumes for `kubectl apply -f`.
-pub async fn get_manifests(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Result<String, ApiError> {
+pub(crate) async fn get_manifests(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Result<String, ApiError> {
     let directory = app.directory();
     let mut prepared = Vec::new();
     for machine in directory.machines() {
@@ -101,7 +101,7 @@ pub async fn get_manifests(State(app): State<Arc<AppState>>, _: OperatorAuth) ->
 }
 
 /// `POST /v1/machine/{id}/volumes`: adds one or several resources to the list in the file.
-pub async fn add_volumes(
+pub(crate) async fn add_volumes(
     Path(id): Path<String>,
     EditRequest { asked, turn }: EditRequest<Value, LIST_BYTES>,
 ) -> ApiResult<Json<Vec<VolumeResponse>>> {
@@ -125,7 +125,7 @@ pub async fn add_volumes(
 }
 
 /// `DELETE /v1/machine/{id}/volumes/{name}`, if the deletion decision tree permits. The volume's data is preserved.
-pub async fn remove_volume(
+pub(crate) async fn remove_volume(
     Path((id, name)): Path<(String, String)>,
     _: OperatorAuth,
     query: Result<Query<RemovalQuery>, QueryRejection>,
@@ -172,7 +172,7 @@ pub async fn remove_volume(
 }
 
 /// Returns the volumes of a machine: those that its file lists, and others on its disks.
-pub async fn volumes_of(app: &AppState, machine: &MachineSpec) -> Result<Vec<VolumeResponse>, ApiError> {
+pub(crate) async fn volumes_of(app: &AppState, machine: &MachineSpec) -> Result<Vec<VolumeResponse>, ApiError> {
     let Some(allocation) = &machine.allocation else { return Ok(Vec::new()) };
     let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
     Ok(volume_responses(&machine.id, allocation, &standing))
@@ -312,7 +312,7 @@ fn has_volume(machine: &MachineSpec, uid: &str) -> bool {
 }
 
 /// Returns the schema of a request: a resource, or a list of them.
-pub fn request_schema(_: &mut SchemaGenerators) -> Value {
+pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     json!({"type": ["object", "array"]})
 }
 

@@ -20,10 +20,13 @@ const AT_ONCE: usize = 200;
 
 /// Number of machines by phase, and the time when they were counted.
 #[derive(Default)]
-pub struct CachedPhases(tokio::sync::Mutex<Option<(Instant, BTreeMap<&'static str, u64>)>>);
+pub(crate) struct CachedPhases(tokio::sync::Mutex<Option<(Instant, BTreeMap<&'static str, u64>)>>);
 
 /// `GET /metrics`, authorized by the token in `metrics.token`, which is only valid here, or by the operator's.
-pub async fn get_metrics(State(app): State<Arc<AppState>>, headers: HeaderMap) -> Result<impl IntoResponse, ApiError> {
+pub(crate) async fn get_metrics(
+    State(app): State<Arc<AppState>>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, ApiError> {
     let given = bearer_hash(&headers).is_some_and(|given| token::hashes_equal(&given, &app.metrics));
     if !given && !OperatorAuth::is_authorized(&app, &headers) {
         let why = format!("this request requires the token in {METRICS_FILE} in the server's directory");
@@ -35,12 +38,12 @@ pub async fn get_metrics(State(app): State<Arc<AppState>>, headers: HeaderMap) -
 }
 
 /// `GET /livez`: whether the process responds.
-pub async fn get_livez() -> &'static str {
+pub(crate) async fn get_livez() -> &'static str {
     "ok\n"
 }
 
 /// `GET /readyz`: whether the database responds as well, and the server is not shutting down.
-pub async fn get_readyz(State(app): State<Arc<AppState>>) -> Result<&'static str, ApiError> {
+pub(crate) async fn get_readyz(State(app): State<Arc<AppState>>) -> Result<&'static str, ApiError> {
     let not = |why: String| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
     if *app.closing.borrow() {
         return Err(not("the server is shutting down".to_owned()));

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
 /// Formats all metrics. Labels are names defined here, or names of steps that were validated on receipt.
-pub fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, u64>) -> String {
+pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, u64>) -> String {
     let counts = lock_mutex(&metrics.counts).clone();
     let mut text = String::new();
     write_header(&mut text, "info", "gauge", "Version of the server.");

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Updates the files with the results of migrations, at the start and whenever the snapshot of the directory changes. Returns when the
 /// server ends.
-pub async fn keep_files_updated(app: Arc<AppState>) {
+pub(crate) async fn keep_files_updated(app: Arc<AppState>) {
     let (mut directory, mut said) = (app.directory.clone(), BTreeSet::new());
     loop {
         directory.mark_unchanged();

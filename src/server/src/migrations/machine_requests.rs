@@ -34,7 +34,7 @@ const WORDS_BYTES: usize = 4 << 10;
 const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES + WORDS_BYTES);
 
 /// Effect of a migration on the response to a machine.
-pub enum MigrationResponse {
+pub(crate) enum MigrationResponse {
     /// The migration does not affect this.
     AsEver,
     Nothing,
@@ -42,7 +42,7 @@ pub enum MigrationResponse {
 }
 
 impl MigrationResponse {
-    pub fn into_assignment(self) -> Option<Assignment> {
+    pub(crate) fn into_assignment(self) -> Option<Assignment> {
         match self {
             MigrationResponse::AsEver | MigrationResponse::Nothing => None,
             MigrationResponse::Something(given) => Some(*given),
@@ -51,7 +51,7 @@ impl MigrationResponse {
 }
 
 /// Handles `POST /v1/machine/{id}/moving`: the machine waits in its ramdisk.
-pub async fn register_endpoint(
+pub(crate) async fn register_endpoint(
     State(app): State<Arc<AppState>>,
     MachineCaller { id, boot, peer }: MachineCaller,
     body: Body,
@@ -149,7 +149,7 @@ fn conflict_error(why: String) -> ApiError {
 }
 
 /// Describes a migration: `of one to two (copying)`.
-pub fn describe_migration(directory: &SiteSnapshot, is: &Migration) -> String {
+pub(crate) fn describe_migration(directory: &SiteSnapshot, is: &Migration) -> String {
     format!("of {} to {} ({})", directory.display_name(&is.a), directory.display_name(&is.b), is.state)
 }
 
@@ -157,7 +157,7 @@ pub fn describe_migration(directory: &SiteSnapshot, is: &Migration) -> String {
 ///
 /// # Errors
 /// The database cannot be read or written.
-pub async fn find_assignment(
+pub(crate) async fn find_assignment(
     app: &AppState,
     directory: &SiteSnapshot,
     id: &str,
@@ -172,7 +172,7 @@ pub async fn find_assignment(
 ///
 /// # Errors
 /// The database cannot be read or written.
-pub async fn find_migration_response(
+pub(crate) async fn find_migration_response(
     app: &AppState,
     directory: &SiteSnapshot,
     id: &str,
@@ -238,7 +238,7 @@ async fn find_target_approval(
 ///
 /// # Errors
 /// The database cannot be read or written.
-pub async fn forecast_migration(
+pub(crate) async fn forecast_migration(
     app: &AppState,
     directory: &SiteSnapshot,
     id: &str,
@@ -257,7 +257,7 @@ pub async fn forecast_migration(
 ///
 /// # Errors
 /// The database cannot be read or written.
-pub async fn start_copy(
+pub(crate) async fn start_copy(
     app: &AppState,
     directory: &SiteSnapshot,
     boot: &MachineBoot,
@@ -366,7 +366,7 @@ fn log_silent_source(app: &AppState, is: &Migration) {
 ///
 /// # Errors
 /// The database cannot be read or written.
-pub async fn record_phoned_home(app: &AppState, id: &str, boot: TokenHash) -> Result<(), ApiError> {
+pub(crate) async fn record_phoned_home(app: &AppState, id: &str, boot: TokenHash) -> Result<(), ApiError> {
     if let Some(Ok(MoveHeard { is, news: true })) =
         app.state.apply_migration_event(id, "", MigrationEvent::PhonedHome(boot)).await?
     {

@@ -11,20 +11,20 @@ use model::migration::{MigrationOffer, MigrationSide};
 use store::{FirstInstall, InstallState};
 
 /// Response to a machine about an allocation.
-pub struct Assignment {
+pub(crate) struct Assignment {
     pub assigned: ResolvedAllocation,
     pub standing: InstallState,
     pub moving: Option<MigrationOffer>,
 }
 
 /// Returns the source machine, if its file can be read and has the migrated allocation.
-pub fn find_source<'d>(directory: &'d SiteSnapshot, is: &Migration) -> Option<&'d MachineSpec> {
+pub(crate) fn find_source<'d>(directory: &'d SiteSnapshot, is: &Migration) -> Option<&'d MachineSpec> {
     let has_it = |machine: &&MachineSpec| machine.allocation.as_ref().is_some_and(|has| *has.id == is.allocation);
     directory.find_machine(&is.a).filter(has_it)
 }
 
 /// Returns the allocation of the source machine. It is migrated only if it is installed, and no installation of it is pending.
-pub fn resolve_installed(
+pub(crate) fn resolve_installed(
     directory: &SiteSnapshot,
     is: &Migration,
     standing: &InstallState,
@@ -37,7 +37,7 @@ pub fn resolve_installed(
 }
 
 /// Returns the response to the source machine.
-pub fn assign_source(
+pub(crate) fn assign_source(
     is: Migration,
     now: CurrentBoots,
     assigned: ResolvedAllocation,
@@ -48,7 +48,7 @@ pub fn assign_source(
 }
 
 /// Returns the response to the target machine, with the approval in force for its plan. For the target, this is a first installation.
-pub fn assign_target(
+pub(crate) fn assign_target(
     is: Migration,
     now: CurrentBoots,
     mut assigned: ResolvedAllocation,
@@ -84,7 +84,7 @@ fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState
 
 impl Assignment {
     /// Returns the allocation as it is sent to an agent. The source needs no secrets, and a target that has started already has them.
-    pub fn into_wire(self, base: &str, has_not_begun: bool) -> Allocation {
+    pub(crate) fn into_wire(self, base: &str, has_not_begun: bool) -> Allocation {
         let Assignment { assigned, standing, moving } = self;
         let receives = moving.as_ref().is_some_and(|moving| moving.part == MigrationSide::Receive);
         Allocation { moving, ..to_wire_allocation(&assigned, standing, base, has_not_begun && receives) }
@@ -92,7 +92,7 @@ impl Assignment {
 }
 
 /// Predicted effect of a migration on a machine that has not called yet.
-pub enum MigrationForecast {
+pub(crate) enum MigrationForecast {
     /// The migration does not affect the machine.
     AsEver,
     /// The disks are not written, for this reason.
@@ -104,7 +104,7 @@ pub enum MigrationForecast {
 }
 
 /// Predicts the effect of a migration on one of its machines. `of_sender` is the state of the allocation on the source machine.
-pub fn forecast_for_machine(
+pub(crate) fn forecast_for_machine(
     is: Migration,
     machine: &str,
     of_sender: InstallState,

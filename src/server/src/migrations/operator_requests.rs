@@ -97,7 +97,7 @@ pub struct MachineMigration {
 }
 
 impl MachineMigration {
-    pub fn from_migration(machine: &str, is: Migration) -> MachineMigration {
+    pub(crate) fn from_migration(machine: &str, is: Migration) -> MachineMigration {
         let part = is.role_of(machine);
         let certificate = is.certificate_view(part);
         MachineMigration { part, other: is.other_machine(machine).to_owned(), id: is.id, state: is.state, certificate }
@@ -141,7 +141,7 @@ fn no_migration_error(id: &str) -> ApiError {
 }
 
 /// Handles `GET /v1/machine/{id}/move`: returns the open migration, or else the newest one.
-pub async fn show_migration(
+pub(crate) async fn show_migration(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
     _: OperatorAuth,
@@ -152,7 +152,7 @@ pub async fn show_migration(
 }
 
 /// Handles `POST /v1/machine/{id}/move`.
-pub async fn order_migration(
+pub(crate) async fn order_migration(
     Path(id): Path<String>,
     EditRequest { asked, turn }: EditRequest<MigrationRequest, EVENT_BYTES>,
 ) -> Result<Json<MigrationView>, ApiRefusal> {
@@ -316,14 +316,14 @@ fn refusal_error(problems: &[String]) -> ApiError {
 }
 
 #[derive(Deserialize)]
-pub struct CancelQuery {
+pub(crate) struct CancelQuery {
     #[serde(default)]
     off: Option<String>,
 }
 
 /// Handles `DELETE /v1/machine/{id}/move`. Once the target may run the system, `off` must name it: the operator confirms that it is
 /// switched off.
-pub async fn cancel_migration(
+pub(crate) async fn cancel_migration(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
     _: OperatorAuth,
@@ -341,7 +341,7 @@ pub async fn cancel_migration(
 }
 
 /// Handles `POST /v1/machine/{id}/move/finish`: the operator confirms that the system runs on the target.
-pub async fn finish_migration(
+pub(crate) async fn finish_migration(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
     _: OperatorAuth,
@@ -356,7 +356,7 @@ pub async fn finish_migration(
 }
 
 /// Handles `POST /v1/machine/{id}/move/approve`: the operator compared the fingerprints with the consoles of both machines.
-pub async fn approve_certificates(
+pub(crate) async fn approve_certificates(
     Path(id): Path<String>,
     EditRequest { asked, turn }: EditRequest<CertificateApproval, EVENT_BYTES>,
 ) -> Result<Json<MigrationView>, ApiRefusal> {

@@ -5,20 +5,20 @@ use crate::site_files::{AllocationSpec, MachineSpec};
 use model::migration::MigrationSide;
 
 /// Effective allocations while migrations are open, or not yet applied to the files.
-pub struct AllocationOwners<'a> {
+pub(crate) struct AllocationOwners<'a> {
     moves: &'a [Migration],
     /// Machines as described in their files.
     files: Vec<MachineSpec>,
 }
 
 impl<'a> AllocationOwners<'a> {
-    pub fn new(moves: &'a [Migration], files: impl Iterator<Item = MachineSpec>) -> AllocationOwners<'a> {
+    pub(crate) fn new(moves: &'a [Migration], files: impl Iterator<Item = MachineSpec>) -> AllocationOwners<'a> {
         let files = if moves.is_empty() { Vec::new() } else { files.collect() };
         AllocationOwners { moves, files }
     }
 
     /// Returns the machine with its effective allocation, and a warning if its file disagrees.
-    pub fn effective_machine(&self, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
+    pub(crate) fn effective_machine(&self, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
         let Some(is) = self.moves.iter().find(|is| is.a == machine.id || is.b == machine.id) else {
             return (machine.clone(), None);
         };

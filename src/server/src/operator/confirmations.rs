@@ -11,7 +11,7 @@ use std::sync::Arc;
 use store::ConfirmOutcome;
 
 /// `POST /v1/machine/{id}/confirm`: confirms that the record of a machine is up to date.
-pub async fn confirm_machine(
+pub(crate) async fn confirm_machine(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
     _: OperatorAuth,
@@ -26,7 +26,7 @@ pub async fn confirm_machine(
 }
 
 /// `POST /v1/machines/confirm`: confirms that the records of all machines are up to date.
-pub async fn confirm_all_machines(
+pub(crate) async fn confirm_all_machines(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,
     peer: ClientAddress,

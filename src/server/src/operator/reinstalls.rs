@@ -47,7 +47,7 @@ pub struct ReinstallRequest {
 }
 
 /// `POST /v1/machine/{id}/reinstall`: orders a reinstall, with the checks of metal-api.
-pub async fn post_reinstall(
+pub(crate) async fn post_reinstall(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
     _: OperatorAuth,
@@ -66,7 +66,7 @@ pub async fn post_reinstall(
 }
 
 /// Stores the order, if it can be carried out.
-pub async fn place_order(
+pub(crate) async fn place_order(
     app: &AppState,
     peer: ClientAddress,
     asked: &ReinstallRequest,
@@ -88,7 +88,7 @@ pub async fn place_order(
 }
 
 /// A machine that can be reinstalled.
-pub struct OrderableReinstall {
+pub(crate) struct OrderableReinstall {
     pub machine: MachineSpec,
     /// Id of its allocation.
     pub allocation: String,
@@ -100,7 +100,7 @@ pub struct OrderableReinstall {
 ///
 /// # Errors
 /// The reason why it cannot be ordered.
-pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result<OrderableReinstall, ApiError> {
+pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result<OrderableReinstall, ApiError> {
     let id = asked.id.to_lowercase();
     await_definition(app, &id).await?;
     let directory = app.directory();
@@ -191,7 +191,7 @@ fn is_placeholder(word: &str) -> bool {
 }
 
 /// `DELETE /v1/machine/{id}/reinstall`.
-pub async fn cancel_reinstall(
+pub(crate) async fn cancel_reinstall(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
     _: OperatorAuth,
@@ -222,7 +222,7 @@ fn describe_options(order: &ReinstallOrder) -> String {
 }
 
 /// Checks that the installed layout has a disk that a reinstall may erase.
-pub fn is_reinstallable(
+pub(crate) fn is_reinstallable(
     machine: &MachineSpec,
     standing: InstallState,
     known: &SiteObjects,
@@ -260,7 +260,7 @@ fn not_installed_message(id: &str, allocation: &str) -> String {
     format!("allocation {allocation} of machine {id} is not installed yet")
 }
 
-pub fn already_started(order: &ReinstallOrder) -> ApiError {
+pub(crate) fn already_started(order: &ReinstallOrder) -> ApiError {
     let what = match order.given_up {
         true => "was abandoned after its point of no return: order another reinstall, which replaces it",
         false => "has passed its point of no return: wait until it has ended",

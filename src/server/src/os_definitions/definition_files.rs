@@ -12,13 +12,13 @@ const MOST_FILES: usize = 200;
 const MOST_DEEP: usize = 4;
 
 /// Path, size, modification time and mode of each file: changes when a file does.
-pub type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
+pub(crate) type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
 
 /// Returns the stamp of a definition's folder.
 ///
 /// # Errors
 /// A file cannot be read, or a limit is exceeded.
-pub fn stamp_folder(folder: &Path) -> io::Result<FolderStamp> {
+pub(crate) fn stamp_folder(folder: &Path) -> io::Result<FolderStamp> {
     let mut stamp = FolderStamp::new();
     walk_files(folder, "", 0, &mut |path, is, _| {
         stamp.push((path, is.len(), is.mtime(), is.mtime_nsec(), is.mode()));
@@ -36,7 +36,7 @@ pub fn stamp_folder(folder: &Path) -> io::Result<FolderStamp> {
 ///
 /// # Errors
 /// As [`stamp_folder`], or a file is not UTF-8 text.
-pub fn read_files(folder: &Path) -> io::Result<DefinitionFiles> {
+pub(crate) fn read_files(folder: &Path) -> io::Result<DefinitionFiles> {
     let (mut files, mut bytes) = (DefinitionFiles::new(), 0);
     walk_files(folder, "", 0, &mut |path, is, file| {
         bytes += is.len();

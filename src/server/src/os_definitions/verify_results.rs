@@ -14,13 +14,13 @@ const DEADLINE: Duration = Duration::from_secs(20);
 type VerifyKey = [u8; 32];
 
 /// Result of a completed `verify`.
-pub struct VerifyResult {
+pub(crate) struct VerifyResult {
     key: VerifyKey,
     verdict: VerifyVerdict,
 }
 
 /// Known and pending verdicts.
-pub struct VerifyCache {
+pub(crate) struct VerifyCache {
     /// `None` while `verify` runs.
     known: HashMap<VerifyKey, Option<VerifyVerdict>>,
     /// `None` if this process does not run `verify`.
@@ -32,7 +32,7 @@ impl VerifyCache {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(done: impl Fn(VerifyResult) + Send + 'static) -> std::io::Result<VerifyCache> {
+    pub(crate) fn start(done: impl Fn(VerifyResult) + Send + 'static) -> std::io::Result<VerifyCache> {
         let (queue, asked) = mpsc::channel::<(VerifyKey, SelectedDefinition)>();
         let answer = move || {
             for (key, chosen) in asked {
@@ -44,12 +44,12 @@ impl VerifyCache {
     }
 
     /// Leaves `verify` to the machine, which runs it before it writes anything.
-    pub fn disabled() -> VerifyCache {
+    pub(crate) fn disabled() -> VerifyCache {
         VerifyCache { known: HashMap::new(), queue: None }
     }
 
     /// Returns the verdict; `None` if `verify` must run first.
-    pub fn get_verdict(&mut self, chosen: &SelectedDefinition) -> Option<VerifyVerdict> {
+    pub(crate) fn get_verdict(&mut self, chosen: &SelectedDefinition) -> Option<VerifyVerdict> {
         if !chosen.has_verify() {
             return Some(VerifyVerdict::Good);
         }
@@ -67,11 +67,11 @@ impl VerifyCache {
         None
     }
 
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.known.values().any(Option::is_none)
     }
 
-    pub fn store_result(&mut self, done: VerifyResult) {
+    pub(crate) fn store_result(&mut self, done: VerifyResult) {
         self.known.insert(done.key, Some(done.verdict));
     }
 }

@@ -7,15 +7,15 @@ use std::path::Path;
 
 /// iPXE binaries for BIOS and for UEFI. Both use the firmware's NIC driver. iPXE with its own drivers, Debian's `ipxe.efi`, was seen to
 /// hang when it releases the NIC, so that an installed machine did not boot its disk.
-pub const BINARIES: [&str; 2] = [BIOS, UEFI];
+pub(crate) const BINARIES: [&str; 2] = [BIOS, UEFI];
 const BIOS: &str = "undionly.kpxe";
-pub const UEFI: &str = "snponly.efi";
+pub(crate) const UEFI: &str = "snponly.efi";
 
 /// Maximum length of a file name in the DHCP header, which has 128 bytes including the terminating zero.
-pub const NAME_BYTES: usize = 127;
+pub(crate) const NAME_BYTES: usize = 127;
 
 /// Parameters of the configuration.
-pub struct DnsmasqParameters<'a> {
+pub(crate) struct DnsmasqParameters<'a> {
     pub card: &'a PxeNic,
     /// Range of addresses to assign.
     pub range: Option<AddressRange>,
@@ -32,7 +32,7 @@ pub struct DnsmasqParameters<'a> {
 
 /// Returns the configuration in the format of dnsmasq(8). A client that sends option 175 or the user class iPXE is iPXE; all others are
 /// firmware, which must load iPXE first.
-pub fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
+pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
     let DnsmasqParameters { card, script, ipxe, .. } = asked;
     let mut text = format!(
         "# Made by drophammer serve at each start.\n\

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 /// Maximum size of the leases. A lease has about a hundred bytes.
 const LEASES_BYTES: u64 = 8 << 20;
 
-pub struct DnsmasqDirectory {
+pub(crate) struct DnsmasqDirectory {
     path: PathBuf,
     /// File in the server's directory that preserves the leases between starts.
     kept: PathBuf,
@@ -26,7 +26,7 @@ impl DnsmasqDirectory {
     ///
     /// # Errors
     /// The directory cannot be created.
-    pub fn create(ipxe: &Path, kept: PathBuf) -> Result<DnsmasqDirectory> {
+    pub(crate) fn create(ipxe: &Path, kept: PathBuf) -> Result<DnsmasqDirectory> {
         let parent = env::var_os("RUNTIME_DIRECTORY").map_or_else(env::temp_dir, PathBuf::from);
         let path = nix::unistd::mkdtemp(&parent.join("drophammer-pxe-XXXXXX"))?;
         let home = DnsmasqDirectory { path, kept, written: None };
@@ -57,7 +57,7 @@ impl DnsmasqDirectory {
         chown(path, Some(NOBODY_ELSE), Some(NOBODY_ELSE))
     }
 
-    pub fn tftp_directory(&self) -> PathBuf {
+    pub(crate) fn tftp_directory(&self) -> PathBuf {
         self.path.join("tftp")
     }
 
@@ -66,12 +66,12 @@ impl DnsmasqDirectory {
         self.path.join("own")
     }
 
-    pub fn leases_file(&self) -> PathBuf {
+    pub(crate) fn leases_file(&self) -> PathBuf {
         self.writable_directory().join("leases")
     }
 
     /// Writes the configuration, and returns its path.
-    pub fn write_config(&self, text: &str) -> Result<PathBuf> {
+    pub(crate) fn write_config(&self, text: &str) -> Result<PathBuf> {
         let path = self.path.join("dnsmasq.conf");
         fs::write(&path, text)?;
         fs::set_permissions(&path, Permissions::from_mode(0o644))?;
@@ -79,13 +79,13 @@ impl DnsmasqDirectory {
     }
 
     /// As [`DnsmasqDirectory::keep_leases`], even if the clock is too coarse to detect a change.
-    pub fn keep_last_leases(&mut self) -> Result<()> {
+    pub(crate) fn keep_last_leases(&mut self) -> Result<()> {
         self.written = None;
         self.keep_leases()
     }
 
     /// Copies the leases to the server's directory, if they have changed.
-    pub fn keep_leases(&mut self) -> Result<()> {
+    pub(crate) fn keep_leases(&mut self) -> Result<()> {
         // A compromised dnsmasq might have replaced the file by a link.
         let opened =
             OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(self.leases_file());

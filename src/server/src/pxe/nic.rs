@@ -17,7 +17,7 @@ const STARTING: Duration = Duration::from_secs(2);
 
 /// A NIC with its first IPv4 address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PxeNic {
+pub(crate) struct PxeNic {
     pub name: String,
     /// Interface index, which changes if the NIC is removed and added again.
     pub index: u32,
@@ -30,7 +30,7 @@ impl PxeNic {
     ///
     /// # Errors
     /// The NIC does not exist, is down, or does not have an address.
-    pub fn read_state(name: &str) -> Result<PxeNic, String> {
+    pub(crate) fn read_state(name: &str) -> Result<PxeNic, String> {
         let all = getifaddrs().map_err(|error| format!("cannot list the NICs: {error}"))?;
         let all: Vec<_> = all.collect();
         let own: Vec<_> = all.iter().filter(|one| one.interface_name == name).collect();
@@ -54,11 +54,11 @@ impl PxeNic {
         Ok(PxeNic { name: name.to_owned(), index, address: address.ip(), netmask: netmask.ip() })
     }
 
-    pub fn network(&self) -> Ipv4Addr {
+    pub(crate) fn network(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.address.to_bits() & self.netmask.to_bits())
     }
 
-    pub fn broadcast(&self) -> Ipv4Addr {
+    pub(crate) fn broadcast(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.address.to_bits() | !self.netmask.to_bits())
     }
 
@@ -67,7 +67,7 @@ impl PxeNic {
     ///
     /// # Errors
     /// Another process listens on the port.
-    pub fn check_port(&self, port: u16, what: &str) -> Result<(), String> {
+    pub(crate) fn check_port(&self, port: u16, what: &str) -> Result<(), String> {
         let open = || {
             let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
             setsockopt(&socket, BindToDevice, &OsString::from(&self.name))?;

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Parameters of its start.
-pub struct DnsmasqCommand {
+pub(crate) struct DnsmasqCommand {
     program: PathBuf,
     card: String,
     range: Option<AddressRange>,
@@ -31,7 +31,7 @@ pub struct DnsmasqCommand {
 }
 
 impl DnsmasqCommand {
-    pub fn new(
+    pub(crate) fn new(
         asked: &PxeOptions,
         options: &ServerConfig,
         port: u16,
@@ -93,7 +93,7 @@ fn remove_pid(line: &str) -> String {
     }
 }
 
-pub struct DnsmasqSupervisor {
+pub(crate) struct DnsmasqSupervisor {
     dnsmasq: DnsmasqCommand,
     home: DnsmasqDirectory,
     running: Option<(BackgroundProcess, PxeNic)>,
@@ -105,12 +105,12 @@ pub struct DnsmasqSupervisor {
 }
 
 impl DnsmasqSupervisor {
-    pub fn new(dnsmasq: DnsmasqCommand, home: DnsmasqDirectory) -> DnsmasqSupervisor {
+    pub(crate) fn new(dnsmasq: DnsmasqCommand, home: DnsmasqDirectory) -> DnsmasqSupervisor {
         DnsmasqSupervisor { dnsmasq, home, running: None, due: Instant::now(), pause: PAUSE, said: None }
     }
 
     /// Runs until the sender of `ended` is dropped. Sends the result of the first start to `first`.
-    pub fn supervise(
+    pub(crate) fn supervise(
         mut self,
         watch: &StatusLog,
         ended: &mpsc::Receiver<()>,

@@ -7,7 +7,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use serde_json::Value;
 use std::sync::Arc;
 
-pub type SchemaFn = fn(&mut SchemaGenerators) -> Value;
+pub(crate) type SchemaFn = fn(&mut SchemaGenerators) -> Value;
 
 /// A route of the router.
 pub struct ApiRoute {

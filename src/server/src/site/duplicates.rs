@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Returns machines by id, without ids that several files have: an unedited copy must not get what the original gets, and it is unknown
 /// which file is the original.
-pub fn remove_shared_ids(
+pub(crate) fn remove_shared_ids(
     all: Vec<(PathBuf, MachineSpec)>,
     problems: &mut Vec<String>,
 ) -> BTreeMap<String, (PathBuf, MachineSpec)> {
@@ -29,7 +29,7 @@ pub fn remove_shared_ids(
 }
 
 /// Adds the MACs of a machine to `listed`, and reports those that another file lists too.
-pub fn register_macs(
+pub(crate) fn register_macs(
     listed: &mut HashMap<String, Vec<String>>,
     path: &Path,
     machine: &MachineSpec,

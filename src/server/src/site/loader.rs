@@ -66,7 +66,7 @@ pub struct SiteScan {
 }
 
 impl SiteLoader {
-    pub fn new(dir: &Path, digests: ImageDigests, definitions: OsDefinitions, state: ServerState) -> SiteLoader {
+    pub(crate) fn new(dir: &Path, digests: ImageDigests, definitions: OsDefinitions, state: ServerState) -> SiteLoader {
         SiteLoader {
             images_dir: dir.join("images"),
             machines: YamlFolder::new(dir.join("machines"), site_files::parse_machine),
@@ -87,12 +87,12 @@ impl SiteLoader {
     }
 
     /// Sets whether machines without an approved plan get nothing to install.
-    pub fn with_approved_only(self, approved_only: bool) -> SiteLoader {
+    pub(crate) fn with_approved_only(self, approved_only: bool) -> SiteLoader {
         SiteLoader { approved_only, ..self }
     }
 
     /// Ignores approvals: for a plan that is about to be approved.
-    pub fn without_approvals(self) -> SiteLoader {
+    pub(crate) fn without_approvals(self) -> SiteLoader {
         SiteLoader { approvals: YamlFolder::optional(PathBuf::new(), approvals::parse_approval), ..self }
     }
 
@@ -103,23 +103,23 @@ impl SiteLoader {
     }
 
     /// Stores the result of a `verify`, as [`SiteLoader::store_digest`] does.
-    pub fn store_verdict(&mut self, done: os_definitions::VerifyResult) {
+    pub(crate) fn store_verdict(&mut self, done: os_definitions::VerifyResult) {
         self.definitions.store_verdict(done);
         self.stale = true;
     }
 
     /// Returns whether a `verify` is still running.
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.definitions.is_waiting()
     }
 
     /// Notes that the database has changed. The next scan returns a new snapshot.
-    pub fn mark_stale(&mut self) {
+    pub(crate) fn mark_stale(&mut self) {
         self.stale = true;
     }
 
     /// Returns a new snapshot if anything has changed since the last scan.
-    pub fn rescan(&mut self) -> Option<SiteScan> {
+    pub(crate) fn rescan(&mut self) -> Option<SiteScan> {
         let mut changed = std::mem::take(&mut self.stale);
         changed |= self.machines.rescan();
         changed |= self.layouts.rescan();

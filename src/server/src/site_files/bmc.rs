@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawBmc {
+pub(crate) struct RawBmc {
     url: Option<Spanned<String>>,
     #[serde(default)]
     username: String,
@@ -23,7 +23,7 @@ pub struct RawBmc {
 ///
 /// # Errors
 /// The node is not a mapping.
-pub fn reject_scalar(given: &Node) -> Result<(), String> {
+pub(crate) fn reject_scalar(given: &Node) -> Result<(), String> {
     let here = format_position(given.span().start());
     given.as_mapping().map(drop).ok_or_else(|| format!("{here}bmc must have a url, a username and a password"))
 }
@@ -33,7 +33,7 @@ impl RawBmc {
     ///
     /// # Errors
     /// The URL is invalid, or username or password is missing. The message does not contain the password.
-    pub fn validate(self, given: &Node) -> Result<Bmc, String> {
+    pub(crate) fn validate(self, given: &Node) -> Result<Bmc, String> {
         let Some(url) = &self.url else {
             return Err(format!(
                 "{}bmc requires a url: https://HOST or ipmi://HOST",

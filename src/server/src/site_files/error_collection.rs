@@ -11,7 +11,7 @@ const MOST: usize = 100;
 
 /// Returns the value, with placeholders for missing fields, and all errors with their positions. There is no value if the document as a
 /// whole has the wrong form.
-pub fn deserialize_all<T: DeserializeOwned>(node: &Node) -> (Option<T>, Vec<String>) {
+pub(crate) fn deserialize_all<T: DeserializeOwned>(node: &Node) -> (Option<T>, Vec<String>) {
     let (mut node, mut wrong, mut gone) = (node.clone(), Vec::new(), BTreeSet::new());
     while wrong.len() < MOST {
         let error = match from_node::<T>(&node) {
@@ -40,7 +40,7 @@ pub fn deserialize_all<T: DeserializeOwned>(node: &Node) -> (Option<T>, Vec<Stri
 }
 
 /// Returns whether the value is from the file, not a placeholder.
-pub fn is_given(value: &Spanned<String>) -> bool {
+pub(crate) fn is_given(value: &Spanned<String>) -> bool {
     value.span().start().is_some()
 }
 

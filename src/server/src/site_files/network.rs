@@ -11,7 +11,7 @@ use netconfig::NetworkConfig;
 const LONGEST_BYTES: usize = 768;
 
 /// Returns a line for each problem of the field `name`.
-pub fn find_problems(name: &str, node: &Node) -> Vec<String> {
+pub(crate) fn find_problems(name: &str, node: &Node) -> Vec<String> {
     NetworkConfig::parse(&to_json(node))
         .err()
         .into_iter()
@@ -29,7 +29,7 @@ pub(super) fn format_problem(name: &str, node: &Node, problem: &Diagnostic) -> S
 ///
 /// # Errors
 /// All problems of the configuration.
-pub fn encode_argument(name: &str, node: &Node) -> Result<String, Vec<String>> {
+pub(crate) fn encode_argument(name: &str, node: &Node) -> Result<String, Vec<String>> {
     let wrong = find_problems(name, node);
     if !wrong.is_empty() {
         return Err(wrong);

@@ -5,16 +5,16 @@ use marked_yaml::{Node, Spanned};
 use model::os_definition::{OsSelector, ParameterChange};
 
 /// Change of a parameter, with its position in the file.
-pub type SpannedChange = Spanned<ParameterChange>;
+pub(crate) type SpannedChange = Spanned<ParameterChange>;
 
 /// Content of a file in `os/`: parameters for all machines, by definition or variant.
-pub type OsParametersFile = Vec<(Spanned<String>, OsSelector, Vec<SpannedChange>)>;
+pub(crate) type OsParametersFile = Vec<(Spanned<String>, OsSelector, Vec<SpannedChange>)>;
 
 /// Parses and validates a file in `os/`. Whether the definition exists is not checked.
 ///
 /// # Errors
 /// All problems, one per line, with line and column in front.
-pub fn parse_site_parameters(text: &str) -> Result<OsParametersFile, String> {
+pub(crate) fn parse_site_parameters(text: &str) -> Result<OsParametersFile, String> {
     let Node::Mapping(mapping) = parse_document(text)? else {
         return Err("1:1: this must be a mapping from OS definitions to lists of KEY=VALUE and -KEY".to_owned());
     };
@@ -34,7 +34,7 @@ pub fn parse_site_parameters(text: &str) -> Result<OsParametersFile, String> {
 }
 
 /// Parses changes of parameters. Returns the valid ones, and the problems of the others.
-pub fn parse_changes(given: &[Spanned<String>]) -> (Vec<SpannedChange>, Vec<String>) {
+pub(crate) fn parse_changes(given: &[Spanned<String>]) -> (Vec<SpannedChange>, Vec<String>) {
     let (mut said, mut wrong) = (Vec::<SpannedChange>::new(), Vec::new());
     for one in given {
         match ParameterChange::parse(one) {
@@ -49,7 +49,7 @@ pub fn parse_changes(given: &[Spanned<String>]) -> (Vec<SpannedChange>, Vec<Stri
 }
 
 /// Formats a message with the position of its change in front.
-pub fn format_at_change(said: &SpannedChange, message: &str) -> String {
+pub(crate) fn format_at_change(said: &SpannedChange, message: &str) -> String {
     format!("{}{message}", format_position(said.span().start()))
 }
 

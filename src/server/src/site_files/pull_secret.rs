@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawPullSecret {
+pub(crate) struct RawPullSecret {
     username: Option<Spanned<String>>,
     #[serde(default)]
     password: String,
@@ -22,7 +22,7 @@ pub struct RawPullSecret {
 const DISK_KEY_BYTES: usize = 20;
 
 /// Returns why a value is unsuitable as a key of encrypted filesystems, without repeating it.
-pub fn check_disk_key(given: &Spanned<SecretText>) -> Option<String> {
+pub(crate) fn check_disk_key(given: &Spanned<SecretText>) -> Option<String> {
     let is_short = given.reveal().len() < DISK_KEY_BYTES;
     is_short.then(|| {
         let place = format_position(given.span().start());
@@ -36,7 +36,7 @@ pub fn check_disk_key(given: &Spanned<SecretText>) -> Option<String> {
 ///
 /// # Errors
 /// The node is not a mapping.
-pub fn reject_scalar(given: &Node) -> Result<(), String> {
+pub(crate) fn reject_scalar(given: &Node) -> Result<(), String> {
     match given.as_mapping() {
         Some(_) => Ok(()),
         None => Err(format!(
@@ -51,7 +51,7 @@ impl RawPullSecret {
     ///
     /// # Errors
     /// The credentials are incomplete, or the URL is not in a registry. The message does not contain the secrets.
-    pub fn validate(self, url: Option<&Spanned<String>>) -> Result<PullSecret, String> {
+    pub(crate) fn validate(self, url: Option<&Spanned<String>>) -> Result<PullSecret, String> {
         let RawPullSecret { username, password, identitytoken, token_service } = self;
         let Some(url) = url else {
             return Err("a pull_secret requires a url in a registry".to_owned());

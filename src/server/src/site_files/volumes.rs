@@ -5,7 +5,7 @@ use marked_yaml::Node;
 use model::k8s_volume;
 
 /// Returns all problems, with line and column in front.
-pub fn find_problems(given: &Node) -> Vec<String> {
+pub(crate) fn find_problems(given: &Node) -> Vec<String> {
     let problems = k8s_volume::parse_volumes(&to_json(given)).err().unwrap_or_default();
     let line = |problem: &common::diagnostic::Diagnostic| {
         let resource = parse_index(&problem.place).and_then(|index| given.as_sequence()?.get(index));

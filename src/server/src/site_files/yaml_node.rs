@@ -5,10 +5,10 @@ use common::yaml::{self, is_null};
 use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, spanned_serde};
 use serde::de::DeserializeOwned;
 
-pub use common::yaml::to_json;
+pub(crate) use common::yaml::to_json;
 
 /// Parses the document of a file.
-pub fn parse_document(text: &str) -> Result<Node, String> {
+pub(crate) fn parse_document(text: &str) -> Result<Node, String> {
     // Only quoted values are exempt from coercion: "10" is a string, 10 a number.
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
     let mut node = yaml::read_document(text, options)?;
@@ -32,12 +32,12 @@ fn remove_nulls(node: &mut Node) {
 }
 
 /// Deserializes the document. An error has its position in front.
-pub fn deserialize_node<T: DeserializeOwned>(node: &Node) -> Result<T, String> {
+pub(crate) fn deserialize_node<T: DeserializeOwned>(node: &Node) -> Result<T, String> {
     from_node(node).map_err(format_error)
 }
 
 /// Formats an error with its position in front.
-pub fn format_error(error: spanned_serde::FromNodeError) -> String {
+pub(crate) fn format_error(error: spanned_serde::FromNodeError) -> String {
     let place = format_position(error.start_mark().as_ref());
     match error.into_inner() {
         spanned_serde::Error::UnknownFieldError(field, known, _) => {
@@ -48,7 +48,7 @@ pub fn format_error(error: spanned_serde::FromNodeError) -> String {
 }
 
 /// Returns `; did you mean "x"?`, or the list of all known names if none is similar.
-pub fn suggest_name<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+pub(crate) fn suggest_name<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
     match find_similar(word, known.iter().copied()) {
         Some(name) => format!("; did you mean {name:?}?"),
@@ -63,11 +63,11 @@ pub(super) fn format_position(mark: Option<&Marker>) -> String {
 }
 
 /// Formats a message with the position of its value in front.
-pub fn format_at(value: &Spanned<String>, message: &str) -> String {
+pub(crate) fn format_at(value: &Spanned<String>, message: &str) -> String {
     format!("{}{message}", format_position(value.span().start()))
 }
 
 /// Returns the value of a field.
-pub fn get_field<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
+pub(crate) fn get_field<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
     node.as_mapping()?.get_node(name)
 }

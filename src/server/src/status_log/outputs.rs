@@ -21,12 +21,12 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 /// Number of machines whose last progress is remembered, unless more machines are progressing concurrently.
 const PROGRESSING: usize = 4096;
 
-pub trait LogOutput: Send {
+pub(crate) trait LogOutput: Send {
     fn show(&mut self, line: LogLine) -> std::io::Result<()>;
     fn end(&mut self) {}
 }
 
-pub struct JsonOutput<W> {
+pub(crate) struct JsonOutput<W> {
     pub out: W,
 }
 
@@ -65,7 +65,7 @@ fn with_event(mut line: Value, event: &ProgressEvent) -> Value {
     line
 }
 
-pub struct PlainOutput<W> {
+pub(crate) struct PlainOutput<W> {
     pub out: W,
     pub offset: UtcOffset,
     pub last_progress: HashMap<String, Instant>,
@@ -107,7 +107,7 @@ impl<W: Write + Send> LogOutput for PlainOutput<W> {
     }
 }
 
-pub struct TerminalOutput {
+pub(crate) struct TerminalOutput {
     pub bars: MachineBars,
     pub offset: UtcOffset,
 }

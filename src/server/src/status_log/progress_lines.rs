@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// Maximum number of lines. Further machines replace the least recently active ones.
 const LINES: usize = 40;
 
-pub struct MachineBars {
+pub(crate) struct MachineBars {
     pub lines: MultiProgress,
     machines: HashMap<String, MachineBar>,
     /// Counter of changes, which orders the lines by their last change.
@@ -24,12 +24,12 @@ struct MachineBar {
 }
 
 impl MachineBars {
-    pub fn new(lines: MultiProgress) -> MachineBars {
+    pub(crate) fn new(lines: MultiProgress) -> MachineBars {
         MachineBars { lines, machines: HashMap::new(), changes: 0, hidden: 0, hidden_line: None }
     }
 
     /// Returns the line of a machine.
-    pub fn machine_bar(&mut self, who: &MachineOrigin) -> ProgressBar {
+    pub(crate) fn machine_bar(&mut self, who: &MachineOrigin) -> ProgressBar {
         if !self.machines.contains_key(&who.machine) && self.machines.len() >= LINES {
             self.hide_one();
         }
@@ -58,11 +58,11 @@ impl MachineBars {
     }
 
     /// Prints a line above those of the machines.
-    pub fn print_line(&self, line: &str) -> std::io::Result<()> {
+    pub(crate) fn print_line(&self, line: &str) -> std::io::Result<()> {
         self.lines.println(escape_line(line))
     }
 
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.machines.values().for_each(|machine| machine.bar.abandon());
     }
 }

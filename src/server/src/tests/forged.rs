@@ -6,7 +6,8 @@ use common::exit_code::CommandOutcome;
 use model::allocation::Allocation;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
-use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
+use operations::{Operation, SessionOp};
+use operations::{TellPointOfNoReturn, WriteMarker};
 use plan::{DiskVerdict, Plan, PlanRefusal, plan_request, simulator};
 use uuid::Uuid;
 

@@ -8,7 +8,8 @@ use common::exit_code::CommandOutcome;
 use drophammer::commands::rack::PlanOptions;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
-use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
+use operations::{Operation, SessionOp};
+use operations::{TellPointOfNoReturn, WriteMarker};
 use plan::{Plan, plan_request, simulator};
 use uuid::Uuid;
 

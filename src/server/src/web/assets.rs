@@ -8,15 +8,15 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const SIGN: &str = include_str!("page.svg");
 
-pub async fn get_style() -> Response {
+pub(crate) async fn get_style() -> Response {
     serve_asset("text/css; charset=utf-8", STYLE)
 }
 
-pub async fn get_script() -> Response {
+pub(crate) async fn get_script() -> Response {
     serve_asset("text/javascript; charset=utf-8", SCRIPT)
 }
 
-pub async fn get_icon() -> Response {
+pub(crate) async fn get_icon() -> Response {
     serve_asset("image/svg+xml", SIGN)
 }
 

@@ -11,7 +11,7 @@ const LEAST: f64 = 2.5;
 const WITH_WORDS: f64 = 8.0;
 
 /// Draws all disks of a machine. `verdict` returns the plan's verdict on the disk with a device path.
-pub fn draw_disks(inventory: &Inventory, verdict: impl Fn(&str) -> Option<DiskVerdict>) -> Markup {
+pub(crate) fn draw_disks(inventory: &Inventory, verdict: impl Fn(&str) -> Option<DiskVerdict>) -> Markup {
     html! { @for disk in &inventory.disks { (draw_disk(disk, verdict(disk.device.as_str()))) } }
 }
 

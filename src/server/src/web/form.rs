@@ -10,22 +10,22 @@ use axum::http::{HeaderMap, StatusCode};
 use store::token;
 
 /// Name of the field with the session's form token.
-pub const TOKEN: &str = "form";
+pub(crate) const TOKEN: &str = "form";
 
 /// Fields of a form, in their order.
 #[derive(Debug, Clone, Default)]
-pub struct SubmittedForm(Vec<(String, String)>);
+pub(crate) struct SubmittedForm(Vec<(String, String)>);
 
 impl SubmittedForm {
     /// Reads a form, with the size limit of API requests.
-    pub async fn read_body(app: &AppState, peer: ClientAddress, body: Body) -> Result<SubmittedForm, ApiError> {
+    pub(crate) async fn read_body(app: &AppState, peer: ClientAddress, body: Body) -> Result<SubmittedForm, ApiError> {
         let bytes = read_body(app, peer, body, EVENT_BYTES).await?;
         let fields = serde_urlencoded::from_bytes(&bytes);
         fields.map(SubmittedForm).map_err(|error| ApiError::bad_request(format!("cannot parse the form: {error}")))
     }
 
     /// Reads a form that changes something: it must come from a page of this session, and not from another site.
-    pub async fn read_verified(
+    pub(crate) async fn read_verified(
         app: &AppState,
         person: &LoggedIn,
         peer: ClientAddress,
@@ -44,12 +44,12 @@ impl SubmittedForm {
     }
 
     /// Parses a query, which does not change anything.
-    pub fn parse_query(query: Option<&str>) -> SubmittedForm {
+    pub(crate) fn parse_query(query: Option<&str>) -> SubmittedForm {
         SubmittedForm(serde_urlencoded::from_str(query.unwrap_or_default()).unwrap_or_default())
     }
 
     /// Returns the value of a field, or an empty string.
-    pub fn get(&self, name: &str) -> &str {
+    pub(crate) fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str()).unwrap_or_default()
     }
 }

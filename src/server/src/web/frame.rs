@@ -16,7 +16,7 @@ const PLACES: [(&str, &str); 4] =
     [("/", "Machines"), ("/orders", "Orders"), ("/layouts", "Layouts"), ("/images", "Images")];
 
 /// Returns a complete page. `here` is its path in the navigation.
-pub fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: &str, main: Markup) -> Response {
+pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: &str, main: Markup) -> Response {
     let body = html! {
         header {
             a.skip href="#main" { "Skip to content" }
@@ -36,7 +36,7 @@ pub fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: &str, m
 }
 
 /// Shows the current problems of the directory.
-pub fn show_problems(problems: &[String]) -> Markup {
+pub(crate) fn show_problems(problems: &[String]) -> Markup {
     html! {
         section #problems.problem role="alert" hidden[problems.is_empty()] {
             h2 { "Problems in the directory; the last good version stays in force" }
@@ -45,11 +45,11 @@ pub fn show_problems(problems: &[String]) -> Markup {
     }
 }
 
-pub fn form_token(person: &LoggedIn) -> Markup {
+pub(crate) fn form_token(person: &LoggedIn) -> Markup {
     html! { input type="hidden" name=(TOKEN) value=(person.form); }
 }
 
-pub fn render_login(status: StatusCode, why: Option<&str>) -> Response {
+pub(crate) fn render_login(status: StatusCode, why: Option<&str>) -> Response {
     let body = html! {
         main #main.narrow {
             h1 { "drophammer" }
@@ -66,7 +66,7 @@ pub fn render_login(status: StatusCode, why: Option<&str>) -> Response {
 }
 
 /// Returns an error page.
-pub fn render_error(app: &AppState, person: Option<&LoggedIn>, error: ApiError) -> Response {
+pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: ApiError) -> Response {
     let (status, message) = error.parts();
     let main = html! {
         h1 { (if status.is_server_error() { "Failed" } else { "Refused" }) }
@@ -101,7 +101,7 @@ fn render_document(title: &str, body: &Markup) -> Markup {
 }
 
 /// Returns whether the client accepts HTML.
-pub fn is_for_browser(headers: &HeaderMap) -> bool {
+pub(crate) fn is_for_browser(headers: &HeaderMap) -> bool {
     headers
         .get(header::ACCEPT)
         .and_then(|accept| accept.to_str().ok())
@@ -109,11 +109,11 @@ pub fn is_for_browser(headers: &HeaderMap) -> bool {
 }
 
 /// Returns HTML, either a page or a fragment of one.
-pub fn html_response(status: StatusCode, markup: &Markup) -> Response {
+pub(crate) fn html_response(status: StatusCode, markup: &Markup) -> Response {
     with_headers((status, [(header::CONTENT_TYPE, "text/html; charset=utf-8")], markup.0.clone()).into_response())
 }
 
-pub fn with_headers(mut response: Response) -> Response {
+pub(crate) fn with_headers(mut response: Response) -> Response {
     let headers = [
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -131,7 +131,7 @@ pub fn with_headers(mut response: Response) -> Response {
 }
 
 /// Shows a time in UTC, to the second.
-pub fn show_time(text: &str) -> Markup {
+pub(crate) fn show_time(text: &str) -> Markup {
     let minute = text.get(..19).map_or_else(|| text.to_owned(), |minute| minute.replace('T', " "));
     html! { time datetime=(text) title="UTC" { (minute) } }
 }

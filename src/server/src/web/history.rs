@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 const LOG_BYTES: usize = 64 << 10;
 
 /// Shows the last report.
-pub fn show_report(report: &InstallReport) -> Markup {
+pub(crate) fn show_report(report: &InstallReport) -> Markup {
     let failed = report.step.as_deref().map(|step| format!("Failed at {step}")).unwrap_or_else(|| "Failed".to_owned());
     html! {
         h2 { "Last installation" }
@@ -97,7 +97,7 @@ fn show_preserved(kept: &[PreservationProof]) -> Markup {
 }
 
 /// Console log, as shown on a page.
-pub struct PageLog {
+pub(crate) struct PageLog {
     id: String,
     /// End of the log.
     text: String,
@@ -110,7 +110,7 @@ impl PageLog {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn read_log(app: &AppState, id: &str) -> Result<PageLog, ApiError> {
+    pub(crate) async fn read_log(app: &AppState, id: &str) -> Result<PageLog, ApiError> {
         let whole = console_log::format_log(&app.state.read_log(id).await?);
         let from = whole.len().saturating_sub(LOG_BYTES);
         let from = if from == 0 {
@@ -123,7 +123,7 @@ impl PageLog {
 }
 
 /// Shows the stored events with their times, and the console log. Events of another version may be unreadable and are skipped.
-pub fn show_events(events: &[(String, String)], log: &PageLog) -> Markup {
+pub(crate) fn show_events(events: &[(String, String)], log: &PageLog) -> Markup {
     let parsed =
         events.iter().filter_map(|(time, text)| Some((time, serde_json::from_str::<ProgressEvent>(text).ok()?)));
     let parsed: Vec<(&String, ProgressEvent)> = parsed.collect();

@@ -28,7 +28,7 @@ use tokio::sync::watch as published;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// Maximum number of concurrent watchers.
-pub const WATCHERS: usize = 64;
+pub(crate) const WATCHERS: usize = 64;
 const EVERY: Duration = Duration::from_millis(500);
 /// Ticks without an update after which a keepalive is sent, so that a disconnected watcher is noticed.
 const QUIET: u32 = 30;
@@ -37,7 +37,7 @@ const MACHINES: usize = 16 << 10;
 
 /// Current states of machines. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct LiveUpdates(Arc<Mutex<LiveStates>>);
+pub(crate) struct LiveUpdates(Arc<Mutex<LiveStates>>);
 
 #[derive(Default)]
 struct LiveStates {
@@ -70,17 +70,17 @@ impl LiveUpdates {
         }
     }
 
-    pub fn record_event(&self, machine: &str, event: &ProgressEvent) {
+    pub(crate) fn record_event(&self, machine: &str, event: &ProgressEvent) {
         self.set_state(machine, Some(event.clone()));
     }
 
     /// Records a change that is not a progress event: for example an order, or a report of the result.
-    pub fn record_change(&self, machine: &str) {
+    pub(crate) fn record_change(&self, machine: &str) {
         self.set_state(machine, None);
     }
 
     /// Records that the log has grown, which does not change the machine's state.
-    pub fn record_log(&self, machine: &str) {
+    pub(crate) fn record_log(&self, machine: &str) {
         let mut picture = lock_mutex(&self.0);
         picture.version += 1;
         let version = picture.version;
@@ -90,14 +90,14 @@ impl LiveUpdates {
     }
 
     /// Returns the machine's last event and its age.
-    pub fn last_event(&self, machine: &str) -> Option<(ProgressEvent, Duration)> {
+    pub(crate) fn last_event(&self, machine: &str) -> Option<(ProgressEvent, Duration)> {
         let picture = lock_mutex(&self.0);
         let now = picture.machines.get(machine)?;
         Some((now.event.clone()?, now.at.elapsed()))
     }
 
     /// Registers a watcher, unless there are too many.
-    pub fn add_watcher(&self) -> Option<WatcherPlace> {
+    pub(crate) fn add_watcher(&self) -> Option<WatcherPlace> {
         let mut picture = lock_mutex(&self.0);
         (picture.watchers < WATCHERS).then(|| picture.watchers += 1)?;
         Some(WatcherPlace { live: self.clone(), seen: picture.version })
@@ -105,7 +105,7 @@ impl LiveUpdates {
 }
 
 /// Registration of a watcher, which ends when dropped.
-pub struct WatcherPlace {
+pub(crate) struct WatcherPlace {
     live: LiveUpdates,
     seen: u64,
 }
@@ -136,7 +136,7 @@ impl Drop for WatcherPlace {
 
 /// Update of a machine, as shown in its row and sent to watchers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct MachineUpdate {
+pub(crate) struct MachineUpdate {
     pub id: String,
     /// The row must be fetched, as more has changed than this update contains.
     pub whole: bool,
@@ -151,7 +151,7 @@ pub struct MachineUpdate {
 }
 
 impl MachineUpdate {
-    pub fn new(id: &str, event: Option<&ProgressEvent>) -> MachineUpdate {
+    pub(crate) fn new(id: &str, event: Option<&ProgressEvent>) -> MachineUpdate {
         let id = id.to_owned();
         let Some(event) = event else { return MachineUpdate { id, whole: true, ..MachineUpdate::default() } };
         let progress = event.progress.unwrap_or_default();
@@ -179,7 +179,7 @@ impl MachineUpdate {
 }
 
 /// `GET /events`.
-pub async fn get_events(State(app): State<Arc<AppState>>, person: LoggedIn) -> Response {
+pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedIn) -> Response {
     let Some(place) = app.watch.live.add_watcher() else {
         let why = format!(
             "{WATCHERS} pages already receive live updates: this page shows the state at the time when it was loaded"

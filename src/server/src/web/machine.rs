@@ -25,7 +25,7 @@ use store::StoredRegistration;
 const EVENTS: u32 = 500;
 
 /// `GET /machines/{id}`.
-pub async fn get_machine(
+pub(crate) async fn get_machine(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
     person: LoggedIn,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 const FRESH_SECONDS: u64 = 30;
 
 /// Contents of a row.
-pub struct MachineRow {
+pub(crate) struct MachineRow {
     pub listed: MachineSummary,
     /// Image of the machine's file.
     pub wanted: Option<String>,
@@ -32,7 +32,7 @@ pub struct MachineRow {
 }
 
 impl MachineRow {
-    pub fn new(app: &AppState, listed: MachineSummary) -> MachineRow {
+    pub(crate) fn new(app: &AppState, listed: MachineSummary) -> MachineRow {
         let machine = app.directory();
         let wanted = machine.find_machine(&listed.id).and_then(|machine| machine.allocation.as_ref());
         let wanted = wanted.map(|allocation| allocation.image.as_str().to_owned());
@@ -65,7 +65,7 @@ impl MachineRow {
         has && (phase.is_empty() || phase == self.phase.word)
     }
 
-    pub fn markup(&self) -> Markup {
+    pub(crate) fn markup(&self) -> Markup {
         let MachineSummary { id, image, order, last_seen, locked, outcome, .. } = &self.listed;
         let moved = self.moved.clone().unwrap_or_default();
         let failed = outcome.as_ref().filter(|outcome| !outcome.success && order.is_none());
@@ -108,7 +108,7 @@ impl MachineRow {
 }
 
 /// `GET /`.
-pub async fn get_machines(
+pub(crate) async fn get_machines(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,
     RawQuery(query): RawQuery,
@@ -163,7 +163,7 @@ fn phase_query(phase: &str) -> String {
 }
 
 /// `GET /machines/{id}/row`: a single row, requested when more than its progress has changed.
-pub async fn get_row(
+pub(crate) async fn get_row(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,
     Path(id): Path<String>,

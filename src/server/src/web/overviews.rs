@@ -19,7 +19,7 @@ use std::sync::Arc;
 const PICTURE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
 
 /// `GET /layouts`.
-pub async fn get_layouts(State(app): State<Arc<AppState>>, person: LoggedIn) -> Response {
+pub(crate) async fn get_layouts(State(app): State<Arc<AppState>>, person: LoggedIn) -> Response {
     let directory = app.directory();
     let layouts = &directory.known.layouts;
     let main = html! {
@@ -41,7 +41,11 @@ pub async fn get_layouts(State(app): State<Arc<AppState>>, person: LoggedIn) -> 
 }
 
 /// `GET /layouts/{id}/picture.svg`: the diagram of `drophammer tree --svg`.
-pub async fn get_diagram(State(app): State<Arc<AppState>>, person: LoggedIn, Path(id): Path<String>) -> Response {
+pub(crate) async fn get_diagram(
+    State(app): State<Arc<AppState>>,
+    person: LoggedIn,
+    Path(id): Path<String>,
+) -> Response {
     let directory = app.directory();
     let Some(layout) = directory.known.layouts.get(&id) else {
         return frame::render_error(
@@ -57,7 +61,7 @@ pub async fn get_diagram(State(app): State<Arc<AppState>>, person: LoggedIn, Pat
 }
 
 /// `GET /images`.
-pub async fn get_images(State(app): State<Arc<AppState>>, person: LoggedIn) -> Result<Response, Response> {
+pub(crate) async fn get_images(State(app): State<Arc<AppState>>, person: LoggedIn) -> Result<Response, Response> {
     let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
     let directory = app.directory();
     let machines = operator::list_machines(&app).await.map_err(refused)?;
@@ -89,7 +93,7 @@ pub async fn get_images(State(app): State<Arc<AppState>>, person: LoggedIn) -> R
 }
 
 /// `GET /orders`: open orders, and the results of the last ones.
-pub async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedIn) -> Result<Response, Response> {
+pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedIn) -> Result<Response, Response> {
     let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
     let machines = operator::list_machines(&app).await.map_err(refused)?;
     let mut open: Vec<_> = machines.iter().filter_map(|machine| Some((machine, machine.order.as_ref()?))).collect();

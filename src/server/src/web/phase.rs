@@ -4,14 +4,14 @@ use crate::operator::MachineSummary;
 use model::install_report::{EventName, ProgressEvent};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DisplayPhase {
+pub(crate) struct DisplayPhase {
     pub word: &'static str,
     pub kind: ObjectFate,
 }
 
 /// Presentation of a phase, in addition to its word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ObjectFate {
+pub(crate) enum ObjectFate {
     /// An operation is in progress.
     Busy,
     Good,
@@ -22,7 +22,7 @@ pub enum ObjectFate {
 
 impl ObjectFate {
     /// Returns its class in the style sheet.
-    pub fn css_class(self) -> &'static str {
+    pub(crate) fn css_class(self) -> &'static str {
         match self {
             ObjectFate::Busy => "busy",
             ObjectFate::Good => "good",
@@ -41,7 +41,7 @@ const FORMER_WORDS: [(&str, &str); 4] = [
 ];
 
 /// Returns the current word of a phase, given a current or former one.
-pub fn current_word(word: &str) -> &str {
+pub(crate) fn current_word(word: &str) -> &str {
     FORMER_WORDS.iter().find(|(former, _)| *former == word).map_or(word, |(_, current)| current)
 }
 
@@ -50,7 +50,7 @@ fn new_phase(word: &'static str, kind: ObjectFate) -> DisplayPhase {
 }
 
 impl DisplayPhase {
-    pub fn of_event(event: EventName) -> DisplayPhase {
+    pub(crate) fn of_event(event: EventName) -> DisplayPhase {
         match event {
             EventName::PxeBooting => new_phase("PXE booting", ObjectFate::Busy),
             EventName::Preparing => new_phase("preparing", ObjectFate::Busy),
@@ -66,7 +66,7 @@ impl DisplayPhase {
     }
 
     /// Returns the phase, given the database's records and the machine's last event.
-    pub fn of_machine(listed: &MachineSummary, event: Option<&ProgressEvent>) -> DisplayPhase {
+    pub(crate) fn of_machine(listed: &MachineSummary, event: Option<&ProgressEvent>) -> DisplayPhase {
         let has_work = listed.allocation.is_some() && (!listed.installed || listed.order.is_some());
         if listed.order.as_ref().is_some_and(|order| order.given_up) {
             return new_phase("abandoned", ObjectFate::Bad);

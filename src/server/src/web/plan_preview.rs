@@ -16,7 +16,7 @@ use plan::plan_request::preview::{NOBODY_LOOKED, PlannedDisk, PreviewPlan, previ
 use plan::{DiskPlan, DiskVerdict};
 use store::{InstallState, ReinstallOrder, StoredRegistration as Row};
 
-pub enum PlanPreview {
+pub(crate) enum PlanPreview {
     /// The plan cannot be determined, for this reason.
     Unknown(String),
     /// The plan is refused, with the text that `drophammer plan` prints.
@@ -26,7 +26,7 @@ pub enum PlanPreview {
 
 /// Plans with the allocation that the machine would receive in that state. If `now`, its agent is running and plans with the registered
 /// inventory.
-pub async fn load_preview(
+pub(crate) async fn load_preview(
     app: &AppState,
     base: &BaseUrls,
     machine: &MachineSpec,
@@ -99,7 +99,7 @@ fn before_attempt(standing: InstallState) -> InstallState {
 }
 
 /// Describes the inventory that the plan is based on.
-pub fn show_inventory_source(registered: &RegisteredInventory) -> Markup {
+pub(crate) fn show_inventory_source(registered: &RegisteredInventory) -> Markup {
     let since = match registered.seconds_ago {
         ..60 => "just now".to_owned(),
         seconds => format!("{} ago", common::format::format_seconds(seconds as f64)),
@@ -114,7 +114,7 @@ pub fn show_inventory_source(registered: &RegisteredInventory) -> Markup {
 }
 
 /// Shows what is lost and what is preserved, disk by disk, and the plan.
-pub fn show_plan(planned: &PreviewPlan) -> Markup {
+pub(crate) fn show_plan(planned: &PreviewPlan) -> Markup {
     let of = |verdict: DiskVerdict| planned.disks.iter().filter(move |disk| disk.verdict == verdict);
     let lost = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
     html! {

@@ -58,7 +58,7 @@ fn confirmation_name(machine: &MachineSpec) -> &str {
 }
 
 /// `GET /machines/{id}/reinstall`: the options and, once submitted, the plan. It does not change anything.
-pub async fn get_reinstall(
+pub(crate) async fn get_reinstall(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
     person: LoggedIn,
@@ -174,7 +174,7 @@ fn show_order_form(
 }
 
 /// `POST /machines/{id}/reinstall`: orders the reinstall with the API's checks, for the plan that was shown.
-pub async fn post_reinstall(
+pub(crate) async fn post_reinstall(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
     person: LoggedIn,
@@ -210,7 +210,7 @@ pub async fn post_reinstall(
 }
 
 /// `POST /machines/{id}/cancel`.
-pub async fn post_cancel(
+pub(crate) async fn post_cancel(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,
     Path(id): Path<String>,

@@ -31,7 +31,7 @@ const ADDRESSES: usize = 1024;
 
 /// All sessions. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct LoginSessions(Arc<Mutex<SessionTable>>);
+pub(crate) struct LoginSessions(Arc<Mutex<SessionTable>>);
 
 #[derive(Default)]
 struct SessionTable {
@@ -49,7 +49,7 @@ struct LoginSession {
 /// Proof that the client is logged in. A handler with this extractor may show everything; handlers that change something also require the
 /// form token.
 #[derive(Clone)]
-pub struct LoggedIn {
+pub(crate) struct LoggedIn {
     pub session: TokenHash,
     pub form: String,
 }
@@ -70,7 +70,7 @@ impl LoginSessions {
     }
 
     /// Returns whether the session has neither expired nor been ended.
-    pub fn is_valid(&self, session: &TokenHash) -> bool {
+    pub(crate) fn is_valid(&self, session: &TokenHash) -> bool {
         self.lock_table().sessions.contains_key(session)
     }
 
@@ -143,7 +143,7 @@ fn refuse_login(app: &AppState, status: StatusCode, why: &str) -> Response {
 
 /// Returns whether the browser reports that another site sent the request: by `Sec-Fetch-Site` over https, where a proxy may have changed
 /// the host, or by `Origin` over http. Forms also require the form token, in case the browser sends neither.
-pub fn is_cross_site(headers: &HeaderMap) -> bool {
+pub(crate) fn is_cross_site(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text("host").unwrap_or_default();
     let other = |origin: &str| origin.split_once("://").is_none_or(|(_, from)| from != host);
@@ -154,12 +154,12 @@ pub fn is_cross_site(headers: &HeaderMap) -> bool {
 }
 
 /// `GET /login`.
-pub async fn get_login() -> Response {
+pub(crate) async fn get_login() -> Response {
     frame::render_login(StatusCode::OK, None)
 }
 
 /// `POST /login`: checks the operator's token, as the API does.
-pub async fn post_login(
+pub(crate) async fn post_login(
     State(app): State<Arc<AppState>>,
     Extension(connected): Extension<ConnectionInfo>,
     peer: ClientAddress,
@@ -197,7 +197,7 @@ fn set_cookie(value: &str, seconds: u64, is_secure: bool) -> String {
 }
 
 /// `POST /logout`.
-pub async fn post_logout(
+pub(crate) async fn post_logout(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,
     peer: ClientAddress,

@@ -4,7 +4,7 @@ use crate::metal_api::volumes::VolumeResponse;
 use common::format::format_bytes;
 use maud::{Markup, html};
 
-pub fn show_volumes(all: &[VolumeResponse]) -> Markup {
+pub(crate) fn show_volumes(all: &[VolumeResponse]) -> Markup {
     html! {
         @if !all.is_empty() {
             h2 { "Kubernetes volumes" }

@@ -69,7 +69,7 @@ impl Migration {
     }
 
     /// Returns who vouches for the certificate of the machine with that role.
-    pub fn certificate_trust(&self, part: MigrationSide) -> CertificateTrust {
+    pub(crate) fn certificate_trust(&self, part: MigrationSide) -> CertificateTrust {
         let approved = match part {
             MigrationSide::Send => &self.approved.sender,
             MigrationSide::Receive => &self.approved.receiver,
@@ -132,7 +132,7 @@ impl Migration {
     ///
     /// # Errors
     /// A fingerprint matches neither of the current certificates.
-    pub fn approve_certificates(&self, fingerprints: &[String], now: CurrentBoots) -> Result<Migration, String> {
+    pub(crate) fn approve_certificates(&self, fingerprints: &[String], now: CurrentBoots) -> Result<Migration, String> {
         if !matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) {
             return Err(format!("the migration is {}: its certificates are no longer used", self.state));
         }

@@ -131,7 +131,7 @@ fn list_choices(layout: &Layout, found: &[Found]) -> String {
 }
 
 /// Describes the first disk that is not the same as before.
-pub fn explain_other_disk(then: &[RecordedDisk], now: &[RecordedDisk]) -> Option<String> {
+pub(crate) fn explain_other_disk(then: &[RecordedDisk], now: &[RecordedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = then.iter().find(|then| then.device == now.device)?;
         then.is_different_disk(now).then(|| {

@@ -17,11 +17,11 @@ const BODY_BYTES: usize = CHUNK_BYTES as usize + PIECE_HEAD_BYTES;
 /// Header of a piece: offset, length, encoding, digest.
 const PIECE_HEAD_BYTES: usize = 8 + 4 + 1 + SHA256_OUTPUT_LEN;
 
-pub type Sha256Bytes = [u8; SHA256_OUTPUT_LEN];
+pub(crate) type Sha256Bytes = [u8; SHA256_OUTPUT_LEN];
 
 /// Description of the sender's disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TransferHello {
+pub(crate) struct TransferHello {
     /// Name that selects one of several disks.
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,14 +37,14 @@ pub struct TransferHello {
 
 impl TransferHello {
     /// Returns whether both describe the same disk, regardless of the run.
-    pub fn is_same_disk(&self, other: &TransferHello) -> bool {
+    pub(crate) fn is_same_disk(&self, other: &TransferHello) -> bool {
         TransferHello { run: None, ..self.clone() } == TransferHello { run: None, ..other.clone() }
     }
 }
 
 /// One execution of the sender. Its disks may be written before and after it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SenderRun {
+pub(crate) struct SenderRun {
     pub id: Uuid,
     /// Names of all disks that it sends.
     pub disks: Vec<String>,
@@ -53,7 +53,7 @@ pub struct SenderRun {
 /// Answer of the receiver to [`TransferHello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum HelloAnswer {
+pub(crate) enum HelloAnswer {
     /// Data before this offset is verified and on the disk. `compare`: data after it may be there too, subject to its digest.
     From {
         position: u64,
@@ -65,14 +65,14 @@ pub enum HelloAnswer {
 /// Final message of the receiver.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ReceiverVerdict {
+pub(crate) enum ReceiverVerdict {
     Received(ReceiptFigures),
     Failed(String),
 }
 
 /// Acknowledgement that all data is on the disk.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct ReceiptFigures {
+pub(crate) struct ReceiptFigures {
     /// Digest over all pieces of this connection, in hex.
     pub digest: String,
     /// Busy share of the receiver's disk, in percent.
@@ -81,7 +81,7 @@ pub struct ReceiptFigures {
 
 /// Contiguous piece of the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DiskPiece {
+pub(crate) enum DiskPiece {
     Bytes {
         offset: u64,
         length: u32,
@@ -99,7 +99,7 @@ pub enum DiskPiece {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PieceEncoding {
+pub(crate) enum PieceEncoding {
     Plain = 0,
     Lz4 = 1,
     Zstd = 2,
@@ -107,7 +107,7 @@ pub enum PieceEncoding {
 
 /// Parsed frame.
 #[derive(Debug, PartialEq)]
-pub enum ProtocolFrame {
+pub(crate) enum ProtocolFrame {
     Hello(TransferHello),
     Answer(HelloAnswer),
     /// Piece with its encoded bytes.
@@ -123,7 +123,7 @@ pub enum ProtocolFrame {
 
 /// Piece that the receiver may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PieceOffer {
+pub(crate) struct PieceOffer {
     pub offset: u64,
     pub length: u32,
     pub sha256: Sha256Bytes,
@@ -141,7 +141,7 @@ const END: u8 = 9;
 const VERDICT: u8 = 10;
 
 impl DiskPiece {
-    pub fn range(&self) -> Range<u64> {
+    pub(crate) fn range(&self) -> Range<u64> {
         match self {
             DiskPiece::Bytes { offset, length, .. } | DiskPiece::Same { offset, length, .. } => {
                 *offset..offset.saturating_add(u64::from(*length))
@@ -151,7 +151,7 @@ impl DiskPiece {
     }
 
     /// Returns whether the piece is aligned and within a disk of that size.
-    pub fn is_within(&self, size_bytes: u64) -> bool {
+    pub(crate) fn is_within(&self, size_bytes: u64) -> bool {
         let range = self.range();
         let in_one_chunk = || range.start / CHUNK_BYTES == (range.end - 1) / CHUNK_BYTES;
         let is_long = matches!(self, DiskPiece::Zero(_) | DiskPiece::Unused(_));
@@ -192,14 +192,14 @@ impl DiskPiece {
 }
 
 /// Digest over all pieces of a connection: content and position, whether transmitted or not.
-pub struct PiecesDigest(Context);
+pub(crate) struct PiecesDigest(Context);
 
 impl PiecesDigest {
-    pub fn new() -> PiecesDigest {
+    pub(crate) fn new() -> PiecesDigest {
         PiecesDigest(Context::new(&SHA256))
     }
 
-    pub fn add_piece(&mut self, piece: &DiskPiece) {
+    pub(crate) fn add_piece(&mut self, piece: &DiskPiece) {
         let range = piece.range();
         self.0.update(&range.start.to_be_bytes());
         self.0.update(&range.end.to_be_bytes());
@@ -210,12 +210,12 @@ impl PiecesDigest {
         }
     }
 
-    pub fn current_digest(&self) -> Sha256Bytes {
+    pub(crate) fn current_digest(&self) -> Sha256Bytes {
         digest_bytes(&self.0.clone().finish())
     }
 }
 
-pub fn hash_bytes(bytes: &[u8]) -> Sha256Bytes {
+pub(crate) fn hash_bytes(bytes: &[u8]) -> Sha256Bytes {
     digest_bytes(&ring::digest::digest(&SHA256, bytes))
 }
 
@@ -229,7 +229,7 @@ fn digest_bytes(digest: &Digest) -> Sha256Bytes {
 ///
 /// # Errors
 /// Fails if the peer is gone.
-pub fn write_frame(onto: &mut impl Write, frame: &ProtocolFrame) -> io::Result<()> {
+pub(crate) fn write_frame(onto: &mut impl Write, frame: &ProtocolFrame) -> io::Result<()> {
     match frame {
         ProtocolFrame::Hello(hello) => write_json(onto, HELLO, hello),
         ProtocolFrame::Answer(answer) => write_json(onto, ANSWER, answer),
@@ -256,7 +256,7 @@ pub fn write_frame(onto: &mut impl Write, frame: &ProtocolFrame) -> io::Result<(
 ///
 /// # Errors
 /// Fails as [`write_frame`] does.
-pub fn write_piece(onto: &mut impl Write, piece: &DiskPiece, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_piece(onto: &mut impl Write, piece: &DiskPiece, bytes: &[u8]) -> io::Result<()> {
     write_parts(onto, piece.frame_type(), &piece.encode_head(), bytes)
 }
 
@@ -277,7 +277,7 @@ fn write_parts(onto: &mut impl Write, kind: u8, first: &[u8], second: &[u8]) -> 
 ///
 /// # Errors
 /// Fails if the connection ends or the frame is malformed.
-pub fn read_frame(from: &mut impl Read) -> io::Result<ProtocolFrame> {
+pub(crate) fn read_frame(from: &mut impl Read) -> io::Result<ProtocolFrame> {
     let mut head = [0; 5];
     from.read_exact(&mut head)?;
     let [kind, length @ ..] = head;

@@ -29,7 +29,7 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// See [`ConnectionEnd`].
-pub fn receive_disk(
+pub(crate) fn receive_disk(
     link: &mut TlsLink,
     disks: &[ReceivedDisk],
     from: &PeerCertificate,

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use uuid::Uuid;
 
 /// Function that opens a destination.
-pub type OpenDest = fn(&Path) -> Opened<TransferDest>;
+pub(crate) type OpenDest = fn(&Path) -> Opened<TransferDest>;
 
 /// Limit of remembered runs. A sender that restarts more often attempts to exhaust the memory.
 const MOST_EARLIER_RUNS: usize = 1024;
 
 /// Disk that is being received.
-pub struct ReceivedDisk {
+pub(crate) struct ReceivedDisk {
     pub name: String,
     path: PathBuf,
     opens: OpenDest,
@@ -46,7 +46,7 @@ enum WaitState {
 
 /// Reason why a connection is not accepted.
 #[derive(Debug)]
-pub enum ConnectionRejection {
+pub(crate) enum ConnectionRejection {
     /// The peer receives the message and gives up.
     Refused(String),
     /// The connection is closed, and the peer may retry with a restarted receiver.
@@ -67,14 +67,14 @@ struct CurrentConnection {
 
 /// Sender of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TransferSender {
+pub(crate) struct TransferSender {
     /// Certificate of the sender. A machine has a new one after each boot.
     pub certificate: PeerCertificate,
     pub run: Option<SenderRun>,
 }
 
 /// Progress of a disk.
-pub struct ReceiveState {
+pub(crate) struct ReceiveState {
     /// Destination, or `None` if it could not be reopened.
     onto: Option<TransferDest>,
     /// Whether the disk may contain data from an earlier run.
@@ -89,7 +89,7 @@ pub struct ReceiveState {
 }
 
 impl ReceiveState {
-    pub fn open_dest(&self) -> io::Result<&TransferDest> {
+    pub(crate) fn open_dest(&self) -> io::Result<&TransferDest> {
         self.onto.as_ref().ok_or_else(|| io::Error::other("the disk could not be reopened"))
     }
 }
@@ -99,7 +99,7 @@ impl ReceivedDisk {
     ///
     /// # Errors
     /// Fails as [`TransferDest::open_dest`] does.
-    pub fn open_disk(
+    pub(crate) fn open_disk(
         name: String,
         (path, opens): (PathBuf, OpenDest),
         magic: Option<String>,
@@ -132,7 +132,7 @@ impl ReceivedDisk {
     ///
     /// # Errors
     /// Fails if it is too small.
-    pub fn require_size(&self, bytes: u64) -> io::Result<()> {
+    pub(crate) fn require_size(&self, bytes: u64) -> io::Result<()> {
         match bytes > self.own_bytes {
             true => Err(lock_mutex(&self.state).open_dest()?.too_small_error(bytes)),
             false => Ok(()),
@@ -143,7 +143,7 @@ impl ReceivedDisk {
     ///
     /// # Errors
     /// Fails if `take` fails, another connection transfers the disk, or the receiver has ended.
-    pub fn receive_at_once(
+    pub(crate) fn receive_at_once(
         &self,
         from: &PeerCertificate,
         take: impl FnOnce(&TransferDest) -> io::Result<u64>,
@@ -172,7 +172,7 @@ impl ReceivedDisk {
     }
 
     /// Fails the transfer: closes the current connection and accepts no other.
-    pub fn fail_transfer(&self) {
+    pub(crate) fn fail_transfer(&self) {
         let mut current = lock_mutex(&self.current);
         current.wait = WaitState::Failed;
         if let Some(cutter) = current.cutter.take() {
@@ -184,7 +184,7 @@ impl ReceivedDisk {
     ///
     /// # Errors
     /// Fails if a later run has started or no disk is awaited.
-    pub fn make_current(&self, cutter: ShutdownHandle, run: Option<Uuid>) -> Result<u64, ConnectionRejection> {
+    pub(crate) fn make_current(&self, cutter: ShutdownHandle, run: Option<Uuid>) -> Result<u64, ConnectionRejection> {
         let mut current = lock_mutex(&self.current);
         match current.wait {
             WaitState::Lasts => {}
@@ -215,14 +215,14 @@ impl ReceivedDisk {
     }
 
     /// Returns whether this is still the current connection and the disk is still awaited.
-    pub fn is_current(&self, number: u64) -> bool {
+    pub(crate) fn is_current(&self, number: u64) -> bool {
         let current = lock_mutex(&self.current);
         current.number == number && current.wait == WaitState::Lasts
     }
 
     /// Restarts the transfer for another run, or another boot, of the sender. Its disk may have been written anywhere in between, so data
     /// from before counts only if its digest matches.
-    pub fn restart_transfer(&self, state: &mut ReceiveState, from: TransferSender) -> io::Result<()> {
+    pub(crate) fn restart_transfer(&self, state: &mut ReceiveState, from: TransferSender) -> io::Result<()> {
         tracing::warn!("{}: sender restarted; comparing all data from the beginning", self.name);
         (state.position, state.compare, state.is_whole) = (0, true, false);
         self.placed.store(0, Ordering::Relaxed);
@@ -235,7 +235,7 @@ impl ReceivedDisk {
     }
 
     /// Checks whether the offered disk is acceptable. Returns the reason if not.
-    pub fn check_offer(&self, hello: &TransferHello) -> Result<(), String> {
+    pub(crate) fn check_offer(&self, hello: &TransferHello) -> Result<(), String> {
         let (own, sector) = (self.own_bytes, self.sector_bytes);
         let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));
         if hello.magic != self.magic {
@@ -259,7 +259,7 @@ impl ReceivedDisk {
 }
 
 /// Stops accepting connections if all disks are complete. Returns whether they are.
-pub fn close_if_complete(disks: &[ReceivedDisk], from: &PeerCertificate) -> bool {
+pub(crate) fn close_if_complete(disks: &[ReceivedDisk], from: &PeerCertificate) -> bool {
     // A thread that holds a disk's state may wait for these locks, so the state is only tried. A thread that has not yet taken the state
     // sees the closed wait before it writes. No other code holds two of these locks.
     let mut all: Vec<_> = disks.iter().map(|disk| lock_mutex(&disk.current)).collect();

@@ -36,7 +36,7 @@ const LEVEL: i32 = 1;
 
 /// Result of a connection.
 #[derive(Debug)]
-pub struct SendResult {
+pub(crate) struct SendResult {
     /// Statistics as for `image burn`: bytes on the wire, and the load of each stage.
     pub figures: ImageTransferFigures,
     /// Bytes of the disk since the start of this connection.
@@ -46,7 +46,7 @@ pub struct SendResult {
 
 /// Bytes of the disk, by how they were transferred.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SentBytes {
+pub(crate) struct SentBytes {
     pub sent: u64,
     pub zero: u64,
     pub unused: u64,
@@ -58,7 +58,7 @@ pub struct SentBytes {
 ///
 /// # Errors
 /// See [`ConnectionEnd`].
-pub fn send_disk(
+pub(crate) fn send_disk(
     link: &mut TlsLink,
     source: &TransferSource,
     hello: &TransferHello,

@@ -116,7 +116,7 @@ fn disk(bytes: usize) -> Vec<u8> {
 }
 
 /// Passes on what the sender says, counts it, and cuts the first connections after so many bytes.
-pub fn wire(to: &str, cuts: &[usize]) -> (String, Arc<AtomicUsize>) {
+pub(crate) fn wire(to: &str, cuts: &[usize]) -> (String, Arc<AtomicUsize>) {
     let (to, cuts, counted) = (to.to_owned(), cuts.to_vec(), Arc::new(AtomicUsize::new(0)));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -12,7 +12,7 @@ const OF_ONE_ADDRESS: usize = 8;
 const OF_ALL_ADDRESSES: usize = 256;
 
 /// Unauthenticated connections, with their limits.
-pub struct UnauthenticatedLimit {
+pub(crate) struct UnauthenticatedLimit {
     of_one_address: usize,
     here: Mutex<OpenConnections>,
 }
@@ -25,18 +25,18 @@ struct OpenConnections {
 }
 
 /// Slot of an unauthenticated connection, freed on drop.
-pub struct UnauthenticatedSlot<'s> {
+pub(crate) struct UnauthenticatedSlot<'s> {
     strangers: &'s UnauthenticatedLimit,
     number: u64,
 }
 
 impl UnauthenticatedLimit {
-    pub fn new(disks: usize) -> UnauthenticatedLimit {
+    pub(crate) fn new(disks: usize) -> UnauthenticatedLimit {
         UnauthenticatedLimit { of_one_address: OF_ONE_ADDRESS + disks, here: Mutex::default() }
     }
 
     /// Allocates a slot. Returns `None` if the client has disconnected or its address has too many connections.
-    pub fn slot_for(&self, tcp: &TcpStream) -> Option<UnauthenticatedSlot<'_>> {
+    pub(crate) fn slot_for(&self, tcp: &TcpStream) -> Option<UnauthenticatedSlot<'_>> {
         self.allocate_slot(tcp.peer_addr().ok()?.ip(), ShutdownHandle::from_stream(tcp).ok()?)
     }
 
@@ -56,7 +56,7 @@ impl UnauthenticatedLimit {
     }
 
     /// Closes all unauthenticated connections.
-    pub fn close_all(&self) {
+    pub(crate) fn close_all(&self) {
         lock_mutex(&self.here).places.iter().for_each(|(_, _, cutter)| cutter.shut_down());
     }
 }

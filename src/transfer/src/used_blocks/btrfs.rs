@@ -71,7 +71,7 @@ const MOST_CHUNKS: usize = 1 << 18;
 /// Limit of copies of a chunk on one device (DUP).
 const MOST_COPIES: usize = 2;
 
-pub fn read_btrfs(view: &DiskView) -> FilesystemUsage {
+pub(crate) fn read_btrfs(view: &DiskView) -> FilesystemUsage {
     let superblock = view.read_bytes(SUPERBLOCK, SUPERBLOCK_BYTES);
     let Some(superblock) = superblock.filter(|block| block[MAGIC_AT..].starts_with(MAGIC)) else {
         return FilesystemUsage::Other;

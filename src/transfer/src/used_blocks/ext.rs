@@ -42,7 +42,7 @@ const BITMAP_MISSING: u16 = 0x2;
 /// Bytes of group descriptors per read.
 const TABLE_STEP_BYTES: u64 = 64 << 10;
 
-pub fn read_ext(view: &DiskView) -> FilesystemUsage {
+pub(crate) fn read_ext(view: &DiskView) -> FilesystemUsage {
     let Some(superblock) = view.read_bytes(SUPERBLOCK, 1024).filter(|block| block.le16(MAGIC_AT) == MAGIC) else {
         return FilesystemUsage::Other;
     };

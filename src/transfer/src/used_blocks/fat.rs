@@ -20,7 +20,7 @@ const TABLE_SECTORS: usize = 22;
 /// Number of the first cluster. The first two entries are reserved.
 const FIRST_CLUSTER: u64 = 2;
 
-pub fn read_fat(view: &DiskView) -> FilesystemUsage {
+pub(crate) fn read_fat(view: &DiskView) -> FilesystemUsage {
     let Some(boot) = view.read_bytes(0, 512).filter(|boot| is_fat(boot)) else { return FilesystemUsage::Other };
     match read_clusters(view, &boot) {
         Some(ranges) => FilesystemUsage::Used("vfat", ranges),

@@ -71,7 +71,7 @@ const ZFS_MAGIC: u64 = 0x00ba_b10c;
 const PROTECTIVE: u8 = 0xee;
 
 /// Returns the name of a signature on the device, if any.
-pub fn find_signature(view: &DiskView) -> Option<&'static str> {
+pub(crate) fn find_signature(view: &DiskView) -> Option<&'static str> {
     let holds = |(_, at, magic): &&(&str, u64, &[u8])| view.has_bytes(Some(*at), magic);
     let found = SIGNATURES.iter().find(holds).map(|(name, ..)| *name);
     found
@@ -82,7 +82,7 @@ pub fn find_signature(view: &DiskView) -> Option<&'static str> {
 
 /// Returns the name of a signature at the end of the device. These coexist with a GPT at the start: a member with its metadata at the end
 /// begins like the array.
-pub fn find_end_signature(view: &DiskView) -> Option<&'static str> {
+pub(crate) fn find_end_signature(view: &DiskView) -> Option<&'static str> {
     let size = view.size;
     // 0.90 has the byte order of the CPU, 1.0 is little-endian (MD_NEW_SIZE_SECTORS of linux/raid/md_p.h, super_1_load of md.c).
     let old = (size & !0xffff).checked_sub(64 << 10);
@@ -114,7 +114,7 @@ fn has_uberblock(view: &DiskView) -> bool {
 }
 
 /// Returns whether the disk has a protective MBR (block/partitions/efi.c).
-pub fn is_protected(view: &DiskView) -> bool {
+pub(crate) fn is_protected(view: &DiskView) -> bool {
     read_mbr_types(view).is_some_and(|entries| entries.contains(&PROTECTIVE))
 }
 

@@ -6,20 +6,20 @@ use std::collections::HashSet;
 use std::io;
 
 /// Size limit of a single read, in bytes.
-pub const MOST_BYTES_AT_ONCE: u64 = 1 << 20;
+pub(crate) const MOST_BYTES_AT_ONCE: u64 = 1 << 20;
 
 /// Limit of reads per disk. An ext4 with 4 KiB blocks needs one per 128 MiB.
-pub const MOST_READS: u64 = 1 << 20;
+pub(crate) const MOST_READS: u64 = 1 << 20;
 
 /// Limit of bytes read per disk. An ext4 of 64 TiB needs 2 GiB, and so does the log of the largest XFS.
-pub const MOST_BYTES: u64 = 4 << 30;
+pub(crate) const MOST_BYTES: u64 = 4 << 30;
 
 /// Limit of tree nodes visited per filesystem: about twenty million extents of btrfs.
-pub const MOST_NODES: usize = 1 << 16;
+pub(crate) const MOST_NODES: usize = 1 << 16;
 
 /// Counters of the work for one disk.
 #[derive(Debug, Default)]
-pub struct WorkLimits {
+pub(crate) struct WorkLimits {
     reads: Cell<u64>,
     bytes: Cell<u64>,
     nodes: Cell<u64>,
@@ -31,7 +31,7 @@ impl WorkLimits {
     ///
     /// # Errors
     /// Fails if the disk cannot be read or a limit is exceeded. After either, the whole disk counts as used.
-    pub fn read_within(&self, read_at: ReadAt, bytes: &mut [u8], at: u64) -> io::Result<()> {
+    pub(crate) fn read_within(&self, read_at: ReadAt, bytes: &mut [u8], at: u64) -> io::Result<()> {
         self.reads.set(self.reads.get() + 1);
         self.bytes.set(self.bytes.get().saturating_add(bytes.len() as u64));
         if self.reads.get() > MOST_READS || self.bytes.get() > MOST_BYTES {
@@ -44,19 +44,19 @@ impl WorkLimits {
     }
 
     /// Returns whether a limit was exceeded or a read failed. A signature may then have been missed.
-    pub fn is_exceeded(&self) -> bool {
+    pub(crate) fn is_exceeded(&self) -> bool {
         self.is_exceeded.get()
     }
 
     #[cfg(test)]
     /// Returns the numbers of reads, bytes and visited nodes.
-    pub fn counts(&self) -> [u64; 3] {
+    pub(crate) fn counts(&self) -> [u64; 3] {
         [self.reads.get(), self.bytes.get(), self.nodes.get()]
     }
 }
 
 /// Set of visited metadata blocks of one filesystem.
-pub struct VisitedBlocks<'w> {
+pub(crate) struct VisitedBlocks<'w> {
     work: &'w WorkLimits,
     seen: RefCell<HashSet<u64>>,
     most: usize,
@@ -64,13 +64,13 @@ pub struct VisitedBlocks<'w> {
 
 impl<'w> VisitedBlocks<'w> {
     /// Creates an empty set for at most `most` blocks.
-    pub fn new(work: &'w WorkLimits, most: usize) -> VisitedBlocks<'w> {
+    pub(crate) fn new(work: &'w WorkLimits, most: usize) -> VisitedBlocks<'w> {
         VisitedBlocks { work, seen: RefCell::default(), most }
     }
 
     /// Records a visit of a block. Returns `None` if the block was visited before, because of a cycle or two parents, or if the limit is
     /// exceeded.
-    pub fn visit_block(&self, at: u64) -> Option<()> {
+    pub(crate) fn visit_block(&self, at: u64) -> Option<()> {
         self.work.nodes.set(self.work.nodes.get() + 1);
         let mut seen = self.seen.borrow_mut();
         (seen.len() < self.most && seen.insert(at)).then_some(())

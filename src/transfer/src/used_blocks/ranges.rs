@@ -7,14 +7,14 @@ use std::ops::Range;
 pub(super) const GAP_BYTES: u64 = 256 << 10;
 
 /// Limit of ranges per disk: 16 MiB of memory.
-pub const MOST_RANGES: usize = 1 << 20;
+pub(crate) const MOST_RANGES: usize = 1 << 20;
 
 /// Number of recent ranges that may grow: copies of one extent, and the metadata in front of them.
 const RECENT: usize = 4;
 
 /// Set of used ranges.
 #[derive(Debug, Clone)]
-pub struct UsedRanges {
+pub(crate) struct UsedRanges {
     ranges: Vec<Range<u64>>,
     /// Size below which a gap counts as used.
     gap: u64,
@@ -28,13 +28,13 @@ impl Default for UsedRanges {
 }
 
 impl UsedRanges {
-    pub fn all_used(size: u64) -> UsedRanges {
+    pub(crate) fn all_used(size: u64) -> UsedRanges {
         let mut whole = UsedRanges::default();
         whole.add_range(0..size);
         whole
     }
 
-    pub fn add_range(&mut self, range: Range<u64>) {
+    pub(crate) fn add_range(&mut self, range: Range<u64>) {
         if range.start >= range.end {
             return;
         }
@@ -54,7 +54,7 @@ impl UsedRanges {
     }
 
     /// Returns the ranges, sorted and disjoint.
-    pub fn into_sorted(mut self) -> Vec<Range<u64>> {
+    pub(crate) fn into_sorted(mut self) -> Vec<Range<u64>> {
         self.merge_ranges();
         self.ranges
     }

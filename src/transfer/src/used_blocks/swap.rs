@@ -14,7 +14,7 @@ const SIGNATURE_BYTES: u64 = 10;
 const VERSION: usize = 1024;
 const LAST_PAGE: usize = 1028;
 
-pub fn read_swap(view: &DiskView) -> FilesystemUsage {
+pub(crate) fn read_swap(view: &DiskView) -> FilesystemUsage {
     for page in PAGES_BYTES {
         let Some(first) = view.read_bytes(0, page) else { continue };
         match &first[(page - SIGNATURE_BYTES) as usize..] {

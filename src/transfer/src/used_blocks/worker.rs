@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10 * 60);
 const NAME_BYTES: usize = 400;
 
 /// Returns the used blocks of a disk. Never writes to it.
-pub fn read_in_worker(disk: &File, size: u64, sector: u64) -> UsedBlocks {
+pub(crate) fn read_in_worker(disk: &File, size: u64, sector: u64) -> UsedBlocks {
     let started = start_worker().map_err(|error| error.to_string());
     let read = started.and_then(|(mut worker, socket)| {
         let asked = serve_worker(&socket, disk, ReadRequest { size, sector }, Instant::now() + PATIENCE);

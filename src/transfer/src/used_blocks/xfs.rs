@@ -47,7 +47,7 @@ const MOST_LEVELS: u32 = 9;
 /// Minimum number of blocks per group (XFS_MIN_AG_BLOCKS).
 const FEWEST_GROUP_BLOCKS: u64 = 64;
 
-pub fn read_xfs(view: &DiskView) -> FilesystemUsage {
+pub(crate) fn read_xfs(view: &DiskView) -> FilesystemUsage {
     let Some(superblock) = view.read_bytes(0, 512).filter(|block| block.starts_with(b"XFSB")) else {
         return FilesystemUsage::Other;
     };

@@ -12,10 +12,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command as Process};
 
 /// Timeout of a scenario, which usually takes seconds.
-pub const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Process with API and conductor, and its files in a directory of its own.
-pub struct Ironic {
+pub(crate) struct Ironic {
     programs: PathBuf,
     pub directory: PathBuf,
     pub url: String,
@@ -24,7 +24,7 @@ pub struct Ironic {
 }
 
 impl Ironic {
-    pub fn start() -> Ironic {
+    pub(crate) fn start() -> Ironic {
         let venv = PathBuf::from(std::env::var_os("DROPHAMMER_IRONIC").expect("scripts/ironic says where it is"));
         let programs = venv.join("bin");
         let directory = programs.parent().unwrap().with_file_name("run");
@@ -62,17 +62,17 @@ impl Ironic {
     }
 
     /// Kills the process as a power failure would.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = killpg(Pid::from_raw(self.process.id() as i32), ProcessSignal::SIGKILL);
         let _ = self.process.wait();
     }
 
-    pub fn start_again(&mut self) {
+    pub(crate) fn start_again(&mut self) {
         self.process = quiet(&self.programs.join("ironic"), &self.directory, "ironic.log").spawn().unwrap();
         self.wait_for_conductor();
     }
 
-    pub fn ask(&self, method: Method, path: &str, body: &Value) -> Value {
+    pub(crate) fn ask(&self, method: Method, path: &str, body: &Value) -> Value {
         let request = self.client.request(method.clone(), format!("{}/v1/{path}", self.url)).timeout(PATIENCE);
         let request = request.header("X-OpenStack-Ironic-API-Version", "1.110");
         let request = if body.is_null() { request } else { request.json(body) };
@@ -83,15 +83,15 @@ impl Ironic {
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    pub fn node(&self, name: &str) -> Value {
+    pub(crate) fn node(&self, name: &str) -> Value {
         self.ask(Method::GET, &format!("nodes/{name}"), &Value::Null)
     }
 
-    pub fn target(&self, name: &str, target: &str) {
+    pub(crate) fn target(&self, name: &str, target: &str) {
         self.wish(name, &json!({ "target": target }));
     }
 
-    pub fn wish(&self, name: &str, wish: &Value) {
+    pub(crate) fn wish(&self, name: &str, wish: &Value) {
         // Wait while the node is locked.
         let end = Instant::now() + PATIENCE;
         while !self.node(name)["reservation"].is_null() && Instant::now() < end {
@@ -101,7 +101,7 @@ impl Ironic {
     }
 
     /// Waits for one of these states. Returns all states on the way with their times.
-    pub fn until(&self, name: &str, states: &[&str]) -> String {
+    pub(crate) fn until(&self, name: &str, states: &[&str]) -> String {
         let (began, mut history, mut last) = (Instant::now(), Vec::new(), String::new());
         loop {
             let node = self.node(name);
@@ -121,7 +121,7 @@ impl Ironic {
     }
 
     /// Enrolls a node. Returns the MAC of its machine.
-    pub fn enroll(&self, name: &str, boot: &str, properties: &Value) -> String {
+    pub(crate) fn enroll(&self, name: &str, boot: &str, properties: &Value) -> String {
         let kernel = format!("file://{}/kernel", self.directory.display());
         let node = self.ask(
             Method::POST,
@@ -141,7 +141,7 @@ impl Ironic {
     }
 
     /// Enrolls a node that can be deployed without cleaning, with a template that its trait selects.
-    pub fn with_template(&self, name: &str, steps: &Value) -> String {
+    pub(crate) fn with_template(&self, name: &str, steps: &Value) -> String {
         let mac = self.enroll(name, "fake", &json!({"cpu_arch": "x86_64"}));
         self.ask(
             Method::PATCH,
@@ -155,7 +155,7 @@ impl Ironic {
     }
 
     /// Creates a template and selects it by a trait of the node.
-    pub fn choose(&self, name: &str, steps: &Value) {
+    pub(crate) fn choose(&self, name: &str, steps: &Value) {
         let chosen = format!("CUSTOM_{}", name.to_uppercase().replace('-', "_"));
         self.ask(Method::POST, "deploy_templates", &json!({"name": chosen, "steps": steps}));
         self.ask(Method::PUT, &format!("nodes/{name}/traits"), &json!({"traits": [chosen]}));
@@ -196,6 +196,6 @@ fn configuration(directory: &Path, port: u16) -> String {
 }
 
 /// Returns a step of the interface `deploy` for a template.
-pub fn step(name: &str, priority: u32, args: &Value) -> Value {
+pub(crate) fn step(name: &str, priority: u32, args: &Value) -> Value {
     json!({"interface": "deploy", "step": name, "priority": priority, "args": args})
 }

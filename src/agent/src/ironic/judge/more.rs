@@ -9,7 +9,7 @@ use operations::StageName;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-pub fn inspection(ironic: &mut Ironic) -> String {
+pub(crate) fn inspection(ironic: &mut Ironic) -> String {
     let mac = ironic.enroll("inspected", "ipxe", &json!({}));
     ironic.target("inspected", "inspect");
     let booted = boot(ironic, &mac, "ipa-inspection-callback-url=IRONIC/v1/continue_inspection", |_| ());
@@ -32,7 +32,7 @@ fn five_disks(paper: &mut Paper) {
 }
 
 /// The conductor executes the step itself, and stores its result.
-pub fn deploy_on_arrays(ironic: &mut Ironic) -> String {
+pub(crate) fn deploy_on_arrays(ironic: &mut Ironic) -> String {
     let step_of_raid = json!({"interface": "raid", "step": "apply_configuration", "priority": 95,
         "args": {"raid_config": arrays(), "delete_existing": true}});
     let image = json!({"image": "http://127.0.0.1:9/debian-12.0.20261101.tar.zst"});
@@ -48,7 +48,7 @@ pub fn deploy_on_arrays(ironic: &mut Ironic) -> String {
 }
 
 /// Uses the step of the proposal for deploy templates, which current versions of Ironic lack.
-pub fn deploy_on_arrays_of_the_proposal(ironic: &mut Ironic) -> String {
+pub(crate) fn deploy_on_arrays_of_the_proposal(ironic: &mut Ironic) -> String {
     let args = json!({"logical_disks": [{"size_gb": "MAX", "raid_level": "1", "is_root_volume": true}],
         "delete_configuration": true});
     let image = json!({"image": "http://127.0.0.1:9/debian-12.0.20261101.tar.zst"});
@@ -61,7 +61,7 @@ pub fn deploy_on_arrays_of_the_proposal(ironic: &mut Ironic) -> String {
     history
 }
 
-pub fn arrays_by_cleaning(ironic: &mut Ironic) -> String {
+pub(crate) fn arrays_by_cleaning(ironic: &mut Ironic) -> String {
     let mac = ironic.enroll("raid-clean", "fake", &json!({"cpu_arch": "x86_64"}));
     ironic.ask(Method::PUT, "nodes/raid-clean/states/raid", &arrays());
     let steps = ["delete_configuration", "create_configuration"].map(|step| json!({"interface": "raid", "step": step}));
@@ -74,7 +74,7 @@ pub fn arrays_by_cleaning(ironic: &mut Ironic) -> String {
 }
 
 /// Deploys with the interface for whole-disk images and a config drive.
-pub fn direct(ironic: &mut Ironic) -> String {
+pub(crate) fn direct(ironic: &mut Ironic) -> String {
     let server = testing::http::Server::start(vec![7; 1 << 20], |_| testing::http::Act::default());
     let mac = ironic.with_template("direct", &json!([step("erase_devices_metadata", 95, &json!({}))]));
     let patch = json!([
@@ -103,7 +103,7 @@ pub fn direct(ironic: &mut Ironic) -> String {
 }
 
 /// The conductor accepts the partition image, and the agent's error contains the remedy.
-pub fn direct_partition(ironic: &mut Ironic) -> String {
+pub(crate) fn direct_partition(ironic: &mut Ironic) -> String {
     let server = testing::http::Server::start(vec![7; 1 << 20], |_| testing::http::Act::default());
     let mac = ironic.with_template("partition", &json!([step("erase_devices_metadata", 95, &json!({}))]));
     let patch = json!([
@@ -127,7 +127,7 @@ pub fn direct_partition(ironic: &mut Ironic) -> String {
 }
 
 /// Boots the agent on a deployed machine for a login, and returns it to service.
-pub fn rescue(ironic: &mut Ironic) -> String {
+pub(crate) fn rescue(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("rescued", &two_steps());
     let kernel = format!("file://{}/kernel", ironic.directory.display());
     let patch = json!([
@@ -154,7 +154,7 @@ pub fn rescue(ironic: &mut Ironic) -> String {
 }
 
 /// Writes a file into the installed system of a deployed machine.
-pub fn service(ironic: &mut Ironic) -> String {
+pub(crate) fn service(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("serviced", &two_steps());
     ironic.target("serviced", "active");
     let booted = boot(ironic, &mac, API, |_| ());

@@ -12,12 +12,12 @@ use std::fs;
 use std::thread::JoinHandle;
 
 /// Simulated machine that was switched on.
-pub struct Booted {
+pub(crate) struct Booted {
     pub paper: Arc<Paper>,
     pub run: JoinHandle<Result<IronicEnding>>,
 }
 
-pub fn boot(ironic: &Ironic, mac: &str, words: &str, change: impl FnOnce(&mut Paper)) -> Booted {
+pub(crate) fn boot(ironic: &Ironic, mac: &str, words: &str, change: impl FnOnce(&mut Paper)) -> Booted {
     let mut inventory = machine("sata-1");
     inventory.nics = vec![Nic { name: "eth0".into(), mac: mac.into(), ..Nic::default() }];
     let mut paper = Paper::new(inventory.clone());
@@ -37,20 +37,20 @@ pub fn boot(ironic: &Ironic, mac: &str, words: &str, change: impl FnOnce(&mut Pa
     Booted { paper, run }
 }
 
-pub const API: &str = "ipa-api-url=IRONIC";
+pub(crate) const API: &str = "ipa-api-url=IRONIC";
 
-pub fn two_steps() -> Value {
+pub(crate) fn two_steps() -> Value {
     let image = json!({"image": "http://127.0.0.1:9/debian-12.0.20261101.tar.zst"});
     json!([step("apply_layout", 90, &json!({"layout": one_disk()})), step("burn_image", 80, &image)])
 }
 
-pub fn ran(booted: &Booted, stage: StageName) -> bool {
+pub(crate) fn ran(booted: &Booted, stage: StageName) -> bool {
     booted.paper.ran.lock().unwrap().contains(&stage)
 }
 
 /// Cleans automatically, and then deploys with the same agent, without a reboot: the conductor has forgotten the agent in between, which
 /// repeats the lookup.
-pub fn cleaning(ironic: &mut Ironic) -> String {
+pub(crate) fn cleaning(ironic: &mut Ironic) -> String {
     let mac = ironic.enroll("cleaning", "fake", &json!({"cpu_arch": "x86_64"}));
     ironic.target("cleaning", "provide");
     let booted = boot(ironic, &mac, API, |_| ());
@@ -64,7 +64,7 @@ pub fn cleaning(ironic: &mut Ironic) -> String {
 }
 
 /// Cleans manually, in the requested order. A disk that the node's owner preserves is not touched.
-pub fn manual_cleaning(ironic: &mut Ironic) -> String {
+pub(crate) fn manual_cleaning(ironic: &mut Ironic) -> String {
     let properties = json!({"cpu_arch": "x86_64", "skip_block_devices": [{"serial": "KEEP"}]});
     let mac = ironic.enroll("manual", "fake", &properties);
     let steps = ["erase_devices", "erase_devices_metadata"].map(|step| json!({"interface": "deploy", "step": step}));
@@ -86,7 +86,7 @@ pub fn manual_cleaning(ironic: &mut Ironic) -> String {
 }
 
 /// Aborts a deploy, of which the agent is not notified. The running step completes, and the next one is not started.
-pub fn abort(ironic: &mut Ironic) -> String {
+pub(crate) fn abort(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("aborted", &two_steps());
     ironic.target("aborted", "active");
     let booted = boot(ironic, &mac, API, |paper| paper.pause = Duration::from_secs(12));
@@ -105,7 +105,7 @@ pub fn abort(ironic: &mut Ironic) -> String {
     history
 }
 
-pub fn deploy(ironic: &mut Ironic) -> String {
+pub(crate) fn deploy(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("deploy", &two_steps());
     ironic.target("deploy", "active");
     let booted = boot(ironic, &mac, API, |_| ());
@@ -119,7 +119,7 @@ pub fn deploy(ironic: &mut Ironic) -> String {
     history
 }
 
-pub fn everything_in_one_step(ironic: &mut Ironic) -> String {
+pub(crate) fn everything_in_one_step(ironic: &mut Ironic) -> String {
     let args =
         json!({"layout": one_disk(), "image": {"url": "http://127.0.0.1:9/a.tar.zst", "id": "debian-12.0.20261101"}});
     let mac = ironic.with_template("one-step", &json!([step("install", 90, &args)]));
@@ -131,7 +131,7 @@ pub fn everything_in_one_step(ironic: &mut Ironic) -> String {
 }
 
 /// Reports the message of a failure to the operator, and collects the logs.
-pub fn failing_step(ironic: &mut Ironic) -> String {
+pub(crate) fn failing_step(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("failing", &two_steps());
     ironic.target("failing", "active");
     let booted = boot(ironic, &mac, API, |paper| *paper.fails_at.get_mut().unwrap() = Some(StageName::ImageBurn));
@@ -145,7 +145,7 @@ pub fn failing_step(ironic: &mut Ironic) -> String {
 }
 
 /// Refuses a layout that does not fit before the first write, with all reasons.
-pub fn refused_layout(ironic: &mut Ironic) -> String {
+pub(crate) fn refused_layout(ironic: &mut Ironic) -> String {
     let wrong = elsewhere();
     let mac = ironic.with_template("refused", &json!([step("apply_layout", 90, &json!({"layout": wrong}))]));
     ironic.target("refused", "active");
@@ -157,7 +157,7 @@ pub fn refused_layout(ironic: &mut Ironic) -> String {
     history
 }
 
-pub fn unknown_step(ironic: &mut Ironic) -> String {
+pub(crate) fn unknown_step(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("unknown", &json!([step("apply_magic", 90, &json!({}))]));
     ironic.target("unknown", "active");
     let booted = boot(ironic, &mac, API, |_| ());
@@ -168,7 +168,7 @@ pub fn unknown_step(ironic: &mut Ironic) -> String {
     history
 }
 
-pub fn undeclared_argument(ironic: &mut Ironic) -> String {
+pub(crate) fn undeclared_argument(ironic: &mut Ironic) -> String {
     let args = json!({"layout": one_disk(), "colour": "red"});
     let mac = ironic.with_template("undeclared", &json!([step("apply_layout", 90, &args)]));
     ironic.target("undeclared", "active");
@@ -181,7 +181,7 @@ pub fn undeclared_argument(ironic: &mut Ironic) -> String {
 }
 
 /// Clients without the token, or with an old TLS library, are rejected while a step runs; the deploy continues.
-pub fn wrong_token(ironic: &mut Ironic) -> String {
+pub(crate) fn wrong_token(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("stranger", &two_steps());
     ironic.target("stranger", "active");
     let booted = boot(ironic, &mac, API, |paper| paper.pause = Duration::from_secs(4));
@@ -209,7 +209,7 @@ pub fn wrong_token(ironic: &mut Ironic) -> String {
 }
 
 /// Kills the conductor while a step runs, and restarts it.
-pub fn conductor_away(ironic: &mut Ironic) -> String {
+pub(crate) fn conductor_away(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("away", &two_steps());
     ironic.target("away", "active");
     let booted = boot(ironic, &mac, API, |paper| paper.pause = Duration::from_secs(6));

@@ -12,7 +12,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// Open connections; cheap to clone.
 #[derive(Clone, Default)]
-pub struct ConnectionSlots(Arc<Mutex<SlotTable>>);
+pub(crate) struct ConnectionSlots(Arc<Mutex<SlotTable>>);
 
 #[derive(Default)]
 struct SlotTable {
@@ -31,13 +31,13 @@ struct OpenSlot {
 }
 
 /// Slot of one connection, freed on drop.
-pub struct ConnectionSlot {
+pub(crate) struct ConnectionSlot {
     places: ConnectionSlots,
     place: Arc<OpenSlot>,
 }
 
 /// Result for a new connection.
-pub enum SlotResult {
+pub(crate) enum SlotResult {
     Place(ConnectionSlot),
     /// The address has too many connections.
     TooManyOfAddress,
@@ -47,7 +47,7 @@ pub enum SlotResult {
 
 impl ConnectionSlots {
     /// Allocates a slot for a connection of that address. If all are in use, closes a connection without a token.
-    pub fn try_allocate(&self, address: IpAddr, all: usize, of_one_address: usize) -> SlotResult {
+    pub(crate) fn try_allocate(&self, address: IpAddr, all: usize, of_one_address: usize) -> SlotResult {
         let mut taken = lock_mutex(&self.0);
         if taken.count_of_address(address) >= of_one_address {
             return SlotResult::TooManyOfAddress;
@@ -64,7 +64,12 @@ impl ConnectionSlots {
 
     /// Allocates a slot as [`ConnectionSlots::try_allocate`] does, and waits for one if all are in use. Returns `None` if the address has too many
     /// connections.
-    pub async fn wait_for_slot(&self, address: IpAddr, all: usize, of_one_address: usize) -> Option<ConnectionSlot> {
+    pub(crate) async fn wait_for_slot(
+        &self,
+        address: IpAddr,
+        all: usize,
+        of_one_address: usize,
+    ) -> Option<ConnectionSlot> {
         loop {
             let given_back = lock_mutex(&self.0).given_back.clone();
             let given_back = given_back.notified();
@@ -79,7 +84,7 @@ impl ConnectionSlots {
     }
 
     /// Returns a report of closed connections, at most once a minute.
-    pub fn report_closed(&self) -> Option<String> {
+    pub(crate) fn report_closed(&self) -> Option<String> {
         let mut taken = lock_mutex(&self.0);
         if taken.closed == 0 || taken.reported.is_some_and(|time| time.elapsed() < REPORT_EVERY) {
             return None;
@@ -118,12 +123,12 @@ impl OpenSlot {
 
 impl ConnectionSlot {
     /// Records that a request on this connection had the conductor's token.
-    pub fn record_token(&self) {
+    pub(crate) fn record_token(&self) {
         self.place.has_token.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Completes when the connection must be closed.
-    pub async fn wait_until_closed(&self) {
+    pub(crate) async fn wait_until_closed(&self) {
         self.place.gives_way.notified().await;
     }
 }

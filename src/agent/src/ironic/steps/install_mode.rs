@@ -12,7 +12,7 @@ use plan::plan_request;
 
 /// Decides between installation and reinstall. The newest marker of this node specifies the installation to reinstall. Refuses to erase
 /// disks that the layout preserves unless this was requested.
-pub fn decide_install_mode(
+pub(crate) fn decide_install_mode(
     machine: &str,
     wish: RequestedMode,
     layout: &Layout,

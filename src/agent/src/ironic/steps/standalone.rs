@@ -76,7 +76,7 @@ impl StepRunner {
     ///
     /// # Errors
     /// Refuses if nothing was installed in this boot, or the written image contains nothing that this machine could boot.
-    pub fn install_bootloader(&self, boots_by_bios: bool) -> Result<()> {
+    pub(crate) fn install_bootloader(&self, boots_by_bios: bool) -> Result<()> {
         let written = lock_mutex(&self.written).clone();
         let Some(WrittenImage { disk, subject }) = written else {
             return if self.root_and_esp_uuids().is_some() && self.is_whole() {

@@ -13,13 +13,13 @@ pub use paper::Paper;
 use proptest::prelude::*;
 use proptest::{collection, sample};
 
-pub fn machine(name: &str) -> Inventory {
+pub(crate) fn machine(name: &str) -> Inventory {
     let path = format!("{}/testdata/inventories/{name}.json", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
 /// The system on one disk.
-pub fn one_disk() -> Value {
+pub(crate) fn one_disk() -> Value {
     json!({
         "id": "one",
         "disks": [
@@ -35,7 +35,7 @@ pub fn one_disk() -> Value {
 }
 
 /// The same for a disk that the machine does not have.
-pub fn elsewhere() -> Value {
+pub(crate) fn elsewhere() -> Value {
     serde_json::from_str(&one_disk().to_string().replace("/dev/sda", "/dev/sdy")).unwrap()
 }
 

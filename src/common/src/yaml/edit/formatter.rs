@@ -1,11 +1,11 @@
 //! Formatting of values as YAML, in block or flow style.
 
-pub use crate::yaml::format_scalar;
+pub(crate) use crate::yaml::format_scalar;
 
 use serde_json::{Map, Value};
 
 /// Formats a value in one line.
-pub fn format_flow(value: &Value) -> String {
+pub(crate) fn format_flow(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
             let fields = non_empty_fields(fields)
@@ -19,7 +19,7 @@ pub fn format_flow(value: &Value) -> String {
 }
 
 /// Formats the value after the colon of a field with this indentation. Deeply nested values are written in one line.
-pub fn format_block(value: &Value, indent: usize, depth: usize, newline: &str) -> String {
+pub(crate) fn format_block(value: &Value, indent: usize, depth: usize, newline: &str) -> String {
     let blanks = " ".repeat(indent + 2);
     match value {
         Value::Object(fields) if non_empty_fields(fields).next().is_some() && depth < 4 => {
@@ -40,7 +40,7 @@ pub fn format_block(value: &Value, indent: usize, depth: usize, newline: &str) -
 }
 
 /// Formats an item of a list, with its dash at this column.
-pub fn format_item(value: &Value, column: usize, depth: usize, newline: &str) -> String {
+pub(crate) fn format_item(value: &Value, column: usize, depth: usize, newline: &str) -> String {
     let dash = " ".repeat(column) + "- ";
     match value {
         Value::Object(fields) if non_empty_fields(fields).next().is_some() && depth < 3 => {

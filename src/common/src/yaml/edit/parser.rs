@@ -9,7 +9,7 @@ const MAX_DEPTH: usize = 64;
 
 /// Value with its byte offsets.
 #[derive(Debug)]
-pub struct YamlNode {
+pub(crate) struct YamlNode {
     pub start: usize,
     /// Offset after its last byte; `None` if unknown.
     pub end: Option<usize>,
@@ -20,14 +20,14 @@ pub struct YamlNode {
 }
 
 #[derive(Debug)]
-pub enum NodeKind {
+pub(crate) enum NodeKind {
     Scalar,
     List(Vec<YamlNode>),
     Map(Vec<MapEntry>),
 }
 
 #[derive(Debug)]
-pub struct MapEntry {
+pub(crate) struct MapEntry {
     pub key: String,
     /// Offset of the key.
     pub start: usize,
@@ -36,20 +36,20 @@ pub struct MapEntry {
 }
 
 impl YamlNode {
-    pub fn range(&self) -> Option<Range<usize>> {
+    pub(crate) fn range(&self) -> Option<Range<usize>> {
         Some(self.start..self.end?)
     }
 
-    pub fn is_scalar(&self) -> bool {
+    pub(crate) fn is_scalar(&self) -> bool {
         matches!(self.kind, NodeKind::Scalar)
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.end == Some(self.start)
     }
 }
 
-pub struct ParsedYaml {
+pub(crate) struct ParsedYaml {
     pub root: YamlNode,
     /// Ranges of all scalars, including keys.
     pub scalars: Vec<Range<usize>>,
@@ -63,7 +63,7 @@ struct OpenCollection {
 }
 
 /// Parses a text. Returns `None` for several documents, anchors, tags, and too deep nesting.
-pub fn parse_nodes(text: &str) -> Option<ParsedYaml> {
+pub(crate) fn parse_nodes(text: &str) -> Option<ParsedYaml> {
     let bytes: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let mut parser = Parser::new(text.chars());
     let mut reading = NodeBuilder { text, open: Vec::new(), scalars: Vec::new(), root: None };

@@ -30,7 +30,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 const HEADER_BYTES: u32 = 64 << 10;
 
 /// Address and TLS configuration of a server.
-pub struct GrpcClient {
+pub(crate) struct GrpcClient {
     tls: Arc<ClientConfig>,
     /// Host and port.
     address: String,
@@ -39,7 +39,7 @@ pub struct GrpcClient {
 
 /// Reason why a call failed.
 #[derive(Debug)]
-pub enum GrpcFailure {
+pub(crate) enum GrpcFailure {
     /// The certificate of either end is not trusted by the other. New ones may be.
     Certificate(Error),
     /// The server does not have this method.
@@ -49,7 +49,7 @@ pub enum GrpcFailure {
 }
 
 impl GrpcFailure {
-    pub fn into_error(self) -> Error {
+    pub(crate) fn into_error(self) -> Error {
         match self {
             GrpcFailure::Certificate(error) | GrpcFailure::Unknown(error) | GrpcFailure::Passing(error) => error,
         }
@@ -58,7 +58,7 @@ impl GrpcFailure {
 
 /// Event of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub enum StreamEvent {
+pub(crate) enum StreamEvent {
     Message(Vec<u8>),
     /// Regular end.
     End,
@@ -67,7 +67,7 @@ pub enum StreamEvent {
 }
 
 /// Call in progress.
-pub struct GrpcCall {
+pub(crate) struct GrpcCall {
     runtime: Runtime,
     method: String,
     address: String,
@@ -97,7 +97,12 @@ impl GrpcClient {
     ///
     /// # Errors
     /// Fails if the server is unreachable or returns an error.
-    pub fn call_unary(&self, method: &str, question: Vec<u8>, patience: Duration) -> Result<Vec<u8>, GrpcFailure> {
+    pub(crate) fn call_unary(
+        &self,
+        method: &str,
+        question: Vec<u8>,
+        patience: Duration,
+    ) -> Result<Vec<u8>, GrpcFailure> {
         let mut call = self.start_call(method, question, patience)?;
         let mut answer = Vec::new();
         loop {
@@ -116,7 +121,12 @@ impl GrpcClient {
     ///
     /// # Errors
     /// Fails if the server is unreachable.
-    pub fn start_call(&self, method: &str, question: Vec<u8>, patience: Duration) -> Result<GrpcCall, GrpcFailure> {
+    pub(crate) fn start_call(
+        &self,
+        method: &str,
+        question: Vec<u8>,
+        patience: Duration,
+    ) -> Result<GrpcCall, GrpcFailure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| self.connection_failure(method, &error))?;
         let connected = runtime.block_on(async { timeout(patience.min(CONNECT), self.open_connection(method)).await });
@@ -220,7 +230,7 @@ impl GrpcCall {
     ///
     /// # Errors
     /// Fails if the stream was cut or ended with an error.
-    pub fn next_event(&mut self, patience: Duration) -> Result<StreamEvent, GrpcFailure> {
+    pub(crate) fn next_event(&mut self, patience: Duration) -> Result<StreamEvent, GrpcFailure> {
         match run_with_timeout(
             &self.runtime,
             patience,

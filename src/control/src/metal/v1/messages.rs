@@ -6,7 +6,7 @@ use model::install_report::{BootInfo, EventName};
 use model::inventory::Cpu;
 use std::time::{Duration, SystemTime};
 
-pub fn encode_registration(registration: &MachineRegistration) -> Vec<u8> {
+pub(crate) fn encode_registration(registration: &MachineRegistration) -> Vec<u8> {
     let MachineRegistration { machine, partition, version, memory_bytes, cpus, disks, nics, bios, product: _ } =
         registration;
     let disk = |(name, bytes): &(String, u64)| ProtobufMessage::default().add_text(1, name).add_number(2, *bytes);
@@ -43,12 +43,12 @@ fn encode_nic(card: &RegisteredNic) -> ProtobufMessage {
 }
 
 /// Returns the request that contains only the id of the machine, as `machine_id` or `uuid`.
-pub fn encode_machine_id(machine: &str) -> Vec<u8> {
+pub(crate) fn encode_machine_id(machine: &str) -> Vec<u8> {
     ProtobufMessage::default().add_text(1, machine).into_bytes()
 }
 
 /// Returns the request with one event of one machine. A protobuf map is encoded as a list of key-value pairs.
-pub fn encode_event(machine: &str, name: EventName, message: &str, now: SystemTime) -> Vec<u8> {
+pub(crate) fn encode_event(machine: &str, name: EventName, message: &str, now: SystemTime) -> Vec<u8> {
     let since: Duration = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let time = ProtobufMessage::default().add_number(1, since.as_secs()).add_number(2, u64::from(since.subsec_nanos()));
     let event = ProtobufMessage::default().add_message(1, time).add_text(2, name.as_str()).add_text(3, message);
@@ -58,12 +58,18 @@ pub fn encode_event(machine: &str, name: EventName, message: &str, now: SystemTi
 }
 
 /// Returns the events that the server rejected. Empty if it accepted all, or the response cannot be parsed.
-pub fn read_rejected_events(answer: &[u8]) -> Vec<String> {
+pub(crate) fn read_rejected_events(answer: &[u8]) -> Vec<String> {
     protobuf::read_texts(answer, 2).unwrap_or_default()
 }
 
 /// Returns the report of a success; the server ignores a report of a failure. Paths are those of the installed system.
-pub fn encode_report(machine: &str, image: &str, boot: &BootInfo, console_password: &str, message: &str) -> Vec<u8> {
+pub(crate) fn encode_report(
+    machine: &str,
+    image: &str,
+    boot: &BootInfo,
+    console_password: &str,
+    message: &str,
+) -> Vec<u8> {
     let BootInfo { kernel, initrd, cmdline, bootloader_id } = boot;
     let boot = ProtobufMessage::default()
         .add_text(1, image)
@@ -75,12 +81,12 @@ pub fn encode_report(machine: &str, image: &str, boot: &BootInfo, console_passwo
     report.add_flag(4, true).add_text(5, message).into_bytes()
 }
 
-pub fn encode_abort_reinstall(machine: &str, wiped: bool) -> Vec<u8> {
+pub(crate) fn encode_abort_reinstall(machine: &str, wiped: bool) -> Vec<u8> {
     ProtobufMessage::default().add_text(1, machine).add_flag(2, wiped).into_bytes()
 }
 
 /// Returns the size that the server found for the machine, from the response to a registration.
-pub fn read_size(answer: &[u8]) -> Option<String> {
+pub(crate) fn read_size(answer: &[u8]) -> Option<String> {
     protobuf::read_texts(answer, 2)?.pop()
 }
 

@@ -9,18 +9,18 @@ const FIXED32: u64 = 5;
 
 /// Message that is being written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ProtobufMessage(Vec<u8>);
+pub(crate) struct ProtobufMessage(Vec<u8>);
 
 impl ProtobufMessage {
-    pub fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    pub fn add_text(self, number: u32, text: &str) -> ProtobufMessage {
+    pub(crate) fn add_text(self, number: u32, text: &str) -> ProtobufMessage {
         if text.is_empty() { self } else { self.add_bytes(number, text.as_bytes()) }
     }
 
-    pub fn add_number(mut self, number: u32, value: u64) -> ProtobufMessage {
+    pub(crate) fn add_number(mut self, number: u32, value: u64) -> ProtobufMessage {
         if value != 0 {
             write_varint(&mut self.0, u64::from(number) << 3 | VARINT);
             write_varint(&mut self.0, value);
@@ -28,17 +28,21 @@ impl ProtobufMessage {
         self
     }
 
-    pub fn add_flag(self, number: u32, is: bool) -> ProtobufMessage {
+    pub(crate) fn add_flag(self, number: u32, is: bool) -> ProtobufMessage {
         self.add_number(number, u64::from(is))
     }
 
     /// Adds a message, even if it is empty.
     #[allow(clippy::needless_pass_by_value, reason = "the message is consumed")]
-    pub fn add_message(self, number: u32, message: ProtobufMessage) -> ProtobufMessage {
+    pub(crate) fn add_message(self, number: u32, message: ProtobufMessage) -> ProtobufMessage {
         self.add_bytes(number, &message.0)
     }
 
-    pub fn add_messages(self, number: u32, messages: impl IntoIterator<Item = ProtobufMessage>) -> ProtobufMessage {
+    pub(crate) fn add_messages(
+        self,
+        number: u32,
+        messages: impl IntoIterator<Item = ProtobufMessage>,
+    ) -> ProtobufMessage {
         messages.into_iter().fold(self, |all, message| all.add_message(number, message))
     }
 
@@ -60,7 +64,7 @@ fn write_varint(to: &mut Vec<u8>, mut value: u64) {
 
 /// Parsed field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProtobufValue<'a> {
+pub(crate) enum ProtobufValue<'a> {
     Number(u64),
     /// Text or message.
     Bytes(&'a [u8]),
@@ -69,7 +73,7 @@ pub enum ProtobufValue<'a> {
 }
 
 /// Iterates over the fields of a message with their numbers, in order. A malformed field is `None` and ends the iteration.
-pub fn parse_fields(message: &[u8]) -> impl Iterator<Item = Option<(u64, ProtobufValue<'_>)>> {
+pub(crate) fn parse_fields(message: &[u8]) -> impl Iterator<Item = Option<(u64, ProtobufValue<'_>)>> {
     let mut rest = Some(message);
     std::iter::from_fn(move || {
         let from = rest.filter(|rest| !rest.is_empty())?;
@@ -80,7 +84,7 @@ pub fn parse_fields(message: &[u8]) -> impl Iterator<Item = Option<(u64, Protobu
 }
 
 /// Returns the texts of a field. Returns `None` if the message is malformed.
-pub fn read_texts(message: &[u8], number: u64) -> Option<Vec<String>> {
+pub(crate) fn read_texts(message: &[u8], number: u64) -> Option<Vec<String>> {
     let fields: Option<Vec<_>> = parse_fields(message).collect();
     let texts = fields?.into_iter().filter_map(|(of, value)| match value {
         ProtobufValue::Bytes(bytes) if of == number => Some(String::from_utf8_lossy(bytes).into_owned()),

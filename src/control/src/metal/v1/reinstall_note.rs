@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 const NAME: &str = "DrophammerReinstall";
 
 /// Limit of attempts of a reinstall, as everywhere (docs/reinstall.md).
-pub const ATTEMPTS: u32 = 3;
+pub(crate) const ATTEMPTS: u32 = 3;
 
 /// Note of a reinstall that is neither completed nor aborted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReinstallNote {
+pub(crate) struct ReinstallNote {
     pub allocation: String,
     /// Id of the new image.
     pub image: String,
@@ -49,7 +49,7 @@ impl ReinstallNoteStore {
     ///
     /// # Errors
     /// Fails if a note exists but cannot be read, since an attempt may have started.
-    pub fn read_note(&self) -> Result<Option<ReinstallNote>> {
+    pub(crate) fn read_note(&self) -> Result<Option<ReinstallNote>> {
         drophammer_variables::read_json(&self.directory, NAME)
     }
 
@@ -57,7 +57,7 @@ impl ReinstallNoteStore {
     ///
     /// # Errors
     /// Fails if the firmware has no variables or no space.
-    pub fn write_note(&self, note: &ReinstallNote) -> Result<()> {
+    pub(crate) fn write_note(&self, note: &ReinstallNote) -> Result<()> {
         let what = || "record the reinstall in an EFI variable";
         let text = serde_json::to_vec(note).context(Phase::Control, what)?;
         drophammer_variables::write_variable(&self.directory, NAME, &text).context(Phase::Control, what)
@@ -67,7 +67,7 @@ impl ReinstallNoteStore {
     ///
     /// # Errors
     /// Fails if the firmware does not delete it.
-    pub fn delete_note(&self) -> Result<()> {
+    pub(crate) fn delete_note(&self) -> Result<()> {
         let what = || "delete the EFI variable with the record of the reinstall";
         drophammer_variables::remove_variable(&self.directory, NAME).context(Phase::Control, what)
     }
@@ -75,7 +75,7 @@ impl ReinstallNoteStore {
 
 impl ReinstallNote {
     /// Returns the note with this boot counted, or a new one if the previous note is for another reinstall.
-    pub fn with_boot_counted(before: Option<ReinstallNote>, allocation: &str, image: &str) -> ReinstallNote {
+    pub(crate) fn with_boot_counted(before: Option<ReinstallNote>, allocation: &str, image: &str) -> ReinstallNote {
         let same = before.filter(|note| note.allocation == allocation && note.image == image);
         let note = same.unwrap_or_else(|| ReinstallNote {
             allocation: allocation.into(),

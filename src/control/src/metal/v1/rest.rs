@@ -30,7 +30,7 @@ const WORDS: usize = 500;
 const MAXIMUM_DISKS: usize = 512;
 
 /// REST client of API v1.
-pub struct RestClient {
+pub(crate) struct RestClient {
     client: Client,
     /// URL without a trailing slash.
     url: String,
@@ -39,7 +39,7 @@ pub struct RestClient {
 
 /// Reason why a request failed.
 #[derive(Debug)]
-pub enum RestFailure {
+pub(crate) enum RestFailure {
     /// The signature was rejected.
     Signature(Error),
     /// A retry may succeed.
@@ -48,7 +48,7 @@ pub enum RestFailure {
 }
 
 impl RestFailure {
-    pub fn into_error(self) -> Error {
+    pub(crate) fn into_error(self) -> Error {
         match self {
             RestFailure::Signature(error) | RestFailure::Passing(error) | RestFailure::Lasting(error) => error,
         }
@@ -77,7 +77,7 @@ impl RestClient {
     ///
     /// # Errors
     /// Fails if the server is unreachable, rejects the request, or sends a malformed response.
-    pub fn fetch_machine<T>(
+    pub(crate) fn fetch_machine<T>(
         &self,
         machine: &str,
         read: impl FnOnce(&[u8]) -> serde_json::Result<T>,
@@ -102,7 +102,7 @@ impl RestClient {
 
 /// Parses a machine as metal-api sends it, where an absent value is null or omitted. Fields that only drophammer's own server adds are
 /// ignored.
-pub fn parse_machine(text: &[u8]) -> Result<AssignedMachine, serde_json::Error> {
+pub(crate) fn parse_machine(text: &[u8]) -> Result<AssignedMachine, serde_json::Error> {
     const OWN: [&str; 13] = [
         "order",
         "installed",
@@ -134,7 +134,7 @@ pub fn parse_machine(text: &[u8]) -> Result<AssignedMachine, serde_json::Error> 
 
 /// Parses the sizes of the registered disks, in bytes. metal-hammer also registers drives with removable media; those without a medium have
 /// size 0.
-pub fn read_registered_disks(text: &[u8]) -> Result<Vec<u64>, serde_json::Error> {
+pub(crate) fn read_registered_disks(text: &[u8]) -> Result<Vec<u64>, serde_json::Error> {
     const NO_DISKS: [&str; 6] = ["sr", "fd", "loop", "ram", "zram", "nbd"];
     let document: Value = serde_json::from_slice(text)?;
     let disks = document.get("hardware").and_then(|hardware| hardware.get("disks")).and_then(Value::as_array);

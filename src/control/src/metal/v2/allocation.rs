@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 ///
 /// # Errors
 /// Refuses an allocation without an id, which the install marker requires, or with a disk to be preserved that is not in its layout.
-pub fn parse_allocation(from: &Value) -> Result<Allocation> {
+pub(crate) fn parse_allocation(from: &Value) -> Result<Allocation> {
     let id = text_field(from, "uuid");
     if id.is_empty() {
         let message = "the allocation lacks a uuid, which the install marker requires";

@@ -23,7 +23,7 @@ const END: u8 = 2;
 const WORDS: usize = 500;
 
 /// Client of a Connect service.
-pub struct ConnectClient {
+pub(crate) struct ConnectClient {
     client: Client,
     /// URL of the service, without a trailing slash.
     url: String,
@@ -32,7 +32,7 @@ pub struct ConnectClient {
 
 /// First event of a stream.
 #[derive(Debug, Clone, PartialEq)]
-pub enum FirstEvent {
+pub(crate) enum FirstEvent {
     Message(Value),
     /// Timeout; the stream was still open.
     Silence,
@@ -42,7 +42,7 @@ pub enum FirstEvent {
 
 /// Reason why a call failed.
 #[derive(Debug)]
-pub enum ConnectFailure {
+pub(crate) enum ConnectFailure {
     /// The server's certificate is not trusted.
     Certificate(Error),
     /// The token was rejected.
@@ -55,7 +55,7 @@ pub enum ConnectFailure {
 }
 
 impl ConnectFailure {
-    pub fn into_error(self) -> Error {
+    pub(crate) fn into_error(self) -> Error {
         match self {
             ConnectFailure::Certificate(error)
             | ConnectFailure::Token(error)
@@ -75,7 +75,12 @@ impl ConnectClient {
     ///
     /// # Errors
     /// Fails if the server is unreachable or returns an error.
-    pub fn call_unary(&self, method: &str, question: &Value, patience: Duration) -> Result<Value, ConnectFailure> {
+    pub(crate) fn call_unary(
+        &self,
+        method: &str,
+        question: &Value,
+        patience: Duration,
+    ) -> Result<Value, ConnectFailure> {
         let response = self.send_request(method, "application/json", question.to_string().into_bytes(), patience);
         let response = response.map_err(|error| self.connection_failure(method, error))?;
         if response.status() != StatusCode::OK {
@@ -90,7 +95,7 @@ impl ConnectClient {
     ///
     /// # Errors
     /// Fails if the server is unreachable, returns an error, or ends the stream with an error.
-    pub fn read_first_message(
+    pub(crate) fn read_first_message(
         &self,
         method: &str,
         question: &Value,

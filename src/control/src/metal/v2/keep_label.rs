@@ -12,7 +12,7 @@ const KEEP: &str = "drophammer.keep";
 ///
 /// # Errors
 /// Refuses a disk that is not in the layout.
-pub fn mark_preserved_disks(allocation: &Value, layout: &mut Value) -> Result<bool> {
+pub(crate) fn mark_preserved_disks(allocation: &Value, layout: &mut Value) -> Result<bool> {
     let Some(named) = find_keep_value(allocation, layout) else { return Ok(false) };
     let named: Vec<&str> = named.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     let none = Vec::new();

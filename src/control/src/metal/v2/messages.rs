@@ -4,7 +4,7 @@ use crate::metal::registration::{MachineRegistration, RegisteredNic};
 use model::install_report::EventName;
 use serde_json::{Value, json};
 
-pub fn encode_registration(registration: &MachineRegistration) -> Value {
+pub(crate) fn encode_registration(registration: &MachineRegistration) -> Value {
     let MachineRegistration { machine, partition, version, memory_bytes, cpus, disks, nics, bios, product } =
         registration;
     let disks = disks.iter().map(|(name, bytes)| json!({"name": name, "size": bytes.to_string()}));
@@ -50,7 +50,7 @@ fn nonempty_fields(fields: &[(&str, &str)]) -> Value {
     Value::Object(given.map(|(name, value)| ((*name).to_owned(), json!(value))).collect())
 }
 
-pub fn encode_event_type(name: EventName) -> &'static str {
+pub(crate) fn encode_event_type(name: EventName) -> &'static str {
     match name {
         EventName::PxeBooting => "MACHINE_PROVISIONING_EVENT_TYPE_PXE_BOOTING",
         EventName::Preparing => "MACHINE_PROVISIONING_EVENT_TYPE_PREPARING",

@@ -8,16 +8,16 @@ use plan::plan_request::preview::{NOBODY_LOOKED, PreviewPlan, PreviewRefusal, pr
 use plan::{ApprovalSummary, InstallMode};
 use server::rack_plan::{MachineForecast, PredictedMachine};
 
-pub fn plan_refusal(why: impl Into<String>) -> Error {
+pub(crate) fn plan_refusal(why: impl Into<String>) -> Error {
     Error::refusal(Phase::Plan, why)
 }
 
-pub fn plan_failure(why: impl Into<String>) -> Error {
+pub(crate) fn plan_failure(why: impl Into<String>) -> Error {
     Error::new(Phase::Plan, why)
 }
 
 /// Returns the row, and the verdicts that can be approved. A fresh inventory replaces the registered one.
-pub fn judge_machine(seen: PredictedMachine, fresh: Option<Inventory>) -> (RackRow, Option<ApprovalSummary>) {
+pub(crate) fn judge_machine(seen: PredictedMachine, fresh: Option<Inventory>) -> (RackRow, Option<ApprovalSummary>) {
     let minutes = seen.seconds.map(|seconds| (seconds / 60.0).ceil().max(1.0) as u64);
     let mut row = create_row(seen.id, seen.name, seen.size);
     let mut ends = |outcome: RackOutcome, why: String| {

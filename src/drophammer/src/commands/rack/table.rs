@@ -9,7 +9,7 @@ use plan::plan_request::preview::PlannedDisk;
 /// Maximum number of disks listed per machine; `--json` lists all.
 const NAMED: usize = 4;
 
-pub fn format_table(rows: &[RackRow], summary: &RackSummary) -> String {
+pub(crate) fn format_table(rows: &[RackRow], summary: &RackSummary) -> String {
     let mut rows: Vec<&RackRow> = rows.iter().collect();
     rows.sort_by_key(|row| row.outcome);
     let mut cells = vec![["name", "plan", "image", "disks", "lost", "minutes"].map(str::to_owned)];

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-pub fn image_schema() -> Value {
+pub(crate) fn image_schema() -> Value {
     let place = |description: &str| {
         json!({
             "type": ["string", "null"],

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-pub fn machine_schema() -> Value {
+pub(crate) fn machine_schema() -> Value {
     let text = |description: &str| json!({"type": ["string", "null"], "description": description});
     let list =
         |description: &str| json!({"type": ["array", "null"], "items": {"type": "string"}, "description": description});

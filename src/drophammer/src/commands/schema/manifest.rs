@@ -5,7 +5,7 @@ use model::boot_contents::BootContents;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
-pub fn manifest_schema() -> Value {
+pub(crate) fn manifest_schema() -> Value {
     let generator = SchemaSettings::draft2020_12().with(|settings| settings.meta_schema = None).into_generator();
     let contents = generator.into_root_schema_for::<BootContents>().to_value();
     json!({

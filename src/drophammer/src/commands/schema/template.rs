@@ -4,7 +4,7 @@
 use model::deploy_steps::CATALOGUE;
 use serde_json::{Value, json};
 
-pub fn template_schema() -> Value {
+pub(crate) fn template_schema() -> Value {
     let time =
         json!({"type": ["string", "null"], "description": "Set by the API calls that create and change templates."});
     let known: Vec<&str> = CATALOGUE.iter().filter_map(|entry| Some(entry.name.split_once('.')?.1)).collect();

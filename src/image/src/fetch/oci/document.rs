@@ -30,24 +30,24 @@ const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
 };
 
 /// Returns the value of an `Accept` header with all supported document types.
-pub fn accepted_types() -> String {
+pub(crate) fn accepted_types() -> String {
     [INDEXES, MANIFESTS].concat().join(", ")
 }
 
 /// Document that a reference points to.
 #[derive(Debug)]
-pub enum OciDocument {
+pub(crate) enum OciDocument {
     Index(OciIndex),
     Manifest(OciLayers),
 }
 
 /// Index: the same image for several architectures.
 #[derive(Debug)]
-pub struct OciIndex(Vec<OciDescriptor>);
+pub(crate) struct OciIndex(Vec<OciDescriptor>);
 
 /// Unchecked layers of a manifest.
 #[derive(Debug)]
-pub struct OciLayers(Vec<OciDescriptor>);
+pub(crate) struct OciLayers(Vec<OciDescriptor>);
 
 #[derive(Deserialize)]
 struct RawDocument {
@@ -59,7 +59,7 @@ struct RawDocument {
 
 /// Reference to a blob or another document.
 #[derive(Debug, Deserialize)]
-pub struct OciDescriptor {
+pub(crate) struct OciDescriptor {
     #[serde(rename = "mediaType", default)]
     media_type: String,
     pub digest: String,
@@ -78,7 +78,7 @@ impl OciDocument {
     ///
     /// # Errors
     /// Returns an error if it is neither an index nor a manifest, or both.
-    pub fn parse(bytes: &[u8]) -> Result<OciDocument, String> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<OciDocument, String> {
         let raw: RawDocument =
             serde_json::from_slice(bytes).map_err(|why| format!("cannot parse the manifest: {why}"))?;
         let is = |known: [&str; 2]| raw.media_type.is_empty() || known.contains(&raw.media_type.as_str());
@@ -97,7 +97,7 @@ impl OciIndex {
     ///
     /// # Errors
     /// Returns an error with the available platforms if there is none.
-    pub fn select_platform(&self) -> Result<&OciDescriptor, String> {
+    pub(crate) fn select_platform(&self) -> Result<&OciDescriptor, String> {
         let fits = |platform: &OciPlatform| platform.os == "linux" && platform.architecture == ARCHITECTURE;
         let found = self.0.iter().find(|descriptor| descriptor.platform.as_ref().is_some_and(fits));
         found.ok_or_else(|| {
@@ -114,7 +114,7 @@ impl OciLayers {
     ///
     /// # Errors
     /// Returns an error if there are none or too many, or one is of an unsupported type.
-    pub fn checked_layers(&self) -> Result<&[OciDescriptor], String> {
+    pub(crate) fn checked_layers(&self) -> Result<&[OciDescriptor], String> {
         if self.0.is_empty() || self.0.len() > MOST_LAYERS {
             return Err(format!("{} layers; 1 to {MOST_LAYERS} are supported", self.0.len()));
         }

@@ -8,7 +8,7 @@ const DOCKER: (&str, &str) = ("docker.io", "registry-1.docker.io");
 
 /// Image in a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageReference {
+pub(crate) struct ImageReference {
     /// The reference as written.
     pub url: String,
     /// `https://HOST/v2/REPOSITORY`.
@@ -21,7 +21,7 @@ pub struct ImageReference {
 
 impl ImageReference {
     /// Parses a reference; `None` if the URL has another scheme.
-    pub fn parse(url: &str) -> Option<Result<ImageReference, String>> {
+    pub(crate) fn parse(url: &str) -> Option<Result<ImageReference, String>> {
         let (rest, plain) = match url.strip_prefix("oci+http://") {
             Some(rest) => (rest, true),
             None => (url.strip_prefix("oci://")?, false),
@@ -30,20 +30,20 @@ impl ImageReference {
     }
 
     /// Returns the name under which the manifest is requested: digest or tag.
-    pub fn manifest_name(&self) -> String {
+    pub(crate) fn manifest_name(&self) -> String {
         self.digest.as_ref().map_or(self.tag.clone(), Digest::to_string)
     }
 }
 
 impl ImageReference {
     /// Returns `HOST/REPOSITORY`, the form used by container tools.
-    pub fn without_tag(&self) -> String {
+    pub(crate) fn without_tag(&self) -> String {
         let host = self.url.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
         format!("{host}/{}", self.repository)
     }
 
     /// Returns whether the connection is unencrypted and can be intercepted.
-    pub fn is_unencrypted(&self) -> bool {
+    pub(crate) fn is_unencrypted(&self) -> bool {
         let host = self.base.strip_prefix("http://").and_then(|rest| rest.split('/').next());
         host.is_some_and(|host| !is_loopback(host))
     }

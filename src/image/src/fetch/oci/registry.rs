@@ -17,7 +17,7 @@ use std::io;
 const MANIFEST_BYTES: u64 = 4 << 20;
 
 /// One repository of a registry.
-pub struct RegistryRepository<'a> {
+pub(crate) struct RegistryRepository<'a> {
     pub client: &'a Client,
     pub reference: &'a ImageReference,
     /// Credentials for the registry.
@@ -28,7 +28,7 @@ pub struct RegistryRepository<'a> {
 }
 
 /// Manifest or index as received.
-pub struct FetchedManifest {
+pub(crate) struct FetchedManifest {
     pub bytes: Vec<u8>,
     pub digest: Digest,
 }
@@ -47,7 +47,7 @@ impl<'a> RegistryRepository<'a> {
     ///
     /// # Errors
     /// Returns an error if it is not available or does not match.
-    pub fn fetch_manifest(
+    pub(crate) fn fetch_manifest(
         &mut self,
         name: &str,
         expected: Option<&Digest>,
@@ -65,7 +65,7 @@ impl<'a> RegistryRepository<'a> {
     ///
     /// # Errors
     /// Returns an error if the registry sends neither a manifest nor a 404.
-    pub fn fetch_tagged(&mut self, tag: &str) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn fetch_tagged(&mut self, tag: &str) -> Result<Option<Vec<u8>>> {
         let url = format!("{}/manifests/{tag}", self.reference.base);
         match self.fetch_document(&url, MANIFEST_BYTES)? {
             DocumentAnswer::Document(bytes) => Ok(Some(bytes)),
@@ -80,7 +80,7 @@ impl<'a> RegistryRepository<'a> {
     ///
     /// # Errors
     /// Returns an error if it is not available or does not match.
-    pub fn fetch_small_blob(&mut self, digest: &Digest, size: u64) -> Result<Vec<u8>> {
+    pub(crate) fn fetch_small_blob(&mut self, digest: &Digest, size: u64) -> Result<Vec<u8>> {
         let url = format!("{}/blobs/{digest}", self.reference.base);
         let what = format!("the blob {url}");
         match self.fetch_document(&url, size)? {
@@ -113,7 +113,7 @@ impl<'a> RegistryRepository<'a> {
     ///
     /// # Errors
     /// Returns an error if it is not available.
-    pub fn head_blob(&mut self, url: &Url) -> Result<ImageHead> {
+    pub(crate) fn head_blob(&mut self, url: &Url) -> Result<ImageHead> {
         let mut seen = request_head(self.client, url, self.authorization.as_ref(), self.pace)?;
         if let HeadAnswer::Refused(refusal) = &seen
             && self.authorize(refusal)?

@@ -9,7 +9,7 @@ use common::error::{Error, Phase, Result};
 
 /// Result of a verified signature.
 #[derive(Debug, PartialEq, Eq)]
-pub struct VerifiedSignature {
+pub(crate) struct VerifiedSignature {
     pub by: String,
     /// Id of the image, if the signature covers one.
     pub named: Option<String>,

@@ -32,7 +32,7 @@ struct TokenService {
 ///
 /// # Errors
 /// Returns an error if the registry requires a password that is not configured, or no token is available.
-pub fn answer_challenge(
+pub(crate) fn answer_challenge(
     client: &Client,
     repository: &str,
     refusal: &Response,
@@ -152,7 +152,7 @@ fn host_and_port(url: &Url) -> String {
 ///
 /// # Errors
 /// Returns the same errors as [`answer_challenge`].
-pub fn renew_authorization(
+pub(crate) fn renew_authorization(
     client: &Client,
     url: &str,
     refusal: &Response,

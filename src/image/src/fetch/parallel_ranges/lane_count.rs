@@ -11,7 +11,7 @@ const CHANCES: u32 = 3;
 
 /// Thresholds for trying more lanes, and their memory limit; tests use small values.
 #[derive(Debug, Clone)]
-pub struct LaneRules {
+pub(crate) struct LaneRules {
     /// Duration of a measurement. Half of it passes before the first one, as a warm-up.
     pub window: Duration,
     /// Minimum number of remaining bytes for which more lanes are worthwhile.
@@ -33,7 +33,7 @@ impl Default for LaneRules {
 }
 
 /// Measures the download of one image and chooses the number of lanes.
-pub struct LaneChooser {
+pub(crate) struct LaneChooser {
     rules: LaneRules,
     trial: LaneTrial,
     meter: RateMeter,
@@ -45,27 +45,27 @@ impl LaneChooser {
     }
 
     /// Returns the number of lanes to use; 1 means the plain stream.
-    pub fn lanes(&self) -> u64 {
+    pub(crate) fn lanes(&self) -> u64 {
         self.trial.lanes
     }
 
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         self.rules.memory_bytes
     }
 
     /// Restarts the measurement for another connection or number of lanes.
-    pub fn restart_measurement(&mut self) {
+    pub(crate) fn restart_measurement(&mut self) {
         self.meter = RateMeter::begin();
     }
 
     /// Records received bytes and the time waited for them.
-    pub fn record_received(&mut self, bytes: usize, waited: Duration) {
+    pub(crate) fn record_received(&mut self, bytes: usize, waited: Duration) {
         self.meter.bytes += bytes as u64;
         self.meter.reading += waited;
     }
 
     /// Returns whether the number of lanes has to change, given the remaining bytes.
-    pub fn update_choice(&mut self, left_bytes: u64) -> bool {
+    pub(crate) fn update_choice(&mut self, left_bytes: u64) -> bool {
         let took = self.meter.began.elapsed();
         let is_warm = self.meter.is_warm;
         if took < (if is_warm { self.rules.window } else { self.rules.window / 2 }) {
@@ -86,7 +86,7 @@ impl LaneChooser {
     }
 
     /// Falls back to one stream permanently.
-    pub fn settle_on_one(&mut self) {
+    pub(crate) fn settle_on_one(&mut self) {
         self.trial = LaneTrial { settled: true, ..LaneTrial::default() };
     }
 }

@@ -3,14 +3,14 @@
 use crate::fetch::ImagePart;
 use std::io;
 
-pub struct MirrorList {
+pub(crate) struct MirrorList {
     all: Vec<MirrorState>,
     /// Index of the current mirror.
     at: usize,
 }
 
 /// One mirror of the image.
-pub struct MirrorState {
+pub(crate) struct MirrorState {
     pub url: String,
     /// ETag of the first response with data, if it had one; the outer `Option` is `None` before that response.
     pub answered: Option<Option<String>>,
@@ -21,56 +21,56 @@ pub struct MirrorState {
 
 /// Reason for excluding a mirror.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum MirrorExclusion {
+pub(crate) enum MirrorExclusion {
     /// It cannot continue this download, but may have the image from its start.
     ForThisStart,
     ForGood,
 }
 
 /// Reason for failing to open a stream.
-pub enum OpenFailure {
+pub(crate) enum OpenFailure {
     MayPass(String),
     Lost(MirrorExclusion, String),
 }
 
-pub type OpenResult<T> = Result<T, OpenFailure>;
+pub(crate) type OpenResult<T> = Result<T, OpenFailure>;
 
 impl MirrorList {
-    pub fn of_image(image: &ImagePart) -> MirrorList {
+    pub(crate) fn of_image(image: &ImagePart) -> MirrorList {
         let urls = std::iter::once(&image.url).chain(&image.mirrors).cloned();
         let place = |url| MirrorState { url, answered: None, why: String::new(), lost: None };
         MirrorList { all: urls.map(place).collect(), at: 0 }
     }
 
     /// Returns the current mirror.
-    pub fn current(&self) -> &MirrorState {
+    pub(crate) fn current(&self) -> &MirrorState {
         &self.all[self.at]
     }
 
-    pub fn current_mut(&mut self) -> &mut MirrorState {
+    pub(crate) fn current_mut(&mut self) -> &mut MirrorState {
         &mut self.all[self.at]
     }
 
-    pub fn is_first(&self) -> bool {
+    pub(crate) fn is_first(&self) -> bool {
         self.at == 0
     }
 
-    pub fn is_alone(&self) -> bool {
+    pub(crate) fn is_alone(&self) -> bool {
         self.all.len() == 1
     }
 
     /// Returns the number of mirrors that can still be used.
-    pub fn count_usable(&self) -> usize {
+    pub(crate) fn count_usable(&self) -> usize {
         self.all.iter().filter(|place| place.lost.is_none()).count()
     }
 
     /// Excludes the current mirror.
-    pub fn exclude_current(&mut self, lost: MirrorExclusion) {
+    pub(crate) fn exclude_current(&mut self, lost: MirrorExclusion) {
         self.current_mut().lost = Some(lost);
     }
 
     /// Switches to the next usable mirror, if there is one, and returns the URL of the previous one.
-    pub fn switch_to_next(&mut self) -> Option<String> {
+    pub(crate) fn switch_to_next(&mut self) -> Option<String> {
         let count = self.all.len();
         let next = (1..count).map(|step| (self.at + step) % count).find(|&index| self.all[index].lost.is_none())?;
         let before = self.current().url.clone();
@@ -79,12 +79,12 @@ impl MirrorList {
     }
 
     /// Returns whether an excluded mirror may have the image from its start.
-    pub fn can_restart(&self) -> bool {
+    pub(crate) fn can_restart(&self) -> bool {
         self.all.iter().any(|place| place.lost == Some(MirrorExclusion::ForThisStart))
     }
 
     /// Returns the final error, with the last error of each mirror if there are several.
-    pub fn final_error(&self, why: &str, position: u64) -> io::Error {
+    pub(crate) fn final_error(&self, why: &str, position: u64) -> io::Error {
         if let [place] = &self.all[..] {
             return io::Error::other(format!("fetch {}: {why}, at byte {position}", place.url));
         }
@@ -96,15 +96,15 @@ impl MirrorList {
 impl MirrorState {
     /// Returns the ETag that proves that this mirror still has the same image. A weak ETag promises the same meaning,
     /// not the same bytes (RFC 9110 §8.8.1).
-    pub fn strong_etag(&self) -> Option<&str> {
+    pub(crate) fn strong_etag(&self) -> Option<&str> {
         self.answered.as_ref()?.as_deref().filter(|etag| !etag.starts_with("W/"))
     }
 }
 
-pub fn fail_for_good(why: String) -> OpenFailure {
+pub(crate) fn fail_for_good(why: String) -> OpenFailure {
     OpenFailure::Lost(MirrorExclusion::ForGood, why)
 }
 
-pub fn fail_for_this_start(why: &str) -> OpenFailure {
+pub(crate) fn fail_for_this_start(why: &str) -> OpenFailure {
     OpenFailure::Lost(MirrorExclusion::ForThisStart, why.to_owned())
 }

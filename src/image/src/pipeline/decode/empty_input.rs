@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum length of such input in a row. It exceeds the seek table of any seekable image, 4 MiB per TiB, plus what is
 /// in flight between download and output (16 MiB) and the last buffer, which is not full yet.
-pub const MOST_BYTES: u64 = 64 << 20;
+pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
 /// Number of input bytes that one output byte accounts for, so that an occasional byte does not reset the counter.
 /// Frames and blocks of a single byte stay below.
 const MADE_UP: u64 = 32;
 
 /// Counter of one stream: the reading side counts up, the output side counts down.
-pub struct EmptyInputLimit {
+pub(crate) struct EmptyInputLimit {
     bytes: AtomicU64,
     most: u64,
 }
 
 impl EmptyInputLimit {
-    pub fn with_limit(most: u64) -> EmptyInputLimit {
+    pub(crate) fn with_limit(most: u64) -> EmptyInputLimit {
         EmptyInputLimit { bytes: AtomicU64::new(0), most }
     }
 
@@ -28,7 +28,7 @@ impl EmptyInputLimit {
     ///
     /// # Errors
     /// Returns an error if there was too much of it with next to no output.
-    pub fn add_input(&self, bytes: usize) -> io::Result<()> {
+    pub(crate) fn add_input(&self, bytes: usize) -> io::Result<()> {
         let bytes = bytes as u64;
         if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.most {
             return Ok(());
@@ -42,7 +42,7 @@ impl EmptyInputLimit {
     }
 
     /// Counts decompressed output.
-    pub fn add_output(&self, bytes: usize) {
+    pub(crate) fn add_output(&self, bytes: usize) {
         let less = |barren: u64| Some(barren.saturating_sub(MADE_UP.saturating_mul(bytes as u64)));
         // The closure always returns a value, so this is always `Ok`.
         let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);

@@ -4,7 +4,7 @@ use super::CompressionFormat;
 use std::io;
 
 #[derive(Debug)]
-pub enum DecodeError {
+pub(crate) enum DecodeError {
     /// Error of the previous stage.
     Source(io::Error),
     /// The stream ends at this offset, in the middle of a frame.
@@ -12,7 +12,7 @@ pub enum DecodeError {
     Damaged(String),
 }
 
-pub type DecodeResult<T> = std::result::Result<T, DecodeError>;
+pub(crate) type DecodeResult<T> = std::result::Result<T, DecodeError>;
 
 impl From<io::Error> for DecodeError {
     fn from(error: io::Error) -> DecodeError {
@@ -22,7 +22,7 @@ impl From<io::Error> for DecodeError {
 
 impl DecodeError {
     /// Returns the error as a message; `position` is the offset in the compressed stream.
-    pub fn into_io_error(self, format: CompressionFormat, position: u64) -> io::Error {
+    pub(crate) fn into_io_error(self, format: CompressionFormat, position: u64) -> io::Error {
         match self {
             DecodeError::Source(error) => error,
             DecodeError::Cut(end) => damaged_error(format!(
@@ -36,6 +36,6 @@ impl DecodeError {
     }
 }
 
-pub fn damaged_error(text: impl Into<String>) -> io::Error {
+pub(crate) fn damaged_error(text: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.into())
 }

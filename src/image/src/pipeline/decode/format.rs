@@ -5,8 +5,8 @@ use common::encoding::join_hex;
 use std::{fmt, io};
 
 /// Length of the magic numbers of compression formats; a tar is recognized by its first block.
-pub const MAGIC_BYTES: usize = 6;
-pub const START_BYTES: usize = 512;
+pub(crate) const MAGIC_BYTES: usize = 6;
+pub(crate) const START_BYTES: usize = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompressionFormat {
@@ -37,18 +37,18 @@ impl PayloadKind {
     const ALL: [PayloadKind; 5] =
         [PayloadKind::Tar, PayloadKind::AnyBytes, PayloadKind::Qcow2, PayloadKind::Qcow2Head, PayloadKind::Qcow2Tables];
 
-    pub fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         self as u8
     }
 
-    pub fn from_number(number: u8) -> Option<PayloadKind> {
+    pub(crate) fn from_number(number: u8) -> Option<PayloadKind> {
         PayloadKind::ALL.into_iter().find(|plain| plain.number() == number)
     }
 }
 
 impl CompressionFormat {
     /// Returns `None` for an unknown format. `Plain` means a tar.
-    pub fn detect(start: &[u8]) -> Option<CompressionFormat> {
+    pub(crate) fn detect(start: &[u8]) -> Option<CompressionFormat> {
         match start {
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(CompressionFormat::Zstd),
             [0x04, 0x22, 0x4d, 0x18, ..] => Some(CompressionFormat::Lz4),
@@ -91,7 +91,7 @@ fn sum_header(header: &[u8]) -> u32 {
     sum(&header[..148]) + 8 * u32::from(b' ') + sum(&header[156..])
 }
 
-pub fn unknown_format(start: &[u8]) -> io::Error {
+pub(crate) fn unknown_format(start: &[u8]) -> io::Error {
     damaged_error(format!(
         "unknown compression: the image begins with {}; supported: zstd, lz4 (frame format), gzip, xz and plain tar",
         format_hex(start)
@@ -99,6 +99,6 @@ pub fn unknown_format(start: &[u8]) -> io::Error {
 }
 
 /// Returns the first four bytes in hexadecimal.
-pub fn format_hex(bytes: &[u8]) -> String {
+pub(crate) fn format_hex(bytes: &[u8]) -> String {
     join_hex(&bytes[..bytes.len().min(4)], " ")
 }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 
-pub struct CompressedInput {
+pub(crate) struct CompressedInput {
     source: PipelineReader,
     /// Fetched chunks that have not been consumed. None of them is empty.
     ahead: VecDeque<BufferChunk>,
@@ -27,46 +27,46 @@ impl CompressedInput {
     }
 
     /// Creates an input with a limit on consecutive input bytes that produce no output.
-    pub fn bounded(source: PipelineReader, most_barren: u64) -> CompressedInput {
+    pub(crate) fn bounded(source: PipelineReader, most_barren: u64) -> CompressedInput {
         let barren = Arc::new(EmptyInputLimit::with_limit(most_barren));
         CompressedInput { source, ahead: VecDeque::new(), pulled: 0, position: 0, barren, failed: false }
     }
 
-    pub fn clock(&self) -> Arc<StageClock> {
+    pub(crate) fn clock(&self) -> Arc<StageClock> {
         self.source.clock()
     }
 
     /// Returns the counter that has to be informed of all output.
-    pub fn barren(&self) -> Arc<EmptyInputLimit> {
+    pub(crate) fn barren(&self) -> Arc<EmptyInputLimit> {
         self.barren.clone()
     }
 
     /// Sets the clock that records waiting times from this call on.
-    pub fn count_on(&mut self, clock: Arc<StageClock>) {
+    pub(crate) fn count_on(&mut self, clock: Arc<StageClock>) {
         self.source.count_on(clock);
     }
 
     /// Returns the number of bytes consumed.
-    pub fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
     /// Returns the offset at which the fetched data ends.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.position + self.ahead.iter().map(|chunk| chunk.len() as u64).sum::<u64>()
     }
 
     /// Returns whether the source failed or produced no output, so that an error of a decoder is only a consequence.
-    pub fn failed(&self) -> bool {
+    pub(crate) fn failed(&self) -> bool {
         self.failed
     }
 
-    pub fn pulled(&self) -> usize {
+    pub(crate) fn pulled(&self) -> usize {
         self.pulled
     }
 
     /// Returns the number of buffers held by the lookahead.
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.ahead.len()
     }
 
@@ -85,7 +85,7 @@ impl CompressedInput {
 
     /// Copies bytes at an offset ahead and returns their number, which is smaller than requested only at the end of the
     /// stream.
-    pub fn peek(&mut self, offset: usize, into: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn peek(&mut self, offset: usize, into: &mut [u8]) -> io::Result<usize> {
         let (mut skip, mut filled, mut at) = (offset, 0, 0);
         while filled < into.len() {
             let Some(chunk) = self.ahead.get(at) else {
@@ -104,14 +104,14 @@ impl CompressedInput {
     }
 
     /// Returns bytes at an offset ahead, or `None` if the stream ends before.
-    pub fn peek_all<const COUNT: usize>(&mut self, offset: usize) -> io::Result<Option<[u8; COUNT]>> {
+    pub(crate) fn peek_all<const COUNT: usize>(&mut self, offset: usize) -> io::Result<Option<[u8; COUNT]>> {
         let mut bytes = [0; COUNT];
         let got = self.peek(offset, &mut bytes)?;
         Ok((got == COUNT).then_some(bytes))
     }
 
     /// Takes the next bytes without a copy; fewer only at the end of the stream.
-    pub fn cut_off(&mut self, count: usize) -> io::Result<Vec<BufferChunk>> {
+    pub(crate) fn cut_off(&mut self, count: usize) -> io::Result<Vec<BufferChunk>> {
         let (mut left, mut pieces) = (count, Vec::new());
         while left > 0 {
             let Some(chunk) = self.ahead.front_mut() else {
@@ -129,14 +129,14 @@ impl CompressedInput {
     }
 
     /// Takes the next contiguous bytes; `None` at the end of the stream.
-    pub fn take_some(&mut self) -> io::Result<Option<BufferChunk>> {
+    pub(crate) fn take_some(&mut self) -> io::Result<Option<BufferChunk>> {
         let count = self.fill_buf()?.len();
         Ok(self.cut_off(count)?.pop())
     }
 
     /// Skips skippable frames, which zstd and lz4 have in common. pzstd writes one before each frame. They contain
     /// nothing of the image.
-    pub fn skip_skippable_frames(&mut self) -> io::Result<()> {
+    pub(crate) fn skip_skippable_frames(&mut self) -> io::Result<()> {
         while let Some([0x50..=0x5f, 0x2a, 0x4d, 0x18, a, b, c, d]) = self.peek_all::<8>(0)? {
             let mut left = 8 + u64::from(u32::from_le_bytes([a, b, c, d]));
             while left > 0 {

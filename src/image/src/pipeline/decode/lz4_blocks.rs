@@ -7,10 +7,10 @@ use std::hash::Hasher;
 use twox_hash::XxHash32;
 
 /// Distance that a linked block may refer back to, in bytes.
-pub const HISTORY_BYTES: usize = 64 * 1024;
+pub(crate) const HISTORY_BYTES: usize = 64 * 1024;
 
 /// Frame descriptor.
-pub struct Lz4Frame {
+pub(crate) struct Lz4Frame {
     pub block_bytes: usize,
     /// Whether each block refers to those before it.
     pub linked: bool,
@@ -20,7 +20,7 @@ pub struct Lz4Frame {
 }
 
 /// One block as stored in the stream.
-pub struct Lz4Block {
+pub(crate) struct Lz4Block {
     /// Data of the block, with its checksum at the end.
     pub pieces: Vec<BufferChunk>,
     pub most_bytes: usize,
@@ -29,7 +29,7 @@ pub struct Lz4Block {
 }
 
 /// Length and checksum of a frame's content, as stored in the frame.
-pub struct ContentTrailer {
+pub(crate) struct ContentTrailer {
     checksum: Option<u32>,
     bytes: Option<u64>,
 }
@@ -39,7 +39,7 @@ impl Lz4Frame {
     ///
     /// # Errors
     /// Returns the error of the source, or an error if the descriptor is truncated, damaged or not supported.
-    pub fn read_descriptor(input: &mut CompressedInput) -> DecodeResult<Lz4Frame> {
+    pub(crate) fn read_descriptor(input: &mut CompressedInput) -> DecodeResult<Lz4Frame> {
         let mut bytes = [0; 19];
         let got = input.peek(0, &mut bytes)?;
         let [_, _, _, _, flags, block, ..] = bytes;
@@ -76,7 +76,7 @@ impl Lz4Frame {
     ///
     /// # Errors
     /// Returns the error of the source, or an error if the stream is truncated or damaged here.
-    pub fn next_block(
+    pub(crate) fn next_block(
         &self,
         input: &mut CompressedInput,
     ) -> DecodeResult<std::result::Result<Lz4Block, ContentTrailer>> {
@@ -119,7 +119,7 @@ impl Lz4Frame {
     }
 
     /// Returns a counter for the frame's content.
-    pub fn start_sum(&self) -> ContentSum {
+    pub(crate) fn start_sum(&self) -> ContentSum {
         ContentSum { bytes: 0, hasher: self.content_checksum.then(|| XxHash32::with_seed(0)) }
     }
 }
@@ -130,7 +130,7 @@ impl Lz4Block {
     ///
     /// # Errors
     /// Returns an error if the block is damaged.
-    pub fn decode(&self, history: usize, room: &mut [u8], scratch: &mut Vec<u8>) -> DecodeResult<usize> {
+    pub(crate) fn decode(&self, history: usize, room: &mut [u8], scratch: &mut Vec<u8>) -> DecodeResult<usize> {
         let whole = match &self.pieces[..] {
             [one] => one,
             many => {
@@ -160,13 +160,13 @@ impl Lz4Block {
 }
 
 /// Running length and checksum of a frame's content.
-pub struct ContentSum {
+pub(crate) struct ContentSum {
     bytes: u64,
     hasher: Option<XxHash32>,
 }
 
 impl ContentSum {
-    pub fn add(&mut self, content: &[u8]) {
+    pub(crate) fn add(&mut self, content: &[u8]) {
         self.bytes += content.len() as u64;
         if let Some(hasher) = &mut self.hasher {
             hasher.write(content);
@@ -177,7 +177,7 @@ impl ContentSum {
     ///
     /// # Errors
     /// Returns an error if they differ.
-    pub fn check(&self, promise: &ContentTrailer) -> DecodeResult<()> {
+    pub(crate) fn check(&self, promise: &ContentTrailer) -> DecodeResult<()> {
         if let Some(bytes) = promise.bytes.filter(|bytes| *bytes != self.bytes) {
             return Err(DecodeError::Damaged(format!("a frame that declares {bytes} bytes has {} bytes", self.bytes)));
         }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 
 /// Item of the output. Items are numbered consecutively.
-pub enum DecodedItem {
+pub(crate) enum DecodedItem {
     Content(BufferChunk),
     /// Start of an lz4 frame whose content is checksummed. The buffer is a slot that is released when this item is
     /// sent.
@@ -22,7 +22,7 @@ pub enum DecodedItem {
     End(io::Result<()>),
 }
 
-pub struct OrderedOutput {
+pub(crate) struct OrderedOutput {
     order: Mutex<PendingItems>,
     stopped: AtomicBool,
 }
@@ -44,13 +44,13 @@ impl OrderedOutput {
     }
 
     /// Returns whether nothing more is sent, after an error or after the receiver was dropped.
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
     /// Sends the item if it is the next one, and those that waited for it. A thread that comes meanwhile waits: the
     /// next stage is the slower one then, so there is nothing to gain.
-    pub fn put_item(&self, number: u64, item: DecodedItem, clock: &StageClock) {
+    pub(crate) fn put_item(&self, number: u64, item: DecodedItem, clock: &StageClock) {
         let mut order = match self.order.try_lock() {
             Ok(order) => order,
             Err(TryLockError::WouldBlock) => clock.time_wait(|| lock_mutex(&self.order)),
@@ -69,7 +69,7 @@ impl OrderedOutput {
     }
 
     /// Stops the output after a panic, so that the next stage gets an error and no thread waits for the missing part.
-    pub fn abandon(&self) {
+    pub(crate) fn abandon(&self) {
         self.close(&mut lock_mutex(&self.order));
     }
 

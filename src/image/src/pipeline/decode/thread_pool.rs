@@ -19,13 +19,13 @@ use std::thread::{self, Scope};
 use zstd::zstd_safe::DCtx;
 
 /// Maximum output of one part, in bytes. Frames of pzstd are this large.
-pub const MOST_BYTES: usize = 8 << 20;
+pub(crate) const MOST_BYTES: usize = 8 << 20;
 
 /// Number of output buffers in addition to one per thread.
-pub const ROOMS_BESIDE: usize = 3;
+pub(crate) const ROOMS_BESIDE: usize = 3;
 
 /// Output size of a task, in bytes: smaller parts are grouped into one task until they reach it.
-pub const TASK_BYTES: usize = 4 << 20;
+pub(crate) const TASK_BYTES: usize = 4 << 20;
 
 /// Maximum number of parts in a task, since a part without output takes memory too. Ordinary tasks have 64 at most.
 const MOST_PARTS: usize = 256;
@@ -39,7 +39,7 @@ const HELD: usize = 8;
 const MOST_HELD: usize = 2 * HELD;
 
 /// Part of the stream that can be decoded independently.
-pub enum DecodePart {
+pub(crate) enum DecodePart {
     ZstdFrame(Vec<BufferChunk>),
     Lz4Block(Lz4Block),
 }
@@ -59,17 +59,17 @@ struct PositionedPart {
 
 /// Decoder state of one thread.
 #[derive(Default)]
-pub struct ThreadDecoders {
+pub(crate) struct ThreadDecoders {
     zstd: Option<DCtx<'static>>,
     scratch: Vec<u8>,
 }
 
 impl ThreadDecoders {
-    pub fn zstd(&mut self) -> &mut DCtx<'static> {
+    pub(crate) fn zstd(&mut self) -> &mut DCtx<'static> {
         self.zstd.get_or_insert_with(DCtx::create)
     }
 
-    pub fn scratch(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn scratch(&mut self) -> &mut Vec<u8> {
         &mut self.scratch
     }
 }
@@ -92,7 +92,7 @@ impl DecodeTask {
 }
 
 /// State shared by the threads.
-pub struct DecoderState {
+pub(crate) struct DecoderState {
     outlet: OrderedOutput,
     tasks: Mutex<TaskQueue>,
     more: Condvar,
@@ -153,7 +153,7 @@ impl Drop for PanicGuard<'_> {
 }
 
 /// The thread pool as seen by the thread that reads the stream.
-pub struct DecoderPool<'scope, 'env> {
+pub(crate) struct DecoderPool<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     shared: &'env DecoderState,
     stages: &'env StageClocks,
@@ -205,7 +205,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     }
 
     /// Returns whether splitting the stream is worthwhile.
-    pub fn is_several(&self) -> bool {
+    pub(crate) fn is_several(&self) -> bool {
         self.threads > 1
     }
 
@@ -213,7 +213,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     ///
     /// # Errors
     /// Returns the error of the source.
-    pub fn measure(&self, input: &mut CompressedInput) -> io::Result<Option<ZstdFrame>> {
+    pub(crate) fn measure(&self, input: &mut CompressedInput) -> io::Result<Option<ZstdFrame>> {
         let held = if self.parts.is_empty() { 0 } else { (input.pulled() - self.began).min(HELD) };
         zstd_frames::scan_frame(input, MOST_BYTES, MOST_HELD - held)
     }
@@ -222,7 +222,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     ///
     /// # Errors
     /// Returns an error if the output is closed.
-    pub fn add_part(
+    pub(crate) fn add_part(
         &mut self,
         input: &mut CompressedInput,
         part: DecodePart,
@@ -245,7 +245,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     ///
     /// # Errors
     /// Returns an error if the output is closed.
-    pub fn flush_task(&mut self, input: &mut CompressedInput) -> io::Result<()> {
+    pub(crate) fn flush_task(&mut self, input: &mut CompressedInput) -> io::Result<()> {
         if self.parts.is_empty() {
             return Ok(());
         }
@@ -279,7 +279,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     }
 
     /// Returns the free space of the current output buffer, and the decoder state of this thread.
-    pub fn output_space(&mut self) -> (&mut [u8], &mut ThreadDecoders) {
+    pub(crate) fn output_space(&mut self) -> (&mut [u8], &mut ThreadDecoders) {
         let (filling, filled) = self.filling.get_or_insert_with(|| (self.pool.take_buffer(&self.clock), 0));
         (&mut filling[*filled..], &mut self.tools)
     }
@@ -288,7 +288,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     ///
     /// # Errors
     /// Returns an error if the output is closed.
-    pub fn advance_output(&mut self, count: usize) -> io::Result<()> {
+    pub(crate) fn advance_output(&mut self, count: usize) -> io::Result<()> {
         let Some((filling, filled)) = &mut self.filling else { return Ok(()) };
         *filled += count;
         if *filled < filling.len() { Ok(()) } else { self.flush() }
@@ -302,7 +302,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     }
 
     /// Returns a buffer for what this thread decodes in one piece.
-    pub fn take_whole_buffer(&self) -> WritableBuffer {
+    pub(crate) fn take_whole_buffer(&self) -> WritableBuffer {
         self.rooms.take_buffer(&self.clock)
     }
 
@@ -310,7 +310,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     ///
     /// # Errors
     /// Returns an error if the output is closed.
-    pub fn begin_frame(&mut self, input: &mut CompressedInput, sum: ContentSum) -> io::Result<()> {
+    pub(crate) fn begin_frame(&mut self, input: &mut CompressedInput, sum: ContentSum) -> io::Result<()> {
         // Queue the task being assembled first: the slots that are taken may come after it.
         self.flush_task(input)?;
         let turn = self.turns.take_buffer(&self.clock);
@@ -321,7 +321,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     ///
     /// # Errors
     /// Returns an error if the output is closed.
-    pub fn send_in_order(&mut self, input: &mut CompressedInput, item: DecodedItem) -> io::Result<()> {
+    pub(crate) fn send_in_order(&mut self, input: &mut CompressedInput, item: DecodedItem) -> io::Result<()> {
         self.flush_task(input)?;
         self.flush()?;
         self.send_item(item)

@@ -9,7 +9,7 @@ use std::io::{self, BufRead};
 /// itself.
 const MEMORY_BYTES: u64 = (128 + 2) << 20;
 
-pub struct XzDecoder(Stream);
+pub(crate) struct XzDecoder(Stream);
 
 impl XzDecoder {
     /// Creates a decoder.
@@ -24,7 +24,7 @@ impl XzDecoder {
     ///
     /// # Errors
     /// Returns the error of the source, or an error if the stream is damaged or truncated.
-    pub fn decode_some(&mut self, input: &mut CompressedInput, room: &mut [u8]) -> DecodeResult<(usize, bool)> {
+    pub(crate) fn decode_some(&mut self, input: &mut CompressedInput, room: &mut [u8]) -> DecodeResult<(usize, bool)> {
         let (at, compressed) = (input.position(), input.fill_buf()?);
         let end = compressed.is_empty();
         let (taken, made) = (self.0.total_in(), self.0.total_out());
@@ -45,7 +45,7 @@ impl XzDecoder {
 ///
 /// # Errors
 /// Returns the error of the source.
-pub fn skip_padding(input: &mut CompressedInput) -> io::Result<()> {
+pub(crate) fn skip_padding(input: &mut CompressedInput) -> io::Result<()> {
     while input.peek_all::<4>(0)? == Some([0; 4]) {
         input.cut_off(4)?;
     }

@@ -16,7 +16,7 @@ const BLOCK_BYTES_MAX: u64 = 128 * 1024;
 
 /// Frame that can be decoded independently and in one piece.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ZstdFrame {
+pub(crate) struct ZstdFrame {
     pub compressed_bytes: usize,
     /// Maximum output of the frame.
     pub most_bytes: usize,
@@ -27,7 +27,11 @@ pub struct ZstdFrame {
 ///
 /// # Errors
 /// Returns the error of the source.
-pub fn scan_frame(input: &mut CompressedInput, most_bytes: usize, most_held: usize) -> io::Result<Option<ZstdFrame>> {
+pub(crate) fn scan_frame(
+    input: &mut CompressedInput,
+    most_bytes: usize,
+    most_held: usize,
+) -> io::Result<Option<ZstdFrame>> {
     let mut bytes = [0; 18];
     let got = input.peek(0, &mut bytes)?;
     let Some(header) = ZstdHeader::parse(&bytes[..got]) else { return Ok(None) };
@@ -119,7 +123,7 @@ impl ZstdHeader {
 ///
 /// # Errors
 /// Returns an error if the frame is damaged.
-pub fn decode_whole(decoder: &mut DCtx, pieces: &[BufferChunk], room: &mut [u8]) -> DecodeResult<usize> {
+pub(crate) fn decode_whole(decoder: &mut DCtx, pieces: &[BufferChunk], room: &mut [u8]) -> DecodeResult<usize> {
     reset_decoder(decoder)?;
     // The library then needs no window of its own, which saves a copy of all data.
     decoder.set_parameter(DParameter::StableOutBuffer(true)).map_err(describe_error)?;
@@ -142,7 +146,7 @@ pub fn decode_whole(decoder: &mut DCtx, pieces: &[BufferChunk], room: &mut [u8])
 ///
 /// # Errors
 /// Returns the error of the library.
-pub fn reset_decoder(decoder: &mut DCtx) -> DecodeResult<()> {
+pub(crate) fn reset_decoder(decoder: &mut DCtx) -> DecodeResult<()> {
     decoder.reset(ResetDirective::SessionAndParameters).map_err(describe_error)?;
     decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX)).map_err(describe_error)?;
     Ok(())
@@ -152,7 +156,11 @@ pub fn reset_decoder(decoder: &mut DCtx) -> DecodeResult<()> {
 ///
 /// # Errors
 /// Returns the error of the source, or an error if the frame is damaged or truncated.
-pub fn decode_some(decoder: &mut DCtx, input: &mut CompressedInput, room: &mut [u8]) -> DecodeResult<(usize, bool)> {
+pub(crate) fn decode_some(
+    decoder: &mut DCtx,
+    input: &mut CompressedInput,
+    room: &mut [u8],
+) -> DecodeResult<(usize, bool)> {
     let mut output = OutBuffer::around(room);
     let (at, compressed) = (input.position(), input.fill_buf()?);
     let end = compressed.is_empty();

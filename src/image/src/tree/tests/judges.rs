@@ -10,19 +10,19 @@ use std::process::Command;
 use testing::judge_process::JudgeProcess;
 
 /// One member: name without `./` and a final slash, kind as in `ls -l` (`h` for a hard link), length, link target.
-pub type Listed = (String, char, u64, String);
+pub(crate) type Listed = (String, char, u64, String);
 
 /// Members of an archive, and the contents of all files after each other.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reading {
+pub(crate) struct Reading {
     pub members: Vec<Listed>,
     pub content: Vec<u8>,
 }
 
 /// A reading, or the reason why there is none.
-pub type Verdict = Result<Reading, String>;
+pub(crate) type Verdict = Result<Reading, String>;
 
-pub struct Judges {
+pub(crate) struct Judges {
     python: JudgeProcess,
     archive: File,
 }
@@ -104,7 +104,7 @@ fn plain(name: &str) -> String {
 }
 
 /// Returns what this crate reads.
-pub fn read_ours(tar: &[u8]) -> Verdict {
+pub(crate) fn read_ours(tar: &[u8]) -> Verdict {
     let mut members = TarParser::new(reader(tar, 700));
     let mut reading = Reading { members: Vec::new(), content: Vec::new() };
     while let Some(member) = members.next_member().map_err(|error| error.to_string())? {
@@ -143,7 +143,7 @@ fn content(members: &mut TarParser, kind: &MemberKind) -> std::io::Result<Vec<u8
 }
 
 /// Returns whether two of the readings differ. A refusal differs from none.
-pub fn disagree(verdicts: &[(&str, Verdict)]) -> bool {
+pub(crate) fn disagree(verdicts: &[(&str, Verdict)]) -> bool {
     let readings = verdicts.iter().filter_map(|(_, verdict)| verdict.as_ref().ok());
     let readings: Vec<Reading> = readings.map(without_holes).collect();
     readings.windows(2).any(|pair| pair[0] != pair[1])
@@ -156,7 +156,7 @@ fn without_holes(reading: &Reading) -> Reading {
 }
 
 /// Asserts that what this crate accepts is read alike by every reader that accepts it, by two at least.
-pub fn assert_agreement(judges: &mut Judges, tar: &[u8], ours: &Reading, what: &str) {
+pub(crate) fn assert_agreement(judges: &mut Judges, tar: &[u8], ours: &Reading, what: &str) {
     let verdicts = judges.read(tar);
     let accepted = verdicts.iter().filter(|(_, verdict)| verdict.is_ok()).count();
     for (name, verdict) in &verdicts {

@@ -18,7 +18,7 @@ const SECTOR_BYTES: u64 = 512;
 ///
 /// # Errors
 /// Reason and remedy.
-pub fn require_plain_names(device: &Path) -> Result<(), String> {
+pub(crate) fn require_plain_names(device: &Path) -> Result<(), String> {
     let Ok(mut file) = File::open(device) else { return Ok(()) };
     let Ok(size_bytes) = file.seek(SeekFrom::End(0)) else { return Ok(()) };
     for offset in superblock_offsets(size_bytes) {

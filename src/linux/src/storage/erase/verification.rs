@@ -17,7 +17,7 @@ pub(super) const PIECE_BYTES: u64 = 4096;
 ///
 /// # Errors
 /// Message with the offset that is not zero.
-pub fn verify_zeros(file: &File, size: u64) -> Result<String, String> {
+pub(crate) fn verify_zeros(file: &File, size: u64) -> Result<String, String> {
     block_device::flush_buffers(file).map_err(|error| format!("drop the page cache: {}", error.desc()))?;
     verify_samples(file, size)
 }
@@ -42,12 +42,12 @@ fn verify_samples(file: &File, size: u64) -> Result<String, String> {
 }
 
 /// Samples of the disk's old content, for methods that do not leave zeros.
-pub struct ContentSamples(Vec<(u64, Vec<u8>)>);
+pub(crate) struct ContentSamples(Vec<(u64, Vec<u8>)>);
 
 impl ContentSamples {
     /// Reads samples from the whole disk, and from the start of each of `ranges`: most of a disk with few files is
     /// blank. Samples that are blank or unreadable prove nothing and are omitted.
-    pub fn read_samples(file: &File, size: u64, ranges: &[ByteRange]) -> ContentSamples {
+    pub(crate) fn read_samples(file: &File, size: u64, ranges: &[ByteRange]) -> ContentSamples {
         let read = |start| {
             let mut content = vec![0; PIECE_BYTES.min(size) as usize];
             file.read_exact_at(&mut content, start).ok()?;
@@ -63,7 +63,7 @@ impl ContentSamples {
     ///
     /// # Errors
     /// Message with the offset of an unchanged sample.
-    pub fn verify_overwritten(&self, file: &File) -> Result<String, String> {
+    pub(crate) fn verify_overwritten(&self, file: &File) -> Result<String, String> {
         block_device::flush_buffers(file).map_err(|error| format!("drop the page cache: {}", error.desc()))?;
         self.verify_changed(file)
     }

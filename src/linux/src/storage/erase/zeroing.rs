@@ -30,7 +30,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 /// # Errors
 /// A range is beyond the end (nothing is written then), a write fails, or the device returns other data (the error
 /// contains the offset).
-pub fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
+pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     check_ranges(device, size, ranges)?;
     let zeroed = |zero: fn(&File, u64, u64) -> io::Result<()>| {
         for &ByteRange { start, length } in ranges {

@@ -27,7 +27,7 @@ const DEVICE: &str = "/dev/tpmrm0";
 const MEMORY: &str = "/run";
 
 /// Returns the missing requirements for opening these containers.
-pub fn find_missing_requirements() -> Vec<String> {
+pub(crate) fn find_missing_requirements() -> Vec<String> {
     find_missing_requirements_for(DEVICE)
 }
 
@@ -48,7 +48,7 @@ fn find_missing_requirements_for(tpm: &str) -> Vec<String> {
 
 /// Returns the key for creating a container before its TPM is enrolled: the second key, or a temporary one of 244
 /// random bits.
-pub fn choose_first_key(container: &LuksContainer) -> SecretText {
+pub(crate) fn choose_first_key(container: &LuksContainer) -> SecretText {
     match container.key.is_empty() {
         true => SecretText::new(format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())),
         false => container.key.clone(),
@@ -60,7 +60,7 @@ pub fn choose_first_key(container: &LuksContainer) -> SecretText {
 ///
 /// # Errors
 /// systemd-cryptenroll fails.
-pub fn enroll_tpm(container: &LuksContainer, first: &SecretText) -> Result<()> {
+pub(crate) fn enroll_tpm(container: &LuksContainer, first: &SecretText) -> Result<()> {
     let LuksContainer { device, uuid, .. } = container;
     let path = Path::new(MEMORY).join(format!("luks-{uuid}.key"));
     let file =

@@ -127,7 +127,7 @@ impl ProblemList {
 }
 
 /// Parses a priority: a number as in JSON Schema, where 1.0 is an integer, or a string of digits. Larger numbers are clamped.
-pub fn parse_priority(value: &Value) -> Option<u32> {
+pub(crate) fn parse_priority(value: &Value) -> Option<u32> {
     match value {
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
             (Some(whole), _) => Some(u32::try_from(whole).unwrap_or(u32::MAX)),

@@ -9,7 +9,7 @@ const WWN_STARTS: [&str; 6] = ["wwn-", "scsi-2", "scsi-3", "nvme-eui.", "nvme-uu
 const WORDS: usize = 6;
 
 /// Returns whether a path in `/dev/disk/by-id` is derived from a placeholder, so that several disks may share it.
-pub fn names_placeholder(path: &str) -> bool {
+pub(crate) fn names_placeholder(path: &str) -> bool {
     let Some(name) = path.strip_prefix(FOLDER) else { return false };
     if let Some(start) = WWN_STARTS.iter().find(|start| name.starts_with(**start)) {
         // NVMe names include the kernel's own prefix.

@@ -56,7 +56,7 @@ impl StackingLevels {
 }
 
 /// Returns a problem with how devices are stacked: a cycle, or more than `maximum` levels.
-pub fn find_stacking_problem(inventory: &Inventory, maximum: usize) -> Option<String> {
+pub(crate) fn find_stacking_problem(inventory: &Inventory, maximum: usize) -> Option<String> {
     let mut levels = StackingLevels::default();
     for disk in &inventory.disks {
         let number = levels.device_index(&disk.name);

@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 /// Disk, partition or stacked device with its content and users.
-pub struct IndexedDevice<'a> {
+pub(crate) struct IndexedDevice<'a> {
     pub path: &'a DevicePath,
     pub signatures: &'a [DeviceSignature],
     pub uses: &'a [DeviceUse],
 }
 
 /// Returns all disks, partitions and stacked devices.
-pub fn all_devices(inventory: &Inventory) -> impl Iterator<Item = IndexedDevice<'_>> {
+pub(crate) fn all_devices(inventory: &Inventory) -> impl Iterator<Item = IndexedDevice<'_>> {
     let disks = inventory.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.uses, &disk.table));
     let stacked = inventory.stacked.iter().map(|it| (&it.device, &it.signatures, &it.uses, &it.table));
     disks.chain(stacked).flat_map(|(path, signatures, uses, table)| {
@@ -28,7 +28,7 @@ pub fn all_devices(inventory: &Inventory) -> impl Iterator<Item = IndexedDevice<
 type DeviceKindSet = u8;
 
 /// Index of an inventory. Of several devices with one path, the first one counts.
-pub struct DeviceIndex<'a> {
+pub(crate) struct DeviceIndex<'a> {
     pub inventory: &'a Inventory,
     names: BTreeMap<&'a DevicePath, &'a KernelName>,
     uses: BTreeMap<&'a DevicePath, &'a [DeviceUse]>,
@@ -92,7 +92,7 @@ impl<'a> DeviceIndex<'a> {
     }
 
     /// Returns whether a device of this type with a nonzero size lies on the device. Inactive arrays have no size.
-    pub fn is_held_by(&self, device: &DevicePath, kind: StackedDeviceKind) -> bool {
+    pub(crate) fn is_held_by(&self, device: &DevicePath, kind: StackedDeviceKind) -> bool {
         let name = self.names.get(device).map_or_else(|| device.kernel_name(), |name| (*name).clone());
         let listed = self.held_by.get(&name).copied().unwrap_or_default();
         let uses = self.uses.get(device).copied().unwrap_or_default();
@@ -104,15 +104,15 @@ impl<'a> DeviceIndex<'a> {
     }
 
     /// Returns whether a running device of that name has a nonzero size.
-    pub fn has_size(&self, name: &KernelName) -> bool {
+    pub(crate) fn has_size(&self, name: &KernelName) -> bool {
         self.sized.contains(name)
     }
 
-    pub fn has_array(&self, uuid: Uuid) -> bool {
+    pub(crate) fn has_array(&self, uuid: Uuid) -> bool {
         self.arrays.contains(&uuid)
     }
 
-    pub fn find_filesystem(&self, device: &DevicePath) -> Option<&'a FilesystemContents> {
+    pub(crate) fn find_filesystem(&self, device: &DevicePath) -> Option<&'a FilesystemContents> {
         self.filesystems.get(device).copied()
     }
 

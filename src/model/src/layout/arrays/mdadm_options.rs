@@ -98,7 +98,7 @@ const OPTIONS: [MdadmOption; 27] = [
 
 impl MdadmArgument<'_> {
     /// Returns the reason why this option is not allowed for this array.
-    pub fn check_for_array(&self, raid: &ArraySpec) -> Option<String> {
+    pub(crate) fn check_for_array(&self, raid: &ArraySpec) -> Option<String> {
         let long = self.known.long;
         let (levels, values) = match self.known.meaning {
             Ours(why) => return Some(format!("the create option --{long} is not allowed: {why}")),

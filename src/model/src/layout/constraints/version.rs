@@ -11,8 +11,8 @@ pub struct ImageVersion {
 }
 
 impl ImageVersion {
-    pub const MIN: ImageVersion = ImageVersion::new(0, 0, 0);
-    pub const MAX: ImageVersion = ImageVersion::new(u64::MAX, u64::MAX, u64::MAX);
+    pub(crate) const MIN: ImageVersion = ImageVersion::new(0, 0, 0);
+    pub(crate) const MAX: ImageVersion = ImageVersion::new(u64::MAX, u64::MAX, u64::MAX);
 
     pub const fn new(major: u64, minor: u64, patch: u64) -> ImageVersion {
         ImageVersion { major, minor, patch }
@@ -27,7 +27,7 @@ impl ImageVersion {
     }
 
     /// Returns the previous version; `None` before [`ImageVersion::MIN`].
-    pub fn predecessor(self) -> Option<ImageVersion> {
+    pub(crate) fn predecessor(self) -> Option<ImageVersion> {
         let ImageVersion { major, minor, patch } = self;
         let previous_minor = || minor.checked_sub(1).map(|minor| ImageVersion::new(major, minor, u64::MAX));
         let previous_major = || major.checked_sub(1).map(|major| ImageVersion::new(major, u64::MAX, u64::MAX));

@@ -1,7 +1,7 @@
 //! Mutations of inputs: changed, repeated, nested and mixed lines, words, numbers and characters.
 
 /// Random numbers (splitmix64): a seed determines the whole run.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -92,14 +92,14 @@ const WORDS: [&str; 64] = [
 
 const OPERATORS: [&str; 16] = ["", "=", "!=", ">", "<", ">=", "=>", "<=", "=<", "~", "~>", "^", "==", "*", ",", "||"];
 
-pub struct Mutator<'a> {
+pub(crate) struct Mutator<'a> {
     pub random: &'a mut Random,
     pub corpus: &'a [String],
 }
 
 impl Mutator<'_> {
     /// Returns a document of the corpus with some changes.
-    pub fn document(&mut self) -> String {
+    pub(crate) fn document(&mut self) -> String {
         let mut lines = self.some_lines();
         for _ in 0..self.random.below(4) {
             self.change(&mut lines);
@@ -211,7 +211,7 @@ impl Mutator<'_> {
     }
 
     /// Returns a version constraint that is usually valid.
-    pub fn constraint(&mut self) -> String {
+    pub(crate) fn constraint(&mut self) -> String {
         let mut text = self.random.of(&OPERATORS).to_owned();
         text += self.random.of(&["", " ", " ", " ", " ", " ", "  ", "\t"]);
         text += self.random.of(&["", "", "", "v"]);

@@ -49,7 +49,7 @@ pub fn raid(name: &str, level: RaidLevel, devices: &[&str], spares: u32, options
     ArraySpec { arrayname: name.into(), devices: paths(devices), level, createoptions: words(options), spares }
 }
 
-pub fn filesystem(path: &str, device: &str, format: FilesystemFormat, label: &str) -> FilesystemSpec {
+pub(crate) fn filesystem(path: &str, device: &str, format: FilesystemFormat, label: &str) -> FilesystemSpec {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     FilesystemSpec {
         path: text(path),

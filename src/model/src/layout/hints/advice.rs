@@ -12,7 +12,7 @@ const WWN_STARTS: [&str; 5] = ["0x", "eui.", "nvme.", "t10.", "uuid."];
 const HUGE_GIB: u64 = 100 << 10;
 
 /// Returns advice, each with the name of the hint. Invalid hints are ignored.
-pub fn collect_doubts(hints: &DiskHints) -> Vec<(String, String)> {
+pub(crate) fn collect_doubts(hints: &DiskHints) -> Vec<(String, String)> {
     let doubt = |(hint, text): (&String, &String)| {
         let message = match HintCondition::parse(hint, text).ok()? {
             HintCondition::Size(number) => check_size(&number?)?,

@@ -70,7 +70,7 @@ pub(super) enum ComparisonOperator {
 }
 
 impl ComparisonOperator {
-    pub fn compare<T: PartialOrd + ?Sized>(self, found: &T, wanted: &T) -> bool {
+    pub(crate) fn compare<T: PartialOrd + ?Sized>(self, found: &T, wanted: &T) -> bool {
         match self {
             ComparisonOperator::Equal => found == wanted,
             ComparisonOperator::NotEqual => found != wanted,
@@ -83,7 +83,7 @@ impl ComparisonOperator {
 }
 
 impl TextCondition {
-    pub fn matches_text(&self, found: &str) -> bool {
+    pub(crate) fn matches_text(&self, found: &str) -> bool {
         match self {
             TextCondition::Compared(comparison, wanted) => comparison.compare(found, wanted.as_str()),
             TextCondition::Differs(wanted) => found != wanted,
@@ -93,7 +93,7 @@ impl TextCondition {
     }
 
     /// Returns whether the condition requires exactly this value.
-    pub fn equals_text(&self, found: &str) -> bool {
+    pub(crate) fn equals_text(&self, found: &str) -> bool {
         match self {
             TextCondition::Compared(ComparisonOperator::Equal, wanted) => found == wanted,
             TextCondition::OneOf(words) => words.iter().any(|word| found == word),

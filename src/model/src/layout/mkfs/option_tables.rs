@@ -3,12 +3,12 @@
 
 use crate::layout::FilesystemFormat;
 
-pub struct MkfsTool {
+pub(crate) struct MkfsTool {
     pub name: &'static str,
     pub options: &'static [MkfsOption],
 }
 
-pub struct MkfsOption {
+pub(crate) struct MkfsOption {
     pub letter: Option<char>,
     /// Long name; empty if there is none.
     pub long: &'static str,
@@ -17,7 +17,7 @@ pub struct MkfsOption {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum OptionArity {
+pub(crate) enum OptionArity {
     Nothing,
     /// After the option or in the next word.
     Value,
@@ -26,7 +26,7 @@ pub enum OptionArity {
 }
 
 #[derive(Clone, Copy)]
-pub enum OptionRule {
+pub(crate) enum OptionRule {
     Free,
     /// Not allowed, with the reason.
     Refused(&'static str),
@@ -39,7 +39,7 @@ pub enum OptionRule {
 use OptionArity::{Nothing, Perhaps, Value};
 use OptionRule::{Free, Parts, Refused};
 
-pub const DEVICE: &str = "it uses a device that is not in the layout";
+pub(crate) const DEVICE: &str = "it uses a device that is not in the layout";
 const UUID: &str = "the plan generates the UUID";
 const NO_FILESYSTEM: &str = "no filesystem would be created";
 const FILE: &str = "it uses a file of the ramdisk";
@@ -70,7 +70,7 @@ impl MkfsOption {
     }
 }
 
-pub fn find_tool(format: FilesystemFormat) -> Option<&'static MkfsTool> {
+pub(crate) fn find_tool(format: FilesystemFormat) -> Option<&'static MkfsTool> {
     match format {
         FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => Some(&MKE2FS),
         FilesystemFormat::Xfs => Some(&XFS),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 /// Terminals of each node. A terminal is a component that leads nowhere else: a node without successors, or a cycle.
 #[derive(Debug)]
-pub struct Reachability {
+pub(crate) struct Reachability {
     next: Vec<Vec<usize>>,
     /// Component of each node. Components have smaller numbers than those that lead to them.
     component: Vec<usize>,
@@ -23,7 +23,7 @@ pub struct Reachability {
 
 /// A set of small numbers, as words from `first` on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct BitSet {
+pub(crate) struct BitSet {
     first: usize,
     words: Vec<u64>,
 }
@@ -198,26 +198,21 @@ impl Reachability {
         &self.sets[self.component[node]]
     }
 
-    /// Returns the nodes without successors that the node leads to; the node itself if it has none.
-    pub fn ends(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
-        self.terminals_of(node).iter_numbers().filter_map(|terminal| self.ends[terminal])
-    }
-
     /// Returns the ends of several nodes, each once.
-    pub fn ends_of(&self, nodes: impl IntoIterator<Item = usize>) -> Vec<usize> {
+    pub(crate) fn ends_of(&self, nodes: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let mut set = BitSet::default();
         nodes.into_iter().for_each(|node| set.insert_all(self.terminals_of(node)));
         set.iter_numbers().filter_map(|terminal| self.ends[terminal]).collect()
     }
 
     /// Returns whether `node` leads to `end`, a node without successors.
-    pub fn leads_to(&self, node: usize, end: usize) -> bool {
+    pub(crate) fn leads_to(&self, node: usize, end: usize) -> bool {
         let terminal = self.terminal[self.component[end]].filter(|terminal| self.ends[*terminal] == Some(end));
         terminal.is_some_and(|terminal| self.terminals_of(node).contains(terminal))
     }
 
     /// Returns whether there is a node to which both lead.
-    pub fn lead_to_common(&self, one: usize, other: usize) -> bool {
+    pub(crate) fn lead_to_common(&self, one: usize, other: usize) -> bool {
         !self.terminals_of(one).is_disjoint(self.terminals_of(other))
     }
 
@@ -238,7 +233,7 @@ impl Reachability {
 
 /// Nodes that were counted because they share nothing with previous ones.
 #[derive(Debug, Default)]
-pub struct DistinctNodes {
+pub(crate) struct DistinctNodes {
     above: BitSet,
     below: BitSet,
     seen: BitSet,
@@ -247,7 +242,7 @@ pub struct DistinctNodes {
 impl DistinctNodes {
     /// Returns whether the node is distinct from previous ones: they have no node above in common, and none is an end of another. A distinct
     /// node is added.
-    pub fn add_if_distinct(&mut self, below: &Reachability, above: &Reachability, node: usize) -> bool {
+    pub(crate) fn add_if_distinct(&mut self, below: &Reachability, above: &Reachability, node: usize) -> bool {
         let of_below = &below.sets[below.component[node]];
         let own = below.terminal[below.component[node]].filter(|terminal| below.ends[*terminal] == Some(node));
         let is_met = !self.above.is_disjoint(above.terminals_of(node))
@@ -282,7 +277,7 @@ mod tests {
             let step = |node: &usize| next[*node].clone();
             for one in 0..next.len() {
                 let ends = traversal::find_ends([one], step);
-                prop_assert_eq!(&reach.ends(one).collect::<BTreeSet<_>>(), &ends);
+                prop_assert_eq!(&reach.ends_of([one]).into_iter().collect::<BTreeSet<_>>(), &ends);
                 let values = reach.combine_values(|end| 1 << (end % 8));
                 prop_assert_eq!(values[one], ends.iter().fold(0, |all, end| all | 1 << (end % 8)));
                 for other in 0..next.len() {
@@ -320,7 +315,7 @@ mod tests {
     fn a_long_chain_is_walked_without_recursion() {
         let next: Vec<Vec<usize>> = (0..300_000).map(|node| if node == 0 { vec![] } else { vec![node - 1] }).collect();
         let reach = Reachability::new(next);
-        assert_eq!(reach.ends(299_999).collect::<Vec<_>>(), [0]);
+        assert_eq!(reach.ends_of([299_999]), [0]);
         assert!(reach.sets.iter().all(|set| Rc::ptr_eq(set, &reach.sets[0])));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 /// Returns these nodes and all that can be reached from them.
-pub fn reach_all<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl Fn(&N) -> Vec<N>) -> BTreeSet<N> {
+pub(crate) fn reach_all<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl Fn(&N) -> Vec<N>) -> BTreeSet<N> {
     let (mut seen, mut open) = (BTreeSet::new(), from.into_iter().collect::<Vec<N>>());
     while let Some(node) = open.pop() {
         if !seen.contains(&node) {
@@ -27,7 +27,7 @@ pub fn order_farthest_first<N: Ord + Clone>(from: N, next: impl Fn(&N) -> Vec<N>
 }
 
 /// Like [`order_farthest_first`], without `known` nodes and those that are reached through them.
-pub fn order_farthest_first_except<N: Ord + Clone>(
+pub(crate) fn order_farthest_first_except<N: Ord + Clone>(
     known: &BTreeSet<N>,
     from: N,
     next: impl Fn(&N) -> Vec<N>,

@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 /// Applies the changes. Returns the failures, each with a remedy.
-pub fn apply_changes(directory: &Path, changes: &BootEntryChanges, variables: &BootVariables) -> Vec<String> {
+pub(crate) fn apply_changes(directory: &Path, changes: &BootEntryChanges, variables: &BootVariables) -> Vec<String> {
     let mut refused = Vec::new();
     // Former entries are removed first, to free space.
     for number in &changes.remove {

@@ -6,11 +6,11 @@ use linux::efi::{DevicePathNode, LoadOption};
 use model::allocation::BootOrder;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use operations::OWN_PREFIX as OWN;
+pub(crate) use operations::OWN_PREFIX as OWN;
 
 /// Changes of boot variables. All others remain unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct BootEntryChanges {
+pub(crate) struct BootEntryChanges {
     /// Numbers of entries of former installations.
     pub remove: Vec<u16>,
     /// Entries to write, by number.
@@ -25,19 +25,19 @@ pub struct BootEntryChanges {
 
 impl BootEntryChanges {
     /// Returns whether nothing must be changed.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.write.is_empty() && self.order.is_none()
     }
 }
 
 /// Returns the label with our prefix, such as `drophammer: web-1`.
-pub fn add_label_prefix(label: &str) -> String {
+pub(crate) fn add_label_prefix(label: &str) -> String {
     if label.starts_with(OWN) { label.to_owned() } else { format!("{OWN}{label}") }
 }
 
 /// Creates one entry for each distinct option. A correct entry keeps its number. New entries use the numbers of our former entries first,
 /// then free ones.
-pub fn decide_changes(variables: &BootVariables, wanted: &[LoadOption], order: BootOrder) -> BootEntryChanges {
+pub(crate) fn decide_changes(variables: &BootVariables, wanted: &[LoadOption], order: BootOrder) -> BootEntryChanges {
     let mut former: BTreeMap<u16, &[u8]> = BTreeMap::new();
     former.extend(
         variables.entries.iter().filter(|(_, value)| is_own(value)).map(|(number, value)| (*number, &value[..])),

@@ -6,7 +6,7 @@ use super::{EspInstallation, kernel_files};
 use common::error::{Context, Error, Phase, Result};
 use std::io::Read;
 
-pub fn install_efi_stub(start: &LoaderContext) -> Result<EspInstallation> {
+pub(crate) fn install_efi_stub(start: &LoaderContext) -> Result<EspInstallation> {
     let image = &start.kernel.image;
     let mut magic = [0; 2];
     let read = start.root.open_file(image).and_then(|mut file| file.read_exact(&mut magic));

@@ -10,7 +10,7 @@ use common::error::{Context, Error, Phase, Result};
 use operations::BootDisk;
 use std::time::Duration;
 
-pub const MODULES: [&str; 3] = ["/usr/lib/grub/i386-pc", "/usr/lib/grub2/i386-pc", "/usr/share/grub2/i386-pc"];
+pub(crate) const MODULES: [&str; 3] = ["/usr/lib/grub/i386-pc", "/usr/lib/grub2/i386-pc", "/usr/share/grub2/i386-pc"];
 
 /// Tool that writes two images to a disk. The complete grub-install takes eight times as long.
 const SETUP: [&str; 2] = ["grub-bios-setup", "grub2-bios-setup"];
@@ -19,11 +19,11 @@ const INSTALL: [&str; 2] = ["grub-install", "grub2-install"];
 
 const DEADLINE: Duration = Duration::from_secs(5 * 60);
 
-pub fn find_modules(root: &NewRoot) -> Option<&'static str> {
+pub(crate) fn find_modules(root: &NewRoot) -> Option<&'static str> {
     MODULES.into_iter().find(|dir| is_directory(root, dir))
 }
 
-pub fn install_grub_bios(start: &LoaderContext) -> Result<()> {
+pub(crate) fn install_grub_bios(start: &LoaderContext) -> Result<()> {
     install_on_disks(start, true)
 }
 
@@ -31,7 +31,7 @@ pub fn install_grub_bios(start: &LoaderContext) -> Result<()> {
 ///
 /// # Errors
 /// As for [`install_grub_bios`].
-pub fn reinstall_grub_bios(start: &LoaderContext) -> Result<()> {
+pub(crate) fn reinstall_grub_bios(start: &LoaderContext) -> Result<()> {
     let menu = format!("{}/grub.cfg", GrubDirectory::locate(start).directory);
     install_on_disks(start, !start.root.path_exists(&menu))
 }

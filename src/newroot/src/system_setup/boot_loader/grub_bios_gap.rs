@@ -35,7 +35,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The images are invalid, do not fit, or cannot be written.
-pub fn write_to_gap(
+pub(crate) fn write_to_gap(
     start: &LoaderContext,
     directory: &str,
     boot: &str,

@@ -7,11 +7,11 @@ use crate::NewRoot;
 use common::error::Result;
 
 /// Names of GRUB's programs; some distributions add a 2.
-pub const MKIMAGE: [&str; 2] = ["grub-mkimage", "grub2-mkimage"];
+pub(crate) const MKIMAGE: [&str; 2] = ["grub-mkimage", "grub2-mkimage"];
 const MKCONFIG: [&str; 2] = ["grub2-mkconfig", "grub-mkconfig"];
 
 /// Modules of GRUB's core image, as far as available. The menu can load others from the modules directory.
-pub const MODULES: [&str; 28] = [
+pub(crate) const MODULES: [&str; 28] = [
     "part_gpt",
     "part_msdos",
     "ext2",
@@ -43,7 +43,7 @@ pub const MODULES: [&str; 28] = [
 ];
 
 /// Location of the menu.
-pub struct GrubDirectory<'a> {
+pub(crate) struct GrubDirectory<'a> {
     /// Directory in the target: `/boot/grub`.
     pub directory: String,
     /// Filesystem that contains `/boot`.
@@ -53,7 +53,7 @@ pub struct GrubDirectory<'a> {
 }
 
 impl GrubDirectory<'_> {
-    pub fn locate<'a>(start: &LoaderContext<'a>) -> GrubDirectory<'a> {
+    pub(crate) fn locate<'a>(start: &LoaderContext<'a>) -> GrubDirectory<'a> {
         let is_two = find_program(start.root, &[MKCONFIG[0]]).is_some() || is_directory(start.root, "/boot/grub2");
         GrubDirectory {
             directory: if is_two { "/boot/grub2" } else { "/boot/grub" }.to_owned(),
@@ -63,12 +63,12 @@ impl GrubDirectory<'_> {
     }
 
     /// Converts a path of the target to GRUB's view.
-    pub fn to_grub_path<'a>(&self, path: &'a str) -> &'a str {
+    pub(crate) fn to_grub_path<'a>(&self, path: &'a str) -> &'a str {
         path.strip_prefix(self.hidden).unwrap_or(path)
     }
 
     /// Returns commands that set GRUB's own directory.
-    pub fn search_commands(&self) -> String {
+    pub(crate) fn search_commands(&self) -> String {
         let directory = self.to_grub_path(&self.directory).to_owned();
         format!("search --no-floppy --fs-uuid --set=root {}\nset prefix=($root){directory}\n", self.filesystem.uuid)
     }
@@ -79,7 +79,7 @@ impl GrubDirectory<'_> {
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write_menu(start: &LoaderContext, home: &GrubDirectory, terminal: &str) -> Result<()> {
+pub(crate) fn write_menu(start: &LoaderContext, home: &GrubDirectory, terminal: &str) -> Result<()> {
     command_line::persist_for_grub(start.root, start.own)?;
     command_line::persist_for_kernel_install(start.root, start.line)?;
     // Name of the generator, which will replace this menu when a package runs it.
@@ -133,7 +133,7 @@ fn update_boot_entry(start: &LoaderContext, home: &GrubDirectory) -> Result<bool
 }
 
 /// Quotes a word for GRUB's shell.
-pub fn quote_word(word: &str) -> String {
+pub(crate) fn quote_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "=-_.,:/@%+".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         word.to_owned()
@@ -143,7 +143,7 @@ pub fn quote_word(word: &str) -> String {
 }
 
 /// Returns the modules of the list that exist in this directory.
-pub fn available_modules<'a>(root: &NewRoot, directory: &str, wanted: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn available_modules<'a>(root: &NewRoot, directory: &str, wanted: &[&'a str]) -> Vec<&'a str> {
     let names = root.list_names(directory).unwrap_or_default();
     wanted.iter().filter(|module| names.contains(&format!("{module}.mod"))).copied().collect()
 }

@@ -76,7 +76,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// Maximum size of an image, which usually has four megabytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-pub fn is_available(root: &NewRoot) -> bool {
+pub(crate) fn is_available(root: &NewRoot) -> bool {
     BUILT.iter().any(|built| find_first(root, built.grub).is_some()) || can_build_image(root)
 }
 
@@ -84,7 +84,7 @@ fn can_build_image(root: &NewRoot) -> bool {
     MODULES.iter().any(|dir| is_directory(root, dir)) && find_program(root, &MKIMAGE).is_some()
 }
 
-pub fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation> {
+pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation> {
     let root = start.root;
     let home = GrubDirectory::locate(start);
     grub_common::write_menu(start, &home, "")?;

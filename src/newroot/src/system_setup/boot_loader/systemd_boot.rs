@@ -13,18 +13,18 @@ const IMAGES: [&str; 2] =
 
 const LOADER: &str = "/EFI/systemd/systemd-bootx64.efi";
 
-pub fn is_available(root: &NewRoot) -> bool {
+pub(crate) fn is_available(root: &NewRoot) -> bool {
     find_first(root, &IMAGES).is_some()
 }
 
 /// Returns the boot loader with its settings.
-pub fn loader_files(root: &NewRoot) -> Option<[EspFile; 3]> {
+pub(crate) fn loader_files(root: &NewRoot) -> Option<[EspFile; 3]> {
     let image = find_first(root, &IMAGES)?;
     let settings = EspFile::from_text("/loader/loader.conf", "# written by drophammer\ntimeout 2\n");
     Some([settings, EspFile::from_file(FALLBACK, &image), EspFile::from_file(LOADER, image)])
 }
 
-pub fn install_systemd_boot(start: &LoaderContext) -> Result<EspInstallation> {
+pub(crate) fn install_systemd_boot(start: &LoaderContext) -> Result<EspInstallation> {
     let token = &start.wants.system;
     let version = &start.kernel.version;
     configure_kernel_install(start)?;
@@ -36,7 +36,7 @@ pub fn install_systemd_boot(start: &LoaderContext) -> Result<EspInstallation> {
 }
 
 /// Configures kernel-install(8) to add later kernels in the same way, with the same arguments.
-pub fn configure_kernel_install(start: &LoaderContext) -> Result<()> {
+pub(crate) fn configure_kernel_install(start: &LoaderContext) -> Result<()> {
     start.root.write_file("/etc/kernel/entry-token", 0o644, format!("{}\n", start.wants.system).as_bytes())?;
     command_line::persist_for_kernel_install(start.root, start.line)
 }

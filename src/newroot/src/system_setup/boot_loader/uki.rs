@@ -22,12 +22,12 @@ const MADE: &str = "/boot/drophammer.efi";
 const DEADLINE: Duration = Duration::from_secs(5 * 60);
 
 /// Returns whether the target can build a unified kernel image.
-pub fn is_available(root: &NewRoot) -> bool {
+pub(crate) fn is_available(root: &NewRoot) -> bool {
     find_program(root, &TOOLS).is_some() && find_first(root, &STUBS).is_some()
 }
 
 /// Returns whether the target is configured for one and can build it.
-pub fn is_configured(root: &NewRoot) -> bool {
+pub(crate) fn is_configured(root: &NewRoot) -> bool {
     is_available(root) && is_wanted(root)
 }
 
@@ -38,14 +38,14 @@ fn is_wanted(root: &NewRoot) -> bool {
 
 /// Returns a warning if the target is configured for a unified kernel image but cannot build it. Debian's signed
 /// systemd-boot lacks the stub without any notice.
-pub fn describe_missing_tools(root: &NewRoot) -> Option<String> {
+pub(crate) fn describe_missing_tools(root: &NewRoot) -> Option<String> {
     (is_wanted(root) && !is_available(root)).then(|| {
         let lacks = if find_program(root, &TOOLS).is_none() { TOOLS[0] } else { STUBS[0] };
         format!("WARNING: the image is configured for a unified kernel image (layout=uki), but does not contain {lacks}: none is built")
     })
 }
 
-pub fn install_uki(start: &LoaderContext) -> Result<EspInstallation> {
+pub(crate) fn install_uki(start: &LoaderContext) -> Result<EspInstallation> {
     let Some(ukify) = find_program(start.root, &TOOLS) else {
         return Err(Error::new(Phase::Target, "the image does not contain ukify"));
     };
@@ -74,6 +74,6 @@ pub fn install_uki(start: &LoaderContext) -> Result<EspInstallation> {
 }
 
 /// Removes the image after it was copied to the ESPs.
-pub fn remove_built_image(root: &NewRoot) -> Result<()> {
+pub(crate) fn remove_built_image(root: &NewRoot) -> Result<()> {
     root.remove(MADE)
 }

@@ -16,7 +16,7 @@ const END: &str = "TRAILER!!!";
 
 /// Contents that determine whether the machine can boot with it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct InitramfsContent {
+pub(crate) struct InitramfsContent {
     /// Names of kernel modules, with underscores.
     pub modules: BTreeSet<String>,
     /// Names of files in program directories.
@@ -29,7 +29,7 @@ pub struct InitramfsContent {
 ///
 /// # Errors
 /// It is damaged, or its compression is not supported.
-pub fn read_initramfs(file: impl Read) -> io::Result<InitramfsContent> {
+pub(crate) fn read_initramfs(file: impl Read) -> io::Result<InitramfsContent> {
     let mut content = InitramfsContent::default();
     read_archives(BufReader::with_capacity(1 << 20, file.take(MOST_BYTES)), true, &mut content)?;
     Ok(content)
@@ -149,7 +149,7 @@ pub(in super::super) mod tests {
     use std::io::Write;
 
     /// Returns an archive with these files.
-    pub fn cpio(files: &[(&str, &str)]) -> Vec<u8> {
+    pub(crate) fn cpio(files: &[(&str, &str)]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (name, text) in files.iter().chain(&[(END, "")]) {
             let mut fields = [0; 13];

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Returns the unique modules of the running kernel that drive these disks. Built-in drivers without parameters are
 /// not visible.
-pub fn find_driver_modules(sys: &Path, disks: &[DevicePath]) -> Vec<String> {
+pub(crate) fn find_driver_modules(sys: &Path, disks: &[DevicePath]) -> Vec<String> {
     let mut modules = Vec::new();
     for disk in disks {
         let Ok(mut device) = fs::canonicalize(sys.join("class/block").join(disk.kernel_name().as_str())) else {

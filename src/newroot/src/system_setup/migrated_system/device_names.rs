@@ -19,7 +19,7 @@ const MDADM_CONFS: [&str; 2] = ["/etc/mdadm/mdadm.conf", "/etc/mdadm.conf"];
 ///
 /// # Errors
 /// The file cannot be read or written.
-pub fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: LogSink) -> Result<()> {
+pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: LogSink) -> Result<()> {
     let Some(text) =
         read_if_exists(root.read_text(FSTAB)).context(Phase::Target, || format!("read {FSTAB} of the system"))?
     else {
@@ -93,7 +93,7 @@ fn resolve_udev_link(source: &str, disk: &RecordedDisk) -> Option<LayoutPath> {
 ///
 /// # Errors
 /// The file cannot be read or written.
-pub fn replace_in_mdadm_conf(root: &NewRoot, wanted: &[FinishedArray], say: LogSink) -> Result<()> {
+pub(crate) fn replace_in_mdadm_conf(root: &NewRoot, wanted: &[FinishedArray], say: LogSink) -> Result<()> {
     for path in MDADM_CONFS {
         let Some(text) =
             read_if_exists(root.read_text(path)).context(Phase::Target, || format!("read {path} of the system"))?

@@ -31,7 +31,7 @@ const CLOUD_INIT: (&str, &str) = (
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn replace_mac_addresses(root: &NewRoot, there: &[MigratedNic], here: &[Nic], say: LogSink) -> Result<()> {
+pub(crate) fn replace_mac_addresses(root: &NewRoot, there: &[MigratedNic], here: &[Nic], say: LogSink) -> Result<()> {
     let pairs: Vec<(&str, &str)> =
         there.iter().zip(here).map(|(there, here)| (there.mac.as_str(), here.mac.as_str())).collect();
     let lacking: Vec<String> = there.iter().skip(here.len()).map(|nic| format!("{} ({})", nic.name, nic.mac)).collect();

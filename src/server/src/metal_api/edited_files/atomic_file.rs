@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 /// Result of a change.
 #[derive(Debug, PartialEq, Eq)]
-pub enum EditResult {
+pub(crate) enum EditResult {
     Yes,
     /// The file was changed concurrently: nothing was done.
     Changed,
 }
 
 /// Creates a file that does not exist.
-pub fn create_file(path: &Path, text: &str) -> std::io::Result<EditResult> {
+pub(crate) fn create_file(path: &Path, text: &str) -> std::io::Result<EditResult> {
     let new = write_temporary(path, text, Permissions::from_mode(0o644))?;
     let made = match fs::hard_link(&new, path) {
         Ok(()) => Ok(EditResult::Yes),
@@ -29,7 +29,7 @@ pub fn create_file(path: &Path, text: &str) -> std::io::Result<EditResult> {
 }
 
 /// Replaces the content of a file that contains `old`.
-pub fn replace_content(path: &Path, old: &str, new: &str) -> std::io::Result<EditResult> {
+pub(crate) fn replace_content(path: &Path, old: &str, new: &str) -> std::io::Result<EditResult> {
     let is = fs::symlink_metadata(path)?;
     if is.is_symlink() {
         return Err(Error::other("it is a symbolic link: change its target"));
@@ -62,7 +62,7 @@ fn rename_over(new: &Path, path: &Path, old: &str) -> std::io::Result<EditResult
 }
 
 /// Removes a file that contains `old`.
-pub fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditResult> {
+pub(crate) fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditResult> {
     let aside = hidden_path(path, "gone")?;
     match fs::rename(path, &aside) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(EditResult::Changed),
@@ -84,7 +84,7 @@ pub fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditResult> {
 }
 
 /// Writes a new file next to the path, and syncs it.
-pub fn write_temporary(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<PathBuf> {
+pub(crate) fn write_temporary(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<PathBuf> {
     let new = hidden_path(path, "new")?;
     if let Some(folder) = path.parent() {
         match fs::create_dir(folder) {
@@ -103,7 +103,7 @@ fn hidden_path(path: &Path, suffix: &str) -> std::io::Result<PathBuf> {
 }
 
 /// Makes changes of names in this file's folder durable.
-pub fn sync_folder(path: &Path) -> std::io::Result<()> {
+pub(crate) fn sync_folder(path: &Path) -> std::io::Result<()> {
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 

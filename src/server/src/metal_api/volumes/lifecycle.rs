@@ -21,7 +21,7 @@ pub enum VolumeState {
 /// Phases of a PersistentVolume in Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum PersistentVolumePhase {
+pub(crate) enum PersistentVolumePhase {
     Pending,
     Available,
     Bound,
@@ -31,7 +31,7 @@ pub enum PersistentVolumePhase {
 
 /// The PersistentVolume of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PersistentVolumeStatus {
+pub(crate) struct PersistentVolumeStatus {
     pub phase: PersistentVolumePhase,
     /// Marked for deletion.
     pub terminating: bool,
@@ -39,10 +39,14 @@ pub struct PersistentVolumeStatus {
 
 /// State of the job that prepares or reclaims the storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StorageJob {
+pub(crate) enum StorageJob {
     None,
     InProgress,
     Failed,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "in the table of MetalK8s; here, a job is part of an installation")
+    )]
     NotFound,
     Succeeded,
     /// Succeeded, and recorded as such.
@@ -51,7 +55,7 @@ pub enum StorageJob {
 
 /// Observed state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ObservedVolume {
+pub(crate) struct ObservedVolume {
     pub valid: bool,
     /// Marked for deletion.
     pub deleted: bool,
@@ -63,7 +67,7 @@ pub struct ObservedVolume {
 
 /// Next action of the reconciliation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LifecycleStep {
+pub(crate) enum LifecycleStep {
     /// No action and no reschedule.
     Rest,
     /// No action; reconcile again in ten seconds.
@@ -84,7 +88,7 @@ pub enum LifecycleStep {
 }
 
 /// Top level of the reconciliation loop. `None`: the volume does not exist.
-pub fn next_step(seen: Option<&ObservedVolume>) -> LifecycleStep {
+pub(crate) fn next_step(seen: Option<&ObservedVolume>) -> LifecycleStep {
     let Some(seen) = seen else { return LifecycleStep::Rest };
     match (seen.valid, seen.deleted, seen.state, seen.persistent) {
         (false, ..) => LifecycleStep::Fail,
@@ -139,7 +143,7 @@ fn poll_step(job: StorageJob) -> LifecycleStep {
 }
 
 /// Decision tree: returns whether deleting the volume would take effect immediately.
-pub fn can_be_deleted(state: Option<VolumeState>, persistent: Option<PersistentVolumePhase>) -> bool {
+pub(crate) fn can_be_deleted(state: Option<VolumeState>, persistent: Option<PersistentVolumePhase>) -> bool {
     match (state, persistent) {
         (None | Some(VolumeState::Pending | VolumeState::Terminating), _) => false,
         (Some(VolumeState::Failed | VolumeState::Available), None) => true,
@@ -151,7 +155,7 @@ pub fn can_be_deleted(state: Option<VolumeState>, persistent: Option<PersistentV
 }
 
 /// Performs steps until one must wait for an installation. The longest sequence has five.
-pub fn settle_state(mut seen: ObservedVolume) -> Option<VolumeState> {
+pub(crate) fn settle_state(mut seen: ObservedVolume) -> Option<VolumeState> {
     for _ in 0..8 {
         match next_step(Some(&seen)) {
             LifecycleStep::Rest | LifecycleStep::Wait => break,

@@ -12,7 +12,7 @@ use std::thread;
 type Work = Box<dyn FnOnce() + Send>;
 
 /// A thread in a network namespace of its own.
-pub struct Client {
+pub(crate) struct Client {
     work: mpsc::Sender<Work>,
 }
 
@@ -51,7 +51,7 @@ impl Client {
     }
 
     /// Takes the address that is offered.
-    pub fn lease(&self, firmware: Firmware) -> Answered {
+    pub(crate) fn lease(&self, firmware: Firmware) -> Answered {
         let offered = self.discover(firmware).address;
         let given = self.run(move || firmware.ask(67, 3, Some(offered)));
         assert_eq!((given.kind, given.address), (5, offered), "{given:?}");
@@ -89,7 +89,7 @@ impl Client {
 
 /// What asks for an address: its kind (RFC 4578) and its class.
 #[derive(Clone, Copy)]
-pub struct Firmware {
+pub(crate) struct Firmware {
     pub(super) kind: u16,
     pub(super) class: &'static str,
     pub(super) is_ipxe: bool,
@@ -99,18 +99,18 @@ pub struct Firmware {
     pub(super) client_id: &'static [u8],
 }
 
-pub const BIOS: Firmware =
+pub(crate) const BIOS: Firmware =
     Firmware { kind: 0, class: "PXEClient:Arch:00000:UNDI:002001", is_ipxe: false, nic: 1, client_id: &[] };
-pub const UEFI: Firmware =
+pub(crate) const UEFI: Firmware =
     Firmware { kind: 7, class: "PXEClient:Arch:00007:UNDI:003016", is_ipxe: false, nic: 1, client_id: &[] };
 pub(super) const UEFI_HTTP: Firmware =
     Firmware { kind: 16, class: "HTTPClient:Arch:00016:UNDI:003001", is_ipxe: false, nic: 1, client_id: &[] };
-pub const IPXE_BIOS: Firmware = Firmware { is_ipxe: true, ..BIOS };
-pub const IPXE_UEFI: Firmware = Firmware { is_ipxe: true, ..UEFI };
+pub(crate) const IPXE_BIOS: Firmware = Firmware { is_ipxe: true, ..BIOS };
+pub(crate) const IPXE_UEFI: Firmware = Firmware { is_ipxe: true, ..UEFI };
 pub(super) const OTHER: Firmware = Firmware { kind: 0, class: "MSFT 5.0", is_ipxe: false, nic: 1, client_id: &[] };
 
 #[derive(Debug)]
-pub struct Answered {
+pub(crate) struct Answered {
     /// 2 is an offer, 5 an acknowledgement.
     pub(super) kind: u8,
     pub(super) address: Ipv4Addr,

@@ -3,10 +3,10 @@
 
 #![allow(clippy::single_range_in_vec_init, reason = "a list of used blocks can have one range")]
 
-pub mod btrfs;
-pub mod ext;
-pub mod fat;
-pub mod xfs;
+pub(crate) mod btrfs;
+pub(crate) mod ext;
+pub(crate) mod fat;
+pub(crate) mod xfs;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +17,7 @@ const PAGE: u64 = 4096;
 
 /// Role of a number in the metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Meaning {
+pub(crate) enum Meaning {
     /// Place of another metadata block, in the unit of [`Image::pointers`].
     Pointer,
     Level,
@@ -32,7 +32,7 @@ pub enum Meaning {
 }
 
 #[derive(Debug, Clone)]
-pub struct Field {
+pub(crate) struct Field {
     pub at: u64,
     pub width: usize,
     pub is_big_endian: bool,
@@ -41,7 +41,7 @@ pub struct Field {
 
 /// A sparse disk.
 #[derive(Clone, Default)]
-pub struct Image {
+pub(crate) struct Image {
     /// As the reader calls it.
     pub what: &'static str,
     pub size: u64,
@@ -56,14 +56,14 @@ pub struct Image {
 }
 
 impl Image {
-    pub fn write(&mut self, at: u64, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) {
         for (offset, byte) in (at..).zip(bytes) {
             let page = self.pages.entry(offset / PAGE).or_insert_with(|| vec![0; PAGE as usize]);
             page[(offset % PAGE) as usize] = *byte;
         }
     }
 
-    pub fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+    pub(crate) fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
         if at + bytes.len() as u64 > self.size {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -81,33 +81,33 @@ impl Image {
     }
 
     /// A number that mutations may change.
-    pub fn put(&mut self, at: u64, value: u64, (width, is_big_endian): (usize, bool), meaning: Meaning) {
+    pub(crate) fn put(&mut self, at: u64, value: u64, (width, is_big_endian): (usize, bool), meaning: Meaning) {
         let field = Field { at, width, is_big_endian, meaning };
         self.set(&field, value);
         self.fields.push(field);
     }
 
-    pub fn set(&mut self, field: &Field, value: u64) {
+    pub(crate) fn set(&mut self, field: &Field, value: u64) {
         match field.is_big_endian {
             true => self.write(field.at, &value.to_be_bytes()[8 - field.width..]),
             false => self.write(field.at, &value.to_le_bytes()[..field.width]),
         }
     }
 
-    pub fn get(&self, field: &Field) -> u64 {
+    pub(crate) fn get(&self, field: &Field) -> u64 {
         let mut bytes = [0; 8];
         let range = if field.is_big_endian { 8 - field.width..8 } else { 0..field.width };
         self.read(&mut bytes[range], field.at).unwrap();
         if field.is_big_endian { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
     }
 
-    pub fn starts_with(&self, at: u64, magic: &[u8]) -> bool {
+    pub(crate) fn starts_with(&self, at: u64, magic: &[u8]) -> bool {
         let mut bytes = vec![0; magic.len()];
         self.read(&mut bytes, at).is_ok() && bytes == magic
     }
 
     /// One metadata block gets the content of another one.
-    pub fn copy_node(&mut self, from: u64, onto: u64) {
+    pub(crate) fn copy_node(&mut self, from: u64, onto: u64) {
         let mut bytes = vec![0; self.node_bytes as usize];
         if self.read(&mut bytes, from).is_ok() {
             self.write(onto, &bytes);
@@ -117,25 +117,30 @@ impl Image {
 
 /// How often each place was read.
 #[derive(Default)]
-pub struct Reads(RefCell<HashMap<(u64, usize), u64>>);
+pub(crate) struct Reads(RefCell<HashMap<(u64, usize), u64>>);
 
 impl Reads {
-    pub fn read(&self, image: &Image, bytes: &mut [u8], at: u64) -> io::Result<()> {
+    pub(crate) fn read(&self, image: &Image, bytes: &mut [u8], at: u64) -> io::Result<()> {
         *self.0.borrow_mut().entry((at, bytes.len())).or_default() += 1;
         image.read(bytes, at)
     }
 
-    pub fn most_of_one_place(&self) -> u64 {
+    pub(crate) fn most_of_one_place(&self) -> u64 {
         self.0.borrow().values().copied().max().unwrap_or_default()
     }
 
-    pub fn all(&self) -> u64 {
+    pub(crate) fn all(&self) -> u64 {
         self.0.borrow().values().sum()
     }
 }
 
 /// Free ranges of `0..blocks` that overlap nothing of `taken`, in order and apart.
-pub fn free_ranges(random: &mut fastrand::Rng, blocks: u64, taken: &[Range<u64>], most: usize) -> Vec<Range<u64>> {
+pub(crate) fn free_ranges(
+    random: &mut fastrand::Rng,
+    blocks: u64,
+    taken: &[Range<u64>],
+    most: usize,
+) -> Vec<Range<u64>> {
     let (mut free, mut at) = (Vec::new(), 0);
     while free.len() < most && at + 2 < blocks {
         let start = at + random.u64(0..8.min(blocks - at));
@@ -155,7 +160,7 @@ pub fn free_ranges(random: &mut fastrand::Rng, blocks: u64, taken: &[Range<u64>]
 }
 
 /// What is not free.
-pub fn rest(free: &[Range<u64>], blocks: u64) -> Vec<Range<u64>> {
+pub(crate) fn rest(free: &[Range<u64>], blocks: u64) -> Vec<Range<u64>> {
     let (mut used, mut at) = (Vec::new(), 0);
     for range in free {
         used.push(at..range.start);

@@ -4,9 +4,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
 
 /// Limit of bytes per read.
-pub const MOST_READ: u32 = 1 << 20;
+pub(crate) const MOST_READ: u32 = 1 << 20;
 /// Limit of ranges per message.
-pub const MOST_RANGES_AT_ONCE: usize = 4096;
+pub(crate) const MOST_RANGES_AT_ONCE: usize = 4096;
 const MOST_NAME: u32 = 1 << 20;
 
 const READ: u8 = 1;
@@ -15,14 +15,14 @@ const DONE: u8 = 3;
 
 /// Disk to read: size and sector size in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadRequest {
+pub(crate) struct ReadRequest {
     pub size: u64,
     pub sector: u64,
 }
 
 /// Message from the worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WorkerMessage {
+pub(crate) enum WorkerMessage {
     /// Request for bytes of the disk. The response is 1 followed by the bytes, or 0.
     Read { at: u64, length: u32 },
     /// Used ranges, in order.
@@ -32,17 +32,17 @@ pub enum WorkerMessage {
 }
 
 impl ReadRequest {
-    pub fn write_to(self, onto: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn write_to(self, onto: &mut impl Write) -> io::Result<()> {
         onto.write_all(&[self.size.to_le_bytes(), self.sector.to_le_bytes()].concat())
     }
 
-    pub fn read_from(from: &mut impl Read) -> io::Result<ReadRequest> {
+    pub(crate) fn read_from(from: &mut impl Read) -> io::Result<ReadRequest> {
         Ok(ReadRequest { size: read_u64(from)?, sector: read_u64(from)? })
     }
 }
 
 impl WorkerMessage {
-    pub fn write_to(&self, onto: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn write_to(&self, onto: &mut impl Write) -> io::Result<()> {
         let length = |length: usize| u32::try_from(length).map(u32::to_le_bytes).map_err(io::Error::other);
         let mut message = Vec::new();
         match self {
@@ -69,7 +69,7 @@ impl WorkerMessage {
     ///
     /// # Errors
     /// Fails if the worker is gone or the message is malformed.
-    pub fn read_from(from: &mut impl Read) -> io::Result<WorkerMessage> {
+    pub(crate) fn read_from(from: &mut impl Read) -> io::Result<WorkerMessage> {
         Ok(match read_byte(from)? {
             READ => WorkerMessage::Read { at: read_u64(from)?, length: read_length(from, MOST_READ)? },
             USED => {

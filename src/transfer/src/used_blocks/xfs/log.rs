@@ -30,7 +30,7 @@ const MOST_BYTES: u64 = 2 << 30;
 const STEP: u64 = 1 << 20;
 
 /// Returns whether the log ends with an unmount record.
-pub fn is_clean(view: &DiskView, start: u64, length: u64) -> bool {
+pub(crate) fn is_clean(view: &DiskView, start: u64, length: u64) -> bool {
     let Some(log) = XfsLog::read_log(view, start, length) else { return false };
     log.ends_with_unmount(view, start).unwrap_or(false)
 }

@@ -27,7 +27,7 @@ pub struct Paper {
 }
 
 impl Paper {
-    pub fn new(inventory: Inventory) -> Paper {
+    pub(crate) fn new(inventory: Inventory) -> Paper {
         Paper {
             inventory,
             ran: Mutex::default(),

@@ -35,7 +35,7 @@ fn physical(logical: u64) -> Vec<u64> {
     copies.iter().map(|copy| copy + logical - start).collect()
 }
 
-pub fn build(random: &mut fastrand::Rng) -> Image {
+pub(crate) fn build(random: &mut fastrand::Rng) -> Image {
     let node = *random.choice(&[4096, 16384]).unwrap();
     let mut image = Image { what: "btrfs", size: 256 * MIB, node_bytes: node, ..Image::default() };
     let data = free_ranges(random, 16384, &[], random.clone().usize(0..120));
@@ -198,7 +198,7 @@ fn write_key(image: &mut Image, at: u64, (object, kind, offset): (u64, u8, u64),
 
 /// Tree of extents whose nodes lead to the same child in each place, on all levels that there may be. Its leaf is empty. A reader that counts
 /// no visits makes `fill` to the power of the levels.
-pub fn with_one_child_many_times(image: &mut Image, fill: u64) {
+pub(crate) fn with_one_child_many_times(image: &mut Image, fill: u64) {
     let (node, tree_root) = (image.node_bytes, 16 * MIB);
     let first = tree_root + node;
     write_head(image, first, 2, 0, 0);
@@ -216,7 +216,7 @@ pub fn with_one_child_many_times(image: &mut Image, fill: u64) {
 }
 
 /// Each extent of the data would be as many ranges as its chunk has stripes, all on this device.
-pub fn with_copies_of_copies(image: &mut Image, copies: u64) {
+pub(crate) fn with_copies_of_copies(image: &mut Image, copies: u64) {
     let mut chunks: Vec<Item> = CHUNKS.iter().map(chunk_item).collect();
     let data = &mut chunks[2].data;
     data[44..46].copy_from_slice(&(copies as u16).to_le_bytes());

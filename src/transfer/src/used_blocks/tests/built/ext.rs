@@ -5,7 +5,7 @@ use super::*;
 const LE16: (usize, bool) = (2, false);
 const LE32: (usize, bool) = (4, false);
 
-pub fn build(random: &mut fastrand::Rng) -> Image {
+pub(crate) fn build(random: &mut fastrand::Rng) -> Image {
     let log = random.u64(0..3);
     let block = 1024 << log;
     let first = u64::from(log == 0);

@@ -7,7 +7,7 @@ const LE16: (usize, bool) = (2, false);
 const LE32: (usize, bool) = (4, false);
 const SECTOR: u64 = 512;
 
-pub fn build(random: &mut fastrand::Rng) -> Image {
+pub(crate) fn build(random: &mut fastrand::Rng) -> Image {
     let (bits, clusters) = match random.u8(0..3) {
         0 => (12, random.u64(10..4000)),
         1 => (16, random.u64(4085..20_000)),

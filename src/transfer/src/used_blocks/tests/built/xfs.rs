@@ -19,7 +19,7 @@ struct Shape {
     fill: usize,
 }
 
-pub fn build(random: &mut fastrand::Rng) -> Image {
+pub(crate) fn build(random: &mut fastrand::Rng) -> Image {
     let block = *random.choice(&[512, 1024, 4096]).unwrap();
     let (is_5, groups, group_blocks) = (random.bool(), random.u64(1..5), random.u64(256..4096));
     let last_group = random.u64(256..=group_blocks);
