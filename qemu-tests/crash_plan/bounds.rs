@@ -9,7 +9,7 @@ use model::inventory::Inventory;
 use model::layout::Layout;
 use operations::GrowFilesystem;
 use operations::{DeviceOp, Operation, SessionOp};
-use plan::{DiskVerdict, InstallMode, Plan, PlanRequest, plan_request};
+use plan::{DiskVerdict, InstallMode, Plan, PlanRequest, request_from_allocation};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,8 +19,8 @@ use uuid::Uuid;
 /// Builds the agent's plan request for this response of the server.
 fn request(machine: &AssignedMachine, allocation: &Allocation, layout: &Layout, found: &Inventory) -> PlanRequest {
     let mut allocation = allocation.clone();
-    plan_request::clear_begun_if_intact(&machine.id, &mut allocation, layout, found);
-    plan_request::build_request(machine, &machine.id, &allocation, &[])
+    request_from_allocation::clear_begun_if_intact(&machine.id, &mut allocation, layout, found);
+    request_from_allocation::build_request(machine, &machine.id, &allocation, &[])
 }
 
 /// Limits of a plan: it may do anything to wiped disks, but to others only what the recorded agent announced.

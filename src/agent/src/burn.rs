@@ -3,15 +3,15 @@
 
 use crate::executor::peak_rss_bytes;
 use clap::Args;
+use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
-use common::exit_code::{CommandOutcome, report_refusal};
 use common::{format, output};
 use image::raw::{self, ImageRequirements};
 use image::{
     BurnResult, ImageSource, IncomingImage, MountsBelow, PayloadKind, ResolvedImage, SignatureKey, SignatureKeys,
 };
 use linux::storage::writeback::PeriodicWriteback;
-use linux::storage::{device_users, image_table};
+use linux::storage::{device_users, image_table_fit};
 use model::device::DevicePath;
 use model::install_report::{ImageTransferFigures, TransferProgress};
 use model::registry_auth::{DockerConfig, PullSecret};
@@ -104,7 +104,7 @@ fn burn_to_disk(reached: ResolvedImage, disk: &Path) -> Result<(BurnResult, Dura
     drop(onto);
     let streamed = began.elapsed();
     if is_block_device(disk)? {
-        image_table::fit_image_table(&device, None, None)?;
+        image_table_fit::fit_image_table(&device, None, None)?;
     }
     Ok((burned, streamed))
 }

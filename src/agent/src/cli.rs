@@ -1,8 +1,8 @@
 //! Commands of the agent, which the programs `drophammer-agent` and `drophammer` share, and the frame of both programs.
 
 use clap::{Parser, Subcommand};
+use common::command_outcome::CommandOutcome;
 use common::error::{Context, Phase, Result};
-use common::exit_code::CommandOutcome;
 use common::format::terminal::escape_hidden;
 use std::process::ExitCode;
 

@@ -14,7 +14,7 @@
 //! wants it to. Otherwise they wait at their consoles.
 //!
 //! Once an attempt has passed the point of no return, all later attempts count as past it from the start, since the old system is gone. The
-//! exception is an attempt that finds the old system intact: see `clear_begun_if_intact` in `plan_request`.
+//! exception is an attempt that finds the old system intact: see `clear_begun_if_intact` in `plan::request_from_allocation`.
 
 use super::{InstallAgent, RebootRequested};
 use crate::executor::{self, LAST_WORDS};

@@ -21,7 +21,7 @@ pub(crate) mod report;
 
 use crate::executor::{ImageTrust, PlanExecutor};
 pub(crate) use crate::ironic::IronicNextAction;
-use crate::preflight::{file_order, keep_flag, local_state, luks, passphrase};
+use crate::preflight::{file_order, keep_flag, local_state, passphrase, unlock_preserved};
 use crate::report::ProgressReporter;
 use common::diagnostic;
 use common::error::{Context, Error, Phase, Result};
@@ -40,7 +40,7 @@ use model::migration::MigrationSide;
 use model::pool_disks::ConnectedDisk;
 use operations::StageName;
 use plan::Plan;
-use plan::plan_request::{build_request, clear_begun_if_intact, find_untrusted_marker};
+use plan::request_from_allocation::{build_request, clear_begun_if_intact, find_untrusted_marker};
 pub(crate) use pool::add_lldp_neighbours;
 use std::path::Path;
 use std::sync::Arc;
@@ -213,12 +213,13 @@ impl InstallAgent {
         }
         preflight::wait_for_layout_disks(&parsed.layout).map_err(failure)?;
         self.erase_newcomers(allocation)?;
-        luks::read_ramdisk_key(&parsed.layout, allocation).map_err(failure)?;
-        self.fetch_disk_key(luks::needs_disk_key(&parsed.layout), allocation).map_err(failure)?;
+        unlock_preserved::read_ramdisk_key(&parsed.layout, allocation).map_err(failure)?;
+        self.fetch_disk_key(unlock_preserved::needs_disk_key(&parsed.layout), allocation).map_err(failure)?;
         let mut ask = |question: &str, until| self.ask_at_console(question, until);
-        let mut open = |inventory: &Inventory| luks::unlock_preserved(&parsed.layout, inventory, allocation, &mut ask);
+        let mut open =
+            |inventory: &Inventory| unlock_preserved::unlock_preserved(&parsed.layout, inventory, allocation, &mut ask);
         let open: Option<&mut preflight::UnlockContainers> =
-            if luks::has_encryption(&parsed.layout) { Some(&mut open) } else { None };
+            if unlock_preserved::has_encryption(&parsed.layout) { Some(&mut open) } else { None };
         let mut inventory = add_lldp_neighbours(preflight::read_assembled_with(open).map_err(failure)?, &self.leaves);
         let adopted = keep_flag::adopt_as_reinstall(&self.machine, allocation, &mut inventory).map_err(failure)?;
         adopted.iter().for_each(|said| print_line(said));

@@ -3,7 +3,7 @@
 //! The machines are simulated: their disks are inventories from `testdata`, and their plans are not executed. No code here can open a
 //! device, so the disks of the host are safe.
 
-mod first;
+mod api_v1;
 
 use super::*;
 use crate::add_lldp_neighbours;
@@ -16,7 +16,7 @@ use model::install_marker::RecordedDisk;
 use model::install_report::EventName;
 use model::inventory::InventoryDisk;
 use model::inventory::lldp::{LldpNeighbour, NicNeighbours};
-use plan::{Plan, PlanSubject, PoolAllocation, plan_request};
+use plan::{Plan, PlanSubject, PoolAllocation, request_from_allocation};
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -176,7 +176,7 @@ fn erasure(inventory: &Inventory, allocation: Option<&Allocation>) -> Option<Pla
 
 fn installation(inventory: &Inventory, machine: &AssignedMachine, allocation: &Allocation) -> Plan {
     let layout = allocation.parse_layout().unwrap_or_else(|problems| panic!("{problems:?}")).layout;
-    let request = plan_request::build_request(machine, MACHINE, allocation, &["ttyS0".to_owned()]);
+    let request = request_from_allocation::build_request(machine, MACHINE, allocation, &["ttyS0".to_owned()]);
     let plan = plan::make_plan(&layout, inventory, request, &mut Uuid::new_v4);
     plan.unwrap_or_else(|refusal| panic!("{refusal}"))
 }

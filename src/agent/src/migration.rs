@@ -28,7 +28,7 @@ use model::migration::{
 };
 use model::storage_graph::DeviceStack;
 use plan::SourceDevice;
-use plan::plan_request::build_request;
+use plan::request_from_allocation::build_request;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Mutex;

@@ -3,10 +3,10 @@
 pub(crate) mod file_order;
 pub(crate) mod keep_flag;
 pub(crate) mod local_state;
-pub(crate) mod luks;
 mod opaque_objects;
 pub(crate) mod passphrase;
 mod settle;
+pub(crate) mod unlock_preserved;
 
 use common::error::{Error, Phase, Result};
 use linux::probe::{self, ProbeDepth};
@@ -111,7 +111,7 @@ pub(crate) fn read_assembled_with(open: Option<&mut UnlockContainers>) -> Result
     let mut inventory = probe::read_inventory(ProbeDepth::Deep)?;
     assembled.mark_inventory(&mut inventory);
     inventory.failed.extend(failed.into_iter().flatten());
-    luks::note_untried(&mut inventory);
+    unlock_preserved::note_untried(&mut inventory);
     assembled.inspect_filesystems(&mut inventory)?;
     Ok(inventory)
 }

@@ -7,7 +7,7 @@ use control::testing::FakeControl;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::{DeviceSignature, DiskPartition, DiskTable, FilesystemContents, InventoryDisk};
 use plan::MarkerWaiver;
-use plan::plan_request::marker_waiver;
+use plan::request_from_allocation::marker_waiver;
 
 const LAYOUT: &str = "id: alone
 disks: [{device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 0}]}]

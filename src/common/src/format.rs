@@ -1,7 +1,7 @@
 //! Formatting of text and numbers for terminals: aligned columns, sizes, durations, and removal of secrets and hidden
 //! characters.
 
-pub mod limits;
+pub mod untrusted_text;
 
 pub mod terminal;
 

@@ -5,10 +5,10 @@
 //! and [`diagnostic`].
 
 pub mod bounded_read;
+pub mod command_outcome;
 pub mod diagnostic;
 pub mod encoding;
 pub mod error;
-pub mod exit_code;
 pub mod format;
 pub mod json_schema;
 pub mod output;

@@ -6,7 +6,7 @@ use super::api_types::{ErrorBody, InstallReport, LogPart, PointOfNoReturn, REQUE
 use super::retry::{AttemptResult, BRIEF, ONCE, PATIENT, RetryPolicy};
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
 use common::error::{Error, Phase, Result};
-use common::format::limits;
+use common::format::untrusted_text;
 use common::sync::lock_mutex;
 use linux::http;
 use model::allocation::{AssignedMachine, ReleasedSecrets, SecretPurpose};
@@ -157,7 +157,7 @@ impl HttpControlPlane {
     fn status_error(&self, what: &str, status: StatusCode, body: &str) -> Error {
         let said =
             serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body.to_owned());
-        let said = limits::sanitize_message(&said);
+        let said = untrusted_text::sanitize_message(&said);
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
         let text = format!("{what}: {} answered {status}{said}", self.url);
         match status {

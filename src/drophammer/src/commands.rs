@@ -7,9 +7,9 @@ mod check_fuzz;
 mod machine_file;
 pub mod plan;
 mod plan_registered;
+mod plan_templates;
 pub mod rack;
 pub(crate) mod schema;
-mod templates;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tree;

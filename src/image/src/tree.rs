@@ -19,7 +19,7 @@ mod ambiguity;
 mod attributes;
 mod dirfd;
 mod hard_link;
-mod limits;
+mod header_budget;
 mod member;
 mod member_codec;
 mod mounts;

@@ -10,7 +10,7 @@ pub mod erase;
 mod ext_journal;
 pub mod filesystem_growth;
 pub mod filesystem_inspection;
-pub mod image_table;
+pub mod image_table_fit;
 pub mod k8s_volumes;
 mod loop_device;
 pub mod luks;
@@ -33,7 +33,7 @@ pub mod zero_verification;
 #[cfg(test)]
 mod features;
 #[cfg(any(test, feature = "testing"))]
-pub mod loopdev;
+pub mod test_loop_device;
 #[cfg(any(test, feature = "testing"))]
 pub mod vmdisks;
 

@@ -3,7 +3,6 @@
 mod advice;
 mod arrays;
 mod canonical;
-mod constraints;
 mod dependencies;
 mod encryption;
 mod field_reader;
@@ -22,11 +21,11 @@ mod text;
 mod text_edits;
 mod types;
 mod validate;
+mod version_constraints;
 mod yaml_document;
 
 pub(crate) use advice::suggest_disk;
 pub use canonical::{canonical_yaml, compute_digest};
-pub use constraints::{ImageId, ImageVersion};
 pub use dependencies::UnderlyingObjects;
 pub use encryption::{EncryptionSpec, KeySource};
 pub use mapper_name::explain_excessive_name;
@@ -36,5 +35,6 @@ pub use parser::{
 pub use size::RequestedSize;
 pub use types::*;
 pub use validate::{MIN_BTRFS_MIB, MIN_XFS_MIB, validate_layout};
+pub use version_constraints::{ImageId, ImageVersion};
 
 use text::find_nearest;

@@ -170,7 +170,7 @@ pub(crate) fn mounts_without_devices(mounts: Vec<PathBuf>, root: &Path) -> Vec<P
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linux::storage::loopdev::TestLoopDevice;
+    use linux::storage::test_loop_device::TestLoopDevice;
 
     #[test]
     #[ignore = "needs root and loop devices"]

@@ -14,7 +14,7 @@ use super::decisions::{ArrayFate, GroupFate, PlanDecisions};
 
 use super::decider::verdict_on_disk;
 use super::{
-    DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict, PersistentVolume, PlanRequest, bootable,
+    DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict, PersistentVolume, PlanRequest, finishing,
     migrate_target, steps,
 };
 use common::diagnostic::Diagnostic;
@@ -128,7 +128,7 @@ pub(crate) fn predict_summary(
         problems.push(Diagnostic::new("disks", why));
     }
     problems.extend(steps::missing_steps(&request.steps));
-    problems.extend(bootable::refuse_finishing(layout, inventory, request));
+    problems.extend(finishing::refuse_finishing(layout, inventory, request));
     if !problems.is_empty() {
         return Err(problems);
     }

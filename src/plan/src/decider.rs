@@ -2,7 +2,7 @@
 
 use super::decisions::PlanDecisions;
 use super::devices::{DeviceFate, DeviceTable, UnderlyingDevices};
-use super::disk_match::SharedIdentifiers;
+use super::recorded_disk_match::SharedIdentifiers;
 use super::{DiskVerdict, InstallMode, PlanRequest};
 use common::diagnostic::Diagnostic;
 use model::device::{DevicePath, KernelName, LayoutPath};

@@ -3,7 +3,7 @@
 use super::DiskVerdict;
 use super::decider::PlanDecider;
 use super::describe::{describe_disk, describe_match, describe_record};
-use super::disk_match::{self, DiskLikeness, MatchCandidates, SharedIdentifiers};
+use super::recorded_disk_match::{self, DiskLikeness, MatchCandidates, SharedIdentifiers};
 use crate::content_text;
 use model::device::{KernelName, LayoutPath};
 use model::install_marker::RecordedDisk;
@@ -51,7 +51,7 @@ impl<'a> DiskRecords<'a> {
         let finished = finished.map(|finished| &finished.guid);
         let guids = [&record.guid, &record.guid_before].into_iter().chain(finished).flatten();
         let guids: Vec<&str> = guids.map(String::as_str).collect();
-        disk_match::compare_disk(record, &guids, disk, &self.shared)
+        recorded_disk_match::compare_disk(record, &guids, disk, &self.shared)
     }
 
     pub(crate) fn is_recorded_disk(&self, record: &RecordedDisk, disk: &inventory::InventoryDisk) -> bool {
@@ -112,13 +112,13 @@ impl PlanDecider<'_> {
                 continue;
             }
             let then = match record {
-                Some(record) => format!("with {}", disk_match::describe_record_fully(record)),
+                Some(record) => format!("with {}", recorded_disk_match::describe_record_fully(record)),
                 None => "without it".to_owned(),
             };
             let message = format!(
                 "{}, but this installation was started {then}; this disk has {}. It continues only on the disks on which it was started: attach the old disk; or assign a new id to the allocation, to start over with this one",
                 describe_match(listed, found),
-                disk_match::describe_disk_fully(found)
+                recorded_disk_match::describe_disk_fully(found)
             );
             self.refuse(format!("disks[{index}].device"), message);
         }
@@ -191,10 +191,10 @@ impl PlanDecider<'_> {
         let (disks, records) = &known.candidates;
         let alike = disks.find_like_record(record).into_iter().filter_map(|index| self.inventory.disks.get(index));
         let mut others = alike.filter(|disk| !is_found(disk));
-        let now = others.find(|disk| disk_match::may_be(record, disk, &known.shared));
+        let now = others.find(|disk| recorded_disk_match::may_be(record, disk, &known.shared));
         let then = found.and_then(|found| {
             let alike = records.find_like_disk(found).into_iter().filter_map(|index| known.disks().get(index));
-            let mut others = alike.filter(|record| disk_match::may_be(record, found, &known.shared));
+            let mut others = alike.filter(|record| recorded_disk_match::may_be(record, found, &known.shared));
             others.find(|other| !self.is_harmless_copy(other, found, known))
         });
         if now.is_none() && then.is_none() {
@@ -226,7 +226,8 @@ impl PlanDecider<'_> {
     fn is_harmless_copy(&self, record: &RecordedDisk, found: &inventory::InventoryDisk, known: &DiskRecords) -> bool {
         let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
         listed.any(|(index, listed)| {
-            let is_in_place = self.found.get(&index).is_some_and(|is| disk_match::may_be(record, is, &known.shared));
+            let is_in_place =
+                self.found.get(&index).is_some_and(|is| recorded_disk_match::may_be(record, is, &known.shared));
             is_in_place && (listed.wipeonreinstall || self.verdict(&found.name) != DiskVerdict::Wipe)
         })
     }
@@ -259,8 +260,8 @@ impl PlanDecider<'_> {
                 "{other}; it will be wiped and is not blank: it contains {}. {} (recorded: {}; found: {})",
                 content_text::describe_contents(found),
                 self.suggest_remedy(found, "Attach the old disk"),
-                disk_match::describe_record_fully(record),
-                disk_match::describe_disk_fully(found)
+                recorded_disk_match::describe_record_fully(record),
+                recorded_disk_match::describe_disk_fully(found)
             );
             self.refuse(place, message);
         }
@@ -282,7 +283,7 @@ impl DiskRecords<'_> {
         match self.match_disk(record, disk) {
             DiskLikeness::Equal => true,
             DiskLikeness::Contradicting => false,
-            DiskLikeness::TooLittle => disk_match::looks_like(record, disk),
+            DiskLikeness::TooLittle => recorded_disk_match::looks_like(record, disk),
         }
     }
 }

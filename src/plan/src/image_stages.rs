@@ -4,7 +4,7 @@
 use super::decisions::PlanDecisions;
 use super::filesystem_fate::PlacedFilesystem;
 use super::system_source::{SourceInputs, StageOperations, SystemSource, SystemStages};
-use super::{PlanRequest, boot_entries, bootable, image_needs, operation_args, os_definition, uuids_in_use};
+use super::{PlanRequest, boot_entries, finishing, image_needs, operation_args, os_definition, uuids_in_use};
 use common::diagnostic::Diagnostic;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::Layout;
@@ -32,7 +32,7 @@ impl SystemSource for ImageSource<'_> {
     }
 
     fn find_problems(&self, layout: &Layout, inventory: &Inventory, _: &PlanDecisions) -> Vec<Diagnostic> {
-        bootable::refuse_finishing(layout, inventory, self.0)
+        finishing::refuse_finishing(layout, inventory, self.0)
     }
 
     fn is_created(&self, _: &Operation) -> bool {
@@ -42,7 +42,7 @@ impl SystemSource for ImageSource<'_> {
     fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages {
         let (request, inventory) = (self.0, inputs.meant.inventory);
         let mut warnings = image_needs::judge_image(inputs.layout, inventory, request).warnings;
-        warnings.extend(bootable::warn_missing_esp(inputs.layout, &finishing));
+        warnings.extend(finishing::warn_missing_esp(inputs.layout, &finishing));
         let needs = image_needs::image_needs(inputs.layout, inventory, request);
         let ImagePlacement { first, second, installer, fstab, entries } = self.place_image(inputs, finishing);
         let reach = os_definition::has_image(request).then(|| operation_args::query_image(request, &first.1, needs));

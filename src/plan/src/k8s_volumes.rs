@@ -13,10 +13,10 @@
 //! | anything else | refused, by the name of the volume |
 
 mod block_devices;
-mod deleted_volumes;
 mod earlier_preparation;
 mod group_space;
 mod logical_volumes;
+mod marked_for_deletion;
 mod marker_records;
 mod sparse_file_space;
 mod sparse_files;

@@ -6,7 +6,7 @@ use super::firmware::{self, RemovalPolicy};
 use super::restore::{RestorePlan, mount_path};
 use super::system_source::{SourceInputs, StageOperations, SystemStages};
 use super::{
-    FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt, bootable, display, extents, install_marker, luks, opaque,
+    FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt, display, extents, finishing, install_marker, luks, opaque,
     operation_args, preserved, steps, trials,
 };
 use model::device::KernelName;
@@ -45,7 +45,7 @@ pub(crate) fn arrange_stages(
     let returning = RestorePlan::new(&meant, &decided, &filesystems);
     let (mut formats, root_uuid) = (format_operations(&filesystems), root_uuid(&filesystems));
     let files = Box::new(operation_args::machine_files(&request, inventory, &decided, &formats, &root_uuid));
-    let finishing = bootable::finish_inputs(&meant, &decided, &filesystems, &fstab, files.clone());
+    let finishing = finishing::finish_inputs(&meant, &decided, &filesystems, &fstab, files.clone());
     let source = request.source();
     formats.retain(|operation| source.is_created(operation));
     let mut trials = trials::filesystem_trials(&filesystems);

@@ -13,19 +13,19 @@ use super::auth::{self, EventCaller, MachineCaller};
 use super::base_url::BaseUrls;
 use super::migrations::machine_requests;
 use super::migrations::offer::Assignment;
-use super::privileged_port::{self, SourcePort};
 use super::quotas::ClientAddress;
 use super::resolve::ResolvedAllocation;
 use super::site::SiteSnapshot;
+use super::source_port_check::{self, SourcePort};
 use super::status_log::MachineOrigin;
-use super::{AppState, anonymous_events, machine_identification, request_id, requested_steps};
+use super::{AppState, anonymous_events, machine_identification, request_context, requested_steps};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use common::format::limits::{LINE_BYTES, truncate_with_mark};
+use common::format::untrusted_text::{LINE_BYTES, truncate_with_mark};
 use control::api_types::RegisterRequest;
 use model::allocation::{self, Allocation};
 use model::install_report::{EventName, ProgressEvent};
@@ -54,7 +54,7 @@ pub(crate) async fn register_boot(
 ) -> Result<Json<Value>, ApiError> {
     let boot = auth::find_boot(&app, &headers).await?.filter(|boot| boot.over != Some(true));
     let boot = boot.ok_or_else(|| auth::not_authorized_for(""))?;
-    privileged_port::require_privileged(&app, source, peer, &boot.machine, "register")?;
+    source_port_check::require_privileged(&app, source, peer, &boot.machine, "register")?;
     let is_known = app.directory().find_machine(&boot.machine).is_some();
     let most_bytes = if is_known { DOCUMENT_BYTES } else { UNKNOWN_DOCUMENT_BYTES };
     let register: RegisterRequest = read_machine_document(&app, peer, body, most_bytes).await?;
@@ -124,7 +124,7 @@ pub(crate) async fn wait_for_allocation(
     let mut closing = app.closing.clone();
     let _waits = app.counters.count_waiting();
     let patience = tokio::time::sleep(Duration::from_secs(seconds.min(MAX_WAIT_SECONDS)));
-    request_id::yield_turn(async {
+    request_context::yield_turn(async {
         tokio::select! {
             biased;
             result = until_allocated(&app, &id) => result.map(|()| Json(json!({})).into_response()),

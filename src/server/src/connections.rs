@@ -3,7 +3,7 @@
 use super::api_error::ApiError;
 use super::quotas::{ClientQuotas, ConnectionInfo, QuotaShare};
 use super::rate_limited_log::RateLimitedLog;
-use super::request_id::{self, RequestContext};
+use super::request_context::{self, RequestContext};
 use super::status_log::{AnsweredRequest, StatusLog};
 use super::tls::{self, ServerTls};
 use super::write_timeout::{STALLED, WriteTimeoutStream};
@@ -169,7 +169,7 @@ async fn serve_connection(
     let ConnectionClient { address, port, router, peers, watch, running } = client;
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        let (id, began) = (request_id::request_id(request.headers()), Instant::now());
+        let (id, began) = (request_context::request_id(request.headers()), Instant::now());
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let connected = ConnectionInfo { address, port, over_tls };
         request.extensions_mut().insert(connected);
@@ -199,8 +199,8 @@ async fn serve_connection(
         };
         async move {
             let context = RequestContext::new(id.clone(), client, turns.take_turn(client).await);
-            let mut response: Response = request_id::run_in_context(context, answer).await;
-            request_id::add_id_header(response.headers_mut(), &id);
+            let mut response: Response = request_context::run_in_context(context, answer).await;
+            request_context::add_id_header(response.headers_mut(), &id);
             Ok::<Response, Infallible>(response)
         }
     });

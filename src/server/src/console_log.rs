@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use common::format::limits;
+use common::format::untrusted_text;
 use control::api_types::LogPart;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -32,8 +32,13 @@ pub(crate) async fn receive_log(
     let sent = read_body(&app, peer, body, PART_BYTES).await?;
     let LogPart { start, log } =
         serde_json::from_slice(&sent).map_err(|error| ApiError::bad_request(format!("request body: {error}")))?;
-    let part =
-        LogChunk { boot: boot.hash, start, bytes: log.len() as u64, time: now(), text: limits::sanitize_log(&log) };
+    let part = LogChunk {
+        boot: boot.hash,
+        start,
+        bytes: log.len() as u64,
+        time: now(),
+        text: untrusted_text::sanitize_log(&log),
+    };
     app.state.store_log_chunk(&id, part).await?;
     app.watch.live.record_log(&id);
     Ok(Json(json!({})))

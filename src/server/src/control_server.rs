@@ -9,16 +9,16 @@ use super::listeners::{BoundListeners, ServerFronts};
 use super::options::ServerConfig;
 use super::os_definitions::{OsDefinitions, VerifyCache};
 use super::planner::PlannerPool;
-use super::privileged_port::SourcePorts;
 use super::pxe::{PxeOptions, PxeServer};
 use super::quotas::ClientQuotas;
 use super::rate_limited_log::RateLimitedLog;
 use super::site::{SiteLoader, SiteSnapshot};
 use super::site_reload::{ReloadEvent, SiteReloader};
+use super::source_port_check::SourcePorts;
 use super::start_checks::{boot_directory, check_at_start, check_options, refuse_lost_database};
 use super::status_log::StatusLog;
 use super::systemd_notify::{HeartbeatSource, ServiceManager};
-use super::{AppState, metrics, migrations, pxe, request_id, web};
+use super::{AppState, metrics, migrations, pxe, request_context, web};
 use common::error::{Context, Error, Phase, Result};
 use hyper_util::server::graceful::GracefulShutdown;
 use std::path::PathBuf;
@@ -202,7 +202,7 @@ fn build_app_state(
 fn open_state(options: &ServerConfig, quiet: Duration, counters: &Arc<metrics::Metrics>) -> Result<ServerState> {
     let observed = counters.clone();
     let hooks = StoreHooks {
-        current_client: request_id::current_client,
+        current_client: request_context::current_client,
         observe_job: Arc::new(move |duration| observed.observe_store_job(duration)),
     };
     Ok(ServerState::open(&options.dir.join(store::DATABASE), quiet)?.with_hooks(hooks))

@@ -1,7 +1,7 @@
 //! Properties of the host and its network, which tests replace.
 
 use super::arp::{self, MacLookup};
-use super::privileged_port::FIRST_UNPRIVILEGED_PORT;
+use super::source_port_check::FIRST_UNPRIVILEGED_PORT;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -8,7 +8,7 @@
 //!   `deploy_templates` the deploy templates, `sizes` the sizes, `image_states` hidden and blacklisted images, `approvals` approved plans,
 //!   `check_site` checks everything.
 //! * State: the crate `store`.
-//! * Machines: `netboot` and `ipxe` boot them, `auth` and `privileged_port` authenticate them,
+//! * Machines: `netboot` and `ipxe` boot them, `auth` and `source_port_check` authenticate them,
 //!   `machine_identification` and `arp` identify them, `api` is their API, `console_log` their console logs, `downloads` their downloads,
 //!   `migrations` migrates them, `pxe` runs DHCP and TFTP.
 //! * Operators: `operator` is their API, `metal_api` that of metal-api, `web` the web page, `routes` the table of all endpoints and
@@ -53,14 +53,13 @@ mod os_definitions;
 pub mod plan_input;
 pub(crate) mod planner;
 pub mod power;
-mod privileged_port;
 mod pxe;
 mod quotas;
 pub mod rack_plan;
 mod rate_limited_log;
 mod registry_credentials;
+mod request_context;
 mod request_guard;
-mod request_id;
 mod request_turns;
 mod requested_steps;
 mod resolve;
@@ -70,6 +69,7 @@ pub mod site_files;
 mod site_folder;
 mod site_reload;
 mod sizes;
+mod source_port_check;
 mod start_checks;
 mod status_log;
 mod systemd_notify;
@@ -82,19 +82,19 @@ pub use options::{ServeArgs, ServeCommand, ServeOptions, ServerConfig};
 
 use anonymous_events::AnonymousEvents;
 use arp::MacLookup;
+use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
-use common::exit_code::{CommandOutcome, report_refusal};
 use control_server::ControlServer;
 use deploy_templates::TemplateWriter;
 use host_environment::HostEnvironment;
 use host_names::HostNames;
 use listeners::HttpsPort;
 use planner::PlannerPool;
-use privileged_port::SourcePorts;
 use quotas::ClientQuotas;
 use rate_limited_log::RateLimitedLog;
 use site::SiteSnapshot;
 use site_reload::ReloadEvent;
+use source_port_check::SourcePorts;
 use status_log::StatusLog;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};

@@ -4,10 +4,10 @@
 use super::api_error::ApiError;
 use super::base_url::BaseUrls;
 use super::migrations::MigrationState;
-use super::privileged_port::SourcePort;
 use super::quotas::ClientAddress;
+use super::source_port_check::SourcePort;
 use super::status_log::MachineOrigin;
-use super::{AppState, api, auth, ipxe, machine_identification, privileged_port, site_files};
+use super::{AppState, api, auth, ipxe, machine_identification, site_files, source_port_check};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -95,7 +95,7 @@ pub(crate) async fn boot_json(
     query: Result<Query<BootQuery>, QueryRejection>,
 ) -> Result<Json<api_types::NextBoot>, ApiError> {
     let asking = identify_requester(&app, peer, &method, query).await?;
-    privileged_port::require_privileged(&app, source, peer, &asking.id, "request its reinstall")?;
+    source_port_check::require_privileged(&app, source, peer, &asking.id, "request its reinstall")?;
     if let Some(why) = asking.withheld {
         app.log_rate_limited(why.clone());
         return Err(ApiError::new(StatusCode::CONFLICT, why));

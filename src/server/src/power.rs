@@ -5,7 +5,7 @@ use super::api::request_body::{EVENT_BYTES, read_operator_document};
 use super::api_error::ApiError;
 use super::operator::OperatorAuth;
 use super::quotas::ClientAddress;
-use super::request_id::yield_turn;
+use super::request_context::yield_turn;
 use crate::bmc::PowerAction;
 use axum::Json;
 use axum::body::Body;

@@ -1,9 +1,9 @@
 //! Rate limit for log lines that any client on the network can cause. The same line is printed once a minute. Each address has its own
 //! quota of lines, so that the lines of one do not suppress those of another. The first dropped line is announced, and a count follows.
 
-use super::request_id;
+use super::request_context;
 use super::status_log::StatusLog;
-use common::format::limits;
+use common::format::untrusted_text;
 use common::sync::lock_mutex;
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
@@ -68,7 +68,7 @@ impl RateLimitedLog {
 
     /// Logs a line that requires attention by the operator.
     pub(crate) fn log_problem(&self, text: String) {
-        self.print_line(request_id::current_client(), text, StatusLog::log_problem);
+        self.print_line(request_context::current_client(), text, StatusLog::log_problem);
     }
 
     /// Logs a line caused by an address before it has sent a request.
@@ -78,11 +78,11 @@ impl RateLimitedLog {
 
     /// Logs an informational line.
     pub(crate) fn log_note(&self, text: String) {
-        self.print_line(request_id::current_client(), text, StatusLog::log_note);
+        self.print_line(request_context::current_client(), text, StatusLog::log_note);
     }
 
     fn print_line(&self, address: Option<IpAddr>, text: String, print: fn(&StatusLog, String)) {
-        let text = limits::sanitize_message(&text);
+        let text = untrusted_text::sanitize_message(&text);
         let (dropped, verdict) = {
             let mut minute = lock_mutex(&self.minute);
             let dropped = if minute.began.elapsed() >= EVERY { minute.start_next_minute() } else { None };

@@ -5,7 +5,7 @@ mod bmc;
 mod error_collection;
 mod image_file;
 mod machine_file;
-mod network;
+mod network_field;
 pub(crate) mod os_parameters;
 mod pull_secret;
 mod volumes;

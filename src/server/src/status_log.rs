@@ -6,7 +6,7 @@ mod outputs;
 mod progress_lines;
 
 use super::quotas::ClientAddress;
-use super::request_id;
+use super::request_context;
 use super::web::live_updates::LiveUpdates;
 use axum::http::{Method, StatusCode};
 use common::format::replace_hidden;
@@ -127,7 +127,7 @@ impl StatusLog {
     }
 
     fn send_message(&self, said: LogMessage) {
-        let _ = self.said.try_send(LogLine { request: request_id::current_id(), said });
+        let _ = self.said.try_send(LogLine { request: request_context::current_id(), said });
     }
 
     /// Prints the first line, with the server's URL.

@@ -1,7 +1,7 @@
 //! Sanitizing of JSON from machines and operators, as soon as it is received. It is rewritten while it is parsed: no tree of the document
 //! is built before it is known to have a bounded number of values.
 
-use common::format::limits::TextKind;
+use common::format::untrusted_text::TextKind;
 use common::format::{replace_hidden, truncate_bytes};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
@@ -157,7 +157,7 @@ impl<'de> Visitor<'de> for ValueCopy<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use common::format::limits::{IDENTIFIER_BYTES, LINE_BYTES, NAME_BYTES};
+    use common::format::untrusted_text::{IDENTIFIER_BYTES, LINE_BYTES, NAME_BYTES};
     use serde_json::{Value, json};
 
     fn value(json: &Value, author: DocumentAuthor) -> Value {

@@ -22,8 +22,8 @@ mod x509;
 pub use used_blocks::worker::run_worker as run_used_blocks_worker;
 
 use certificate::{FILE_BYTES, PeerCertificate, SharedSecret};
+use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
-use common::exit_code::{CommandOutcome, report_refusal};
 use options::{CommonOptions, KeyOptions, MoveCommand, TransferOptions};
 use std::fs::File;
 use std::io::Read;

@@ -2,7 +2,7 @@
 
 use super::*;
 use control::testing::FakeControl;
-use linux::storage::loopdev::TestLoopDevice;
+use linux::storage::test_loop_device::TestLoopDevice;
 use linux::storage::{device_users, disk_identity, wipe};
 use model::allocation::{self, Allocation, FinisherChoice};
 use model::boot_contents::BootContents;

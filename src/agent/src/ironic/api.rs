@@ -209,7 +209,7 @@ fn parse_fault(body: &[u8]) -> String {
             Value::String(text) => serde_json::from_str(text).ok()?,
             other => other.clone(),
         };
-        Some(common::format::limits::sanitize_message(inner.get("faultstring")?.as_str()?))
+        Some(common::format::untrusted_text::sanitize_message(inner.get("faultstring")?.as_str()?))
     };
     inner().unwrap_or_else(|| common::format::replace_hidden(&String::from_utf8_lossy(&body[..body.len().min(300)])))
 }

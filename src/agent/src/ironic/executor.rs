@@ -2,7 +2,7 @@
 
 use super::{inject_files, logs, rescue};
 use crate::executor::{ImageTrust, PlanExecutor};
-use crate::preflight::{self, luks};
+use crate::preflight::{self, unlock_preserved};
 use crate::report::ProgressReporter;
 use common::error::Result;
 use common::sync::lock_mutex;
@@ -88,13 +88,14 @@ impl StepExecutor for MachineExecutor {
             preflight::wait_for_layout_disks(layout)?;
         }
         *lock_mutex(&self.session) = PlanExecutor::new(self.reporter.clone(), self.control.clone(), trust);
-        let Some((layout, allocation)) = wanted.filter(|(layout, _)| luks::has_encryption(layout)) else {
+        let Some((layout, allocation)) = wanted.filter(|(layout, _)| unlock_preserved::has_encryption(layout)) else {
             return preflight::read_assembled_inventory();
         };
-        luks::read_ramdisk_key(layout, allocation)?;
+        unlock_preserved::read_ramdisk_key(layout, allocation)?;
         // The console of a machine that Ironic controls is unattended.
         let mut nobody = |_: &str, _| Ok(None);
-        let mut open = |inventory: &Inventory| luks::unlock_preserved(layout, inventory, allocation, &mut nobody);
+        let mut open =
+            |inventory: &Inventory| unlock_preserved::unlock_preserved(layout, inventory, allocation, &mut nobody);
         preflight::read_assembled_with(Some(&mut open))
     }
 

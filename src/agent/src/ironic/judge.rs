@@ -3,12 +3,12 @@
 //! The machines are simulated. Virtual machines are in `scripts/ironic.d`.
 
 mod conductor;
-mod more;
-mod paper;
+mod deploy_scenarios;
+mod raid_and_rescue_scenarios;
 
 use conductor::Ironic;
-use more::*;
-use paper::*;
+use deploy_scenarios::*;
+use raid_and_rescue_scenarios::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 

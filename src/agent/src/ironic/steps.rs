@@ -18,7 +18,7 @@ use model::install_report::DiskChanges;
 use model::inventory::Inventory;
 use model::ironic_raid::RaidConfig;
 use model::layout::Layout;
-use plan::{DiskPlan, DiskVerdict, Plan, PlanSubject, plan_request};
+use plan::{DiskPlan, DiskVerdict, Plan, PlanSubject, request_from_allocation};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex};
 use uuid::Uuid;
@@ -282,7 +282,8 @@ impl StepRunner {
 
     fn make_plan(&self, deploy: &mut DeployInput) -> Result<Plan> {
         let machine = AssignedMachine { name: deploy.node_name.clone(), ..AssignedMachine::default() };
-        let request = plan_request::build_request(&machine, &deploy.machine, &deploy.allocation, &self.consoles);
+        let request =
+            request_from_allocation::build_request(&machine, &deploy.machine, &deploy.allocation, &self.consoles);
         let mut given = deploy.ids.clone().into_iter();
         let mut ids = Vec::new();
         let made = plan::make_plan(&deploy.layout, &deploy.inventory, request, &mut || {

@@ -334,7 +334,8 @@ filesystems:
             (GROUP, &half_a_group(blank_sdc()), Some("1"), None),
         ] {
             let layout = model::layout::read_yaml(layout).unwrap().layout;
-            let request = plan::plan_request::build_request(&AssignedMachine::default(), "m", &asked(order), &[]);
+            let request =
+                plan::request_from_allocation::build_request(&AssignedMachine::default(), "m", &asked(order), &[]);
             let judged = refuse_orphaning(&layout, inventory, &request).map_err(|error| error.to_string());
             assert_eq!(judged.is_err(), refused.is_some(), "{judged:?} {inventory:?}");
             refused.iter().for_each(|words| {

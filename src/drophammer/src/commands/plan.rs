@@ -1,11 +1,11 @@
 //! `drophammer plan`: shows what an installation would do.
 
-use super::templates::NamedTemplates;
+use super::plan_templates::NamedTemplates;
 use super::{problem_lines, read_layout, read_text, wants_colour};
 use crate::operator_client::ServerOptions;
 use clap::Args;
+use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
-use common::exit_code::{CommandOutcome, report_refusal};
 use common::output::{print_error, print_styled, print_text, to_json};
 use model::deploy_steps::{EraseMode, StepList};
 use model::device::DevicePath;
@@ -13,7 +13,7 @@ use model::install_marker::InstallMarker;
 use model::inventory::Inventory;
 use model::layout::ParsedLayout;
 use operations::PlanAssignment;
-use plan::plan_request::preview::{placeholder_uuids, remove_temporary_uses};
+use plan::request_from_allocation::preview::{placeholder_uuids, remove_temporary_uses};
 use plan::{InstallClaim, InstallMode, MarkerWaiver, PlanRequest, PlanSubject};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,14 @@
 //! `drophammer plan --machine`: plans a machine of a server from its registered inventory and the allocation that it would receive now.
 
 use super::plan::{PlanArgs, PlanInputs, inputs_from_files, read_inventory, refuse_impossible};
-use super::templates::NamedTemplates;
+use super::plan_templates::NamedTemplates;
 use crate::operator_client::{OperatorClient, OperatorResponse, find_machine};
 use common::diagnostic;
 use common::error::{Error, Phase, Result};
 use model::allocation::{Allocation, OrderedReinstall};
 use model::inventory::Inventory;
-use plan::plan_request::preview::remove_temporary_uses;
-use plan::plan_request::{build_request, clear_begun_if_intact};
+use plan::request_from_allocation::preview::remove_temporary_uses;
+use plan::request_from_allocation::{build_request, clear_begun_if_intact};
 use plan::{InstallMode, MarkerWaiver, PlanRequest};
 use reqwest::Method;
 use serde::de::DeserializeOwned;

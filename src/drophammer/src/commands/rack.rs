@@ -7,12 +7,12 @@ mod table;
 mod tests;
 
 use clap::{Args, Subcommand};
+use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Phase, Result};
-use common::exit_code::{CommandOutcome, report_refusal};
 use common::output::{print_error, print_text, to_json};
 use model::inventory::Inventory;
 use plan::InstallMode;
-use plan::plan_request::preview::PlannedDisk;
+use plan::request_from_allocation::preview::PlannedDisk;
 use serde::Serialize;
 use server::rack_plan::{RackChange, RackSnapshot};
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
 //! `drophammer machine adopt`: machines whose install marker names an installation that the server does not know, and their adoption by the
 //! operator.
 
-use super::machine_requests::post_for_each;
 use super::options::AdoptOptions;
+use super::post_for_each::post_for_each;
 use super::{OperatorClient, print_json};
+use common::command_outcome::CommandOutcome;
 use common::error::Result;
-use common::exit_code::CommandOutcome;
 use common::format;
 use common::output::print_text;
 use server::operator::MachineSummary;

@@ -1,8 +1,8 @@
 //! The command that starts a reinstall on the running machine, with the digest of what it boots.
 
 use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_json, print_refusal};
+use common::command_outcome::CommandOutcome;
 use common::error::Result;
-use common::exit_code::CommandOutcome;
 use common::output::print_text;
 use reqwest::Method;
 use server::boot_digest::BootDigestResponse;

@@ -1,10 +1,10 @@
 //! `drophammer machine confirm`: confirms that the records of a restored server are up to date.
 
-use super::machine_requests::post_for_each;
 use super::options::ConfirmOptions;
+use super::post_for_each::post_for_each;
 use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
+use common::command_outcome::CommandOutcome;
 use common::error::Result;
-use common::exit_code::CommandOutcome;
 use common::format::terminal::escape_line;
 use common::output::print_text;
 use reqwest::Method;

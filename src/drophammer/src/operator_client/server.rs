@@ -2,7 +2,7 @@
 
 use super::ServerOptions;
 use common::error::{Context, Error, Phase, Result};
-use common::format::limits;
+use common::format::untrusted_text;
 use control::api_types::ErrorBody;
 use linux::http;
 use reqwest::Method;
@@ -79,7 +79,7 @@ impl OperatorClient {
         }
         let body = http::read_error_response(response);
         let said = serde_json::from_str::<ErrorBody>(&body).map(|body| body.message).unwrap_or(body);
-        let said = limits::sanitize_message(&said);
+        let said = untrusted_text::sanitize_message(&said);
         match status.as_u16() {
             401 => Err(Error::new(
                 Phase::Control,

@@ -3,7 +3,7 @@
 use super::{TargetDisk, duplicate_uuids};
 use crate::qcow2::MAGIC;
 use linux::gpt::{PROTECTIVE, SECTORS_BYTES, read_claimed_disk_size};
-use linux::storage::image_table;
+use linux::storage::image_table_fit;
 use model::device::DevicePath;
 use operations::AddedPartition;
 use std::collections::BTreeMap;
@@ -103,9 +103,10 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
             "the image is not a disk image: it begins with neither GPT nor MBR, but the layout has filesystems on \
              partitions of {name}"
         ))),
-        None => {
-            expected.added.as_ref().map_or(Ok(()), |added| Err(rejection(image_table::cannot_add_without_gpt(added))))
-        }
+        None => expected
+            .added
+            .as_ref()
+            .map_or(Ok(()), |added| Err(rejection(image_table_fit::cannot_add_without_gpt(added)))),
     }
 }
 
@@ -113,7 +114,7 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
 fn check_gpt(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
     let TargetDisk { name, size_bytes, sector_bytes } = disk;
     let fitted =
-        image_table::check_image_table(head, *sector_bytes, *size_bytes, expected.grow, expected.added.as_ref());
+        image_table_fit::check_image_table(head, *sector_bytes, *size_bytes, expected.grow, expected.added.as_ref());
     let found =
         fitted.map_err(|error| rejection(format!("the image's partition table does not fit {name}: {error}")))?;
     let Some(table) = found else { return Ok(()) };
@@ -124,10 +125,10 @@ fn check_gpt(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io
 
 fn check_mbr(entries: &[MbrEntry], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
     if let Some(number) = expected.grow {
-        return Err(rejection(image_table::cannot_grow_without_gpt(number)));
+        return Err(rejection(image_table_fit::cannot_grow_without_gpt(number)));
     }
     if let Some(added) = &expected.added {
-        return Err(rejection(image_table::cannot_add_without_gpt(added)));
+        return Err(rejection(image_table_fit::cannot_add_without_gpt(added)));
     }
     let numbers: Vec<u32> = entries.iter().map(|entry| entry.number).collect();
     // Logical partitions may begin anywhere on the disk.

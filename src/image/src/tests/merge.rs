@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::tree::tests::{Seen, kept, mounted, text};
-use linux::storage::loopdev::TestLoopDevice;
+use linux::storage::test_loop_device::TestLoopDevice;
 
 #[test]
 fn the_count_is_in_what_is_burned() {

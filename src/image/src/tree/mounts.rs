@@ -1,7 +1,7 @@
 //! Filesystems that are or will be mounted below the root: which files of the image they hide, and which files could
 //! not be created because a directory is in the way.
 
-use super::limits::HeaderBudget;
+use super::header_budget::HeaderBudget;
 use model::install_report::HiddenFiles;
 use std::path::{Path, PathBuf};
 

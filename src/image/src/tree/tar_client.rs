@@ -1,6 +1,6 @@
 //! Members of a tar, received from the worker that parses it.
 
-use super::limits::too_much_message;
+use super::header_budget::too_much_message;
 use super::member::TarMember;
 use super::member_codec::{HEAD_BYTES, MOST_BYTES, MemberFrame, ParseProgress, decode_member};
 use super::quota::too_long_message;

@@ -7,7 +7,7 @@ mod member_kind;
 
 use super::acl;
 use super::ambiguity::{MemberClaims, global_disagreement, is_plain_number};
-use super::limits::too_much_message;
+use super::header_budget::too_much_message;
 use super::member::{MemberAttributes, TarMember};
 use super::pax::PaxRecords;
 use super::quota::too_long_message;

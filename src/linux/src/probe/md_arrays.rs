@@ -1,11 +1,11 @@
 //! md arrays as described by the superblocks of their members: `mdadm --examine` reads every device with a member
 //! signature. Arrays need not run, and none is started.
 
-mod array_names;
+mod array_name_check;
 
 use super::sysfs::{ProbeRoots, read_attribute};
 use crate::process::ToolCommand;
-use array_names::require_plain_names;
+use array_name_check::require_plain_names;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{
     ArrayMember, Inventory, MdArray, MemberRole, StackedDevice, StackedDeviceKind, UnassignedDevices,

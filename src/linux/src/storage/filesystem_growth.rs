@@ -38,7 +38,7 @@ mod tests {
     use super::*;
     use crate::process::ToolCommand;
     use crate::storage::block_device::read_size_bytes;
-    use crate::storage::loopdev::TestLoopDevice;
+    use crate::storage::test_loop_device::TestLoopDevice;
     use crate::storage::vmdisks::TestDisks;
     use std::fs;
     use std::io::Write;

@@ -155,7 +155,7 @@ fn link_by_uuid(device: &DevicePath, uuid: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::loopdev::TestLoopDevice;
+    use crate::storage::test_loop_device::TestLoopDevice;
 
     const UUID: &str = "0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6";
 

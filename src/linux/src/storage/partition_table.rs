@@ -170,7 +170,7 @@ pub(super) fn wait_for_node(disk: &DevicePath, number: u32, path: &DevicePath) -
 mod tests {
     use super::*;
     use crate::process::ToolCommand;
-    use crate::storage::loopdev::TestLoopDevice;
+    use crate::storage::test_loop_device::TestLoopDevice;
     use uuid::Uuid;
 
     fn partition(number: u32, first_lba: u64, last_lba: u64, name: &str) -> NewPartition {

@@ -75,7 +75,7 @@ pub(super) fn unregister_partitions(disk: &File, device: &DevicePath) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::loopdev::TestLoopDevice;
+    use crate::storage::test_loop_device::TestLoopDevice;
     use std::time::{Duration, Instant};
 
     const MIB: u64 = 1024 * 1024;

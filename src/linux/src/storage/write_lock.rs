@@ -121,7 +121,7 @@ fn is_gone(device: &DevicePath) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::loopdev::TestLoopDevice;
+    use crate::storage::test_loop_device::TestLoopDevice;
     use crate::storage::{partition_table, wipe};
 
     #[test]

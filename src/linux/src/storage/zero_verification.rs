@@ -143,7 +143,7 @@ impl ZeroCheck<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::loopdev::TestLoopDevice;
+    use crate::storage::test_loop_device::TestLoopDevice;
 
     const MIB: u64 = 1 << 20;
 

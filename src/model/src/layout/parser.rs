@@ -12,7 +12,7 @@ use super::text::{normalize_name, quote_words};
 use super::text_edits::{self, EditReplacement, SpellingEdit};
 use super::validate::validate_except;
 use super::yaml_document::{self, DocumentNode, NodeValue, located_problem};
-use super::{Layout, LayoutConstraints, constraints};
+use super::{Layout, LayoutConstraints, version_constraints};
 use common::diagnostic::{Diagnostic, child_path};
 
 const fn plain_field(name: &'static str) -> FieldNames {
@@ -228,7 +228,7 @@ fn read_constraints(reader: &mut LayoutReader, node: &DocumentNode) -> Option<La
 
 fn read_image_constraint(reader: &mut LayoutReader, node: &DocumentNode, place: &str) -> Option<String> {
     let constraint = reader.read_text(node, place)?;
-    Some(match constraints::insert_blank(&constraint) {
+    Some(match version_constraints::insert_blank(&constraint) {
         Some(canonical) => {
             let message = format!("write a blank between operator and version: \"{canonical}\"");
             reader.note_respelling(node, EditReplacement::Raw(format!("{canonical:?}")), message);

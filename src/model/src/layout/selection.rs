@@ -1,7 +1,7 @@
 //! Set of layouts: selection by size and image, and conflicts between layouts.
 
 use super::Layout;
-use super::constraints::{ImageId, VersionSet};
+use super::version_constraints::{ImageId, VersionSet};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -15,7 +15,7 @@ mod sizes;
 
 pub use sizes::{MIN_BTRFS_MIB, MIN_XFS_MIB};
 
-use super::{Layout, constraints};
+use super::{Layout, version_constraints};
 use common::diagnostic::Diagnostic;
 use layout_check::LayoutCheck;
 
@@ -67,7 +67,7 @@ fn check_constraints(check: &mut LayoutCheck, layout: &Layout) {
         } else if os.trim().is_empty() {
             check.report_problem("constraints.images", "the os of an image constraint should not be empty");
         }
-        if let Some(message) = constraints::find_syntax_error(constraint) {
+        if let Some(message) = version_constraints::find_syntax_error(constraint) {
             check.report_problem(&place, message);
         }
     }

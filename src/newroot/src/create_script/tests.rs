@@ -1,6 +1,6 @@
 use super::*;
 use linux::storage::device_users;
-use linux::storage::loopdev::TestLoopDevice;
+use linux::storage::test_loop_device::TestLoopDevice;
 use model::os_definition::{DefinitionFile, SelectedDefinition};
 use operations::{BurnDisk, DiskIdentity};
 use std::collections::BTreeMap;

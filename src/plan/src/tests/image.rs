@@ -242,7 +242,7 @@ fn the_image_is_reached_by_its_whole_url_and_printed_without_its_secrets() {
     let url = "https://me:hunter2@h/i.zst?sig=secret".to_owned();
     let image = model::allocation::AllocatedImage { url, pull_secrets: vec![secret], ..Default::default() };
     let allocation = Allocation { image, user_data: "secret".to_owned(), ..Allocation::default() };
-    let request = crate::plan_request::build_request(&AssignedMachine::default(), "m-1", &allocation, &[]);
+    let request = crate::request_from_allocation::build_request(&AssignedMachine::default(), "m-1", &allocation, &[]);
     let plan = super::super::make_plan(&layout(), &machine(), request, &mut counting()).unwrap();
     let reach = operations(&plan, StageName::ImageReach);
     let [Operation::Run(SessionOp::ReachImage(ReachImage { image, .. }))] = reach.as_slice() else { panic!("{plan}") };

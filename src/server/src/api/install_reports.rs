@@ -11,7 +11,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use common::format::limits::{NAME_BYTES, first_line, truncate_with_mark};
+use common::format::untrusted_text::{NAME_BYTES, first_line, truncate_with_mark};
 use control::ReportAcknowledgement;
 use control::api_types::InstallReport;
 use std::sync::Arc;

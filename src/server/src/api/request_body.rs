@@ -2,7 +2,7 @@
 
 use crate::api_error::ApiError;
 use crate::quotas::{ClientAddress, LARGE_BODY_BYTES};
-use crate::{AppState, request_id};
+use crate::{AppState, request_context};
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::http::StatusCode;
 use serde::de::DeserializeOwned;
@@ -60,8 +60,8 @@ pub(crate) async fn read_body(
             format!("too many request bodies from {peer} or in total are being received; retry later"),
         )
     })?;
-    request_id::hold_permit(room);
-    let bytes = request_id::yield_turn(tokio::time::timeout(PATIENCE, to_bytes(body, limit))).await;
+    request_context::hold_permit(room);
+    let bytes = request_context::yield_turn(tokio::time::timeout(PATIENCE, to_bytes(body, limit))).await;
     let bytes =
         bytes.map_err(|_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time"))?;
     let bytes = bytes.map_err(|error| {
@@ -69,7 +69,7 @@ pub(crate) async fn read_body(
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     })?;
     if bytes.len() > LARGE_BODY_BYTES {
-        request_id::hold_permit(request_id::yield_turn(app.peers.large_bodies.clone().acquire_owned()).await);
+        request_context::hold_permit(request_context::yield_turn(app.peers.large_bodies.clone().acquire_owned()).await);
     }
     Ok(bytes)
 }

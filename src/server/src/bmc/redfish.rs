@@ -2,7 +2,7 @@
 
 use super::{Bmc, PowerAction, bmc_refusal};
 use common::error::{Context, Phase, Result};
-use common::format::limits;
+use common::format::untrusted_text;
 use linux::http;
 use model::machine_identity::{is_same_uuid, parse_usable_uuid, usable_uuid};
 use reqwest::blocking::{Client, RequestBuilder, Response};
@@ -211,7 +211,7 @@ fn read_error_message(response: Response) -> String {
     let extended = error["@Message.ExtendedInfo"][0]["Message"].as_str();
     let said = extended.or(error["message"].as_str()).map(str::to_owned);
     let said = said.unwrap_or_else(|| String::from_utf8_lossy(&text).into_owned());
-    limits::sanitize_line(&limits::truncate_with_mark(&said, WORDS_BYTES))
+    untrusted_text::sanitize_line(&untrusted_text::truncate_with_mark(&said, WORDS_BYTES))
 }
 
 #[cfg(test)]

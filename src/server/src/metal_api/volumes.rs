@@ -1,6 +1,6 @@
 //! `/v1/volumes`: Kubernetes volumes of machines with their states, and the requests that change the list in a machine's file.
 
-pub(crate) mod lifecycle;
+pub(crate) mod volume_state;
 
 use super::edit_turn::{EditRequest, EditTurn};
 use super::machines::rewrite_machine_file;
@@ -14,7 +14,6 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use common::sync::lock_mutex;
-use lifecycle::{ObservedVolume, PersistentVolumePhase, StorageJob, can_be_deleted, settle_state};
 use model::install_report::PreparedVolume;
 use model::k8s_volume::{self, BackedVolume, K8sVolume, VolumeContent, is_node};
 use schemars::JsonSchema;
@@ -22,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex};
 use store::InstallState;
+use volume_state::{ObservedVolume, PersistentVolumePhase, StorageJob, can_be_deleted, settle_state};
 
 /// Maximum size of a list of resources.
 const LIST_BYTES: usize = 1 << 20;
@@ -35,7 +35,7 @@ pub struct VolumeResponse {
     pub uid: String,
     /// Mode and filesystem, such as `rawBlockDevice ext4`; empty if the volume is no longer listed.
     pub kind: String,
-    pub state: lifecycle::VolumeState,
+    pub state: volume_state::VolumeState,
     /// Reason for the state, and the next step.
     pub message: String,
     /// Path that the volume is mounted by; empty until it is prepared.
@@ -86,7 +86,7 @@ pub(crate) async fn get_manifests(State(app): State<Arc<AppState>>, _: OperatorA
         let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
         let shown = volume_responses(&machine.id, allocation, &standing);
         let available: Vec<VolumeResponse> =
-            shown.into_iter().filter(|is| is.state == lifecycle::VolumeState::Available).collect();
+            shown.into_iter().filter(|is| is.state == volume_state::VolumeState::Available).collect();
         for volume in listed_volumes(allocation) {
             let is = available.iter().find(|is| is.uid == volume.uid.to_string()).cloned();
             prepared.extend(is.map(|is| (volume, is)));
@@ -202,7 +202,7 @@ fn volume_responses(machine: &str, allocation: &AllocationSpec, standing: &Insta
         name: is.name.clone(),
         uid: is.uid.clone(),
         kind: String::new(),
-        state: lifecycle::VolumeState::Terminating,
+        state: volume_state::VolumeState::Terminating,
         message: "is no longer listed: the next reinstall ignores it".to_owned(),
         path: is.path.clone(),
         size_bytes: Some(is.size_bytes),
@@ -228,7 +228,7 @@ fn observe_volume(
     let valid = volume.belongs_to_host(&allocation.hostname) && is.is_none_or(|is| matches_prepared_mode(volume, is));
     let seen = ObservedVolume { valid, deleted: false, state: None, persistent: None, job };
     let state = match job {
-        StorageJob::InProgress => Some(lifecycle::VolumeState::Pending),
+        StorageJob::InProgress => Some(volume_state::VolumeState::Pending),
         _ => None,
     };
     let seen = ObservedVolume { state, ..seen };
@@ -249,8 +249,8 @@ fn matches_prepared_mode(volume: &K8sVolume, is: &PreparedVolume) -> bool {
     (volume.content == VolumeContent::Block) != is.path.starts_with("/dev/disk/by-uuid/")
 }
 
-fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: lifecycle::VolumeState, hostname: &str) -> String {
-    use lifecycle::VolumeState::{Available, Failed, Pending, Terminating};
+fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::VolumeState, hostname: &str) -> String {
+    use volume_state::VolumeState::{Available, Failed, Pending, Terminating};
     match (state, seen.job) {
         (Failed, _) if !volume.belongs_to_host(hostname) => format!("belongs to node {}", volume.node),
         (Failed, _) if !seen.valid => "was prepared in the other mode (Filesystem or Block)".to_owned(),

@@ -16,7 +16,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use common::format::limits::truncate_with_mark;
+use common::format::untrusted_text::truncate_with_mark;
 use control::ReportAcknowledgement;
 use control::api_types::InstallReport;
 use model::allocation::ApprovedPlan;

@@ -1,7 +1,7 @@
 //! Parsing and validation of `machines/*.yaml`.
 
 use super::yaml_node::{format_at, format_position, get_field, parse_document, suggest_name, to_json};
-use super::{AllocationSpec, MachineSpec, bmc, error_collection, network, os_parameters, pull_secret, volumes};
+use super::{AllocationSpec, MachineSpec, bmc, error_collection, network_field, os_parameters, pull_secret, volumes};
 use crate::ipxe;
 use crate::machine_identification::DEFAULT_ID;
 use marked_yaml::{Node, Spanned};
@@ -70,7 +70,7 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     let bmc = raw.bmc.zip(get_field(&node, "bmc")).map(|(raw, given)| raw.validate(given));
     wrong.extend(bmc.as_ref().and_then(|bmc| bmc.as_ref().err()).cloned());
     let ramdisk_network =
-        get_field(&node, "ramdisk_network").map(|given| network::encode_argument("ramdisk_network", given));
+        get_field(&node, "ramdisk_network").map(|given| network_field::encode_argument("ramdisk_network", given));
     wrong.extend(ramdisk_network.iter().filter_map(|read| read.as_ref().err()).flatten().cloned());
     match id {
         Ok(id) if wrong.is_empty() => Ok(MachineSpec {
@@ -129,7 +129,9 @@ fn check_allocation(
     let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), to_json(get_field(given, name)?))));
     allocation.passed_on = fields.collect();
     wrong.extend(allocation.disk_key.as_ref().and_then(pull_secret::check_disk_key));
-    wrong.extend(get_field(given, "network").map(|given| network::find_problems("network", given)).unwrap_or_default());
+    wrong.extend(
+        get_field(given, "network").map(|given| network_field::find_problems("network", given)).unwrap_or_default(),
+    );
     wrong.extend(get_field(given, "volumes").map(volumes::find_problems).unwrap_or_default());
     let has_image = get_field(given, "image").is_some();
     wrong.extend(check_definition(allocation, has_image, format_position(given.span().start())));

@@ -1,7 +1,7 @@
 //! Machine files on the operator's workstation, where a file may also be a layout or another document.
 
 use super::yaml_node::{get_field, to_json};
-use super::{network, yaml_node};
+use super::{network_field, yaml_node};
 use marked_yaml::Node;
 use model::inventory::Nic;
 use netconfig::NetworkConfig;
@@ -25,14 +25,14 @@ pub fn is_agent_document(text: &str) -> bool {
 
 /// Returns the problems of the allocation's network by itself, with line and column in front.
 pub fn find_network_problems(text: &str) -> Vec<String> {
-    check_network(text, |node| network::find_problems(NETWORK, node))
+    check_network(text, |node| network_field::find_problems(NETWORK, node))
 }
 
 /// Returns which settings of the allocation's network do not fit a machine with these NICs.
 pub fn find_network_misfits(text: &str, nics: &[Nic]) -> Vec<String> {
     check_network(text, |node| {
         let misfits = NetworkConfig::parse(&to_json(node)).map(|network| network.check_nics(nics)).unwrap_or_default();
-        misfits.iter().map(|problem| network::format_problem(NETWORK, node, problem)).collect()
+        misfits.iter().map(|problem| network_field::format_problem(NETWORK, node, problem)).collect()
     })
 }
 

@@ -3,7 +3,7 @@
 use super::progress_lines::MachineBars;
 use super::{AnsweredRequest, LogLine, LogMessage, MachineOrigin};
 use common::format::terminal::{TextStyle, escape_json, escape_line, render_styles};
-use common::format::{self, limits, replace_hidden};
+use common::format::{self, replace_hidden, untrusted_text};
 use control::api_types::InstallReport;
 use indicatif::ProgressStyle;
 use model::install_report::{ErasedDisk, ProgressEvent, StageTime};
@@ -46,7 +46,8 @@ impl<W: Write + Send> LogOutput for JsonOutput<W> {
                 json!({ "time": now(), "machine": machine, "name": name, "from": from, "reinstall": text })
             }
             LogMessage::Answered(AnsweredRequest { from, method, path, status, took }) => {
-                let (method, path, seconds) = (method.as_str(), limits::sanitize_line(&path), took.as_secs_f64());
+                let (method, path, seconds) =
+                    (method.as_str(), untrusted_text::sanitize_line(&path), took.as_secs_f64());
                 json!({ "time": now(), "from": from, "method": method, "path": path, "status": status.as_u16(), "seconds": seconds })
             }
         };

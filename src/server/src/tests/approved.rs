@@ -3,11 +3,11 @@
 use super::preview::inventory;
 use super::reinstall::{success, with_images};
 use super::*;
-use common::exit_code::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use drophammer::commands::rack::{PlanOptions, rack_output};
 use operations::TellPointOfNoReturn;
 use operations::{Operation, SessionOp};
-use plan::{Plan, PlanRefusal, plan_request};
+use plan::{Plan, PlanRefusal, request_from_allocation};
 use uuid::Uuid;
 
 /// `drophammer rack plan`, with a server in the directory or without.
@@ -30,8 +30,8 @@ fn agent(
 ) -> std::result::Result<Plan, Box<PlanRefusal>> {
     let mut allocation = machine.allocation.clone().unwrap();
     let layout = allocation.parse_layout().unwrap().layout;
-    plan_request::clear_begun_if_intact(ONE, &mut allocation, &layout, inventory);
-    let mut request = plan_request::build_request(machine, ONE, &allocation, &[]);
+    request_from_allocation::clear_begun_if_intact(ONE, &mut allocation, &layout, inventory);
+    let mut request = request_from_allocation::build_request(machine, ONE, &allocation, &[]);
     if let Some(claim) = &mut request.claim {
         // These inventories tell nothing of the inside of filesystems.
         claim.waiver = claim.waiver.or(allocation.reinstall.then_some(plan::MarkerWaiver::Unseen));

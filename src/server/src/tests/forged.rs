@@ -2,13 +2,13 @@
 
 use super::reinstall::with_images;
 use super::*;
-use common::exit_code::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use model::allocation::Allocation;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
 use operations::{Operation, SessionOp};
 use operations::{TellPointOfNoReturn, WriteMarker};
-use plan::{DiskVerdict, Plan, PlanRefusal, plan_request, simulator};
+use plan::{DiskVerdict, Plan, PlanRefusal, request_from_allocation, simulator};
 use uuid::Uuid;
 
 fn blank_machine() -> Inventory {
@@ -19,7 +19,7 @@ fn blank_machine() -> Inventory {
 
 /// The plan of an honest agent.
 fn agent(given: &Allocation, inventory: &Inventory) -> Result<Plan, Box<PlanRefusal>> {
-    let request = plan_request::build_request(&allocation::AssignedMachine::default(), ONE, given, &[]);
+    let request = request_from_allocation::build_request(&allocation::AssignedMachine::default(), ONE, given, &[]);
     plan::make_plan(&given.parse_layout().unwrap().layout, inventory, request, &mut Uuid::new_v4)
 }
 

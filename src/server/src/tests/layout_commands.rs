@@ -2,7 +2,7 @@
 
 use super::*;
 use clap::Parser;
-use common::exit_code::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 
 impl Running {

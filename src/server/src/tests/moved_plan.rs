@@ -4,13 +4,13 @@ use super::approved::{compared, rack, row};
 use super::moved::{certificate, disks, marker, with_one_disk};
 use super::*;
 use crate::plan_input::PlanInput;
-use common::exit_code::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use drophammer::commands::rack::PlanOptions;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
 use operations::{Operation, SessionOp};
 use operations::{TellPointOfNoReturn, WriteMarker};
-use plan::{Plan, plan_request, simulator};
+use plan::{Plan, request_from_allocation, simulator};
 use uuid::Uuid;
 
 /// As `plan::check_migration` has it of the layout.
@@ -30,7 +30,7 @@ fn agent(machine: &allocation::AssignedMachine) -> Plan {
 fn agent_on(machine: &allocation::AssignedMachine, inventory: &Inventory) -> Plan {
     let allocation = machine.allocation.clone().unwrap();
     let layout = allocation.parse_layout().unwrap().layout;
-    let request = plan_request::build_request(machine, TWO, &allocation, &[]);
+    let request = request_from_allocation::build_request(machine, TWO, &allocation, &[]);
     plan::make_plan(&layout, inventory, request, &mut Uuid::new_v4).unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 

@@ -3,13 +3,13 @@
 use super::reinstall::with_images;
 use super::*;
 use clap::Parser;
-use common::exit_code::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use control::api_types::RegisterRequest;
 use drophammer::cli::{Cli, CliCommand};
 use drophammer::commands::plan::plan_output;
 use model::inventory::Inventory;
-use plan::plan_request;
-use plan::plan_request::preview::placeholder_uuids;
+use plan::request_from_allocation;
+use plan::request_from_allocation::preview::placeholder_uuids;
 
 fn inventory_file() -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/inventories/installed-default.json")
@@ -70,8 +70,8 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     let layout = allocation.parse_layout().unwrap().layout;
     let agents = async |mut allocation: allocation::Allocation| {
         let inventory = inventory();
-        plan_request::clear_begun_if_intact(ONE, &mut allocation, &layout, &inventory);
-        let request = plan_request::build_request(&machine, ONE, &allocation, &[]);
+        request_from_allocation::clear_begun_if_intact(ONE, &mut allocation, &layout, &inventory);
+        let request = request_from_allocation::build_request(&machine, ONE, &allocation, &[]);
         let mut plan = plan::make_plan(&layout, &inventory, request, &mut placeholder_uuids()).unwrap();
         plan.warnings = vec!["the inventory is as of 20".to_owned()];
         without_notes(&serde_json::to_string(&plan).unwrap())

@@ -2,10 +2,10 @@
 
 use super::reinstall::{failure, success, with_images};
 use super::*;
-use common::exit_code::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
-use plan::plan_request;
+use plan::request_from_allocation;
 use store::backup::{back_up_database, restore_database};
 
 /// The report of a success with the marker as the agent writes it for this allocation.
@@ -61,7 +61,7 @@ fn refusal(given: &allocation::Allocation, marker: &InstallMarker) -> String {
     };
     let (disks, filesystems) = (vec![serde_json::from_value(disk).unwrap()], vec![filesystem]);
     let inventory = Inventory { disks, filesystems, ..Inventory::default() };
-    let request = plan_request::build_request(&allocation::AssignedMachine::default(), ONE, given, &[]);
+    let request = request_from_allocation::build_request(&allocation::AssignedMachine::default(), ONE, given, &[]);
     let layout = given.parse_layout().unwrap().layout;
     let plan = plan::make_plan(&layout, &inventory, request, &mut uuid::Uuid::new_v4);
     plan.map_or_else(|refusal| refusal.to_string(), |plan| plan.warnings.join("\n"))

@@ -141,7 +141,8 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
         ]
     );
     assert_eq!(allocation.erase, model::deploy_steps::EraseMode::Secure, "an agent that knows no steps is told this");
-    let request = plan::plan_request::build_request(&allocation::AssignedMachine::default(), ONE, &allocation, &[]);
+    let request =
+        plan::request_from_allocation::build_request(&allocation::AssignedMachine::default(), ONE, &allocation, &[]);
     assert!(request.steps.problems().is_empty() && !request.steps.includes_step("deploy.write_files"));
 
     for (name, text, says) in [
@@ -230,8 +231,14 @@ async fn a_template_with_arrays_makes_the_layout_of_the_machine() {
     let root = layout.raid.iter().find(|raid| raid.arrayname == "/dev/md0").unwrap();
     assert_eq!((root.devices.len(), root.level), (2, model::layout::RaidLevel::Raid1));
     assert_eq!(allocation.steps.last().unwrap().step, "create_configuration");
-    let request = plan::plan_request::build_request(&allocation::AssignedMachine::default(), ONE, &allocation, &[]);
-    let plan = plan::make_plan(&layout, &inventory(2), request, &mut plan::plan_request::preview::placeholder_uuids())
-        .unwrap();
+    let request =
+        plan::request_from_allocation::build_request(&allocation::AssignedMachine::default(), ONE, &allocation, &[]);
+    let plan = plan::make_plan(
+        &layout,
+        &inventory(2),
+        request,
+        &mut plan::request_from_allocation::preview::placeholder_uuids(),
+    )
+    .unwrap();
     assert!(plan.to_string().contains("md0 raid1 metadata 1.2 (sda2 sdb2)"), "{plan}");
 }

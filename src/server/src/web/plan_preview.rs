@@ -12,7 +12,7 @@ use common::format::format_bytes;
 use maud::{Markup, html};
 use model::allocation;
 use plan::approval_summary::ObjectFate;
-use plan::plan_request::preview::{NOBODY_LOOKED, PlannedDisk, PreviewPlan, preview_plan};
+use plan::request_from_allocation::preview::{NOBODY_LOOKED, PlannedDisk, PreviewPlan, preview_plan};
 use plan::{DiskPlan, DiskVerdict};
 use store::{InstallState, ReinstallOrder, StoredRegistration as Row};
 

@@ -17,7 +17,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
-use plan::plan_request::preview::PreviewPlan;
+use plan::request_from_allocation::preview::PreviewPlan;
 use std::sync::Arc;
 use store::InstallState;
 

@@ -5,7 +5,7 @@ use crate::connection::TlsLink;
 use crate::protocol::{ConnectionEnd, TransferHello};
 use crate::receive_command::tests::wire;
 use linux::storage::block_device;
-use linux::storage::loopdev::TestLoopDevice;
+use linux::storage::test_loop_device::TestLoopDevice;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

@@ -8,7 +8,7 @@ use model::allocation::{Allocation, AssignedMachine};
 use model::install_marker::{InstallMarker, lineage};
 use model::inventory::Inventory;
 use model::layout::Layout;
-use plan::plan_request;
+use plan::request_from_allocation;
 
 /// Decides between installation and reinstall. The newest marker of this node specifies the installation to reinstall. Refuses to erase
 /// disks that the layout preserves unless this was requested.
@@ -48,7 +48,7 @@ pub(crate) fn decide_install_mode(
             Err(step_refusal(&message))
         }
         (RequestedMode::Unsaid, _) => {
-            let request = plan_request::build_request(&AssignedMachine::default(), machine, allocation, &[]);
+            let request = request_from_allocation::build_request(&AssignedMachine::default(), machine, allocation, &[]);
             local_state::refuse_orphaning(layout, inventory, &request)
         }
         (RequestedMode::Install, _) => Ok(()),

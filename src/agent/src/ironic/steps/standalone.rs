@@ -11,7 +11,7 @@ use model::deploy_steps::EraseMode;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{FirmwareType, Inventory, InventoryDisk};
 use operations::{AddedPartition, InjectedFile};
-use plan::{PlanSubject, plan_request};
+use plan::{PlanSubject, request_from_allocation};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
@@ -58,8 +58,12 @@ impl StepRunner {
         let skipped = skipped_disks::find_skipped_disks(node, &inventory)?;
         let disk = direct_deploy::find_root_disk(node, &inventory, &skipped)?;
         let machine = AssignedMachine { name: node.name().to_owned(), ..AssignedMachine::default() };
-        let request =
-            plan_request::build_request(&machine, node.uuid(), &direct_deploy::image_allocation(image), &self.consoles);
+        let request = request_from_allocation::build_request(
+            &machine,
+            node.uuid(),
+            &direct_deploy::image_allocation(image),
+            &self.consoles,
+        );
         let added =
             drive.map(|content| AddedPartition { name: CONFIG_DRIVE.to_owned(), guid: Uuid::new_v4(), content });
         let plan = plan::plan_raw_image(&inventory, disk, &skipped, request, added)

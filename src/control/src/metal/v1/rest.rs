@@ -4,7 +4,7 @@ use crate::metal::pixie_config;
 use common::bounded_read::read_whole;
 use common::encoding::encode_hex;
 use common::error::{Context, Error, Phase, Result};
-use common::format::limits;
+use common::format::untrusted_text;
 use linux::http;
 use model::allocation::AssignedMachine;
 use reqwest::StatusCode;
@@ -177,7 +177,7 @@ fn read_bounded(response: Response) -> std::io::Result<Vec<u8>> {
 fn response_failure(url: &str, status: StatusCode, text: &[u8]) -> RestFailure {
     let document: Value = serde_json::from_slice(text).unwrap_or_default();
     let message = document.get("message").and_then(Value::as_str).unwrap_or_default();
-    let message = limits::sanitize_message(&limits::truncate_with_mark(message, WORDS));
+    let message = untrusted_text::sanitize_message(&untrusted_text::truncate_with_mark(message, WORDS));
     let said = format!("{url}: the control plane answered {status} {message}").trim_end().to_owned();
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

@@ -3,7 +3,7 @@
 
 use common::bounded_read::read_prefix;
 use common::error::{Error, Phase, Result};
-use common::format::limits;
+use common::format::untrusted_text;
 use linux::http;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
@@ -180,8 +180,8 @@ impl ConnectClient {
     fn classify_error(&self, method: &str, error: &Value, status: Option<StatusCode>) -> ConnectFailure {
         let word = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
         let (code, message) = (
-            limits::sanitize_name(word("code")),
-            limits::sanitize_message(&limits::truncate_with_mark(word("message"), WORDS)),
+            untrusted_text::sanitize_name(word("code")),
+            untrusted_text::sanitize_message(&untrusted_text::truncate_with_mark(word("message"), WORDS)),
         );
         let what = match (code.as_str(), status) {
             ("", Some(status)) => status.to_string(),

@@ -4,7 +4,7 @@ use super::{RackOutcome, RackRow};
 use crate::commands::plan::refuse_impossible;
 use common::error::{Error, Phase};
 use model::inventory::Inventory;
-use plan::plan_request::preview::{NOBODY_LOOKED, PreviewPlan, PreviewRefusal, preview_plan};
+use plan::request_from_allocation::preview::{NOBODY_LOOKED, PreviewPlan, PreviewRefusal, preview_plan};
 use plan::{ApprovalSummary, InstallMode};
 use server::rack_plan::{MachineForecast, PredictedMachine};
 

@@ -4,7 +4,7 @@ use super::{RackOutcome, RackRow, RackSummary};
 use common::format::{format_bytes, format_columns, format_count, replace_hidden};
 use model::device::identifiers::{comparable_serial, comparable_wwn};
 use plan::DiskVerdict;
-use plan::plan_request::preview::PlannedDisk;
+use plan::request_from_allocation::preview::PlannedDisk;
 
 /// Maximum number of disks listed per machine; `--json` lists all.
 const NAMED: usize = 4;

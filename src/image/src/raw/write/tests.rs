@@ -6,7 +6,7 @@ use crate::pipeline::{BufferPool, Digest, StageClock, create_pipe};
 use crate::raw::detect::is_disk_image;
 use crate::testing::{Tar, compress, noise, pace, reader};
 use crate::{ImageSource, IncomingImage, PayloadKind};
-use linux::storage::loopdev::TestLoopDevice;
+use linux::storage::test_loop_device::TestLoopDevice;
 use proptest::prelude::*;
 use std::fs;
 use std::sync::Arc;

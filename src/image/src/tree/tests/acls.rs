@@ -2,7 +2,7 @@
 
 use super::trees::{acl_of, pack};
 use super::*;
-use linux::storage::loopdev::TestLoopDevice;
+use linux::storage::test_loop_device::TestLoopDevice;
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";

@@ -2,7 +2,7 @@
 
 use super::*;
 use linux::process::ToolCommand;
-use linux::storage::loopdev::TestLoopDevice;
+use linux::storage::test_loop_device::TestLoopDevice;
 use linux::storage::vmdisks::TestDisks;
 use nix::mount::{MsFlags, mount};
 

@@ -1,8 +1,8 @@
 //! Kept filesystems below the root: what a tar may do on one that it is merged into, and what it must leave alone.
 
 use super::*;
-use linux::storage::loopdev::TestLoopDevice;
 use linux::storage::mount::MountStack;
+use linux::storage::test_loop_device::TestLoopDevice;
 use model::install_report::HiddenFiles;
 use operations::{MakeFilesystem, MountFilesystem};
 use std::os::unix::fs::{PermissionsExt, symlink};

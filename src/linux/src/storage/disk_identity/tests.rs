@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::probe::ProbeDepth;
-use crate::storage::loopdev::TestLoopDevice;
+use crate::storage::test_loop_device::TestLoopDevice;
 use crate::storage::{erase, partition_table};
 use operations::{ByteRange, PartitionTable, WipeDisk};
 use std::num::NonZeroU64;

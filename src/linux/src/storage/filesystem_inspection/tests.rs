@@ -3,7 +3,7 @@
 use super::*;
 use crate::process::ToolCommand;
 use crate::storage::block_device;
-use crate::storage::loopdev::TestLoopDevice;
+use crate::storage::test_loop_device::TestLoopDevice;
 use crate::storage::vmdisks::TestDisks;
 use crate::storage::write_lock::WriteLocks;
 use model::install_marker::InstallMarker;

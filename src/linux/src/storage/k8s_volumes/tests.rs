@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::process::ToolCommand;
-use crate::storage::loopdev::TestLoopDevice;
+use crate::storage::test_loop_device::TestLoopDevice;
 use model::layout::FilesystemFormat;
 use operations::MakeFilesystem;
 use std::os::unix::fs::MetadataExt;

@@ -1,8 +1,8 @@
 //! Order of mounts, and unmounting of busy filesystems.
 
 use super::*;
-use crate::storage::loopdev::TestLoopDevice;
 use crate::storage::mkfs;
+use crate::storage::test_loop_device::TestLoopDevice;
 use operations::MakeFilesystem;
 use std::os::unix::fs::PermissionsExt;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use linux::probe::{self, ProbeDepth};
-use linux::storage::loopdev::TestLoopDevice;
+use linux::storage::test_loop_device::TestLoopDevice;
 use linux::storage::vmdisks::{TestDisks, fingerprints};
 use linux::storage::{assembly, device_users, mkfs, mount as storage_mount, partition_table};
 use model::inventory::{DeviceSignature, DiskPartition, DiskTable, InventoryDisk};

@@ -2,7 +2,7 @@ use super::*;
 use crate::gpt::testing::crowded;
 use crate::gpt::tests::mutated::{Mutated, mutated};
 use crate::process::ToolCommand;
-use crate::storage::loopdev::TestLoopDevice;
+use crate::storage::test_loop_device::TestLoopDevice;
 use std::fs;
 use std::time::Duration;
 use tempfile::NamedTempFile;

@@ -155,7 +155,7 @@ mod tests {
     use crate::cli::{Cli, CliCommand};
     use crate::commands::plan::plan_output;
     use clap::Parser;
-    use common::exit_code::CommandOutcome;
+    use common::command_outcome::CommandOutcome;
     use std::path::Path;
 
     const MIRROR: &str = r#"{"name": "CUSTOM_MIRROR", "steps": [{"interface": "raid", "step": "create_configuration", "args": {

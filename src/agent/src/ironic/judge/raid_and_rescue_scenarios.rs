@@ -3,7 +3,7 @@
 use super::super::steps::tests::{Paper, machine};
 use super::super::*;
 use super::conductor::{Ironic, step};
-use super::paper::{API, boot, ran, two_steps};
+use super::deploy_scenarios::{API, boot, ran, two_steps};
 use model::inventory::FirmwareType;
 use operations::StageName;
 use reqwest::Method;
