@@ -18,12 +18,10 @@ use model::install_report::{BootEntryRequest, BootInfo, DiskChanges};
 use newroot::{NewRoot, crypttab, fstab};
 use nix::sys::resource::{UsageWho, getrusage};
 use operations::{
-    AdaptImage, AdaptMoved, BurnImage, CheckContainers, ExtendFstab, FindPrograms, FlushDisks, GrowFilesystem,
-    InjectFiles, LockDisk, MountReadOnly, MoveStands, ProveKept, ReachImage, TellPointOfNoReturn, UnlockDisk,
+    AdaptImage, AdaptMoved, BurnImage, CheckContainers, ExtendFstab, FailureState, FindPrograms, FlushDisks,
+    GrowFilesystem, InjectFiles, LockDisk, MountReadOnly, MoveStands, Operation, PlanStage, PlannedOperation,
+    ProveKept, ReachImage, SeedFilesystem, SessionOp, StageName, TellPointOfNoReturn, UndoOperation, UnlockDisk,
     VerifyDefinition, WriteCrypttab, WriteFstab, WriteMachineFiles, WriteMarker,
-};
-use operations::{
-    FailureState, Operation, PlanStage, PlannedOperation, SeedFilesystem, SessionOp, StageName, UndoOperation,
 };
 use plan::Plan;
 use std::sync::Arc;

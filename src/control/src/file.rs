@@ -18,10 +18,9 @@ use model::inventory::Inventory;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{ETAG, HeaderValue, IF_NONE_MATCH};
-use std::io;
 use std::sync::Mutex;
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
 mod location;
 

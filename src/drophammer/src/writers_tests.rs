@@ -1,4 +1,4 @@
-//! Only few files write to a terminal themselves.
+//! Test that only the listed files write to the terminal directly; all other code must call them.
 
 use testing::sources::product_sources;
 

@@ -6,8 +6,7 @@ use super::field_names::{PARAMETERS_UNREAD, ROUTE, ROUTE_UNREAD, SETTINGS, TOP, 
 use super::fields::{JsonField, JsonFields, NetworkReader, suggest_nearest};
 use super::names::{parse_id, parse_interface_name};
 use super::{BondConfig, Cidr, EthernetConfig, InterfaceSettings, NetworkConfig, NicSelector, StaticRoute, VlanConfig};
-use common::diagnostic::Diagnostic;
-use common::diagnostic::child_path;
+use common::diagnostic::{Diagnostic, child_path};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;

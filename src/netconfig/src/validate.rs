@@ -3,8 +3,7 @@
 use super::bond_parameters::{BondParameter, WITH_PRIMARY};
 use super::parser::{LocatedValues, NetworkParser, family_name};
 use super::{BondConfig, InterfaceSettings, VlanConfig};
-use common::diagnostic::Diagnostic;
-use common::diagnostic::child_path;
+use common::diagnostic::{Diagnostic, child_path};
 
 /// Default MTU of Ethernet.
 const USUAL_MTU: u32 = 1500;

@@ -6,8 +6,10 @@ use common::diagnostic::Diagnostic;
 use model::allocation::BootOrder;
 use model::inventory::{DiskPartition, Inventory, InventoryDisk};
 use model::layout::{FilesystemFormat, PartitionType};
-use operations::{BootEntries, DiskIdentity, Esp, MountFilesystem, Operation, PlanStage, SessionOp, StageName};
-use operations::{FlushDisks, LockDisk, MountReadOnly};
+use operations::{
+    BootEntries, DiskIdentity, Esp, FlushDisks, LockDisk, MountFilesystem, MountReadOnly, Operation, PlanStage,
+    SessionOp, StageName,
+};
 use uuid::Uuid;
 
 /// Name of the plan, in place of a layout.

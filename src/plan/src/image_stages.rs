@@ -8,9 +8,9 @@ use super::{PlanRequest, boot_entries, finishing, image_needs, operation_args, o
 use common::diagnostic::Diagnostic;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::Layout;
-use operations::{AdaptImage, ExtendFstab, GrowFilesystem, WriteFstab};
 use operations::{
-    BurnDisk, BurnImage, DiskIdentity, ExpectedFilesystem, FinishInputs, Operation, SessionOp, StageName,
+    AdaptImage, BurnDisk, BurnImage, DiskIdentity, ExpectedFilesystem, ExtendFstab, FinishInputs, GrowFilesystem,
+    Operation, SessionOp, StageName, WriteFstab,
 };
 use std::borrow::Cow;
 

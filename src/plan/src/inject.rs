@@ -8,8 +8,10 @@ use model::device::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, Inventory, InventoryDisk};
 use model::layout::FilesystemFormat;
 use model::storage_graph::{DeviceStack, StackUnit, all_units};
-use operations::{DiskIdentity, InjectedFile, MountFilesystem, Operation, PlanStage, SessionOp, StageName};
-use operations::{FlushDisks, InjectFiles, LockDisk};
+use operations::{
+    DiskIdentity, FlushDisks, InjectFiles, InjectedFile, LockDisk, MountFilesystem, Operation, PlanStage, SessionOp,
+    StageName,
+};
 use std::collections::BTreeSet;
 
 /// Name of the plan, in place of a layout.

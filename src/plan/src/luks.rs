@@ -290,7 +290,7 @@ impl LuksDecision {
         self.fate != LuksFate::Made
     }
 
-    /// Returns whether the container is written once it is open.
+    /// Returns whether the container must be opened for writing: a mount point requires it, and not read-only.
     pub(crate) fn is_written(&self) -> bool {
         self.path.is_some() && !self.read_only
     }

@@ -5,8 +5,7 @@ use super::restore::bottom_devices;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{Inventory, LvmLogicalVolume, LvmVolumeGroup, MdArray, MemberRole, StackedDeviceKind};
 use model::storage_graph::{DeviceStack, StackUnit};
-use operations::{ActivateGroup, AssembleArray, DeviceOp, Operation, RestoreOp};
-use operations::{DeactivateGroup, StopArray, TakeDown};
+use operations::{ActivateGroup, AssembleArray, DeactivateGroup, DeviceOp, Operation, RestoreOp, StopArray, TakeDown};
 
 /// Operations that activate a device, from the bottom up; empty for a disk or a partition of a disk.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -6,10 +6,9 @@ use model::device::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::Inventory;
 use operations::{
-    BurnDisk, DeviceOp, FinalReport, ImageNeeds, MachineFiles, MakeFilesystem, Operation, PlanStage, SessionOp,
-    StageExtents,
+    BurnDisk, DeviceOp, FinalReport, ImageNeeds, MachineFiles, MakeFilesystem, Operation, PlanStage, ReachImage,
+    SessionOp, StageExtents, TellPointOfNoReturn,
 };
-use operations::{ReachImage, TellPointOfNoReturn};
 
 /// Returns the operation that queries the image at its locations, with the disk that it is written to if it is a raw image.
 pub(crate) fn query_image(request: &PlanRequest, burned: &[Operation], needs: Option<ImageNeeds>) -> SessionOp {

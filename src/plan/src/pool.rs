@@ -18,8 +18,7 @@ use model::deploy_steps::EraseMode;
 use model::install_marker::InstallMarker;
 use model::inventory::Inventory;
 use model::pool_disks::KnownDisk;
-use operations::TellPointOfNoReturn;
-use operations::{Operation, SessionOp};
+use operations::{Operation, SessionOp, TellPointOfNoReturn};
 
 /// Owner of a pool machine, according to the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

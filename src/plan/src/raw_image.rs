@@ -4,8 +4,7 @@ use super::{Plan, PlanRefusal, PlanRequest, erase};
 use model::device::KernelName;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::{self, Layout};
-use operations::ReachImage;
-use operations::{AddedPartition, Operation, SessionOp, StageName};
+use operations::{AddedPartition, Operation, ReachImage, SessionOp, StageName};
 
 /// Makes a plan that writes the image of the request to this disk, followed by the partition `added`. Disks in `skipped` are not used.
 ///

@@ -12,9 +12,8 @@ use model::layout::{FilesystemFormat, FilesystemSpec, OnReinstall, UnderlyingObj
 use model::storage_graph::LayoutMatch;
 use operations::{
     ActivateGroup, AssembleArray, CreateVolume, DeviceOp, MountFilesystem, OpenContainer, Operation, Rehearsal,
-    RestoreOp, SessionOp,
+    RestoreOp, SessionOp, TakeDown, UnlockDisk,
 };
-use operations::{TakeDown, UnlockDisk};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time at which a preserved object is activated, relative to the image.

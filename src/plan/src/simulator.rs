@@ -10,11 +10,13 @@ use model::inventory::{
 };
 use model::layout::FilesystemFormat;
 use operations::{
-    ActivateGroup, AssembleArray, BurnDisk, CreateArray, CreateGroup, CreateVolume, DeviceOp, Holder, LuksContainer,
-    MakeFilesystem, OpenContainer, Operation, PartitionTable, PreparePersistent, ReceivedDevice, RemoveVariables,
-    RestoreOp, SessionOp, VolumeFilling, WritePersistent,
+    ActivateGroup, AssembleArray, AssertFree, BurnDisk, CreateArray, CreateGroup, CreateVolume, DeviceOp,
+    GrowFilesystem, Holder, LuksContainer, MakeFilesystem, MountReadOnly, OpenContainer, Operation, PartitionTable,
+    PreparePersistent, ReceivedDevice, RemoveVariables, RestoreOp, SessionOp, VolumeFilling, WritePersistent,
 };
-use operations::{AssertFree, GrowFilesystem, MountReadOnly};
+
+mod created_objects;
+mod devices;
 
 const MIB: u64 = 1 << 20;
 
@@ -277,124 +279,6 @@ impl Machine {
         disk.blank = false;
     }
 
-    fn create_array(&mut self, array: &CreateArray) {
-        let active = array.devices.len() - array.spares as usize;
-        let there = array.devices.iter().enumerate();
-        let there = there.filter_map(|(index, member)| Some((index, member.device()?)));
-        let members = there.map(|(index, device)| ArrayMember {
-            device: self.now(device),
-            role: if index < active { MemberRole::Active(index as u32) } else { MemberRole::Spare },
-        });
-        let members: Vec<ArrayMember> = members.collect();
-        let name = match array.device.as_str().strip_prefix("/dev/md/") {
-            Some(_) => self.free_name((0..128).rev().map(|number| format!("md{number}"))),
-            None => array.device.kernel_name(),
-        };
-        assert!(!self.0.stacked.iter().any(|stacked| stacked.name == name), "{name} runs already");
-        let sizes: Vec<u64> = members.iter().map(|member| self.size(&member.device)).collect();
-        let least = sizes.iter().min().copied().unwrap();
-        self.occupy(members.iter().map(|member| member.device.clone()).collect(), "linux_raid_member", &name);
-        let below = members.iter().map(|member| self.0.resolve_kernel_name(&member.device)).collect();
-        self.0.stacked.push(StackedDevice {
-            device: name.device_path(),
-            kind: StackedDeviceKind::Array,
-            below,
-            // At least what the plan counts on.
-            size_bytes: least,
-            assembled: true,
-            name: name.clone(),
-            ..StackedDevice::default()
-        });
-        self.0.arrays.push(MdArray {
-            uuid: array.uuid,
-            name: array.device.as_str().rsplit('/').next().unwrap().trim_start_matches("md").to_owned(),
-            level: array.level.to_string(),
-            metadata: array.metadata.clone(),
-            raid_devices: active as u32,
-            members,
-            running: Some(name),
-            ..MdArray::default()
-        });
-    }
-
-    fn create_group(&mut self, group: &CreateGroup) {
-        assert!(!self.0.groups.iter().any(|is| is.name == group.name), "{} is there already", group.name);
-        let devices: Vec<DevicePath> = group.devices.iter().map(|device| self.now(device)).collect();
-        for device in &devices {
-            self.claim(device, "LVM2_member");
-        }
-        let physical = devices.into_iter().map(|device| LvmPhysicalVolume {
-            size_bytes: self.size(&device),
-            device: Some(device),
-            uuid: String::new(),
-        });
-        let physical = physical.collect();
-        let (name, tags) = (group.name.clone(), group.tags.clone());
-        let extents = |physical: &LvmPhysicalVolume| physical.size_bytes.saturating_sub(MIB) / (4 * MIB);
-        let physical: Vec<LvmPhysicalVolume> = physical;
-        let free_bytes = Some(physical.iter().map(extents).sum::<u64>() * 4 * MIB);
-        let extent_bytes = 4 * MIB;
-        let group = LvmVolumeGroup { name, extent_bytes, tags, free_bytes, physical, ..LvmVolumeGroup::default() };
-        self.0.groups.push(group);
-    }
-
-    fn create_volume(&mut self, volume: &CreateVolume) {
-        let physical: Vec<DevicePath> = volume.physical.iter().map(|device| self.now(device)).collect();
-        let name = self.free_name((0..).map(|number| format!("dm-{number}")));
-        let unit = if volume.kind.name() == "striped" { 4 * physical.len() as u64 } else { 4 } * MIB;
-        let size_bytes = (volume.size.as_mib().unwrap_or(1) * MIB).next_multiple_of(unit);
-        for device in &physical {
-            assert!(self.signatures(device).iter().any(|is| is.kind == "LVM2_member"), "{device} for {}", volume.name);
-            self.uses(device).push(DeviceUse::Holder(name.clone()));
-        }
-        self.0.stacked.push(StackedDevice {
-            device: format!("/dev/mapper/{}-{}", volume.group.replace('-', "--"), volume.name.replace('-', "--"))
-                .into(),
-            kind: StackedDeviceKind::Volume,
-            below: physical.iter().map(|device| self.0.resolve_kernel_name(device)).collect(),
-            size_bytes,
-            assembled: true,
-            name: name.clone(),
-            ..StackedDevice::default()
-        });
-        let group = self.0.groups.iter_mut().find(|group| group.name == volume.group).unwrap();
-        assert!(group.volumes.iter().all(|is| is.name != volume.name), "{} is there already", volume.name);
-        let taken = if volume.kind.name() == "raid1" { 2 * (size_bytes + 4 * MIB) } else { size_bytes };
-        group.free_bytes = group.free_bytes.map(|free| free.saturating_sub(taken));
-        group.volumes.push(LvmLogicalVolume {
-            name: volume.name.clone(),
-            size_bytes,
-            kind: volume.kind.name().to_owned(),
-            running: Some(name),
-            ..LvmLogicalVolume::default()
-        });
-    }
-
-    fn create_container(&mut self, container: &LuksContainer) {
-        let LuksContainer { device, uuid, mapping, .. } = container;
-        let (kind, usage) = ("crypto_LUKS".to_owned(), "crypto".to_owned());
-        let signatures = self.signatures(device);
-        assert!(signatures.is_empty(), "{device} has {signatures:?}");
-        signatures.push(DeviceSignature { kind, usage, uuid: uuid.to_string(), ..DeviceSignature::default() });
-        self.written(device);
-        self.show_on_members(device);
-        let name = self.free_name((0..).map(|number| format!("dm-{number}")));
-        self.uses(device).push(DeviceUse::Holder(name.clone()));
-        let (below, size_bytes) =
-            (self.0.resolve_kernel_name(&self.now(device)), self.size(&self.now(device)) - 16 * MIB);
-        let (kind, assembled) = (StackedDeviceKind::Crypt, true);
-        let (device, below) = (mapping.clone(), vec![below]);
-        self.0.stacked.push(StackedDevice {
-            name,
-            device,
-            kind,
-            below,
-            size_bytes,
-            assembled,
-            ..StackedDevice::default()
-        });
-    }
-
     fn make_filesystem(&mut self, make: &MakeFilesystem) {
         assert_ne!(make.format, FilesystemFormat::None);
         let signature = DeviceSignature {
@@ -450,106 +334,6 @@ impl Machine {
             let mut files = self.0.filesystems.iter().flat_map(|is| &is.sparse);
             assert_eq!(files.any(|file| file.uid == sparse.uid), sparse.make.is_none(), "{sparse:?}");
         }
-    }
-
-    fn free_name(&self, names: impl Iterator<Item = String>) -> KernelName {
-        names.map(KernelName::from).find(|name| !self.0.stacked.iter().any(|stacked| stacked.name == *name)).unwrap()
-    }
-
-    fn occupy(&mut self, devices: Vec<DevicePath>, kind: &str, holder: &KernelName) {
-        for device in devices {
-            self.claim(&device, kind);
-            self.uses(&device).push(DeviceUse::Holder(holder.clone()));
-        }
-    }
-
-    fn claim(&mut self, device: &DevicePath, kind: &str) {
-        let signatures = self.signatures(device);
-        assert!(signatures.is_empty(), "{device} has {signatures:?}");
-        signatures.push(DeviceSignature {
-            kind: kind.to_owned(),
-            usage: "raid".to_owned(),
-            ..DeviceSignature::default()
-        });
-        self.written(device);
-        self.show_on_members(device);
-    }
-
-    /// The content of an array whose metadata is at the end of its members is visible on them too.
-    fn show_on_members(&mut self, device: &DevicePath) {
-        let content = self.signatures(device).clone();
-        let name = self.0.resolve_kernel_name(&self.now(device));
-        let is_it = |array: &&MdArray| {
-            array.running.as_ref() == Some(&name) && ["0.90", "1.0"].contains(&array.metadata.as_str())
-        };
-        let members = self.0.arrays.iter().find(is_it).map(|array| array.members.clone()).unwrap_or_default();
-        for member in members {
-            self.signatures(&member.device).extend(content.iter().cloned());
-        }
-    }
-
-    /// The device that the inventory shows for a path of the plan.
-    fn now(&self, device: &DevicePath) -> DevicePath {
-        let array = |array: &&MdArray| {
-            *device == format!("/dev/md/{}", array.name) || *device == format!("/dev/md{}", array.name)
-        };
-        let running = self.0.arrays.iter().rev().find(array).and_then(|array| array.running.clone());
-        let volume =
-            device.as_str().strip_prefix("/dev/").and_then(|path| path.split_once('/')).and_then(|(group, name)| {
-                let group = self.0.groups.iter().find(|is| is.name == group)?;
-                group.volumes.iter().find(|volume| volume.name == name)?.running.clone()
-            });
-        match volume.or(running) {
-            Some(name) => self.0.stacked.iter().find(|stacked| stacked.name == name).unwrap().device.clone(),
-            None => device.clone(),
-        }
-    }
-
-    fn disk(&mut self, device: &DevicePath) -> &mut InventoryDisk {
-        self.0.disks.iter_mut().find(|disk| disk.device == *device).unwrap()
-    }
-
-    fn uses(&mut self, device: &DevicePath) -> &mut Vec<DeviceUse> {
-        self.unit(device).1
-    }
-
-    fn signatures(&mut self, device: &DevicePath) -> &mut Vec<DeviceSignature> {
-        self.unit(device).0
-    }
-
-    /// A disk or partition is not blank any more.
-    fn written(&mut self, device: &DevicePath) {
-        for disk in &mut self.0.disks {
-            disk.blank &= disk.device != *device;
-            let partitions = disk.table.iter_mut().flat_map(|table| &mut table.partitions);
-            partitions.for_each(|part| part.blank &= part.device != *device);
-        }
-    }
-
-    fn unit(&mut self, device: &DevicePath) -> (&mut Vec<DeviceSignature>, &mut Vec<DeviceUse>) {
-        let device = self.now(device);
-        let disks = self.0.disks.iter_mut();
-        let disks = disks.map(|disk| (&disk.device, &disk.name, &mut disk.table, &mut disk.signatures, &mut disk.uses));
-        let stacked = self.0.stacked.iter_mut();
-        let stacked = stacked.map(|is| (&is.device, &is.name, &mut is.table, &mut is.signatures, &mut is.uses));
-        for (path, name, table, signatures, uses) in disks.chain(stacked) {
-            if *path == device || device == name.device_path() {
-                return (signatures, uses);
-            }
-            let mut partitions = table.iter_mut().flat_map(|table| &mut table.partitions);
-            if let Some(partition) = partitions.find(|partition| partition.device == device) {
-                return (&mut partition.signatures, &mut partition.uses);
-            }
-        }
-        panic!("{device} does not exist")
-    }
-
-    fn size(&self, device: &DevicePath) -> u64 {
-        let disks = self.0.disks.iter().map(|disk| (&disk.device, disk.size_bytes));
-        let stacked = self.0.stacked.iter().map(|stacked| (&stacked.device, stacked.size_bytes));
-        let partitions = self.0.disks.iter().flat_map(|disk| &disk.table).flat_map(|table| &table.partitions);
-        let partitions = partitions.map(|partition| (&partition.device, partition.size_bytes));
-        disks.chain(stacked).chain(partitions).find(|(path, _)| *path == device).unwrap().1
     }
 }
 

@@ -15,10 +15,9 @@ use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, KeySource, Layout};
 use model::storage_graph::{DeviceStack, LayoutMatch};
 use operations::{
-    DeviceOp, DiskIdentity, FstabEntry, MachineFiles, MakeFilesystem, Operation, PlanStage, PreservedObject, Rehearsal,
-    SessionOp, StageName, WriteMarker,
+    DeviceOp, DiskIdentity, FstabEntry, MachineFiles, MakeFilesystem, Operation, PlanStage, PreservedObject, ProveKept,
+    Rehearsal, SessionOp, StageName, WriteMachineFiles, WriteMarker,
 };
-use operations::{ProveKept, WriteMachineFiles};
 use std::collections::BTreeSet;
 use storage_operations::{
     create_arrays, create_groups_and_volumes, devices_with_verdict, is_made, lock_operations, prove_zeros,

@@ -40,7 +40,7 @@ pub struct MachineBoot {
 }
 
 impl MachineBoot {
-    /// Returns the boot with this token, which has not registered.
+    /// Returns a requested boot that has not registered yet. `hash` is the hash of its token.
     pub fn from_request(hash: TokenHash, boot: RequestedBoot) -> MachineBoot {
         let created = boot.created.format(&Rfc3339).unwrap_or_default();
         let RequestedBoot { machine, while_active, .. } = boot;

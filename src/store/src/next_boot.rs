@@ -37,7 +37,7 @@ pub enum BootTarget {
     Disk,
     /// The disk: no attempt at this order has passed the point of no return, and the order is dropped.
     Dropped(ReinstallOrder),
-    /// The disk: the allocation is installed under this other id.
+    /// The disk: the database records the allocation of this machine as installed under this other machine id.
     Elsewhere(String),
     /// The disk: the machine is installed, and does not have a usable file.
     NoFile,

@@ -4,8 +4,10 @@ use crate::report::ProgressReporter;
 use common::error::Result;
 use linux::storage::{erase, k8s_volumes, luks, lvm, mdadm, mkfs, partition_table, teardown, trial, zero_verification};
 use model::install_report::ErasedDisk;
-use operations::{ActivateGroup, AssembleArray, DeviceOp};
-use operations::{AssertFree, CloseContainer, DeactivateGroup, ProveZeros, StopArray, TakeDown};
+use operations::{
+    ActivateGroup, AssembleArray, AssertFree, CloseContainer, DeactivateGroup, DeviceOp, ProveZeros, StopArray,
+    TakeDown,
+};
 
 /// Executes an operation. Returns its report.
 pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -> Result<Option<ErasedDisk>> {

@@ -14,11 +14,9 @@ use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, Layout};
 use operations::{
     AddedPartition, AssembleArray, BurnDisk, ByteRange, DeviceOp, DiskIdentity, ExpectedFilesystem, FinalReport,
-    FinishInputs, FstabEntry, MachineFiles, MakeFilesystem, MountFilesystem, ObjectLocator, PlanAssignment,
-    PreservedObject, Rehearsal, RestoreOp, StageExtents, WipeDisk,
-};
-use operations::{
-    FlushDisks, LockDisk, ProveKept, ReachImage, TellPointOfNoReturn, WriteFstab, WriteMachineFiles, WriteMarker,
+    FinishInputs, FlushDisks, FstabEntry, LockDisk, MachineFiles, MakeFilesystem, MountFilesystem, ObjectLocator,
+    PlanAssignment, PreservedObject, ProveKept, ReachImage, Rehearsal, RestoreOp, StageExtents, TellPointOfNoReturn,
+    WipeDisk, WriteFstab, WriteMachineFiles, WriteMarker,
 };
 use plan::{InstallMode, PlanRequest, PlanSubject};
 use std::collections::BTreeMap;
@@ -31,6 +29,8 @@ mod raw;
 mod told;
 
 use raw::{installed, root_on};
+
+mod refusals;
 
 struct Bench {
     control: Arc<FakeControl>,
@@ -369,92 +369,4 @@ fn loop_the_other_devices_of_a_btrfs_are_compared_right_before_it_is_mounted() {
     session.run_operation(&identified(other.identity())).unwrap();
     session.run_operation(&mounted).unwrap();
     session.leave_session(FailureState::Untouched);
-}
-
-#[test]
-fn a_failure_before_the_first_write_says_so() {
-    let bench = Bench::new();
-    let lock = Operation::Run(SessionOp::LockDisk(LockDisk { device: "/dev/no-such-disk".into(), untouched: vec![] }));
-    let plan = plan(vec![
-        (StageName::StorageLock, vec![lock]),
-        (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
-    ]);
-    let failure = bench.run(&plan).unwrap_err();
-    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::StorageLock, false));
-    assert_eq!(bench.reporter.stage_times().len(), 1);
-}
-
-#[test]
-fn a_tree_that_could_not_boot_is_refused_by_its_manifest_before_the_first_write() {
-    let dir = tempfile::tempdir().unwrap();
-    let (tree, path) = ([0; 1024], dir.path().join("tree.tar"));
-    fs::write(&path, tree).unwrap();
-    let manifest = image::ImageManifest::compute(&tree[..], 1024).unwrap();
-    let digest = Some(manifest.digest.to_string());
-    let contents = Some(BootContents { init: Some("/sbin/init".to_owned()), ..BootContents::default() });
-    let manifest = image::ImageManifest { contents, ..manifest };
-    fs::write(dir.path().join("tree.tar.manifest"), serde_json::to_vec(&manifest).unwrap()).unwrap();
-
-    let allocation = Allocation { finish: Some(FinisherChoice::Builtin), ..Allocation::default() };
-    let (steps, assigned) = (StepList::default(), PlanAssignment { allocation, consoles: vec![] });
-    let request =
-        PlanRequest { mode: InstallMode::Install, steps, subject: PlanSubject::default(), assigned, claim: None };
-    let needs = plan::image_needs::image_needs(&Layout::default(), &Inventory::default(), &request);
-    let url = format!("file://{}", path.display());
-    let image =
-        Box::new(allocation::AllocatedImage { id: "os-1".into(), url: url.clone(), digest, ..Default::default() });
-    let reach = SessionOp::ReachImage(ReachImage { name: "os-1".into(), url, image, onto: None, needs });
-    let plan = plan(vec![
-        (StageName::ImageReach, vec![Operation::Run(reach)]),
-        (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
-    ]);
-    let failure = Bench::new().run(&plan).unwrap_err();
-    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::ImageReach, false));
-    let text = failure.error.to_string();
-    assert!(text.contains("according to its manifest, the image has no kernel in /boot"), "{text}");
-    assert!(text.contains("no GRUB for BIOS") && !text.contains("no init"), "{text}");
-}
-
-#[test]
-fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
-    let bench = Bench::new();
-    let disks = vec![RecordedDisk { device: "os".into(), serial: "A0".into(), ..RecordedDisk::default() }];
-    let extents = vec![StageExtents { stages: vec![StageName::StorageWipe], disks: vec![] }];
-    let (allocation, order) = ("a-1".to_owned(), Some("o-1".to_owned()));
-    let announce = SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
-        allocation,
-        order,
-        disks: disks.clone(),
-        extents: extents.clone(),
-        approved: None,
-        secret_digest: None,
-    });
-    let plan = plan(vec![
-        (StageName::ReportBegin, vec![Operation::Run(announce)]),
-        (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
-    ]);
-    for (refuses, failed) in [(true, StageName::ReportBegin), (false, StageName::StorageWipe)] {
-        bench.control.refuses.store(refuses, Ordering::Relaxed);
-        let failure = bench.run(&plan).unwrap_err();
-        assert_eq!((failure.stage, failure.past_point_of_no_return), (failed, !refuses));
-    }
-    let expected = ("a-1".to_owned(), Some("o-1".to_owned()), disks, extents);
-    assert_eq!(*bench.control.begun.lock().unwrap(), [expected.clone(), expected]);
-}
-
-#[test]
-fn what_is_not_as_it_was_fails_the_install_with_both_sides() {
-    let identity = BTreeMap::from([("guid".to_owned(), "c0ffee".to_owned())]);
-    let gone = PreservedObject { object: ObjectLocator::Disk("no-such-disk".into()), identity };
-    let marker = Operation::Run(SessionOp::WriteMarker(WriteMarker(InstallMarker::default())));
-    let plan = plan(vec![
-        (StageName::StorageWipe, vec![]),
-        (StageName::StorageProveKept, vec![Operation::Run(SessionOp::ProveKept(ProveKept(vec![gone])))]),
-        (StageName::TargetMarker, vec![marker]),
-    ]);
-    let bench = Bench::new();
-    let failure = bench.run(&plan).unwrap_err();
-    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::StorageProveKept, true));
-    let text = failure.error.to_string();
-    assert!(text.contains("HAVE CHANGED: ") && text.contains("no-such-disk"), "{text}");
 }

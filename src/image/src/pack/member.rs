@@ -18,7 +18,7 @@ pub(crate) struct PackedMember<'a> {
     pub metadata: &'a Metadata,
     pub what: PackedKind,
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Upper limit for times.
+    /// Upper limit of the modification time, in seconds since 1970; a later one is replaced by the limit.
     pub epoch: Option<i64>,
 }
 

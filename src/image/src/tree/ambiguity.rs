@@ -20,7 +20,8 @@ const MAXIMUM_OCTAL_SIZE: u64 = 0o777_7777_7777;
 /// Maximum size of the placeholder that GNU tar writes as the path of a sparse file: that of a name in a header.
 const PLACEHOLDER_SIZE: usize = 100;
 
-/// Records that change names or extents and may occur only once.
+/// Keywords of PAX extended header records that change the name or extent of a member. Each may occur only once per
+/// member.
 const SINGLE: [&str; 11] = [
     "path",
     "linkpath",

@@ -252,11 +252,12 @@ impl UnpackRoot {
         safe_open::open_beneath(&self.fd, path, flags | OFlag::O_DIRECTORY, PathRestriction::AsRoot)
     }
 
-    /// Records the root, and the filesystems of this run at `mount_points`, before the image is unpacked.
+    /// Records the directories of the root filesystem and of the filesystems mounted at `mount_points`, before the image is
+    /// unpacked, for [`Self::restore_snapshots`]. `mount_points` lists only filesystems that this run has created.
     ///
     /// # Errors
-    /// Returns an error if one cannot be read or is part of a preserved filesystem, or a preserved one is part of the
-    /// root's.
+    /// Returns an error if a directory cannot be read, if a merged directory is on the root filesystem, or if a mount
+    /// point is on a preserved filesystem.
     pub(crate) fn record_snapshots(&self, mount_points: &[PathBuf]) -> io::Result<Vec<DirectorySnapshot>> {
         let kept = self.merged_identities()?;
         let own = fstat(&self.fd)?.st_dev;

@@ -35,11 +35,12 @@ pub(crate) struct UnpackResult {
 
 /// Unpacks all members. Later members replace earlier ones and existing files; only a directory of a preserved
 /// filesystem is not replaced and counts as a conflict. Each member that is not a directory is passed to `counter`. In
-/// a layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of the download.
+/// a layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of the
+/// download: the number of bytes fetched so far limits how many header blocks the archive may have.
 ///
 /// # Errors
 /// Returns the error of the member receiver, or an error if the archive is malformed, truncated or empty, or a file
-/// cannot be written. The error names the member.
+/// cannot be written. An error in unpacking a member names the member.
 pub(crate) fn untar(
     members: MemberReceiver,
     root: &UnpackRoot,

@@ -123,8 +123,9 @@ fn volume_link_path(mapping: &str) -> Option<PathBuf> {
     Some(Path::new("/dev").join(name(group)).join(name(volume)))
 }
 
-/// Stops a bcache (admin-guide/bcache.rst): `stop` of the device releases the backing disk, `stop` of the set the
-/// caching disks.
+/// Stops a bcache device and its cache set, and waits until the device is gone. Writing to the device's `stop` file in
+/// sysfs releases the backing disk; writing to the `stop` file of the cache set releases the caching disks
+/// (admin-guide/bcache.rst).
 fn stop_bcache(device: &DevicePath, sysfs: &Path) -> Result<()> {
     let what = || format!("stop {device}");
     let set = fs::canonicalize(sysfs.join("bcache/cache"));

@@ -22,7 +22,7 @@ impl RequestedSize {
     }
 }
 
-/// Converts the number of a document.
+/// Converts a number read from a layout document: a size in MiB, or 0 for the remaining space.
 impl From<u64> for RequestedSize {
     fn from(mib: u64) -> RequestedSize {
         NonZeroU64::new(mib).map_or(RequestedSize::Rest, RequestedSize::Mib)

@@ -11,7 +11,8 @@ const API: &str = "ganeti_api_version";
 const PARAMETERS: &str = "parameters.list";
 const VARIANTS: &str = "variants.list";
 pub(crate) const CREATE: &str = "create";
-/// File that lists the programs which `create` calls. This is an extension: on a Ganeti node all of them are installed.
+/// File that lists the programs that `create` calls. It extends Ganeti's OS interface: a Ganeti node has all programs
+/// installed, but the ramdisk has only a few, and a missing one must be found before the first write.
 pub(crate) const NEEDS: &str = "needs";
 const UNTRUSTED: &str = "create_untrusted";
 const IMAGE: &str = "image";

@@ -4,8 +4,10 @@ use super::super::decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::super::{DiskPlan, DiskVerdict, guard_ranges, luks};
 use model::device::DevicePath;
 use model::storage_graph::LayoutMatch;
-use operations::{AssertFree, DeactivateGroup, FlushDisks, LockDisk, ProveZeros, StopArray, UnlockDisk};
-use operations::{DeviceOp, Operation, SessionOp, WritePersistent};
+use operations::{
+    AssertFree, DeactivateGroup, DeviceOp, FlushDisks, LockDisk, Operation, ProveZeros, SessionOp, StopArray,
+    UnlockDisk, WritePersistent,
+};
 
 pub(super) fn is_made(verdict: DiskVerdict) -> bool {
     matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make)

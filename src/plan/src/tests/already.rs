@@ -5,8 +5,7 @@ use super::*;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::{FilesystemContents as Inside, MemberRole};
 use model::layout::RaidLevel;
-use operations::MountReadOnly;
-use operations::{Operation, SessionOp, StageName};
+use operations::{MountReadOnly, Operation, SessionOp, StageName};
 
 fn marker(order: &str) -> InstallMarker {
     let disk = |device: &str, serial: &str| RecordedDisk {

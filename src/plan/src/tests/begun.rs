@@ -5,8 +5,7 @@ use super::stacks::operations;
 use super::*;
 use crate::simulator::cut;
 use model::install_marker::RecordedDisk;
-use operations::TellPointOfNoReturn;
-use operations::{Operation, SessionOp, StageName};
+use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
 
 fn with_serials() -> Inventory {
     let mut machine = machine();

@@ -8,8 +8,7 @@ use model::inventory::{
     AttemptTarget, ComponentRole, FilesystemContents, LvmLogicalVolume, LvmVolumeGroup, MdArray, Nic, SpanningComponent,
 };
 use model::migration::MigratedMachine;
-use operations::WriteMarker;
-use operations::{Operation, SessionOp, StageName};
+use operations::{Operation, SessionOp, StageName, WriteMarker};
 
 /// Mirrors, a group and whole disks, with its marker, and as a machine shows it.
 pub(super) fn moved() -> (Layout, Inventory) {

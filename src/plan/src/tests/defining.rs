@@ -4,8 +4,7 @@ use super::*;
 use model::allocation::Allocation;
 use model::inventory::Nic;
 use model::os_definition::{DefinitionFile, SelectedDefinition};
-use operations::FindPrograms;
-use operations::{CreateSystem, Operation, PlanAssignment, SessionOp, StageName};
+use operations::{CreateSystem, FindPrograms, Operation, PlanAssignment, SessionOp, StageName};
 
 fn chosen(verify: bool) -> SelectedDefinition {
     let file = DefinitionFile { executable: true, text: "#!/bin/sh\n".to_owned() };

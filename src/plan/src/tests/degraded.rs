@@ -6,8 +6,7 @@ use crate::missing_disks::has_all_data;
 use model::device::{KernelName, LayoutPath};
 use model::inventory::{MemberRole, VolumeHealth};
 use model::layout::{LvmType, RaidLevel};
-use operations::UnlockDisk;
-use operations::{ActivateGroup, AssembleArray, DeviceOp, Operation, SessionOp, StageName};
+use operations::{ActivateGroup, AssembleArray, DeviceOp, Operation, SessionOp, StageName, UnlockDisk};
 
 /// Pulls a disk out of the machine, and all that cannot be without it.
 pub(super) fn unplug(inventory: &mut Inventory, name: &str) {

@@ -4,8 +4,7 @@
 use super::stacks::{group, whole};
 use super::*;
 use model::inventory::{LvmLogicalVolume, VolumeHealth};
-use operations::ProveKept;
-use operations::{Operation, SessionOp};
+use operations::{Operation, ProveKept, SessionOp};
 
 /// `/dev/sdb` is csi-driver-lvm's by a group of the layout; `/dev/sdc` is TopoLVM's, and the layout only keeps the disk.
 fn layout() -> Layout {

@@ -4,10 +4,9 @@
 use super::*;
 use model::device::DevicePath;
 use operations::{
-    ActivateGroup, AssembleArray, BurnDisk, DeviceOp, LuksContainer, MountFilesystem, OpenContainer, Operation,
-    SessionOp,
+    ActivateGroup, AdaptImage, AdaptMoved, AssembleArray, BurnDisk, DeviceOp, GrowFilesystem, LuksContainer,
+    MountFilesystem, MountReadOnly, OpenContainer, Operation, SessionOp,
 };
-use operations::{AdaptImage, AdaptMoved, GrowFilesystem, MountReadOnly};
 use std::collections::BTreeMap;
 
 /// An operation may do several of these.

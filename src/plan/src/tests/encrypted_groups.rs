@@ -7,8 +7,10 @@ use crate::luks::containers_to_open;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{AttemptTarget, FailedAttempt};
 use model::layout::{EncryptionSpec, KeySource, LvmType};
-use operations::{CheckContainers, CloseContainer, DeactivateGroup, LockDisk, ProveKept, TakeDown, WriteCrypttab};
-use operations::{CrypttabEntry, DeviceOp, Holder, LuksContainer, Operation, SessionOp, StageName};
+use operations::{
+    CheckContainers, CloseContainer, CrypttabEntry, DeactivateGroup, DeviceOp, Holder, LockDisk, LuksContainer,
+    Operation, ProveKept, SessionOp, StageName, TakeDown, WriteCrypttab,
+};
 
 /// A group on two kept disks, each of its physical volumes in a container of its own, with two filesystems.
 fn encrypted(options: &[&str]) -> Layout {

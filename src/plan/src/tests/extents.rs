@@ -4,8 +4,7 @@ use super::effect::{Brought, Effect, brought, effect};
 use super::stacks::{installed as stacked, layout as stacked_layout};
 use super::*;
 use model::device::DevicePath;
-use operations::LockDisk;
-use operations::{ByteRange, DeviceOp, DiskExtents, Operation, SessionOp, StageExtents, StageName};
+use operations::{ByteRange, DeviceOp, DiskExtents, LockDisk, Operation, SessionOp, StageExtents, StageName};
 use std::collections::BTreeMap;
 
 /// Each place of a stage's operations is in its extents, nothing else of a kept disk is, and nothing of a foreign one.

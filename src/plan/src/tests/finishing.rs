@@ -6,8 +6,7 @@ use model::boot_contents::BootContents;
 use model::device::{DevicePath, LayoutPath};
 use model::inventory::FirmwareType;
 use model::layout::{ArraySpec, LogicalVolumeSpec, RaidLevel, VolumeGroupSpec};
-use operations::AdaptImage;
-use operations::{BootDisk, ByteRange, FinishInputs, Operation, PlanAssignment, SessionOp};
+use operations::{AdaptImage, BootDisk, ByteRange, FinishInputs, Operation, PlanAssignment, SessionOp};
 
 fn finished(layout: &Layout, firmware: FirmwareType, allocation: &Allocation) -> Result<Plan, Box<PlanRefusal>> {
     let mut inventory = machine();

@@ -9,8 +9,7 @@ use super::*;
 use crate::simulator::after;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::FilesystemContents;
-use operations::WriteMarker;
-use operations::{Operation, SessionOp, StageName};
+use operations::{Operation, SessionOp, StageName, WriteMarker};
 use std::time::{Duration, Instant};
 
 /// Inventories of a run without DROPHAMMER_FUZZ_SECONDS, always the same ones.

@@ -4,9 +4,9 @@ use super::*;
 use model::allocation::{Allocation, AssignedMachine};
 use model::device::DevicePath;
 use model::inventory::StackedDevice;
-use operations::{AdaptImage, ExtendFstab, GrowFilesystem, ReachImage};
 use operations::{
-    BurnDisk, DeviceOp, DiskIdentity, ExpectedFilesystem, Operation, SeedFilesystem, SessionOp, StageName,
+    AdaptImage, BurnDisk, DeviceOp, DiskIdentity, ExpectedFilesystem, ExtendFstab, GrowFilesystem, Operation,
+    ReachImage, SeedFilesystem, SessionOp, StageName,
 };
 use std::collections::BTreeMap;
 

@@ -3,8 +3,7 @@
 use super::identity::{claim, install, marked, marker, planned};
 use super::*;
 use model::install_marker::InstallMarker;
-use operations::TellPointOfNoReturn;
-use operations::{Operation, SessionOp, StageName};
+use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
 
 /// What the control plane says of the installation, what lies on the disks, and what is asked.
 #[derive(Debug, Clone, Copy)]

@@ -6,9 +6,9 @@ use crate::preserved::{compare_preserved, describe_differences};
 use model::inventory::{DiskPartition as Found, LvmLogicalVolume};
 use model::layout::{LvmType, OnReinstall};
 use operations::{
-    ActivateGroup, AssembleArray, DeviceOp, ObjectLocator, Operation, PreservedObject, SessionOp, StageName,
+    ActivateGroup, AssembleArray, BurnImage, DeviceOp, ObjectLocator, Operation, PreservedObject, ProveKept, SessionOp,
+    StageName, WriteMarker,
 };
-use operations::{BurnImage, ProveKept, WriteMarker};
 
 fn kept(plan: &Plan) -> &[PreservedObject] {
     match operations(plan, StageName::StorageProveKept) {

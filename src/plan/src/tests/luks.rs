@@ -8,8 +8,10 @@ use model::device::KernelName;
 use model::inventory::{AttemptTarget, FailedAttempt};
 use model::layout::{EncryptionSpec, KeySource};
 use model::registry_auth::SecretText;
-use operations::{CheckContainers, CloseContainer, LockDisk, ProveKept, WriteCrypttab};
-use operations::{CrypttabEntry, DeviceOp, OpenContainer, Operation, SessionOp, StageName};
+use operations::{
+    CheckContainers, CloseContainer, CrypttabEntry, DeviceOp, LockDisk, OpenContainer, Operation, ProveKept, SessionOp,
+    StageName, WriteCrypttab,
+};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 

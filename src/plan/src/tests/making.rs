@@ -5,8 +5,7 @@ use super::stacks::operations;
 use super::*;
 use model::install_marker::{PendingCreation, RecordedDisk};
 use model::inventory::{AttemptTarget, DiskPartition as Found, FailedAttempt};
-use operations::{DeviceOp, Operation, SessionOp, StageName};
-use operations::{TellPointOfNoReturn, WriteMarker};
+use operations::{DeviceOp, Operation, SessionOp, StageName, TellPointOfNoReturn, WriteMarker};
 
 fn told(plan: &Plan) -> &[RecordedDisk] {
     match operations(plan, StageName::ReportBegin) {

@@ -3,8 +3,7 @@
 use super::identity::{claim, marked, planned, reinstall};
 use super::*;
 use model::install_marker::{FencingToken, InstallMarker};
-use operations::WriteMarker;
-use operations::{Operation, SessionOp};
+use operations::{Operation, SessionOp, WriteMarker};
 
 const ONE: &str = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff";
 const TWO: &str = "7f9619ff-8b86-4d01-b42d-00cf4fc964ff";

@@ -16,8 +16,7 @@ use super::*;
 use model::allocation::Allocation;
 use model::inventory::{FilesystemContents as Inside, SparseFile};
 use model::layout::{EncryptionSpec, KeySource, LvmType, RaidLevel};
-use operations::{DeviceOp, Operation, PlanAssignment, SessionOp, StageName};
-use operations::{ProveKept, UnlockDisk};
+use operations::{DeviceOp, Operation, PlanAssignment, ProveKept, SessionOp, StageName, UnlockDisk};
 use serde_json::{Value, json};
 
 fn uid(number: u8) -> String {

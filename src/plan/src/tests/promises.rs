@@ -4,8 +4,7 @@ use super::identity::{claim, forget_marker, install, marked, reinstall};
 use super::*;
 use model::install_marker::{InstallMarker, WipePolicy};
 use model::inventory::FilesystemContents;
-use operations::{Operation, SessionOp, StageName};
-use operations::{TellPointOfNoReturn, WriteMarker};
+use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn, WriteMarker};
 
 /// Installed with a marker as it is written today.
 fn installed_now() -> Inventory {

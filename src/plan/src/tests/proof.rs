@@ -4,8 +4,7 @@
 use super::identity::{claim, marked, planned};
 use super::*;
 use model::install_marker::RecordedDisk;
-use operations::{Operation, SessionOp};
-use operations::{TellPointOfNoReturn, WriteMarker};
+use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
 
 const OTHER_GUID: &str = "00000000-0000-4000-8000-0000000000ff";
 

@@ -4,8 +4,10 @@ use super::*;
 use model::device::DevicePath;
 use model::inventory::{LvmLogicalVolume as FoundVolume, LvmPhysicalVolume};
 use model::layout::{ArraySpec, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec};
-use operations::{ActivateGroup, AssembleArray, DeviceOp, ObjectLocator, Operation, SessionOp, StageName};
-use operations::{ProveKept, StopArray, TakeDown, WriteMachineFiles};
+use operations::{
+    ActivateGroup, AssembleArray, DeviceOp, ObjectLocator, Operation, ProveKept, SessionOp, StageName, StopArray,
+    TakeDown, WriteMachineFiles,
+};
 
 pub(super) fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) -> ArraySpec {
     let devices = devices.iter().map(|device| (*device).into()).collect();

@@ -1,8 +1,7 @@
 //! One disk after the other: what is wiped, kept and left alone.
 
 use super::*;
-use operations::{LockDisk, UnlockDisk};
-use operations::{Operation, SessionOp, StageName};
+use operations::{LockDisk, Operation, SessionOp, StageName, UnlockDisk};
 
 #[test]
 fn a_fresh_install_wipes_every_listed_disk_and_no_other() {

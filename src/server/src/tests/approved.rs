@@ -5,8 +5,7 @@ use super::reinstall::{success, with_images};
 use super::*;
 use common::command_outcome::CommandOutcome;
 use drophammer::commands::rack::{PlanOptions, rack_output};
-use operations::TellPointOfNoReturn;
-use operations::{Operation, SessionOp};
+use operations::{Operation, SessionOp, TellPointOfNoReturn};
 use plan::{Plan, PlanRefusal, request_from_allocation};
 use uuid::Uuid;
 

@@ -6,8 +6,7 @@ use common::command_outcome::CommandOutcome;
 use model::allocation::Allocation;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
-use operations::{Operation, SessionOp};
-use operations::{TellPointOfNoReturn, WriteMarker};
+use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
 use plan::{DiskVerdict, Plan, PlanRefusal, request_from_allocation, simulator};
 use uuid::Uuid;
 

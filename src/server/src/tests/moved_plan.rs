@@ -8,8 +8,7 @@ use common::command_outcome::CommandOutcome;
 use drophammer::commands::rack::PlanOptions;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
-use operations::{Operation, SessionOp};
-use operations::{TellPointOfNoReturn, WriteMarker};
+use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
 use plan::{Plan, request_from_allocation, simulator};
 use uuid::Uuid;
 

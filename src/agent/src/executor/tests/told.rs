@@ -3,8 +3,7 @@
 use super::*;
 use model::allocation::Allocation;
 use model::migration::{MigrationOffer, MigrationPeer, MigrationSide, MigrationStatus};
-use operations::DeviceOp;
-use operations::{FindPrograms, MoveStands, StopArray};
+use operations::{DeviceOp, FindPrograms, MoveStands, StopArray};
 
 #[test]
 fn the_report_has_what_was_booted_and_must_be_acknowledged() {

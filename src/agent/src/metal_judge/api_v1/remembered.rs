@@ -1,4 +1,5 @@
-//! State that metal-api preserves about an installation and disks, and state that calls overwrite.
+//! Tests of metal-api's records of an installation and of disks. The record of an installation survives an accidental PXE
+//! boot and a failed reinstallation. Each registration overwrites the list of disks, so the machine stores its own list.
 
 use super::*;
 use model::install_marker::InstallMarker;

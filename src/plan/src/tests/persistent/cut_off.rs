@@ -2,8 +2,7 @@
 
 use super::*;
 use model::inventory::{AttemptTarget, FailedAttempt};
-use operations::TellPointOfNoReturn;
-use operations::{Operation, SessionOp, StageName};
+use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
 
 /// The agent says before the first write what it is about to prepare, so that the next attempt can finish it.
 #[test]

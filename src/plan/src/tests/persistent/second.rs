@@ -3,8 +3,7 @@
 use super::*;
 use model::install_marker::{InstallMarker, RecordedDisk, RecordedVolume};
 use model::inventory::{AttemptTarget, FailedAttempt};
-use operations::{Operation, SessionOp, StageName};
-use operations::{TellPointOfNoReturn, WriteMarker};
+use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn, WriteMarker};
 
 /// Sources of the record that a volume was prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

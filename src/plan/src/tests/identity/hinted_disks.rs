@@ -1,0 +1,117 @@
+//! Disks that the layout describes by hints.
+
+use super::*;
+
+#[test]
+fn a_disk_found_by_hints_may_have_any_name() {
+    let (mut layout, mut inventory) = (layout(), marked());
+    layout.disks[0].hints = [("serial".to_owned(), "A0".to_owned())].into();
+    layout.disks[1].hints = [("serial".to_owned(), "B0".to_owned())].into();
+    // As if they had been sdb and sda when the machine was installed.
+    layout.disks.iter_mut().zip(["os", "data"]).for_each(|(disk, name)| disk.device = name.into());
+    for filesystem in &mut layout.filesystems {
+        filesystem.device = filesystem.device.as_str().replace("/dev/sda", "os").replace("/dev/sdb", "data").into();
+    }
+    let recorded = &mut inventory.filesystems[0].marker.as_mut().unwrap().disks;
+    recorded.iter_mut().zip(["os", "data"]).for_each(|(disk, name)| disk.device = name.to_owned());
+    let plan = reinstall(&layout, &inventory, claim()).unwrap();
+    assert_eq!(plan.warnings, [""; 0]);
+}
+
+/// Scratch space on the smallest disk that rotates: sdc at first. The larger one, sdd, is nobody's business.
+fn hinted() -> (Layout, Inventory) {
+    let mut layout = layout();
+    layout.disks.push(DiskSpec {
+        device: "scratch".into(),
+        hints: [("rotational".to_owned(), "true".to_owned()), ("size".to_owned(), "smallest".to_owned())].into(),
+        partitions: Vec::new(),
+        wipeonreinstall: true,
+        image: false,
+    });
+    layout.filesystems.push(filesystem("/scratch", "scratch", FilesystemFormat::Xfs, "scratch"));
+    let mut machine = machine();
+    machine.disks.push(disk("sdd", 16_000));
+    machine.disks[2..].iter_mut().for_each(|disk| disk.rotational = true);
+    let mut inventory = after(&make(&layout, &machine, InstallMode::Install).unwrap(), machine);
+    for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0", "D0"]) {
+        disk.serial = serial.to_owned();
+    }
+    let (kind, label, uuid) = ("xfs".to_owned(), "archive".to_owned(), "a-9".to_owned());
+    let archive = DeviceSignature { kind, label, uuid, ..DeviceSignature::default() };
+    inventory.disks[3].signatures.push(archive);
+    let mut marker = marker(&inventory);
+    marker.disks.truncate(3);
+    marker.disks[2].device = "scratch".to_owned();
+    let device = "/dev/sda2".into();
+    inventory.filesystems.push(FilesystemContents { device, marker: Some(marker), ..FilesystemContents::default() });
+    (layout, inventory)
+}
+
+const ANOTHER: &str = "/dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB), but was the disk with serial C0 (9.44 GB) when the machine was installed, which is now absent";
+
+/// The scratch disk has died, and the archive is the smallest one that rotates.
+#[test]
+fn another_disk_that_matches_the_hints_is_not_wiped() {
+    let (layout, inventory) = hinted();
+    assert_eq!(reinstall(&layout, &inventory, claim()).unwrap().disks[3].verdict, DiskVerdict::NotOurs);
+    for waiver in [None, Some(MarkerWaiver::Operator), Some(MarkerWaiver::Begun)] {
+        let mut inventory = inventory.clone();
+        unplug(&mut inventory, "sdc");
+        let reasons = reasons(reinstall(&layout, &inventory, InstallClaim { waiver, ..claim() }));
+        let expected = format!(
+            "disks[2].device: {ANOTHER}; it will be wiped and is not blank: it contains xfs \"archive\". Attach the old disk, erase the new one, or discard its data with --give-up D0 (recorded: serial C0, wwn none, GPT none, 9437184000 bytes; found: serial D0, wwn none, GPT none, 16777216000 bytes with sectors of 512)"
+        );
+        assert_eq!(reasons, [expected], "{waiver:?}");
+        empty(&mut inventory.disks[2], "D0");
+        inventory.disks[2].signatures.clear();
+        let plan = reinstall(&layout, &inventory, InstallClaim { waiver, ..claim() }).unwrap();
+        assert_eq!(plan.warnings, [ANOTHER], "{waiver:?}");
+    }
+}
+
+#[test]
+fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
+    let cases: [Case; 3] = [
+        (
+            "a smaller one was added",
+            |inventory, _| {
+                let mut new = disk("sde", 3000);
+                (new.rotational, new.blank, new.serial) = (true, true, "E0".to_owned());
+                inventory.disks.push(new);
+            },
+            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
+        ),
+        (
+            "the recorded one rotates no more, behind another controller",
+            |inventory, _| inventory.disks[2].rotational = false,
+            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
+        ),
+        (
+            "no disk rotates",
+            |inventory, _| inventory.disks[2..].iter_mut().for_each(|disk| disk.rotational = false),
+            "disks[2].device: scratch is absent now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
+        ),
+    ];
+    for (name, change, expected) in cases {
+        for keep in [false, true] {
+            let (mut layout, mut inventory) = hinted();
+            layout.disks[2].wipeonreinstall = !keep;
+            change(&mut inventory, &mut claim());
+            let reasons = reasons(reinstall(&layout, &inventory, claim()));
+            assert!(reasons.iter().any(|reason| reason == expected), "{name}, kept: {keep}: {reasons:#?}");
+        }
+    }
+}
+
+/// As with names: what is kept is not wiped, and must be as the layout says.
+#[test]
+fn another_disk_that_matches_the_hints_of_a_kept_one_is_said() {
+    let (mut layout, mut inventory) = hinted();
+    layout.disks[2].wipeonreinstall = false;
+    unplug(&mut inventory, "sdc");
+    let reasons = reasons(reinstall(&layout, &inventory, claim()));
+    assert!(reasons[0].contains("must be kept with xfs \"scratch\""), "{reasons:?}");
+    inventory.disks[2].signatures[0].label = "scratch".to_owned();
+    let plan = reinstall(&layout, &inventory, claim()).unwrap();
+    assert_eq!((plan.warnings.as_slice(), plan.disks[2].verdict), (&[ANOTHER.to_owned()][..], DiskVerdict::Keep));
+}

@@ -1,0 +1,202 @@
+//! Assertions on a single plan: no operation touches what the verdicts preserve.
+
+use super::*;
+
+pub(crate) fn assert_sound(plan: &Plan, inventory: &Inventory) {
+    let verdict = |name: &str| plan.disks.iter().find(|disk| disk.name == name).unwrap().verdict;
+    let brought = brought(plan);
+    for (index, stage) in plan.stages.iter().enumerate() {
+        for operation in &stage.operations {
+            for device in effect(operation).destroyed {
+                let disks = bottoms(plan, &brought, device);
+                assert!(!disks.is_empty(), "{operation:?}");
+                let fills =
+                    matches!(operation, Operation::Device(DeviceOp::MakeFilesystem(_))) && is_blank(inventory, device);
+                let takes = matches!(operation, Operation::Device(DeviceOp::PreparePersistent(_)));
+                assert!(disks.iter().all(|disk| is_made(verdict(disk))) || fills || takes, "{operation:?}");
+                assert!(index >= plan.point_of_no_return);
+            }
+            match operation {
+                Operation::Device(DeviceOp::PreparePersistent(volume)) => assert_prepares(volume, plan, inventory),
+                Operation::Device(operation) => assert_on_device(operation, inventory, verdict),
+                Operation::Run(operation) => assert_of_run(operation, inventory, verdict),
+            }
+        }
+    }
+    for disk in plan.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Make) {
+        let found = inventory.find_disk(disk.device.as_str()).unwrap();
+        let partitions = found.table.iter().flat_map(|table| &table.partitions);
+        assert!(found.blank || (found.table.is_some() && partitions.into_iter().all(|part| part.blank)), "{disk:?}");
+    }
+    assert_parents_first(plan);
+    extents::assert_just_what_is_written(plan, inventory);
+}
+
+fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
+    match operation {
+        DeviceOp::WipeDisk(wipe) => assert_wipe(wipe, inventory),
+        DeviceOp::WriteTable(table) => assert_table(table, inventory.find_disk(table.device.as_str()).unwrap()),
+        DeviceOp::Release(holder) => assert_release(holder, inventory, verdict),
+        DeviceOp::AssertFree(AssertFree { disks }) => {
+            let is_made = |disk: &DevicePath| is_made(verdict(&inventory.find_disk(disk.as_str()).unwrap().name));
+            assert!(disks.iter().all(is_made), "{operation:?}");
+        }
+        DeviceOp::TakeDown(_)
+        | DeviceOp::ProveZeros(_)
+        | DeviceOp::CreateArray(_)
+        | DeviceOp::CreateGroup(_)
+        | DeviceOp::CreateVolume(_)
+        | DeviceOp::CreateContainer(_)
+        | DeviceOp::OpenContainer(_)
+        | DeviceOp::CloseContainer(_)
+        | DeviceOp::AssembleArray(_)
+        | DeviceOp::ActivateGroup(_)
+        | DeviceOp::TryArray(_)
+        | DeviceOp::TryFilesystem(_)
+        | DeviceOp::MakeFilesystem(_)
+        | DeviceOp::PreparePersistent(_)
+        | DeviceOp::DeactivateGroup(_)
+        | DeviceOp::StopArray(_) => {}
+    }
+}
+
+fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
+    let verdict = |device: &DevicePath| verdict(&inventory.find_disk(device.as_str()).unwrap().name);
+    match operation {
+        SessionOp::BurnDisk(burn) => assert_burn(burn, inventory.find_disk(burn.device.as_str()).unwrap()),
+        SessionOp::CreateSystem(create) => {
+            assert!(create.disks.iter().all(|disk| is_made(verdict(disk))), "{operation:?}");
+            assert_burn(&create.onto, inventory.find_disk(create.onto.device.as_str()).unwrap());
+        }
+        SessionOp::LockDisk(LockDisk { device, .. }) => assert!(!is_made(verdict(device)), "{operation:?}"),
+        SessionOp::UnlockDisk(UnlockDisk { device, .. }) => {
+            assert!(matches!(verdict(device), DiskVerdict::Keep | DiskVerdict::Volumes), "{operation:?}");
+        }
+        SessionOp::ReachImage(_)
+        | SessionOp::VerifyDefinition(_)
+        | SessionOp::FindPrograms(_)
+        | SessionOp::IdentifyDisk(_)
+        | SessionOp::CheckContainers(_)
+        | SessionOp::Rehearse(_)
+        | SessionOp::TellPointOfNoReturn(_)
+        | SessionOp::MoveStands(_)
+        | SessionOp::Mount(_)
+        | SessionOp::MountReadOnly(_)
+        | SessionOp::GrowFilesystem(_)
+        | SessionOp::BurnImage(_)
+        | SessionOp::WriteMachineFiles(_)
+        | SessionOp::InjectFiles(_)
+        | SessionOp::WritePersistent(_)
+        | SessionOp::Finish(_)
+        | SessionOp::AdaptImage(_)
+        | SessionOp::AdaptMoved(_)
+        | SessionOp::Receive(_)
+        | SessionOp::WriteFstab(_)
+        | SessionOp::ExtendFstab(_)
+        | SessionOp::WriteCrypttab(_)
+        | SessionOp::FindLoader
+        | SessionOp::RemoveVariables(_)
+        | SessionOp::WriteBootEntries(_)
+        | SessionOp::LoadKernel
+        | SessionOp::ProveKept(_)
+        | SessionOp::WriteMarker(_)
+        | SessionOp::Unmount
+        | SessionOp::FlushDisks(_)
+        | SessionOp::Report(_)
+        | SessionOp::Kexec => {}
+    }
+}
+
+/// A volume of Kubernetes is prepared on what the plan makes, on a whole disk that is blank and that nobody else names, or in the free
+/// space of a group on kept disks. No other disk is written for it.
+fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventory) {
+    let brought = brought(plan);
+    let disks: BTreeSet<&str> =
+        volume.written_devices().into_iter().flat_map(|device| bottoms(plan, &brought, device)).collect();
+    let verdict = |name: &str| plan.disks.iter().find(|disk| disk.name == name).unwrap().verdict;
+    assert!(!disks.is_empty(), "{volume:?}");
+    for disk in disks {
+        let found = inventory.disks.iter().find(|found| found.name == disk).unwrap();
+        match verdict(disk) {
+            DiskVerdict::Wipe | DiskVerdict::Make => {}
+            DiskVerdict::Volumes => {
+                assert!(volume.must_be_blank && found.blank && found.device == volume.device, "{volume:?}");
+                let others = plan.volumes.iter().filter(|other| other.disks.iter().any(|name| name == disk));
+                assert_eq!(others.count(), 1, "{volume:?}");
+            }
+            DiskVerdict::Keep => {
+                let create = volume.create.as_ref().unwrap_or_else(|| panic!("{volume:?}"));
+                let group = inventory.groups.iter().find(|group| group.name == create.group).unwrap();
+                assert!(group.volumes.iter().all(|is| is.name != create.name), "{volume:?}");
+                assert!(create.size.as_mib().unwrap() * MIB <= group.free_bytes.unwrap(), "{volume:?}");
+            }
+            DiskVerdict::NotOurs => panic!("{volume:?} on {disk}, which is not ours"),
+        }
+    }
+}
+
+/// What runs on kept disks alone stays, and on foreign ones what was running before.
+fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
+    let device = match holder {
+        Holder::Swap { device }
+        | Holder::Array { device }
+        | Holder::Mapping { device }
+        | Holder::Volume { device, .. }
+        | Holder::Bcache { device } => device,
+    };
+    let stack = DeviceStack::new(inventory);
+    let disks = stack.disks_below(&stack.kernel_name(&device.as_str().into()));
+    let verdicts: Vec<DiskVerdict> = disks.iter().map(|disk| verdict(disk)).collect();
+    let assembled = inventory.stacked.iter().any(|stacked| stacked.device == *device && stacked.assembled);
+    let put_back = assembled && verdicts.iter().any(|verdict| *verdict != DiskVerdict::Keep);
+    assert!(verdicts.contains(&DiskVerdict::Wipe) || put_back, "{holder:?} on {verdicts:?}");
+}
+
+fn assert_wipe(wipe: &WipeDisk, inventory: &Inventory) {
+    let disk = inventory.find_disk(wipe.device.as_str()).unwrap();
+    assert!(wipe.zero.iter().chain(&wipe.first).all(|range| range.start + range.length <= disk.size_bytes));
+    assert!(wipe.zero.windows(2).all(|pair| pair[0].start + pair[0].length < pair[1].start));
+    // What boots it goes before anything that a booted system would miss.
+    assert_eq!(wipe.first[0], ByteRange { start: 0, length: u64::from(disk.sector_bytes) });
+    for part in disk.table.iter().flat_map(|table| &table.partitions) {
+        let ends_before = |range: &ByteRange| range.start + range.length <= part.start_bytes;
+        let begins_behind = |range: &ByteRange| range.start >= part.start_bytes + part.size_bytes;
+        assert!(wipe.first[1..].iter().all(|range| ends_before(range) || begins_behind(range)), "{wipe:?}");
+    }
+}
+
+fn assert_table(table: &PartitionTable, disk: &inventory::InventoryDisk) {
+    let sector = u64::from(disk.sector_bytes);
+    assert_eq!(table.sector_bytes, disk.sector_bytes);
+    let mut next = MIB / sector;
+    let mut partitions: Vec<&NewPartition> = table.partitions.iter().collect();
+    partitions.sort_by_key(|partition| partition.number);
+    for partition in partitions {
+        assert!(partition.first_lba >= next && partition.first_lba <= partition.last_lba);
+        assert_eq!(partition.first_lba * sector % MIB, 0);
+        next = partition.last_lba + 1;
+    }
+    // Backup entries and header.
+    assert!(next * sector + 16384 + sector <= disk.size_bytes);
+}
+
+/// The image is for this disk, and what is mounted of it, or grows, is on it.
+fn assert_burn(burn: &BurnDisk, disk: &inventory::InventoryDisk) {
+    assert_eq!((burn.size_bytes, burn.sector_bytes), (disk.size_bytes, disk.sector_bytes));
+    assert!(!burn.filesystems.is_empty());
+    assert!(burn.filesystems.iter().all(|is| is.device == disk.device.partition_path(is.number)), "{burn:?}");
+    let is_listed = |number: u32| burn.filesystems.iter().any(|is| is.number == number);
+    assert!(burn.grow.is_none_or(is_listed), "{burn:?}");
+}
+
+fn assert_parents_first(plan: &Plan) {
+    let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let mounts = operations.filter_map(|operation| effect(operation).mounted);
+    let mounted: Vec<&str> = mounts.map(|mount| mount.path.as_str()).collect();
+    let listed: Vec<&str> = plan.fstab.iter().map(|entry| entry.path.as_str()).collect();
+    for paths in [mounted, listed] {
+        for (index, path) in paths.iter().enumerate() {
+            assert!(paths[..index].iter().all(|earlier| !earlier.starts_with(&format!("{path}/"))), "{paths:?}");
+        }
+    }
+}

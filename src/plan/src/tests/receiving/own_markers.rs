@@ -1,0 +1,158 @@
+//! Markers that a receiving machine finds on its own disks.
+
+use super::*;
+
+/// Its own marker is the last that it writes: then only the report was lost.
+#[test]
+fn a_marker_of_its_own_is_believed_once_it_has_begun() {
+    let (layout, other, moving, plan) = planned();
+    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+        operations(&plan, StageName::ReportBegin)
+    else {
+        panic!("{plan}")
+    };
+    let [_, Operation::Run(SessionOp::WriteMarker(WriteMarker(marker)))] = operations(&plan, StageName::TargetMarker)
+    else {
+        panic!("{plan}")
+    };
+    let mut after = after(&plan, other);
+    let root = after.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
+    let device = root.device.clone();
+    after.filesystems =
+        vec![FilesystemContents { device, marker: Some(marker.clone()), ..FilesystemContents::default() }];
+    let begun = InstallClaim { begun_on: disks.clone(), attempt: record_of(marker), ..of_other() };
+    let again = receive(&layout, &after, moving.clone(), begun.clone()).unwrap();
+    assert_eq!(again.already.as_ref(), Some(marker));
+    // The control plane takes a success of no boot that it has not let begin, and it is told of the same tables.
+    assert_eq!((again.stages[0].name, again.point_of_no_return), (StageName::ReportBegin, again.stages.len()));
+    let [
+        Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
+            allocation,
+            disks: told,
+            secret_digest,
+            ..
+        })),
+    ] = &again.stages[0].operations[..]
+    else {
+        panic!("{again}")
+    };
+    assert_eq!((allocation.as_str(), told), ("a-1", disks));
+    assert_eq!(
+        secret_digest.as_ref(),
+        record_of(marker).map(|record| record.secret_digest).as_ref(),
+        "the same attempt"
+    );
+    assert!(again.to_string().contains("records that this boot has received everything"), "{again}");
+    properties::assert_sound(&again, &after);
+    // One of an earlier move is not: the tables are others.
+    let older =
+        |record: RecordedDisk| RecordedDisk { guid: Some("00000000-0000-0000-0000-000000000009".to_owned()), ..record };
+    let claim = InstallClaim { begun_on: begun.begun_on.iter().cloned().map(older).collect(), ..begun.clone() };
+    assert_eq!(receive(&layout, &after, moving.clone(), claim).map(|plan| plan.already).unwrap_or_default(), None);
+    // Nor is one whose secret is not that of the attempt: the sender, or an earlier system, has written it.
+    for attempt in [None, record_of(&InstallMarker { secret: Some(secret()), ..InstallMarker::default() })] {
+        let claim = InstallClaim { attempt, ..begun.clone() };
+        assert_eq!(receive(&layout, &after, moving.clone(), claim).unwrap().already, None);
+    }
+    // Without an attempt that has begun, nothing proves that it is older than what comes.
+    let unknown = receive(&layout, &after, moving, of_other()).unwrap_err().to_string();
+    assert!(unknown.contains("does not list it as replaced"), "{unknown}");
+}
+
+/// Its own system may have written in between: then all is received anew.
+#[test]
+fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again() {
+    let (layout, other, moving, plan) = planned();
+    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+        operations(&plan, StageName::ReportBegin)
+    else {
+        panic!("{plan}")
+    };
+    let [_, Operation::Run(SessionOp::WriteMarker(WriteMarker(own)))] = operations(&plan, StageName::TargetMarker)
+    else {
+        panic!("{plan}")
+    };
+    let mut now = after(&plan, other);
+    let root = now.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
+    let claim = InstallClaim { begun_on: disks.clone(), attempt: record_of(own), ..of_other() };
+    let device = root.device.clone();
+    let peer = |certificate: &str| {
+        Some(MigrationPeer { certificate: certificate.to_owned(), address: String::new(), approved: true })
+    };
+    for (received_from, peer, is_booted) in [
+        (None, None, true),
+        (Some("one"), None, true),
+        (Some("one"), peer("one"), true),
+        (Some("one"), peer("two"), false),
+        (None, peer("one"), false),
+    ] {
+        let received_from = received_from.map(certificate_digest);
+        let marker = Some(InstallMarker { received_from: received_from.clone(), ..own.clone() });
+        now.filesystems = vec![FilesystemContents { device: device.clone(), marker, ..FilesystemContents::default() }];
+        let moving = MigrationOffer { peer: peer.clone(), ..moving.clone() };
+        let plan = receive(&layout, &now, moving, claim.clone()).unwrap_or_else(|refusal| panic!("{refusal}"));
+        assert_eq!(plan.already.is_some(), is_booted, "{received_from:?} {peer:?}");
+        let receives = all(&plan).any(|operation| matches!(operation, Operation::Run(SessionOp::Receive(_))));
+        assert_eq!(receives, !is_booted, "{plan}");
+    }
+}
+
+/// The control plane may have forgotten. What each installation replaced tells; the clocks of both machines do not.
+#[test]
+fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
+    let (layout, other, moving, plan) = planned();
+    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+        operations(&plan, StageName::ReportBegin)
+    else {
+        panic!("{plan}")
+    };
+    let [_, Operation::Run(SessionOp::WriteMarker(WriteMarker(own)))] = operations(&plan, StageName::TargetMarker)
+    else {
+        panic!("{plan}")
+    };
+    let here = after(&plan, other);
+    let root = here.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
+    let (began, before, later) = (&disks[..], "2026-10-31T23:59:59Z", "2026-11-02T00:00:00Z");
+    let other_tables: Vec<RecordedDisk> = began
+        .iter()
+        .map(|disk| {
+            let guid = disk.guid.as_ref().map(|_| "00000000-0000-0000-0000-000000000009".to_owned());
+            RecordedDisk { guid, guid_before: disk.guid.clone(), ..disk.clone() }
+        })
+        .collect();
+    for (name, machine, time, begun_on, is_replaced, is_refused) in [
+        ("finished, and the database is older", "m-2", later, &[][..], false, true),
+        ("finished by a machine whose clock has no battery", "m-2", "1970-01-01T00:00:07Z", &[][..], false, true),
+        ("with the same clock", "m-2", "2026-11-01T00:00:00Z", &[][..], false, true),
+        ("there and back again", "m-2", before, &[][..], true, false),
+        ("there and back again, with a clock that is ahead", "m-2", "2099-01-01T00:00:00Z", &[][..], true, false),
+        ("cut off before the database was restored", "m-1", "2026-11-01T00:00:00Z", &[][..], false, false),
+        ("cut off with its tables", "m-1", "2026-11-01T00:00:00Z", began, false, false),
+        ("begun again, and cut off before its tables", "m-2", later, &other_tables[..], false, false),
+    ] {
+        let (mut now, mut moving) = (here.clone(), moving.clone());
+        let (machine, time) = (machine.to_owned(), time.to_owned());
+        let marker = InstallMarker { machine, time, ..own.clone() };
+        if is_replaced {
+            let carried = &mut moving.carried.as_mut().unwrap().marker;
+            carried.supersedes = lineage::collect_superseded(std::iter::once(&marker));
+        }
+        let filesystem =
+            FilesystemContents { device: root.device.clone(), marker: Some(marker), ..FilesystemContents::default() };
+        now.filesystems = vec![filesystem];
+        let attempt = record_of(own).filter(|_| !begun_on.is_empty());
+        let claim = InstallClaim { begun_on: begun_on.to_vec(), attempt, ..of_other() };
+        let made = receive(&layout, &now, moving, claim);
+        let reasons = made.map(|_| ()).err().map(|refusal| refusal.to_string()).unwrap_or_default();
+        assert_eq!(!reasons.is_empty(), is_refused, "{name}: {reasons}");
+        for words in ["of machine m-2, allocation a-1, dated ", "does not list it as replaced", "wipefs -a"] {
+            assert!(!is_refused || reasons.contains(words), "{name}: {reasons}");
+        }
+    }
+    // Once the attempt is known by its tables, it is booted.
+    let mut now = here.clone();
+    let marker = Some(InstallMarker { time: later.to_owned(), ..own.clone() });
+    now.filesystems = vec![FilesystemContents { device: root.device.clone(), marker, ..FilesystemContents::default() }];
+    let claim = InstallClaim { begun_on: disks.clone(), attempt: record_of(own), ..of_other() };
+    assert!(receive(&layout, &now, moving, claim).unwrap().already.is_some());
+}
