@@ -15,6 +15,8 @@ mod esp;
 mod file_search;
 mod host_identity;
 mod initramfs;
+mod loader_context;
+mod log_sink;
 mod metal_stack;
 mod metal_user;
 mod migrated_system;
@@ -29,13 +31,15 @@ mod stale_crypttab;
 mod testing;
 mod user_data;
 
+use crate::system_setup::log_sink::LogSink;
 pub(crate) use boot_setup::BootSetup;
 pub use migrated_system::{AdaptedBoot, MigratedBoot, adapt_migrated_system};
 
 use super::chroot::Chroot;
 use super::metal_files::decode_user_data;
 use super::{NewRoot, fstab, image_installer};
-use boot_setup::{BootComponents, BootRequirements};
+use boot_requirements::BootRequirements;
+use boot_setup::BootComponents;
 use common::error::{Error, Phase, Result};
 use distribution::Distribution;
 use model::allocation::FinisherChoice;
@@ -48,8 +52,6 @@ use time::OffsetDateTime;
 /// SELinux configuration; files written here have no security labels.
 const SELINUX: &str = "/etc/selinux/config";
 const RELABEL: &str = "/.autorelabel";
-
-type LogSink<'a> = &'a (dyn Fn(&str) + Sync);
 
 /// Component that finishes the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 use store::image_digests::ImageDigests;
-use store::{DATABASE, ServerState, backup, boots, database_file, database_id};
+use store::{DATABASE, ServerState, backup, database_file, database_id};
 
 /// Longer than any `verify` may take.
 const VERIFY: Duration = Duration::from_secs(60);
@@ -137,11 +137,11 @@ impl DatabaseCopy {
             }
             backup::copy_database(&database, &copy).map_err(told)?;
         }
-        ServerState::open(&copy, boots::QUIET).map(Ok).map_err(told)
+        ServerState::open(&copy, store::boot_activity::QUIET).map(Ok).map_err(told)
     }
 
     fn open_empty(&self) -> Result<ServerState> {
-        ServerState::open(&self.0.join("fresh.sqlite"), boots::QUIET)
+        ServerState::open(&self.0.join("fresh.sqlite"), store::boot_activity::QUIET)
     }
 }
 

@@ -11,7 +11,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Properties of the host and its network.
 pub(crate) struct HostEnvironment {
     pub look_every: Duration,
-    /// See [`store::boots::QUIET`].
+    /// See [`store::boot_activity::QUIET`].
     pub quiet: Duration,
     pub neighbours: MacLookup,
     /// First source port that does not prove a privileged process.
@@ -22,7 +22,7 @@ impl Default for HostEnvironment {
     fn default() -> HostEnvironment {
         HostEnvironment {
             look_every: LOOK_EVERY,
-            quiet: store::boots::QUIET,
+            quiet: store::boot_activity::QUIET,
             neighbours: Arc::new(arp::look_up_macs),
             first_unprivileged_port: FIRST_UNPRIVILEGED_PORT,
         }

@@ -3,7 +3,7 @@
 //! What a transition permits is decided within its transaction; a change is on disk before it is acknowledged. The crate has no knowledge
 //! of HTTP or of the operator's files.
 //!
-//! This file contains machines, digests, and what the other modules share. `database_file` opens the database file, `database_id`
+//! `server_state` contains machines, digests, and what the other modules share. `database_file` opens the database file, `database_id`
 //! distinguishes it from others, and `schema` defines its tables. `history` and `console_log` store events and logs of machines,
 //! `install_state` the state of an allocation, `boots` the boots that may act for a machine, `registrations` its hardware,
 //! `machine_identities` its UUID and MACs, and `next_boot` what it boots. `unknown_machines` are machines without a file, `machine_rename`
@@ -16,6 +16,7 @@
 mod adoption;
 pub mod approval;
 pub mod backup;
+pub mod boot_activity;
 pub mod boot_token;
 pub mod boots;
 pub mod confirmation;
@@ -41,6 +42,7 @@ mod registrations;
 pub(crate) mod restore_review;
 pub mod sanitize;
 pub mod schema;
+mod server_state;
 mod success_proof;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -50,7 +52,8 @@ pub mod token;
 mod unknown_machines;
 
 pub use adoption::AdoptOutcome;
-pub use boots::{BootActivity, EnrollOutcome, Enrollment, MachineBoot};
+pub use boot_activity::{BootActivity, MachineBoot};
+pub use boots::{EnrollOutcome, Enrollment};
 pub use confirmation::ConfirmOutcome;
 pub use console_log::LogChunk;
 pub use first_install::FirstStartOutcome;
@@ -62,329 +65,8 @@ pub use migrations::{MigrationPlacement, MigrationUpdate as MoveHeard, explain_m
 pub use next_boot::{BootDecision, BootTarget, FileAllocation};
 pub use orders::{ATTEMPTS, CancelOutcome, OrderOutcome, OrderStart, ReportOutcome};
 pub use registrations::StoredRegistration;
+pub use server_state::{DATABASE, FileStamp, ServerState, StoreHooks, now};
 pub use success_proof::{AttemptStart, UnprovenReason};
 
-use common::error::{Context, Error, Phase, Result};
-use database_file::{DatabaseFile, Durability};
-use job_queue::JobSender;
-use model::install_report::ProgressEvent;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
-use std::net::IpAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use server_state::to_json;
 use token::TokenHash;
-use tokio::sync::{oneshot, watch};
-
-/// Number of events stored per machine. One installation creates a few hundred.
-const EVENTS_KEPT: u32 = 5000;
-/// Number of events after which older ones are deleted.
-const TRIM_EVERY: i64 = 64;
-
-enum DatabaseJob {
-    Work(Box<dyn FnOnce(&mut DatabaseFile) + Send>),
-    /// Closes the file, then responds.
-    End(oneshot::Sender<()>),
-}
-
-/// File of the database, in the operator's directory.
-pub const DATABASE: &str = "drophammer.sqlite";
-
-/// Functions that the server hands in: the store does not know its requests and metrics.
-#[derive(Clone)]
-pub struct StoreHooks {
-    /// Returns the client of the current request, whose turn a job takes; `None` for the server's own work.
-    pub current_client: fn() -> Option<IpAddr>,
-    /// Receives the duration of each job, including the time in the queue.
-    pub observe_job: Arc<dyn Fn(Duration) + Send + Sync>,
-}
-
-impl Default for StoreHooks {
-    fn default() -> StoreHooks {
-        StoreHooks { current_client: || None, observe_job: Arc::new(|_| ()) }
-    }
-}
-
-/// Handle on the database; cheap to clone. The thread ends with the last handle, or with [`ServerState::close`].
-#[derive(Clone)]
-pub struct ServerState {
-    jobs: JobSender<DatabaseJob>,
-    pub heard: BootActivity,
-    hooks: StoreHooks,
-    gone: watch::Receiver<Option<String>>,
-}
-
-/// Identity of a file's content at the time its digest was computed.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct FileStamp {
-    pub path: String,
-    /// Size in bytes; signed like SQLite's integers.
-    pub size: i64,
-    /// Modification time in nanoseconds since 1970.
-    pub mtime: String,
-}
-
-impl ServerState {
-    /// Opens or creates the database at `path`. A boot that has not called for `quiet` no longer counts as active.
-    ///
-    /// # Errors
-    /// As [`DatabaseFile::open`].
-    pub fn open(path: &Path, quiet: Duration) -> Result<ServerState> {
-        let (say_gone, gone) = watch::channel(None);
-        ServerState::start_thread(DatabaseFile::open(path, say_gone)?, quiet, gone)
-    }
-
-    /// Opens the database of a server, which may be running, for reading.
-    ///
-    /// # Errors
-    /// As [`DatabaseFile::open_to_read`].
-    pub fn open_to_read(path: &Path) -> Result<ServerState> {
-        let (say_gone, gone) = watch::channel(None);
-        ServerState::start_thread(DatabaseFile::open_to_read(path, say_gone)?, Duration::ZERO, gone)
-    }
-
-    fn start_thread(
-        mut store: DatabaseFile,
-        quiet: Duration,
-        gone: watch::Receiver<Option<String>>,
-    ) -> Result<ServerState> {
-        let (jobs, queue) = job_queue::create_queue::<DatabaseJob>();
-        let run = move || {
-            while let Some(job) = queue.receive() {
-                match job {
-                    // A panic ends one call only: its transaction is rolled back, and its caller gets an error.
-                    DatabaseJob::Work(work) => drop(catch_unwind(AssertUnwindSafe(|| work(&mut store)))),
-                    DatabaseJob::End(done) => {
-                        drop(store);
-                        let _ = done.send(());
-                        return;
-                    }
-                }
-            }
-        };
-        let what = || "start the database thread";
-        std::thread::Builder::new().name("state".to_owned()).spawn(run).context(Phase::Serve, what)?;
-        Ok(ServerState { jobs, heard: BootActivity::new(quiet), hooks: StoreHooks::default(), gone })
-    }
-
-    /// Connects the store with its server.
-    pub fn with_hooks(self, hooks: StoreHooks) -> ServerState {
-        ServerState { hooks, ..self }
-    }
-
-    /// Completes the waiting jobs, and closes the file.
-    pub async fn close(&self) {
-        let (done, ended) = oneshot::channel();
-        self.jobs.send_last(DatabaseJob::End(done));
-        // An error means that the thread has ended already.
-        let _ = ended.await;
-    }
-
-    /// Waits until the server must stop, and returns the reason.
-    pub async fn wait_until_gone(&self) -> String {
-        let mut gone = self.gone.clone();
-        let why = gone.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
-        match why {
-            Some(why) => why,
-            // The thread has ended normally: there will be no reason.
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Checks that the file still exists at its path. If it does not, [`ServerState::wait_until_gone`] returns.
-    pub fn check_file(&self) {
-        self.jobs.send(None, DatabaseJob::Work(Box::new(|store| drop(store.check_file()))));
-    }
-
-    fn submit_job<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut DatabaseFile) -> Result<T> + Send + 'static,
-    ) -> oneshot::Receiver<Result<T>> {
-        let (answer, receiver) = oneshot::channel();
-        // The receiver is gone if the caller has disconnected; the work is done anyway.
-        let (began, observe) = (Instant::now(), self.hooks.observe_job.clone());
-        let work = move |store: &mut DatabaseFile| {
-            let done = work(store);
-            observe(began.elapsed());
-            drop(answer.send(done));
-        };
-        // A job that cannot be sent drops `answer`, and the receiver gets an error.
-        self.jobs.send((self.hooks.current_client)(), DatabaseJob::Work(Box::new(work)));
-        receiver
-    }
-
-    async fn run_job<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        flatten_answer(self.submit_job(|store| add_database_context(work(&mut store.connection))).await)
-    }
-
-    fn run_job_blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        flatten_answer(self.submit_job(|store| add_database_context(work(&mut store.connection))).blocking_recv())
-    }
-
-    /// Runs the work in [`DatabaseFile::run_durably`].
-    async fn run_durably<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Transaction) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        flatten_answer(self.submit_job(|store| store.run_durably(work)).await)
-    }
-
-    /// Runs the work in [`DatabaseFile::run_as_durable_as_needed`].
-    async fn run_as_durable_as_needed<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, Durability)> + Send + 'static,
-    ) -> Result<T> {
-        flatten_answer(self.submit_job(|store| store.run_as_durable_as_needed(work)).await)
-    }
-
-    /// Returns once the database has completed a trivial read and write, or has failed to: then other calls report the error.
-    pub async fn check_pulse(&self) {
-        let _ = self.submit_job(DatabaseFile::check_pulse).await;
-    }
-
-    /// Blocks the database's thread until the sender of the channel is dropped.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn block_thread(&self, until: std::sync::mpsc::Receiver<()>) {
-        self.jobs.send(None, DatabaseJob::Work(Box::new(move |_| until.recv().unwrap_or_default())));
-    }
-
-    /// Returns the clients whose jobs the database has taken, in their order.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn served_clients(&self) -> Vec<Option<std::net::IpAddr>> {
-        self.jobs.taken_origins()
-    }
-
-    /// Returns how many jobs of that client are waiting for the database.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn waiting_jobs(&self, client: std::net::IpAddr) -> usize {
-        self.jobs.count_waiting(Some(client))
-    }
-
-    /// Returns when the machine was last seen, and the last event that it sent.
-    ///
-    /// # Errors
-    /// The database cannot be read or written.
-    pub async fn last_event(&self, machine: &str) -> Result<Option<(String, String)>> {
-        let machine = machine.to_owned();
-        self.run_job(move |connection| {
-            let select = "SELECT last_seen, last_event FROM machines WHERE id = ?1 AND last_event IS NOT NULL";
-            connection.query_row(select, [&machine], |row| Ok((row.get(0)?, row.get(1)?))).optional()
-        })
-        .await
-    }
-
-    /// Returns whether the database has a record of this allocation of the machine: it was served, adopted or reported at some time.
-    ///
-    /// # Errors
-    /// The database cannot be read or written.
-    pub async fn has_allocation(&self, machine: &str, allocation: &str) -> Result<bool> {
-        let key = [machine.to_owned(), allocation.to_owned()];
-        self.run_job(move |connection| {
-            let select = "SELECT 1 FROM allocations WHERE machine = ?1 AND id = ?2";
-            connection.query_row(select, key, |_| Ok(())).optional().map(|there| there.is_some())
-        })
-        .await
-    }
-
-    /// Returns whether the database has a record of the machine: it has requested a boot, and is known or within the limit of unknown ones.
-    ///
-    /// # Errors
-    /// The database cannot be read or written.
-    pub async fn is_recorded(&self, machine: &str) -> Result<bool> {
-        let machine = machine.to_owned();
-        self.run_job(move |connection| {
-            connection.prepare_cached("SELECT 1 FROM machines WHERE id = ?1")?.exists([machine])
-        })
-        .await
-    }
-
-    /// Stores an event; for a machine without a file, only the last one. A power failure of the server may lose an event, which is
-    /// harmless.
-    ///
-    /// # Errors
-    /// The database cannot be read or written.
-    pub async fn store_event(&self, machine: &str, event: &ProgressEvent) -> Result<()> {
-        let (machine, text) = (machine.to_owned(), to_json(event)?);
-        self.run_job(move |connection| {
-            let time = now();
-            let transaction = connection.transaction()?;
-            let kept = transaction.execute(
-                "INSERT INTO events (machine, time, event) SELECT ?1, ?2, ?3
-                 WHERE NOT EXISTS (SELECT 1 FROM machines WHERE id = ?1 AND stranger IS NOT NULL)",
-                params![machine, time, text],
-            )?;
-            if kept > 0 && transaction.last_insert_rowid() % TRIM_EVERY == 0 {
-                transaction.execute(
-                    "DELETE FROM events WHERE machine = ?1 AND id <= (SELECT id FROM events WHERE machine = ?1
-                     ORDER BY id DESC LIMIT 1 OFFSET ?2)",
-                    params![machine, EVENTS_KEPT],
-                )?;
-            }
-            transaction.execute(
-                "INSERT INTO machines (id, last_seen, last_event) VALUES (?1, ?2, ?3)
-                 ON CONFLICT (id) DO UPDATE SET last_seen = ?2, last_event = ?3",
-                params![machine, time, text],
-            )?;
-            transaction.commit()
-        })
-        .await
-    }
-
-    /// Returns the digest of a file that has not changed since it was computed.
-    ///
-    /// # Errors
-    /// The database cannot be read or written.
-    pub(crate) fn find_digest(&self, file: &FileStamp) -> Result<Option<String>> {
-        let file = file.clone();
-        self.run_job_blocking(move |connection| {
-            connection
-                .query_row(
-                    "SELECT digest FROM digests WHERE path = ?1 AND size = ?2 AND mtime = ?3",
-                    params![file.path, file.size, file.mtime],
-                    |row| row.get(0),
-                )
-                .optional()
-        })
-    }
-
-    /// Stores the digest of a file.
-    ///
-    /// # Errors
-    /// The database cannot be read or written.
-    pub(crate) fn store_digest(&self, file: &FileStamp, digest: &str) -> Result<()> {
-        let (file, digest) = (file.clone(), digest.to_owned());
-        self.run_job_blocking(move |connection| {
-            connection.execute(
-                "INSERT OR REPLACE INTO digests (path, size, mtime, digest) VALUES (?1, ?2, ?3, ?4)",
-                params![file.path, file.size, file.mtime, digest],
-            )
-        })
-        .map(drop)
-    }
-}
-
-fn add_database_context<T>(result: rusqlite::Result<T>) -> Result<T> {
-    result.context(Phase::Serve, || "the database")
-}
-
-fn flatten_answer<T>(answer: Result<Result<T>, oneshot::error::RecvError>) -> Result<T> {
-    answer.unwrap_or_else(|_| Err(Error::new(Phase::Serve, "the database thread has ended, or this request panicked")))
-}
-
-fn to_json(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).context(Phase::Serve, || "write JSON for the database")
-}
-
-/// Returns the current time as RFC 3339 in UTC.
-pub fn now() -> String {
-    OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default()
-}

@@ -1,6 +1,8 @@
 //! Decision about what a machine boots next. Nothing that was installed is installed again without an order, and the attempts are limited.
 
-use super::boots::{self, MachineBoot};
+use super::boot_activity::MachineBoot;
+
+use super::boots::{self};
 use super::database_file::Durability;
 use super::install_state::{ReinstallOrder, ReinstallOutcome, read_install_state};
 use super::orders::{ATTEMPTS, delete_order, store_order, store_outcome};

@@ -7,8 +7,11 @@ mod recorded;
 use self::model::{Actor, Expected, STEPS, Step};
 use super::*;
 use ::model::install_marker;
+use common::error::Result;
 use control::api_types::InstallReport;
+use rusqlite::{Connection, params};
 use std::fs;
+use std::time::Duration;
 use tempfile::TempDir;
 
 thread_local! {

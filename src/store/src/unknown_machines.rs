@@ -1,6 +1,8 @@
 //! Machines without a file: any client that calls with a new UUID. Their number is limited, and they are deleted after a day of silence.
 
-use super::boots::{BootActivity, current_boot};
+use super::boot_activity::BootActivity;
+
+use super::boots::current_boot;
 use super::now;
 use rusqlite::{OptionalExtension, Transaction, params};
 use time::format_description::well_known::Rfc3339;

@@ -1,7 +1,7 @@
 //! Configuration of arrays and volume groups in the target, without those of the machine on which the image was
 //! built.
 
-use super::boot_setup::{BootArray, BootRequirements};
+use super::boot_requirements::{BootArray, BootRequirements};
 use crate::NewRoot;
 use common::error::{Context, Phase, Result};
 pub(crate) use model::inventory::format_array_uuid as uuid_text;

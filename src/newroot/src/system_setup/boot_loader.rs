@@ -11,8 +11,10 @@ mod uki;
 pub(crate) use grub_bios::{find_modules as grub_for_bios, reinstall_grub_bios as renew_grub_bios};
 pub(crate) use uki::describe_missing_tools as uki_in_vain;
 
-use super::boot_setup::{BootRequirements, LoaderContext};
+use super::boot_requirements::BootRequirements;
+
 use super::esp::{self, EspFile};
+use super::loader_context::LoaderContext;
 use crate::NewRoot;
 use common::error::{Error, Phase, Result};
 use model::install_report::BootEntryRequest;

@@ -1,10 +1,77 @@
 //! Conversion of the plan's boot requirements.
-
-use super::boot_setup::{BootArray, BootEsp, BootRequirements, FilesystemByUuid, RootGroup};
 use super::distribution::Distribution;
 use super::os_installer_settings::{OsInstallerSettings, task};
-use model::layout::{FilesystemFormat, LvmType};
-use operations::FinishInputs;
+use model::device::DevicePath;
+use model::inventory::FirmwareType;
+use model::layout::{FilesystemFormat, LvmType, RaidLevel};
+use operations::{BootDisk, FinishInputs};
+use uuid::Uuid;
+
+/// Filesystem, identified by its UUID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FilesystemByUuid {
+    pub uuid: String,
+    pub format: FilesystemFormat,
+}
+
+/// Array of the layout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BootArray {
+    /// Path such as `/dev/md/root`.
+    pub device: DevicePath,
+    pub uuid: Uuid,
+    pub level: RaidLevel,
+    /// Metadata version such as `1.2`.
+    pub metadata: String,
+    /// Whether the root filesystem lies on it.
+    pub is_beneath_root: bool,
+}
+
+/// Volume group with the root filesystem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RootGroup {
+    pub name: String,
+    /// Whether the volume has `lvmtype: raid1`.
+    pub is_mirrored: bool,
+}
+
+/// EFI system partition, or the array of several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BootEsp {
+    /// Mounted device: a partition, or an array.
+    pub device: DevicePath,
+    /// Mount point in the target, if mounted. The members of an array share it.
+    pub path: Option<String>,
+}
+
+/// Boot requirements of the machine that are known before the image is unpacked.
+#[derive(Debug, Clone)]
+pub(crate) struct BootRequirements {
+    pub firmware: FirmwareType,
+    pub root: FilesystemByUuid,
+    /// Filesystem mounted at `/boot`, if separate.
+    pub boot: Option<FilesystemByUuid>,
+    /// All arrays of the layout.
+    pub arrays: Vec<BootArray>,
+    /// Volume group beneath the root filesystem.
+    pub group: Option<RootGroup>,
+    /// EFI system partitions; members of one array are adjacent.
+    pub esps: Vec<BootEsp>,
+    /// All disks beneath `/boot`, or else beneath the root filesystem.
+    pub disks: Vec<BootDisk>,
+    /// Kernel consoles such as `ttyS0,115200n8`; the last one becomes `/dev/console`.
+    pub consoles: Vec<String>,
+    /// Kernel arguments of the allocation, which come last.
+    pub arguments: Vec<String>,
+    /// `ID` of os-release.
+    pub system: String,
+    /// Boot loader ID in boot-info.yaml.
+    pub bootloader_id: String,
+    /// Whether the boot loader is left to the image.
+    pub keeps_loader: bool,
+    /// Path of mdadm's configuration in the target.
+    pub mdadm_conf: String,
+}
 
 pub(crate) fn collect_boot_requirements(
     finishing: &FinishInputs,

@@ -5,98 +5,16 @@ use super::boot_loader::BootLoader;
 use super::{array_config, boot_kernel, boot_loader, command_line, initramfs};
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
+use crate::system_setup::boot_requirements::BootRequirements;
+use crate::system_setup::loader_context::LoaderContext;
 use common::error::Result;
-use model::device::DevicePath;
 use model::install_report::{BootEntryRequest, BootInfo};
-use model::inventory::FirmwareType;
-use model::layout::{FilesystemFormat, RaidLevel};
-use operations::BootDisk;
-use uuid::Uuid;
-
-/// Filesystem, identified by its UUID.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FilesystemByUuid {
-    pub uuid: String,
-    pub format: FilesystemFormat,
-}
-
-/// Array of the layout.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BootArray {
-    /// Path such as `/dev/md/root`.
-    pub device: DevicePath,
-    pub uuid: Uuid,
-    pub level: RaidLevel,
-    /// Metadata version such as `1.2`.
-    pub metadata: String,
-    /// Whether the root filesystem lies on it.
-    pub is_beneath_root: bool,
-}
-
-/// Volume group with the root filesystem.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RootGroup {
-    pub name: String,
-    /// Whether the volume has `lvmtype: raid1`.
-    pub is_mirrored: bool,
-}
-
-/// EFI system partition, or the array of several.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BootEsp {
-    /// Mounted device: a partition, or an array.
-    pub device: DevicePath,
-    /// Mount point in the target, if mounted. The members of an array share it.
-    pub path: Option<String>,
-}
-
-/// Boot requirements of the machine that are known before the image is unpacked.
-#[derive(Debug, Clone)]
-pub(crate) struct BootRequirements {
-    pub firmware: FirmwareType,
-    pub root: FilesystemByUuid,
-    /// Filesystem mounted at `/boot`, if separate.
-    pub boot: Option<FilesystemByUuid>,
-    /// All arrays of the layout.
-    pub arrays: Vec<BootArray>,
-    /// Volume group beneath the root filesystem.
-    pub group: Option<RootGroup>,
-    /// EFI system partitions; members of one array are adjacent.
-    pub esps: Vec<BootEsp>,
-    /// All disks beneath `/boot`, or else beneath the root filesystem.
-    pub disks: Vec<BootDisk>,
-    /// Kernel consoles such as `ttyS0,115200n8`; the last one becomes `/dev/console`.
-    pub consoles: Vec<String>,
-    /// Kernel arguments of the allocation, which come last.
-    pub arguments: Vec<String>,
-    /// `ID` of os-release.
-    pub system: String,
-    /// Boot loader ID in boot-info.yaml.
-    pub bootloader_id: String,
-    /// Whether the boot loader is left to the image.
-    pub keeps_loader: bool,
-    /// Path of mdadm's configuration in the target.
-    pub mdadm_conf: String,
-}
 
 /// Result of making the target bootable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootSetup {
     pub info: BootInfo,
     pub entries: Vec<BootEntryRequest>,
-}
-
-/// Context of boot loader installation.
-pub(super) struct LoaderContext<'a> {
-    pub root: &'a NewRoot,
-    pub wants: &'a BootRequirements,
-    pub run: &'a dyn TargetRunner,
-    pub say: &'a dyn Fn(&str),
-    pub kernel: &'a BootKernel,
-    /// Complete kernel command line.
-    pub line: &'a str,
-    /// Kernel command line without the root filesystem, which a boot loader's own tools add.
-    pub own: &'a str,
 }
 
 /// Kernel and boot loader found in the target.
@@ -149,6 +67,9 @@ pub(crate) fn make_bootable(
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::system_setup::boot_requirements::FilesystemByUuid;
+    use model::inventory::FirmwareType;
+    use model::layout::FilesystemFormat;
 
     /// Requirements of a machine with one disk.
     pub(crate) fn wants() -> BootRequirements {

@@ -1,10 +1,10 @@
 //! cloud-init's seed on a separate filesystem, which cloud-init finds by its label CIDATA.
 
-use super::LogSink;
-use super::boot_setup::BootEsp;
+use super::boot_requirements::BootEsp;
 use super::esp::{self, EspFile};
 use super::user_data::SEED;
 use crate::NewRoot;
+use crate::system_setup::log_sink::LogSink;
 use common::error::Result;
 use operations::SeedFilesystem;
 

@@ -1,7 +1,7 @@
 //! Kernel command line, composed of the image's arguments and those required by this machine.
 
 use super::boot_kernel::BootKernel;
-use super::boot_setup::BootRequirements;
+use super::boot_requirements::BootRequirements;
 use super::file_search::{find_matching, find_program};
 use super::{array_config, bls};
 use crate::NewRoot;
@@ -209,7 +209,7 @@ mod tests {
         let mut wants = wants();
         (wants.consoles, wants.arguments) = (Vec::new(), Vec::new());
         wants.arrays = vec![array_config::tests::array("root", true), array_config::tests::array("efi", false)];
-        wants.group = Some(super::super::boot_setup::RootGroup { name: "vg".into(), is_mirrored: false });
+        wants.group = Some(super::super::boot_requirements::RootGroup { name: "vg".into(), is_mirrored: false });
         let line = build_command_line(&root, &wants, &kernel(""), true).unwrap();
         assert_eq!(line.to_line_without_root(), "rd.md.uuid=01234567:89abcdef:01234567:89abcdef rd.lvm.vg=vg");
         assert!(

@@ -1,6 +1,6 @@
 //! EFI system partitions: all get the same files, so that each disk can boot the machine alone.
 
-use super::boot_setup::BootEsp;
+use super::boot_requirements::BootEsp;
 use crate::NewRoot;
 use common::error::{Context, Error, Phase, Result};
 use linux::storage::mount::{INERT, MountStack};

@@ -3,9 +3,10 @@
 //! The latter is a `MachineAllocation` of version 2 of metal-stack's API, converted from fields of version 1.
 
 use super::os_installer_settings::task;
-use super::{LogSink, TargetProperties, metal_user, os_installer};
+use super::{TargetProperties, metal_user, os_installer};
 use crate::NewRoot;
 use crate::metal_files::{decode_user_data, describe_nic};
+use crate::system_setup::log_sink::LogSink;
 use common::error::{Context, Phase, Result};
 use operations::{FinishInputs, MachineFiles, RequestedNetwork};
 use serde_json::{Map, Value, json};

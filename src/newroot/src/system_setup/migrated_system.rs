@@ -6,12 +6,14 @@ mod mac_addresses;
 
 use super::boot_kernel::{self, BootKernel};
 use super::boot_loader::{self, BootLoader};
-use super::boot_setup::{BootRequirements, LoaderContext};
+use super::boot_requirements::BootRequirements;
 use super::distribution::Distribution;
+use super::loader_context::LoaderContext;
 use super::os_installer_settings::OsInstallerSettings;
-use super::{Finisher, LogSink, RELABEL, boot_requirements, command_line, has_selinux, initramfs};
+use super::{Finisher, RELABEL, boot_requirements, command_line, has_selinux, initramfs};
 use crate::NewRoot;
 use crate::chroot::{Chroot, TargetRunner};
+use crate::system_setup::log_sink::LogSink;
 use common::error::Result;
 use model::install_report::{BootEntryRequest, BootInfo};
 use model::inventory::FirmwareType;

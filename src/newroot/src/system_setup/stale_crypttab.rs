@@ -1,8 +1,8 @@
 //! Removal of encrypted devices from the image's crypttab(5). They belong to the machine on which the image was
 //! built, and the system would wait for them at boot.
 
-use super::LogSink;
 use crate::NewRoot;
+use crate::system_setup::log_sink::LogSink;
 use common::error::{Context, Phase, Result};
 use std::io::ErrorKind;
 

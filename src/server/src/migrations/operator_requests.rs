@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::boots::QUIET;
+use store::boot_activity::QUIET;
 use store::{InstallState, MigrationPlacement, MoveHeard, now};
 
 /// Request body: order of a migration.

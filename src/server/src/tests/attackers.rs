@@ -51,7 +51,7 @@ pub(super) const ATTACKER: &str = "127.0.0.66";
 
 /// Machines are heard as long as in earnest.
 pub(super) async fn in_earnest(dir: TempDir) -> Running {
-    let (options, around) = (options(dir.path()), HostEnvironment { quiet: store::boots::QUIET, ..silent() });
+    let (options, around) = (options(dir.path()), HostEnvironment { quiet: store::boot_activity::QUIET, ..silent() });
     Running::start_with(dir, &options, &around, 10_000).await
 }
 

@@ -277,7 +277,7 @@ async fn a_nic_of_two_files_does_not_make_two_boards_one_machine() {
 async fn two_unknown_machines_with_one_uuid_are_reported_as_two() {
     let options_of = |dir: &TempDir| options(dir.path());
     let dir = directory();
-    let (options, around) = (options_of(&dir), HostEnvironment { quiet: store::boots::QUIET, ..silent() });
+    let (options, around) = (options_of(&dir), HostEnvironment { quiet: store::boot_activity::QUIET, ..silent() });
     let server = Running::start_with(dir, &options, &around, 10_000).await;
     let body = |mac: &str| inventoried(STRANGER, Some(STRANGER), &[(mac, "e1000e")]).to_string();
     let register = async |address: &str, mac: &str| {

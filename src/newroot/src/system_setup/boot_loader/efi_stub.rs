@@ -1,7 +1,7 @@
 //! Boot without a boot loader: the firmware starts the kernel (Documentation/admin-guide/efi-stub.rst of Linux).
 
-use super::super::boot_setup::LoaderContext;
 use super::super::command_line;
+use super::super::loader_context::LoaderContext;
 use super::{EspInstallation, kernel_files};
 use common::error::{Context, Error, Phase, Result};
 use std::io::Read;

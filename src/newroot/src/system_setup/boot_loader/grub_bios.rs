@@ -1,8 +1,8 @@
 //! GRUB for BIOS: its image is built once, and written to every disk beneath the root filesystem, so that each can
 //! boot alone.
 
-use super::super::boot_setup::LoaderContext;
 use super::super::file_search::{find_first, find_program, is_directory};
+use super::super::loader_context::LoaderContext;
 use super::grub_bios_gap;
 use super::grub_common::{self, GrubDirectory, MKIMAGE};
 use crate::NewRoot;

@@ -2,7 +2,7 @@
 //! disks with an MBR: with a GPT it requires a separate partition, which layouts do not have, and fails if its menu
 //! is on an array or in a volume group.
 
-use super::super::boot_setup::LoaderContext;
+use super::super::loader_context::LoaderContext;
 use crate::NewRoot;
 use common::bounded_read::read_prefix;
 use common::error::{Context, Phase, Result};

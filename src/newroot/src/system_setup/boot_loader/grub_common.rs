@@ -1,7 +1,9 @@
 //! Common parts of GRUB for all firmware: directory, menu, and search commands.
 
-use super::super::boot_setup::{FilesystemByUuid, LoaderContext};
+use super::super::boot_requirements::FilesystemByUuid;
+
 use super::super::file_search::{find_first, find_program, is_directory};
+use super::super::loader_context::LoaderContext;
 use super::super::{bls, command_line};
 use crate::NewRoot;
 use common::error::Result;

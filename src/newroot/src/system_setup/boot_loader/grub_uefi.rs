@@ -1,9 +1,9 @@
 //! GRUB for UEFI: a prebuilt image of the distribution, which needs a copy and four lines of configuration, or one
 //! built from the target's modules.
 
-use super::super::boot_setup::LoaderContext;
 use super::super::esp::EspFile;
 use super::super::file_search::{find_first, find_program, is_directory};
+use super::super::loader_context::LoaderContext;
 use super::grub_common::{self, GrubDirectory, MKIMAGE};
 use super::{EspInstallation, FALLBACK};
 use crate::NewRoot;

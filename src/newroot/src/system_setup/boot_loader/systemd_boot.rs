@@ -1,8 +1,8 @@
 //! systemd-boot: boot loader, entry, kernel and initramfs on each ESP, in the layout of kernel-install(8).
 
-use super::super::boot_setup::LoaderContext;
 use super::super::esp::EspFile;
 use super::super::file_search::find_first;
+use super::super::loader_context::LoaderContext;
 use super::super::{bls, command_line};
 use super::{EspInstallation, FALLBACK, kernel_files};
 use crate::NewRoot;

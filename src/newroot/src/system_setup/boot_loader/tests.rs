@@ -1,7 +1,6 @@
+use super::super::boot_requirements::{BootEsp, BootRequirements, FilesystemByUuid};
 use super::super::boot_setup::tests::wants;
-use super::super::boot_setup::{
-    BootEsp, BootRequirements, BootSetup, FilesystemByUuid, find_boot_components, make_bootable,
-};
+use super::super::boot_setup::{BootSetup, find_boot_components, make_bootable};
 use super::super::file_search::tests::tree;
 use super::*;
 use crate::chroot::TargetRunner;

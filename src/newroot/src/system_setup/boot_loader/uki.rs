@@ -1,8 +1,8 @@
 //! Unified kernel images: kernel, initramfs and command line in one EFI program.
 
-use super::super::boot_setup::LoaderContext;
 use super::super::esp::EspFile;
 use super::super::file_search::{find_first, find_program};
+use super::super::loader_context::LoaderContext;
 use super::{EspInstallation, FALLBACK, systemd_boot};
 use crate::NewRoot;
 use common::error::{Context, Error, Phase, Result};

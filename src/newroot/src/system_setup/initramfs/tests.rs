@@ -1,4 +1,4 @@
-use super::super::boot_setup::RootGroup;
+use super::super::boot_requirements::RootGroup;
 use super::super::boot_setup::tests::wants;
 use super::super::file_search::tests::tree;
 use super::super::testing::Programs;

@@ -2,7 +2,7 @@
 //! same here, and are not changed.
 
 use super::super::array_config;
-use super::LogSink;
+use crate::system_setup::log_sink::LogSink;
 use crate::{NewRoot, fstab};
 use common::error::{Context, Phase, Result};
 use model::device::LayoutPath;

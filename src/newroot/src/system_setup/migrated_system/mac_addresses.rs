@@ -1,8 +1,8 @@
 //! Replacement of the previous machine's MAC addresses by those of the corresponding NICs of this one.
 
 use super::super::{file_search, user_data};
-use super::LogSink;
 use crate::NewRoot;
+use crate::system_setup::log_sink::LogSink;
 use common::error::Result;
 use model::inventory::Nic;
 use model::migration::MigratedNic;

@@ -7,10 +7,9 @@ use model::migration::{MigrationAnswer, MigrationOffer, MigrationSide, interpret
 use proptest::prelude::*;
 use std::time::Duration;
 use store::boot_token::RequestedBoot;
-use store::boots::MachineBoot;
 use store::migration::Migration;
 use store::testing::*;
-use store::{BootTarget, FileAllocation, boots};
+use store::{BootTarget, FileAllocation, MachineBoot, boots};
 use time::OffsetDateTime;
 
 impl World {

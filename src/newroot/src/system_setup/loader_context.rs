@@ -1,0 +1,19 @@
+//! Context of boot loader installation.
+
+use super::boot_kernel::BootKernel;
+use super::boot_requirements::BootRequirements;
+use crate::NewRoot;
+use crate::chroot::TargetRunner;
+
+/// Context of boot loader installation.
+pub(super) struct LoaderContext<'a> {
+    pub root: &'a NewRoot,
+    pub wants: &'a BootRequirements,
+    pub run: &'a dyn TargetRunner,
+    pub say: &'a dyn Fn(&str),
+    pub kernel: &'a BootKernel,
+    /// Complete kernel command line.
+    pub line: &'a str,
+    /// Kernel command line without the root filesystem, which a boot loader's own tools add.
+    pub own: &'a str,
+}

@@ -1,0 +1,3 @@
+//! Sink of log lines.
+
+pub(crate) type LogSink<'a> = &'a (dyn Fn(&str) + Sync);

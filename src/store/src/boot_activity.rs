@@ -1,0 +1,102 @@
+//! Boots that have called recently.
+
+use crate::boot_token::RequestedBoot;
+use crate::token::TokenHash;
+use common::sync::lock_mutex;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Time after its last call during which a boot counts as active. Machines call each minute.
+pub const QUIET: Duration = Duration::from_secs(180);
+/// The same if the next boot registers from the same address: most likely the machine has restarted, so that one missed call suffices.
+const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
+
+/// Lifetime of a boot that does not start to install. The machine must then boot again.
+const LASTS: time::Duration = time::Duration::hours(24);
+
+/// Boot of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineBoot {
+    pub machine: String,
+    pub hash: TokenHash,
+    pub(crate) created: String,
+    /// True if another boot of the machine was active when this one was requested.
+    pub(crate) while_active: bool,
+    /// Address from which it has registered.
+    pub address: Option<String>,
+    /// True if it has passed its point of no return.
+    pub begun: bool,
+    /// True if the installation succeeded; `None` unless the boot has reported its end.
+    pub over: Option<bool>,
+}
+
+impl MachineBoot {
+    /// Returns a requested boot that has not registered yet. `hash` is the hash of its token.
+    pub fn from_request(hash: TokenHash, boot: RequestedBoot) -> MachineBoot {
+        let created = boot.created.format(&Rfc3339).unwrap_or_default();
+        let RequestedBoot { machine, while_active, .. } = boot;
+        MachineBoot { machine, hash, created, while_active, address: None, begun: false, over: None }
+    }
+
+    /// Returns whether this boot was requested after the other one.
+    pub(crate) fn is_newer_than(&self, other: &str) -> bool {
+        let time = |text: &str| OffsetDateTime::parse(text, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+        time(&self.created) > time(other)
+    }
+
+    /// Returns whether the boot has expired. A boot that installs does not: how long it takes depends on its disks.
+    pub fn is_expired(&self) -> bool {
+        !self.begun && is_older(&self.created, LASTS)
+    }
+}
+
+/// Times at which boots have called last.
+#[derive(Clone)]
+pub struct BootActivity {
+    at: Arc<Mutex<HashMap<TokenHash, Instant>>>,
+    /// Start of the server. Earlier calls are not known, so every boot counts as having called then.
+    started: Instant,
+    pub quiet: Duration,
+}
+
+impl BootActivity {
+    pub(crate) fn new(quiet: Duration) -> BootActivity {
+        BootActivity { at: Arc::default(), started: Instant::now(), quiet }
+    }
+
+    pub fn record_call(&self, boot: &TokenHash) {
+        let mut at = lock_mutex(&self.at);
+        at.insert(*boot, Instant::now());
+        if at.len() > 16 << 10 {
+            at.retain(|_, heard| heard.elapsed() < self.quiet);
+        }
+    }
+
+    pub fn time_since_call(&self, boot: &TokenHash) -> Duration {
+        let at = lock_mutex(&self.at);
+        at.get(boot).copied().unwrap_or(self.started).elapsed()
+    }
+
+    /// Returns whether the boot has not ended and has called recently.
+    pub(crate) fn is_active(&self, boot: &MachineBoot) -> bool {
+        self.is_active_within(boot, self.quiet)
+    }
+
+    /// Returns whether the boot blocks the registration of another one from this address.
+    pub(crate) fn blocks_registration(&self, boot: &MachineBoot, address: &str) -> bool {
+        let is_same = boot.address.as_deref() == Some(address);
+        self.is_active_within(boot, if is_same { self.quiet.min(QUIET_AT_SAME_ADDRESS) } else { self.quiet })
+    }
+
+    fn is_active_within(&self, boot: &MachineBoot, patience: Duration) -> bool {
+        boot.over.is_none() && self.time_since_call(&boot.hash) < patience
+    }
+}
+
+/// Returns whether a time is longer ago than a duration. A time that cannot be parsed counts as longer ago.
+fn is_older(text: &str, than: time::Duration) -> bool {
+    OffsetDateTime::parse(text, &Rfc3339).map_or(true, |time| OffsetDateTime::now_utc() - time > than)
+}
