@@ -30,7 +30,7 @@ impl PlannedOperation for CreateArray {
     }
 
     fn effect(&self) -> Effect<'_> {
-        Effect::opening(self.present_devices()).undone_by([stopped_again(&self.device)])
+        Effect::opening(self.present_devices()).undone_by([undo_by_stopping(&self.device)])
     }
 }
 
@@ -66,11 +66,11 @@ impl PlannedOperation for AssembleArray {
     }
 
     fn effect(&self) -> Effect<'_> {
-        Effect::opening(&self.members).writing(self.members.clone()).undone_by([stopped_again(&self.device)])
+        Effect::opening(&self.members).writing(self.members.clone()).undone_by([undo_by_stopping(&self.device)])
     }
 }
 
-fn stopped_again(device: &DevicePath) -> UndoOperation {
+fn undo_by_stopping(device: &DevicePath) -> UndoOperation {
     UndoOperation::StopArray(StopArray { device: device.clone() })
 }
 

@@ -14,7 +14,7 @@ impl PlannedOperation for FinishInputs {
     }
 
     fn effect(&self) -> Effect<'_> {
-        Effect::opening(temporary_seed(self)).undone_by([UndoOperation::EndProcesses])
+        Effect::opening(find_temporary_seed(self)).undone_by([UndoOperation::EndProcesses])
     }
 }
 
@@ -29,12 +29,12 @@ impl PlannedOperation for AdaptImage {
     }
 
     fn effect(&self) -> Effect<'_> {
-        Effect::opening(temporary_seed(&self.0)).undone_by([UndoOperation::EndProcesses])
+        Effect::opening(find_temporary_seed(&self.0)).undone_by([UndoOperation::EndProcesses])
     }
 }
 
 /// Returns the device of a seed that the target does not mount, and which is therefore mounted temporarily.
-fn temporary_seed(finishing: &FinishInputs) -> Option<&DevicePath> {
+fn find_temporary_seed(finishing: &FinishInputs) -> Option<&DevicePath> {
     finishing.seed.as_ref().filter(|seed| seed.path.is_none()).map(|seed| &seed.device)
 }
 

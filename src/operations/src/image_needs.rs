@@ -79,7 +79,7 @@ impl ImageNeeds {
                 &format!(
                     "no systemd-cryptsetup, the only program that unlocks with a TPM 2, so it could not mount {path}"
                 ),
-                "install it into the tree (since Debian 13 it is a package of that name) and pack it again, or add nofail to its mountoptions",
+                "install the program into the tree (since Debian 13 it is in a package of the same name) and pack the tree again, or add nofail to its mountoptions",
             );
         }
         if is_built_in && self.has_user_data && contents.user_data.is_empty() {

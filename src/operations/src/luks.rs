@@ -46,7 +46,7 @@ impl PlannedOperation for LuksContainer {
     }
 
     fn effect(&self) -> Effect<'_> {
-        Effect::opening([&self.device]).undone_by([closed_again(self)])
+        Effect::opening([&self.device]).undone_by([undo_by_closing(self)])
     }
 }
 
@@ -79,11 +79,11 @@ impl PlannedOperation for OpenContainer {
     fn effect(&self) -> Effect<'_> {
         // cryptsetup repairs a damaged header when it opens the container for writing.
         let written = (!self.read_only).then(|| self.container.device.clone());
-        Effect::opening([&self.container.device]).writing(written).undone_by([closed_again(&self.container)])
+        Effect::opening([&self.container.device]).writing(written).undone_by([undo_by_closing(&self.container)])
     }
 }
 
-fn closed_again(container: &LuksContainer) -> UndoOperation {
+fn undo_by_closing(container: &LuksContainer) -> UndoOperation {
     UndoOperation::CloseContainer(CloseContainer { mapping: container.mapping.clone() })
 }
 

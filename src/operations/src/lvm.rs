@@ -20,7 +20,7 @@ impl PlannedOperation for CreateGroup {
     }
 
     fn effect(&self) -> Effect<'_> {
-        Effect::opening(&self.devices).undone_by([deactivated_again(&self.name, &self.devices)])
+        Effect::opening(&self.devices).undone_by([undo_by_deactivating(&self.name, &self.devices)])
     }
 }
 
@@ -76,12 +76,12 @@ impl PlannedOperation for ActivateGroup {
     }
 
     fn effect(&self) -> Effect<'_> {
-        let undo = deactivated_again(&self.name, &self.devices);
+        let undo = undo_by_deactivating(&self.name, &self.devices);
         Effect::opening(&self.devices).writing(self.devices.clone()).undone_by([undo])
     }
 }
 
-fn deactivated_again(name: &str, devices: &[DevicePath]) -> UndoOperation {
+fn undo_by_deactivating(name: &str, devices: &[DevicePath]) -> UndoOperation {
     UndoOperation::DeactivateGroup(DeactivateGroup { name: name.to_owned(), devices: devices.to_vec() })
 }
 

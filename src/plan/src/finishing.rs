@@ -20,6 +20,10 @@ use uuid::Uuid;
 
 /// Returns the reasons why the image cannot be finished on this machine.
 pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Vec<Diagnostic> {
+    // A system from another machine was finished there.
+    if request.receiving().is_some() {
+        return Vec::new();
+    }
     let allocation = &request.assigned.allocation;
     let esp = match (allocation.finisher(), inventory.system.firmware) {
         (FinisherChoice::Builtin, FirmwareType::Uefi) => layout.find_missing_esp(),

@@ -12,7 +12,7 @@ use operations::{ImageFindings, ImageNeeds};
 const OF_THE_SYSTEM: [&str; 4] = ["/boot", "/usr", "/usr/lib", "/lib"];
 
 /// Returns the requirements; `None` for a raw image, which boots as it was built.
-pub fn image_needs(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Option<ImageNeeds> {
+pub fn determine_needs(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Option<ImageNeeds> {
     if layout.disks.iter().any(|disk| disk.image) {
         return None;
     }
@@ -38,6 +38,7 @@ pub fn image_needs(layout: &Layout, inventory: &Inventory, request: &PlanRequest
 /// Checks the contents that the control plane has recorded for the image.
 pub(crate) fn judge_image(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> ImageFindings {
     let contents = request.assigned.allocation.image.contents.as_ref();
-    let judged = contents.and_then(|contents| Some(image_needs(layout, inventory, request)?.judge_contents(contents)));
+    let judged =
+        contents.and_then(|contents| Some(determine_needs(layout, inventory, request)?.judge_contents(contents)));
     judged.unwrap_or_default()
 }

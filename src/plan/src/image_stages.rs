@@ -43,7 +43,7 @@ impl SystemSource for ImageSource<'_> {
         let (request, inventory) = (self.0, inputs.meant.inventory);
         let mut warnings = image_needs::judge_image(inputs.layout, inventory, request).warnings;
         warnings.extend(finishing::warn_missing_esp(inputs.layout, &finishing));
-        let needs = image_needs::image_needs(inputs.layout, inventory, request);
+        let needs = image_needs::determine_needs(inputs.layout, inventory, request);
         let ImagePlacement { first, second, installer, fstab, entries } = self.place_image(inputs, finishing);
         let reach = os_definition::has_image(request).then(|| operation_args::query_image(request, &first.1, needs));
         let verify = os_definition::verify_parameters(request).into_iter();

@@ -110,7 +110,9 @@ impl DeviceIndex<'_> {
             None => "it is not running".to_owned(),
         };
         let remedy = match is_firmware {
-            true => "delete the RAID volume in the firmware setup, or save its content in the system that uses it",
+            true => {
+                "delete the RAID volume in the firmware setup; if its content is needed, back it up first in the system that uses it"
+            }
             false => "connect its missing members, or repair it in the system that uses it",
         };
         let name = if array.name.is_empty() { array.uuid.to_string() } else { format!("\"{}\"", array.name) };

@@ -267,7 +267,10 @@ impl ResourceParser {
                 Some(VolumeSource::Discover(wanted))
             }
             _ => {
-                self.add_problem(&at.place, "must have devicePath, or discover with the hints of a blank disk");
+                self.add_problem(
+                    &at.place,
+                    "must have `devicePath`, or `discover` with hints that select a blank disk",
+                );
                 None
             }
         }

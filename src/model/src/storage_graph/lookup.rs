@@ -44,7 +44,7 @@ fn selected_by_placeholder(wanted: &layout::DiskSpec) -> Option<String> {
     }
     (wanted.hints.is_empty() && names_placeholder(wanted.device.as_str())).then(|| {
         format!(
-            "device:{} cannot be found: the link is derived from a placeholder that many disks report; {remedy}",
+            "device:{} cannot be found: this name is derived from a placeholder serial number that many disks report; {remedy}",
             wanted.device
         )
     })

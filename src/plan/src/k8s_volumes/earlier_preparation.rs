@@ -35,7 +35,7 @@ impl<'a> PlanDecider<'a> {
         let device = &decision.device;
         if let Some((carrier, _)) = self.find_preserved(volume)? {
             return Err(Some(format!(
-                "cannot be prepared on {device}: its UUID {} is on {carrier}; remove that copy, or {REPLACE}",
+                "cannot be prepared on {device}: a filesystem with the UUID {} of the volume is on {carrier}; remove that filesystem, or {REPLACE}",
                 volume.uid
             )));
         }

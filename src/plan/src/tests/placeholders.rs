@@ -120,7 +120,7 @@ fn a_disk_that_a_placeholder_selects_is_refused() {
         ),
         (Some(("wwn", "0x0000000000000000")), "scratch", "by its hint wwn: \"0x0000000000000000\" is a placeholder"),
         (Some(("serial", "<in> 0000")), "scratch", "it has \"000000000000\", a placeholder"),
-        (None, "/dev/disk/by-id/ata-Virtual_Disk_000000000000", "the link is derived from a placeholder"),
+        (None, "/dev/disk/by-id/ata-Virtual_Disk_000000000000", "this name is derived from a placeholder"),
     ] {
         let mut layout = two_disks();
         layout.disks[1].device = device.into();

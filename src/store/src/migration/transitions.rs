@@ -131,7 +131,9 @@ impl Migration {
                 let (words_a, words_b) = Default::default();
                 Ok(Migration { files: true, words_a, words_b, ..self.with_state(MigrationState::Booting) })
             }
-            (MigrationSide::Receive, MigrationState::Copying) => Err("this boot has not started to receive".to_owned()),
+            (MigrationSide::Receive, MigrationState::Copying) => {
+                Err("this boot has not started to receive the data of the migration".to_owned())
+            }
             (MigrationSide::Receive, MigrationState::Booting | MigrationState::Done) if has_begun => Ok(self.clone()),
             // The boot was sent to the installed system before the migration was ordered. Once a later boot waits in its ramdisk, a delayed
             // report of that boot proves nothing.

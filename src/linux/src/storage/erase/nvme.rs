@@ -60,7 +60,7 @@ fn format_namespace(
         patience: deadline.time_left()?,
     };
     nvme::send_admin_command(device, format, &mut []).map_err(|error| format!("Format NVM: {error}"))?;
-    Ok("the controller reports the format done".to_owned())
+    Ok("the controller reports that formatting has completed".to_owned())
 }
 
 fn sanitize_subsystem(device: &File, action: u32, deadline: EraseDeadline) -> Result<String, String> {
