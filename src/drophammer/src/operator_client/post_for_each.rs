@@ -10,6 +10,9 @@ use server::operator::MachineSummary;
 /// Posts an action for each named machine. Returns the machines that accepted it, in their new state, and prints the refusals of the others.
 /// `describe` is called with the machine before and after, and its text is printed; with `None` nothing is printed.
 ///
+/// Describes a machine before and after the request.
+type ChangeDescription = dyn Fn(&MachineSummary, &MachineSummary) -> String;
+
 /// # Errors
 /// The server cannot be reached, or the text cannot be printed.
 pub(crate) fn post_for_each(
@@ -17,7 +20,7 @@ pub(crate) fn post_for_each(
     all: &[MachineSummary],
     names: &[String],
     action: &str,
-    describe: Option<&dyn Fn(&MachineSummary, &MachineSummary) -> String>,
+    describe: Option<&ChangeDescription>,
 ) -> Result<(Vec<MachineSummary>, CommandOutcome)> {
     // A machine that is not found is most likely a typing error: then no request is sent.
     let machines: Result<Vec<&MachineSummary>, String> =
