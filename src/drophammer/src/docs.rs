@@ -181,7 +181,7 @@ fn the_preview_in_the_docs_is_what_a_desk_prints() {
 
 #[test]
 fn the_machines_and_images_in_the_docs_are_good() {
-    use server::site_files::{parse_image, parse_machine};
+    use site::operator_files::{parse_image, parse_machine};
     let of_machine = blocks(include_str!("../../../docs/machine.md"), "yaml");
     let [whole, least, an_image] = &of_machine[..] else { panic!("{of_machine:?}") };
     assert_eq!(parse_machine(whole).unwrap().macs.len(), 2);
@@ -206,7 +206,7 @@ fn the_networks_in_the_docs_are_good() {
         let text = format!(
             "id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n  image: i\n  network:\n{network}"
         );
-        let machine = server::site_files::parse_machine(&text).unwrap_or_else(|why| panic!("{block}\n{why}"));
+        let machine = site::operator_files::parse_machine(&text).unwrap_or_else(|why| panic!("{block}\n{why}"));
         let document = &machine.allocation.unwrap().passed_on["network"];
         let network = netconfig::NetworkConfig::parse(document).unwrap();
         assert!(!network.render(netconfig::NetworkBackend::Networkd, &[]).is_empty());
@@ -231,7 +231,7 @@ fn every_field_of_a_network_is_in_the_docs() {
 /// The parser lists all known fields in the error message for an unknown field that resembles none.
 #[test]
 fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
-    use server::site_files::{parse_image, parse_machine};
+    use site::operator_files::{parse_image, parse_machine};
     let page = include_str!("../../../docs/machine.md");
     let of_machine = parse_machine("qqq: 1\n").unwrap_err();
     let of_allocation = parse_machine("id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation: {qqq: 1}\n").unwrap_err();

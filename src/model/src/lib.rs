@@ -8,6 +8,7 @@
 //! [`layout`] and [`inventory`].
 
 pub mod allocation;
+pub mod bmc;
 pub mod boot_contents;
 pub mod cmdline;
 pub mod deploy_steps;

@@ -4,13 +4,13 @@
 use super::AppState;
 use super::api_error::ApiError;
 use super::quotas::ClientAddress;
-use super::site_files::MachineSpec;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use common::format::format_count;
 use control::api_types::RegisteredHardware;
 use model::machine_identity::describe_other_macs_of;
+use site::operator_files::MachineSpec;
 use std::sync::Arc;
 use store::{EnrollOutcome, Enrollment, MachineBoot, token};
 

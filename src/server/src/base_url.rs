@@ -1,12 +1,13 @@
 //! URLs at which a client reaches this server.
 
+use super::AppState;
 use super::api_error::ApiError;
 use super::quotas::ConnectionInfo;
 use super::tls::strip_port;
-use super::{AppState, ipxe};
 use axum::extract::FromRequestParts;
 use axum::http::header;
 use axum::http::request::Parts;
+use site::boot_values;
 use std::sync::Arc;
 
 /// Base URLs, without a trailing slash. They differ if firmware uses plain HTTP but the agent must use TLS.
@@ -27,7 +28,7 @@ impl FromRequestParts<Arc<AppState>> for BaseUrls {
             return Ok(BaseUrls { calls: url.clone(), files: url.clone() });
         }
         let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        ipxe::validate_host(host).map_err(|why| ApiError::bad_request(format!("Host header: {why}")))?;
+        boot_values::validate_host(host).map_err(|why| ApiError::bad_request(format!("Host header: {why}")))?;
         let Some(https) = in_plain else {
             let url = format!("{}://{host}", if over_tls { "https" } else { "http" });
             return Ok(BaseUrls { calls: url.clone(), files: url });

@@ -1,7 +1,7 @@
 //! Digest of the kernel, ramdisk and command line of `drophammer reinstall`, for the operator.
 
 use super::api_error::ApiError;
-use super::ipxe::{self, RamdiskBoot};
+use super::ipxe::RamdiskBoot;
 use super::operator::OperatorAuth;
 use super::{AppState, netboot};
 use axum::Json;
@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use control::boot_digest::{ANY_TOKEN, BootDigest};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
+use site::boot_values;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -88,6 +89,6 @@ fn api_url(app: &AppState, server: &str) -> Result<String, ApiError> {
     let host = url.host_str().unwrap_or_default();
     // The format of the Host header.
     let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-    ipxe::validate_host(&host).map_err(|why| wrong(&why))?;
+    boot_values::validate_host(&host).map_err(|why| wrong(&why))?;
     Ok(format!("{required}://{host}"))
 }

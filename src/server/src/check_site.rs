@@ -1,8 +1,6 @@
 //! `drophammer serve --check`: reports all problems of a server's directory. It uses the server's own code and a copy of the database. The
 //! directory is not written, and the server may be running.
 
-use super::os_definitions::{OsDefinitions, VerifyCache};
-use super::site::{SiteLoader, SiteScan};
 use super::start_checks::{check_at_start, check_options, refuse_lost_database};
 use super::{ServerConfig, listeners, pxe};
 use common::command_outcome::CommandOutcome;
@@ -10,6 +8,8 @@ use common::error::{Context, Phase, Result};
 use common::format::{format_columns, replace_hidden};
 use common::output::{print_text, to_json};
 use serde::Serialize;
+use site::loader::{SiteLoader, SiteScan};
+use site::os_definitions::{OsDefinitions, VerifyCache};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

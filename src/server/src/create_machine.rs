@@ -1,12 +1,10 @@
 //! Creation of a file in `machines/` for a registered machine.
 
+use super::AppState;
 use super::api::request_body::{EVENT_BYTES, read_operator_document};
 use super::api_error::ApiError;
-use super::machine_identification::DEFAULT_ID;
 use super::operator::OperatorAuth;
 use super::quotas::ClientAddress;
-use super::site::SiteSnapshot;
-use super::{AppState, ipxe, site_files, sizes};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -15,6 +13,10 @@ use control::api_types::{RegisterRequest, RegisteredHardware};
 use model::machine_identity::usable_mac;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use site::boot_values;
+use site::operator_files::DEFAULT_ID;
+use site::snapshot::SiteSnapshot;
+use site::{operator_files, sizes};
 use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -61,7 +63,7 @@ pub(crate) async fn create_machine_file(
 ) -> Result<Json<CreatedMachineFile>, ApiError> {
     let asked: MachineFileRequest = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
     let default = || ApiError::bad_request(format!("{id} {DEFAULT_ID}"));
-    let id = ipxe::parse_uuid(&id).map_err(ApiError::bad_request)?.ok_or_else(default)?;
+    let id = boot_values::parse_uuid(&id).map_err(ApiError::bad_request)?.ok_or_else(default)?;
     let row = app.state.find_registration(&id).await?;
     let unknown = || {
         ApiError::not_found(format!(
@@ -76,7 +78,7 @@ pub(crate) async fn create_machine_file(
     let added = validate_new_machine(&directory, id, &asked, &register.hardware, macs).map_err(conflict_error)?;
     let text = render_machine_file(&added);
     // Checked by the same code as every file of the operator.
-    site_files::parse_machine(&text).map_err(|why| conflict_error(format!("the file would be invalid: {why}")))?;
+    operator_files::parse_machine(&text).map_err(|why| conflict_error(format!("the file would be invalid: {why}")))?;
     write_new_file(&app.machines, &format!("{}.yaml", added.name), &text).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => conflict_error(format!("{} already exists: choose another name", added.file)),
         _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),

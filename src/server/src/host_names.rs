@@ -3,8 +3,9 @@
 //! A browser sends the name of its address bar as `Host`. The owner of another site can let the site's name resolve to this server (DNS rebinding): scripts of
 //! that site may then read every answer. Such requests carry the site's own name, and are rejected.
 
+use super::ServerConfig;
 use super::tls::{ServerTls, strip_port};
-use super::{ServerConfig, ipxe};
+use site::boot_values;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Table of host names, hosts(5).
@@ -49,7 +50,7 @@ impl HostNames {
 /// Describes what is wrong with the value.
 pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     let name = canonicalize_name(text);
-    match ipxe::validate_host(&name) {
+    match boot_values::validate_host(&name) {
         Ok(()) if !name.contains(':') && !name.is_empty() => Ok(name),
         _ => Err("a host name is required, without scheme, port and path: install.rack".to_owned()),
     }

@@ -3,10 +3,8 @@
 //! Requests are authenticated and limited before they are parsed; what is acknowledged is stored first. Start with `routes`.
 //! `control_server` starts and ends the server, after `start_checks` has checked its options and its directory.
 //!
-//! * Operator's directory: `site_folder`, `site` and `os_definitions` read it, `site_reload` watches it, `watched_file` reads a single
-//!   file, `site_files` parses, `resolve` follows the references of an allocation, `requested_steps` determines its steps,
-//!   `deploy_templates` the deploy templates, `sizes` the sizes, `image_states` hidden and blacklisted images, `approvals` approved plans,
-//!   `check_site` checks everything.
+//! * Operator's directory: the crate `site`; `site_reload` watches it and publishes snapshots, `full_install_state` and `approval_check`
+//!   combine them with the database, `deploy_templates` changes its templates, `check_site` checks everything.
 //! * State: the crate `store`.
 //! * Machines: `netboot` and `ipxe` boot them, `auth` and `source_port_check` authenticate them,
 //!   `machine_identification` and `arp` identify them, `api` is their API, `console_log` their console logs, `downloads` their downloads,
@@ -21,7 +19,7 @@
 mod anonymous_events;
 mod api;
 mod api_error;
-mod approvals;
+mod approval_check;
 mod arp;
 mod auth;
 mod base_url;
@@ -36,9 +34,9 @@ mod deploy_templates;
 mod downloads;
 mod fd_limit;
 mod free_machine;
+mod full_install_state;
 mod host_environment;
 mod host_names;
-mod image_states;
 pub mod ipxe;
 mod listeners;
 mod machine_identification;
@@ -49,7 +47,6 @@ mod netboot;
 pub mod openapi;
 pub mod operator;
 mod options;
-mod os_definitions;
 pub mod plan_input;
 pub(crate) mod planner;
 pub mod power;
@@ -57,24 +54,16 @@ mod pxe;
 mod quotas;
 pub mod rack_plan;
 mod rate_limited_log;
-mod registry_credentials;
 mod request_context;
 mod request_guard;
 mod request_turns;
-mod requested_steps;
-mod resolve;
 mod routes;
-mod site;
-pub mod site_files;
-mod site_folder;
 mod site_reload;
-mod sizes;
 mod source_port_check;
 mod start_checks;
 mod status_log;
 mod systemd_notify;
 mod tls;
-mod watched_file;
 mod web;
 mod write_timeout;
 
@@ -92,7 +81,7 @@ use listeners::HttpsPort;
 use planner::PlannerPool;
 use quotas::ClientQuotas;
 use rate_limited_log::RateLimitedLog;
-use site::SiteSnapshot;
+use site::snapshot::SiteSnapshot;
 use site_reload::ReloadEvent;
 use source_port_check::SourcePorts;
 use status_log::StatusLog;

@@ -14,18 +14,8 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use common::error::{Context, Error, Phase, Result};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-
-/// TLS options of the command line.
-#[derive(Debug, Clone)]
-pub struct TlsOptions {
-    /// Certificate chain, the server's own certificate first.
-    pub certificates: PathBuf,
-    pub key: PathBuf,
-    pub listen: SocketAddr,
-}
 
 /// TLS configuration and its port.
 pub(crate) struct HttpsPort {

@@ -4,19 +4,15 @@
 use super::AppState;
 use super::api_error::ApiError;
 use super::quotas::ClientAddress;
-use super::site::SiteSnapshot;
-use super::site_files::MachineSpec;
 use axum::http::StatusCode;
 use control::api_types::RegisterRequest;
 use model::machine_identity::{
     BootIdentity, KnownMachine, MachineMatch, UuidProof, describe_other_macs, match_machine, parse_usable_uuid,
     prove_uuid, usable_mac,
 };
+use site::operator_files::MachineSpec;
+use site::snapshot::SiteSnapshot;
 use uuid::Uuid;
-
-/// Explanation and remedy for an id that is a vendor default.
-pub(crate) const DEFAULT_ID: &str = "is a vendor default, which other machines may report too: choose a new UUID and list \
-macs. To keep installations under this id, use `drophammer machine rename OLD NEW`";
 
 /// Determines which machine requests a boot.
 pub(crate) async fn match_boot_request(

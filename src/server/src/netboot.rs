@@ -7,7 +7,7 @@ use super::migrations::MigrationState;
 use super::quotas::ClientAddress;
 use super::source_port_check::SourcePort;
 use super::status_log::MachineOrigin;
-use super::{AppState, api, auth, ipxe, machine_identification, site_files, source_port_check};
+use super::{AppState, api, auth, ipxe, machine_identification, source_port_check};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -17,6 +17,8 @@ use model::install_report::{EventName, ProgressEvent};
 use model::machine_identity::{BootIdentity, MachineMatch, parse_mac, parse_usable_uuid};
 use model::migration::MigrationSide;
 use serde::Deserialize;
+use site::boot_values;
+use site::operator_files;
 use std::sync::Arc;
 use store::boot_token::RequestedBoot;
 use store::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, confirmation};
@@ -230,8 +232,11 @@ async fn identify_requester(
     }
     let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
     let optional = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let uuid =
-        optional(&query.uuid).map(|uuid| ipxe::parse_uuid(&uuid)).transpose().map_err(ApiError::bad_request)?.flatten();
+    let uuid = optional(&query.uuid)
+        .map(|uuid| boot_values::parse_uuid(&uuid))
+        .transpose()
+        .map_err(ApiError::bad_request)?
+        .flatten();
     let mac = optional(&query.mac).map(|mac| parse_mac(&mac)).transpose().map_err(ApiError::bad_request)?;
     let asking = BootIdentity { uuid: uuid.as_deref().and_then(parse_usable_uuid), mac };
     let directory = app.directory();
@@ -260,7 +265,7 @@ async fn identify_requester(
         None => FileAllocation::Nothing,
     };
     let withheld = withheld.or_else(|| auth::foreign_nic_message(app, machine?, peer));
-    let consoles = machine.map_or_else(site_files::default_consoles, |machine| machine.consoles.clone());
+    let consoles = machine.map_or_else(operator_files::default_consoles, |machine| machine.consoles.clone());
     let network = machine.and_then(|machine| machine.ramdisk_network.clone());
     Ok(BootRequest { id, mac: asking.mac, consoles, network, files, withheld, unproven })
 }

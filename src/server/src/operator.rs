@@ -1,85 +1,29 @@
 //! The operator's API: lists and changes machines. `reinstalls` orders reinstalls.
 
 pub(crate) mod confirmations;
+mod machine_summary;
 pub mod reinstalls;
 
+use super::AppState;
 use super::api::request_body::{EVENT_BYTES, read_operator_document};
 use super::api_error::ApiError;
 use super::auth::bearer_hash;
-use super::machine_identification::DEFAULT_ID;
-use super::migrations::operator_requests::MachineMigration;
+use super::migrations::machine_migration::MachineMigration;
 use super::quotas::ClientAddress;
-use super::site_files::MachineSpec;
-use super::{AppState, ipxe};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
-use model::install_report::ProgressEvent;
+pub use machine_summary::{MachineSummary, WaitingMarker};
 use serde::{Deserialize, Serialize};
+use site::boot_values;
+use site::operator_files::DEFAULT_ID;
+use site::operator_files::MachineSpec;
 use std::sync::Arc;
 use store::{ATTEMPTS, AdoptOutcome, RenameOutcome, token};
 pub use store::{ReinstallOrder, ReinstallOutcome};
 use uuid::Uuid;
-
-/// Summary of a machine.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct MachineSummary {
-    pub id: String,
-    pub name: String,
-    #[serde(default)]
-    pub size: Option<String>,
-    /// Id of the allocation.
-    pub allocation: Option<String>,
-    /// Id of the installed image.
-    pub image: Option<String>,
-    /// Id of the wanted image: that of the order, or else that of the machine's file.
-    #[serde(default)]
-    pub wanted: Option<String>,
-    /// Id of the installed layout.
-    pub layout: Option<String>,
-    pub installed: bool,
-    /// The operator has recorded the machine as installed, and it has not reported itself yet.
-    #[serde(default)]
-    pub adopted: bool,
-    /// The installation is known only from an adopted install marker: image and layout are claims of the disk.
-    #[serde(default)]
-    pub claimed: bool,
-    /// Install marker with which the machine waits, because this server has no record that its allocation is installed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waits: Option<WaitingMarker>,
-    /// The server's database was restored from a backup, and its record of this machine has not been confirmed since.
-    #[serde(default)]
-    pub needs_confirmation: bool,
-    /// Installation that a machine which needs confirmation has reported, and of which the server has no record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub on_disk: Option<WaitingMarker>,
-    /// The system of a previous tenant may still run: the machine has not booted the ramdisk since it was freed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub not_clean: bool,
-    /// Reason why the machine is locked and nothing can be ordered.
-    pub locked: Option<String>,
-    pub order: Option<ReinstallOrder>,
-    /// Open migration of the machine, as source or target.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub moving: Option<MachineMigration>,
-    /// Maximum number of attempts of an order.
-    pub attempts: u32,
-    pub last_seen: Option<String>,
-    pub last_event: Option<ProgressEvent>,
-    /// Result of the last reinstall.
-    pub outcome: Option<ReinstallOutcome>,
-}
-
-/// Content of the install marker with which a machine waits.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct WaitingMarker {
-    /// Id of the image.
-    pub image: String,
-    /// Time of the installation in RFC 3339, UTC, by the machine's clock.
-    pub time: String,
-}
 
 /// The new id of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -254,7 +198,7 @@ fn parse_old_id(text: &str) -> Result<String, ApiError> {
 
 fn parse_new_id(text: &str) -> Result<String, ApiError> {
     let default = || ApiError::bad_request(format!("{text} {DEFAULT_ID}"));
-    ipxe::parse_uuid(text).map_err(ApiError::bad_request)?.ok_or_else(default)
+    boot_values::parse_uuid(text).map_err(ApiError::bad_request)?.ok_or_else(default)
 }
 
 /// Returns metal-api's error message, with the exact reason.

@@ -1,7 +1,6 @@
 //! Command line options of `drophammer serve`.
 
-use super::listeners::TlsOptions;
-use super::pxe::{AddressRange, PxeOptions};
+use super::pxe::pxe_options::{AddressRange, PxeOptions};
 use clap::{Args, Subcommand};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -107,6 +106,15 @@ pub struct ServeOptions {
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
+}
+
+/// TLS options of the command line.
+#[derive(Debug, Clone)]
+pub struct TlsOptions {
+    /// Certificate chain, the server's own certificate first.
+    pub certificates: PathBuf,
+    pub key: PathBuf,
+    pub listen: SocketAddr,
 }
 
 /// Options of the server.

@@ -6,8 +6,8 @@ use super::base_url::BaseUrls;
 use super::migrations::machine_requests;
 use super::migrations::offer::MigrationForecast;
 use super::operator::OperatorAuth;
-use super::resolve::resolve_allocation;
-use super::{AppState, machine_identification, requested_steps};
+use super::{AppState, machine_identification};
+use crate::full_install_state;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -15,6 +15,7 @@ use control::api_types::RegisterRequest;
 use model::allocation;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};
+use site::resolve::resolve_allocation;
 use std::sync::Arc;
 use store::StoredRegistration as Row;
 use time::OffsetDateTime;
@@ -69,7 +70,7 @@ pub(crate) async fn get_preview(
             }
             (MigrationForecast::Nothing(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
             (MigrationForecast::AsEver, Some(allocation)) => {
-                let standing = requested_steps::read_full_state(&app, &id, allocation, &directory.known).await?;
+                let standing = full_install_state::read_full_state(&app, &id, allocation, &directory.known).await?;
                 is_installed = standing.is_installed();
                 match resolve_allocation(machine, &standing, &directory.known) {
                     Ok(Some(assigned)) => {

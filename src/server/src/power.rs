@@ -6,7 +6,7 @@ use super::api_error::ApiError;
 use super::operator::OperatorAuth;
 use super::quotas::ClientAddress;
 use super::request_context::yield_turn;
-use crate::bmc::PowerAction;
+use crate::bmc::{PowerAction, switch_power};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -52,7 +52,7 @@ pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction
     let bmc = machine.bmc.clone().ok_or_else(none)?;
     // The controller reports the UUID of the firmware, which differs from an invented id.
     let uuid = machine.smbios_uuid.map_or_else(|| id.to_owned(), |uuid| uuid.to_string());
-    let done = yield_turn(tokio::task::spawn_blocking(move || bmc.perform(action, Some(&uuid)))).await;
+    let done = yield_turn(tokio::task::spawn_blocking(move || switch_power(&bmc, action, Some(&uuid)))).await;
     let done = done.map_err(|_| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request to the management controller failed")
     })?;

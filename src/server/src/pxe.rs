@@ -7,6 +7,7 @@
 mod dnsmasq_config;
 mod dnsmasq_directory;
 mod nic;
+pub(crate) mod pxe_options;
 mod supervisor;
 
 use super::ServerConfig;
@@ -16,9 +17,9 @@ use dnsmasq_config::{BINARIES, NAME_BYTES};
 use dnsmasq_directory::DnsmasqDirectory;
 use linux::process::capabilities::{self, Capability};
 use nic::PxeNic;
-use std::net::{IpAddr, Ipv4Addr};
+use pxe_options::PxeOptions;
+use std::net::IpAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use supervisor::{DnsmasqCommand, DnsmasqSupervisor};
@@ -28,35 +29,6 @@ const CAPABILITIES: &[Capability] = &[Capability::NetBindService, Capability::Ne
 
 /// Directory of Debian's iPXE.
 const IPXE: &str = "/usr/lib/ipxe";
-
-/// PXE options of the command line.
-#[derive(Debug, Clone)]
-pub struct PxeOptions {
-    pub card: String,
-    /// Range of addresses to assign.
-    pub range: Option<AddressRange>,
-    /// Directory with iPXE's binaries; by default Debian's.
-    pub ipxe: Option<PathBuf>,
-}
-
-/// Range of addresses, such as `10.0.0.100,10.0.0.200`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AddressRange {
-    pub first: Ipv4Addr,
-    pub last: Ipv4Addr,
-}
-
-impl FromStr for AddressRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<AddressRange, String> {
-        let form = || "must be the first and the last address, such as 10.0.0.100,10.0.0.200".to_owned();
-        let (first, last) = text.split_once(',').ok_or_else(form)?;
-        let read = |address: &str| address.trim().parse().map_err(|_| form());
-        let (first, last) = (read(first)?, read(last)?);
-        if first > last { Err(format!("{first} comes after {last}")) } else { Ok(AddressRange { first, last }) }
-    }
-}
 
 /// Running dnsmasq, which is stopped when this is dropped.
 pub(crate) struct PxeServer {
@@ -213,20 +185,6 @@ fn find_program(mut places: impl Iterator<Item = PathBuf>) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_range_is_two_addresses_in_order() {
-        let range: AddressRange = "10.0.0.100,10.0.0.200".parse().unwrap();
-        assert_eq!((range.first.to_string(), range.last.octets()[3]), ("10.0.0.100".to_owned(), 200));
-        for (text, expected) in [
-            ("10.0.0.100", "must be the first and the last address"),
-            ("10.0.0.100,x", "must be the first and the last address"),
-            ("10.0.0.100-10.0.0.200", "must be the first and the last address"),
-            ("10.0.0.2,10.0.0.1", "10.0.0.2 comes after 10.0.0.1"),
-        ] {
-            assert!(text.parse::<AddressRange>().unwrap_err().contains(expected), "{text}");
-        }
-    }
 
     #[test]
     fn without_dnsmasq_it_is_said_where_it_comes_from() {

@@ -5,18 +5,19 @@ use super::api::wire_allocation::to_wire_allocation;
 use super::deploy_templates::template_files;
 use super::migrations::offer::{self, MigrationForecast};
 use super::operator::reinstalls::is_reinstallable;
-use super::os_definitions::{OsDefinitions, VerifyCache};
 use super::plan_input::{RegisteredInventory, WAITS, parse_registration};
-use super::resolve::{find_differences, image_without_location, resolve_allocation};
-use super::site::{SiteLoader, SiteSnapshot};
-use super::site_files::{AllocationSpec, MachineSpec, suggest_name};
-use super::{approvals, requested_steps, site_folder};
 use common::error::{Context, Error, Phase, Result};
 use marked_yaml::{Span, Spanned};
 use model::allocation;
 use model::install_report::StageTime;
 use plan::ApprovalSummary;
 use serde::Deserialize;
+use site::loader::SiteLoader;
+use site::operator_files::{AllocationSpec, MachineSpec, suggest_name};
+use site::os_definitions::{OsDefinitions, VerifyCache};
+use site::resolve::{find_differences, image_without_location, resolve_allocation};
+use site::snapshot::SiteSnapshot;
+use site::{approvals, requested_steps, yaml_folder};
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -104,7 +105,7 @@ impl RackSnapshot {
         if let Some(missing) = [dir, files].into_iter().find(|dir| !dir.is_dir()) {
             return Err(Error::refusal(Phase::Serve, format!("{} is not a directory", missing.display())));
         }
-        if !site_folder::has_machine_files(files) {
+        if !yaml_folder::has_machine_files(files) {
             let message = format!("{}/machines does not contain a machine file", files.display());
             return Err(Error::refusal(Phase::Serve, message));
         }

@@ -1,14 +1,15 @@
 //! Checks of a request's head that apply to every path, before anything else reads the request: which host it addresses, and which site
 //! made a browser send it. Also the headers that keep responses out of caches.
 
+use super::AppState;
 use super::api_error::ApiError;
 use super::quotas::ConnectionInfo;
-use super::{AppState, ipxe};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use common::format::truncate_bytes;
+use site::boot_values;
 use std::sync::Arc;
 
 /// Probes of load balancers and Kubernetes, which may use any name for the server. The responses contain nothing about machines.
@@ -58,7 +59,8 @@ fn check_host(app: &AppState, request: &Request) -> Result<(), ApiError> {
         return Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, why));
     }
     for host in named {
-        ipxe::validate_host(host).map_err(|why| ApiError::bad_request(format!("the request's Host header: {why}")))?;
+        boot_values::validate_host(host)
+            .map_err(|why| ApiError::bad_request(format!("the request's Host header: {why}")))?;
         if !app.hosts.accepts_host(host) {
             return Err(reject_misdirected(app, request, truncate_bytes(super::tls::strip_port(host), HOST_BYTES)));
         }

@@ -5,7 +5,6 @@ mod description;
 pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
 
 use super::create_machine::{CreatedMachineFile, MachineFileRequest};
-use super::image_states::ImageStates;
 use super::metal_api::{image_states, images, layouts, machines, sizes, volumes};
 use super::migrations::machine_requests;
 use super::migrations::operator_requests::{self as moving, MigrationView};
@@ -14,7 +13,6 @@ use super::operator::reinstalls::ReinstallRequest;
 use super::operator::{MachineSummary, RenameRequest, confirmations};
 use super::plan_input::PlanInput;
 use super::power::PowerRequest;
-use super::sizes::{MachineSize, SizeConstraint};
 use super::{
     AppState, api, boot_digest, console_log, create_machine, deploy_templates, metrics, netboot, operator, plan_input,
     power,
@@ -29,6 +27,8 @@ use model::install_report::ProgressEvent;
 use model::layout::Layout;
 use model::migration::MigrationReport;
 use serde_json::Value;
+use site::image_states::ImageStates;
+use site::sizes::{MachineSize, SizeConstraint};
 use std::sync::Arc;
 
 /// Paths that metal-api's clients also use with a trailing `/`.

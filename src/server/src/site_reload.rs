@@ -1,8 +1,9 @@
 //! Thread that keeps the snapshot of the operator's directory up to date, and reports problems.
 
-use super::os_definitions;
-use super::site::{SiteLoader, SiteScan, SiteSnapshot};
 use super::status_log::StatusLog;
+use site::loader::{SiteLoader, SiteScan};
+use site::os_definitions;
+use site::snapshot::SiteSnapshot;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};

@@ -1,8 +1,9 @@
 //! Checks of the options and of the directory before the server starts.
 
 use super::options::ServerConfig;
-use super::{ipxe, site_folder};
 use common::error::{Error, Phase, Result};
+use site::boot_values;
+use site::yaml_folder;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn boot_directory(options: &ServerConfig) -> PathBuf {
@@ -14,8 +15,8 @@ pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     let boot = ["vmlinuz", "initrd"].map(|name| boot_directory(options).join(name)).into_iter();
     let boot = boot.filter(|path| !path.is_file());
     let boot = boot.map(|path| format!("{} is missing: machines cannot boot the ramdisk", path.display()));
-    let secrets = ["machines", "images"].map(|name| site_folder::find_readable_secrets(&options.dir.join(name)));
-    let registries = Some(options.dir.join("registries.json")).filter(|path| site_folder::is_world_readable(path));
+    let secrets = ["machines", "images"].map(|name| yaml_folder::find_readable_secrets(&options.dir.join(name)));
+    let registries = Some(options.dir.join("registries.json")).filter(|path| yaml_folder::is_world_readable(path));
     let what = "contains secrets and is readable by all users of this host";
     let secrets = secrets.into_iter().flatten().chain(registries);
     boot.chain(secrets.map(|path| format!("{} {what}: run chmod o-r {0}", path.display()))).collect()
@@ -33,11 +34,11 @@ pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
         let host = rest.map(|rest| rest.split('/').next().unwrap_or_default());
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:[]".contains(&byte);
-        if host.is_none_or(|host| ipxe::validate_host(host).is_err()) || !url.bytes().all(plain) {
+        if host.is_none_or(|host| boot_values::validate_host(host).is_err()) || !url.bytes().all(plain) {
             return refuse(format!("--url {url}: must be a URL such as http://10.0.0.1:8080"));
         }
     }
-    ipxe::validate_cmdline(&options.cmdline).or_else(|why| refuse(format!("--cmdline: {why}")))
+    boot_values::validate_cmdline(&options.cmdline).or_else(|why| refuse(format!("--cmdline: {why}")))
 }
 
 /// Refuses to start if the database was lost: only the database records that a machine is in the middle of a reinstall and has no install
@@ -46,7 +47,7 @@ pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
 pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
     let database = dir.join(store::DATABASE);
     let has_token = dir.join(store::token::OPERATOR_FILE).exists();
-    if !has_token || !site_folder::has_machine_files(dir) || !store::database_file::is_new_database(&database)? {
+    if !has_token || !yaml_folder::has_machine_files(dir) || !store::database_file::is_new_database(&database)? {
         return Ok(());
     }
     let message = format!(

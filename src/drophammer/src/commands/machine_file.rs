@@ -4,18 +4,19 @@
 use common::diagnostic::Diagnostic;
 use model::allocation::{self, Allocation};
 use model::inventory::Nic;
-use server::site_files;
+use site::operator_files;
 
 /// Returns whether the text is about a machine, and not a layout.
-pub use server::site_files::is_machine_text;
+pub use site::operator_files::is_machine_text;
 
 /// Returns the allocation in the text, if it has one. If NICs are given, the network must match them.
 ///
 /// # Errors
 /// All problems, with line and column if known.
 pub(crate) fn read_allocation(text: &str, nics: Option<&[Nic]>) -> Result<Option<Allocation>, Vec<Diagnostic>> {
-    let read = if site_files::is_agent_document(text) { parse_agent_document(text) } else { parse_machine_file(text) };
-    let misfits = nics.map(|nics| site_files::find_network_misfits(text, nics)).unwrap_or_default();
+    let read =
+        if operator_files::is_agent_document(text) { parse_agent_document(text) } else { parse_machine_file(text) };
+    let misfits = nics.map(|nics| operator_files::find_network_misfits(text, nics)).unwrap_or_default();
     match read {
         Ok(allocation) if misfits.is_empty() => Ok(allocation),
         Ok(_) => Err(parse_messages(misfits)),
@@ -25,14 +26,14 @@ pub(crate) fn read_allocation(text: &str, nics: Option<&[Nic]>) -> Result<Option
 
 fn parse_machine_file(text: &str) -> Result<Option<Allocation>, Vec<String>> {
     let machine =
-        site_files::parse_machine(text).map_err(|lines| lines.lines().map(str::to_owned).collect::<Vec<_>>())?;
+        operator_files::parse_machine(text).map_err(|lines| lines.lines().map(str::to_owned).collect::<Vec<_>>())?;
     Ok(machine.allocation.map(|allocation| allocation.to_agent_allocation()))
 }
 
 fn parse_agent_document(text: &str) -> Result<Option<Allocation>, Vec<String>> {
     let machine: allocation::AssignedMachine =
         serde_json::from_str(text).map_err(|error| vec![format_json_error(&error)])?;
-    let wrong = site_files::find_network_problems(text);
+    let wrong = operator_files::find_network_problems(text);
     if wrong.is_empty() { Ok(machine.allocation) } else { Err(wrong) }
 }
 

@@ -5,9 +5,10 @@ use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_re
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
 use common::output::{print_error, print_text};
+use model::bmc::{Bmc, BmcAddress};
 use model::registry_auth::SecretText;
 use reqwest::Method;
-use server::bmc::{Bmc, BmcAddress, PowerAction};
+use server::bmc::{PowerAction, switch_power};
 use server::operator::MachineSummary;
 use server::power::PowerRequest;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub(crate) fn switch_directly(asked: &PowerOptions, json: bool) -> Option<Result
     let address = asked.controller.bmc.as_deref()?;
     let done = read_controller(address, &asked.controller).and_then(|bmc| {
         let id = uuid::Uuid::parse_str(&asked.machine).ok().map(|id| id.to_string());
-        let warning = bmc.perform(asked.action, id.as_deref())?;
+        let warning = switch_power(&bmc, asked.action, id.as_deref())?;
         warning.into_iter().for_each(|warning| print_error(&warning));
         Ok(())
     });

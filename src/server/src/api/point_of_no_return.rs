@@ -2,13 +2,13 @@
 
 use super::DOCUMENT_BYTES;
 use super::request_body::read_machine_document;
+use crate::AppState;
 use crate::api_error::ApiError;
+use crate::approval_check;
 use crate::auth::MachineCaller;
 use crate::metrics::OrderEvent;
 use crate::migrations::machine_requests;
-use crate::site::SiteSnapshot;
 use crate::status_log::MachineOrigin;
-use crate::{AppState, approvals};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -16,6 +16,7 @@ use axum::http::StatusCode;
 use control::api_types::PointOfNoReturn;
 use model::install_marker::attempt::is_secret_digest;
 use serde_json::{Value, json};
+use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use store::{ATTEMPTS, AttemptStart, FirstStartOutcome, OrderStart};
 
@@ -95,5 +96,5 @@ async fn check_still_wanted(
             return Ok(Err("its image was blacklisted after the allocation was sent".to_owned()));
         }
     }
-    approvals::check_compared(app, directory, id, allocation, approved).await
+    approval_check::check_compared(app, directory, id, allocation, approved).await
 }

@@ -5,7 +5,6 @@ use crate::AppState;
 use crate::api_error::ApiError;
 use crate::auth::MachineCaller;
 use crate::migrations::machine_requests;
-use crate::resolve::ResolvedAllocation;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -13,6 +12,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use model::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
 use model::registry_auth::SecretText;
+use site::resolve::ResolvedAllocation;
 use std::sync::Arc;
 use store::MachineBoot;
 

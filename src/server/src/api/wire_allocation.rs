@@ -1,11 +1,9 @@
 //! The allocation of a machine in the format of the agent.
 
 use super::secrets;
+use crate::AppState;
 use crate::api_error::ApiError;
-use crate::resolve::{ResolvedAllocation, resolve_allocation};
-use crate::site::SiteSnapshot;
-use crate::site_files::{ImageLocation, ImageSpec};
-use crate::{AppState, requested_steps};
+use crate::full_install_state;
 use common::encoding::percent_encode;
 use model::allocation;
 use model::deploy_steps::StepList;
@@ -13,6 +11,9 @@ use model::install_marker::RecordedVolume;
 use model::install_report::PreparedVolume;
 use model::registry_auth::SecretText;
 use serde_json::Value;
+use site::operator_files::{ImageLocation, ImageSpec};
+use site::resolve::{ResolvedAllocation, resolve_allocation};
+use site::snapshot::SiteSnapshot;
 use store::{ATTEMPTS, InstallState, ReinstallOrder};
 
 /// Returns the machine's allocation with its installation state, or `None` if it cannot be carried out; the reason has been logged when the
@@ -25,7 +26,7 @@ pub(crate) async fn find_assignment(
     let Some(machine) = directory.find_machine(id) else { return Ok(None) };
     let Some(allocation) = &machine.allocation else { return Ok(None) };
     let standing =
-        requested_steps::read_full_state(app, id, allocation, &directory.known).await?.without_unconfirmed_order();
+        full_install_state::read_full_state(app, id, allocation, &directory.known).await?.without_unconfirmed_order();
     let assigned = resolve_allocation(machine, &standing, &directory.known).ok().flatten();
     Ok(assigned.map(|assigned| (assigned, standing)))
 }

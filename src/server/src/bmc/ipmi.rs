@@ -1,9 +1,10 @@
 //! IPMI 2.0 over the network with `ipmitool`. The password is passed in the environment, which other users cannot read, and never as an
 //! argument.
 
-use super::{Bmc, PowerAction, bmc_refusal};
+use super::{PowerAction, bmc_refusal};
 use common::error::{Error, Phase, Result};
 use linux::process::{CommandError, ToolCommand};
+use model::bmc::Bmc;
 use model::machine_identity::{is_same_uuid, parse_usable_uuid};
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -75,7 +76,7 @@ fn explain_failure(host: &str, error: CommandError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bmc::BmcAddress;
+    use model::bmc::BmcAddress;
     use model::registry_auth::SecretText;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;

@@ -1,9 +1,10 @@
 //! Redfish (DSP0266): systems, their reset types, and their boot override.
 
-use super::{Bmc, PowerAction, bmc_refusal};
+use super::{PowerAction, bmc_refusal};
 use common::error::{Context, Phase, Result};
 use common::format::untrusted_text;
 use linux::http;
+use model::bmc::Bmc;
 use model::machine_identity::{is_same_uuid, parse_usable_uuid, usable_uuid};
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::header::{ETAG, IF_MATCH};

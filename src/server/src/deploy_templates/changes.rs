@@ -3,12 +3,13 @@
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use super::listing::is_name;
 use super::template_files::{remove_file, write_file};
-use super::{DeployTemplates, StoredTemplate, json_patch, new_uuid};
+use super::{json_patch, new_uuid};
 use crate::AppState;
 use axum::http::StatusCode;
 use common::diagnostic;
 use model::deploy_steps::template::{DeployTemplate, check_template, is_uuid, prune_step};
 use serde_json::{Value, json};
+use site::deploy_templates::{DeployTemplates, StoredTemplate};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,7 +4,7 @@
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use super::listing::list_templates;
 use super::representation::{TemplateForm, parse_fields, render_template};
-use super::{StoredTemplate, changes, microversions};
+use super::{changes, microversions};
 use crate::AppState;
 use crate::api::request_body::read_body;
 use crate::api_error::ApiError;
@@ -18,6 +18,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+use site::deploy_templates::StoredTemplate;
 use std::sync::Arc;
 
 /// Limit of a template. It may contain a layout; a large one has some ten thousand bytes.

@@ -2,8 +2,8 @@
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use super::representation::{TemplateForm, parse_fields, render_template};
-use super::{DeployTemplates, StoredTemplate};
 use serde_json::{Map, Value, json};
+use site::deploy_templates::{DeployTemplates, StoredTemplate};
 use std::cmp::Ordering;
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Templates as they are returned by requests.
 
-use super::StoredTemplate;
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use crate::openapi::SchemaGenerators;
 use serde_json::{Map, Value, json};
+use site::deploy_templates::StoredTemplate;
 
 /// Format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

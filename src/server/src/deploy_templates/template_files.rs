@@ -1,8 +1,8 @@
 //! Files of templates: written atomically, one at a time.
 
-use super::FOLDER;
 use crate::metal_api::edited_files::atomic_file::{sync_folder, write_temporary};
 use model::deploy_steps::template::DeployTemplate;
+use site::deploy_templates::FOLDER;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -5,12 +5,12 @@ use crate::api::request_body::read_operator_document;
 use crate::api_error::ApiError;
 use crate::operator::OperatorAuth;
 use crate::quotas::ClientAddress;
-use crate::site::SiteSnapshot;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
+use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 

@@ -5,7 +5,6 @@ pub(crate) mod atomic_file;
 
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
-use crate::site::SiteSnapshot;
 use atomic_file::EditResult;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
@@ -13,6 +12,7 @@ use common::encoding::encode_hex;
 use common::yaml::edit;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use site::snapshot::SiteSnapshot;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -3,9 +3,8 @@
 use super::edit_turn::EditTurn;
 use super::edited_files::{self, EditedObject, change_text, wait_until_published};
 use super::refusal::{ApiRefusal, ApiResult};
-use crate::image_states::{FILE, ImageStates};
+use crate::AppState;
 use crate::operator::OperatorAuth;
-use crate::{AppState, site_files};
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{Method, StatusCode};
@@ -13,6 +12,8 @@ use axum::response::IntoResponse;
 use common::format::replace_hidden;
 use common::yaml::edit;
 use serde_json::{Value, json};
+use site::image_states::{FILE, ImageStates};
+use site::operator_files;
 use std::sync::Arc;
 
 const STATES: [&str; 2] = ["hidden", "blacklisted"];
@@ -77,7 +78,7 @@ pub(crate) async fn set_image_state(
 }
 
 fn parse_file(text: &str) -> ApiResult<Value> {
-    site_files::parse_unvalidated(text).map_err(ApiRefusal::internal_error)
+    operator_files::parse_unvalidated(text).map_err(ApiRefusal::internal_error)
 }
 
 /// Returns the new states in the order of the old ones; new names come last.

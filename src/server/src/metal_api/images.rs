@@ -11,8 +11,6 @@ use crate::AppState;
 use crate::base_url::BaseUrls;
 use crate::openapi::{SchemaGenerators, fields_schema};
 use crate::operator::OperatorAuth;
-use crate::site::SiteSnapshot;
-use crate::site_files::{self, ImageLocation, ImageSpec};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -25,6 +23,8 @@ use model::layout::ImageId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use site::operator_files::{self, ImageLocation, ImageSpec};
+use site::snapshot::SiteSnapshot;
 use std::path::Path as File;
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ pub(crate) async fn create_image(base: BaseUrls, change: EditRequest<Map<String,
     }
     let document = Value::Object(asked);
     let text = format_document(&document);
-    let new = site_files::parse_image(&text).map_err(ApiRefusal::bad_request)?;
+    let new = operator_files::parse_image(&text).map_err(ApiRefusal::bad_request)?;
     check_file_exists(app, &new).await?;
     if self::image_document(&new) != document {
         return Err(ApiRefusal::bad_request("the document cannot be represented in YAML without loss"));
@@ -153,7 +153,7 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
         asked.remove("digest");
     }
     let new = merge_fields(&old, asked);
-    let wanted = site_files::parse_image(&format_document(&new)).map_err(ApiRefusal::bad_request)?;
+    let wanted = operator_files::parse_image(&format_document(&new)).map_err(ApiRefusal::bad_request)?;
     check_file_exists(app, &wanted).await?;
     let text = read_unchanged(what, path, before, headers, &new).await?;
     if new == old {
@@ -161,7 +161,7 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
     }
     // Registry credentials must remain unchanged.
     let is_right = |text: &str| {
-        site_files::parse_image(text).is_ok_and(|read| {
+        operator_files::parse_image(text).is_ok_and(|read| {
             image_document(&read) == image_document(&wanted) && read.pull_secrets == before.pull_secrets
         })
     };
@@ -205,7 +205,7 @@ fn required_id(asked: &Map<String, Value>) -> ApiResult<&str> {
 fn given_fields(mut asked: Map<String, Value>, base: &BaseUrls) -> ApiResult<Map<String, Value>> {
     asked.retain(|name, value| !value.is_null() && !ANSWERED.contains(&name.as_str()));
     if let Some(other) = asked.keys().find(|name| !FIELDS.contains(&name.as_str())) {
-        let others = site_files::suggest_name(other, FIELDS.into_iter());
+        let others = operator_files::suggest_name(other, FIELDS.into_iter());
         return Err(ApiRefusal::bad_request(format!("there is no field {other:?}{others}")));
     }
     // Responses contain the URL at which this server serves the file, which may be sent back as received.
@@ -268,7 +268,7 @@ async fn read_unchanged(
     yours: &Value,
 ) -> ApiResult<String> {
     let text = edited_files::read_file(path).await?;
-    let is_same = |text: &String| site_files::parse_image(text).is_ok_and(|now| now == *before);
+    let is_same = |text: &String| operator_files::parse_image(text).is_ok_and(|now| now == *before);
     match text {
         Some(text) if is_same(&text) && matches_version(headers, &version_tag(before)) => Ok(text),
         text => {

@@ -11,7 +11,6 @@ use crate::api::request_body::read_operator_document;
 use crate::openapi::SchemaGenerators;
 use crate::operator::OperatorAuth;
 use crate::quotas::ClientAddress;
-use crate::site::SiteSnapshot;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -25,6 +24,7 @@ use model::storage_graph::lookup;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use site::snapshot::SiteSnapshot;
 use std::path::Path as File;
 use std::sync::Arc;
 

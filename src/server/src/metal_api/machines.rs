@@ -11,8 +11,6 @@ use crate::openapi::SchemaGenerators;
 use crate::operator::OperatorAuth;
 use crate::plan_input::{PlanInput, get_preview};
 use crate::quotas::ClientAddress;
-use crate::resolve::resolve_allocation;
-use crate::site_files::{self, MachineSpec};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -23,6 +21,8 @@ use model::allocation::{Allocation, IdReference};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use site::operator_files::{self, MachineSpec};
+use site::resolve::resolve_allocation;
 use std::path::Path as File;
 use std::sync::Arc;
 use store::{InstallState, explain_migration_block};
@@ -160,7 +160,7 @@ pub(crate) async fn find_machines(
     if let Some(other) = asked.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
         return Err(ApiRefusal::bad_request(format!(
             "machines cannot be searched by {other:?}{}",
-            site_files::suggest_name(other, SEARCHED.into_iter())
+            operator_files::suggest_name(other, SEARCHED.into_iter())
         )));
     }
     let mut all = all_machines(&app, &base).await?;
@@ -307,19 +307,22 @@ pub(super) async fn rewrite_machine_file(
     // A machine's file contains secrets, so a conflict does not show its text.
     let changed = || what.conflict(path, None, &Value::Null);
     let text = edited_files::read_file(path).await?.ok_or_else(changed)?;
-    let before = site_files::parse_machine(&text).ok().filter(|machine| machine.id == id && was(machine));
+    let before = operator_files::parse_machine(&text).ok().filter(|machine| machine.id == id && was(machine));
     before.ok_or_else(changed)?;
-    let old = site_files::parse_unvalidated(&text).map_err(ApiRefusal::internal_error)?;
+    let old = operator_files::parse_unvalidated(&text).map_err(ApiRefusal::internal_error)?;
     let mut new = old.clone();
     new.as_object_mut().into_iter().for_each(change);
-    let wanted = site_files::parse_machine(&edit::format_document(&new, &FIELDS)).map_err(ApiRefusal::bad_request)?;
+    let wanted =
+        operator_files::parse_machine(&edit::format_document(&new, &FIELDS)).map_err(ApiRefusal::bad_request)?;
     resolve_allocation(&wanted, &InstallState::default(), &directory.known).map_err(ApiRefusal::unprocessable)?;
     let edited = change_text(
         path,
         &text,
         |text| edit::edit_values(text, &old, &new),
         edit::format_document(&new, &FIELDS),
-        |text| site_files::parse_unvalidated(text).as_ref() == Ok(&new) && site_files::parse_machine(text).is_ok(),
+        |text| {
+            operator_files::parse_unvalidated(text).as_ref() == Ok(&new) && operator_files::parse_machine(text).is_ok()
+        },
     )?;
     if !edited_files::replace_file(path, &text, &edited.text).await? {
         return Err(changed());

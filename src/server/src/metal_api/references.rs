@@ -2,9 +2,9 @@
 
 use super::refusal::ApiResult;
 use crate::AppState;
-use crate::resolve::layout_id;
-use crate::site::SiteSnapshot;
-use crate::site_files::MachineSpec;
+use site::operator_files::MachineSpec;
+use site::resolve::layout_id;
+use site::snapshot::SiteSnapshot;
 use store::InstallState;
 
 /// Returns the ids of machines whose allocation has that layout, or would get it.

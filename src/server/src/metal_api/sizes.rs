@@ -6,13 +6,11 @@ use super::edited_files::{
     warn_removed_comments,
 };
 use super::refusal::{ApiRefusal, ApiResult};
+use crate::AppState;
 use crate::api::request_body::read_operator_document;
 use crate::openapi::{SchemaGenerators, fields_schema};
 use crate::operator::OperatorAuth;
 use crate::quotas::ClientAddress;
-use crate::site::SiteSnapshot;
-use crate::sizes::{ConstraintKind, FOLDER, MachineSize, SizeConstraint};
-use crate::{AppState, site_files};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -23,6 +21,9 @@ use control::api_types::RegisterRequest;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use site::operator_files;
+use site::sizes::{ConstraintKind, FOLDER, MachineSize, SizeConstraint};
+use site::snapshot::SiteSnapshot;
 use std::collections::BTreeMap;
 use std::path::Path as File;
 use std::sync::Arc;
@@ -191,7 +192,7 @@ fn given_fields(mut asked: Map<String, Value>) -> ApiResult<Map<String, Value>> 
         }
         Some(other) => Err(ApiRefusal::bad_request(format!(
             "there is no field {other:?}{}",
-            site_files::suggest_name(other, FIELDS.into_iter())
+            operator_files::suggest_name(other, FIELDS.into_iter())
         ))),
         None => Ok(asked),
     }

@@ -6,10 +6,10 @@ use super::Migration;
 use crate::AppState;
 use crate::metal_api::machines::FIELDS;
 use crate::metal_api::{ApiRefusal, edited_files};
-use crate::site_files::{self, MachineSpec};
 use common::yaml::edit;
 use model::migration::MigrationSide;
 use serde_json::Value;
+use site::operator_files::{self, MachineSpec};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl CurrentMachineFile {
             return Ok(None);
         };
         let wrong = |why: String| format!("{}: {why}", path.display());
-        let machine = site_files::parse_machine(&text).map_err(wrong)?;
+        let machine = operator_files::parse_machine(&text).map_err(wrong)?;
         if machine.id != id {
             return Err(wrong(format!("it now describes machine {}, not {id}", machine.id)));
         }
@@ -70,7 +70,7 @@ impl CurrentMachineFile {
     }
 
     fn parse_document(&self) -> Result<Value, String> {
-        site_files::parse_unvalidated(&self.text)
+        operator_files::parse_unvalidated(&self.text)
     }
 
     async fn replace_text(&self, app: &AppState, new: &str) -> Result<(), String> {
@@ -126,7 +126,7 @@ fn add_allocation(to: &CurrentMachineFile, from: &CurrentMachineFile) -> Result<
     let mut new = old.clone();
     new.as_object_mut().into_iter().for_each(|all| drop(all.insert("allocation".to_owned(), allocation.clone())));
     let is_right = |text: &str| {
-        site_files::parse_unvalidated(text).as_ref() == Ok(&new) && site_files::parse_machine(text).is_ok()
+        operator_files::parse_unvalidated(text).as_ref() == Ok(&new) && operator_files::parse_machine(text).is_ok()
     };
     // As the operator wrote it, with its comments.
     if let Some(block) = find_allocation_block(&from.text) {
@@ -144,7 +144,7 @@ fn remove_allocation(from: &CurrentMachineFile) -> Result<edit::EditedYaml, Stri
     let mut new = old.clone();
     new.as_object_mut().into_iter().for_each(|all| drop(all.remove("allocation")));
     let is_right = |text: &str| {
-        site_files::parse_unvalidated(text).as_ref() == Ok(&new) && site_files::parse_machine(text).is_ok()
+        operator_files::parse_unvalidated(text).as_ref() == Ok(&new) && operator_files::parse_machine(text).is_ok()
     };
     edit_file(&from.path, &from.text, &old, &new, is_right)
 }
@@ -196,7 +196,7 @@ size: c1
         CurrentMachineFile {
             path: PathBuf::new(),
             text: text.to_owned(),
-            machine: site_files::parse_machine(text).unwrap(),
+            machine: operator_files::parse_machine(text).unwrap(),
         }
     }
 
@@ -212,7 +212,7 @@ size: c1
             "{}",
             without.text
         );
-        assert!(site_files::parse_machine(&without.text).unwrap().allocation.is_none());
+        assert!(operator_files::parse_machine(&without.text).unwrap().allocation.is_none());
         // And back again.
         let back = add_allocation(&file(&without.text), &file(&with)).unwrap();
         assert!(back.ends_with(block), "{back}");
@@ -223,8 +223,8 @@ size: c1
         let a = "{id: 4c4c4544-0051-3010-8031-b2c04f333633, allocation: {id: a1, hostname: h, image: i}}\n";
         let with = add_allocation(&file(B), &file(a)).unwrap();
         assert!(with.starts_with(B), "{with}");
-        assert_eq!(*site_files::parse_machine(&with).unwrap().allocation.unwrap().id, "a1");
+        assert_eq!(*operator_files::parse_machine(&with).unwrap().allocation.unwrap().id, "a1");
         let without = remove_allocation(&file(a)).unwrap();
-        assert!(site_files::parse_machine(&without.text).unwrap().allocation.is_none(), "{}", without.text);
+        assert!(operator_files::parse_machine(&without.text).unwrap().allocation.is_none(), "{}", without.text);
     }
 }

@@ -3,15 +3,15 @@
 use super::certificate_approval::CertificateTrust;
 use super::offer::{self, Assignment, MigrationForecast};
 use super::{Migration, MigrationEndpoint, MigrationEvent, MigrationRole, MigrationState};
+use crate::AppState;
 use crate::api::request_body::read_machine_document;
 use crate::api::wire_allocation;
 use crate::api_error::ApiError;
+use crate::approval_check;
 use crate::auth::MachineCaller;
+use crate::full_install_state;
 use crate::quotas::ClientAddress;
-use crate::resolve::ResolvedAllocation;
-use crate::site::SiteSnapshot;
 use crate::status_log::MachineOrigin;
-use crate::{AppState, requested_steps};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -22,6 +22,8 @@ use control::api_types::InstallReport;
 use model::allocation::ApprovedPlan;
 use model::migration::{MigrationReport as Stands, MigrationSide};
 use serde_json::{Value, json};
+use site::resolve::ResolvedAllocation;
+use site::snapshot::SiteSnapshot;
 use std::net::IpAddr;
 use std::sync::Arc;
 use store::token::TokenHash;
@@ -220,7 +222,7 @@ async fn read_source_state(
 ) -> Result<Option<InstallState>, ApiError> {
     let machine = offer::find_source(directory, is);
     let Some(allocation) = machine.and_then(|machine| machine.allocation.as_ref()) else { return Ok(None) };
-    requested_steps::read_full_state(app, &is.a, allocation, &directory.known).await.map(Some)
+    full_install_state::read_full_state(app, &is.a, allocation, &directory.known).await.map(Some)
 }
 
 /// Returns the approval in force for the target's plan. The inner error is the reason why the target gets nothing.
@@ -230,7 +232,7 @@ async fn find_target_approval(
     is: &Migration,
 ) -> Result<Result<Option<ApprovedPlan>, String>, ApiError> {
     let own =
-        requested_steps::add_approval(app, &is.b, &is.allocation, InstallState::default(), &directory.known).await?;
+        full_install_state::add_approval(app, &is.b, &is.allocation, InstallState::default(), &directory.known).await?;
     Ok(directory.known.approvals.approval_for_agent(&is.b, &own))
 }
 
@@ -278,7 +280,7 @@ pub(crate) async fn start_copy(
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, of.explain_missing_approval()));
     }
     check_source_has_looked(app, &of, boot).await?;
-    if let Err(why) = crate::approvals::check_compared(app, directory, id, allocation, said).await? {
+    if let Err(why) = approval_check::check_compared(app, directory, id, allocation, said).await? {
         return Ok(Some(Err(why)));
     }
     let Some(heard) = app.state.start_migration_copy(id, start.clone()).await? else {

@@ -2,12 +2,12 @@
 
 use super::{CurrentBoots, Migration, MigrationState};
 use crate::api::wire_allocation::to_wire_allocation;
-use crate::resolve::{ResolvedAllocation, resolve_allocation};
-use crate::site::SiteSnapshot;
-use crate::site_files::MachineSpec;
 use model::allocation::{Allocation, ApprovedPlan};
 use model::install_marker::AttemptRecord;
 use model::migration::{MigrationOffer, MigrationSide};
+use site::operator_files::MachineSpec;
+use site::resolve::{ResolvedAllocation, resolve_allocation};
+use site::snapshot::SiteSnapshot;
 use store::{FirstInstall, InstallState};
 
 /// Response to a machine about an allocation.

@@ -10,7 +10,6 @@ use crate::api_error::ApiError;
 use crate::metal_api::{ApiRefusal, EditRequest, EditTurn};
 use crate::operator::OperatorAuth;
 use crate::quotas::ClientAddress;
-use crate::site_files::MachineSpec;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -21,6 +20,7 @@ use model::inventory::Inventory;
 use model::migration::MigrationSide;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use site::operator_files::MachineSpec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::boot_activity::QUIET;
@@ -80,37 +80,6 @@ pub struct MigrationView {
     /// Certificate of the target, if it waits in its ramdisk.
     #[serde(default)]
     pub to_certificate: Option<CertificateShown>,
-}
-
-/// Role of a machine in a migration.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct MachineMigration {
-    /// Id of the order.
-    pub id: String,
-    pub part: MigrationSide,
-    /// Id of the other machine.
-    pub other: String,
-    pub state: MigrationState,
-    /// Certificate of the machine's last boot for the migration, while it matters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub certificate: Option<CertificateShown>,
-}
-
-impl MachineMigration {
-    pub(crate) fn from_migration(machine: &str, is: Migration) -> MachineMigration {
-        let part = is.role_of(machine);
-        let certificate = is.certificate_view(part);
-        MachineMigration { part, other: is.other_machine(machine).to_owned(), id: is.id, state: is.state, certificate }
-    }
-
-    /// Describes the role in a few words. `name` is that of the other machine.
-    pub fn describe(&self, name: &str) -> String {
-        let way = match self.part {
-            MigrationSide::Send => "migrates to",
-            MigrationSide::Receive => "receives",
-        };
-        format!("{way} {name}, {}", self.state)
-    }
 }
 
 async fn view_migration(app: &AppState, is: Migration) -> Result<MigrationView, ApiError> {

@@ -3,13 +3,10 @@
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, summarize_machine};
 use crate::api::request_body::{EVENT_BYTES, read_operator_document};
 use crate::api_error::ApiError;
-use crate::os_definitions::DefinitionState;
+use crate::full_install_state;
 use crate::quotas::ClientAddress;
-use crate::resolve::{SiteObjects, resolve_allocation, resolve_created_image};
-use crate::site::SiteSnapshot;
-use crate::site_files::{MachineSpec, suggest_name};
 use crate::status_log::MachineOrigin;
-use crate::{AppState, metrics, requested_steps};
+use crate::{AppState, metrics};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -18,6 +15,10 @@ use model::allocation::Allocation;
 use model::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::layout;
 use serde::{Deserialize, Serialize};
+use site::definition_state::DefinitionState;
+use site::operator_files::{MachineSpec, suggest_name};
+use site::resolve::{SiteObjects, resolve_allocation, resolve_created_image};
+use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
 use store::promise_check::{contradiction_remedy, find_contradiction};
@@ -113,7 +114,7 @@ pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) ->
         return Err(ApiError::new(StatusCode::CONFLICT, confirmation::explain_confirmation(&id)));
     }
     if let Some(allocation) = &machine.allocation {
-        standing.generated = requested_steps::generate_layout(app, &id, allocation, &directory.known).await?;
+        standing.generated = full_install_state::generate_layout(app, &id, allocation, &directory.known).await?;
     }
     if !standing.succeeded {
         return Err(invalid_reinstall(not_installed_message(&id, &allocation)));

@@ -1,7 +1,7 @@
 //! Configuration of dnsmasq, which reads no other file.
 
-use super::AddressRange;
 use super::nic::PxeNic;
+use super::pxe_options::AddressRange;
 use std::fmt::Write;
 use std::path::Path;
 

@@ -3,7 +3,8 @@
 use super::dnsmasq_config::{self, DnsmasqParameters};
 use super::dnsmasq_directory::DnsmasqDirectory;
 use super::nic::PxeNic;
-use super::{AddressRange, CAPABILITIES, PxeOptions, binary_url, script_url};
+use super::pxe_options::{AddressRange, PxeOptions};
+use super::{CAPABILITIES, binary_url, script_url};
 use crate::ServerConfig;
 use crate::rate_limited_log::RateLimitedLog;
 use crate::status_log::StatusLog;

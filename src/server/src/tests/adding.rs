@@ -1,6 +1,7 @@
 //! A machine that has registered becomes a file.
 
 use super::*;
+use site::operator_files;
 
 const NEW: &str = "4c4c4544-0051-3010-8052-b4c04f4d0009";
 
@@ -57,7 +58,7 @@ async fn a_machine_that_has_registered_becomes_a_file_with_its_size() {
     assert_eq!((&answer.json()["size"], &answer.json()["file"]), (&json!("c1"), &json!("machines/new.yaml")));
     let text = std::fs::read_to_string(server.dir.path().join("machines/new.yaml")).unwrap();
     assert_eq!(text, format!("id: {NEW}\nname: \"new\"\nmacs: [\"52:54:00:00:00:09\"]\nsize: \"c1\"\n"));
-    let machine = site_files::parse_machine(&text).unwrap();
+    let machine = operator_files::parse_machine(&text).unwrap();
     assert!(machine.allocation.is_none() && machine.size.as_deref() == Some("c1"));
     let left = std::fs::read_dir(server.dir.path().join("machines")).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(left.into_iter().all(|name| !name.to_string_lossy().ends_with(".new")));

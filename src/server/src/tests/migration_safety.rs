@@ -6,14 +6,14 @@ mod steps;
 
 use super::*;
 use crate::migrations::MigrationState;
-use crate::migrations::owner::AllocationOwners;
-use crate::resolve::{SiteObjects, image_without_location};
-use crate::site_files::{self, MachineSpec};
 use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
 use model::migration::MigrationSide;
 use proptest::prelude::*;
 use rusqlite::{Connection, Transaction, params};
+use site::allocation_owners::AllocationOwners;
+use site::operator_files::{self, MachineSpec};
+use site::resolve::{SiteObjects, image_without_location};
 use steps::{Step, any_step, way};
 use store::migration::testing::{carried as has, end, ordered, start};
 use store::migration::{Migration, MigrationEvent};
@@ -76,7 +76,7 @@ fn file(machine: &str, allocation: Option<&str>) -> MachineSpec {
     let given = allocation.map(|allocation| {
         format!("allocation:\n  id: {allocation}\n  hostname: h\n  image: debian-12\n  filesystemlayout: default\n")
     });
-    site_files::parse_machine(&format!("id: {machine}\n{}", given.unwrap_or_default())).unwrap()
+    operator_files::parse_machine(&format!("id: {machine}\n{}", given.unwrap_or_default())).unwrap()
 }
 
 impl World {

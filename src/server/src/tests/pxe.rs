@@ -8,7 +8,7 @@ pub(super) use firmware::{BIOS, Client, IPXE_BIOS, IPXE_UEFI, UEFI};
 
 use super::*;
 use crate::control_server::start_pxe;
-use crate::pxe::PxeOptions;
+use crate::pxe::pxe_options::PxeOptions;
 use firmware::{OTHER, UEFI_HTTP, bound};
 use linux::process::ToolCommand;
 use nix::sched::{CloneFlags, unshare};

@@ -1,6 +1,6 @@
 //! A server that speaks TLS, asked by a client that takes its certificate, and by others.
 
-use super::listeners::TlsOptions;
+use super::options::TlsOptions;
 use super::*;
 use reqwest::{Certificate, Client, Method, Response};
 

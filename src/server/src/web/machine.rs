@@ -7,10 +7,10 @@ use super::session::LoggedIn;
 use super::{disks, frame, history, volumes};
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
+use crate::full_install_state;
 use crate::migrations::certificate_approval::CertificateTrust;
 use crate::operator::{self, ReinstallOrder};
-use crate::site_files::MachineSpec;
-use crate::{AppState, metal_api, requested_steps};
+use crate::{AppState, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
 use common::format::format_bytes;
@@ -18,6 +18,7 @@ use control::api_types::{InstallReport, RegisterRequest};
 use maud::{Markup, html};
 use model::inventory::Inventory;
 use plan::DiskVerdict;
+use site::operator_files::MachineSpec;
 use std::sync::Arc;
 use store::StoredRegistration;
 
@@ -140,7 +141,7 @@ async fn pending_plan(
     if !is_busy && row.listed.order.is_none() && (row.listed.installed || is_reported) {
         return Ok(None);
     }
-    let standing = requested_steps::read_full_state(app, &machine.id, allocation, &app.directory().known).await?;
+    let standing = full_install_state::read_full_state(app, &machine.id, allocation, &app.directory().known).await?;
     let installs = !standing.is_installed() || standing.order.is_some();
     match installs {
         true => plan_preview::load_preview(app, base, machine, standing, is_busy).await.map(Some),

@@ -3,7 +3,6 @@
 use super::frame;
 use super::session::LoggedIn;
 use crate::api_error::ApiError;
-use crate::site_files::{ImageLocation, ImageSpec};
 use crate::{AppState, operator};
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, header};
@@ -13,6 +12,7 @@ use common::format::{format_count, without_secrets};
 use maud::html;
 use model::diagram;
 use model::layout::graph::LayoutGraph;
+use site::operator_files::{ImageLocation, ImageSpec};
 use std::sync::Arc;
 
 /// Content security policy of an image, which must not load or run anything.

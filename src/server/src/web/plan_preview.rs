@@ -5,8 +5,6 @@ use crate::api::wire_allocation::to_wire_allocation;
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
 use crate::plan_input::{RegisteredInventory, WAITS, parse_registration};
-use crate::resolve::resolve_allocation;
-use crate::site_files::MachineSpec;
 use axum::http::StatusCode;
 use common::format::format_bytes;
 use maud::{Markup, html};
@@ -14,6 +12,8 @@ use model::allocation;
 use plan::approval_summary::ObjectFate;
 use plan::request_from_allocation::preview::{NOBODY_LOOKED, PlannedDisk, PreviewPlan, preview_plan};
 use plan::{DiskPlan, DiskVerdict};
+use site::operator_files::MachineSpec;
+use site::resolve::resolve_allocation;
 use store::{InstallState, ReinstallOrder, StoredRegistration as Row};
 
 pub(crate) enum PlanPreview {

@@ -4,20 +4,21 @@ use super::form::SubmittedForm;
 use super::frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
+use crate::AppState;
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
+use crate::full_install_state;
 use crate::operator::reinstalls::{self, OrderableReinstall, ReinstallRequest};
 use crate::operator::{OperatorAuth, find_machine};
 use crate::quotas::ClientAddress;
 use crate::rack_plan::build_order;
-use crate::site_files::MachineSpec;
-use crate::{AppState, requested_steps};
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use plan::request_from_allocation::preview::PreviewPlan;
+use site::operator_files::MachineSpec;
 use std::sync::Arc;
 use store::InstallState;
 
@@ -41,7 +42,8 @@ async fn preview_reinstall(app: &AppState, base: &BaseUrls, asked: &ReinstallReq
     if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
         return Err(reinstalls::already_started(begun));
     }
-    let mut standing = requested_steps::read_full_state(app, &machine.id, allocation, &app.directory().known).await?;
+    let mut standing =
+        full_install_state::read_full_state(app, &machine.id, allocation, &app.directory().known).await?;
     let earlier = standing.order.take().filter(|order| order.begun);
     standing.order = Some(build_order(asked.imageid.clone(), words, earlier));
     plan_preview::load_preview(app, base, &machine, standing, false).await

@@ -78,12 +78,12 @@ pub(crate) fn image_schema() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use server::site_files;
+    use site::operator_files;
     use std::collections::BTreeSet;
 
     /// What the reader says that there is, when it is asked for something that nothing is like.
     fn known(text: &str) -> BTreeSet<String> {
-        let said = site_files::parse_image(text).unwrap_err();
+        let said = operator_files::parse_image(text).unwrap_err();
         let (_, known) = said.split_once("; available: ").unwrap();
         known.lines().next().unwrap().split(", ").map(str::to_owned).collect()
     }
@@ -121,7 +121,7 @@ mod tests {
             (json!({"id": "i", "file": "i", "finish": "us"}), false),
             (json!({"id": "i", "file": "i", "sha": 1}), false),
         ] {
-            let read = site_files::parse_image(&document.to_string());
+            let read = operator_files::parse_image(&document.to_string());
             assert_eq!((validator.is_valid(&document), read.is_ok()), (good, good), "{document}: {read:?}");
         }
     }

@@ -189,7 +189,7 @@ fn network_schema() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use server::site_files;
+    use site::operator_files;
     use std::collections::BTreeSet;
 
     const ID: &str = "4c4c4544-0051-3010-8052-b4c04f4d3132";
@@ -200,7 +200,7 @@ mod tests {
 
     /// What the reader says that there is, when it is asked for something that nothing is like.
     fn known(text: &str) -> BTreeSet<String> {
-        let said = site_files::parse_machine(text).unwrap_err();
+        let said = operator_files::parse_machine(text).unwrap_err();
         let (_, known) = said.split_once("; available: ").unwrap();
         known.lines().next().unwrap().split(", ").map(str::to_owned).collect()
     }
@@ -254,7 +254,7 @@ mod tests {
             (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "erase": "quickly"}}), false),
         ] {
             assert_eq!(validator.is_valid(&document), good, "{document}");
-            assert_eq!(site_files::parse_machine(&document.to_string()).is_ok(), good, "{document}");
+            assert_eq!(operator_files::parse_machine(&document.to_string()).is_ok(), good, "{document}");
         }
     }
 }

@@ -1,7 +1,8 @@
 //! A controller of Redfish: what it is asked, and which of its systems.
 
 use super::*;
-use crate::bmc::BmcAddress;
+use crate::bmc::switch_power;
+use model::bmc::BmcAddress;
 use model::registry_auth::SecretText;
 use testing::http::{Act, Request, Server};
 
@@ -52,12 +53,12 @@ fn each_action_is_what_the_system_can_do() {
         ("Off", PowerAction::Cycle, "On"),
     ] {
         let server = controller(1, power);
-        bmc(&server, None).perform(action, Some(ID)).unwrap();
+        switch_power(&bmc(&server, None), action, Some(ID)).unwrap();
         let expected = (format!("POST {ONE}/Actions/ComputerSystem.Reset"), json!({ "ResetType": kind }));
         assert_eq!(last(&server), expected);
     }
     let server = controller(1, "On");
-    bmc(&server, Some(ONE)).perform(PowerAction::Pxe, None).unwrap();
+    switch_power(&bmc(&server, Some(ONE)), PowerAction::Pxe, None).unwrap();
     let (line, body) = last(&server);
     assert_eq!(line, format!("PATCH {ONE}"));
     let once = json!({ "BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": "Pxe" });
@@ -68,9 +69,9 @@ fn each_action_is_what_the_system_can_do() {
 #[test]
 fn of_several_systems_the_one_with_the_machines_id_is_meant() {
     let server = controller(3, "On");
-    bmc(&server, None).perform(PowerAction::Off, Some(ID)).unwrap();
+    switch_power(&bmc(&server, None), PowerAction::Off, Some(ID)).unwrap();
     assert_eq!(last(&server).0, "POST /redfish/v1/Systems/3/Actions/ComputerSystem.Reset");
-    let why = bmc(&server, None).perform(PowerAction::Off, Some("x")).unwrap_err().to_string();
+    let why = switch_power(&bmc(&server, None), PowerAction::Off, Some("x")).unwrap_err().to_string();
     assert!(why.contains("has 3 systems") && why.contains("/redfish/v1/Systems/2"), "{why}");
     assert!(server.requests().iter().filter(|request| request.method == "POST").count() == 1);
 }
@@ -108,17 +109,17 @@ fn the_only_system_with_another_uuid_is_not_switched() {
             &["4C4C4544-0051-3010-8031-B2C04F333633"]
         });
         let other = "aaaaaaaa-0051-3010-8031-b2c04f333633";
-        let error = bmc(&server, None).perform(PowerAction::Off, Some(other)).unwrap_err();
+        let error = switch_power(&bmc(&server, None), PowerAction::Off, Some(other)).unwrap_err();
         assert!(error.is_refusal(), "{error}");
         let why = error.to_string();
         assert!(why.contains(own) && why.contains(other) && why.contains("/redfish/v1/Systems/0"), "{why}");
         assert!(switches(&server).is_empty());
         // Byte-swapped it is the same machine; and a path behind the address is the operator's word.
         for id in [own, "44454c4c-5100-1030-8031-b2c04f333633"] {
-            bmc(&server, None).perform(PowerAction::Off, Some(id)).unwrap();
+            switch_power(&bmc(&server, None), PowerAction::Off, Some(id)).unwrap();
         }
-        bmc(&server, None).perform(PowerAction::Off, None).unwrap();
-        bmc(&server, Some("/redfish/v1/Systems/0")).perform(PowerAction::Off, Some(other)).unwrap();
+        switch_power(&bmc(&server, None), PowerAction::Off, None).unwrap();
+        switch_power(&bmc(&server, Some("/redfish/v1/Systems/0")), PowerAction::Off, Some(other)).unwrap();
         assert_eq!(switches(&server).len(), 4);
     }
 }
@@ -134,7 +135,7 @@ fn a_system_without_a_usable_uuid_is_switched() {
         &["not a UUID"],
     ] {
         let server = systems(uuids);
-        bmc(&server, None).perform(PowerAction::Off, Some(ID)).unwrap();
+        switch_power(&bmc(&server, None), PowerAction::Off, Some(ID)).unwrap();
         assert_eq!(switches(&server).len(), 1, "{uuids:?}");
     }
 }
@@ -143,18 +144,18 @@ fn a_system_without_a_usable_uuid_is_switched() {
 fn of_several_systems_the_byte_swapped_one_is_meant_if_none_is_identical() {
     let swapped = "44454c4c-5100-1030-8052-b4c04f4d0001";
     let server = systems(&["other", "44454c4c-5100-1030-8052-b4c04f4d0001"]);
-    bmc(&server, None).perform(PowerAction::Off, Some(ID)).unwrap();
+    switch_power(&bmc(&server, None), PowerAction::Off, Some(ID)).unwrap();
     let server_of_both = systems(&["44454c4c-5100-1030-8052-b4c04f4d0001", "4c4c4544-0051-3010-8052-b4c04f4d0001"]);
-    bmc(&server_of_both, None).perform(PowerAction::Off, Some(ID)).unwrap();
+    switch_power(&bmc(&server_of_both, None), PowerAction::Off, Some(ID)).unwrap();
     let reset = |number: usize| format!("POST /redfish/v1/Systems/{number}/Actions/ComputerSystem.Reset");
     assert_eq!((switches(&server), switches(&server_of_both)), (vec![reset(1)], vec![reset(1)]));
     // A default that two blades share selects neither.
     let shared = "03000200-0400-0500-0006-000700080009";
     let server = systems(&["03000200-0400-0500-0006-000700080009", "03000200-0400-0500-0006-000700080009"]);
-    let why = bmc(&server, None).perform(PowerAction::Off, Some(shared)).unwrap_err().to_string();
+    let why = switch_power(&bmc(&server, None), PowerAction::Off, Some(shared)).unwrap_err().to_string();
     assert!(why.contains("has 2 systems"), "{why}");
     let server = systems(&["44454c4c-5100-1030-8052-b4c04f4d0001", "44454c4c-5100-1030-8052-b4c04f4d0001"]);
-    let why = bmc(&server, None).perform(PowerAction::Off, Some(swapped)).unwrap_err().to_string();
+    let why = switch_power(&bmc(&server, None), PowerAction::Off, Some(swapped)).unwrap_err().to_string();
     assert!(why.contains("has 2 systems") && switches(&server).is_empty(), "{why}");
 }
 
@@ -162,24 +163,24 @@ fn of_several_systems_the_byte_swapped_one_is_meant_if_none_is_identical() {
 fn what_goes_wrong_is_said_without_the_password() {
     let server = controller(1, "On");
     let wrong = Bmc { password: SecretText::new("hunter3"), ..bmc(&server, None) };
-    let why = wrong.perform(PowerAction::On, None).unwrap_err().to_string();
+    let why = switch_power(&wrong, PowerAction::On, None).unwrap_err().to_string();
     assert!(why.contains("rejected the username and password") && !why.contains("hunter"), "{why}");
 
     let error = r#"{"error": {"message": "general", "@Message.ExtendedInfo": [{"Message": "the fan is on fire"}]}}"#;
     let server = Server::start(Vec::new(), move |_| Act::says(500, error));
-    let why = bmc(&server, Some(ONE)).perform(PowerAction::On, None).unwrap_err().to_string();
+    let why = switch_power(&bmc(&server, Some(ONE)), PowerAction::On, None).unwrap_err().to_string();
     assert!(why.contains("the fan is on fire"), "{why}");
 
     let other = controller(1, "On");
     let place = other.url("redfish/v1/Systems/1");
     let server =
         Server::start(Vec::new(), move |_| Act { headers: vec![("Location", place.clone())], ..Act::says(307, "") });
-    let why = bmc(&server, Some(ONE)).perform(PowerAction::On, None).unwrap_err().to_string();
+    let why = switch_power(&bmc(&server, Some(ONE)), PowerAction::On, None).unwrap_err().to_string();
     assert!(why.contains("to which the password is not sent"), "{why}");
     assert!(other.requests().is_empty());
 
     let server = Server::start(Vec::new(), |_| Act::says(200, r#"{"Actions": {}}"#));
-    let why = bmc(&server, Some(ONE)).perform(PowerAction::On, None).unwrap_err().to_string();
+    let why = switch_power(&bmc(&server, Some(ONE)), PowerAction::On, None).unwrap_err().to_string();
     assert!(why.contains("does not support ComputerSystem.Reset"), "{why}");
 }
 
@@ -187,10 +188,10 @@ fn what_goes_wrong_is_said_without_the_password() {
 fn a_certificate_that_nobody_knows_is_taken_only_when_that_is_said() {
     let server = Server::start_tls(Vec::new(), |_| Act::says(401, ""));
     let strict = bmc(&server, Some(ONE));
-    let why = strict.perform(PowerAction::On, None).unwrap_err().to_string();
+    let why = switch_power(&strict, PowerAction::On, None).unwrap_err().to_string();
     assert!(why.contains("no response from the management controller"), "{why}");
     assert!(server.requests().is_empty());
     let lax = Bmc { insecure: true, ..strict };
-    let why = lax.perform(PowerAction::On, None).unwrap_err().to_string();
+    let why = switch_power(&lax, PowerAction::On, None).unwrap_err().to_string();
     assert!(why.contains("rejected the username"), "{why}");
 }

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::migrations::{MigrationRole, MigrationState};
-use crate::resolve::resolve_allocation;
 use model::migration::{MigrationAnswer, MigrationOffer, MigrationSide, interpret_answer as heard};
 use proptest::prelude::*;
+use site::resolve::resolve_allocation;
 use std::time::Duration;
 use store::boot_token::RequestedBoot;
 use store::migration::Migration;

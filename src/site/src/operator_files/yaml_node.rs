@@ -5,10 +5,10 @@ use common::yaml::{self, is_null};
 use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, spanned_serde};
 use serde::de::DeserializeOwned;
 
-pub(crate) use common::yaml::to_json;
+pub use common::yaml::to_json;
 
 /// Parses the document of a file.
-pub(crate) fn parse_document(text: &str) -> Result<Node, String> {
+pub fn parse_document(text: &str) -> Result<Node, String> {
     // Only quoted values are exempt from coercion: "10" is a string, 10 a number.
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
     let mut node = yaml::read_document(text, options)?;
@@ -48,7 +48,7 @@ pub(crate) fn format_error(error: spanned_serde::FromNodeError) -> String {
 }
 
 /// Returns `; did you mean "x"?`, or the list of all known names if none is similar.
-pub(crate) fn suggest_name<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+pub fn suggest_name<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
     match find_similar(word, known.iter().copied()) {
         Some(name) => format!("; did you mean {name:?}?"),
@@ -63,7 +63,7 @@ pub(super) fn format_position(mark: Option<&Marker>) -> String {
 }
 
 /// Formats a message with the position of its value in front.
-pub(crate) fn format_at(value: &Spanned<String>, message: &str) -> String {
+pub fn format_at(value: &Spanned<String>, message: &str) -> String {
     format!("{}{message}", format_position(value.span().start()))
 }
 

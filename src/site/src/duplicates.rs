@@ -1,6 +1,6 @@
 //! Ids and MAC addresses that several machine files list, and that therefore identify none of the machines.
 
-use crate::site_files::MachineSpec;
+use crate::operator_files::MachineSpec;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 

@@ -2,19 +2,19 @@
 //! image is not listed and cannot be installed, except on machines that run it. The name of an OS definition applies to all of its
 //! variants. Names need not exist yet.
 
-use super::site_files::{AllocationSpec, format_at, yaml_node};
-use super::watched_file::WatchedFile;
+use crate::operator_files::{AllocationSpec, format_at, yaml_node};
+use crate::watched_file::WatchedFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
 use store::InstallState;
 
-pub(crate) const FILE: &str = "image-states.yaml";
+pub const FILE: &str = "image-states.yaml";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[derive(schemars::JsonSchema)]
-pub(crate) struct ImageStates {
+pub struct ImageStates {
     #[serde(default)]
     pub hidden: BTreeSet<String>,
     #[serde(default)]
@@ -26,25 +26,25 @@ impl ImageStates {
     ///
     /// # Errors
     /// Describes the problem, with its position.
-    pub(crate) fn parse(text: &str) -> Result<ImageStates, String> {
+    pub fn parse(text: &str) -> Result<ImageStates, String> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(ImageStates::default());
         }
         yaml_node::deserialize_node(&yaml_node::parse_document(text)?)
     }
 
-    pub(crate) fn is_hidden(&self, image: &str) -> bool {
+    pub fn is_hidden(&self, image: &str) -> bool {
         self.hidden.contains(image)
     }
 
     /// Returns whether an image, or a definition with or without a variant, is blacklisted.
-    pub(crate) fn is_blacklisted(&self, image: &str) -> bool {
+    pub fn is_blacklisted(&self, image: &str) -> bool {
         let os = image.split_once('+').map_or(image, |(os, _)| os);
         self.blacklisted.contains(image) || self.blacklisted.contains(os)
     }
 
     /// Returns the reason why the allocation must not be installed now. Started installations continue.
-    pub(crate) fn installation_blocked(&self, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
+    pub fn installation_blocked(&self, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
         match &standing.order {
             Some(order) if standing.is_installed() => {
                 let runs = standing.image.as_deref().unwrap_or(&allocation.image);

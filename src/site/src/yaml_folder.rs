@@ -157,7 +157,7 @@ fn list_yaml_files(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
 }
 
 /// Returns whether there is a machine file, valid or not. An unreadable folder may contain one.
-pub(crate) fn has_machine_files(dir: &Path) -> bool {
+pub fn has_machine_files(dir: &Path) -> bool {
     match list_yaml_files(&dir.join("machines")) {
         Ok(found) => !found.is_empty(),
         Err(error) => error.kind() != ErrorKind::NotFound,
@@ -165,7 +165,7 @@ pub(crate) fn has_machine_files(dir: &Path) -> bool {
 }
 
 /// Returns files of machines and images that contain secrets and are world-readable.
-pub(crate) fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
+pub fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
     const SECRETS: [&str; 6] = ["user_data:", "console_password:", "disk_key:", "vpn:", "pull_secret:", "bmc:"];
     let has_secrets =
         |text: &str| text.lines().any(|line| SECRETS.iter().any(|name| line.trim_start().starts_with(name)));
@@ -174,7 +174,7 @@ pub(crate) fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns whether the file is world-readable. Docker's credentials file contains only secrets, so its content is not examined.
-pub(crate) fn is_world_readable(path: &Path) -> bool {
+pub fn is_world_readable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|is| is.permissions().mode() & 0o004 != 0)
 }
 

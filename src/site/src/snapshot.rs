@@ -1,33 +1,25 @@
-//! The operator's directory: machines, layouts, images and deploy templates from YAML files, read again when they change.
-//!
-//! An invalid file is reported, and its last good version stays in force. The same applies to a machine whose image or layout does not
-//! exist.
+//! Snapshot of everything in the operator's directory that is in force.
 
-mod duplicates;
-mod loader;
-
-pub use loader::{SiteLoader, SiteScan};
-
-use super::resolve::SiteObjects;
-use super::site_files::{ImageSpec, MachineSpec};
+use crate::operator_files::{ImageSpec, MachineSpec};
+use crate::resolve::SiteObjects;
 use model::machine_identity::swap_id_byte_order;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-const MANIFEST: &str = ".manifest";
+pub(crate) const MANIFEST: &str = ".manifest";
 
 /// Suffixes of the files that an agent looks for next to an image.
 const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.minisig"];
 
 /// Consistent snapshot of everything in force.
 #[derive(Debug, Default)]
-pub(crate) struct SiteSnapshot {
+pub struct SiteSnapshot {
     /// Machines by id.
-    machines: HashMap<String, MachineSpec>,
+    pub(crate) machines: HashMap<String, MachineSpec>,
     /// Ids of the machines whose files list a MAC, by MAC. It identifies a machine if there is only one.
-    macs: HashMap<String, Vec<String>>,
+    pub(crate) macs: HashMap<String, Vec<String>>,
     /// Files by the path below `/images/` at which they are served.
-    files: HashMap<String, PathBuf>,
+    pub(crate) files: HashMap<String, PathBuf>,
     /// Images as defined in their files, with the path of the file.
     pub images: BTreeMap<String, (PathBuf, ImageSpec)>,
     /// The file of each machine, by id.
@@ -43,26 +35,26 @@ pub(crate) struct SiteSnapshot {
 }
 
 impl SiteSnapshot {
-    pub(crate) fn find_machine(&self, id: &str) -> Option<&MachineSpec> {
+    pub fn find_machine(&self, id: &str) -> Option<&MachineSpec> {
         self.machines.get(id)
     }
 
     /// Returns the machine whose id is this UUID, in either byte order. The identical spelling counts first.
-    pub(crate) fn find_machine_by_uuid(&self, uuid: &str) -> Option<&MachineSpec> {
+    pub fn find_machine_by_uuid(&self, uuid: &str) -> Option<&MachineSpec> {
         self.find_machine(uuid).or_else(|| self.find_machine(&swap_id_byte_order(uuid)?))
     }
 
     /// Returns all machines whose files list this MAC.
-    pub(crate) fn find_machines_by_mac(&self, mac: &str) -> impl Iterator<Item = &MachineSpec> {
+    pub fn find_machines_by_mac(&self, mac: &str) -> impl Iterator<Item = &MachineSpec> {
         self.macs.get(mac).into_iter().flatten().filter_map(|id| self.find_machine(id))
     }
 
-    pub(crate) fn machines(&self) -> impl Iterator<Item = &MachineSpec> {
+    pub fn machines(&self) -> impl Iterator<Item = &MachineSpec> {
         self.machines.values()
     }
 
     /// Returns the file of an image, or a file next to an image (see [`BESIDE`]).
-    pub(crate) fn find_image_file(&self, served: &str) -> Option<PathBuf> {
+    pub fn find_image_file(&self, served: &str) -> Option<PathBuf> {
         if let Some(file) = self.files.get(served) {
             return Some(file.clone());
         }
@@ -74,7 +66,7 @@ impl SiteSnapshot {
     }
 
     /// Returns the name to show for a machine: its own, or its id.
-    pub(crate) fn display_name<'a>(&'a self, id: &'a str) -> &'a str {
+    pub fn display_name<'a>(&'a self, id: &'a str) -> &'a str {
         self.find_machine(id).map(|machine| machine.name.as_str()).filter(|name| !name.is_empty()).unwrap_or(id)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::format_at;
 use super::yaml_node::format_position;
-use crate::ipxe;
+use crate::boot_values;
 use marked_yaml::{Node, Spanned};
 use model::registry_auth::{PullSecret, SecretText, registry_of};
 use serde::Deserialize;
@@ -81,7 +81,7 @@ impl RawPullSecret {
         if username.as_ref().is_some_and(|name| name.contains(':')) {
             return wrong("the username in the pull_secret contains a colon, which would end it (RFC 7617)");
         }
-        if let Some(given) = token_service.as_ref().filter(|given| ipxe::validate_host(given).is_err()) {
+        if let Some(given) = token_service.as_ref().filter(|given| boot_values::validate_host(given).is_err()) {
             return Err(format_at(
                 given,
                 "the token_service of the pull_secret is not a host such as gitlab.example.org or gitlab.example.org:8443",
@@ -96,7 +96,7 @@ impl RawPullSecret {
 
 #[cfg(test)]
 mod tests {
-    use crate::site_files::parse_image;
+    use crate::operator_files::parse_image;
 
     #[test]
     fn an_image_has_what_opens_its_registry() {
@@ -148,7 +148,7 @@ mod tests {
                 "id: 4c4c4544-0051-3010-8052-b4c04f4d3132\nallocation:\n  id: a\n  hostname: h\n  image: i\n  disk_key: {key}\n"
             )
         };
-        let machine = crate::site_files::parse_machine;
+        let machine = crate::operator_files::parse_machine;
         let long = "mF4ch0KFZ7gW1n0lmd2SgQ==";
         let allocation = machine(&file(long)).unwrap().allocation.unwrap();
         assert_eq!(allocation.to_agent_allocation().disk_key.reveal(), long);

@@ -22,7 +22,7 @@ fn parse_index(place: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use crate::site_files::parse_machine;
+    use crate::operator_files::parse_machine;
 
     const FILE: &str =
         "id: 4c4c4544-0051-3010-8052-b4c04f4d3132\nallocation:\n  id: a\n  hostname: h\n  image: i\n  volumes:\n";

@@ -1,10 +1,8 @@
 //! Steps of an allocation: the templates that its requested traits name, merged. Conflicts are reported here, before the machine boots.
 
-use super::AppState;
-use super::api_error::ApiError;
 use super::deploy_templates::{DeployTemplates, StoredTemplate};
-use super::resolve::SiteObjects;
-use super::site_files::{AllocationSpec, format_at};
+use crate::operator_files::{AllocationSpec, format_at};
+use crate::resolve::SiteObjects;
 use common::diagnostic::Diagnostic;
 use marked_yaml::Spanned;
 use model::deploy_steps::{CATALOGUE, MAKE_THE_LAYOUT, PlannedStep, StepList, TemplateStep, merge_templates};
@@ -12,7 +10,7 @@ use model::inventory::Inventory;
 use model::ironic_raid::{self, RaidConfig};
 use model::layout::Layout;
 use std::sync::Arc;
-use store::{InstallState, ServerState};
+use store::ServerState;
 
 /// Result of merging the templates of an allocation.
 #[derive(Debug, Default)]
@@ -25,7 +23,7 @@ pub(crate) struct AllocationSteps {
 
 /// Arrays that a template requests.
 #[derive(Debug)]
-pub(crate) struct RequestedArrays {
+pub struct RequestedArrays {
     config: RaidConfig,
     asked: RequestedTemplate,
     /// Path of the step in its template.
@@ -56,7 +54,7 @@ impl RequestedArrays {
     ///
     /// # Errors
     /// The arrays are not possible there.
-    pub(crate) fn generate_layout(&self, inventory: &Inventory) -> Result<Layout, String> {
+    pub fn generate_layout(&self, inventory: &Inventory) -> Result<Layout, String> {
         let made = self.config.build_layout(&self.asked.stored.template.name, inventory);
         made.map_err(|problems| {
             let said = problems.into_iter().map(|problem| {
@@ -77,48 +75,17 @@ fn find_templates(allocation: &AllocationSpec, known: &SiteObjects) -> Vec<Reque
 }
 
 /// Returns whether a template generates the layout from the machine's registered hardware.
-pub(crate) fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool {
+pub fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool {
     let named =
         |wanted: &TemplateStep| MAKE_THE_LAYOUT.contains(&format!("{}.{}", wanted.interface, wanted.step).as_str());
     find_templates(allocation, known).iter().any(|asked| asked.stored.template.template_steps().iter().any(named))
-}
-
-/// Returns the state of the allocation, with everything from which its layout may be generated.
-///
-/// # Errors
-/// The database cannot be read or written.
-pub(crate) async fn read_full_state(
-    app: &AppState,
-    machine: &str,
-    allocation: &AllocationSpec,
-    known: &SiteObjects,
-) -> Result<InstallState, ApiError> {
-    let standing = app.state.read_install_state(machine, &allocation.id).await?;
-    let generated = generate_layout(app, machine, allocation, known).await?;
-    add_approval(app, machine, &allocation.id, InstallState { generated, ..standing }, known).await
-}
-
-/// Generates the layout from the templates of the allocation and the machine's registered hardware, if both exist.
-///
-/// # Errors
-/// The database cannot be read, or the planner fails.
-pub(crate) async fn generate_layout(
-    app: &AppState,
-    machine: &str,
-    allocation: &AllocationSpec,
-    known: &SiteObjects,
-) -> Result<GeneratedLayout, ApiError> {
-    let Some(arrays) = find_requested_arrays(allocation, known) else { return Ok(None) };
-    let Some(registered) = app.state.find_registration(machine).await? else { return Ok(None) };
-    let generate = move || Some(arrays.generate_layout(&registered.parse_inventory()?));
-    app.planner.run_job(machine, generate).await
 }
 
 /// Blocking variant of [`generate_layout`].
 ///
 /// # Errors
 /// The database cannot be read or written.
-pub(crate) fn generate_layout_blocking(
+pub fn generate_layout_blocking(
     state: &ServerState,
     machine: &str,
     allocation: &AllocationSpec,
@@ -129,28 +96,10 @@ pub(crate) fn generate_layout_blocking(
 }
 
 /// Generated layout, or why it cannot be generated. `None`: no template generates one, or the machine has not registered.
-pub(crate) type GeneratedLayout = Option<Result<Layout, String>>;
+pub type GeneratedLayout = Option<Result<Layout, String>>;
 
-fn find_requested_arrays(allocation: &AllocationSpec, known: &SiteObjects) -> Option<RequestedArrays> {
+pub fn find_requested_arrays(allocation: &AllocationSpec, known: &SiteObjects) -> Option<RequestedArrays> {
     needs_inventory(allocation, known).then(|| merge_allocation_steps(allocation, known).ok()?.arrays).flatten()
-}
-
-/// Returns the standing with the approval in force for the machine.
-///
-/// # Errors
-/// The database cannot be read or written.
-pub(crate) async fn add_approval(
-    app: &AppState,
-    machine: &str,
-    allocation: &str,
-    standing: InstallState,
-    known: &SiteObjects,
-) -> Result<InstallState, ApiError> {
-    let approved = match known.approvals.other_allocation(machine, allocation) {
-        Some(other) => known.approvals.find_in_force(machine, &app.state.read_install_state(machine, &other).await?),
-        None => known.approvals.find_in_force(machine, &standing),
-    };
-    Ok(InstallState { approved, ..standing })
 }
 
 /// Merges the templates of the allocation with its default steps.
@@ -235,7 +184,7 @@ pub(crate) fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String
         for wrong in wrong.into_iter().flatten() {
             let problem = stored.template.add_location(Diagnostic::new(wrong.problem_path(), wrong.message));
             let why = format!("{problem}; an allocation that requests {} is refused", stored.template.name);
-            said.push(super::site_folder::format_problem(&stored.path, &why, false));
+            said.push(crate::yaml_folder::format_problem(&stored.path, &why, false));
         }
     }
     said

@@ -2,8 +2,8 @@
 
 use super::format_at;
 use super::yaml_node::format_position;
-use crate::bmc::{Bmc, BmcAddress};
 use marked_yaml::{Node, Spanned};
+use model::bmc::{Bmc, BmcAddress};
 use model::registry_auth::SecretText;
 use serde::Deserialize;
 
@@ -51,7 +51,7 @@ impl RawBmc {
 
 #[cfg(test)]
 mod tests {
-    use crate::site_files::parse_machine;
+    use crate::operator_files::parse_machine;
 
     #[test]
     fn a_machine_has_a_controller_and_its_password_is_not_repeated() {

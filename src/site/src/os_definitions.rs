@@ -4,11 +4,12 @@
 mod definition_files;
 mod verify_results;
 
-pub(crate) use verify_results::{VerifyCache, VerifyResult};
+pub use verify_results::{VerifyCache, VerifyResult};
 
-use super::site_files::os_parameters::{OsParametersFile, SpannedChange, format_at_change, parse_site_parameters};
-use super::site_files::{AllocationSpec, format_at, suggest_name};
-use super::site_folder::{YamlFolder, format_problem};
+use crate::definition_state::DefinitionState;
+use crate::operator_files::os_parameters::{OsParametersFile, SpannedChange, format_at_change, parse_site_parameters};
+use crate::operator_files::{AllocationSpec, format_at, suggest_name};
+use crate::yaml_folder::{YamlFolder, format_problem};
 use definition_files::FolderStamp;
 use linux::verify::VerifyVerdict;
 use marked_yaml::Spanned;
@@ -17,37 +18,6 @@ use model::os_definition::{
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// State of the OS definition that an allocation names.
-#[derive(Debug, Clone, Default)]
-pub enum DefinitionState {
-    /// The allocation names none.
-    #[default]
-    Unnamed,
-    /// The `verify` program is still running.
-    Waits,
-    Good(Box<SelectedDefinition>),
-    /// The allocation cannot be installed with it, for these reasons.
-    Bad(String),
-}
-
-impl DefinitionState {
-    /// Returns the definition as it is sent to the machine. Parameters may be secrets: without `with_secrets`, their values are cleared.
-    pub(crate) fn for_machine(&self, with_secrets: bool) -> Option<SelectedDefinition> {
-        let DefinitionState::Good(chosen) = self else { return None };
-        let mut told = (**chosen).clone();
-        if !with_secrets {
-            told.parameters.values_mut().for_each(String::clear);
-        }
-        Some(told)
-    }
-
-    /// Returns the OS that the definition creates itself, without an image.
-    pub(crate) fn created_os(&self) -> Option<OsSelector> {
-        let DefinitionState::Good(chosen) = self else { return None };
-        chosen.has_create().then(|| chosen.selector())
-    }
-}
 
 /// Definition of an allocation, and the image that it wraps. If it creates the OS itself, the image is the definition's own name.
 pub(crate) struct DefinitionChoice {
@@ -64,7 +34,7 @@ struct LoadedDefinition {
 }
 
 /// All definitions on disk.
-pub(crate) struct OsDefinitions {
+pub struct OsDefinitions {
     path: PathBuf,
     found: BTreeMap<String, LoadedDefinition>,
     files: YamlFolder<OsParametersFile>,
@@ -74,7 +44,7 @@ pub(crate) struct OsDefinitions {
 }
 
 impl OsDefinitions {
-    pub(crate) fn new(path: PathBuf, verified: VerifyCache) -> OsDefinitions {
+    pub fn new(path: PathBuf, verified: VerifyCache) -> OsDefinitions {
         let files = YamlFolder::new(path.clone(), parse_site_parameters);
         OsDefinitions { path, found: BTreeMap::new(), files, site: BTreeMap::new(), verified }
     }

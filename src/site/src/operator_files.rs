@@ -10,17 +10,17 @@ pub(crate) mod os_parameters;
 mod pull_secret;
 mod volumes;
 mod workstation_files;
-pub(crate) mod yaml_node;
+pub mod yaml_node;
 
 pub use image_file::parse_image;
-pub use machine_file::{default_consoles, parse_machine};
+pub use machine_file::{DEFAULT_ID, default_consoles, parse_machine};
 pub use workstation_files::{find_network_misfits, find_network_problems, is_agent_document, is_machine_text};
-pub(crate) use yaml_node::{format_at, suggest_name};
+pub use yaml_node::{format_at, suggest_name};
 
-use super::os_definitions::DefinitionState;
-use crate::bmc::Bmc;
+use crate::definition_state::DefinitionState;
 use marked_yaml::{Span, Spanned};
 use model::allocation::{BootOrder, FinisherChoice};
+use model::bmc::Bmc;
 use model::boot_contents::BootContents;
 use model::deploy_steps::EraseMode;
 use model::registry_auth::{PullSecret, SecretText};
@@ -154,7 +154,7 @@ pub enum ImageLocation {
 ///
 /// # Errors
 /// The text is not YAML.
-pub(crate) fn parse_unvalidated(text: &str) -> Result<Value, String> {
+pub fn parse_unvalidated(text: &str) -> Result<Value, String> {
     Ok(to_json(&parse_document(text)?))
 }
 

@@ -2,8 +2,7 @@
 
 use super::yaml_node::{format_at, format_position, get_field, parse_document, suggest_name, to_json};
 use super::{AllocationSpec, MachineSpec, bmc, error_collection, network_field, os_parameters, pull_secret, volumes};
-use crate::ipxe;
-use crate::machine_identification::DEFAULT_ID;
+use crate::boot_values;
 use marked_yaml::{Node, Spanned};
 use model::allocation::find_argument_error;
 use model::deploy_steps::traits;
@@ -11,6 +10,10 @@ use model::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::os_definition::OsSelector;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+
+/// Explanation and remedy for an id that is a vendor default.
+pub const DEFAULT_ID: &str = "is a vendor default, which other machines may report too: choose a new UUID and list \
+macs. To keep installations under this id, use `drophammer machine rename OLD NEW`";
 
 /// Fields of an allocation that are interpreted by the agent or the image.
 const PASSED_ON: [&str; 7] = ["network", "volumes", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
@@ -51,7 +54,7 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     let Some(raw) = raw else { return Err(wrong.join("\n")) };
     let mut check = |value: &Spanned<String>, found| add_problem(&mut wrong, value, found);
     let usable = |given: &Spanned<String>| {
-        ipxe::parse_uuid(given).and_then(|id| id.ok_or(format!("{} {DEFAULT_ID}", given.as_str())))
+        boot_values::parse_uuid(given).and_then(|id| id.ok_or(format!("{} {DEFAULT_ID}", given.as_str())))
     };
     let id = usable(&raw.id);
     let smbios_uuid = raw.smbios_uuid.as_ref().map(|given| (given, usable(given)));
@@ -59,7 +62,7 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     check(&raw.id, id.as_ref().map(|_| ()).map_err(String::clone));
     let macs: Vec<_> = raw.macs.iter().map(|mac| (mac, model::machine_identity::parse_mac(mac))).collect();
     macs.iter().for_each(|(given, mac)| check(given, mac.as_ref().map(|_| ()).map_err(String::clone)));
-    raw.consoles.iter().flatten().for_each(|console| check(console, ipxe::validate_console(console)));
+    raw.consoles.iter().flatten().for_each(|console| check(console, boot_values::validate_console(console)));
     let locked = raw.locked.as_ref().map(|given| (given, parse_lock_reason(given)));
     locked.iter().for_each(|(given, locked)| check(given, locked.as_ref().map(|_| ()).map_err(String::clone)));
     raw.traits.iter().for_each(|given| check(given, traits::check_trait(given).map_or(Ok(()), Err)));

@@ -1,13 +1,13 @@
 //! Resolution of an allocation to its image, layout and steps. Before the installation these follow the machine's file, and afterwards what
 //! is installed or ordered.
 
-use super::approvals::Approvals;
 use super::deploy_templates::DeployTemplates;
-use super::image_states::ImageStates;
-use super::os_definitions::DefinitionState;
-use super::requested_steps::{self, AllocationSteps};
-use super::site_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at, suggest_name};
-use super::sizes::MachineSize;
+use crate::approvals::Approvals;
+use crate::definition_state::DefinitionState;
+use crate::image_states::ImageStates;
+use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at, suggest_name};
+use crate::requested_steps::{self, AllocationSteps};
+use crate::sizes::MachineSize;
 use model::allocation::ApprovedPlan;
 use model::deploy_steps::TemplateStep;
 use model::layout::selection::LayoutSet;
@@ -19,7 +19,7 @@ use store::{InstallState, confirmation, promise_check};
 
 /// Objects that allocations can refer to.
 #[derive(Debug, Default)]
-pub(crate) struct SiteObjects {
+pub struct SiteObjects {
     /// Layouts by id.
     pub layouts: BTreeMap<String, Layout>,
     pub set: LayoutSet,
@@ -35,7 +35,7 @@ pub(crate) struct SiteObjects {
 
 impl SiteObjects {
     /// Returns the ids of the images to show, without those that are hidden or blacklisted.
-    pub(crate) fn listed_images(&self) -> impl Iterator<Item = &str> {
+    pub fn listed_images(&self) -> impl Iterator<Item = &str> {
         let is_listed = |id: &&str| !self.states.is_hidden(id) && !self.states.is_blacklisted(id);
         self.images.keys().map(String::as_str).filter(is_listed)
     }
@@ -43,7 +43,7 @@ impl SiteObjects {
 
 /// Allocation with everything that it refers to.
 #[derive(Debug, Clone)]
-pub(crate) struct ResolvedAllocation {
+pub struct ResolvedAllocation {
     pub allocation: AllocationSpec,
     pub image: ImageSpec,
     pub layout_id: String,
@@ -62,7 +62,7 @@ pub(crate) struct ResolvedAllocation {
 ///
 /// # Errors
 /// Everything that is missing, one line each, with its position in the machine's file.
-pub(crate) fn resolve_allocation(
+pub fn resolve_allocation(
     machine: &MachineSpec,
     standing: &InstallState,
     known: &SiteObjects,
@@ -215,7 +215,7 @@ pub(crate) fn explain_broken_promise(
 }
 
 /// Returns the differences between the machine's file and what is installed, which takes precedence.
-pub(crate) fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Vec<String> {
+pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Vec<String> {
     let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     let mut notes = Vec::new();
     let says_other = |runs: &&String| **runs != **allocation.image && !allocation.image.is_empty();
@@ -243,7 +243,7 @@ pub(crate) fn find_differences(machine: &MachineSpec, standing: &InstallState, k
     notes
 }
 
-pub(crate) fn layout_id(layout: &Value) -> String {
+pub fn layout_id(layout: &Value) -> String {
     layout.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
@@ -256,11 +256,7 @@ fn is_same_layout(layout: &Layout, stored: &Value) -> bool {
 ///
 /// # Errors
 /// The definition creates another OS.
-pub(crate) fn resolve_created_image(
-    allocation: &AllocationSpec,
-    os: &OsSelector,
-    id: &str,
-) -> Result<ImageSpec, String> {
+pub fn resolve_created_image(allocation: &AllocationSpec, os: &OsSelector, id: &str) -> Result<ImageSpec, String> {
     match os.to_string() == id {
         true => Ok(image_without_location(id.to_owned())),
         false => {
@@ -277,7 +273,7 @@ fn installed_image(standing: &InstallState, allocation: &AllocationSpec) -> Imag
 }
 
 /// Returns an image without a location, which cannot be fetched.
-pub(crate) fn image_without_location(id: String) -> ImageSpec {
+pub fn image_without_location(id: String) -> ImageSpec {
     ImageSpec {
         id,
         name: String::new(),
@@ -324,13 +320,13 @@ fn find_layout<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::site_files;
+    use crate::operator_files;
 
     #[test]
     fn all_that_is_not_there_is_said_at_once() {
         let text = "id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n  image: debian-12\n  \
                     filesystemlayout: default\n";
-        let machine = site_files::parse_machine(text).unwrap();
+        let machine = operator_files::parse_machine(text).unwrap();
         let why = resolve_allocation(&machine, &InstallState::default(), &SiteObjects::default()).unwrap_err();
         let lines: Vec<&str> = why.lines().collect();
         assert_eq!(lines.len(), 2, "{why}");

@@ -1,8 +1,8 @@
 //! `DIR/registries.json`: registry credentials for images whose files do not contain their own. The format is that of Docker's
 //! `config.json`.
 
-use super::site_files::{ImageLocation, ImageSpec};
-use super::watched_file::WatchedFile;
+use crate::operator_files::{ImageLocation, ImageSpec};
+use crate::watched_file::WatchedFile;
 use model::registry_auth::{DockerConfig, find_for_url};
 use std::path::Path;
 
@@ -41,7 +41,7 @@ impl RegistryCredentials {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::site_files;
+    use crate::operator_files;
     use std::fs;
 
     #[test]
@@ -53,7 +53,8 @@ mod tests {
         fs::write(directory.path().join("registries.json"), config).unwrap();
         assert!(registries.reload() && !registries.reload());
         let opened = |registries: &RegistryCredentials, more: &str| {
-            let mut image = site_files::parse_image(&format!("id: i\nurl: oci://r.example/debian:12\n{more}")).unwrap();
+            let mut image =
+                operator_files::parse_image(&format!("id: i\nurl: oci://r.example/debian:12\n{more}")).unwrap();
             let problem = registries.add_credentials(&mut image);
             let secrets = image.pull_secrets.iter();
             (secrets.map(|secret| format!("{}@{}", secret.username, secret.registry)).collect::<Vec<_>>(), problem)

@@ -4,10 +4,7 @@
 //! install marker, and the approval is spent. Removing the file withdraws the approval. A file that cannot be used does not withdraw it:
 //! the machine gets nothing to install until the operator has repaired or removed the file.
 
-use super::api_error::ApiError;
-use super::site::SiteSnapshot;
-use super::site_folder::{YamlFolder, format_problem};
-use super::{AppState, requested_steps};
+use crate::yaml_folder::{YamlFolder, format_problem};
 use model::allocation::ApprovedPlan;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +16,7 @@ pub(crate) const FOLDER: &str = "approved";
 
 /// Approvals of all machines.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Approvals {
+pub struct Approvals {
     /// Approvals by machine id.
     all: BTreeMap<String, Result<Arc<Approval>, String>>,
     /// Reason why the folder cannot be read. Any machine may then have an approval.
@@ -50,17 +47,13 @@ impl Approvals {
     }
 
     /// Returns the allocation to which the machine's approval applies, if it is not this one.
-    pub(crate) fn other_allocation(&self, machine: &str, allocation: &str) -> Option<String> {
+    pub fn other_allocation(&self, machine: &str, allocation: &str) -> Option<String> {
         let approved = &self.all.get(machine)?.as_ref().ok()?.verdicts.allocation;
         (approved != allocation).then(|| approved.clone())
     }
 
     /// Returns the machine's approval unless it is spent. `standing` is that of the allocation to which the approval applies.
-    pub(crate) fn find_in_force(
-        &self,
-        machine: &str,
-        standing: &InstallState,
-    ) -> Option<Result<Arc<Approval>, String>> {
+    pub fn find_in_force(&self, machine: &str, standing: &InstallState) -> Option<Result<Arc<Approval>, String>> {
         let approval = self.all.get(machine).cloned().or_else(|| self.unread.clone().map(Err))?;
         let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(standing));
         (!is_spent).then_some(approval)
@@ -70,11 +63,7 @@ impl Approvals {
     ///
     /// # Errors
     /// The machine gets nothing to install: its approval cannot be used, or is required and missing.
-    pub(crate) fn approval_for_agent(
-        &self,
-        machine: &str,
-        standing: &InstallState,
-    ) -> Result<Option<ApprovedPlan>, String> {
+    pub fn approval_for_agent(&self, machine: &str, standing: &InstallState) -> Result<Option<ApprovedPlan>, String> {
         match &standing.approved {
             Some(Ok(approval)) => Ok(Some(approval.to_wire())),
             Some(Err(why)) => Err(format!(
@@ -98,33 +87,6 @@ fn check_machine_id(approval: &Approval, id: &str) -> Result<(), String> {
 }
 
 /// Returns the path of a machine's approval.
-pub(crate) fn approval_path(dir: &Path, machine: &str) -> std::path::PathBuf {
+pub fn approval_path(dir: &Path, machine: &str) -> std::path::PathBuf {
     dir.join(FOLDER).join(format!("{machine}.yaml"))
-}
-
-/// Checks that the agent has compared its plan with the approval in force. Agents of earlier versions compare nothing.
-///
-/// # Errors
-/// The database cannot be read. The inner error is the reason why the agent must not pass the point of no return.
-pub(crate) async fn check_compared(
-    app: &AppState,
-    directory: &SiteSnapshot,
-    id: &str,
-    allocation: &str,
-    said: Option<&str>,
-) -> Result<Result<(), String>, ApiError> {
-    let standing = app.state.read_install_state(id, allocation).await?;
-    let standing = requested_steps::add_approval(app, id, allocation, standing, &directory.known).await?;
-    Ok(match (directory.known.approvals.approval_for_agent(id, &standing), said) {
-        (Err(why), _) => Err(why),
-        (Ok(None), _) => Ok(()),
-        (Ok(Some(approved)), Some(said)) if approved.sha256 == said => Ok(()),
-        (Ok(Some(approved)), Some(said)) => {
-            Err(format!("the plan was compared with approval {said}, but approval {} is now in force", approved.sha256))
-        }
-        (Ok(Some(approved)), None) => Err(format!(
-            "approval {} is in force, and the agent has not compared its plan with it: it was written after the plan was made, or the ramdisk is of an earlier version",
-            approved.sha256
-        )),
-    })
 }

@@ -14,13 +14,13 @@ const DEADLINE: Duration = Duration::from_secs(20);
 type VerifyKey = [u8; 32];
 
 /// Result of a completed `verify`.
-pub(crate) struct VerifyResult {
+pub struct VerifyResult {
     key: VerifyKey,
     verdict: VerifyVerdict,
 }
 
 /// Known and pending verdicts.
-pub(crate) struct VerifyCache {
+pub struct VerifyCache {
     /// `None` while `verify` runs.
     known: HashMap<VerifyKey, Option<VerifyVerdict>>,
     /// `None` if this process does not run `verify`.
@@ -32,7 +32,7 @@ impl VerifyCache {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn start(done: impl Fn(VerifyResult) + Send + 'static) -> std::io::Result<VerifyCache> {
+    pub fn start(done: impl Fn(VerifyResult) + Send + 'static) -> std::io::Result<VerifyCache> {
         let (queue, asked) = mpsc::channel::<(VerifyKey, SelectedDefinition)>();
         let answer = move || {
             for (key, chosen) in asked {
@@ -44,7 +44,7 @@ impl VerifyCache {
     }
 
     /// Leaves `verify` to the machine, which runs it before it writes anything.
-    pub(crate) fn disabled() -> VerifyCache {
+    pub fn disabled() -> VerifyCache {
         VerifyCache { known: HashMap::new(), queue: None }
     }
 

@@ -1,18 +1,19 @@
 //! Reader of the directory: it builds a snapshot of what is in force, and reports the problems of everything else.
 
-use super::{MANIFEST, SiteSnapshot, duplicates};
+use crate::allocation_owners::AllocationOwners;
 use crate::approvals::{self, Approval, Approvals};
 use crate::deploy_templates::{self, DeployTemplates};
+use crate::duplicates;
 use crate::image_states::{self, ImageStates};
-use crate::migrations::owner::AllocationOwners;
+use crate::operator_files::{self, ImageLocation, ImageSpec, MachineSpec};
 use crate::os_definitions::{self, DefinitionChoice, OsDefinitions};
 use crate::registry_credentials::RegistryCredentials;
 use crate::requested_steps;
 use crate::resolve::{SiteObjects, explain_broken_promise, find_differences, resolve_allocation};
-use crate::site_files::{self, ImageLocation, ImageSpec, MachineSpec};
-use crate::site_folder::{YamlFolder, format_problem};
 use crate::sizes::{self, MachineSize};
+use crate::snapshot::{MANIFEST, SiteSnapshot};
 use crate::watched_file::WatchedFile;
+use crate::yaml_folder::{YamlFolder, format_problem};
 use common::diagnostic;
 use marked_yaml::Spanned;
 use model::boot_contents::{self, BootContents};
@@ -66,12 +67,12 @@ pub struct SiteScan {
 }
 
 impl SiteLoader {
-    pub(crate) fn new(dir: &Path, digests: ImageDigests, definitions: OsDefinitions, state: ServerState) -> SiteLoader {
+    pub fn new(dir: &Path, digests: ImageDigests, definitions: OsDefinitions, state: ServerState) -> SiteLoader {
         SiteLoader {
             images_dir: dir.join("images"),
-            machines: YamlFolder::new(dir.join("machines"), site_files::parse_machine),
+            machines: YamlFolder::new(dir.join("machines"), operator_files::parse_machine),
             layouts: YamlFolder::new(dir.join("layouts"), read_layout),
-            images: YamlFolder::new(dir.join("images"), site_files::parse_image),
+            images: YamlFolder::new(dir.join("images"), operator_files::parse_image),
             templates: YamlFolder::optional(dir.join(deploy_templates::FOLDER), read_template),
             approvals: YamlFolder::optional(dir.join(approvals::FOLDER), approvals::parse_approval),
             approved_only: false,
@@ -87,12 +88,12 @@ impl SiteLoader {
     }
 
     /// Sets whether machines without an approved plan get nothing to install.
-    pub(crate) fn with_approved_only(self, approved_only: bool) -> SiteLoader {
+    pub fn with_approved_only(self, approved_only: bool) -> SiteLoader {
         SiteLoader { approved_only, ..self }
     }
 
     /// Ignores approvals: for a plan that is about to be approved.
-    pub(crate) fn without_approvals(self) -> SiteLoader {
+    pub fn without_approvals(self) -> SiteLoader {
         SiteLoader { approvals: YamlFolder::optional(PathBuf::new(), approvals::parse_approval), ..self }
     }
 
@@ -103,23 +104,23 @@ impl SiteLoader {
     }
 
     /// Stores the result of a `verify`, as [`SiteLoader::store_digest`] does.
-    pub(crate) fn store_verdict(&mut self, done: os_definitions::VerifyResult) {
+    pub fn store_verdict(&mut self, done: os_definitions::VerifyResult) {
         self.definitions.store_verdict(done);
         self.stale = true;
     }
 
     /// Returns whether a `verify` is still running.
-    pub(crate) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.definitions.is_waiting()
     }
 
     /// Notes that the database has changed. The next scan returns a new snapshot.
-    pub(crate) fn mark_stale(&mut self) {
+    pub fn mark_stale(&mut self) {
         self.stale = true;
     }
 
     /// Returns a new snapshot if anything has changed since the last scan.
-    pub(crate) fn rescan(&mut self) -> Option<SiteScan> {
+    pub fn rescan(&mut self) -> Option<SiteScan> {
         let mut changed = std::mem::take(&mut self.stale);
         changed |= self.machines.rescan();
         changed |= self.layouts.rescan();

@@ -1,5 +1,5 @@
-use super::super::site_files::parse_machine;
 use super::*;
+use crate::operator_files::parse_machine;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;

@@ -1,20 +1,20 @@
 //! `sizes/*.yaml`: names for classes of hardware, in metal-api's format.
 
-use super::site_files::suggest_name;
-use super::site_files::yaml_node::{deserialize_node, format_at, parse_document};
+use crate::operator_files::suggest_name;
+use crate::operator_files::yaml_node::{deserialize_node, format_at, parse_document};
 use common::format;
 use control::api_types::RegisteredHardware;
 use marked_yaml::Spanned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub(crate) const FOLDER: &str = "sizes";
+pub const FOLDER: &str = "sizes";
 
 /// Size as defined in its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[derive(schemars::JsonSchema)]
-pub(crate) struct MachineSize {
+pub struct MachineSize {
     pub id: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
@@ -26,7 +26,7 @@ pub(crate) struct MachineSize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[derive(schemars::JsonSchema)]
-pub(crate) struct SizeConstraint {
+pub struct SizeConstraint {
     #[serde(rename = "type")]
     pub kind: ConstraintKind,
     #[serde(default)]
@@ -37,7 +37,7 @@ pub(crate) struct SizeConstraint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[derive(schemars::JsonSchema)]
-pub(crate) enum ConstraintKind {
+pub enum ConstraintKind {
     Cores,
     /// Memory in bytes.
     Memory,
@@ -71,8 +71,8 @@ impl MachineSize {
     /// Parses and validates a file.
     ///
     /// # Errors
-    /// As [`super::site_files::parse_image`].
-    pub(crate) fn parse_size(text: &str) -> Result<MachineSize, String> {
+    /// As [`crate::operator_files::parse_image`].
+    pub fn parse_size(text: &str) -> Result<MachineSize, String> {
         let raw: RawSize = deserialize_node(&parse_document(text)?)?;
         if raw.id.trim().is_empty() {
             return Err(format_at(&raw.id, "the size's id is empty"));
@@ -96,10 +96,9 @@ impl MachineSize {
 }
 
 impl ConstraintKind {
-    pub(crate) const ALL: [ConstraintKind; 3] =
-        [ConstraintKind::Cores, ConstraintKind::Memory, ConstraintKind::Storage];
+    pub const ALL: [ConstraintKind; 3] = [ConstraintKind::Cores, ConstraintKind::Memory, ConstraintKind::Storage];
 
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             ConstraintKind::Cores => "cores",
             ConstraintKind::Memory => "memory",
@@ -108,7 +107,7 @@ impl ConstraintKind {
     }
 
     /// Returns how much of it a machine has.
-    pub(crate) fn measure(self, hardware: &RegisteredHardware) -> u64 {
+    pub fn measure(self, hardware: &RegisteredHardware) -> u64 {
         match self {
             ConstraintKind::Cores => u64::from(hardware.cpu_cores),
             ConstraintKind::Memory => hardware.memory,
@@ -126,7 +125,7 @@ fn total_storage(hardware: &RegisteredHardware) -> u64 {
 ///
 /// # Errors
 /// No size or more than one matches, or the given one does not exist.
-pub(crate) fn choose_size(
+pub fn choose_size(
     sizes: &BTreeMap<String, MachineSize>,
     hardware: &RegisteredHardware,
     named: Option<&str>,

@@ -1,24 +1,24 @@
 //! Effective allocations of machines in a migration: the database determines them, whatever the files contain in between. Pure.
 
-use super::Migration;
-use crate::site_files::{AllocationSpec, MachineSpec};
+use crate::operator_files::{AllocationSpec, MachineSpec};
 use model::migration::MigrationSide;
+use store::migration::Migration;
 
 /// Effective allocations while migrations are open, or not yet applied to the files.
-pub(crate) struct AllocationOwners<'a> {
+pub struct AllocationOwners<'a> {
     moves: &'a [Migration],
     /// Machines as described in their files.
     files: Vec<MachineSpec>,
 }
 
 impl<'a> AllocationOwners<'a> {
-    pub(crate) fn new(moves: &'a [Migration], files: impl Iterator<Item = MachineSpec>) -> AllocationOwners<'a> {
+    pub fn new(moves: &'a [Migration], files: impl Iterator<Item = MachineSpec>) -> AllocationOwners<'a> {
         let files = if moves.is_empty() { Vec::new() } else { files.collect() };
         AllocationOwners { moves, files }
     }
 
     /// Returns the machine with its effective allocation, and a warning if its file disagrees.
-    pub(crate) fn effective_machine(&self, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
+    pub fn effective_machine(&self, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
         let Some(is) = self.moves.iter().find(|is| is.a == machine.id || is.b == machine.id) else {
             return (machine.clone(), None);
         };

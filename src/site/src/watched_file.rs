@@ -1,6 +1,6 @@
 //! Single file of the directory that is read again when it changes. Its last good content stays in force while it cannot be used.
 
-use super::site_folder;
+use crate::yaml_folder;
 use std::path::PathBuf;
 use std::{fs, io};
 use store::{FileStamp, image_digests};
@@ -38,7 +38,7 @@ impl<T: Default + Clone + PartialEq> WatchedFile<T> {
     }
 
     pub(crate) fn describe_problem(&self) -> Option<String> {
-        Some(site_folder::format_problem(&self.path, self.newest.as_ref().err()?, true))
+        Some(yaml_folder::format_problem(&self.path, self.newest.as_ref().err()?, true))
     }
 }
 

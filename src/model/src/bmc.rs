@@ -1,0 +1,102 @@
+//! Address and credentials of a machine's management controller (BMC).
+
+use crate::registry_auth::SecretText;
+
+/// Address and credentials of a management controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bmc {
+    pub at: BmcAddress,
+    pub username: String,
+    pub password: SecretText,
+    /// Accept any TLS certificate.
+    pub insecure: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BmcAddress {
+    /// `https://10.1.0.7`, and optionally the path of a system, `/redfish/v1/Systems/1`, if the controller manages several.
+    Redfish {
+        url: String,
+        system: Option<String>,
+    },
+    Ipmi {
+        host: String,
+        port: Option<u16>,
+    },
+}
+
+impl BmcAddress {
+    /// Parses `https://HOST[:PORT][/redfish/v1/Systems/ID]` or `ipmi://HOST[:PORT]`.
+    ///
+    /// # Errors
+    /// The text has neither form, or requests Redfish over plain HTTP to another host.
+    pub fn parse(text: &str) -> Result<BmcAddress, String> {
+        let form = || "must be https://HOST[:PORT] for Redfish or ipmi://HOST[:PORT] for IPMI".to_owned();
+        let (scheme, rest) = text.split_once("://").ok_or_else(form)?;
+        let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:[]".contains(&byte);
+        if host.is_empty() || host.starts_with('-') || !host.bytes().all(plain) {
+            return Err(form());
+        }
+        let path = path.trim_end_matches('/');
+        let (name, port) = match host.rsplit_once(':') {
+            Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
+                (name, Some(port.parse::<u16>().map_err(|_| form())?))
+            }
+            _ => (host, None),
+        };
+        match scheme {
+            // Without TLS the password can be read in transit: only for emulators on this host.
+            "https" => {}
+            "http" if ["127.0.0.1", "localhost", "[::1]"].contains(&name) => {}
+            "http" => {
+                return Err("Redfish over plain http would send the password unencrypted; use https://".to_owned());
+            }
+            "ipmi" if path.is_empty() => {
+                return Ok(BmcAddress::Ipmi { host: name.trim_matches(['[', ']']).to_owned(), port });
+            }
+            _ => return Err(form()),
+        }
+        let system = (!path.is_empty() && path != "/redfish/v1").then(|| path.to_owned());
+        if system.as_ref().is_some_and(|path| !path.starts_with("/redfish/v1/Systems/")) {
+            return Err(format!("{path} is not the path of a system, /redfish/v1/Systems/ID"));
+        }
+        Ok(BmcAddress::Redfish { url: format!("{scheme}://{host}"), system })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let redfish = |url: &str, system: Option<&str>| {
+            Ok(BmcAddress::Redfish { url: url.to_owned(), system: system.map(str::to_owned) })
+        };
+        let ipmi = |host: &str, port| Ok(BmcAddress::Ipmi { host: host.to_owned(), port });
+        assert_eq!(BmcAddress::parse("https://10.1.0.7"), redfish("https://10.1.0.7", None));
+        assert_eq!(BmcAddress::parse("https://bmc-7.rack:8443/redfish/v1/"), redfish("https://bmc-7.rack:8443", None));
+        let system = "/redfish/v1/Systems/1";
+        assert_eq!(BmcAddress::parse("https://h/redfish/v1/Systems/1"), redfish("https://h", Some(system)));
+        assert_eq!(BmcAddress::parse("http://127.0.0.1:8000"), redfish("http://127.0.0.1:8000", None));
+        assert_eq!(BmcAddress::parse("ipmi://10.1.0.7"), ipmi("10.1.0.7", None));
+        assert_eq!(BmcAddress::parse("ipmi://bmc:9001"), ipmi("bmc", Some(9001)));
+        assert_eq!(BmcAddress::parse("ipmi://[fe80::1]"), ipmi("fe80::1", None));
+        for (text, expected) in [
+            ("10.1.0.7", "must be https://HOST"),
+            ("https://", "must be https://HOST"),
+            ("https://u:p@h", "must be https://HOST"),
+            ("ipmi://-x", "must be https://HOST"),
+            ("ipmi://h/x", "must be https://HOST"),
+            ("ipmi://h:x", "must be https://HOST"),
+            ("ftp://h", "must be https://HOST"),
+            ("http://127.0.0.1.example.org", "would send the password"),
+            ("http://10.1.0.7", "would send the password"),
+            ("https://h/redfish/v1/Managers/1", "is not the path of a system"),
+        ] {
+            let why = BmcAddress::parse(text).unwrap_err();
+            assert!(why.contains(expected), "{text}: {why}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Check that the plan of an agent is the one that the operator has approved.
+
+use super::api_error::ApiError;
+use super::{AppState, full_install_state};
+use site::snapshot::SiteSnapshot;
+
+/// Checks that the agent has compared its plan with the approval in force. Agents of earlier versions compare nothing.
+///
+/// # Errors
+/// The database cannot be read. The inner error is the reason why the agent must not pass the point of no return.
+pub(crate) async fn check_compared(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    id: &str,
+    allocation: &str,
+    said: Option<&str>,
+) -> Result<Result<(), String>, ApiError> {
+    let standing = app.state.read_install_state(id, allocation).await?;
+    let standing = full_install_state::add_approval(app, id, allocation, standing, &directory.known).await?;
+    Ok(match (directory.known.approvals.approval_for_agent(id, &standing), said) {
+        (Err(why), _) => Err(why),
+        (Ok(None), _) => Ok(()),
+        (Ok(Some(approved)), Some(said)) if approved.sha256 == said => Ok(()),
+        (Ok(Some(approved)), Some(said)) => {
+            Err(format!("the plan was compared with approval {said}, but approval {} is now in force", approved.sha256))
+        }
+        (Ok(Some(approved)), None) => Err(format!(
+            "approval {} is in force, and the agent has not compared its plan with it: it was written after the plan was made, or the ramdisk is of an earlier version",
+            approved.sha256
+        )),
+    })
+}

@@ -1,0 +1,37 @@
+//! Role of a machine in its migration, as shown to the operator.
+
+use super::certificate_approval::CertificateShown;
+use super::{Migration, MigrationState};
+use model::migration::MigrationSide;
+use serde::{Deserialize, Serialize};
+
+/// Role of a machine in a migration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct MachineMigration {
+    /// Id of the order.
+    pub id: String,
+    pub part: MigrationSide,
+    /// Id of the other machine.
+    pub other: String,
+    pub state: MigrationState,
+    /// Certificate of the machine's last boot for the migration, while it matters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<CertificateShown>,
+}
+
+impl MachineMigration {
+    pub(crate) fn from_migration(machine: &str, is: Migration) -> MachineMigration {
+        let part = is.role_of(machine);
+        let certificate = is.certificate_view(part);
+        MachineMigration { part, other: is.other_machine(machine).to_owned(), id: is.id, state: is.state, certificate }
+    }
+
+    /// Describes the role in a few words. `name` is that of the other machine.
+    pub fn describe(&self, name: &str) -> String {
+        let way = match self.part {
+            MigrationSide::Send => "migrates to",
+            MigrationSide::Receive => "receives",
+        };
+        format!("{way} {name}, {}", self.state)
+    }
+}
