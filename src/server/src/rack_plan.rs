@@ -81,7 +81,7 @@ pub struct PredictedMachine {
     pub size: Option<String>,
     pub outlook: MachineForecast,
     pub registered: Option<RegisteredInventory>,
-    /// Installation to which an approval applies; see [`approvals::last_installation`].
+    /// Installation to which an approval applies; see [`InstallState::last_installation`].
     pub installed: String,
     /// Expected duration in seconds: that of its last installation, or the median of machines of its size.
     pub seconds: Option<f64>,
@@ -203,7 +203,7 @@ impl RackSnapshot {
         }
         let Some(allocation) = &machine.allocation else { return Ok(seen) };
         let standing = self.read_standing(id, allocation)?;
-        seen.installed = approvals::last_installation(&standing);
+        seen.installed = standing.last_installation();
         let is_installed = standing.is_installed();
         seen.outlook = self.predict_allocation(machine.clone(), standing, change);
         self.add_registration(&mut seen, is_installed)?;

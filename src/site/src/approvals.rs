@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use store::InstallState;
-pub use store::approval::{Approval, last_installation, parse_approval, render_approval};
+pub use store::approval::{Approval, parse_approval, render_approval};
 
 pub(crate) const FOLDER: &str = "approved";
 
@@ -55,7 +55,7 @@ impl Approvals {
     /// Returns the machine's approval unless it is spent. `standing` is that of the allocation to which the approval applies.
     pub fn find_in_force(&self, machine: &str, standing: &InstallState) -> Option<Result<Arc<Approval>, String>> {
         let approval = self.all.get(machine).cloned().or_else(|| self.unread.clone().map(Err))?;
-        let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(standing));
+        let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(&standing.last_installation()));
         (!is_spent).then_some(approval)
     }
 

@@ -5,8 +5,8 @@
 //! disk, and is shown as such until a reinstall has completed.
 
 use super::install_state::read_install_state;
-use super::orders::to_json_column;
-use super::{ServerState, migrations, now};
+use super::json_columns::to_json_column;
+use super::{ServerState, migration_records, now};
 use common::error::Result;
 use model::install_marker::InstallMarker;
 use rusqlite::{Transaction, params};
@@ -27,7 +27,7 @@ impl ServerState {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| {
             let standing = read_install_state(transaction, &machine, &allocation)?;
-            if let Some(why) = migrations::explain_block(transaction, &machine)? {
+            if let Some(why) = migration_records::explain_block(transaction, &machine)? {
                 return Ok(AdoptOutcome::No(why));
             }
             if standing.barred {

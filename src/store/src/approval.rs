@@ -1,6 +1,5 @@
 //! Approval of the plan of one machine by the operator, as a file.
 
-use crate::InstallState;
 use model::allocation::ApprovedPlan;
 use plan::{ApprovalSummary, approval};
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,7 @@ const HEAD: &str = "# Written by `drophammer rack plan --approve`. Only this pla
 struct ApprovalFile {
     /// Time of the approval, RFC 3339 in UTC.
     approved: String,
-    /// Last completed installation at that time; see [`last_installation`].
+    /// Identifier of the last completed installation at that time; empty before the first one.
     installed: String,
     sha256: String,
     verdicts: Value,
@@ -31,24 +30,15 @@ pub struct Approval {
 }
 
 impl Approval {
-    /// Returns whether the approved installation has completed. `standing` is that of its allocation.
-    pub fn is_spent(&self, standing: &InstallState) -> bool {
-        self.file.installed != last_installation(standing)
+    /// Returns whether the approved installation has completed. `installed` identifies the last completed installation of its allocation.
+    pub fn is_spent(&self, installed: &str) -> bool {
+        self.file.installed != installed
     }
 
     /// Returns the approval as it is sent to the agent.
     pub fn to_wire(&self) -> ApprovedPlan {
         let ApprovalFile { sha256, verdicts, .. } = self.file.clone();
         ApprovedPlan { sha256, verdicts }
-    }
-}
-
-/// Returns an identifier of the last completed installation of an allocation; empty before the first one.
-pub fn last_installation(standing: &InstallState) -> String {
-    match (&standing.marker, standing.succeeded) {
-        (_, false) => String::new(),
-        (Some(marker), true) => format!("{} {}", marker.time, marker.order.as_deref().unwrap_or("first")),
-        (None, true) => "without a marker".to_owned(),
     }
 }
 
@@ -86,6 +76,7 @@ pub fn parse_approval(text: &str) -> Result<Approval, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::InstallState;
     use model::install_marker::InstallMarker;
     use plan::InstallMode;
     use plan::approval_summary::{ApprovedDisk, VERSION};
@@ -143,14 +134,14 @@ mod tests {
             InstallState { succeeded: true, marker: marker("2", Some("o2")), ..InstallState::default() },
         ];
         for (one, then) in standings.iter().enumerate() {
-            let approval = with(last_installation(then));
+            let approval = with(then.last_installation());
             for (other, now) in standings.iter().enumerate() {
-                assert_eq!(approval.is_spent(now), one != other, "{one} {other}");
+                assert_eq!(approval.is_spent(&now.last_installation()), one != other, "{one} {other}");
             }
         }
         // What the machine still waits with, or has begun, ends nothing.
         let waits = InstallState { waits: marker("9", None), adopted: true, ..InstallState::default() };
-        assert!(!with(last_installation(&standings[0])).is_spent(&waits));
+        assert!(!with(standings[0].last_installation()).is_spent(&waits.last_installation()));
     }
 
     #[test]

@@ -2,10 +2,8 @@
 //! unconfirmed first: no order, first installation or migration of it is carried out. A machine is confirmed by the operator, or by
 //! its own report if the install marker on its disks is the one that the database has on record.
 
-use super::install_state::{InstallState, read_install_state};
-use super::{ServerState, epoch, migrations, now};
+use super::{ServerState, epoch, now};
 use common::error::Result;
-use control::api_types::InstallReport;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 /// Source of a confirmation.
@@ -118,26 +116,11 @@ pub fn explain_confirmation(machine: &str) -> String {
     )
 }
 
-fn insert_confirmation(transaction: &Transaction, machine: &str, by: ConfirmedBy) -> rusqlite::Result<()> {
+/// Records the confirmation of a machine.
+pub(crate) fn insert_confirmation(transaction: &Transaction, machine: &str, by: ConfirmedBy) -> rusqlite::Result<()> {
     let upsert = "INSERT INTO confirmed (machine, by, time) VALUES (?1, ?2, ?3)
          ON CONFLICT (machine) DO UPDATE SET by = ?2, time = ?3";
     transaction.execute(upsert, params![machine, by.name(), now()]).map(drop)
-}
-
-/// Confirms a machine whose report of success proves that the database has its current installation on record. A machine in a
-/// migration is excluded: its own disks do not show what the other machine has received.
-pub(crate) fn confirm_by_report(
-    transaction: &Transaction,
-    machine: &str,
-    allocation: &str,
-    report: &InstallReport,
-) -> rusqlite::Result<()> {
-    let InstallState { succeeded, marker, unconfirmed, .. } = read_install_state(transaction, machine, allocation)?;
-    let agrees = succeeded && report.success && marker.is_some() && marker == report.marker;
-    if unconfirmed && agrees && migrations::find_live(transaction, machine)?.is_none() {
-        insert_confirmation(transaction, machine, ConfirmedBy::Marker)?;
-    }
-    Ok(())
 }
 
 /// Transfers the confirmation of a machine to its new id. Without one, the new id needs confirmation too.

@@ -4,8 +4,7 @@
 //! one has continued after the backup, and numbers would be issued twice. Each order, first installation and migration receives
 //! a [`FencingToken`]: the epoch's id and the next number. Numbers that are read from disks never change the counter.
 
-use super::install_state::parse_column;
-use super::orders::to_json_column;
+use super::json_columns::{parse_column, to_json_column};
 use model::install_marker::FencingToken;
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};

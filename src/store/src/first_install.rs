@@ -1,10 +1,11 @@
 //! Start of a first installation, at its point of no return. It may start if nothing has changed since the allocation was served. From then
 //! on it continues only with the same disks.
 
+use super::boots::current_token;
+use super::install_attempt::{AttemptStart, StartedAttempt};
 use super::install_state::{FirstInstall, InstallState, read_install_state};
-use super::orders::to_json_column;
-use super::success_proof::{AttemptStart, StartedAttempt};
-use super::{ServerState, TokenHash, boots, confirmation, migrations};
+use super::json_columns::to_json_column;
+use super::{ServerState, confirmation, migration_records};
 use common::error::Result;
 use control::api_types::InstallReport;
 use model::install_marker::RecordedDisk;
@@ -34,7 +35,7 @@ impl ServerState {
         self.run_durably(move |transaction| {
             let standing = read_install_state(transaction, &machine, &allocation)?;
             let no = |why: String| Ok(FirstStartOutcome::No(why));
-            if let Some(why) = migrations::explain_block(transaction, &machine)? {
+            if let Some(why) = migration_records::explain_block(transaction, &machine)? {
                 return no(why);
             }
             if let Some(why) = explain_refusal(&standing, &machine, &allocation) {
@@ -106,10 +107,6 @@ pub(crate) fn record_failure(
 fn served_image(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<Option<String>> {
     let select = "SELECT image FROM layouts WHERE machine = ?1 AND allocation = ?2";
     Ok(transaction.query_row(select, [machine, allocation], |row| row.get(0)).optional()?.flatten())
-}
-
-pub(crate) fn current_token(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<TokenHash>> {
-    Ok(boots::current_boot(transaction, machine)?.map(|boot| boot.hash))
 }
 
 /// Describes the first disk that is not the one with which the installation started.

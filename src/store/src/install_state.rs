@@ -1,15 +1,15 @@
 //! State of an allocation on a machine: what has started, what is installed, what is ordered, and how the last reinstall ended.
 
-use super::success_proof::StartedAttempt;
-use super::{ServerState, TokenHash, confirmation, epoch, lost_database, migrations, now, unknown_machines};
-use crate::approval::Approval;
+use super::approval::Approval;
+use super::install_attempt::StartedAttempt;
+use super::json_columns::parse_column;
+use super::order_records::{ReinstallOrder, ReinstallOutcome, read_order};
+use super::{ServerState, TokenHash, barred_allocations, confirmation, epoch, lost_database, now, unknown_machines};
 use common::error::Result;
 use model::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk};
 use model::install_report::PreparedVolume;
 use model::layout::Layout;
-use rusqlite::types::Type;
-use rusqlite::{Connection, OptionalExtension, Row, params};
-use serde::de::DeserializeOwned;
+use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
@@ -68,6 +68,15 @@ impl InstallState {
         self.succeeded || self.adopted
     }
 
+    /// Returns an identifier of the last completed installation; empty before the first one.
+    pub fn last_installation(&self) -> String {
+        match (&self.marker, self.succeeded) {
+            (_, false) => String::new(),
+            (Some(marker), true) => format!("{} {}", marker.time, marker.order.as_deref().unwrap_or("first")),
+            (None, true) => "without a marker".to_owned(),
+        }
+    }
+
     /// Returns the standing as the agent of an unconfirmed machine sees it: an order is withheld, and the installed system boots.
     pub fn without_unconfirmed_order(self) -> InstallState {
         match self.unconfirmed && self.is_installed() {
@@ -115,79 +124,6 @@ impl FirstInstall {
     /// Returns the attempt that started last.
     pub(crate) fn to_attempt(&self) -> StartedAttempt {
         StartedAttempt { by: self.by, record: self.record.clone() }
-    }
-}
-
-/// Options of the operator's order.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReinstallOverrides {
-    #[serde(default)]
-    pub without_marker: bool,
-    #[serde(default)]
-    pub change_promise: bool,
-    #[serde(default)]
-    pub give_up: Vec<String>,
-    #[serde(default)]
-    pub replace_newer: bool,
-}
-
-/// Open order for a reinstall.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct ReinstallOrder {
-    pub id: String,
-    /// Id of the image.
-    pub image: String,
-    pub created: String,
-    /// Number of attempts that were counted.
-    pub attempts: u32,
-    /// True if an attempt has reported that it passes the point of no return. It may never have received the response.
-    pub begun: bool,
-    pub without_marker: bool,
-    /// True if the layout file applies, even if it promises something else about a disk than the installed layout.
-    #[serde(default)]
-    pub change_promise: bool,
-    /// Serial numbers of disks whose data may be erased.
-    #[serde(default)]
-    pub give_up: Vec<String>,
-    /// True if the installation on the disks is replaced even if it is newer than the order.
-    #[serde(default)]
-    pub replace_newer: bool,
-    /// Fencing token; not shown to operators.
-    #[serde(skip)]
-    pub fencing: Option<FencingToken>,
-    /// True if the operator has placed or confirmed it since the database was last restored; not shown to operators.
-    #[serde(skip)]
-    pub confirmed: bool,
-    /// Disks of the last attempt that has started; not shown to operators.
-    #[serde(skip)]
-    pub disks: Vec<RecordedDisk>,
-    /// Last attempt that has started; `None` if this server has not seen any start. Not shown to operators.
-    #[serde(skip)]
-    pub attempt: Option<StartedAttempt>,
-    /// True if the order has started and gets no further attempt: the machine waits for the operator.
-    pub given_up: bool,
-    /// Time at which the last attempt was counted, until a boot registers for it; not shown to operators.
-    #[serde(skip)]
-    pub handed: Option<String>,
-}
-
-/// Result of the last reinstall, or of its last attempt.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct ReinstallOutcome {
-    /// Id of the order.
-    pub order: String,
-    /// Id of the image.
-    pub image: String,
-    pub success: bool,
-    pub message: String,
-    /// Time, as RFC 3339 in UTC.
-    pub time: String,
-}
-
-impl ReinstallOutcome {
-    pub(crate) fn from_order(order: &ReinstallOrder, success: bool, message: impl Into<String>) -> ReinstallOutcome {
-        let ReinstallOrder { id, image, .. } = order.clone();
-        ReinstallOutcome { order: id, image, success, message: message.into(), time: now() }
     }
 }
 
@@ -317,51 +253,12 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
         standing.elsewhere = connection.query_row(ELSEWHERE, key, |row| row.get(0)).optional()?;
     }
     standing.unremembered = lost_database::is_unremembered(connection, machine)?;
-    standing.barred = migrations::is_barred(connection, machine, allocation)?;
+    standing.barred = barred_allocations::is_barred(connection, machine, allocation)?;
     standing.unconfirmed = confirmation::needs_confirmation(connection, machine)?;
     let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
     standing.order = read_order(connection, machine, allocation)?;
     Ok(standing)
-}
-
-/// Reads the open order of the allocation.
-fn read_order(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<Option<ReinstallOrder>> {
-    let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words, handed, fencing,
-             attempt
-         FROM orders WHERE machine = ?1 AND allocation = ?2";
-    let order = connection.query_row(select, [machine, allocation], |row| {
-        let ReinstallOverrides { change_promise, give_up, replace_newer, .. } =
-            parse_column(row, 8)?.unwrap_or_default();
-        let fencing: Option<FencingToken> = parse_column(row, 10)?;
-        let database = fencing.as_ref().map(|token| token.database.as_str());
-        Ok(ReinstallOrder {
-            replace_newer,
-            confirmed: confirmation::is_confirmed_order(connection, machine, database)?,
-            fencing,
-            id: row.get(0)?,
-            image: row.get(1)?,
-            created: row.get(2)?,
-            attempts: row.get(3)?,
-            // In databases of earlier versions, this column contains the number of an attempt.
-            begun: row.get::<_, u32>(4)? > 0,
-            without_marker: row.get(5)?,
-            given_up: row.get(6)?,
-            disks: parse_column(row, 7)?.unwrap_or_default(),
-            attempt: parse_column(row, 11)?,
-            change_promise,
-            give_up,
-            handed: row.get(9)?,
-        })
-    });
-    order.optional()
-}
-
-/// Parses a column of JSON. A value that cannot be parsed must not pass for absent: another layout would be used.
-pub fn parse_column<T: DeserializeOwned>(row: &Row, column: usize) -> rusqlite::Result<Option<T>> {
-    let Some(text) = row.get::<_, Option<String>>(column)? else { return Ok(None) };
-    let value = serde_json::from_str(&text);
-    value.map(Some).map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }
 
 #[cfg(test)]

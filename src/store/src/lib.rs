@@ -3,39 +3,53 @@
 //! What a transition permits is decided within its transaction; a change is on disk before it is acknowledged. The crate has no knowledge
 //! of HTTP or of the operator's files.
 //!
-//! `server_state` contains machines, digests, and what the other modules share. `database_file` opens the database file, `database_id`
-//! distinguishes it from others, and `schema` defines its tables. `history` and `console_log` store events and logs of machines,
-//! `install_state` the state of an allocation, `boots` the boots that may act for a machine, `registrations` its hardware,
-//! `machine_identities` its UUID and MACs, and `next_boot` what it boots. `unknown_machines` are machines without a file, `machine_rename`
-//! those with a new id, `migrations` migrations, and `freed_machines` machines of a previous tenant. `first_install` handles the start of a
-//! first installation, `orders` reinstalls, `success_proof` decides which success of either is valid, and `adoption` stores installations
-//! that the operator reports. `migration` contains the states of a migration, `approval` approved plans, `token` and `boot_token` tokens,
-//! `backup` and `restore_review` backups, `image_digests` digests. `epoch` issues fencing tokens, and `confirmation` withholds work of a restored database until it is
-//! confirmed.
+//! The crate has three layers, each of which uses only the ones above it in this list, and no two modules use each other:
+//!
+//! * **Database.** `server_state` is the handle on the database, and contains machines and digests. `database_file` opens the file,
+//!   `database_id` distinguishes it from others, `schema` defines its tables, and `lost_database` records that it replaced a lost one.
+//!   `epoch` issues fencing tokens, `json_columns` reads and writes columns of JSON, and `token` and `boot_token` contain tokens.
+//! * **Records.** `history` and `console_log` store events and logs of machines, `registrations` their hardware, `machine_identities` their
+//!   UUIDs and MACs, `image_digests` digests. `boots` stores the boots that may act for a machine, `unknown_machines` machines without a
+//!   file, `freed_machines` machines of a previous tenant. `install_attempt` contains attempts, `order_records` orders for reinstalls,
+//!   `migration` the states of a migration, `migration_records` stored migrations, `barred_allocations` what machines must no longer boot
+//!   after one, `approval` approved plans. `confirmation` withholds work of a restored database until it is confirmed, and `install_state`
+//!   combines the state of an allocation.
+//! * **Decisions.** `success_proof` decides which success is valid, `first_install` handles the start of a first installation, `orders`
+//!   reinstalls, `migrations` migrations, and `adoption` installations that the operator reports. `next_boot` decides which `boot_target` a
+//!   machine boots, `migration_boot` how migrations affect that, and `enrollment` which boot is the current one. `machine_rename` transfers
+//!   records to a new id. `backup` and `restore_review` copy and restore the database.
 
 mod adoption;
 pub mod approval;
 pub mod backup;
+mod barred_allocations;
 pub mod boot_activity;
+mod boot_target;
 pub mod boot_token;
 pub mod boots;
 pub mod confirmation;
 mod console_log;
 pub mod database_file;
 pub mod database_id;
+mod enrollment;
 pub(crate) mod epoch;
 mod first_install;
 mod freed_machines;
 mod history;
 pub mod image_digests;
+mod install_attempt;
 mod install_state;
 mod job_queue;
+mod json_columns;
 pub(crate) mod lost_database;
 mod machine_identities;
 mod machine_rename;
 pub mod migration;
+mod migration_boot;
+mod migration_records;
 mod migrations;
 mod next_boot;
+mod order_records;
 mod orders;
 pub mod promise_check;
 mod registrations;
@@ -48,25 +62,29 @@ mod success_proof;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod timestamp;
 pub mod token;
 mod unknown_machines;
 
 pub use adoption::AdoptOutcome;
 pub use boot_activity::{BootActivity, MachineBoot};
-pub use boots::{EnrollOutcome, Enrollment};
+pub use boot_target::{BootTarget, FileAllocation};
 pub use confirmation::ConfirmOutcome;
 pub use console_log::LogChunk;
+pub use enrollment::{EnrollOutcome, Enrollment};
 pub use first_install::FirstStartOutcome;
-pub use install_state::{
-    FirstInstall, InstallState, ReinstallOrder, ReinstallOutcome, ReinstallOverrides, ServedInstall,
-};
+pub use install_attempt::{ATTEMPTS, AttemptStart};
+pub use install_state::{FirstInstall, InstallState, ServedInstall};
 pub use machine_rename::RenameOutcome;
-pub use migrations::{MigrationPlacement, MigrationUpdate as MoveHeard, explain_migration_block};
-pub use next_boot::{BootDecision, BootTarget, FileAllocation};
-pub use orders::{ATTEMPTS, CancelOutcome, OrderOutcome, OrderStart, ReportOutcome};
+pub use migration_records::explain_migration_block;
+pub use migrations::{MigrationPlacement, MigrationUpdate as MoveHeard};
+pub use next_boot::BootDecision;
+pub use order_records::{ReinstallOrder, ReinstallOutcome, ReinstallOverrides};
+pub use orders::{CancelOutcome, OrderOutcome, OrderStart, ReportOutcome};
 pub use registrations::StoredRegistration;
-pub use server_state::{DATABASE, FileStamp, ServerState, StoreHooks, now};
-pub use success_proof::{AttemptStart, UnprovenReason};
+pub use server_state::{DATABASE, FileStamp, ServerState, StoreHooks};
+pub use success_proof::UnprovenReason;
+pub use timestamp::now;
 
 use server_state::to_json;
 use token::TokenHash;

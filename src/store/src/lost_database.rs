@@ -1,6 +1,6 @@
 //! Installations that are unknown because this database replaced a lost one: those on machines that it has not seen installed since.
 
-use super::now;
+use super::timestamp::now;
 use rusqlite::Connection;
 
 const MACHINE: &str = "SELECT EXISTS (SELECT 1 FROM identity WHERE lost IS NOT NULL)

@@ -1,6 +1,6 @@
 //! Renaming of machines that got a new id with a new mainboard or firmware. All records are transferred to the new id.
 
-use super::{ServerState, confirmation, migrations};
+use super::{ServerState, confirmation, migration_records};
 use common::error::Result;
 use rusqlite::{OptionalExtension, Transaction, params};
 
@@ -20,7 +20,7 @@ impl ServerState {
         let (old, new) = (old.to_owned(), new.to_owned());
         self.run_durably(move |transaction| {
             for machine in [&old, &new] {
-                if let Some(why) = migrations::explain_block(transaction, machine)? {
+                if let Some(why) = migration_records::explain_block(transaction, machine)? {
                     return Ok(RenameOutcome::Refused(why));
                 }
             }

@@ -1,7 +1,7 @@
 //! Migration of a machine to the hardware of another one: the order and its states. Pure.
 //!
 //! `transitions` applies events, `disk_mapping` selects the disks of the target machine, `certificate_approval` decides which certificates
-//! are trusted, and `cert_seen` remembers which have been shown. `migrations` stores migrations.
+//! are trusted, and `cert_seen` remembers which have been shown. `migration_records` stores migrations.
 
 pub mod cert_seen;
 pub mod certificate_approval;
@@ -14,7 +14,6 @@ mod transitions;
 
 use crate::token::TokenHash;
 use crate::{ATTEMPTS, AttemptStart};
-use certificate_approval::ApprovedCertificates;
 use model::install_marker::{FencingToken, InstallMarker, RecordedDisk};
 use model::migration::{MigratedMachine, MigrationSide, MigrationStatus};
 use serde::{Deserialize, Serialize};
@@ -105,6 +104,13 @@ pub struct StartedCopy {
     /// `sha256:HEX` of the secret of that attempt; `None` from an agent that sends no digest, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_digest: Option<String>,
+}
+
+/// Fingerprints of certificates that the operator approved. A machine has another certificate after each boot, and needs another approval.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovedCertificates {
+    pub sender: Option<String>,
+    pub receiver: Option<String>,
 }
 
 /// Migration as ordered, with its progress.

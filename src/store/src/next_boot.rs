@@ -1,57 +1,19 @@
 //! Decision about what a machine boots next. Nothing that was installed is installed again without an order, and the attempts are limited.
 
 use super::boot_activity::MachineBoot;
-
-use super::boots::{self};
+use super::boot_target::{BootTarget, FileAllocation};
+use super::boots::current_boot;
 use super::database_file::Durability;
-use super::install_state::{ReinstallOrder, ReinstallOutcome, read_install_state};
-use super::orders::{ATTEMPTS, delete_order, store_order, store_outcome};
-use super::{ServerState, migrations, now, unknown_machines};
-use crate::migration::MigrationState;
+use super::install_attempt::ATTEMPTS;
+use super::install_state::read_install_state;
+use super::migration_boot::{effective_files, migration_boot};
+use super::order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
+use super::{ServerState, now, unknown_machines};
 use common::error::Result;
-use model::migration::MigrationSide;
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{OptionalExtension, Transaction};
 use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-
-/// Content of the operator's files about a machine that boots.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FileAllocation {
-    /// The file contains this allocation.
-    Allocated(String),
-    /// The file contains no allocation.
-    Free,
-    /// There is no usable file.
-    Nothing,
-}
-
-/// Boot target of a machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BootTarget {
-    /// The ramdisk: the machine will be installed, or waits for its file or its allocation.
-    Install,
-    /// The ramdisk, for an attempt at this order.
-    Attempt(ReinstallOrder),
-    /// The ramdisk, which boots the installed system: the order needs confirmation, because the database was restored.
-    Unconfirmed(ReinstallOrder),
-    /// The disk: the machine is installed, and no reinstall is ordered.
-    Disk,
-    /// The disk: no attempt at this order has passed the point of no return, and the order is dropped.
-    Dropped(ReinstallOrder),
-    /// The disk: the database records the allocation of this machine as installed under this other machine id.
-    Elsewhere(String),
-    /// The disk: the machine is installed, and does not have a usable file.
-    NoFile,
-    /// The ramdisk without the agent: this order has started and was abandoned. The operator must intervene.
-    Stop(ReinstallOrder),
-    /// The ramdisk, for its role in a migration.
-    Moving(MigrationSide, MigrationState),
-    /// The ramdisk, where it waits: its disks contain the system of another machine.
-    Released,
-    /// Refuses the boot: the machine does not have a file, and the limit of such machines is reached.
-    Crowded,
-}
 
 /// Response to a request for a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,8 +34,8 @@ impl ServerState {
     pub async fn decide_next_boot(&self, machine: &str, files: FileAllocation) -> Result<BootDecision> {
         let (machine, heard) = (machine.to_owned(), self.heard.clone());
         self.run_as_durable_as_needed(move |transaction| {
-            let active = boots::current_boot(transaction, &machine)?.filter(|boot| heard.is_active(boot));
-            let files = migrations::effective_files(transaction, &machine, files)?;
+            let active = current_boot(transaction, &machine)?.filter(|boot| heard.is_active(boot));
+            let files = effective_files(transaction, &machine, files)?;
             let before = transaction.total_changes();
             let next = choose_boot(transaction, &machine, &files, active.is_some(), heard.quiet)?;
             let durability = durability_since(transaction, before);
@@ -87,36 +49,6 @@ impl ServerState {
                 _ => unknown_machines::mark_known(transaction, &machine)?,
             }
             Ok((BootDecision { next, active }, durability))
-        })
-        .await
-    }
-}
-
-/// Matches if something is barred, and nothing else is installed: the allocation in the file or, without a usable file, any allocation.
-const HELD: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
-     SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1 AND (?2 IS NULL OR a.id = ?2)
-         AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
-
-impl ServerState {
-    /// Returns whether nothing may be booted from the machine's disks because of a migration. Any client may ask: nothing is counted or
-    /// stored.
-    ///
-    /// # Errors
-    /// The database cannot be read or written.
-    pub async fn is_barred_from_disks(&self, machine: &str, files: FileAllocation) -> Result<bool> {
-        let machine = machine.to_owned();
-        self.run_job(move |connection| {
-            let files = migrations::effective_files(connection, &machine, files)?;
-            match migrations::migration_boot(connection, &machine, &files)? {
-                Some(BootTarget::Disk) => return Ok(false),
-                Some(_) => return Ok(true),
-                None => {}
-            }
-            let allocation = match files {
-                FileAllocation::Allocated(allocation) => Some(allocation),
-                FileAllocation::Free | FileAllocation::Nothing => None,
-            };
-            connection.prepare_cached(HELD)?.exists(params![machine, allocation])
         })
         .await
     }
@@ -138,7 +70,7 @@ pub fn choose_boot(
     is_heard: bool,
     quiet: Duration,
 ) -> rusqlite::Result<BootTarget> {
-    if let Some(next) = migrations::migration_boot(transaction, machine, files)? {
+    if let Some(next) = migration_boot(transaction, machine, files)? {
         return Ok(next);
     }
     match files {

@@ -1,4 +1,5 @@
-//! Orders for reinstalls: placed, started and cancelled here. `install_reports` completes them; `next_boot` serves and abandons them.
+//! Orders for reinstalls: placed, started and cancelled here. `install_reports` completes them; `next_boot` serves and abandons them;
+//! `order_records` stores them.
 //!
 //! Each of these is one durable transaction: a crash leaves the order as before or as after it. A repeated request finds that it was done.
 
@@ -6,15 +7,13 @@ mod install_reports;
 
 pub use install_reports::ReportOutcome;
 
-use super::first_install::current_token;
-use super::install_state::{ReinstallOrder, ReinstallOutcome, ReinstallOverrides, read_install_state};
-use super::success_proof::AttemptStart;
-use super::{ServerState, confirmation, epoch, migrations, now};
+use super::boots::current_token;
+use super::install_attempt::AttemptStart;
+use super::install_state::read_install_state;
+use super::order_records::{ReinstallOrder, ReinstallOverrides, delete_order, store_order};
+use super::{ServerState, confirmation, epoch, migration_records, now};
 use common::error::Result;
-use rusqlite::{Transaction, params};
-
-/// Maximum number of attempts at one order.
-pub const ATTEMPTS: u32 = 3;
+use rusqlite::Transaction;
 
 /// Response to an operator who orders a reinstall.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,72 +149,6 @@ impl ServerState {
 fn explain_block(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<String>> {
     match confirmation::explain_first_unconfirmed(transaction, [machine])? {
         Some(why) => Ok(Some(why)),
-        None => migrations::explain_block(transaction, machine),
+        None => migration_records::explain_block(transaction, machine),
     }
-}
-
-pub(crate) fn store_order(
-    transaction: &Transaction,
-    machine: &str,
-    allocation: &str,
-    order: &ReinstallOrder,
-) -> rusqlite::Result<()> {
-    let ReinstallOrder { id, image, created, attempts, begun, without_marker, change_promise, give_up, .. } = order;
-    let ReinstallOrder { disks, attempt, given_up, handed, replace_newer, fencing, .. } = order;
-    let words = ReinstallOverrides {
-        without_marker: *without_marker,
-        change_promise: *change_promise,
-        give_up: give_up.clone(),
-        replace_newer: *replace_newer,
-    };
-    let (disks, words) = (to_json_column(disks)?, to_json_column(&words)?);
-    let fencing = fencing.as_ref().map(to_json_column).transpose()?;
-    let attempt = attempt.as_ref().map(to_json_column).transpose()?;
-    transaction.execute(
-        "INSERT OR REPLACE INTO orders
-         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks, words, handed,
-             fencing, attempt)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
-        params![
-            machine,
-            allocation,
-            id,
-            image,
-            created,
-            attempts,
-            begun,
-            without_marker,
-            given_up,
-            disks,
-            words,
-            handed,
-            fencing,
-            attempt
-        ],
-    )?;
-    Ok(())
-}
-
-pub(crate) fn delete_order(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
-    transaction.execute("DELETE FROM orders WHERE machine = ?1 AND allocation = ?2", [machine, allocation])?;
-    Ok(())
-}
-
-pub(crate) fn store_outcome(
-    transaction: &Transaction,
-    machine: &str,
-    allocation: &str,
-    outcome: &ReinstallOutcome,
-) -> rusqlite::Result<()> {
-    let text = to_json_column(outcome)?;
-    transaction.execute(
-        "UPDATE allocations SET outcome = ?3 WHERE machine = ?1 AND id = ?2",
-        params![machine, allocation, text],
-    )?;
-    Ok(())
-}
-
-/// Serializes a value to JSON for a column.
-pub fn to_json_column(value: &impl serde::Serialize) -> rusqlite::Result<String> {
-    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }

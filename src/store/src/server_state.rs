@@ -3,6 +3,7 @@
 use crate::boot_activity::BootActivity;
 use crate::database_file::{DatabaseFile, Durability};
 use crate::job_queue::{self, JobSender};
+use crate::timestamp::now;
 use common::error::{Context, Error, Phase, Result};
 use model::install_report::ProgressEvent;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
@@ -11,8 +12,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use tokio::sync::{oneshot, watch};
 
 /// Number of events stored per machine. One installation creates a few hundred.
@@ -318,9 +317,4 @@ pub(crate) fn flatten_answer<T>(answer: Result<Result<T>, oneshot::error::RecvEr
 
 pub(crate) fn to_json(value: &impl serde::Serialize) -> Result<String> {
     serde_json::to_string(value).context(Phase::Serve, || "write JSON for the database")
-}
-
-/// Returns the current time as RFC 3339 in UTC.
-pub fn now() -> String {
-    OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default()
 }

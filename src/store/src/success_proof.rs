@@ -16,43 +16,17 @@
 //! marker is stored as a claim.
 
 use super::TokenHash;
-use super::install_state::{InstallState, ReinstallOrder};
+use super::install_attempt::StartedAttempt;
+use super::install_state::InstallState;
+use super::order_records::ReinstallOrder;
 use common::format::truncate_bytes;
 use control::api_types::InstallReport;
 use model::install_marker::attempt::MarkerMismatch;
-use model::install_marker::{AttemptRecord, InstallMarker, RecordedDisk};
-use serde::{Deserialize, Serialize};
+use model::install_marker::{InstallMarker, RecordedDisk};
 use std::fmt;
 
 /// Maximum length of an id in a refusal.
 const ID_BYTES: usize = 128;
-
-/// Attempt that has passed its point of no return.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StartedAttempt {
-    /// Hash of the token of its boot.
-    pub by: TokenHash,
-    /// Record of its secret; `None` from an agent that sends no digest. Then only the same boot can report its success.
-    #[serde(default)]
-    pub record: Option<AttemptRecord>,
-}
-
-/// Announcement of an attempt.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AttemptStart {
-    /// Hash of the token of the boot.
-    pub by: TokenHash,
-    pub disks: Vec<RecordedDisk>,
-    pub secret_digest: Option<String>,
-}
-
-impl AttemptStart {
-    /// Returns the record of this attempt at an image.
-    pub(crate) fn to_attempt(&self, image: Option<String>) -> StartedAttempt {
-        let record = self.secret_digest.clone().map(|secret_digest| AttemptRecord { secret_digest, image });
-        StartedAttempt { by: self.by, record }
-    }
-}
 
 /// Effect of a report of success.
 #[derive(Debug, Clone, PartialEq, Eq)]

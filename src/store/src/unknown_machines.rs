@@ -1,7 +1,6 @@
 //! Machines without a file: any client that calls with a new UUID. Their number is limited, and they are deleted after a day of silence.
 
 use super::boot_activity::BootActivity;
-
 use super::boots::current_boot;
 use super::now;
 use rusqlite::{OptionalExtension, Transaction, params};

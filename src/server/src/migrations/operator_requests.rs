@@ -1,9 +1,9 @@
 //! Requests of the operator about a migration: order, show, approve, cancel and finish. All objections to an order are reported at once,
 //! before anything is stored.
 
-use super::certificate_approval::{ApprovedCertificates, CertificateShown};
+use super::certificate_approval::CertificateShown;
 use super::machine_requests::describe_migration;
-use super::{Migration, MigrationEndpoint, MigrationEvent, MigrationState, disk_mapping};
+use super::{ApprovedCertificates, Migration, MigrationEndpoint, MigrationEvent, MigrationState, disk_mapping};
 use crate::AppState;
 use crate::api::request_body::EVENT_BYTES;
 use crate::api_error::ApiError;

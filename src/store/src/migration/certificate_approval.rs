@@ -10,13 +10,6 @@ const FEWEST_DIGITS: usize = 16;
 const DIGITS: usize = 64;
 const PREFIX: &str = "sha256:";
 
-/// Fingerprints that the operator approved. A machine has another certificate after each boot, and needs another approval.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ApprovedCertificates {
-    pub sender: Option<String>,
-    pub receiver: Option<String>,
-}
-
 /// Party that vouches for a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]

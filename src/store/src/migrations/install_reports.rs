@@ -1,14 +1,30 @@
 //! Reports of machines in a migration, and of those whose migration has ended.
 
-use super::barred_allocations::bar_allocations;
-use super::{MigrationUpdate, apply_event, find_live, read_current_boots};
-use crate::TokenHash;
-use crate::install_state::parse_column;
+use super::{MigrationUpdate, apply_event};
+use crate::barred_allocations::bar_allocations;
+use crate::json_columns::{parse_column, to_json_column};
 use crate::migration::{Migration, MigrationEvent, MigrationState};
-use crate::orders::to_json_column;
+use crate::migration_records::{find_live, read_current_boots};
+use crate::{ServerState, TokenHash, to_json};
 use common::error::Result;
 use control::api_types::InstallReport;
 use rusqlite::{OptionalExtension, Transaction, params};
+
+impl ServerState {
+    /// Stores a report of a machine in a migration, with all its effects. Returns `None` if the report is about something else.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn handle_migration_report(
+        &self,
+        machine: &str,
+        boot: TokenHash,
+        report: &InstallReport,
+    ) -> Result<Option<Result<MigrationUpdate, String>>> {
+        let (machine, report, text) = (machine.to_owned(), report.clone(), to_json(report)?);
+        self.run_durably(move |transaction| handle_report(transaction, &machine, boot, &report, &text)).await
+    }
+}
 
 /// Handles a report. `text` is the report as JSON.
 pub fn handle_report(

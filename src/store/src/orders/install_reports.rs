@@ -1,10 +1,14 @@
 //! Reports at the end of an installation, and their effects on the record of the machine and on its order.
 
-use super::{ATTEMPTS, delete_order, store_order, store_outcome, to_json_column};
-use crate::install_state::{InstallState, ReinstallOrder, ReinstallOutcome, read_install_state};
+use crate::barred_allocations::lift_bar;
+use crate::confirmation::{ConfirmedBy, insert_confirmation};
+use crate::install_attempt::ATTEMPTS;
+use crate::install_state::{InstallState, read_install_state};
+use crate::json_columns::to_json_column;
+use crate::order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
 use crate::promise_check::find_contradiction;
 use crate::success_proof::{self, SuccessEffect, UnprovenReason};
-use crate::{ServerState, TokenHash, adoption, confirmation, first_install, migrations, now, to_json};
+use crate::{ServerState, TokenHash, adoption, first_install, migration_records, now, to_json};
 use common::error::Result;
 use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
@@ -56,7 +60,7 @@ impl ServerState {
                 }
             };
             let reported = record_effect(transaction, (&machine, &allocation), &before, effect, &report)?;
-            confirmation::confirm_by_report(transaction, &machine, &allocation, &report)?;
+            confirm_by_report(transaction, &machine, &allocation, &report)?;
             let waits =
                 find_unknown_marker(&read_install_state(transaction, &machine, &allocation)?, &allocation, &report);
             let waits = waits.map(to_json_column).transpose()?;
@@ -109,7 +113,7 @@ fn record_success(
     effect: SuccessEffect,
     report: &InstallReport,
 ) -> rusqlite::Result<()> {
-    let is_moved = before.barred || migrations::explain_block(transaction, machine)?.is_some();
+    let is_moved = before.barred || migration_records::explain_block(transaction, machine)?.is_some();
     match effect {
         SuccessEffect::Completes(order) => complete_order(transaction, machine, allocation, &order, report),
         SuccessEffect::Nothing => Ok(()),
@@ -120,6 +124,22 @@ fn record_success(
         }
         SuccessEffect::Adopts => record_installed(transaction, machine, allocation, report, None),
     }
+}
+
+/// Confirms a machine whose report of success proves that the database has its current installation on record. A machine in a
+/// migration is excluded: its own disks do not show what the other machine has received.
+fn confirm_by_report(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    report: &InstallReport,
+) -> rusqlite::Result<()> {
+    let InstallState { succeeded, marker, unconfirmed, .. } = read_install_state(transaction, machine, allocation)?;
+    let agrees = succeeded && report.success && marker.is_some() && marker == report.marker;
+    if unconfirmed && agrees && migration_records::find_live(transaction, machine)?.is_none() {
+        insert_confirmation(transaction, machine, ConfirmedBy::Marker)?;
+    }
+    Ok(())
 }
 
 /// Returns the reported marker of this allocation if the database lacks that installation: after a failure, or while the machine
@@ -181,7 +201,7 @@ fn record_installed(
     let layout = if report.marker.as_ref().is_some_and(is_other) { None } else { layout };
     let marker = report.marker.as_ref().and_then(|marker| serde_json::to_string(marker).ok());
     // Its disks contain this installation, whatever was copied to them before.
-    migrations::lift_bar(transaction, machine, None)?;
+    lift_bar(transaction, machine, None)?;
     // A report of a system that was only found and booted does not list volumes.
     let volumes = report.burn.as_ref().and_then(|_| serde_json::to_string(&report.volumes).ok());
     transaction.execute(

@@ -1,8 +1,8 @@
 //! Certificates of machines that impersonate one of the two.
 
 use super::*;
-use crate::migration::MigrationEvent;
 use crate::migration::testing::{carried as has, ordered, start};
+use crate::migration::{ApprovedCertificates, MigrationEvent};
 use crate::token::TokenHash;
 
 const A1: TokenHash = [1; 32];

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, Transaction, params};
 
 /// Bars the machine from booting anything that it had before: its disks contain this allocation's system, or a part of it.
-pub(super) fn bar_allocations(
+pub(crate) fn bar_allocations(
     transaction: &Transaction,
     machine: &str,
     allocation: &str,
@@ -30,6 +30,6 @@ pub fn is_barred(connection: &Connection, machine: &str, allocation: &str) -> ru
 }
 
 /// Matches if something is barred, and nothing else is installed.
-pub(super) const NOTHING_OF_ITS_OWN: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
+pub(crate) const NOTHING_OF_ITS_OWN: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1
          AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";

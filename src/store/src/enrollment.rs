@@ -1,0 +1,92 @@
+//! Registration of a boot: whether it becomes the machine's current one, and what it boots if another boot was active before.
+
+use super::boot_activity::{BootActivity, MachineBoot};
+use super::boot_target::{BootTarget, FileAllocation};
+use super::boots::{current_boot, is_revoked, replace_boot};
+use super::database_file::Durability;
+use super::migration_boot::migration_boot;
+use super::next_boot::{decide_boot, durability_since};
+use super::{ServerState, unknown_machines};
+use common::error::Result;
+use rusqlite::{Transaction, params};
+
+/// Client that registers a boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Enrollment {
+    pub address: String,
+    /// Allocation in the machine's file.
+    pub allocation: Option<String>,
+    /// True if a file in `machines/` describes the machine.
+    pub has_file: bool,
+}
+
+/// Result of a registration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "one value for each registration")]
+pub enum EnrollOutcome {
+    /// The boot is now the machine's current one. Contains what it boots if another boot was active when this one was requested.
+    Yes(Option<BootTarget>),
+    /// The boot has registered before, from this other address.
+    Moved(String),
+    /// Another boot of the machine, registered from this address, is still active.
+    Waits(String),
+    /// The machine was freed, or another boot has registered, after this boot was requested; or there are too many unknown machines.
+    Gone,
+}
+
+impl ServerState {
+    /// Makes this boot the machine's current one, unless another one is active. The caller has verified that a privileged process
+    /// registers.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn enroll_boot(&self, boot: MachineBoot, by: Enrollment) -> Result<EnrollOutcome> {
+        let heard = self.heard.clone();
+        self.run_as_durable_as_needed(move |transaction| {
+            let deferred = |enrolled| Ok((enrolled, Durability::Deferred));
+            let current = current_boot(transaction, &boot.machine)?;
+            if let Some(current) = current.as_ref().filter(|current| current.hash == boot.hash) {
+                return deferred(re_enroll(transaction, current, &by.address, &heard)?);
+            }
+            let has_room = |transaction| unknown_machines::admit_machine(transaction, &boot.machine, &heard);
+            if is_revoked(transaction, &boot)? || !(by.has_file || has_room(transaction)?) {
+                return deferred(EnrollOutcome::Gone);
+            }
+            if let Some(active) = current.filter(|current| heard.blocks_registration(current, &by.address)) {
+                return deferred(EnrollOutcome::Waits(active.address.unwrap_or_default()));
+            }
+            let before = transaction.total_changes();
+            let next = match by.allocation.filter(|_| boot.while_active) {
+                Some(allocation) => {
+                    let files = FileAllocation::Allocated(allocation.clone());
+                    Some(match migration_boot(transaction, &boot.machine, &files)? {
+                        Some(next) => next,
+                        None => decide_boot(transaction, &boot.machine, &allocation, heard.quiet)?,
+                    })
+                }
+                None => None,
+            };
+            let durability = durability_since(transaction, before);
+            transaction.execute("UPDATE orders SET handed = NULL WHERE machine = ?1", [&boot.machine])?;
+            replace_boot(transaction, &boot, &by.address)?;
+            Ok((EnrollOutcome::Yes(next), durability))
+        })
+        .await
+    }
+}
+
+/// Registers the machine's current boot again. Its address may have changed.
+fn re_enroll(
+    transaction: &Transaction,
+    boot: &MachineBoot,
+    address: &str,
+    heard: &BootActivity,
+) -> rusqlite::Result<EnrollOutcome> {
+    let before = boot.address.clone().filter(|before| before != address);
+    let Some(before) = before else { return Ok(EnrollOutcome::Yes(None)) };
+    if heard.is_active(boot) {
+        return Ok(EnrollOutcome::Waits(before));
+    }
+    transaction.execute("UPDATE boots SET address = ?2 WHERE hash = ?1", params![boot.hash, address])?;
+    Ok(EnrollOutcome::Moved(before))
+}

@@ -1,0 +1,17 @@
+//! Columns of the database that contain JSON.
+
+use rusqlite::Row;
+use rusqlite::types::Type;
+use serde::de::DeserializeOwned;
+
+/// Parses a column of JSON. A value that cannot be parsed must not pass for absent: another layout would be used.
+pub fn parse_column<T: DeserializeOwned>(row: &Row, column: usize) -> rusqlite::Result<Option<T>> {
+    let Some(text) = row.get::<_, Option<String>>(column)? else { return Ok(None) };
+    let value = serde_json::from_str(&text);
+    value.map(Some).map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
+}
+
+/// Serializes a value to JSON for a column.
+pub fn to_json_column(value: &impl serde::Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+}

@@ -1,0 +1,71 @@
+//! Effects of migrations on what machines boot.
+
+use super::ServerState;
+use super::barred_allocations::{NOTHING_OF_ITS_OWN, is_barred};
+use super::boot_target::{BootTarget, FileAllocation};
+use super::migration::MigrationBoot;
+use super::migration_records::find_live;
+use common::error::Result;
+use rusqlite::{Connection, params};
+
+/// Matches if something is barred, and nothing else is installed: the allocation in the file or, without a usable file, any allocation.
+const HELD: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
+     SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1 AND (?2 IS NULL OR a.id = ?2)
+         AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
+
+impl ServerState {
+    /// Returns whether nothing may be booted from the machine's disks because of a migration. Any client may ask: nothing is counted or
+    /// stored.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn is_barred_from_disks(&self, machine: &str, files: FileAllocation) -> Result<bool> {
+        let machine = machine.to_owned();
+        self.run_job(move |connection| {
+            let files = effective_files(connection, &machine, files)?;
+            match migration_boot(connection, &machine, &files)? {
+                Some(BootTarget::Disk) => return Ok(false),
+                Some(_) => return Ok(true),
+                None => {}
+            }
+            let allocation = match files {
+                FileAllocation::Allocated(allocation) => Some(allocation),
+                FileAllocation::Free | FileAllocation::Nothing => None,
+            };
+            connection.prepare_cached(HELD)?.exists(params![machine, allocation])
+        })
+        .await
+    }
+}
+
+/// Returns what the files contain about a machine, or will contain when they are updated after the end of its migration.
+pub fn effective_files(
+    connection: &Connection,
+    machine: &str,
+    files: FileAllocation,
+) -> rusqlite::Result<FileAllocation> {
+    let ended = find_live(connection, machine)?
+        .filter(|is| !is.state.is_open() && is.role_of(machine) == is.state.owner_role());
+    Ok(ended.map_or(files, |is| FileAllocation::Allocated(is.allocation)))
+}
+
+/// Returns what the machine boots because of a migration; `None` if migrations do not affect it.
+pub(crate) fn migration_boot(
+    connection: &Connection,
+    machine: &str,
+    files: &FileAllocation,
+) -> rusqlite::Result<Option<BootTarget>> {
+    if let Some(is) = find_live(connection, machine)? {
+        match is.boot_target(machine) {
+            MigrationBoot::Ramdisk => return Ok(Some(BootTarget::Moving(is.role_of(machine), is.state))),
+            MigrationBoot::Disk => return Ok(Some(BootTarget::Disk)),
+            MigrationBoot::AsEver => {}
+        }
+    }
+    let is_barred = match files {
+        FileAllocation::Allocated(allocation) => is_barred(connection, machine, allocation)?,
+        FileAllocation::Free => false,
+        FileAllocation::Nothing => connection.prepare_cached(NOTHING_OF_ITS_OWN)?.exists([machine])?,
+    };
+    Ok(is_barred.then_some(BootTarget::Released))
+}

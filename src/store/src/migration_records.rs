@@ -1,0 +1,127 @@
+//! Stored migrations of machines, one row each. `migrations` decides about them.
+
+use super::ServerState;
+use super::boots::current_boot;
+use super::json_columns::{parse_column, to_json_column};
+use super::migration::{CurrentBoots, Migration, MigrationState};
+use common::error::Result;
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+impl ServerState {
+    /// Returns the migration that currently affects this machine.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn find_live_migration(&self, machine: &str) -> Result<Option<Migration>> {
+        let machine = machine.to_owned();
+        self.run_job(move |connection| find_live(connection, &machine)).await
+    }
+
+    /// Blocking variant of [`ServerState::find_live_migration`].
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub fn find_live_migration_blocking(&self, machine: &str) -> Result<Option<Migration>> {
+        let machine = machine.to_owned();
+        self.run_job_blocking(move |connection| find_live(connection, &machine))
+    }
+
+    /// Returns all migrations that affect machines, or are not yet applied to the operator's files.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn list_live_migrations(&self) -> Result<Vec<Migration>> {
+        self.run_job(|connection| list_live(connection)).await
+    }
+
+    /// Blocking variant of [`ServerState::list_live_migrations`].
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub fn list_live_migrations_blocking(&self) -> Result<Vec<Migration>> {
+        self.run_job_blocking(|connection| list_live(connection))
+    }
+
+    /// Returns the newest migration of this machine, even if it has ended.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn find_last_migration(&self, machine: &str) -> Result<Option<Migration>> {
+        let machine = machine.to_owned();
+        self.run_job(move |connection| find_last(connection, &machine)).await
+    }
+
+    /// Returns the current boots of the two machines.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn read_current_boots(&self, of: &Migration) -> Result<CurrentBoots> {
+        let (a, b) = (of.a.clone(), of.b.clone());
+        self.run_job(move |connection| read_current_boots(connection, &a, &b)).await
+    }
+
+    /// Records that the operator's files reflect the result of the migration.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn record_files_updated(&self, id: &str, state: MigrationState) -> Result<()> {
+        let id = id.to_owned();
+        self.run_durably(move |transaction| {
+            let select = "SELECT document FROM moves WHERE id = ?1";
+            let is: Option<Migration> =
+                transaction.query_row(select, [&id], |row| parse_column(row, 0)).optional()?.flatten();
+            match is.filter(|is| is.state == state) {
+                Some(is) => store_migration(transaction, &Migration { files: false, ..is }),
+                None => Ok(()),
+            }
+        })
+        .await
+    }
+}
+
+/// Returns why nothing else can be ordered for a machine in a migration.
+pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
+    let what = format!("machine {machine} is part of a migration of {} to {} ({})", is.a, is.b, is.state);
+    match is.state.is_open() {
+        true => format!("{what}: wait for its end, or cancel it with `drophammer machine move {} --cancel`", is.a),
+        false => format!("{what}, and the files of the two machines are not updated yet: see the server's output"),
+    }
+}
+
+/// Returns why nothing else can be ordered for this machine now.
+pub(crate) fn explain_block(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
+    Ok(find_live(connection, machine)?.map(|is| explain_migration_block(machine, &is)))
+}
+
+pub fn find_live(connection: &Connection, machine: &str) -> rusqlite::Result<Option<Migration>> {
+    let select = "SELECT document FROM moves WHERE live = 1 AND (a = ?1 OR b = ?1) LIMIT 1";
+    let found = connection.prepare_cached(select)?.query_row([machine], |row| parse_column(row, 0)).optional()?;
+    Ok(found.flatten())
+}
+
+pub fn find_last(connection: &Connection, machine: &str) -> rusqlite::Result<Option<Migration>> {
+    let select = "SELECT document FROM moves WHERE a = ?1 OR b = ?1 ORDER BY live DESC, rowid DESC LIMIT 1";
+    let found = connection.prepare_cached(select)?.query_row([machine], |row| parse_column(row, 0)).optional()?;
+    Ok(found.flatten())
+}
+
+pub fn list_live(connection: &Connection) -> rusqlite::Result<Vec<Migration>> {
+    let mut all = connection.prepare("SELECT document FROM moves WHERE live = 1 ORDER BY rowid")?;
+    let all: Vec<Option<Migration>> =
+        all.query_map([], |row| parse_column(row, 0))?.collect::<rusqlite::Result<_>>()?;
+    Ok(all.into_iter().flatten().collect())
+}
+
+pub fn read_current_boots(connection: &Connection, a: &str, b: &str) -> rusqlite::Result<CurrentBoots> {
+    let [a, b] = [current_boot(connection, a)?, current_boot(connection, b)?];
+    Ok(CurrentBoots { a: a.map(|boot| boot.hash), b: b.map(|boot| boot.hash) })
+}
+
+pub fn store_migration(transaction: &Transaction, is: &Migration) -> rusqlite::Result<()> {
+    transaction.execute(
+        "INSERT INTO moves (id, a, b, allocation, state, live, created, document) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+         ON CONFLICT (id) DO UPDATE SET state = ?5, live = ?6, document = ?8",
+        params![is.id, is.a, is.b, is.allocation, is.state.name(), is.is_live(), is.created, to_json_column(is)?],
+    )?;
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! Stored orders for reinstalls, and the results of the last ones. `orders` decides about them.
+
+use super::confirmation;
+use super::install_attempt::StartedAttempt;
+use super::json_columns::{parse_column, to_json_column};
+use super::timestamp::now;
+use model::install_marker::{FencingToken, RecordedDisk};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use serde::{Deserialize, Serialize};
+
+/// Options of the operator's order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReinstallOverrides {
+    #[serde(default)]
+    pub without_marker: bool,
+    #[serde(default)]
+    pub change_promise: bool,
+    #[serde(default)]
+    pub give_up: Vec<String>,
+    #[serde(default)]
+    pub replace_newer: bool,
+}
+
+/// Open order for a reinstall.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ReinstallOrder {
+    pub id: String,
+    /// Id of the image.
+    pub image: String,
+    pub created: String,
+    /// Number of attempts that were counted.
+    pub attempts: u32,
+    /// True if an attempt has reported that it passes the point of no return. It may never have received the response.
+    pub begun: bool,
+    pub without_marker: bool,
+    /// True if the layout file applies, even if it promises something else about a disk than the installed layout.
+    #[serde(default)]
+    pub change_promise: bool,
+    /// Serial numbers of disks whose data may be erased.
+    #[serde(default)]
+    pub give_up: Vec<String>,
+    /// True if the installation on the disks is replaced even if it is newer than the order.
+    #[serde(default)]
+    pub replace_newer: bool,
+    /// Fencing token; not shown to operators.
+    #[serde(skip)]
+    pub fencing: Option<FencingToken>,
+    /// True if the operator has placed or confirmed it since the database was last restored; not shown to operators.
+    #[serde(skip)]
+    pub confirmed: bool,
+    /// Disks of the last attempt that has started; not shown to operators.
+    #[serde(skip)]
+    pub disks: Vec<RecordedDisk>,
+    /// Last attempt that has started; `None` if this server has not seen any start. Not shown to operators.
+    #[serde(skip)]
+    pub attempt: Option<StartedAttempt>,
+    /// True if the order has started and gets no further attempt: the machine waits for the operator.
+    pub given_up: bool,
+    /// Time at which the last attempt was counted, until a boot registers for it; not shown to operators.
+    #[serde(skip)]
+    pub handed: Option<String>,
+}
+
+/// Result of the last reinstall, or of its last attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ReinstallOutcome {
+    /// Id of the order.
+    pub order: String,
+    /// Id of the image.
+    pub image: String,
+    pub success: bool,
+    pub message: String,
+    /// Time, as RFC 3339 in UTC.
+    pub time: String,
+}
+
+impl ReinstallOutcome {
+    pub(crate) fn from_order(order: &ReinstallOrder, success: bool, message: impl Into<String>) -> ReinstallOutcome {
+        let ReinstallOrder { id, image, .. } = order.clone();
+        ReinstallOutcome { order: id, image, success, message: message.into(), time: now() }
+    }
+}
+
+/// Reads the open order of the allocation.
+pub(crate) fn read_order(
+    connection: &Connection,
+    machine: &str,
+    allocation: &str,
+) -> rusqlite::Result<Option<ReinstallOrder>> {
+    let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words, handed, fencing,
+             attempt
+         FROM orders WHERE machine = ?1 AND allocation = ?2";
+    let order = connection.query_row(select, [machine, allocation], |row| {
+        let ReinstallOverrides { change_promise, give_up, replace_newer, .. } =
+            parse_column(row, 8)?.unwrap_or_default();
+        let fencing: Option<FencingToken> = parse_column(row, 10)?;
+        let database = fencing.as_ref().map(|token| token.database.as_str());
+        Ok(ReinstallOrder {
+            replace_newer,
+            confirmed: confirmation::is_confirmed_order(connection, machine, database)?,
+            fencing,
+            id: row.get(0)?,
+            image: row.get(1)?,
+            created: row.get(2)?,
+            attempts: row.get(3)?,
+            // In databases of earlier versions, this column contains the number of an attempt.
+            begun: row.get::<_, u32>(4)? > 0,
+            without_marker: row.get(5)?,
+            given_up: row.get(6)?,
+            disks: parse_column(row, 7)?.unwrap_or_default(),
+            attempt: parse_column(row, 11)?,
+            change_promise,
+            give_up,
+            handed: row.get(9)?,
+        })
+    });
+    order.optional()
+}
+
+pub(crate) fn store_order(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    order: &ReinstallOrder,
+) -> rusqlite::Result<()> {
+    let ReinstallOrder { id, image, created, attempts, begun, without_marker, change_promise, give_up, .. } = order;
+    let ReinstallOrder { disks, attempt, given_up, handed, replace_newer, fencing, .. } = order;
+    let words = ReinstallOverrides {
+        without_marker: *without_marker,
+        change_promise: *change_promise,
+        give_up: give_up.clone(),
+        replace_newer: *replace_newer,
+    };
+    let (disks, words) = (to_json_column(disks)?, to_json_column(&words)?);
+    let fencing = fencing.as_ref().map(to_json_column).transpose()?;
+    let attempt = attempt.as_ref().map(to_json_column).transpose()?;
+    transaction.execute(
+        "INSERT OR REPLACE INTO orders
+         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks, words, handed,
+             fencing, attempt)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+        params![
+            machine,
+            allocation,
+            id,
+            image,
+            created,
+            attempts,
+            begun,
+            without_marker,
+            given_up,
+            disks,
+            words,
+            handed,
+            fencing,
+            attempt
+        ],
+    )?;
+    Ok(())
+}
+
+pub(crate) fn delete_order(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM orders WHERE machine = ?1 AND allocation = ?2", [machine, allocation])?;
+    Ok(())
+}
+
+pub(crate) fn store_outcome(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    outcome: &ReinstallOutcome,
+) -> rusqlite::Result<()> {
+    let text = to_json_column(outcome)?;
+    transaction.execute(
+        "UPDATE allocations SET outcome = ?3 WHERE machine = ?1 AND id = ?2",
+        params![machine, allocation, text],
+    )?;
+    Ok(())
+}
