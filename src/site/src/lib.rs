@@ -22,3 +22,6 @@ pub mod sizes;
 pub mod snapshot;
 pub mod watched_file;
 pub mod yaml_folder;
+
+#[cfg(test)]
+testing::workers!(linux::verify::WORKER => || -> std::io::Result<()> { linux::verify::worker::run_verify_worker() });
