@@ -27,8 +27,7 @@ use serde_json::Value;
 
 /// Machine as returned by `GET /v1/machine/{id}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[cfg_attr(feature = "schema", schemars(rename = "Machine"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Machine"))]
 pub struct AssignedMachine {
     /// UUID of the machine's firmware.
     pub id: String,
@@ -233,8 +232,7 @@ pub struct OrderedReinstall {
 
 /// Operating system image and its location.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[cfg_attr(feature = "schema", schemars(rename = "Image"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Image"))]
 pub struct AllocatedImage {
     /// `debian-12.0.20261101`.
     pub id: String,

@@ -149,6 +149,22 @@ impl LayoutPath {
     }
 }
 
+/// Described as a string, where it is used.
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for LayoutPath {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "LayoutPath".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        String::json_schema(generator)
+    }
+}
+
 /// Returns the path of partition `number` of `disk`. Names that end in a digit get a `p` (`disk_name()` in
 /// block/partitions/core.c), by-* links get `-partN` (60-persistent-storage.rules).
 fn append_partition_number(disk: &str, number: u32) -> String {

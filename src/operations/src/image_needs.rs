@@ -64,6 +64,19 @@ impl ImageNeeds {
                 "install it into the tree (Debian's package is grub-pc-bin) and pack it again",
             );
         }
+        self.judge_cryptsetup(contents, &mut refuse);
+        if is_built_in && self.has_user_data && contents.user_data.is_empty() {
+            judgement.warnings.push(
+                "the allocation has user data, but according to its manifest the image has neither cloud-init nor Ignition: the data is \
+                 written to /etc/metal/userdata, and nothing in the installed system reads it"
+                    .to_owned(),
+            );
+        }
+        judgement
+    }
+
+    /// Refuses an image without the programs that open the encrypted filesystems of the layout.
+    fn judge_cryptsetup(&self, contents: &BootContents, refuse: &mut impl FnMut(&str, &str)) {
         if let (Some(path), Some([])) = (&self.opens, contents.cryptsetup.as_deref()) {
             refuse(
                 &format!("neither cryptsetup nor systemd-cryptsetup, so it could not mount {path}, which is encrypted"),
@@ -82,13 +95,5 @@ impl ImageNeeds {
                 "install the program into the tree (since Debian 13 it is in a package of the same name) and pack the tree again, or add nofail to its mountoptions",
             );
         }
-        if is_built_in && self.has_user_data && contents.user_data.is_empty() {
-            judgement.warnings.push(
-                "the allocation has user data, but according to its manifest the image has neither cloud-init nor Ignition: the data is \
-                 written to /etc/metal/userdata, and nothing in the installed system reads it"
-                    .to_owned(),
-            );
-        }
-        judgement
     }
 }

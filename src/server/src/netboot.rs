@@ -231,14 +231,7 @@ async fn identify_requester(
         ));
     }
     let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
-    let optional = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let uuid = optional(&query.uuid)
-        .map(|uuid| boot_values::parse_uuid(&uuid))
-        .transpose()
-        .map_err(ApiError::bad_request)?
-        .flatten();
-    let mac = optional(&query.mac).map(|mac| parse_mac(&mac)).transpose().map_err(ApiError::bad_request)?;
-    let asking = BootIdentity { uuid: uuid.as_deref().and_then(parse_usable_uuid), mac };
+    let asking = parse_identity(&query).map_err(ApiError::bad_request)?;
     let directory = app.directory();
     let (id, withheld, unproven) = match machine_identification::match_boot_request(app, &directory, &asking).await? {
         MachineMatch::Proven { id, warning } => {
@@ -268,6 +261,14 @@ async fn identify_requester(
     let consoles = machine.map_or_else(operator_files::default_consoles, |machine| machine.consoles.clone());
     let network = machine.and_then(|machine| machine.ramdisk_network.clone());
     Ok(BootRequest { id, mac: asking.mac, consoles, network, files, withheld, unproven })
+}
+
+/// Parses the UUID and the MAC of the query. An empty one is missing.
+fn parse_identity(query: &BootQuery) -> Result<BootIdentity, String> {
+    let given = |text: &'_ str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let uuid = given(&query.uuid).map(|uuid| boot_values::parse_uuid(&uuid)).transpose()?.flatten();
+    let mac = given(&query.mac).map(|mac| parse_mac(&mac)).transpose()?;
+    Ok(BootIdentity { uuid: uuid.as_deref().and_then(parse_usable_uuid), mac })
 }
 
 fn unidentified_message(peer: ClientAddress, asking: &BootIdentity) -> String {

@@ -74,8 +74,6 @@ impl<T> WaitingJobs<T> {
     }
 }
 
-impl<T> JobQueue<T> {}
-
 impl<T> JobSender<T> {
     /// Appends a job to the queue of its origin. A job that is sent after the last one is dropped.
     pub(crate) fn send(&self, origin: JobOrigin, job: T) {

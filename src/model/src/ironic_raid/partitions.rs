@@ -57,10 +57,7 @@ impl RaidConfig {
         }
         for (number, index) in order.iter().copied().enumerate() {
             let logical = &self.logical_disks[index];
-            let name = match &logical.volume_name {
-                Some(name) => format!("/dev/md/{name}"),
-                None => format!("/dev/md{number}"),
-            };
+            let name = array_path(logical.volume_name.as_deref(), number);
             if index == root {
                 layout.filesystems.push(build_filesystem("/", name.as_str().into(), FilesystemFormat::Ext4, "root"));
             }
@@ -84,6 +81,13 @@ impl RaidConfig {
 
 fn build_array(arrayname: LayoutPath, devices: Vec<LayoutPath>, level: RaidLevel) -> ArraySpec {
     ArraySpec { arrayname, devices, level, createoptions: Vec::new(), spares: 0 }
+}
+
+fn array_path(volume_name: Option<&str>, number: usize) -> String {
+    match volume_name {
+        Some(name) => format!("/dev/md/{name}"),
+        None => format!("/dev/md{number}"),
+    }
 }
 
 fn build_filesystem(path: &str, device: LayoutPath, format: FilesystemFormat, label: &str) -> FilesystemSpec {

@@ -22,6 +22,22 @@ impl RequestedSize {
     }
 }
 
+/// Described as a number, where it is used.
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for RequestedSize {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "RequestedSize".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        u64::json_schema(generator)
+    }
+}
+
 /// Converts a number read from a layout document: a size in MiB, or 0 for the remaining space.
 impl From<u64> for RequestedSize {
     fn from(mib: u64) -> RequestedSize {

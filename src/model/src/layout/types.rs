@@ -45,8 +45,7 @@ pub struct Layout {
 
 /// Machine sizes and images for which the layout is selected if an allocation does not name a layout.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[cfg_attr(feature = "schema", schemars(rename = "Constraints"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Constraints"))]
 pub struct LayoutConstraints {
     /// Exact ids of machine sizes.
     pub sizes: Vec<String>,
@@ -56,14 +55,12 @@ pub struct LayoutConstraints {
 
 /// Filesystem, swap area or tmpfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[cfg_attr(feature = "schema", schemars(rename = "Filesystem"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Filesystem"))]
 pub struct FilesystemSpec {
     /// Mount point; a filesystem without one is created but not mounted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Device path as the layout spells it; `tmpfs` for a tmpfs.
-    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub device: LayoutPath,
     /// Type of the filesystem.
     pub format: FilesystemFormat,
@@ -138,11 +135,9 @@ impl OnReinstall {
 
 /// Disk of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[cfg_attr(feature = "schema", schemars(rename = "Disk"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Disk"))]
 pub struct DiskSpec {
     /// Kernel name or `/dev/disk/by-*` path; with `hints`, any name, which the rest of the layout uses for the disk.
-    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub device: LayoutPath,
     /// Criteria that select the disk, independent of its kernel name: hint to expression, as in Ironic's root device hints.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -173,8 +168,7 @@ pub const MAX_PARTITION_NUMBER: u32 = 128;
 
 /// Partition of a GPT.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[cfg_attr(feature = "schema", schemars(rename = "Partition"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Partition"))]
 pub struct PartitionSpec {
     /// Number in the partition table; partitions are placed on the disk in the order of their numbers, which may have gaps.
     pub number: u32,
@@ -182,7 +176,6 @@ pub struct PartitionSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Size in MiB; 0 takes the remaining space of the disk.
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub size: RequestedSize,
     /// Type in the partition table; defaults to `8300`.
     #[serde(rename = "gpttype", skip_serializing_if = "Option::is_none")]
@@ -191,14 +184,11 @@ pub struct PartitionSpec {
 
 /// RAID array (mdadm).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[cfg_attr(feature = "schema", schemars(rename = "Raid"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Raid"))]
 pub struct ArraySpec {
     /// Path of the array: `/dev/md0` or `/dev/md/NAME`.
-    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub arrayname: LayoutPath,
     /// Members and spares: disks, partitions or other arrays.
-    #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
     pub devices: Vec<LayoutPath>,
     /// RAID level, as text.
     pub level: RaidLevel,
@@ -210,13 +200,11 @@ pub struct ArraySpec {
 
 /// LVM volume group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[cfg_attr(feature = "schema", schemars(rename = "VolumeGroup"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "VolumeGroup"))]
 pub struct VolumeGroupSpec {
     /// Name of the group; its volumes are `/dev/NAME/…`.
     pub name: String,
     /// Physical volumes: disks, partitions or arrays.
-    #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
     pub devices: Vec<LayoutPath>,
     /// LVM tags of the group.
     pub tags: Vec<String>,
@@ -227,15 +215,13 @@ pub struct VolumeGroupSpec {
 
 /// LVM logical volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[cfg_attr(feature = "schema", schemars(rename = "LogicalVolume"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "LogicalVolume"))]
 pub struct LogicalVolumeSpec {
     /// Name of the volume; its path is `/dev/GROUP/NAME`.
     pub name: String,
     /// Name of its volume group.
     pub volumegroup: String,
     /// Size in MiB; 0 takes the remaining space of the group.
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub size: RequestedSize,
     /// Distribution of the data over the physical volumes.
     pub lvmtype: LvmType,

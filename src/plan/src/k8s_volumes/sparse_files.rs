@@ -33,6 +33,32 @@ impl<'a> PlanDecider<'a> {
         if self.decided.filesystems.len() != self.layout.filesystems.len() {
             return Err(None);
         }
+        let (path, wanted, verdict) = self.judge_carrier(volume, size_bytes)?;
+        if verdict != PersistentVerdict::Keep
+            && let Some(why) = check_max_size(size_bytes, path, wanted)
+        {
+            return Err(Some(why));
+        }
+        if verdict == PersistentVerdict::Make {
+            self.warn_of_wipes(volume, std::slice::from_ref(&wanted.device));
+        }
+        Ok(VolumeDecision {
+            device: volume.sparse_path().into(),
+            disks: self.disks_meant(std::slice::from_ref(&wanted.device)),
+            verdict,
+            size: DeviceSize::Known(size_bytes),
+            sector_bytes: 512,
+            prepare: None,
+            persistent: udev_path(volume),
+        })
+    }
+
+    /// Returns the mount point and the filesystem that contain the backing file, and what happens to the volume because of them.
+    fn judge_carrier(
+        &mut self,
+        volume: &K8sVolume,
+        size_bytes: u64,
+    ) -> Result<(&'a str, &'a FilesystemSpec, PersistentVerdict), VolumeRefusal> {
         let Some((path, wanted, is)) = self.sparse_carrier() else { return Err(None) };
         let verdict = match is {
             FilesystemFate::Made(_) | FilesystemFate::InImage { .. } | FilesystemFate::Tmpfs
@@ -57,23 +83,7 @@ impl<'a> PlanDecider<'a> {
                 PersistentVerdict::Make
             }
         };
-        if verdict != PersistentVerdict::Keep
-            && let Some(why) = check_max_size(size_bytes, path, wanted)
-        {
-            return Err(Some(why));
-        }
-        if verdict == PersistentVerdict::Make {
-            self.warn_of_wipes(volume, std::slice::from_ref(&wanted.device));
-        }
-        Ok(VolumeDecision {
-            device: volume.sparse_path().into(),
-            disks: self.disks_meant(std::slice::from_ref(&wanted.device)),
-            verdict,
-            size: DeviceSize::Known(size_bytes),
-            sector_bytes: 512,
-            prepare: None,
-            persistent: udev_path(volume),
-        })
+        Ok((path, wanted, verdict))
     }
 
     /// Returns the filesystem that contains the files, with its mount point.

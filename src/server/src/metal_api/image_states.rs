@@ -47,34 +47,47 @@ pub(crate) async fn set_image_state(
         return Ok(Json(new).into_response());
     }
     let path = app.dir.join(FILE);
-    let what = EditedObject { kind: "image states", id: &id };
-    let now = match edited_files::read_file(&path).await? {
-        None if before == ImageStates::default() => {
-            let text = edit::format_document(&json!(new), &STATES);
-            edited_files::create_file(&path, &text).await?;
-            text
-        }
-        Some(text) if ImageStates::parse(&text).as_ref() == Ok(&before) => {
-            let says = |text: &str| ImageStates::parse(text).as_ref() == Ok(&new);
-            let old = parse_file(&text)?;
-            let edited = change_text(
-                &path,
-                &text,
-                |text| edit::edit_values(text, &old, &preserve_order(&old, &new)),
-                edit::format_document(&json!(new), &STATES),
-                says,
-            )?;
-            if !edited_files::replace_file(&path, &text, &edited.text).await? {
-                return Err(what.conflict(&path, edited_files::read_file(&path).await?.as_deref(), &json!(new)));
-            }
-            edited.text
-        }
-        text => return Err(what.conflict(&path, text.as_deref(), &json!(new))),
-    };
+    let now = write_states(&path, &id, &before, &new).await?;
     wait_until_published(app, &path, Some(&now), |directory| directory.known.states == new).await?;
     let word = if is_set { "is" } else { "is no longer" };
     app.watch.log_note(format!("image {id} {word} {state}, as requested by {peer}"));
     Ok(Json(new).into_response())
+}
+
+/// Changes the file from `before` to `new`, and returns its text.
+///
+/// # Errors
+/// The file was changed since, or cannot be read or written.
+async fn write_states(
+    path: &std::path::Path,
+    id: &str,
+    before: &ImageStates,
+    new: &ImageStates,
+) -> Result<String, ApiRefusal> {
+    let what = EditedObject { kind: "image states", id };
+    match edited_files::read_file(path).await? {
+        None if *before == ImageStates::default() => {
+            let text = edit::format_document(&json!(new), &STATES);
+            edited_files::create_file(path, &text).await?;
+            Ok(text)
+        }
+        Some(text) if ImageStates::parse(&text).as_ref() == Ok(before) => {
+            let says = |text: &str| ImageStates::parse(text).as_ref() == Ok(new);
+            let old = parse_file(&text)?;
+            let edited = change_text(
+                path,
+                &text,
+                |text| edit::edit_values(text, &old, &preserve_order(&old, new)),
+                edit::format_document(&json!(new), &STATES),
+                says,
+            )?;
+            if !edited_files::replace_file(path, &text, &edited.text).await? {
+                return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &json!(new)));
+            }
+            Ok(edited.text)
+        }
+        text => Err(what.conflict(path, text.as_deref(), &json!(new))),
+    }
 }
 
 fn parse_file(text: &str) -> ApiResult<Value> {

@@ -16,27 +16,32 @@ pub(super) fn check_reinstall_policies(check: &mut LayoutCheck, layout: &Layout)
     }
 }
 
-fn check_merge(check: &mut LayoutCheck, graph: &LayoutGraph, place: &str, filesystem: &FilesystemSpec) {
-    let format = filesystem.format;
-    let path = match (format, filesystem.path.as_deref()) {
-        (FilesystemFormat::Swap | FilesystemFormat::None | FilesystemFormat::Tmpfs, _) => {
-            return check.report_problem(
-                place,
-                format!("reinstall: merge requires a preserved filesystem, which {format} is not"),
-            );
+/// Returns the mount point of a filesystem with `reinstall: merge`.
+///
+/// # Errors
+/// Returns why the image cannot be merged into it, whatever the other objects of the layout are.
+fn find_merge_path(filesystem: &FilesystemSpec) -> Result<&str, String> {
+    let path = match (filesystem.format, filesystem.path.as_deref()) {
+        (format @ (FilesystemFormat::Swap | FilesystemFormat::None | FilesystemFormat::Tmpfs), _) => {
+            return Err(format!("reinstall: merge requires a preserved filesystem, which {format} is not"));
         }
-        (_, None) => {
-            return check.report_problem(place, "reinstall: merge requires a mounted filesystem: set path");
-        }
+        (_, None) => return Err("reinstall: merge requires a mounted filesystem: set path".to_owned()),
         (_, Some("/")) => {
-            return check.report_problem(place, "reinstall: merge is not supported for /, which a reinstall recreates");
+            return Err("reinstall: merge is not supported for /, which a reinstall recreates".to_owned());
         }
         (_, Some(path)) => path,
     };
-    if filesystem.is_read_only() {
-        let message = format!("reinstall: merge writes to {path}, but its mountoptions contain ro");
-        return check.report_problem(place, message);
+    match filesystem.is_read_only() {
+        true => Err(format!("reinstall: merge writes to {path}, but its mountoptions contain ro")),
+        false => Ok(path),
     }
+}
+
+fn check_merge(check: &mut LayoutCheck, graph: &LayoutGraph, place: &str, filesystem: &FilesystemSpec) {
+    let path = match find_merge_path(filesystem) {
+        Ok(path) => path,
+        Err(message) => return check.report_problem(place, message),
+    };
     if !check.are_devices_known() || !check.is_list_readable("disks", "wipeonreinstall") {
         return;
     }
