@@ -6,16 +6,17 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Replaces or creates a file. `temporary` is an unused path in the same directory; a file that was left there is removed.
+/// Replaces or creates a file. `temporary` is a path in the same directory that nothing else uses; a file left there by
+/// an interrupted run is removed.
 ///
 /// # Errors
-/// The file cannot be written. The old one is unchanged.
+/// The file cannot be written; its old content is unchanged.
 pub fn replace_file(path: &Path, temporary: &Path, content: &[u8], permissions: Permissions) -> Result<()> {
     write_temporary(temporary, content, permissions)?;
     fs::rename(temporary, path).inspect_err(|_| drop(fs::remove_file(temporary)))
 }
 
-/// Writes and syncs a file that the caller then moves into place. It is removed if that fails.
+/// Writes and syncs a file that the caller then moves into place. Removes the file if writing or syncing fails.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -26,7 +27,7 @@ pub fn write_temporary(path: &Path, content: &[u8], permissions: Permissions) ->
     let write = || {
         file.set_permissions(permissions)?;
         file.write_all(content)?;
-        // The kernel's timestamps are too coarse to distinguish two versions of the same length.
+        // The kernel's own timestamps are so coarse that two versions of the same length may have the same one.
         file.set_modified(SystemTime::now())?;
         file.sync_all()
     };

@@ -27,7 +27,7 @@ pub fn print_line(text: &str) {
     SAID.append(&text);
 }
 
-/// Starts the log with the ramdisk's own output, if it recorded any.
+/// Starts the log with the output that the ramdisk recorded before the agent started, if any.
 pub fn load_ramdisk_log() {
     // Other ramdisks do not record their output.
     if let Ok(text) = std::fs::read(Path::new(BEFORE)) {
@@ -35,12 +35,12 @@ pub fn load_ramdisk_log() {
     }
 }
 
-/// Most recent output, and the amount that preceded it.
+/// Most recent console output, and the number of bytes printed before it.
 pub struct ConsoleLog(Mutex<ConsoleTail>);
 
 struct ConsoleTail {
     text: String,
-    /// Bytes printed before `text` that are no longer kept.
+    /// Number of bytes printed before `text`, which are no longer kept.
     gone: u64,
 }
 
@@ -76,8 +76,8 @@ impl ConsoleLog {
         }
     }
 
-    /// Returns the output after the first `start` bytes, at most `most` bytes of it, and its offset, which is higher
-    /// than `start` if the beginning is no longer kept.
+    /// Returns at most `most` bytes of the output from offset `start` onwards, preceded by their actual offset, which
+    /// is higher than `start` if the output at `start` is no longer kept.
     pub fn read_since(&self, start: u64, most: usize) -> (u64, String) {
         let tail = self.lock_tail();
         let start = start.max(tail.gone);

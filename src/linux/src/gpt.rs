@@ -1,7 +1,7 @@
 //! GPT partition tables. Reads either copy of a table, and writes both.
 //!
-//! A table is kept as its bytes: entries from an image preserve their attributes and unknown fields. Entry N is in
-//! slot N-1, even if earlier slots are free.
+//! A table is stored as the bytes read from the disk, so that entries of an image keep their attributes and unknown
+//! fields. Entry N is in slot N-1, even if earlier slots are free.
 
 use flate2::Crc;
 use std::fs::File;
@@ -67,7 +67,7 @@ pub struct GptEntry {
     pub number: u32,
     pub kind: Uuid,
     pub guid: Uuid,
-    /// Range of sectors as recorded, which may lie outside the disk.
+    /// Range of sectors recorded in the entry, which may lie outside the disk.
     pub sectors: Range<u64>,
 }
 
@@ -184,14 +184,14 @@ impl Gpt {
         })
     }
 
-    /// Adapts a primary copy to a disk of `sectors` sectors: the backup lies at its end.
+    /// Adapts a primary copy to a disk of `sectors` sectors, with the backup copy at the end of the disk.
     pub(crate) fn resize(&mut self, sectors: u64) {
         let last = sectors.saturating_sub(1);
         let last_usable = last.saturating_sub(self.entries_sectors() + 1);
         self.write_header_fields(&[(BACKUP_LBA, last), (LAST_USABLE, last_usable)]);
     }
 
-    /// Stores a partition in its slot, without attributes. The name is truncated if too long.
+    /// Stores a partition without attributes in the slot of its number. A name that is too long is truncated.
     pub(crate) fn set_partition(&mut self, entry: &GptEntry, name: &str) {
         let Some(slot) = self.entry_slot_mut(entry.number) else { return };
         slot.fill(0);
@@ -211,7 +211,7 @@ impl Gpt {
         }
     }
 
-    /// Writes both copies of this primary one, the backup first, so that one copy is intact if writing is
+    /// Writes the backup copy and then this primary copy to the disk, so that one copy is intact if writing is
     /// interrupted.
     ///
     /// # Errors
@@ -225,10 +225,10 @@ impl Gpt {
         Ok(())
     }
 
-    /// Verifies that both copies are on the disk as [`Self::write`] wrote them.
+    /// Reads both copies from the disk and compares them with those that [`Self::write`] wrote.
     ///
     /// # Errors
-    /// They differ, or cannot be read.
+    /// A copy differs or cannot be read.
     pub(crate) fn verify(&self, disk: &File) -> io::Result<()> {
         for copy in self.build_copies() {
             let lba = copy.header_u64(OWN_LBA);
@@ -291,8 +291,8 @@ pub(crate) fn protective_mbr(last_lba: u64) -> [u8; 512] {
     mbr
 }
 
-/// Resizes the protective partition to cover the disk from LBA 1; 0xFFFFFFFF means "or more". Other entries of a
-/// hybrid MBR are preserved.
+/// Resizes the protective partition to cover the disk from LBA 1; the size 0xFFFFFFFF means "this many sectors or
+/// more". Other entries of a hybrid MBR are preserved.
 pub(crate) fn resize_protective_mbr(mbr: &mut [u8; 512], last_lba: u64) {
     for entry in mbr[446..510].chunks_exact_mut(16) {
         if entry[4] == PROTECTIVE && entry[8..12] == 1_u32.to_le_bytes() {

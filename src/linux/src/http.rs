@@ -34,7 +34,8 @@ pub fn read_error_response(response: Response) -> String {
     String::from_utf8_lossy(&body).into_owned()
 }
 
-/// Returns a client for requests with small responses. It has no timeout of its own: set one with `RequestBuilder::timeout`.
+/// Returns a client for requests with small responses. The client has no timeout: set one for each request with
+/// `RequestBuilder::timeout`.
 ///
 /// # Errors
 /// TLS cannot be set up. Missing CA certificates are not an error: `http://` works without them.

@@ -1,6 +1,7 @@
 //! Kernel log messages that explain a failure.
 //!
-//! mount(2) and similar calls return only an error number, and a tool that waits for a disk prints nothing: the cause is in the kernel log.
+//! mount(2) and similar calls return only an error number, and a tool that waits for a disk prints nothing. In both
+//! cases the kernel log contains the cause.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -16,24 +17,24 @@ const WARNING: u32 = 4;
 /// Upper bound of the size of a record (Documentation/ABI/testing/dev-kmsg).
 const RECORD_BYTES: usize = 8192;
 
-/// Kernel log from a point in time onwards.
+/// Messages of the kernel log since [`KernelLog::from_now`] was called.
 #[derive(Debug)]
 pub(crate) struct KernelLog(Option<File>);
 
 impl KernelLog {
-    /// Starts reading at the current end of the log. The log is empty if it cannot be opened.
+    /// Starts reading at the current end of the log. If /dev/kmsg cannot be opened, no messages are returned later.
     pub(crate) fn from_now() -> KernelLog {
         let log = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg");
         KernelLog(log.ok().and_then(|mut log| log.seek(SeekFrom::End(0)).map(|_| log).ok()))
     }
 
-    /// Returns the last lines since then that contain one of these words, ignoring case.
+    /// Returns the last messages since [`KernelLog::from_now`] that contain one of these words, ignoring case.
     pub(crate) fn messages_matching(self, words: &[&str]) -> Vec<String> {
         let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).filter(|word| !word.is_empty()).collect();
         self.take_last_messages(|line| words.iter().any(|word| line.text.to_lowercase().contains(word)))
     }
 
-    /// Returns the last warnings and errors since then.
+    /// Returns the last warnings and errors since [`KernelLog::from_now`].
     pub(crate) fn recent_warnings(self) -> Vec<String> {
         self.take_last_messages(|line| line.level <= WARNING)
     }
@@ -61,7 +62,8 @@ impl KernelLog {
         }
     }
 
-    /// Returns the matching lines as the end of an error message; empty if there are none.
+    /// Formats the last messages that contain one of these words as a suffix of an error message; empty if there are
+    /// none.
     pub(crate) fn describe_matching(self, words: &[&str]) -> String {
         let said = self.messages_matching(words);
         if said.is_empty() { String::new() } else { format!("; kernel log: {}", said.join(" | ")) }

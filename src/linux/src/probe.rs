@@ -41,13 +41,13 @@ use model::device::DevicePath;
 use model::inventory::{DiskTable, Inventory, Nic, SystemInfo};
 use std::path::Path;
 
-/// Depth of an inventory.
+/// Extent of an inventory: with or without reading the disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeDepth {
     /// Only what the kernel knows: hardware, disks, and their users. Disks are not accessed, so their contents are
     /// unknown.
     Shallow,
-    /// Complete inventory.
+    /// Complete inventory, including the contents of disks.
     Deep,
 }
 
@@ -62,7 +62,7 @@ pub fn read_inventory(depth: ProbeDepth) -> Result<Inventory> {
     read_inventory_at(&ProbeRoots::default(), depth)
 }
 
-/// Reads an inventory from these mount points.
+/// Reads an inventory from sysfs, procfs and devtmpfs at these mount points.
 ///
 /// # Errors
 /// As for [`read_inventory`].

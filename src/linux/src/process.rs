@@ -29,8 +29,8 @@ use std::{fmt, thread};
 /// Default deadline, for tools that touch only metadata. Formatters and installers set their own.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Maximum output that is kept, in bytes. The rest is only passed to the watcher, since an installer may print
-/// without end.
+/// Maximum output that is kept, in bytes. Output beyond it is passed to the watcher but not stored, since an installer
+/// may print without end.
 const OUTPUT_BYTES: usize = 1 << 20;
 
 /// Serializes the start of processes: see [`ToolCommand::check_before_start`].
@@ -38,12 +38,13 @@ static STARTING: Mutex<()> = Mutex::new(());
 
 type StartCheck = Box<dyn Fn() -> std::io::Result<()>>;
 
-/// A process to run.
+/// Command line and restrictions of a program to run.
 pub struct ToolCommand {
     program: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
-    /// Whether the environment of this process is withheld.
+    /// Whether the program receives the variables in `env` instead of, and not in addition to, the inherited
+    /// environment.
     only_env: bool,
     input: Vec<u8>,
     confined: Option<Confinement>,
@@ -75,8 +76,8 @@ pub enum ProcessFailure {
     NotStarted(std::io::Error),
     Exited(i32),
     Killed(i32),
-    /// The deadline passed. Kernel warnings logged meanwhile may explain it: a disk that does not respond, for
-    /// example.
+    /// The deadline passed. Kernel warnings logged during the run may explain it, for example a disk that does not
+    /// respond.
     Deadline {
         limit: Duration,
         warnings: Vec<String>,
@@ -130,8 +131,8 @@ impl ToolCommand {
     }
 
     /// Runs the program with this directory as its root, in its own mount namespace, so that its mounts are invisible
-    /// to other processes. It cannot create device nodes, cannot use those on `no_devices` (mount points), and cannot
-    /// trace more privileged processes, whose `/proc/PID/root` would lead out of the root.
+    /// to other processes. The program cannot create device nodes, cannot use device nodes on the mount points
+    /// `no_devices`, and cannot trace more privileged processes, whose `/proc/PID/root` would lead out of the root.
     pub fn confined(mut self, root: impl AsRef<Path>, no_devices: Vec<PathBuf>) -> Self {
         self.confined = Some(Confinement { root: root.as_ref().to_owned(), no_devices, folder: "/".into() });
         self
@@ -154,9 +155,9 @@ impl ToolCommand {
     /// Runs `check` immediately before the start, while no other thread starts a process.
     ///
     /// A child process holds copies of all our open files until its exec(2). With several threads, a device that was
-    /// opened exclusively may therefore stay busy for a moment after it was closed, and a mkfs that finds it busy
-    /// fails at once. Opening and closing the device here proves that no copy is left, and no new one can appear
-    /// before mkfs runs.
+    /// opened exclusively may therefore stay busy for a moment after it was closed, and a mkfs that finds it busy fails
+    /// at once. If `check` can open the device exclusively, no child holds a copy of its descriptor, and no new copy
+    /// can appear before mkfs runs.
     pub(crate) fn check_before_start(mut self, check: impl Fn() -> std::io::Result<()> + 'static) -> Self {
         self.before = Some(Box::new(check));
         self
@@ -168,7 +169,8 @@ impl ToolCommand {
         self
     }
 
-    /// Requires the complete output, of at most `limit` bytes: a truncated list still looks like a list.
+    /// Requires the complete output, of at most `limit` bytes, because a truncated list cannot be distinguished from a
+    /// complete one.
     pub(crate) fn require_complete_output(mut self, limit: usize) -> Self {
         self.whole = Some(limit);
         self

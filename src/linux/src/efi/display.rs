@@ -1,4 +1,4 @@
-//! Human-readable output of the firmware's boot entries, as of `efibootmgr -v`.
+//! Formats the firmware's boot entries as text, like `efibootmgr -v`.
 
 use super::load_option::{DevicePathNode, LoadOption};
 use super::variables::{BootVariables, entry_name};
@@ -38,12 +38,12 @@ pub(crate) fn device_path_text(option: &LoadOption) -> Option<String> {
     Some(option.nodes()?.iter().map(format_node).collect::<Vec<_>>().join("/"))
 }
 
-/// Replaces control characters: firmware and other systems may store any text.
+/// Replaces control characters by dots, because firmware and other operating systems may store any text.
 fn mask_control_characters(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '.' } else { letter }).collect()
 }
 
-/// Formats optional data: as text if it is text, else its size.
+/// Formats optional data: the text itself if it is printable, else its size in bytes.
 fn format_arguments(optional: &[u8]) -> String {
     if optional.is_empty() {
         return String::new();

@@ -8,16 +8,16 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Vendor of drophammer's own variables.
+/// Vendor GUID of the variables that drophammer stores.
 const VENDOR: &str = "9f2f4bd1-6c3a-4a53-8c57-0d1e6b7a2c94";
 
-/// Attributes in front of the value.
+/// Size of the attributes in front of the value, in bytes.
 const ATTRIBUTE_BYTES: usize = 4;
 
 /// Maximum size of a variable that drophammer reads.
 const MAXIMUM_BYTES: u64 = 64 << 10;
 
-/// Returns the file of a variable.
+/// Returns the path of a variable of drophammer in efivarfs.
 pub fn variable_path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}-{VENDOR}"))
 }
@@ -25,8 +25,8 @@ pub fn variable_path(directory: &Path, name: &str) -> PathBuf {
 /// Reads the JSON in a variable; `None` if there is no such variable, as on a machine without EFI.
 ///
 /// # Errors
-/// The variable exists but cannot be read or parsed. It must not be treated as absent: what it records could be
-/// erased.
+/// The variable exists but cannot be read or parsed. It must not be treated as absent, because data that its record
+/// protects could then be erased.
 pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>> {
     let path = variable_path(directory, name);
     let refused = |why: String| {

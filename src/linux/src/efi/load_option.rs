@@ -16,12 +16,12 @@ pub struct LoadOption {
     pub optional: Vec<u8>,
 }
 
-/// Location of a GPT partition, as a load option names it.
+/// GPT partition in the device path of a load option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionLocation {
     pub number: u32,
     pub guid: Uuid,
-    /// First sector, in units of logical sectors, as `sectors`.
+    /// First logical sector.
     pub first_lba: u64,
     pub sectors: u64,
 }
@@ -36,7 +36,7 @@ pub struct DevicePathNode<'a> {
 }
 
 impl LoadOption {
-    /// Returns the option that starts a program on this partition; `None` if its path cannot be encoded.
+    /// Returns the load option that starts a program on this partition; `None` if the program's path cannot be encoded.
     pub fn for_file(
         label: &str,
         partition: impl Into<PartitionLocation>,
@@ -98,8 +98,8 @@ impl LoadOption {
     }
 }
 
-/// Encodes a GPT partition in the short form, which the firmware resolves wherever it finds the disk, even in another
-/// slot (3.1.2).
+/// Encodes a GPT partition as a device path that does not name the disk (short form, 3.1.2): the firmware finds the
+/// partition even if the disk is moved to another slot.
 fn encode_partition_node(partition: &PartitionLocation) -> Vec<u8> {
     const GPT: u8 = 2;
     const GUID: u8 = 2;
@@ -132,7 +132,7 @@ pub mod testing {
 
     pub const PCI: &[u8] = &[1, 1, 6, 0, 0, 2];
 
-    /// A path of these nodes, with its end.
+    /// Returns a load option whose device path consists of these nodes and the end node.
     pub fn option(attributes: u32, description: &str, nodes: &[&[u8]]) -> LoadOption {
         let path = [nodes.concat(), END.to_vec()].concat();
         LoadOption { attributes, description: description.to_owned(), path, optional: Vec::new() }

@@ -17,7 +17,7 @@ pub const VARIABLES: &str = "/sys/firmware/efi/efivars";
 /// Vendor GUID of the variables defined by the specification.
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
-/// Non-volatile, accessible to boot services and at runtime.
+/// Attributes of variables that are written: non-volatile, accessible to boot services and at runtime.
 const ATTRIBUTES: u32 = 7;
 
 /// Maximum size of a variable that is read.
@@ -29,12 +29,12 @@ pub struct BootVariables {
     /// Values of `Boot####` by number; empty if unreadable.
     pub entries: BTreeMap<u16, Vec<u8>>,
     pub order: Vec<u16>,
-    /// Entry that the firmware booted this time.
+    /// Entry from which the running system was booted.
     pub current: Option<u16>,
     /// Entry for the next boot only.
     pub next: Option<u16>,
     pub timeout_seconds: Option<u16>,
-    /// Reason why an existing `BootOrder` cannot be read; it must not be replaced then.
+    /// Reason why `BootOrder` cannot be read although it exists. An unreadable order must not be replaced.
     pub unreadable_order: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl BootVariables {
         Ok(variables)
     }
 
-    /// Returns the position of the entry in the boot order.
+    /// Returns the index of the entry in the boot order; `None` if the order does not contain it.
     pub fn position_in_order(&self, number: u16) -> Option<usize> {
         self.order.iter().position(|other| *other == number)
     }
@@ -165,7 +165,7 @@ fn make_mutable(path: &Path) -> io::Result<()> {
     let mut flags: c_long = 0;
     // SAFETY: the descriptor is open. The kernel accesses an int, which fits into a long.
     match unsafe { ioctl::get_flags(file.as_raw_fd(), &mut flags) } {
-        // The filesystem does not support the flags, so none is set.
+        // The filesystem does not support inode flags, so the immutable flag is not set.
         Err(Errno::ENOTTY | Errno::EOPNOTSUPP) => return Ok(()),
         other => other?,
     };

@@ -101,7 +101,8 @@ async fn connect_to_host(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Connects from a privileged source port. An unprivileged process connects from any port, and the server decides whether that suffices.
+/// Connects from a privileged source port. An unprivileged process connects from any free port, which the server may
+/// refuse.
 async fn connect_from_privileged_port(server: SocketAddr) -> io::Result<TcpStream> {
     let count = SOURCE_PORTS.end() - SOURCE_PORTS.start() + 1;
     let first = fastrand::u16(..count);

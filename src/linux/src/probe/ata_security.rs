@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// Deadline of hdparm, which sends a single command. A disk that takes longer has other problems.
+/// Deadline of hdparm, which sends a single command. A disk that takes longer is failing.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Security state of a disk.

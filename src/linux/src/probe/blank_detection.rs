@@ -1,5 +1,6 @@
-//! Detection of blank devices by samples. A missing signature proves little: a database may use a disk without a
-//! filesystem, and a damaged disk has lost its signatures. Therefore samples from all over the device must be zero.
+//! Detection of blank devices by samples. A device without a signature is not necessarily blank: a database may use a
+//! disk without a filesystem, and a damaged disk may have lost its signatures. Therefore samples from all over the
+//! device must be zero.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -8,7 +9,8 @@ use std::path::Path;
 
 use super::blkid::DeviceArea;
 
-/// Size of the areas at both ends that are read completely. Most programs that write to a disk store data there.
+/// Size of the areas at both ends that are read completely. Most programs that write to a disk store data at its
+/// beginning or end.
 const END_BYTES: u64 = 4 << 20;
 
 /// Size of a read, in bytes.
@@ -20,16 +22,17 @@ const SAMPLES: u64 = 64;
 /// Returns whether a whole block device or file is blank.
 ///
 /// # Errors
-/// It cannot be read, so that its state is unknown.
+/// The device cannot be read, so that it is unknown whether it is blank.
 pub(crate) fn is_whole_device_blank(path: &Path) -> io::Result<bool> {
     let size_bytes = File::open(path)?.seek(SeekFrom::End(0))?;
     is_area_blank(path, DeviceArea { start_bytes: 0, size_bytes })
 }
 
-/// Returns whether all samples of an area are zero. Most content is found by the first read.
+/// Returns whether all samples of an area are zero. Stops at the first sample that is not zero, which on most devices
+/// with data is the first one read.
 ///
 /// # Errors
-/// A sample cannot be read, so that the state is unknown.
+/// A sample cannot be read, so that it is unknown whether the area is blank.
 pub(super) fn is_area_blank(path: &Path, area: DeviceArea) -> io::Result<bool> {
     let file = File::open(path)?;
     let mut buffer = vec![0; SAMPLE_BYTES as usize];
@@ -44,7 +47,8 @@ pub(super) fn is_area_blank(path: &Path, area: DeviceArea) -> io::Result<bool> {
     Ok(area.size_bytes > 0)
 }
 
-/// Returns start and length of each read: the ends first; the whole area if it is small.
+/// Returns start and length of each read: both ends first, then the samples between them. A small area is read
+/// completely.
 fn sample_ranges(size_bytes: u64) -> Vec<(u64, u64)> {
     let pieces = |start: u64, end: u64| {
         let starts = (start..end).step_by(SAMPLE_BYTES as usize);
@@ -54,7 +58,8 @@ fn sample_ranges(size_bytes: u64) -> Vec<(u64, u64)> {
     if inside <= SAMPLES * SAMPLE_BYTES {
         return pieces(0, size_bytes).collect();
     }
-    // Each sample is aligned to its size, in the middle of its share.
+    // The area between the ends is divided into equal shares. Each sample is in the middle of its share, aligned to the
+    // size of a sample.
     let share = inside / SAMPLES;
     let sample = |number: u64| {
         let middle = END_BYTES + number * share + share / 2;

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::{io, ptr};
 
-/// Unit of libblkid, regardless of the disk's sector size.
+/// Unit of offsets and sizes in libblkid, in bytes, regardless of the disk's sector size.
 const UNIT_BYTES: u64 = 512;
 
 /// Range of a device.
@@ -36,14 +36,14 @@ pub(super) struct BlkidPartition {
     pub kind: String,
     pub guid: String,
     pub name: String,
-    /// Whether it is a DOS extended partition, which only contains other partitions.
+    /// Whether this is a DOS extended partition, a container of logical partitions.
     pub extended: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BlkidSignature {
     pub signature: DeviceSignature,
-    /// Whether its checksum is wrong: the content is damaged.
+    /// Whether the superblock has a wrong checksum, so that the content is damaged.
     pub damaged: bool,
 }
 
@@ -81,7 +81,7 @@ impl BlkidProbe {
         Ok(probe)
     }
 
-    /// Returns all signatures. libblkid's own `blkid_do_safeprobe` fails if there are two; this returns both.
+    /// Returns all signatures of the device. libblkid's `blkid_do_safeprobe`, in contrast, fails if there are two.
     ///
     /// # Errors
     /// A read error; the signatures are unknown then.

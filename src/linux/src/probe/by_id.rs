@@ -4,8 +4,8 @@
 use super::ata_identity::AtaIdentity;
 use model::inventory::InventoryDisk;
 
-/// Returns all names of a disk, as paths. `ata` is the identity of an ATA disk, `namespace` the number of an NVMe
-/// namespace; empty for others.
+/// Returns all names of a disk, as paths; none if the disk has no name there. `ata` is the identity of an ATA disk,
+/// `None` for other disks. `namespace` is the number of an NVMe namespace, empty for other disks.
 pub(super) fn list_by_id_paths(disk: &InventoryDisk, ata: Option<&AtaIdentity>, namespace: &str) -> Vec<String> {
     let names = match disk.transport.as_str() {
         "nvme" => nvme_names(disk, namespace),
@@ -26,7 +26,7 @@ fn nvme_names(disk: &InventoryDisk, namespace: &str) -> Vec<String> {
     if !disk.model.is_empty() && !disk.serial.is_empty() {
         let name =
             format!("nvme-{}_{}", replace_unsafe_characters(&disk.model), replace_unsafe_characters(&disk.serial));
-        // Since systemd 253, so that namespaces have distinct names.
+        // systemd adds this name since version 253, so that namespaces have distinct names.
         let numbered = (!namespace.is_empty()).then(|| format!("{name}_{namespace}"));
         names.push(name);
         names.extend(numbered);
@@ -37,7 +37,7 @@ fn nvme_names(disk: &InventoryDisk, namespace: &str) -> Vec<String> {
 fn scsi_names(disk: &InventoryDisk, ata: Option<&AtaIdentity>) -> Vec<String> {
     let mut names = Vec::new();
     let wwn = disk.wwn.strip_prefix("0x");
-    // udev uses ATA commands for a disk with vendor "ATA", whatever the controller.
+    // udev uses ATA commands for any disk with vendor "ATA", regardless of its controller.
     if disk.vendor == "ATA" {
         let parts = ata.map(|identity| [&identity.model, &identity.serial].map(|text| replace_whitespace(text)));
         names.extend(parts.map(|parts| format!("ata-{}", parts.join("_").trim_end_matches('_'))));

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct ProbeTarget<'a> {
     /// Kernel name, whose device node exists without udev.
     pub name: &'a KernelName,
-    /// Path for messages, from which the paths of the partitions are derived.
+    /// Path of the device in messages. The paths of the partitions are derived from it.
     pub device: &'a DevicePath,
     pub sector_bytes: u32,
     pub size_bytes: u64,
@@ -24,11 +24,13 @@ pub(super) struct ProbeTarget<'a> {
 pub(super) struct DeviceContents {
     pub table: Option<DiskTable>,
     pub signatures: Vec<DeviceSignature>,
-    /// Uses of partitions that only the kernel has, because the table was changed or cannot be read.
+    /// Uses of partitions that the kernel has registered but the table does not contain, because the table was changed
+    /// or cannot be read.
     pub uses: Vec<DeviceUse>,
     /// Reason why the contents are not completely known.
     pub unreadable: Option<String>,
-    /// Blank as defined by [`model::inventory::InventoryDisk::blank`], ignoring users of the whole device.
+    /// Whether the device is blank as defined by [`model::inventory::InventoryDisk::blank`], ignoring users of the
+    /// whole device.
     pub blank: bool,
 }
 
@@ -83,8 +85,9 @@ struct ProbedPartition {
 }
 
 impl ProbedPartition {
-    /// Returns whether this is a partition of the table on the disk. The kernel's device for an extended partition
-    /// has two sectors, for the boot loader (block/partitions/msdos.c).
+    /// Returns whether this partition and `found`, a partition of the table on the disk, are the same. The sizes of
+    /// extended partitions are not compared, because the kernel's device for them contains only two sectors, for a boot
+    /// loader (block/partitions/msdos.c).
     fn is_same_partition(&self, found: &BlkidPartition) -> bool {
         self.number == found.number
             && self.start_bytes == found.start_bytes
@@ -108,7 +111,7 @@ fn read_kernel_partitions(disk: &Path, users: &DeviceUsers) -> Result<Vec<Probed
     Ok(partitions)
 }
 
-/// Returns the table with the contents of each partition. Removes its partitions from `kernel`.
+/// Returns the table with the contents of each partition. Removes the partitions of the table from `kernel`.
 fn build_table(
     target: &ProbeTarget,
     found: BlkidTable,
@@ -153,8 +156,9 @@ fn build_table(
     DiskTable { kind: found.kind, guid: found.id.parse().ok(), partitions }
 }
 
-/// Returns the signatures in a partition, and whether it is blank. It is read through its own node, whose cache
-/// contains data written through that node, or through the disk if the kernel does not know the partition.
+/// Returns the signatures in a partition, and whether it is blank. A partition registered with the kernel is read
+/// through its own device node, because data written through this node may still be only in its page cache. Other
+/// partitions are read through the disk.
 fn read_partition_contents(
     target: &ProbeTarget,
     found: &BlkidPartition,
@@ -178,7 +182,7 @@ fn read_partition_contents(
     Ok((signatures, blank))
 }
 
-/// Returns the signatures, and adds a doubt if they are unreadable or damaged.
+/// Returns the signatures, and adds a message to `doubts` if they are unreadable or damaged.
 fn collect_signatures(
     device: &DevicePath,
     found: io::Result<Vec<BlkidSignature>>,

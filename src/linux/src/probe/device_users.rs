@@ -1,4 +1,4 @@
-//! Current users of block devices: mounts, swap, and block devices on top.
+//! Current users of block devices: mounts, swap, and block devices on top of them.
 
 use super::proc_mounts::{self, MountEntry};
 use super::sysfs::{ProbeRoots, format_device_number, list_names, read_attribute, read_proc_file};
@@ -15,7 +15,8 @@ pub(super) struct DeviceUsers {
     swaps: Vec<NamedDevice>,
 }
 
-/// Device by the path under which it was opened. A device may have several: `/dev/dm-1`, `/dev/mapper/vg00-swap`.
+/// Device, identified by the path under which it was opened. A device may have several paths: `/dev/dm-1`,
+/// `/dev/mapper/vg00-swap`.
 struct NamedDevice {
     path: String,
     /// Device number such as `253:1`, if a device node exists at that path.
@@ -82,8 +83,8 @@ impl DeviceUsers {
         Ok(uses)
     }
 
-    /// Returns whether this path shows the root of a filesystem. A mounted subdirectory does not count, nor does a
-    /// path with several mounts on top of each other.
+    /// Returns whether the root directory of a filesystem is mounted at this path. False for a mounted subdirectory,
+    /// and for a path with several mounts on top of each other.
     pub(super) fn shows_root(&self, path: &str) -> bool {
         let mut there = self.mounts.iter().map(|mounted| &mounted.mount).filter(|mount| mount.path == path);
         there.next().is_some_and(|mount| mount.root == "/") && there.next().is_none()

@@ -10,7 +10,7 @@ use model::inventory::InventoryDisk;
 use std::path::Path;
 use std::thread;
 
-/// Name prefixes of block devices that are not disks: backed by memory, files or other disks, and CD and floppy
+/// Name prefixes of block devices that are not disks: devices backed by memory, files or other disks, and CD and floppy
 /// drives.
 const NOT_DISKS: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
 
@@ -40,7 +40,8 @@ pub(super) fn read_disks(roots: &ProbeRoots, users: &DeviceUsers, depth: ProbeDe
     Ok(disks)
 }
 
-/// Reads a disk; `None` if it is not a disk, or is empty, like a card reader without a card.
+/// Reads the disk with this kernel name; `None` if the device is not a disk, or has no medium, like a card reader
+/// without a card.
 fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDepth) -> Result<Option<InventoryDisk>> {
     let dir = roots.sys.join("block").join(name);
     let at = |attribute_name: &str| read_attribute(&dir.join(attribute_name));

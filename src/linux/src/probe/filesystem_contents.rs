@@ -62,8 +62,9 @@ pub(crate) fn read_filesystem(device: &DevicePath, point: &Path) -> io::Result<F
     })
 }
 
-/// Returns the files of sparse volumes, wherever the filesystem may be mounted: at `/`, at `/var`, or at the
-/// directory itself. Symlinks are not followed.
+/// Returns the files of sparse volumes. The installed system may mount this filesystem at `/`, at `/var`, or at any
+/// directory down to that of the sparse volumes, so the corresponding path of each case is searched. Symlinks are not
+/// followed.
 fn find_sparse_files(root: &File) -> Vec<SparseFile> {
     let folders =
         std::iter::successors(Some(k8s_volume::SPARSE.trim_start_matches('/')), |path| match path.split_once('/') {
@@ -90,7 +91,7 @@ fn list_sparse_files(root: &File, folder: &str) -> nix::Result<Vec<SparseFile>> 
     Ok(names.into_iter().filter_map(file).collect())
 }
 
-/// Reads the install marker. Its content may be a previous owner's: symlinks must not leave the filesystem, and
+/// Reads the install marker. The filesystem may belong to a previous owner, so symlinks must not lead out of it, and
 /// special files must not block.
 fn read_marker(root: &File) -> io::Result<Option<InstallMarker>> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;

@@ -1,7 +1,7 @@
 //! Boot variables of UEFI firmware, from efivarfs.
 //!
-//! The installed system can write them, so their names, values and number are limited, and malformed ones are listed
-//! as such.
+//! The installed system can write these variables. Therefore the lengths of their names and values, and their number,
+//! are limited, and malformed variables are listed as malformed.
 
 mod load_target;
 
@@ -22,13 +22,13 @@ const VENDOR_CHARS: usize = 36;
 /// Maximum length of a description, path or argument, in characters.
 const MAXIMUM_CHARS: usize = 400;
 
-/// Vendor of the variables of systemd-boot.
+/// Vendor GUID of the variables of systemd-boot.
 const SYSTEMD_BOOT: Uuid = Uuid::from_u128(0x4a67b082_0a4c_41cf_b6c7_440b29bb8c4f);
 
-/// Vendor of the variables of shim.
+/// Vendor GUID of the variables of shim.
 const SHIM: Uuid = Uuid::from_u128(0x605dab50_e046_4300_abb6_3dd810dd8b23);
 
-/// Vendor of the variables of drophammer.
+/// Vendor GUID of the variables of drophammer.
 const DROPHAMMER: Uuid = Uuid::from_u128(0x9f2f4bd1_6c3a_4a53_8c57_0d1e6b7a2c94);
 
 /// Returns the boot variables; `None` for a machine booted by BIOS.
@@ -73,25 +73,26 @@ fn read_variables(directory: &Path, names: &[String]) -> FirmwareVariables {
     }
 }
 
-/// Separates name and vendor: `Boot0003-8be4df61-…`.
+/// Splits a file name of efivarfs into name and vendor GUID: `Boot0003-8be4df61-…`.
 fn split_vendor(file: &str) -> Option<(&str, Uuid)> {
     let at = file.len().checked_sub(VENDOR_CHARS)?;
     let (name, vendor) = (file.get(..at)?, file.get(at..)?);
     Some((name.strip_suffix('-')?, Uuid::parse_str(vendor).ok()?))
 }
 
-/// Returns class and number of the load option in this file.
+/// Returns class and number of the load option with this file name; `None` for other variables.
 fn parse_load_option_name(file: &str) -> Option<(LoadOptionClass, u16)> {
     let (name, vendor) = split_vendor(file)?;
     LoadOptionClass::ALL.into_iter().find_map(|class| {
-        // Operating systems use their own vendor for their recovery options.
+        // Operating systems store their recovery options under their own vendor GUID.
         let is_vendor = vendor == GLOBAL_VENDOR || class == LoadOptionClass::OsRecovery;
         let digits = name.strip_prefix(class.prefix()).filter(|_| is_vendor)?;
         Some((class, parse_hexadecimal_number(digits)?))
     })
 }
 
-/// Parses four hexadecimal digits. The specification requires upper case, and firmware ignores others.
+/// Parses four hexadecimal digits. The specification requires upper case, and firmware ignores variables with
+/// lower-case digits.
 fn parse_hexadecimal_number(digits: &str) -> Option<u16> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte);
     let is_number = digits.len() == 4 && digits.bytes().all(is_digit);

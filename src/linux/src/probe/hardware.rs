@@ -27,7 +27,7 @@ fn parse_machine_uuid(text: &str) -> Option<String> {
     parse_usable_uuid(text).map(|uuid| uuid.to_string())
 }
 
-/// Socket under construction while cpuinfo is parsed.
+/// Processor socket, accumulated while cpuinfo is parsed.
 #[derive(Default)]
 struct CpuSocket {
     vendor: String,
@@ -36,8 +36,8 @@ struct CpuSocket {
     threads: u32,
 }
 
-/// Returns the sockets of `/proc/cpuinfo` in the order of their numbers. If the kernel reports no sockets (most
-/// architectures other than x86), all threads belong to one.
+/// Returns the sockets of `/proc/cpuinfo` in the order of their numbers. If the kernel does not report sockets (most
+/// architectures other than x86), all threads are attributed to one socket.
 pub(super) fn parse_cpus(cpuinfo: &str) -> Vec<Cpu> {
     let mut sockets: BTreeMap<u32, CpuSocket> = BTreeMap::new();
     for thread in cpuinfo.split("\n\n") {
@@ -54,7 +54,7 @@ pub(super) fn parse_cpus(cpuinfo: &str) -> Vec<Cpu> {
         socket.vendor = field("vendor_id");
         socket.model = field("model name");
         socket.threads += 1;
-        // Without a core number each thread counts as a core.
+        // If the kernel does not report core numbers, each thread is counted as a core.
         let core = if fields.contains_key("core id") { field("core id") } else { field("processor") };
         socket.cores.insert(core);
     }
@@ -87,7 +87,7 @@ pub(super) fn read_nics(sys: &Path) -> Result<Vec<Nic>> {
                 mac: read_mac(&dir),
                 driver: read_link_name(&dir.join("device/driver")),
                 usb: is_on_usb(&dir),
-                // Reading it fails with EINVAL while the interface is down.
+                // Reading `carrier` fails with EINVAL while the interface is down.
                 link: read_attribute(&dir.join("carrier")) == "1",
                 name,
                 neighbours: Vec::new(),
@@ -106,7 +106,7 @@ fn is_on_usb(card: &Path) -> bool {
     device.components().any(|component| component.as_os_str().to_str().is_some_and(is_bus))
 }
 
-/// Returns the permanent address: in a bond, all NICs show the same one.
+/// Returns the permanent MAC address of a NIC, because the current address of all NICs in a bond is the same.
 fn read_mac(card: &Path) -> String {
     let own = read_attribute(&card.join("bonding_slave/perm_hwaddr"));
     let shown = || read_attribute(&card.join("address"));

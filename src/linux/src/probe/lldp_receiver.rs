@@ -13,23 +13,23 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Multicast address of LLDP: nearest bridge.
+/// Multicast address of LLDP frames for the nearest bridge, which bridges do not forward.
 const GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
 
-/// Interval of progress messages, and deadline of commands.
+/// Interval of progress messages, also used as the deadline of commands.
 const SAY: Duration = Duration::from_secs(30);
 
-/// Maximum number of neighbours of a NIC, since frames may be forged.
+/// Maximum number of neighbours stored for a NIC, since frames may be forged.
 const MOST: usize = 16;
 
 /// Sets the links up, disables LLDP agents in NIC firmware, and receives frames until both leaves are found or
-/// `patience` expires. `say` periodically receives the NICs without neighbours.
+/// `patience` expires. `say` receives progress messages, which name the NICs without neighbours.
 ///
 /// # Errors
 /// The socket cannot be opened.
 pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) -> Result<Vec<NicNeighbours>> {
     for nic in nics {
-        // A NIC that cannot be set up receives nothing, which is reported.
+        // A NIC whose link cannot be set up receives nothing, and is reported as a NIC without neighbours.
         let _ = ToolCommand::new("ip").args(["link", "set", &nic.name, "up"]).deadline(SAY).run();
     }
     stop_firmware_agents(nics, Path::new("/sys"), say);
@@ -62,7 +62,7 @@ pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) 
     }
 }
 
-/// Describes the missing leaves.
+/// Describes which leaves were found and which are missing.
 pub fn describe_search(leaves: &LeafSearch) -> String {
     match leaves {
         LeafSearch::Both(_) => "LLDP: both leaves found".to_owned(),
@@ -86,15 +86,15 @@ pub fn describe_search(leaves: &LeafSearch) -> String {
 fn collect_neighbours(nics: &[Nic], heard: &BTreeMap<&str, Vec<LldpNeighbour>>, sys: &Path) -> Vec<NicNeighbours> {
     let card = |nic: &Nic| NicNeighbours {
         nic: nic.name.clone(),
-        // -1 without a link.
+        // The speed is -1 without a link.
         speed: read_attribute(&sys.join("class/net").join(&nic.name).join("speed")).parse().unwrap_or_default(),
         neighbours: heard.get(nic.name.as_str()).cloned().unwrap_or_default(),
     };
     nics.iter().map(card).collect()
 }
 
-/// Stops the LLDP agent in firmware of Intel's 700 series, which does not forward frames. Its driver accepts commands
-/// in debugfs.
+/// Stops the LLDP agents in the firmware of NICs of Intel's 700 series, because these agents do not forward frames to
+/// the kernel. The driver accepts the command in debugfs.
 fn stop_firmware_agents(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
     let debug = sys.join("kernel/debug");
     let cards: Vec<&Nic> = nics.iter().filter(|nic| nic.driver == "i40e").collect();
@@ -124,7 +124,7 @@ fn interface_index(name: &str) -> Option<i32> {
     i32::try_from(index).ok().filter(|index| *index > 0)
 }
 
-/// Opens a socket for LLDP frames of all NICs that are sent to the multicast group.
+/// Opens a socket that receives LLDP frames for the multicast group on all NICs.
 fn open_socket(cards: impl Iterator<Item = i32>) -> io::Result<OwnedFd> {
     let protocol = i32::from(ETHERTYPE.to_be());
     // SAFETY: no pointer is passed.

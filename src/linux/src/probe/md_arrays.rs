@@ -36,9 +36,9 @@ struct MdSuperblock {
     metadata: String,
     raid_devices: u32,
     role: MemberRole,
-    /// Number of changes: if members disagree, the highest number is correct.
+    /// Event count of this superblock: if members disagree, the one with the highest count is current.
     events: u64,
-    /// Slots of the array that were empty when this was written.
+    /// Slots of the array that were empty when this superblock was written.
     empty: Vec<u32>,
     writes_at_start: bool,
 }
@@ -203,10 +203,10 @@ fn parse_empty_slot_090(line: &str) -> Option<u32> {
     words.any(|state| ["faulty", "removed"].contains(&state)).then_some(place)
 }
 
-/// Marks members as faulty whose data is outdated. mdadm excludes them as well (Assemble.c). A member has missed
-/// changes if it is more than one change behind (a single one may be the array's stop), or if others were used
-/// without it. If two members were used without each other, both are marked, because the operator must decide which
-/// one is correct.
+/// Marks members as faulty whose data is outdated. mdadm excludes them as well (Assemble.c). A member is outdated if
+/// its event count is lower than the highest count by more than one (a difference of one may be caused by stopping the
+/// array), or if other members were used without it. If two members were used without each other, both are marked,
+/// because the operator must decide which one is correct.
 fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
     let place = |superblock: &MdSuperblock| match superblock.role {
         MemberRole::Active(place) => Some(place),
@@ -245,7 +245,7 @@ fn group_by_uuid(found: Vec<(DevicePath, MdSuperblock)>) -> Vec<MdArray> {
     arrays.into_iter().filter_map(build_array).collect()
 }
 
-/// Builds an array from the member with the most changes; the first one if several are equal.
+/// Builds an array from the superblock with the highest event count; of several, from the first.
 fn build_array(mut members: Vec<(DevicePath, MdSuperblock)>) -> Option<MdArray> {
     mark_outdated_members(&mut members);
     let role = |(device, superblock): &(DevicePath, MdSuperblock)| ArrayMember {
@@ -259,8 +259,8 @@ fn build_array(mut members: Vec<(DevicePath, MdSuperblock)>) -> Option<MdArray> 
     Some(MdArray { uuid, name, level, metadata, raid_devices, members: roles, writes_at_start, running: None })
 }
 
-/// Returns the running array that holds one of the members. Volumes in a container of a firmware RAID hold them too,
-/// but the members' metadata describes the container.
+/// Returns the running array that holds one of the members. The volumes in a container of a firmware RAID also hold the
+/// members of the container, but are not returned, because the members' metadata describes the container.
 fn find_running_array(roots: &ProbeRoots, inventory: &Inventory, array: &MdArray) -> Option<KernelName> {
     let members: Vec<KernelName> =
         array.members.iter().map(|member| inventory.resolve_kernel_name(&member.device)).collect();

@@ -42,7 +42,7 @@ pub(crate) struct AdminCommand {
 pub(crate) struct NvmeNamespace {
     pub id: u32,
     pub methods: Vec<EraseMethod>,
-    /// Current format: command dword 10 of Format NVM without the secure erase setting.
+    /// Current format of the namespace, encoded as command dword 10 of Format NVM without the secure erase setting.
     pub format: u32,
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn read_namespace_id(device: &File) -> io::Result<u32> {
 pub(crate) fn read_namespace(device: &File) -> io::Result<NvmeNamespace> {
     let id = read_namespace_id(device)?;
     let controller = identify(device, CNS_CONTROLLER, 0)?;
-    // Old controllers do not support the lists. Unknown namespaces are assumed to exist.
+    // Old controllers do not support these lists. Without them, other namespaces are assumed to exist.
     let list = |cns| identify(device, cns, 0).ok().map(|data| parse_namespace_ids(&data));
     let allocated = if manages_namespaces(&controller) { list(CNS_ALLOCATED) } else { None };
     let alone = is_only_namespace(&controller, id, list(CNS_ACTIVE).as_deref(), allocated.as_deref());
@@ -144,8 +144,8 @@ fn list_erase_methods(controller: &[u8], alone: bool) -> Vec<EraseMethod> {
     offers.into_iter().filter(|(_, offered)| *offered).map(|(method, _)| method).collect()
 }
 
-/// Returns whether this is the only namespace of the whole NVM subsystem. `active` are those attached to this
-/// controller, `allocated` all that exist on any controller.
+/// Returns whether this is the only namespace of the whole NVM subsystem. `active` lists the namespaces attached to
+/// this controller, `allocated` all namespaces that exist in the subsystem.
 fn is_only_namespace(controller: &[u8], id: u32, active: Option<&[u32]>, allocated: Option<&[u32]>) -> bool {
     let only = |list: Option<&[u32]>| list == Some(&[id]);
     let most = read_u32(controller, 516);

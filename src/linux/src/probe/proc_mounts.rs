@@ -5,9 +5,9 @@
 pub struct MountEntry {
     pub id: u64,
     pub parent: u64,
-    /// Device number such as `8:1`; a btrfs has an anonymous one with major 0.
+    /// Device number such as `8:1`; for btrfs an anonymous number with major 0.
     pub number: String,
-    /// Mounted directory of the filesystem, usually `/`.
+    /// Directory of the filesystem that is mounted, usually its root `/`.
     pub root: String,
     pub path: String,
     pub options: Vec<String>,

@@ -1,5 +1,5 @@
-//! Copies of LVM raid1 volumes. LVM's metadata contains their location. Each copy has a dm-raid superblock (`struct
-//! dm_raid_superblock` in the kernel's drivers/md/dm-raid.c), which determines the complete copies.
+//! Copies of LVM raid1 volumes. LVM's metadata contains the location of each copy and of its dm-raid superblock
+//! (`struct dm_raid_superblock` in the kernel's drivers/md/dm-raid.c). The superblocks show which copies are complete.
 
 use super::sysfs::ProbeRoots;
 use super::volume_groups::{LvmReportRow, LvmReportSegment, parse_number};
@@ -19,20 +19,20 @@ pub(crate) struct DeviceRange {
 /// Copy of a volume.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct VolumeCopy {
-    /// Data ranges in order; none if something is missing.
+    /// Ranges that contain the data, in order; `None` if a range or its device is missing.
     pub data: Option<Vec<DeviceRange>>,
-    /// Start of its superblock.
+    /// Range that begins with the dm-raid superblock of the copy.
     superblock: Option<DeviceRange>,
 }
 
 /// dm-raid superblock of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DmRaidSuperblock {
-    /// Number of changes.
+    /// Event count: the copy with the highest count is current.
     events: u64,
-    /// Failed copies, one bit each.
+    /// Copies that had failed when this superblock was written, one bit for each slot.
     failed: u64,
-    /// Whether all data was copied to it.
+    /// Whether this copy contains all data, so that its recovery is complete.
     recovered: bool,
 }
 
@@ -58,19 +58,20 @@ pub(super) fn find_copies(row: &LvmReportRow, name: &str) -> Vec<VolumeCopy> {
 }
 
 /// Returns the slots of the copies that have the volume's current data, best first. Two copies that were used without
-/// each other do not count: the operator must decide which one is correct.
+/// each other are both omitted: the operator must decide which one is correct.
 pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[Option<DmRaidSuperblock>]) -> Vec<usize> {
     // One bit for each slot; LVM supports fewer than 64 copies.
     let known = || (0..64).zip(superblocks).filter_map(|(place, found)| Some((place, (*found)?)));
     let latest = known().map(|(_, superblock)| superblock.events).max().unwrap_or_default();
     let failed = known().fold(0, |failed, (_, superblock)| failed | superblock.failed);
     let good = known().filter(|(place, own)| {
-        // The last change, the stop, may have reached only one of them.
+        // The last event, the deactivation of the volume, may have been written to only one of the copies.
         let up_to_date = own.recovered && own.events.saturating_add(1) >= latest;
         up_to_date && failed >> place & 1 == 0 && legs.get(*place).is_some_and(|leg| leg.data.is_some())
     });
     let mut good: Vec<(usize, u64)> = good.map(|(place, own)| (place, own.events)).collect();
-    // The latest first, and of equal ones the lowest slot, which the kernel would copy to the others.
+    // The copy with the highest event count comes first; of several, the one in the lowest slot, from which the kernel
+    // would resynchronize the others.
     good.sort_by_key(|(place, events)| (Reverse(*events), *place));
     good.into_iter().map(|(place, _)| place).collect()
 }

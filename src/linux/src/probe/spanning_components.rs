@@ -110,8 +110,9 @@ const KINDS: [ComponentKind; 10] = [
     component_kind("zfs_member", "zpool", ObjectIdSource::Signature, ComponentRole::Peer, ComponentCondition::Always),
 ];
 
-/// Filesystems that record their number of devices, and its location: `num_devices` of btrfs' `struct
-/// btrfs_super_block`, a little-endian number, and `nr_devices` of bcachefs' `struct bch_sb`, a byte.
+/// Filesystems whose superblock records the number of their devices, with offset and length of that field:
+/// `num_devices` of btrfs' `struct btrfs_super_block`, a little-endian number, and `nr_devices` of bcachefs'
+/// `struct bch_sb`, a byte.
 const COUNTED: [(&str, u64, usize); 2] = [("btrfs", 0x10000 + 0x88, 8), ("bcachefs", 4096 + 123, 1)];
 
 const fn component_kind(
@@ -161,7 +162,8 @@ fn find_components(device: &DevicePath, signature: &DeviceSignature, bytes: Read
         .collect()
 }
 
-/// Returns a component of a filesystem with several devices; `None` for a single device.
+/// Returns the device as a component of a filesystem with several devices; `None` if the filesystem has a single
+/// device.
 fn find_counted_component(
     device: &DevicePath,
     signature: &DeviceSignature,
@@ -181,7 +183,8 @@ fn find_counted_component(
     })
 }
 
-/// Returns a bcache component, whose signature is the same for two roles.
+/// Returns the device as a component of bcache. Backing and caching devices have the same signature and differ in the
+/// version of their superblock.
 fn find_bcache_component(
     device: &DevicePath,
     signature: &DeviceSignature,

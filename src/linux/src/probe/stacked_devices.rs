@@ -1,4 +1,4 @@
-//! Running block devices on top of others: md, device mapper, bcache.
+//! Running block devices on top of other block devices: md, device mapper, bcache.
 
 use super::device_contents::{self, DeviceContents, ProbeTarget};
 use super::device_users::DeviceUsers;

@@ -50,7 +50,7 @@ pub(super) fn read_groups(roots: &ProbeRoots, inventory: &Inventory) -> (Vec<Lvm
             let whole = |row: &LvmReportRow, name: &str| {
                 let legs = raid1_copies::find_copies(row, name);
                 let superblocks = raid1_copies::read_superblocks(roots, &legs);
-                // A volume without any superblock was never started and contains no data yet. All its copies count as
+                // A volume without any superblock was never activated and contains no data yet, so all its copies are
                 // complete.
                 let fresh = superblocks.iter().all(Option::is_none) && legs.iter().all(|leg| leg.data.is_some());
                 (
@@ -80,8 +80,8 @@ pub(super) fn read_groups(roots: &ProbeRoots, inventory: &Inventory) -> (Vec<Lvm
 }
 
 /// Returns physical volumes that lvm does not list although it reports no error. lvm omits devices that it considers
-/// copies of another physical volume or components of other objects. Actual members of arrays and mappings are known
-/// here and are excluded.
+/// copies of another physical volume or components of other objects. Devices that are in fact members of arrays or
+/// mappings are not returned.
 fn find_unlisted_volumes(
     devices: &[&DevicePath],
     inventory: &Inventory,
@@ -253,7 +253,7 @@ fn build_groups(
             let segments = row.seg.iter().filter(|segment| segment.lv_uuid == volume.lv_uuid);
             let widest = segments.max_by_key(|segment| parse_number::<u32>(&segment.stripes));
             let kind = widest.map(|segment| segment.segtype.as_str()).unwrap_or_default();
-            // For a snapshot, lvm reports the layout of its own space.
+            // For a snapshot, lvm reports the segment type of the space that holds its changes.
             let snapshot = !volume.origin.is_empty() && ["linear", "striped"].contains(&kind);
             LvmLogicalVolume {
                 running: active(&group.vg_uuid, &volume.lv_uuid),
@@ -309,8 +309,9 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
 }
 
 /// Returns why the volume cannot be activated alone; `None` if it can. An origin is activated together with its
-/// snapshots. A pending merge starts then, and the origin's extents do not contain its current content. A move
-/// continues. Such volumes look linear otherwise.
+/// snapshots. Activating a volume with a pending merge starts the merge; until it is complete, the origin's extents do
+/// not contain the current content. Activating a volume that is being moved continues the move. In all other
+/// attributes, such volumes do not differ from linear ones.
 fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     match () {
         () if volume.lv_attr.starts_with(['O', 'S']) => Some("is part of a snapshot merge, which would continue"),
@@ -337,7 +338,8 @@ fn determine_health(
             };
         }
         "raid6" => 2,
-        // Each level except 0 works without any one image. A raid10 may work without more, but not without any two.
+        // Each level except 0 works if one image is missing. A raid10 may work if more are missing, but not for every
+        // pair of missing images.
         kind if kind.starts_with("raid") && !kind.starts_with("raid0") => 1,
         _ => 0,
     };
@@ -361,8 +363,9 @@ pub(super) fn join_uuids(group: &str, volume: &str) -> String {
     format!("{group}{volume}").replace('-', "")
 }
 
-/// Returns a function that finds the device-mapper device of a volume by its UUID: the prefix `LVM-` or ours, then
-/// the UUIDs of group and volume. Unlike names, UUIDs distinguish groups of the same name.
+/// Returns a function that finds the device-mapper device of a volume by its device-mapper UUID, which consists of the
+/// prefix `LVM-` or [`COPY`] and the UUIDs of group and volume. UUIDs are used because two groups may have the same
+/// name.
 fn index_active_volumes(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName> + use<> {
     let block = sys.join("block");
     let devices = list_names(&block).unwrap_or_default().into_iter().filter(|name| name.starts_with("dm-"));

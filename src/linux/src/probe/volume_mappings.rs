@@ -1,6 +1,6 @@
 //! Read-only mappings of logical volumes that LVM cannot activate without writing: a copy of a raid1, the origin of a
-//! snapshot, and linear volumes of a group that is exported or belongs to another host. They are derived from LVM's
-//! metadata, without activating anything in the group.
+//! snapshot, and linear volumes of a group that is exported or belongs to another host. The mappings are derived from
+//! LVM's metadata, and nothing in the group is activated.
 
 use super::raid1_copies::{self, DeviceRange};
 use super::sysfs::ProbeRoots;
@@ -48,8 +48,9 @@ pub(crate) fn find_volume_mappings(group: &LvmVolumeGroup) -> Result<Vec<VolumeM
     Ok(wanted.iter().filter_map(mapping).collect())
 }
 
-/// Returns whether an inactive volume is shown through a mapping and not by LVM. The origin of a snapshot holds the
-/// current content, and the snapshot the overwritten data. While a merge is pending, it is the other way round.
+/// Returns whether an inactive volume must be made readable by a mapping, because LVM cannot activate it without
+/// writing. The extents of a snapshot's origin contain the current content and can be mapped; while a merge is pending,
+/// part of the current content is in the snapshot, so such volumes are not mapped.
 pub(crate) fn needs_mapping(group: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> bool {
     let is_origin = volume.entangled.as_deref() == Some(HAS_SNAPSHOT);
     let is_closed = group.closed.is_some() && volume.entangled.is_none();

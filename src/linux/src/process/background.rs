@@ -18,7 +18,7 @@ pub struct BackgroundProcess {
 }
 
 impl ToolCommand {
-    /// Starts the process and passes each line of output to `watch` as it arrives. It has no deadline.
+    /// Starts the process without a deadline, and passes each line of output to `watch` as it arrives.
     ///
     /// # Errors
     /// The program is missing or cannot be started with these restrictions.

@@ -1,5 +1,5 @@
-//! Processes restricted to a few capabilities. Started by root, the process changes to an unprivileged user;
-//! otherwise it keeps its user, which must have these capabilities.
+//! Processes restricted to a few capabilities. A process started by root changes to an unprivileged user. A process
+//! started by another user keeps this user, and must already have these capabilities.
 
 use super::unprivileged::{describe_failure, drop_user};
 use nix::errno::Errno;
@@ -36,10 +36,10 @@ fn capability_bits(capabilities: &[Capability]) -> u32 {
     capabilities.iter().fold(0, |bits, one| bits | 1 << *one as u32)
 }
 
-/// Drops all other capabilities from this process and the program it executes, which is terminated when the thread
-/// that started it ends.
+/// Drops all capabilities except these from this process and from the program that it executes. The kernel terminates
+/// the process when the thread that started it ends.
 ///
-/// Called between fork and exec: makes only system calls.
+/// Called between fork and exec, where only system calls are safe.
 ///
 /// # Errors
 /// The kernel refuses. The program must not be started then.
@@ -54,7 +54,7 @@ pub(crate) fn keep_only_capabilities(capabilities: &[Capability]) -> io::Result<
     }
     let bits = capability_bits(capabilities);
     let sets = [bits, bits, bits, 0, 0, 0];
-    // A systemd unit that grants exactly these may forbid capset(2).
+    // A systemd unit that grants exactly these capabilities may forbid capset(2).
     if read_own_sets() != Ok(sets) {
         // SAFETY: both have the layout of linux/capability.h, and live until it returns.
         let set = unsafe { libc::syscall(libc::SYS_capset, HEADER.as_ptr(), sets.as_ptr()) };

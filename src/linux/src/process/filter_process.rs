@@ -1,4 +1,4 @@
-//! Filter programs, which transform what is written to their stdin.
+//! Filter programs, which transform the data written to their stdin and write the result to stdout.
 
 use super::STARTING;
 use common::sync::lock_mutex;
@@ -33,10 +33,10 @@ impl FilterProcess {
         Ok((FilterProcess { child, name: (*program).to_owned() }, input, output))
     }
 
-    /// Waits for the process. Both pipes are closed, so it will end.
+    /// Waits until the process ends. The caller must have closed both pipes, or the process may never end.
     ///
     /// # Errors
-    /// It failed.
+    /// The process exited with a nonzero code or was killed.
     pub fn finish(mut self) -> io::Result<()> {
         let status = self.child.wait()?;
         match status.success() {

@@ -1,5 +1,5 @@
 //! Privilege dropping of sandboxed workers: user, capabilities, and system calls. Open files and memory stay usable.
-//! Nothing can be regained.
+//! None of the dropped privileges can be regained.
 
 use super::unprivileged::{self, describe_failure};
 use nix::errno::Errno;
@@ -35,7 +35,7 @@ pub struct SandboxSupport {
 /// remain.
 ///
 /// # Errors
-/// The kernel has no system call filter, or refuses: the process must not continue then.
+/// The kernel does not support system call filters, or refuses. The process must not continue then.
 pub fn drop_privileges(data_bytes: u64) -> io::Result<SandboxSupport> {
     let filter = build_seccomp_filter()?;
     for (resource, most) in

@@ -94,8 +94,9 @@ pub(crate) struct SandboxFile<'a> {
     pub content: &'a [u8],
 }
 
-/// Enters a sandbox with these files. The function returns in the sandbox's first process, whose end terminates all
-/// others in it; the calling process waits for it and exits with its status. The caller must be single-threaded.
+/// Enters a sandbox with these files. The function returns only in a new process, the first one in the sandbox, while
+/// the calling process waits for it and exits with its status. When the first process ends, the kernel terminates all
+/// others in the sandbox. The caller must be single-threaded.
 ///
 /// # Errors
 /// The kernel refuses. The process must not continue then.
@@ -143,7 +144,8 @@ pub(crate) fn enter_sandbox(files: &[SandboxFile]) -> io::Result<()> {
     })
 }
 
-/// Becomes root in a user namespace, which the system's root must permit.
+/// Enters new namespaces as an unprivileged user, with all privileges inside a new user namespace. The system must
+/// permit unprivileged user namespaces.
 fn enter_user_namespace(apart: CloneFlags) -> io::Result<()> {
     let (uid, gid) = (getuid(), getgid());
     unshare(CloneFlags::CLONE_NEWUSER | apart)
@@ -180,7 +182,7 @@ fn build_root(files: &[SandboxFile]) -> io::Result<()> {
     Ok(nix::unistd::chdir("/")?)
 }
 
-/// Binds a directory of this system, or recreates the symlink that it is.
+/// Bind-mounts a directory of this system, or recreates it as a symlink if it is one.
 fn bind_programs(root: &Path, folder: &str) -> io::Result<()> {
     let (there, here) = (Path::new("/").join(folder), root.join(folder));
     let Ok(is) = there.symlink_metadata() else { return Ok(()) };
@@ -192,7 +194,8 @@ fn bind_programs(root: &Path, folder: &str) -> io::Result<()> {
     set_mount_attributes(&here, MOUNT_ATTR_NODEV)
 }
 
-/// Bind-mounts recursively: the kernel refuses to expose a single mount that a more privileged process covered.
+/// Bind-mounts recursively, because the kernel refuses a bind mount that would uncover a directory over which a more
+/// privileged process has mounted something.
 fn bind_mount(there: &Path, here: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
     mount(Some(there), here, None::<&str>, flags, None::<&str>)

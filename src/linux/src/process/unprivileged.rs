@@ -5,13 +5,13 @@ use nix::libc;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use std::io;
 
-/// User and group ID of unprivileged processes. Debian reserves the number, so no system assigns it.
+/// User and group ID of unprivileged processes. Debian reserves this number, so that no other user has it.
 pub const NOBODY_ELSE: u32 = 65_432;
 
 /// Switches to the unprivileged user and group, which only root can do.
 ///
 /// # Errors
-/// The kernel refuses: the process must not continue then.
+/// The kernel refuses. The process must not continue then.
 pub(crate) fn drop_user() -> io::Result<()> {
     setgroups(&[]).map_err(|error| describe_failure("drop root's supplementary groups", error))?;
     let (uid, gid) = (Uid::from_raw(NOBODY_ELSE), Gid::from_raw(NOBODY_ELSE));

@@ -37,7 +37,7 @@ impl WorkerJob {
     }
 }
 
-/// Time from closing the socket to exiting.
+/// Time that a worker has to exit after its socket was closed.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
 
 const LAST_WORDS_BYTES: u64 = 2000;
@@ -64,7 +64,7 @@ impl WorkerProcess {
         self.0.id()
     }
 
-    /// Describes how the worker ended unexpectedly, and kills it if it has not.
+    /// Describes how the worker ended unexpectedly. Kills a worker that is still running.
     pub fn describe_end(&mut self) -> String {
         let patience = Instant::now() + LAST_MOMENT;
         while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < patience {

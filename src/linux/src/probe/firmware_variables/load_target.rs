@@ -4,7 +4,8 @@ use crate::efi::{DevicePathNode, LoadOption};
 use model::inventory::LoadTarget;
 use uuid::Uuid;
 
-/// Returns the location of the program. A path that combines locations is [`LoadTarget::Unknown`].
+/// Returns the location from which the option loads its program; [`LoadTarget::Unknown`] for a path that combines
+/// several locations.
 pub(super) fn classify_target(option: &LoadOption) -> LoadTarget {
     let Some(nodes) = option.nodes() else { return LoadTarget::Malformed };
     if let Some(uri) = nodes.iter().find(|node| is_uri(node) && !node.data.is_empty()) {
@@ -18,7 +19,7 @@ pub(super) fn classify_target(option: &LoadOption) -> LoadTarget {
     match media.as_slice() {
         [] if nodes.is_empty() => LoadTarget::Unknown,
         [] if nodes.iter().any(is_network) => LoadTarget::Network,
-        // CD-ROM: the firmware starts its fallback path.
+        // CD-ROM: the firmware starts the fallback path on it.
         [] => LoadTarget::Device,
         [cd] if (cd.kind, cd.subtype) == (4, 2) => LoadTarget::Device,
         // BIOS boot specification.

@@ -13,7 +13,7 @@ pub(in crate::probe) struct PhysicalSegment {
     segtype: String,
 }
 
-/// Returns limits and free space for a new volume; `None` if the report does not contain them.
+/// Returns the limits and the free space that apply to a new volume; `None` if the report does not contain them.
 pub(super) fn build_allocation(row: &LvmReportRow, group: &LvmReportGroup) -> Option<GroupAllocation> {
     let extent_bytes: u64 = parse_number(&group.vg_extent_size);
     let free = row.pv.iter().map(|physical| {
