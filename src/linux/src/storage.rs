@@ -1,5 +1,5 @@
-//! Disk operations, one file for each kernel interface or tool. Typed input, typed output; all decisions are made by
-//! the plan.
+//! Disk operations, one file for each kernel interface or tool. An operation of the plan is the input, a typed result
+//! the output; all decisions are made by the plan.
 
 pub mod assembly;
 pub mod block_device;

@@ -1,12 +1,13 @@
 //! Read-only assembly of the objects on disks, so that the inventory can inspect their contents. Not a byte of a disk
-//! changes: the disks reject writes by programs, arrays are started read-only, and only those logical volumes are
-//! activated whose activation writes nothing; others are shown through read-only mappings if LVM's metadata describe
-//! their content (`volume_groups`).
+//! changes: the disks reject writes by programs, arrays are started read-only, and a logical volume is activated only
+//! if its activation writes nothing. Other volumes are made readable by read-only mappings if LVM's metadata describe
+//! where their content is (`volume_groups`).
 //!
-//! Every array is started over snapshots of its members, whose changes are kept in memory, because the kernel writes
-//! to arrays that are started read-only: `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the
-//! superblock of a bitmap at every start and stop, and the whole bitmap if it is behind; a journal is replayed, a
-//! partial parity log emptied, a reshape continued. The superblocks do not prove that the kernel will write nothing.
+//! Every array is started over snapshots of its members, whose changes are kept in memory, because the kernel writes to
+//! arrays that are started read-only: `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the
+//! superblock of a bitmap at every start and stop, and the whole bitmap if it is behind; the kernel also replays a
+//! journal, empties a partial parity log, and continues a reshape. It cannot be proven from the superblocks that the
+//! kernel will write nothing.
 
 mod volume_groups;
 
@@ -23,22 +24,22 @@ use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Maximum nesting of arrays and volumes that is assembled.
+/// Maximum number of rounds. In each round, objects on those of the previous rounds are found and started.
 const ROUNDS: usize = 8;
 
 /// Deadline of mdadm and lvm, since failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Memory for changes to a member of an array of which the kernel writes at most the bitmap and the superblock.
-/// Bitmaps created by mdadm take a few hundred KiB.
+/// Maximum memory for changes to a member, in bytes, if the kernel writes at most the bitmap and the superblock of its
+/// array. Bitmaps created by mdadm take a few hundred KiB.
 const BITMAP_ROOM_BYTES: u64 = 16 << 20;
 
 /// Result of [`assemble_read_only`].
 #[derive(Debug)]
 pub struct ReadOnlyAssembly {
-    /// Devices that were running before.
+    /// Arrays, mappings and bcache devices that were running before the assembly.
     before: Vec<KernelName>,
-    /// Disks that were requested.
+    /// Disks whose objects are assembled.
     disks: Vec<DevicePath>,
     locks: WriteLocks,
     /// Failed attempts to start arrays and volumes.
@@ -49,8 +50,8 @@ pub struct ReadOnlyAssembly {
     groups: HashSet<(String, usize)>,
     /// UUIDs of groups whose volumes were activated since the last inventory.
     tried: Vec<String>,
-    /// Objects that could not be assembled, with the reason. This is not an error: the inventory is only less
-    /// complete.
+    /// Objects that could not be assembled, with the reason. This is not an error, but the inventory lacks the contents
+    /// of these objects.
     pub notes: Vec<String>,
 }
 
@@ -75,12 +76,13 @@ pub fn assemble_read_only(disks: &[DevicePath]) -> Result<ReadOnlyAssembly> {
 }
 
 impl ReadOnlyAssembly {
-    /// Marks the devices that were not running before, and adds failed attempts whose object is still not running.
+    /// Marks the devices in the inventory that were not running before the assembly, and adds failed attempts to start
+    /// objects that are still not running.
     pub fn mark_inventory(&self, inventory: &mut Inventory) {
         for stacked in &mut inventory.stacked {
             stacked.assembled = !self.before.contains(&stacked.name);
         }
-        // Another member may have been found after the first attempt.
+        // A later attempt may have succeeded, after another member was found.
         let fails = |failed: &&FailedAttempt| {
             !inventory.arrays.iter().any(|array| is_failed_array_running(inventory, array, failed))
                 && !volume_groups::is_failure_resolved(inventory, failed)
@@ -109,8 +111,8 @@ impl ReadOnlyAssembly {
         unlocked
     }
 
-    /// Like [`ReadOnlyAssembly::inspect_filesystems`], for a machine whose disks are only read: the disks stay locked, and disks that
-    /// appeared since are locked too. The caller receives the locks and may release them.
+    /// Like [`ReadOnlyAssembly::inspect_filesystems`], for a machine whose disks are only read: the disks stay locked,
+    /// and disks that appeared since the assembly are locked too. The caller receives the locks and may release them.
     ///
     /// # Errors
     /// A disk cannot be locked, or a filesystem stays mounted. The disks stay locked.
@@ -146,8 +148,8 @@ impl ReadOnlyAssembly {
         Ok(())
     }
 
-    /// Assembles again after containers were opened: they may contain physical volumes of groups that were already
-    /// attempted.
+    /// Assembles again after LUKS containers were opened. Groups that were already attempted are attempted again,
+    /// because the containers may contain further physical volumes of them.
     ///
     /// # Errors
     /// As for [`ReadOnlyAssembly::assemble_all`].
@@ -192,8 +194,8 @@ impl ReadOnlyAssembly {
         Ok(())
     }
 
-    /// Reports for each attempted group which volumes are shown, and why others are not. lvm exits with success even
-    /// if it activated nothing.
+    /// Reports for each attempted group which volumes are readable, and why others are not. The exit code of lvm does
+    /// not show this: lvm exits with success even if it activated nothing.
     fn report_groups(&mut self, inventory: &Inventory) {
         let tried = std::mem::take(&mut self.tried);
         for group in inventory.groups.iter().filter(|group| tried.contains(&group.uuid)) {
@@ -228,8 +230,8 @@ fn is_read_only(disk: &DevicePath) -> Result<bool> {
     Ok(text.trim() == "1")
 }
 
-/// Returns whether this is the array that failed, and whether it runs now. An array that mdadm could not start
-/// remains with its members, but without a size.
+/// Returns whether `failed` concerns this array and the array is now running. An array that mdadm could not start is
+/// still registered with its members, but has the size 0.
 fn is_failed_array_running(inventory: &Inventory, array: &MdArray, failed: &FailedAttempt) -> bool {
     let is_it = failed.tried == AttemptTarget::Array(array.uuid);
     let mut stacked = inventory.stacked.iter().filter(|stacked| array.running.as_ref() == Some(&stacked.name));
@@ -240,7 +242,7 @@ fn start_array(array: &MdArray) -> Result<(), String> {
     if array.level == "container" {
         return Err(format!("it is a firmware RAID ({}), which is not started", array.metadata));
     }
-    // Of two members that were used without each other, mdadm would take the first.
+    // Members that were used without each other are not active. mdadm would start the array from the first of them.
     if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
         return Err("none of its members is known to be complete and current".to_owned());
     }
@@ -249,13 +251,13 @@ fn start_array(array: &MdArray) -> Result<(), String> {
     run_mdadm_assemble(array, &overlays).inspect_err(|_| remove_overlays(&overlays))
 }
 
-/// Returns the maximum memory for changes to each member.
+/// Returns the maximum memory for changes to each member of the array, in bytes.
 fn overlay_memory_bytes(array: &MdArray) -> u64 {
     let most = overlay::available_memory_bytes() / array.members.len().max(1) as u64;
     if array.writes_at_start { most } else { most.min(BITMAP_ROOM_BYTES) }
 }
 
-/// Creates overlays over these devices; all or none.
+/// Creates an overlay over each of these devices. If one fails, the others are removed.
 fn create_overlays(devices: &[DevicePath], room_bytes: u64) -> Result<Vec<DevicePath>, String> {
     let mut overlays = Vec::new();
     for device in devices {
@@ -276,9 +278,9 @@ fn remove_overlays(overlays: &[DevicePath]) {
     }
 }
 
-/// Starts an array. Not with `mdadm --assemble --scan`, which stops at the first member of a running array whose
-/// event count is behind, and never reaches the arrays after it (Assemble.c, "Found some drive for an array that is
-/// already active").
+/// Starts an array from these members. `mdadm --assemble --scan` is not used, because it stops at the first member of a
+/// running array whose event count is behind, and does not start any array after that (Assemble.c, "Found some drive
+/// for an array that is already active").
 fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), String> {
     let mdadm = ToolCommand::new("mdadm").arg("--assemble").arg(find_free_md_device()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);

@@ -58,7 +58,7 @@ mod ioctl {
     // linux/ext4.h.
     nix::ioctl_write_ptr!(ext4_resize_fs, b'f', 16, u64);
 
-    /// `struct xfs_fsop_geom_v1` of xfs_fs.h; only fields in use are named.
+    /// `struct xfs_fsop_geom_v1` of xfs_fs.h, in which the fields not used here are combined.
     #[repr(C)]
     pub(crate) struct XfsGeometry {
         pub block_bytes: u32,

@@ -1,12 +1,12 @@
-//! The kernel's list of btrfs devices. The kernel remembers every device that it has scanned, and uses the one with
-//! the latest generation. Overlays of a rehearsal must therefore not stay on the list, or the disk itself would count
-//! as an outdated copy.
+//! The kernel's list of btrfs devices. The kernel remembers every device that it has scanned, and uses the one with the
+//! latest generation. Overlays of a rehearsal must therefore not stay on the list, or the kernel would treat the disk
+//! itself as an outdated copy.
 
 use super::block_device;
 use model::device::DevicePath;
 use std::fs::File;
 
-/// Makes the kernel forget all unmounted devices, and scan these. Devices without btrfs are ignored.
+/// Makes the kernel forget all unmounted btrfs devices, and scan only these devices. Devices without btrfs are ignored.
 pub(crate) fn scan_only<'a>(devices: impl Iterator<Item = &'a DevicePath>) {
     // Without btrfs in the kernel there is no list.
     let Ok(control) = File::open("/dev/btrfs-control") else { return };

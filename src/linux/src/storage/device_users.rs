@@ -1,4 +1,4 @@
-//! Users of devices and mounts, for "busy" errors that otherwise do not name them.
+//! Users of devices and mounts, for "busy" errors, in which the kernel does not name them.
 
 use super::block_device;
 use crate::probe::{self, proc_mounts::MountEntry};
@@ -53,7 +53,7 @@ fn holder_name(sysfs: &Path) -> String {
     }
 }
 
-/// Returns descriptions of what keeps the filesystem mounted at `path` busy: mounts below it, and processes.
+/// Returns descriptions of the mounts and processes that keep the filesystem mounted at `path` busy.
 pub(crate) fn list_mount_users(path: &Path) -> Vec<String> {
     let below = list_mounts_below(path).into_iter().filter(|below| below != path);
     let mut users: Vec<String> = below.map(|below| format!("a mount at {}", below.display())).collect();
@@ -112,8 +112,8 @@ impl RunningProcess {
         })
     }
 
-    /// Returns whether this is one of our own read-only descriptors that hold the disks of a plan while it runs. They
-    /// do not block other users.
+    /// Returns whether `file` is a read-only descriptor with which drophammer itself keeps a disk of the plan open.
+    /// Such descriptors do not block other users, and are therefore not reported.
     fn is_own_read_only_disk(&self, file: &Path, device: &DevicePath) -> bool {
         let info = Path::new("/proc/self/fdinfo").join(file.file_name().unwrap_or_default());
         let info = || fs::read_to_string(info).unwrap_or_default();
@@ -141,7 +141,8 @@ fn is_device(path: &str, number: &str) -> bool {
     })
 }
 
-/// Compares device numbers. A btrfs has its own number, but its source is a disk.
+/// Returns whether the mounted filesystem is on the device with this number. btrfs mounts have an anonymous device
+/// number, so the number of their source is compared too.
 fn is_mount_of(mount: &MountEntry, number: &str) -> bool {
     mount.number == number.trim() || is_device(&mount.source, number)
 }

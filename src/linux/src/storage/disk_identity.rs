@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Opens the disk, and compares its identity with the planned one.
 ///
 /// # Errors
-/// The device is missing or is another disk; the error lists all differences.
+/// The device is missing, or is not the planned disk; the error lists all differences.
 pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
     let device = &identity.device;
     let what = || format!("find the disk {device} of the plan (nothing was written)");
@@ -30,7 +30,7 @@ pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
 /// if its path changes.
 ///
 /// # Errors
-/// It is another disk, which was not written.
+/// The open disk is not the planned one. It was not written.
 pub fn verify_identity(disk: &File, identity: &DiskIdentity) -> Result<()> {
     compare_identity(disk, identity, "it was not changed")
 }
@@ -49,7 +49,7 @@ fn compare_identity(disk: &File, identity: &DiskIdentity, consequence: &str) -> 
 /// Reads the identity of an open disk.
 ///
 /// # Errors
-/// It is not a block device, or its properties cannot be read.
+/// The file is not a block device, or its properties cannot be read.
 pub fn read_identity(disk: &File, device: &DevicePath) -> Result<DiskIdentity> {
     let (serial, wwn) = probe::read_serial_and_wwn(&block_device::sysfs_path_of_open(disk, device)?);
     let size_bytes =
@@ -60,7 +60,8 @@ pub fn read_identity(disk: &File, device: &DevicePath) -> Result<DiskIdentity> {
     Ok(DiskIdentity { device, size_bytes, serial, wwn, diskseq })
 }
 
-/// Compares only properties known to the plan.
+/// Returns each difference between the planned and the current identity. Properties that the plan does not contain are
+/// not compared.
 fn list_differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     let mut differences = Vec::new();
     for (what, planned, found) in [("serial", &plan.serial, &now.serial), ("wwn", &plan.wwn, &now.wwn)] {
@@ -79,7 +80,8 @@ fn list_differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     differences
 }
 
-/// Disks of a plan, kept open while it runs: the kernel does not assign the name of an open disk to another one.
+/// Disks of a plan, which are kept open while it runs, because the kernel does not assign the name of an open disk to
+/// another disk.
 #[derive(Debug, Default)]
 pub struct HeldDisks(Vec<(DiskIdentity, File)>);
 
@@ -93,11 +95,12 @@ impl HeldDisks {
         Ok(())
     }
 
-    /// Verifies before a device is written by its path that it lies only on disks of the plan, and that these are
-    /// still the same.
+    /// Verifies, before a device is written by its path, that it lies only on disks of the plan, and that these disks
+    /// still have the planned identity.
     ///
     /// # Errors
-    /// It lies on another disk, which was not written.
+    /// The device lies on a disk that is not part of the plan, or on a disk that was replaced. The device was not
+    /// written.
     pub fn verify_underlying_disks(&self, device: &DevicePath) -> Result<()> {
         for bottom in find_underlying_disks(&block_device::sysfs_path(device)?) {
             let is_it = |disk: &File| block_device::sysfs_path_of_open(disk, device).is_ok_and(|held| held == bottom);

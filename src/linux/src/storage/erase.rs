@@ -34,7 +34,7 @@ pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
     zeroing::check_ranges(&disk.device, target.size, &disk.first)?;
     zeroing::check_ranges(&disk.device, target.size, &disk.zero)?;
     wipe::unregister_partitions(&target.file, &disk.device)?;
-    // A disk that accepts this only after it was formatted is zeroed below.
+    // A disk may accept these writes only after a method has formatted it. Such a disk is zeroed below.
     for range in &disk.first {
         if let Err(error) = zeroing::zero_ranges(&target.file, &disk.device, target.size, slice::from_ref(range)) {
             tracing::warn!("{error}");
@@ -42,7 +42,7 @@ pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
         }
     }
     let outcome = target.try_methods(&disk.methods, deadline);
-    // Even if the methods failed: old signatures must not be found again.
+    // The areas are zeroed even if all methods failed, so that old signatures are not found again.
     let zeroed = zeroing::zero_ranges(&target.file, &disk.device, target.size, &disk.zero);
     let outcome = outcome?;
     if let (Err(error), false) = (&zeroed, outcome.failures.is_empty()) {
@@ -70,9 +70,9 @@ pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
 
 /// Failure of an erase method.
 enum EraseFailure {
-    /// Another method may succeed.
+    /// Failure after which the next method is tried.
     Next(String),
-    /// The disk is in a state that requires the operator's attention.
+    /// Failure that leaves the disk in a state that only the operator can repair, so that no other method is tried.
     Final(Error),
 }
 
@@ -94,7 +94,7 @@ impl EraseDeadline {
         EraseDeadline { budget, end: Instant::now() + budget }
     }
 
-    /// Returns the remaining time, or an error message if there is none.
+    /// Returns the remaining time, or an error message if the limit is exceeded.
     fn time_left(&self) -> Result<Duration, String> {
         let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -111,7 +111,7 @@ struct EraseOutcome {
     failures: Vec<(EraseMethod, String)>,
 }
 
-/// Disk that is opened exclusively.
+/// Disk to erase, opened exclusively.
 struct EraseTarget<'a> {
     device: &'a DevicePath,
     plan: &'a WipeDisk,
@@ -146,7 +146,8 @@ impl EraseTarget<'_> {
         Ok(EraseOutcome { proven: None, failures })
     }
 
-    /// Erases the disk by one method and verifies it; returns a human-readable proof.
+    /// Erases the disk by one method and verifies the result; returns a description of the verification for the
+    /// operator.
     fn erase(&mut self, method: EraseMethod, deadline: EraseDeadline) -> Result<String, EraseFailure> {
         deadline.time_left()?;
         match method {

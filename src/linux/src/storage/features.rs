@@ -1,5 +1,5 @@
-//! Tests that the ramdisk's kernel can mount whatever its mkfs can make. Otherwise an installation would fail after the
-//! old system is gone.
+//! Tests that the ramdisk's kernel can mount filesystems with any feature that the ramdisk's mkfs can enable. Otherwise
+//! an installation would fail after the old system is gone.
 
 use super::mount::MountStack;
 use super::vmdisks::TestDisks;
@@ -13,7 +13,7 @@ use std::path::Path;
 
 const POINT: &str = "/run/drophammer/features";
 
-/// `mkfs -O` of each, alone with what it needs (ext4(5); mke2fs 1.47).
+/// Options of mkfs.ext4, one feature each, with the features that it requires (ext4(5); mke2fs 1.47).
 const EXT4: [&str; 36] = [
     "",
     "-O ^64bit",
@@ -133,7 +133,7 @@ fn vm_every_filesystem_that_the_ramdisk_can_make_it_can_mount() {
         (FilesystemFormat::Vfat, &VFAT),
     ];
     let cases = cases.iter().flat_map(|(format, all)| all.iter().map(move |options| (*format, *options, &[][..])));
-    // What fstab may ask for besides.
+    // Mount options that an fstab may additionally contain.
     let more: [(FilesystemFormat, &str, &[&str]); 5] = [
         (FilesystemFormat::Ext4, "", &["usrjquota=aquota.user", "jqfmt=vfsv1"]),
         (FilesystemFormat::Ext4, "-O quota", &["usrquota", "grpquota"]),

@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 use sys_mount::{Mount, MountFlags};
 
-/// Returns the driver to mount with, and options that prevent writing. Only formats of layouts are supported, and
-/// ext2, since each may contain an install marker. The content may be a previous owner's, so no other driver may
-/// parse it. The options are safe in any state of the filesystem: journals are not replayed, and an ext4 configured
-/// to panic on errors does not panic. Copies of an XFS with the same UUID can all be mounted.
+/// Returns the kernel driver for mounting a filesystem of this format, and the mount options that prevent writing.
+/// `None` except for ext2 and the formats of layouts, which may contain an install marker: the content may belong to a
+/// previous owner, and no further driver should parse untrusted data. The options are safe in any state of the
+/// filesystem: journals are not replayed, and an ext4 configured to panic on errors does not panic. Several copies of
+/// an XFS with the same UUID can be mounted.
 pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
     match kind {
         "ext2" | "ext3" | "ext4" => Some(("ext4", "noload,errors=continue")),
@@ -25,7 +26,7 @@ pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Adds the contents of the filesystems to the inventory, and failed attempts to mount them. Returns notes on
+/// Adds the contents of unmounted filesystems to the inventory, and failed attempts to mount them. Returns notes on
 /// filesystems that could not be inspected, which is not an error. The disks should be locked meanwhile.
 ///
 /// # Errors
@@ -60,8 +61,8 @@ pub fn inspect_filesystems(inventory: &mut Inventory) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Returns device and format of each unused filesystem. Devices with two signatures are omitted, since the valid one
-/// is unknown.
+/// Returns device and format of each unused filesystem. Devices with several signatures are omitted, since it is
+/// unknown which one is valid.
 fn find_candidates(inventory: &Inventory) -> Vec<(DevicePath, String)> {
     let candidate = |(device, unit): (&DevicePath, StackUnit)| match (unit.signatures(), unit.uses()) {
         ([signature], []) if safe_mount_options(&signature.kind).is_some() => {
@@ -90,7 +91,7 @@ impl TemporaryMountPoint {
 
 impl Drop for TemporaryMountPoint {
     fn drop(&mut self) {
-        // A busy mount point stays; the error was reported.
+        // A busy mount point cannot be removed. The failed unmount was already reported.
         let _ = fs::remove_dir(&self.0);
     }
 }

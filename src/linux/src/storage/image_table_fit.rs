@@ -26,12 +26,12 @@ const EXTENDED: [&str; 3] = ["0x5", "0xf", "0x85"];
 /// Size of the kernel's device for an extended partition: room for a boot loader (block/partitions/msdos.c).
 const EXTENDED_BYTES: u64 = 1024;
 
-/// Adapts the table and registers all partitions with the kernel; returns the resulting table. `grow` is the number
-/// of a partition that is enlarged as far as possible. `added` is placed behind all others.
+/// Adapts the table and registers all partitions with the kernel; returns the resulting table. `grow` is the number of
+/// a partition that is enlarged as far as possible. `added` is a new partition at the end of the disk.
 ///
 /// # Errors
-/// The disk is in use or cannot be written; the GPT is damaged or does not fit; the partition does not exist, or
-/// another one follows it; there is no space for the added one.
+/// The disk is in use or cannot be written; the GPT is damaged or does not fit; the partition that should grow does not
+/// exist, or another one follows it; there is no space for the added partition.
 pub fn fit_image_table(
     device: &DevicePath,
     grow: Option<u32>,
@@ -101,7 +101,7 @@ pub fn cannot_add_without_gpt(added: &AddedPartition) -> String {
     format!("cannot add partition {}: the image has no GPT", added.name)
 }
 
-/// Does the same as [`fit_image_table`] without updating the kernel.
+/// Changes the table on the disk like [`fit_image_table`], without registering the partitions with the kernel.
 fn fit_on_disk(
     disk: &File,
     sector: u64,
@@ -119,7 +119,7 @@ fn fit_on_disk(
     };
     let (fitted, place) = compute_fitted_table(&found, size_bytes / sector, grow, added)?;
     if let Some((added, place)) = added.zip(place) {
-        // Before the partition exists, so that it is never found half-written.
+        // The content is written before the partition exists, so that an incomplete partition is never found.
         disk.write_all_at(&added.content, place.start * sector)?;
         disk.sync_all()?;
     }
@@ -134,8 +134,9 @@ fn fit_on_disk(
     fitted.verify(disk)
 }
 
-/// Zeroes the image's old backup header, so that recovery tools do not find it. Its offset comes from the untrusted
-/// image: the sector must actually contain a header, and be neither in a partition nor in one of the new tables.
+/// Zeroes the image's old backup header, so that recovery tools do not find it. Because the offset of the header is
+/// read from the untrusted image, the sector is zeroed only if it contains a header and is neither in a partition nor
+/// in one of the new tables.
 fn zero_old_backup_header(disk: &File, found: &Gpt, fitted: &Gpt) -> io::Result<()> {
     let (old, entries) = (found.backup_lba(), fitted.entries_lba());
     let is_primary = old <= 1 || (entries..entries + fitted.entries_sectors()).contains(&old);

@@ -16,10 +16,10 @@ use uuid::Uuid;
 
 const MIB: u64 = 1 << 20;
 
-/// Deadline of mkfs on a sparse file, which writes little, but not nothing.
+/// Deadline of mkfs on a sparse file, to which it writes only metadata.
 const MKFS_DEADLINE: Duration = Duration::from_secs(600);
 
-/// Creates the logical volume if planned, and the content of the volume.
+/// Creates the logical volume if the plan contains one, and then the filesystem or partition of the Kubernetes volume.
 ///
 /// # Errors
 /// The device is no longer blank or is in use, or a tool fails.
@@ -40,7 +40,7 @@ pub fn prepare_volume(volume: &PreparePersistent) -> Result<()> {
     .context(Phase::Storage, what)
 }
 
-/// Checks the device again, since the plan may be an hour old.
+/// Checks again that the device is blank, since the plan may be an hour old.
 fn require_blank(device: &DevicePath) -> Result<()> {
     let is_blank = probe::is_blank(device.as_ref()).context(Phase::Storage, || format!("read {device}"))?;
     match is_blank {
@@ -53,7 +53,7 @@ fn create_partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> R
     // The plan uses `/dev/md/data` for an array. Its partitions are named after the kernel's name.
     let device = &fs::canonicalize(device).context(Phase::Storage, || format!("find {device}"))?;
     let device = &DevicePath::from(device.to_string_lossy().into_owned());
-    // Removes remains of an interrupted attempt.
+    // An interrupted attempt may have left a partition table.
     wipe::wipe_ends(device)?;
     let disk = File::open(device).context(Phase::Storage, || format!("open {device}"))?;
     let identity = disk_identity::read_identity(&disk, device)?;
@@ -72,13 +72,14 @@ fn create_partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> R
     })
 }
 
-/// Returns the first and last sector of a partition over whole MiB, with one MiB at each end for the tables.
+/// Returns the first and last sector of a partition that covers the device except for at least one MiB at each end,
+/// which contains the partition tables. The partition starts and ends at whole MiB.
 fn whole_disk_range(size_bytes: u64, sector_bytes: u64) -> (u64, u64) {
     let end = (size_bytes / MIB).saturating_sub(1) * MIB;
     (MIB / sector_bytes, (end / sector_bytes).saturating_sub(1))
 }
 
-/// Creates the content of a new sparse file, opened as `path`.
+/// Creates the filesystem or partition table in the new sparse file `path`.
 ///
 /// # Errors
 /// The tool fails, or the file cannot be written.
@@ -99,7 +100,8 @@ pub fn fill_sparse_file(path: &Path, filling: &VolumeFilling, uid: Uuid, name: &
     }
 }
 
-/// Creates the partition table of a sparse file; losetup presents sectors of 512 bytes.
+/// Creates the partition table of a sparse file, with sectors of 512 bytes, because losetup presents the file with this
+/// sector size.
 fn partition_sparse_file(path: &Path, guid: Uuid, uid: Uuid, name: &str) -> io::Result<()> {
     const SECTOR: u64 = 512;
     let file = File::options().read(true).write(true).open(path)?;

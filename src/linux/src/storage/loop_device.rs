@@ -1,4 +1,4 @@
-//! Loop devices over files, with a given sector size. The kernel removes them when they are no longer open.
+//! Loop devices over files, with a given sector size. The kernel detaches a loop device when it is no longer open.
 
 use model::device::DevicePath;
 use nix::errno::Errno;
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 mod ioctl {
     pub(crate) const AUTOCLEAR: u32 = 4;
 
-    /// `struct loop_info64`; only fields in use are named.
+    /// `struct loop_info64`, in which the fields not used here are combined.
     #[repr(C)]
     pub(crate) struct LoopInfo {
         pub places: [u64; 5],
@@ -33,9 +33,9 @@ mod ioctl {
     nix::ioctl_write_ptr_bad!(configure, 0x4C0A, LoopConfig);
 }
 
-/// Loop device that exists as long as this value.
+/// Loop device that is detached when this value is dropped.
 pub(crate) struct LoopDevice {
-    /// An open descriptor keeps a loop device that is detached on close.
+    /// Open descriptor, which keeps the loop device attached.
     #[allow(dead_code, reason = "held, not read, except by tests")]
     pub file: File,
     /// Path such as `/dev/loop0`.
@@ -59,7 +59,7 @@ impl LoopDevice {
                 Err(Errno::EBUSY) => continue,
                 result => result?,
             }
-            // The kernel preserves this flag when a loop device is detached.
+            // A detached loop device keeps its read-only flag, so the device may still have that of an earlier user.
             super::block_device::set_read_only(&file, false)?;
             return Ok(LoopDevice { file, path });
         }

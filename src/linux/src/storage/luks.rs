@@ -13,14 +13,15 @@ use operations::{DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
 use std::path::Path;
 use std::time::Duration;
 
-/// Tool in a separate part of the ramdisk, which only machines with encrypted filesystems load.
+/// Name of the tool. It is in a separate part of the ramdisk that only machines with encrypted filesystems load.
 pub const TOOL: &str = "cryptsetup";
 
-/// Deadline, with time to derive a key on slow processors.
+/// Deadline of cryptsetup, which includes the derivation of a key on a slow processor.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Options for argon2id with 64 MiB: containers must also open on machines with little memory (RFC 9106, 4: the
-/// second recommended option with three passes; here with one more).
+/// Options for key derivation by argon2id with 64 MiB, so that containers can be opened on machines with little memory.
+/// They are based on the second option recommended in RFC 9106, section 4, with four passes instead of three, and one
+/// lane instead of four.
 const SLOWLY: [&str; 8] =
     ["--pbkdf", "argon2id", "--pbkdf-memory", "65536", "--pbkdf-parallel", "1", "--pbkdf-force-iterations", "4"];
 
@@ -108,7 +109,8 @@ pub fn open_container_with_key(
     open.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
 }
 
-/// Returns whether the open mapping of this container lies on its device. A mapping of its overlay has the same name.
+/// Returns whether the open mapping of this container lies directly on its device, and not on an overlay of the device,
+/// whose mapping has the same name.
 ///
 /// # Errors
 /// The device is missing from sysfs.

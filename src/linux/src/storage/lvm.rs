@@ -21,9 +21,10 @@ pub(crate) const TOOLS: &[&str] = &["lvm", "dmsetup"];
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// LVM configuration (lvm.conf(5)). There is no udev that creates nodes and lists devices, no daemons, and no backups
-/// are written to the ramdisk. `--devices` selects the devices, so heuristic filters are off: they would mistake a
-/// disk with an old superblock at its end for a member of an array, and hide it.
+/// LVM configuration (lvm.conf(5)). The ramdisk has neither udev, which would create nodes and list devices, nor LVM's
+/// daemons, and backups of metadata are not written to it. `--devices` selects the devices, so LVM's detection of
+/// components is off: it would mistake a disk with an old superblock at its end for a member of an array, and ignore
+/// the disk.
 const CONFIG: &str = "\
     devices { obtain_device_list_from_udev=0 external_device_info_source=\"none\" use_devicesfile=0 hints=\"none\" \
     filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] md_component_detection=0 multipath_component_detection=0 \
@@ -39,17 +40,18 @@ const CONFIG: &str = "\
 pub fn create_group(group: &CreateGroup) -> Result<()> {
     let CreateGroup { name, devices, tags } = group;
     let what = || format!("create volume group {name} of {}", devices.join(" "));
-    // Removes the signatures that LVM would ask about, and those at the end, which it does not check.
+    // Removes the signatures about which LVM would ask, and those at the end of a device, which LVM does not check.
     devices.iter().try_for_each(wipe::wipe_ends).context(Phase::Storage, what)?;
     run_lvm("vgcreate", devices, build_group_args(group)).context(Phase::Storage, what)?;
     let found = read_report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
-    // LVM prints them in sorted order.
+    // LVM prints tags in sorted order.
     let tags: BTreeSet<&str> = tags.iter().map(String::as_str).collect();
     let tags = tags.into_iter().collect::<Vec<_>>().join(",");
     compare_fields(name, &[name.clone(), devices.len().to_string(), tags], &found)
 }
 
-/// Creates and activates a logical volume, and zeroes both its ends, because it exposes old contents of its disks.
+/// Creates and activates a logical volume, and zeroes both its ends, because a new volume exposes old contents of its
+/// disks.
 ///
 /// # Errors
 /// LVM fails, for example because the group lacks the space, or the result differs from the plan.
@@ -66,9 +68,9 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
     wipe::wipe_ends(&volume.device)
 }
 
-/// Activates these volumes of a preserved group, writable, and no others. Activating a foreign volume may write to it
-/// (superblocks, a pending merge), or fail on this machine. Physical volumes may be missing if these volumes work
-/// without them.
+/// Activates these volumes of a preserved group, writable, and no others. Activating a volume that the layout does not
+/// contain may write to it (superblocks, a pending merge), or fail on this machine. Physical volumes may be missing if
+/// these volumes work without them.
 ///
 /// # Errors
 /// A volume is in use (the error lists the users), or LVM fails.
@@ -132,7 +134,7 @@ fn build_volume_args(volume: &CreateVolume) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// Runs an LVM command restricted to these devices, which answers every question with yes.
+/// Runs an LVM command restricted to these devices, with `--yes`, which answers every question with yes.
 fn run_lvm(command: &str, devices: &[DevicePath], args: impl IntoIterator<Item = impl AsRef<str>>) -> Result<String> {
     let args: Vec<String> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
     let seen = devices.iter().flat_map(|device| ["--devices", device.as_str()]);
@@ -142,8 +144,8 @@ fn run_lvm(command: &str, devices: &[DevicePath], args: impl IntoIterator<Item =
     Ok(run.context(Phase::Storage, || format!("lvm {command}"))?.stdout)
 }
 
-/// Returns these fields of one group or volume; sizes in bytes. LVM prints a line for each segment; identical ones
-/// are merged.
+/// Returns these fields of one group or volume, with sizes in bytes. LVM prints a line for each segment; identical
+/// lines are merged.
 fn read_report(command: &str, devices: &[DevicePath], name: &str, fields: &[&str]) -> Result<Vec<String>> {
     let options = fields.join(",");
     let args = ["--noheadings", "--nosuffix", "--units", "b", "--separator", "|", "-o", &options, name];
@@ -161,8 +163,8 @@ fn compare_fields(what: &str, planned: &[String], found: &[String]) -> Result<()
     Err(Error::new(Phase::Storage, message))
 }
 
-/// Compares a volume with the plan. `found` contains segment type, stripes, size and extent size. LVM rounds up to
-/// whole extents, in each stripe.
+/// Compares a volume with the plan. `found` contains segment type, stripes, size and extent size. LVM rounds the size
+/// up so that each stripe consists of whole extents.
 fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
     let number = |index: usize| found.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
     let (size, extent) = (number(2), number(3).max(1));
@@ -180,7 +182,8 @@ fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
     compare_fields(volume.device.as_str(), &planned, found)
 }
 
-/// Suspends synchronization of these volumes. Volumes without copies reject the message, which is not an error.
+/// Suspends synchronization of these volumes. Volumes without copies reject the device-mapper message for that, which
+/// is not an error.
 pub(crate) fn suspend_synchronization(name: &str, volumes: &[String]) {
     for volume in volumes {
         if let Err(error) = freeze_volume(&format!("/dev/{name}/{volume}").into()) {
@@ -189,8 +192,8 @@ pub(crate) fn suspend_synchronization(name: &str, volumes: &[String]) {
     }
 }
 
-/// Suspends synchronization of the copies while the image is written. It resumes with the next activation. LVM's
-/// `--nosync` would never synchronize the copies.
+/// Suspends synchronization of the copies while the image is written. Synchronization resumes with the next activation
+/// of the volume. `lvcreate --nosync` is not used, because the copies would never be synchronized.
 fn freeze_volume(device: &DevicePath) -> Result<()> {
     let name = teardown::mapping_name(device)?;
     let message = ToolCommand::new("dmsetup").args(["message", &name, "0", "frozen"]).env("DM_DISABLE_UDEV", "1").run();

@@ -21,18 +21,19 @@ mod tests;
 /// Tools used by this module; all must be in `PATH`.
 pub(crate) const TOOLS: &[&str] = &["mdadm"];
 
-/// Deadline: mdadm itself waits up to 25 × 0.2 s for a busy array, and clears a bitmap of a large one.
+/// Deadline of mdadm, which waits up to 25 × 0.2 s for a busy array, and takes some time to clear the bitmap of a large
+/// array.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Creates an array on these devices, verifies it, and zeroes both its ends, because it exposes old contents of its
-/// members. As many members may be missing as the level tolerates.
+/// Creates an array, verifies it, and zeroes both its ends, because a new array exposes old contents of its members. As
+/// many members may be missing as the level tolerates.
 ///
 /// # Errors
 /// A member is in use (the error lists the users), mdadm fails, or the result differs from the plan.
 pub fn create_array(array: &CreateArray) -> Result<()> {
     let device = &array.device;
     let what = || format!("create {} {device} of {}", array.level, array.mdadm_arguments());
-    // Superblocks of other metadata versions are elsewhere, and would be found in addition to the new ones.
+    // Old superblocks of another metadata version are at another offset, so mdadm would not overwrite them.
     array.present_devices().try_for_each(wipe::wipe_ends).context(Phase::Storage, what)?;
     run_mdadm(build_argv(array)).context(Phase::Storage, what)?;
     freeze_synchronization(device)?;
@@ -65,8 +66,8 @@ fn verify_planned(found: &ArrayDetail, array: &CreateArray) -> Result<()> {
     }
 }
 
-/// Assembles a preserved array of these members, writable and under this name. Members may be missing if the level
-/// tolerates it. An array that mdadm refuses to start is not forced.
+/// Assembles a preserved array from these members, writable, as `device`. Members may be missing if the level tolerates
+/// it. If mdadm refuses to start the array, its start is not forced.
 ///
 /// # Errors
 /// mdadm fails, for example because a member is in use.
@@ -84,7 +85,7 @@ pub fn assemble_array(device: &DevicePath, uuid: Uuid, members: &[DevicePath]) -
     Ok(())
 }
 
-/// Stops an array, which marks its superblocks clean.
+/// Stops an array; the kernel marks its superblocks clean.
 ///
 /// # Errors
 /// The array does not exist, or is in use (the error lists the users).
@@ -97,7 +98,8 @@ pub fn stop_array(device: &DevicePath) -> Result<()> {
     remove_array_links(sysfs.file_name().unwrap_or_default())
 }
 
-/// Removes the links of a stopped array: mdadm leaves the link of an array without a name in its superblocks.
+/// Removes the links to a stopped array in /dev/md. mdadm does not remove the link of an array whose superblocks do not
+/// contain a name.
 fn remove_array_links(array: &OsStr) -> Result<()> {
     for link in fs::read_dir("/dev/md").into_iter().flatten().flatten().map(|entry| entry.path()) {
         if fs::read_link(&link).is_ok_and(|to| to.file_name() == Some(array)) {
@@ -107,7 +109,8 @@ fn remove_array_links(array: &OsStr) -> Result<()> {
     Ok(())
 }
 
-/// Returns mdadm's arguments; the layout's options precede the devices, since some apply to what follows.
+/// Returns mdadm's arguments. The layout's options precede the devices, since some options apply only to devices after
+/// them.
 fn build_argv(array: &CreateArray) -> Vec<String> {
     let active = array.devices.len().saturating_sub(array.spares as usize);
     // `--run` answers every question with yes. With the home host "any", every host treats the array as its own.
@@ -133,8 +136,8 @@ fn build_argv(array: &CreateArray) -> Vec<String> {
     args
 }
 
-/// Returns the array's name: `root` for `/dev/md/root`, `1` for `/dev/md1`. udev's rules derive the same path from
-/// it.
+/// Returns the array's name: `root` for `/dev/md/root`, `1` for `/dev/md1`. udev's rules derive the path of the array
+/// from this name.
 fn array_name(device: &DevicePath) -> &str {
     let last = device.as_str().rsplit('/').next().unwrap_or(device.as_str());
     match last.strip_prefix("md") {
@@ -149,8 +152,8 @@ fn run_mdadm(args: Vec<String>) -> Result<String, CommandError> {
     Ok(output.stdout)
 }
 
-/// Suspends synchronization while the image is written. It starts when the array is assembled the next time; data
-/// written meanwhile goes to all members.
+/// Suspends synchronization while the image is written. Data is written to all members meanwhile. Synchronization
+/// starts when the array is assembled the next time.
 fn freeze_synchronization(device: &DevicePath) -> Result<()> {
     let file = block_device::sysfs_path(device)?.join("md/sync_action");
     // Not fs::write(), which would request sysfs to create a missing file.
@@ -177,8 +180,8 @@ impl ArrayDetail {
         Ok(ArrayDetail::parse(&run_mdadm(vec!["--detail".to_owned(), "--export".to_owned(), device.to_string()])?))
     }
 
-    /// Parses the export. Names follow the fields read here, so the first value of a key counts: a newline in a name
-    /// cannot inject fields.
+    /// Parses the export. Only the first value of a key is used. The fields read here are printed before names, so that
+    /// a newline in a name cannot inject their values.
     fn parse(export: &str) -> ArrayDetail {
         let mut found = ArrayDetail::default();
         let mut known = BTreeSet::new();
@@ -199,8 +202,8 @@ impl ArrayDetail {
         found
     }
 
-    /// Returns each difference from the plan. Which devices are spares is compared only by number: a RAID 5 starts
-    /// with its last member as a spare.
+    /// Returns each difference from the plan. The number of active members is compared, but not which devices are
+    /// spares, because a new RAID 5 starts with its last member as a spare.
     fn list_differences(&self, array: &CreateArray) -> Vec<String> {
         let list = |devices: BTreeSet<PathBuf>| {
             devices.iter().map(|device| device.display().to_string()).collect::<Vec<_>>().join(" ")

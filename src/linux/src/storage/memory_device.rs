@@ -1,11 +1,12 @@
-//! Block devices in memory: loop devices over anonymous files. Both are removed when the device is no longer open.
+//! Block devices in memory: loop devices over anonymous files. Device and file are removed when the device is no longer
+//! open.
 
 use super::loop_device::LoopDevice;
 use common::error::{Context, Phase, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 
-/// Creates a device of this size. It takes memory only for data that is written to it.
+/// Creates a device of this size. The device takes memory only for data that is written to it.
 ///
 /// # Errors
 /// The kernel does not support loop devices, or memory is exhausted.

@@ -17,7 +17,8 @@ use std::time::Duration;
 /// Tools used by this module; all must be in `PATH`.
 pub(crate) const TOOLS: &[&str] = &["mkfs.ext3", "mkfs.ext4", "mkfs.vfat", "mkfs.xfs", "mkfs.btrfs", "mkswap"];
 
-/// ext3 has no lazy initialization: mkfs.ext3 writes all inode tables, 1/64 of the disk.
+/// Deadline of mkfs, with [`DEADLINE_PER_GIB`] in addition for large devices: ext3 does not support lazy
+/// initialization, so mkfs.ext3 writes all inode tables, 1/64 of the disk.
 const DEADLINE: Duration = Duration::from_secs(300);
 const DEADLINE_PER_GIB: Duration = Duration::from_secs(1);
 
@@ -27,7 +28,7 @@ const BTRFS: usize = 0x10000;
 /// Size of the area at the start of a device that contains the superblocks of all formats.
 const SUPERBLOCKS_BYTES: usize = BTRFS + 4096;
 
-/// Creates the filesystem, or nothing for [`FilesystemFormat::None`], and its link in `/dev/disk/by-uuid`.
+/// Creates the filesystem and its link in `/dev/disk/by-uuid`; does nothing for [`FilesystemFormat::None`].
 ///
 /// # Errors
 /// The device is in use or unwritable, the tool fails, or the UUID on the device is not the requested one.
@@ -37,7 +38,8 @@ pub fn make_filesystem(filesystem: &MakeFilesystem) -> Result<()> {
     if filesystem.format == FilesystemFormat::None {
         return Ok(());
     }
-    // mkfs preserves foreign signatures in areas it does not write; two signatures are ambiguous to blkid.
+    // Signatures in areas that mkfs does not write would remain, and blkid rejects a device with two signatures as
+    // ambiguous.
     wipe::wipe_ends(device)?;
     let size =
         File::open(device).and_then(|file| Ok(block_device::read_size_bytes(&file)?)).context(Phase::Storage, what)?;
@@ -51,7 +53,7 @@ pub fn make_filesystem(filesystem: &MakeFilesystem) -> Result<()> {
 /// Runs mkfs on a device or a file.
 ///
 /// # Errors
-/// No tool creates this format. The inner result is that of the tool.
+/// This format is not created by a tool. A failure of the tool is in the inner result.
 pub(crate) fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::Result<Result<(), CommandError>> {
     let (tool, args) = build_argv(filesystem)?;
     let mkfs = ToolCommand::new(tool).args(args).deadline(deadline);
@@ -74,7 +76,7 @@ pub fn verify_uuid(filesystem: &MakeFilesystem) -> Result<()> {
     Err(Error::new(Phase::Storage, why))
 }
 
-/// Returns the tool and its arguments; the layout's own come first.
+/// Returns the tool and its arguments. The create options of the layout come first.
 fn build_argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<String>)> {
     let uuid = filesystem.uuid.as_str();
     let (tool, label_flag, mut ours) = match filesystem.format {
@@ -116,8 +118,8 @@ fn read_uuid(device: &DevicePath, format: FilesystemFormat) -> io::Result<String
     parse_uuid(&start, format).ok_or_else(|| io::Error::other(format!("{device} does not contain {format} afterwards")))
 }
 
-/// Returns the UUID, at the offsets of libblkid's superblocks/{ext,vfat,swap,xfs,btrfs}.c; that of swap is for 4 KiB
-/// pages.
+/// Returns the UUID in the superblock of this format. The offsets are those of libblkid's
+/// superblocks/{ext,vfat,swap,xfs,btrfs}.c; swap is supported with pages of 4 KiB.
 fn parse_uuid(start: &[u8], format: FilesystemFormat) -> Option<String> {
     let start: &[u8; SUPERBLOCKS_BYTES] = start.try_into().ok()?;
     let uuid = |at: usize| Some(uuid::Uuid::from_slice(start.get(at..at + 16)?).ok()?.to_string());

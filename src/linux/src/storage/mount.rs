@@ -1,4 +1,5 @@
-//! Mounts below the target's root, and strict unmounting: data not written before kexec is lost.
+//! Mounts below the target's root, and unmounting that completes only when all data is written, because unwritten data
+//! is lost by kexec.
 
 use super::{block_device, device_users};
 use crate::kernel_log::KernelLog;
@@ -16,7 +17,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use sys_mount::MountFlags;
 
-/// Flags for untrusted filesystems that are only read or tested here: no device nodes, no set-user-ID bits, no
+/// Mount flags for untrusted filesystems that are only read or tested: no device nodes, no set-user-ID bits, no
 /// executables.
 pub const INERT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
@@ -60,10 +61,11 @@ impl MountStack {
         self.mount_with(filesystem, INERT)
     }
 
-    /// Mounts like [`MountStack::mount_inert`], read-only. Only mount options can prevent the replay of a journal.
+    /// Mounts like [`MountStack::mount_inert`], read-only. This does not prevent the replay of a journal, for which the
+    /// filesystem needs an option of its own, such as `noload`.
     ///
     /// # Errors
-    /// As for [`MountStack::mount_filesystem`]; the mount point does not exist.
+    /// As for [`MountStack::mount_filesystem`], or the mount point does not exist.
     pub fn mount_read_only(&mut self, filesystem: &MountFilesystem) -> Result<()> {
         self.mount_with(filesystem, MountFlags::RDONLY | INERT)
     }
@@ -133,7 +135,7 @@ impl MountStack {
     /// Writes back dirty data early, so that less remains for the end.
     ///
     /// # Errors
-    /// Data could not be written: the kernel reports that only once.
+    /// Data could not be written. The kernel reports each write error only once, so the error must not be ignored.
     pub fn write_back_early(&self) -> Result<()> {
         self.mounted.iter().try_for_each(|point| sync_filesystem(point))
     }
@@ -141,7 +143,8 @@ impl MountStack {
     /// Writes back all data and unmounts, youngest first.
     ///
     /// # Errors
-    /// Data could not be written, or a mount stays busy (the error lists the users); mounts below it remain.
+    /// Data could not be written, or a mount stays busy (the error lists the users). This mount and all older ones stay
+    /// mounted.
     pub fn unmount_all(&mut self) -> Result<()> {
         while let Some(point) = self.mounted.last() {
             sync_filesystem(point)?;
@@ -157,7 +160,7 @@ impl MountStack {
     }
 }
 
-/// Last resort if an error ends the run.
+/// Unmounts the remaining mounts if an error ended the run. Failures are only logged.
 impl Drop for MountStack {
     fn drop(&mut self) {
         for error in self.unmount_best_effort() {
@@ -173,7 +176,8 @@ fn sync_filesystem(point: &Path) -> Result<()> {
     nix::unistd::syncfs(&dir).context(Phase::Storage, what)
 }
 
-/// Mounts and adds the kernel log to errors: mount(2) returns only EINVAL for an unknown option, and logs the reason.
+/// Mounts a device. Errors include messages of the kernel log, because mount(2) returns only EINVAL for an unknown
+/// option, and the kernel logs the reason.
 fn mount_device(source: &str, point: &Path, fstype: &str, flags: MountFlags, data: &str) -> Result<(), String> {
     let log = KernelLog::from_now();
     let mount = sys_mount::Mount::builder().fstype(fstype).flags(flags).data(data).mount(source, point);
@@ -217,8 +221,8 @@ pub(super) fn has_read_only_option(options: &[String]) -> bool {
     split_mount_options(options).0.contains(MountFlags::RDONLY)
 }
 
-/// Splits fstab options into mount(2)'s flags and data. Options only for user space stay in fstab (mount(8),
-/// "FILESYSTEM-INDEPENDENT MOUNT OPTIONS").
+/// Splits fstab options into mount(2)'s flags and data. Options that only user-space tools interpret are omitted
+/// (mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS").
 fn split_mount_options(options: &[String]) -> (MountFlags, String) {
     let mut flags = MountFlags::empty();
     let mut data = Vec::new();

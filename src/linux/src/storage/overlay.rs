@@ -1,4 +1,4 @@
-//! Writable overlays that never change their device: device-mapper snapshots whose changes are kept in memory.
+//! Writable overlays over devices that must not change: device-mapper snapshots whose changes are kept in memory.
 
 use super::{block_device, memory_device, teardown};
 use crate::process::ToolCommand;
@@ -7,7 +7,8 @@ use model::device::DevicePath;
 use model::inventory::OVERLAY;
 use std::fs::{self, File};
 
-/// Chunk size in sectors, copied at the first write; no disk has larger sectors.
+/// Size of the chunks that are copied to memory at their first write, in units of 512 bytes. No disk has larger
+/// sectors.
 const CHUNK: u64 = 8;
 
 /// Returns the maximum memory for all overlays of one purpose together: half of the available memory.
@@ -67,7 +68,7 @@ pub(crate) fn read_usage(overlay: &DevicePath) -> Result<OverlayUsage> {
         .ok_or_else(|| Error::new(Phase::Storage, format!("{overlay}: cannot parse its usage: {status:?}")))
 }
 
-/// Parses the status: `0 131072 snapshot 24/20480 16`, with used and total sectors.
+/// Parses the status of a snapshot, such as `0 131072 snapshot 24/20480 16`, in which 24 of 20480 sectors are used.
 fn parse_status(status: &str) -> Option<OverlayUsage> {
     let last = status.split_whitespace().nth(3)?;
     match last.split_once('/') {

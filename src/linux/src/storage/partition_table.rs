@@ -21,7 +21,7 @@ const NODE_PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The disk is in use, its size or sector size differs from the plan, a write fails, the table read back or the
-/// kernel's view differs from the plan, or a node does not appear.
+/// partitions registered with the kernel differ from the plan, or a device node does not appear.
 pub fn write_partition_table(table: &PartitionTable) -> Result<()> {
     let device = &table.device;
     let disk = wipe::open_exclusive(device)?;
@@ -73,7 +73,7 @@ fn build_planned_gpt(table: &PartitionTable, sectors: u64) -> io::Result<Gpt> {
     Ok(gpt)
 }
 
-/// Writes the MBR last, so that the table is not found before it is complete.
+/// Writes the GPT, then the protective MBR, so that the table is not found before it is complete.
 fn write_gpt_and_mbr(gpt: &Gpt, disk: &File) -> io::Result<()> {
     gpt.write(disk)?;
     disk.write_all_at(&protective_mbr(gpt.backup_lba()), 0)?;
@@ -89,7 +89,8 @@ fn verify_gpt_and_mbr(gpt: &Gpt, disk: &File) -> io::Result<()> {
     gpt.verify(disk)
 }
 
-/// Checks the partitions, since a truncated name or overlapping sectors would be written as well.
+/// Checks numbers, sectors and names of the partitions, because [`Gpt::set_partition`] does not reject overlapping
+/// sectors and truncates names.
 fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
     let mut by_place: Vec<&NewPartition> = partitions.iter().collect();
     by_place.sort_by_key(|partition| partition.first_lba);
@@ -112,8 +113,8 @@ fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
     Ok(())
 }
 
-/// Registers the partitions by BLKPG instead of BLKRRPART: it works on every disk, even if the kernel has no parser
-/// for GPT or does not scan, and errors are specific to a partition.
+/// Registers the partitions with BLKPG. Unlike BLKRRPART, it works even if the kernel does not support GPT or does not
+/// scan the disk for partitions, and its errors concern a single partition.
 fn register_partitions(disk: &File, table: &PartitionTable) -> Result<()> {
     for partition in &table.partitions {
         let (start, length) = byte_range(table, partition);
@@ -146,7 +147,7 @@ fn byte_range(table: &PartitionTable, partition: &NewPartition) -> (u64, u64) {
     (partition.first_lba * sector, (partition.last_lba - partition.first_lba + 1) * sector)
 }
 
-/// Waits until the node at this path is that of this partition.
+/// Waits until a device node with the number of this partition exists at `path`.
 pub(super) fn wait_for_node(disk: &DevicePath, number: u32, path: &DevicePath) -> Result<()> {
     let known = block_device::read_partitions(disk)?.into_iter().find(|known| known.number == number);
     let name = known.map(|known| known.name).unwrap_or_default();

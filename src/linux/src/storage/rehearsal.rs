@@ -13,7 +13,7 @@ use operations::{ActivateGroup, AssembleArray, CreateVolume, MountFilesystem, Re
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Mount point of each filesystem, one after the other.
+/// Mount point at which the filesystems are mounted, one after the other.
 const POINT: &str = "/run/drophammer/rehearsal";
 
 /// Result of a rehearsal.
@@ -24,16 +24,16 @@ pub struct RehearsalResult {
     pub memory_bytes: u64,
 }
 
-/// Brings up all preserved objects and takes them down again. Objects assembled on these disks for inspection are
-/// taken down first.
+/// Brings up all preserved objects over snapshots, and takes them down. Objects that were assembled on the same disks
+/// for inspection are taken down first.
 ///
 /// # Errors
-/// A refusal with the object that fails, and the messages of its tool and of the kernel.
+/// An object cannot be brought up. The refusal contains the object, and the messages of its tool and of the kernel.
 pub fn run_rehearsal(rehearsal: &Rehearsal) -> Result<RehearsalResult> {
     run_rehearsal_within(rehearsal, overlay::available_memory_bytes())
 }
 
-/// Rehearses with at most `room_bytes` of memory for all changes together.
+/// Runs the rehearsal with at most `room_bytes` of memory for the changes of all snapshots together.
 fn run_rehearsal_within(rehearsal: &Rehearsal, room_bytes: u64) -> Result<RehearsalResult> {
     let log = KernelLog::from_now();
     let room_bytes = room_bytes / rehearsal.over.len().max(1) as u64;
@@ -60,7 +60,8 @@ fn build_refusal(why: &str) -> Error {
     )
 }
 
-/// Returns the kernel log for errors of md and LVM. Errors of mounts already include it.
+/// Returns messages of the kernel log to append to an error of md or LVM; empty for an error of mount, which already
+/// includes them.
 fn kernel_log_for(log: KernelLog, said: &str) -> String {
     if said.contains("the kernel says") {
         String::new()
@@ -69,7 +70,7 @@ fn kernel_log_for(log: KernelLog, said: &str) -> String {
     }
 }
 
-/// Devices that are currently set up.
+/// Overlays and objects that are currently set up.
 #[derive(Default)]
 struct RehearsalStage {
     /// Overlay of each device.
@@ -127,7 +128,7 @@ impl RehearsalStage {
         Ok(filesystems)
     }
 
-    /// Adds a volume to a group over the overlays, to detect before the wipe what LVM would refuse after it.
+    /// Creates a planned volume in a group on overlays, so that a refusal by LVM is detected before the wipe.
     fn create_volume(&mut self, volume: &CreateVolume) -> Result<()> {
         let physical = self.overlays_of(&volume.physical);
         let is_active =
@@ -196,7 +197,7 @@ impl RehearsalStage {
         for running in self.running.drain(..).rev() {
             results.push(match &running {
                 ActiveObject::Array(device) if Path::new(device).exists() => mdadm::stop_array(device),
-                // The array was not started.
+                // mdadm did not start the array, so there is nothing to stop.
                 ActiveObject::Array(_) => Ok(()),
                 ActiveObject::Group(name, devices) => lvm::deactivate_group(name, devices),
                 ActiveObject::Container(mapping) => luks::close_mapping(mapping),
@@ -204,7 +205,7 @@ impl RehearsalStage {
         }
         let overlays = std::mem::take(&mut self.overlays);
         for overlay in overlays.values() {
-            // A partially started array or group may still lie on it.
+            // A partially started array or group may still lie on the overlay.
             results.push(teardown::release_above(overlay).and_then(|()| overlay::remove_overlay(overlay)));
         }
         btrfs_scan::scan_only(overlays.keys());

@@ -1,4 +1,4 @@
-//! Scratch disks: sparse files in memory. They may have any size, and take a limited amount of memory.
+//! Scratch disks: sparse files in memory. A file may have any size, but takes at most a given amount of memory.
 
 use super::loop_device::LoopDevice;
 use super::mount::MountStack;
@@ -12,7 +12,7 @@ use sys_mount::MountFlags;
 /// Parent directory; each scratch file has its own subdirectory.
 const PARENT: &str = "/run/drophammer";
 
-/// Remaining memory below which a failure may be due to its lack.
+/// Free space of the tmpfs, in bytes, below which a failed command is assumed to have failed for lack of memory.
 const FULL_BYTES: u64 = 1 << 20;
 
 /// File in its own tmpfs; both are removed on drop.
@@ -44,7 +44,7 @@ impl ScratchDisk {
         &self.file
     }
 
-    /// Returns a path for mounting the scratch disk.
+    /// Returns the path at which a filesystem on the scratch disk can be mounted.
     pub(crate) fn mount_point(&self) -> PathBuf {
         self.mounts.root().join("mnt")
     }

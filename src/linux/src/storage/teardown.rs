@@ -1,4 +1,4 @@
-//! Taking down of holders of disks, and verification that none are left.
+//! Takes down holders of disks, and verifies that none are left.
 
 use super::{block_device, device_users, mdadm, wipe};
 use crate::process::ToolCommand;
@@ -17,7 +17,7 @@ mod tests;
 /// Tools used by this module; all must be in `PATH`.
 pub(crate) const TOOLS: &[&str] = &["dmsetup"];
 
-/// Takes down one holder; those on top of it must be down already.
+/// Takes down one holder. Holders on top of it must have been taken down before.
 ///
 /// # Errors
 /// The holder does not exist, or is in use (the error lists the users).
@@ -30,8 +30,8 @@ pub fn release_holder(holder: &Holder) -> Result<()> {
     }
 }
 
-/// Takes down all arrays and mappings on a device or its partitions, topmost first. They were assembled only for
-/// inspection.
+/// Takes down all arrays and mappings on a device or its partitions, topmost first. Used for objects that drophammer
+/// itself assembled for an inspection or a rehearsal.
 ///
 /// # Errors
 /// One of them stays in use (the error lists the users).
@@ -50,7 +50,7 @@ pub fn release_above(device: &DevicePath) -> Result<()> {
     Ok(())
 }
 
-/// Returns the holders of a device and its partitions in sysfs.
+/// Returns the holders of a device and of its partitions according to sysfs.
 fn list_holders(device: &DevicePath) -> Vec<DevicePath> {
     let of = |sysfs: PathBuf| fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten();
     let holders = device_users::sysfs_with_partitions(device).into_iter().flat_map(of);
@@ -60,7 +60,7 @@ fn list_holders(device: &DevicePath) -> Vec<DevicePath> {
 /// Verifies that these disks and their partitions are unused.
 ///
 /// # Errors
-/// The remaining users.
+/// A disk or partition is in use; the error lists the users.
 pub fn verify_unused(disks: &[DevicePath]) -> Result<()> {
     let mut left = Vec::new();
     for disk in disks {
@@ -78,7 +78,7 @@ pub fn verify_unused(disks: &[DevicePath]) -> Result<()> {
     Err(Error::new(Phase::Storage, format!("still in use after all holders were taken down: {}", left.join("; "))))
 }
 
-/// Returns the device mapper's name: `vg00-root`.
+/// Returns the device-mapper name of a device, such as `vg00-root`.
 ///
 /// # Errors
 /// The device does not exist, or is not a device-mapper device.
@@ -94,8 +94,8 @@ fn disable_swap(device: &DevicePath) -> Result<()> {
     Errno::result(unsafe { nix::libc::swapoff(path.as_ptr()) }).map(drop).context(Phase::Storage, what)
 }
 
-/// Removes a mapping. Not with `lvm vgchange`, since this also works for incomplete groups, and for two groups of one
-/// name.
+/// Removes a mapping with dmsetup. Unlike `lvm vgchange`, dmsetup also works for volumes of incomplete groups, and if
+/// two groups have the same name.
 pub(super) fn remove_mapping(device: &DevicePath) -> Result<()> {
     let name = mapping_name(device)?;
     // `--retry` waits 5 s for short-lived users.
@@ -109,7 +109,7 @@ pub(super) fn remove_mapping(device: &DevicePath) -> Result<()> {
         && fs::symlink_metadata(&link).is_ok_and(|metadata| metadata.is_symlink())
     {
         fs::remove_file(&link).context(Phase::Storage, || format!("remove {}", link.display()))?;
-        // Succeeds only for the last link of the directory.
+        // Removing the directory fails, as intended, while it contains other links.
         let _ = link.parent().map(fs::remove_dir);
     }
     Ok(())
@@ -133,7 +133,7 @@ fn stop_bcache(device: &DevicePath, sysfs: &Path) -> Result<()> {
     if let Ok(set) = set {
         fs::write(set.join("stop"), "1").context(Phase::Storage, what)?;
     }
-    // Both return before they are complete.
+    // Both writes return before the devices are released.
     let gone = || if sysfs.exists() { Err(Errno::EBUSY) } else { Ok(()) };
     block_device::retry_while_busy(Errno::EBUSY, gone).map_err(|error| {
         let users = device_users::format_users(&device_users::list_device_users(device));

@@ -1,6 +1,6 @@
-//! Trials of arrays and filesystems before anything is erased. They are created on files in memory that have the size
-//! and sectors of the real devices, and started or mounted by the kernel, so that options rejected by a tool or the
-//! kernel are found while the old system is intact.
+//! Trials of arrays and filesystems before anything is erased. Arrays and filesystems are created on files in memory
+//! that have the size and sector size of the real devices, and are started or mounted by the kernel. Thus options that
+//! a tool or the kernel rejects are found while the old system is intact.
 
 use super::mount::MountStack;
 use super::scratch_disk::ScratchDisk;
@@ -20,13 +20,13 @@ const MOST_MEMORY_BYTES: u64 = 256 << 20;
 /// Maximum memory for each device of an array. Superblock, bitmap and bad-block log take a few MiB.
 const MEMBER_MEMORY_BYTES: u64 = 64 << 20;
 
-/// Divisor of the available memory that a trial may use.
+/// Divisor of the available memory: a trial may use a third.
 const PART_OF_FREE: u64 = 3;
 
 /// Size of a second trial if the first one does not fit into memory.
 const SMALL_BYTES: u64 = 2 << 30;
 
-/// Deadline, which no tool exceeds for a sparse file, unless its options make it read the whole file.
+/// Deadline of mkfs. On a sparse file, mkfs exceeds it only if its options make it read the whole file.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Creates the array on devices in memory. Returns a note if that was not possible for lack of memory.
@@ -38,7 +38,7 @@ pub fn try_array(trial: &TryArray) -> Result<Option<String>> {
     try_sizes(sizes, |member_bytes| try_array_of_size(trial, member_bytes))
 }
 
-/// Returns the first success for one of the sizes, or else the first failure.
+/// Tries the sizes in order until one succeeds. If all fail, returns the error for the first size.
 fn try_sizes<S>(
     mut sizes: impl Iterator<Item = S>,
     tried: impl Fn(S) -> Result<Option<String>>,
@@ -100,8 +100,8 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
         memory_bytes >> 20
     );
     let small = SMALL_BYTES.min(size_bytes);
-    // The options were accepted in the first trial. If some do not work for a smaller filesystem, that is irrelevant
-    // for the real one.
+    // Up to the lack of memory, the first trial did not reject the options. A failure with the smaller size may be
+    // caused by the size alone, so it is only noted.
     Ok(Some(match try_once(trial, small, memory_bytes) {
         Ok(TrialOutcome::Whole) => format!("{note}; it was tried with {}", common::format::format_bytes(small)),
         Ok(TrialOutcome::NoRoom) => format!("{note}, even with {}", common::format::format_bytes(small)),
@@ -111,7 +111,7 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
 
 enum TrialOutcome {
     Whole,
-    /// Memory or time was not sufficient.
+    /// Memory or time was not sufficient for the trial.
     NoRoom,
 }
 

@@ -1,5 +1,5 @@
-//! Scratch disks of the machine in which `vm_` tests run: blank and unused when taken and when dropped. Also
-//! fingerprints of their contents.
+//! Disks of the virtual machine in which `vm_` tests run, which are blank and unused when a test takes and drops them,
+//! and digests of their contents.
 
 #![allow(clippy::unwrap_used)]
 

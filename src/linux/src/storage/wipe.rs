@@ -39,8 +39,8 @@ pub fn wipe_boot_code(device: &DevicePath) -> Result<()> {
         .context(Phase::Storage, || format!("wipe the boot code of {device}"))
 }
 
-/// Opens a device for writing if it is unused. With O_EXCL the kernel refuses a device that is mounted, used as swap
-/// or held, and a disk with such a partition (open(2), block/bdev.c).
+/// Opens a device for writing if it is unused. With O_EXCL the kernel refuses a device that is mounted, used as swap or
+/// has a holder, and a disk with such a partition (open(2), block/bdev.c).
 ///
 /// # Errors
 /// The device is missing or in use.

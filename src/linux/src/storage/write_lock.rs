@@ -1,4 +1,5 @@
-//! Read-only flags of the block layer (BLKROSET): second protection of disks that must not be written.
+//! Read-only flags of the block layer (BLKROSET): in addition to the plan, a second protection of disks that must not
+//! be written.
 
 use super::block_device;
 use common::error::{Context, Phase, Result};
@@ -47,8 +48,8 @@ impl WriteLocks {
         self.devices.contains(device)
     }
 
-    /// Records the digests of these ranges. A range that cannot be read now is not checked later, because a failing
-    /// disk is not caused by this run.
+    /// Records the digests of these ranges. A range that cannot be read now is not checked later, because its disk was
+    /// failing before this run.
     pub fn record_digests(&mut self, disk: &DevicePath, untouched: &[ByteRange]) {
         let read = untouched.iter().filter_map(|range| {
             compute_digest(disk, *range).ok().map(|digest| ProtectedRange { disk: disk.clone(), range: *range, digest })
@@ -69,7 +70,8 @@ impl WriteLocks {
         changed.collect()
     }
 
-    /// Makes one disk writable again, its partitions first, except those with the numbers of `others`.
+    /// Makes one disk and its partitions writable again, the partitions first. Partitions with a number in `others`
+    /// stay read-only.
     ///
     /// # Errors
     /// A device cannot be made writable.
@@ -85,7 +87,8 @@ impl WriteLocks {
     /// Makes all locked devices writable again, partitions first. Unplugged disks are ignored.
     ///
     /// # Errors
-    /// The first device that fails; the others are unlocked nevertheless.
+    /// A device cannot be made writable; the error is that of the first one. The other devices are unlocked
+    /// nevertheless.
     pub fn unlock_all(&mut self) -> Result<()> {
         unlock_devices(std::mem::take(&mut self.devices))
     }

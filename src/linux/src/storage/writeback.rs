@@ -17,7 +17,8 @@ const MOST_BYTES: u64 = 1 << 30;
 /// Minimum pause between two rounds of [`PeriodicWriteback`].
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Applies the limits to the whole machine: only for the ramdisk, which owns the kernel. A failure only costs time.
+/// Applies the limits to the whole machine, which is allowed only in the ramdisk, where no other system uses the
+/// kernel. A failure is logged and only makes the installation slower.
 pub fn limit_dirty_memory(memory_bytes: u64) {
     let (begin, most) = compute_limits(memory_bytes);
     if let Err(error) = write_limits(Path::new("/proc/sys/vm"), begin, most) {
@@ -25,7 +26,8 @@ pub fn limit_dirty_memory(memory_bytes: u64) {
     }
 }
 
-/// Returns both limits: when writing starts, and when writers are blocked, at most a quarter of the memory.
+/// Returns the amounts of dirty data from which the kernel writes in the background and from which it blocks writers.
+/// The second is at most a quarter of the memory, the first at most half of the second.
 fn compute_limits(memory_bytes: u64) -> (u64, u64) {
     let most = (memory_bytes / 4).min(MOST_BYTES);
     (BEGIN_BYTES.min(most / 2), most)
@@ -49,7 +51,7 @@ pub struct PeriodicWriteback {
 }
 
 impl PeriodicWriteback {
-    /// Starts the thread. `points` are directories, one of each filesystem.
+    /// Starts the thread. `points` contains one directory of each filesystem.
     pub fn start(points: Vec<PathBuf>) -> PeriodicWriteback {
         let (stop, stopped) = mpsc::channel();
         let often = points.clone();

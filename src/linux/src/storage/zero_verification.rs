@@ -19,10 +19,10 @@ const ALIGNMENT: usize = 4096;
 /// Minimum average throughput in bytes per second; slower devices are failing.
 const SLOWEST_BYTES: u64 = 16 << 20;
 
-/// Additional time for devices that respond late.
+/// Additional time for devices that respond with a delay.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Size from which progress is reported.
+/// Total size of the ranges of a device, in bytes, from which progress is reported.
 const REPORTED_BYTES: u64 = 64 << 30;
 
 /// Callback for progress messages.
@@ -31,8 +31,8 @@ pub(crate) type ProgressSink<'a> = dyn Fn(&str) + Sync + 'a;
 /// Reads all ranges of all devices.
 ///
 /// # Errors
-/// A refusal for each device that contains nonzero data, cannot be read completely, or is too slow. Nothing was
-/// written.
+/// A device contains nonzero data, cannot be read completely, or is too slow. The refusal lists all such devices.
+/// Nothing was written.
 pub fn verify_all_zero(proofs: &[ZeroProof], say: &ProgressSink) -> Result<()> {
     let results: Vec<Result<()>> = thread::scope(|scope| {
         let threads: Vec<_> = proofs.iter().map(|proof| scope.spawn(|| verify_device_zero(proof, say))).collect();
@@ -61,11 +61,12 @@ fn verify_device_zero(proof: &ZeroProof, say: &ProgressSink) -> Result<()> {
     Ok(())
 }
 
-/// Opens the device without the page cache, which would be filled, and may contain outdated data.
+/// Opens the device for reading without the page cache, which may contain outdated data, and which the read data would
+/// fill.
 fn open_direct(device: &DevicePath) -> io::Result<File> {
     let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(device);
     match direct {
-        // tmpfs, which does not support direct I/O.
+        // The filesystem of the file, such as tmpfs, does not support direct I/O.
         Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => File::open(device),
         opened => opened,
     }
@@ -127,7 +128,7 @@ impl ZeroCheck<'_> {
         Err(self.build_refusal(&format!("cannot be read completely: only {done} of {total} in {minutes} minutes")))
     }
 
-    /// Returns a refusal with the operator's remedies.
+    /// Returns a refusal that includes the remedy for the operator.
     fn build_refusal(&self, why: &str) -> Error {
         let remedy = match self.give_up {
             [] => "erase it by hand if its content is not needed".to_owned(),

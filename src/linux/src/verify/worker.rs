@@ -12,7 +12,7 @@ const FOLDER: &str = "/definition";
 
 /// Exit code if `verify` could not be started.
 pub(crate) const NOT_RUN: i32 = 125;
-/// Prefix of the error message in that case.
+/// Prefix of the error message if `verify` could not be started.
 pub(crate) const TROUBLE: &str = "no sandbox: ";
 
 /// Enters the sandbox and executes the `verify` of the definition whose files are on standard input. The environment is

@@ -1,22 +1,24 @@
-//! Read-only activation of the logical volumes of a group.
+//! Makes the logical volumes of a group readable without writing to its disks.
 
 use crate::probe::{self, DeviceRange, LVM_COPY, LVM_LOOKS, VolumeMapping};
 use crate::process::ToolCommand;
 use crate::storage::block_device;
 use model::inventory::{AttemptTarget, FailedAttempt, Inventory, LvmLogicalVolume, LvmVolumeGroup};
 
-/// Types of logical volumes whose activation writes nothing. Activation of other types writes: dm-raid its superblocks, mirrors their log,
-/// thin pools their transaction. The lock on the disk does not prevent that, because it applies to programs and not
-/// to the kernel (bio_check_ro in block/blk-core.c since 4.18).
+/// Types of logical volumes whose activation writes nothing. The activation of dm-raid writes superblocks, that of a
+/// mirror its log, and that of a thin pool its transaction. The disk's read-only flag does not prevent these writes,
+/// because it applies to programs and not to the kernel (bio_check_ro in block/blk-core.c since 4.18).
 const HARMLESS: [&str; 2] = ["linear", "striped"];
 
 /// Selection that excludes origins of snapshots, because a pending merge would write to them, and volumes that are
-/// being moved, because the move would continue. Both look linear otherwise (lv_attr in lvs(8): type `-`, and a small
-/// letter where a lock would make it a capital).
+/// being moved, because the move would continue. Apart from that, both have the attributes of linear volumes (lv_attr
+/// in lvs(8)): an origin has another type than `-`, and a volume being moved has a capital letter as its third
+/// attribute.
 const PLAIN: &str = "lv_attr=~^-.[a-z]";
 
-/// Makes the group's volumes readable: activates those whose activation writes nothing, and creates read-only mappings for
-/// others, as LVM's metadata describes them. Returns the volumes that failed; the caller checks which of these are readable nevertheless.
+/// Makes the group's volumes readable: activates volumes whose activation writes nothing, and creates read-only
+/// mappings for other volumes if LVM's metadata describes where their content is. Returns the failed attempts. A volume
+/// for which the command failed may be readable nevertheless, which the caller must check.
 pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
     let mut failed = Vec::new();
     if let Err(why) = require_lvm_name("volume group", &group.name) {
@@ -41,13 +43,13 @@ pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
     failed
 }
 
-/// Returns whether this is a failure of a volume that is shown now.
+/// Returns whether the failed attempt concerns a volume that is now readable.
 pub(super) fn is_failure_resolved(inventory: &Inventory, failed: &FailedAttempt) -> bool {
     let mut volumes = inventory.groups.iter().flat_map(|group| &group.volumes);
     volumes.any(|volume| volume.running.is_some() && failed.tried == AttemptTarget::Volume(volume.uuid.clone()))
 }
 
-/// Logs which volumes of a group are shown, and returns a note for each object that is not, with the reason.
+/// Logs which volumes of a group are readable, and returns a note with the reason for each object that is not.
 pub(super) fn report_volumes(group: &LvmVolumeGroup, failed: &[FailedAttempt]) -> Vec<String> {
     let shown = group.volumes.iter().filter(|volume| volume.running.is_some());
     let shown: Vec<&str> = shown.map(|volume| volume.name.as_str()).collect();
@@ -69,7 +71,8 @@ fn harmless_volumes(group: &LvmVolumeGroup) -> impl Iterator<Item = &LvmLogicalV
     idle.filter(|volume| HARMLESS.contains(&volume.kind.as_str()))
 }
 
-/// Activates by UUID, since two groups may share a name. LVM activates nothing in a closed group.
+/// Activates volumes by their UUIDs, since two groups may have the same name. Does nothing for a closed group
+/// (exported, shared, or of another host), in which LVM refuses activation.
 fn activate_harmless_volumes(group: &LvmVolumeGroup) -> Result<(), String> {
     let harmless: Vec<String> = harmless_volumes(group).map(|volume| format!("lv_uuid={}", volume.uuid)).collect();
     if harmless.is_empty() || group.closed.is_some() {
@@ -92,7 +95,7 @@ fn require_lvm_name(what: &str, name: &str) -> Result<(), String> {
     }
 }
 
-/// Shows the content of a volume through a read-only mapping.
+/// Makes the content of a volume readable by creating a read-only mapping.
 fn create_read_only_mapping(group: &LvmVolumeGroup, mapping: &VolumeMapping) -> Result<(), String> {
     require_lvm_name("volume", &mapping.name)?;
     let name = format!("{}-{}", group.name.replace('-', "--"), mapping.name.replace('-', "--"));

@@ -1,7 +1,7 @@
 //! Erasing of SATA disks with SECURITY ERASE UNIT (ACS-4 7.45), through hdparm.
 //!
-//! The command requires a password. A temporary one is set, which a successful erase removes; otherwise it is cleared
-//! here, because a disk with a password is locked after its next power cycle.
+//! The command requires a password. A temporary password is set before the erase. The disk removes it when the erase
+//! succeeds. After a failure it is removed here, because a disk with a password is locked after its next power cycle.
 
 use super::{EraseDeadline, EraseFailure};
 use crate::probe::ata_security::{self, AtaSecurity};
@@ -12,7 +12,7 @@ use model::inventory::EraseMethod;
 use std::path::Path;
 use std::time::Duration;
 
-/// Documented password, so that anyone can unlock a disk that lost power during the erase.
+/// Temporary password. It is documented, so that the operator can unlock a disk that lost power during the erase.
 const PASSWORD: &str = "drophammer";
 
 /// Deadline for commands other than the erase itself.
@@ -73,7 +73,8 @@ fn erase_disk(
         return Err(format!("the disk needs {minutes} min, but {} min are left", left.as_secs() / 60).into());
     }
     let done = disk.run_hdparm("--security-set-pass", SHORT).and_then(|()| disk.run_hdparm(option, left));
-    // Whatever hdparm reports: without a password on it, the disk completed the erase or is usable again.
+    // The result of hdparm does not matter here: if no password is set, the disk has completed the erase or is usable
+    // again.
     match disk.read_security() {
         Ok(AtaSecurity { enabled: false, .. }) => {}
         _ => clear_password(disk, device)?,
@@ -83,7 +84,7 @@ fn erase_disk(
 }
 
 fn clear_password(disk: &dyn AtaDisk, device: &DevicePath) -> Result<(), EraseFailure> {
-    // Fails on a disk that is not locked.
+    // Unlocking fails on a disk that is not locked, which is not an error.
     let unlocked = disk.run_hdparm("--security-unlock", SHORT);
     let disabled = disk.run_hdparm("--security-disable", SHORT);
     match disk.read_security() {

@@ -13,10 +13,11 @@ const ALL_NAMESPACES: u32 = u32::MAX;
 const SANITIZE_STATUS: u32 = 0x81;
 const STATUS_BYTES: usize = 32;
 
-/// Value of an estimate that the controller does not provide.
+/// Value by which the controller indicates that it does not provide an estimate.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Sanitize actions, with "allow unrestricted exit": after a failure, other erase methods still work.
+/// Sanitize actions. They are sent with "allow unrestricted sanitize exit", so that other erase methods still work
+/// after a failed sanitize.
 const EXIT_FAILURE_MODE: u32 = 1;
 const BLOCK_ERASE: u32 = 2 | UNRESTRICTED;
 const CRYPTO_ERASE: u32 = 4 | UNRESTRICTED;
@@ -111,19 +112,19 @@ fn read_sanitize_status(device: &File) -> Result<[u8; STATUS_BYTES], String> {
     Ok(page)
 }
 
-/// Evaluates the status page: SPROG counts to 65535; the low three bits of SSTAT contain the status. "Never
-/// sanitized" right after the start means a firmware defect or a lost command, and counts as a failure.
+/// Evaluates the status page: SPROG counts to 65535; the low three bits of SSTAT contain the status. The status "never
+/// sanitized" right after the start is caused by a firmware defect or a lost command, and is treated as a failure.
 fn parse_progress(page: &[u8; STATUS_BYTES]) -> SanitizeProgress {
     let progress = u32::from(u16::from_le_bytes([page[0], page[1]]));
     match page[2] & 0b111 {
-        // 4 means completed, but without deallocating the blocks.
+        // 4 means that the sanitize has completed without deallocating the blocks.
         1 | 4 => SanitizeProgress::Done,
         2 => SanitizeProgress::Running { percent: progress * 100 / 65536 },
         _ => SanitizeProgress::Failed,
     }
 }
 
-/// Returns the controller's estimate of the duration.
+/// Returns the controller's estimate of the duration of this action; `None` if it does not provide one.
 fn parse_estimate(page: &[u8; STATUS_BYTES], action: u32) -> Option<Duration> {
     let seconds = match action {
         BLOCK_ERASE => [page[12], page[13], page[14], page[15]],

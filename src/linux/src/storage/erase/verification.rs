@@ -45,8 +45,8 @@ fn verify_samples(file: &File, size: u64) -> Result<String, String> {
 pub(crate) struct ContentSamples(Vec<(u64, Vec<u8>)>);
 
 impl ContentSamples {
-    /// Reads samples from the whole disk, and from the start of each of `ranges`: most of a disk with few files is
-    /// blank. Samples that are blank or unreadable prove nothing and are omitted.
+    /// Reads samples from the whole disk, and from the start of each of `ranges`, because most evenly spread samples of
+    /// a disk with few files are blank. Samples that are blank or unreadable prove nothing and are omitted.
     pub(crate) fn read_samples(file: &File, size: u64, ranges: &[ByteRange]) -> ContentSamples {
         let read = |start| {
             let mut content = vec![0; PIECE_BYTES.min(size) as usize];

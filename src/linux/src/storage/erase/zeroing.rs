@@ -11,15 +11,15 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Buffer size, small enough for sixty disks at a time on a small machine.
+/// Buffer size in bytes, so small that a machine with little memory can write to sixty disks in parallel.
 const BUFFER_BYTES: u64 = 256 * 1024;
 
-/// Size of a discard. The duration hardly depends on the size, except for thin-provisioned disks with much allocated
-/// space.
+/// Size of a discard request, in bytes. Its duration hardly depends on its size, except on thin-provisioned disks with
+/// much allocated space.
 const DISCARD_CHUNK_BYTES: u64 = 32 << 30;
 
-/// Size of an offloaded write of zeros. A disk that writes each zero takes some seconds for it, and the kernel cannot
-/// interrupt it.
+/// Size of a request to the disk to zero a range, in bytes. A disk that actually writes the zeros takes some seconds
+/// for a request, and the kernel cannot interrupt it.
 const ZERO_CHUNK_BYTES: u64 = 1 << 30;
 
 /// Interval of progress messages.
@@ -28,8 +28,8 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 /// Zeroes these ranges and verifies them by reading from the device.
 ///
 /// # Errors
-/// A range is beyond the end (nothing is written then), a write fails, or the device returns other data (the error
-/// contains the offset).
+/// A range ends beyond the device (nothing is written then), a write fails, or the device does not return zeros
+/// afterwards (the error contains the offset).
 pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     check_ranges(device, size, ranges)?;
     let zeroed = |zero: fn(&File, u64, u64) -> io::Result<()>| {
@@ -42,7 +42,7 @@ pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &
     };
     let mut left = zeroed(zero_range)?;
     if left.is_some() {
-        // A disk that ignores the offloaded command may still accept plain zeros.
+        // A disk that ignores the command to zero a range may still store zeros that are written as data.
         left = zeroed(write_zeros)?;
     }
     let Some(offset) = left else { return Ok(()) };
@@ -106,7 +106,7 @@ pub(super) fn zero_disk(file: &File, device: &DevicePath, size: u64, deadline: E
     file.sync_data().map_err(|error| format!("flush: {error}"))
 }
 
-/// Calls `work` for each chunk; stops when the deadline is exceeded or clearly will be.
+/// Calls `work` for each chunk; fails when the deadline is exceeded or will clearly be exceeded.
 fn process_chunks(
     size: u64,
     chunk: u64,
@@ -128,8 +128,8 @@ fn process_chunks(
     Ok(())
 }
 
-/// Returns the estimated time for the rest if it is more than twice what is left, so that slow disks are detected
-/// after minutes and not after hours.
+/// Returns the estimated time for the rest of the disk if it is more than twice the time left until the deadline, so
+/// that slow disks are detected after minutes and not after hours.
 fn estimate_excessive_time(elapsed: Duration, done: u64, size: u64, left: Duration) -> Option<Duration> {
     if done == 0 || elapsed < left / 20 {
         return None;
@@ -142,8 +142,8 @@ fn to_minutes(duration: Duration) -> u64 {
     duration.as_secs().div_ceil(60)
 }
 
-/// Zeroes a range by the disk itself or by the kernel; if neither supports the range (BLKZEROOUT requires whole
-/// sectors and a block device), writes zeros from here.
+/// Zeroes a range with BLKZEROOUT, for which the kernel uses a command of the disk if possible. BLKZEROOUT requires
+/// whole sectors and a block device; otherwise zeros are written from a buffer.
 fn zero_range(file: &File, start: u64, length: u64) -> io::Result<()> {
     match block_device::zero_range(file, start, length) {
         Err(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOTTY) => write_zeros(file, start, length),

@@ -1,8 +1,9 @@
-//! Keys sealed to a TPM 2, by systemd-cryptenroll and systemd's plugin for cryptsetup. Their tokens in a container's
-//! header unlock it in the ramdisk and in the installed system alike.
+//! Keys sealed to a TPM 2, by systemd-cryptenroll and systemd's plugin for cryptsetup. The plugin's token in a
+//! container's header unlocks the container both in the ramdisk and in the installed system.
 //!
-//! The policy includes no PCR. Those that distinguish boots (7: Secure Boot keys and signers) differ between the
-//! ramdisk booted over the network and the installed system booted from disk, and change with each firmware update.
+//! The keys are not bound to PCRs. The PCRs that would restrict how the machine was booted (such as 7: Secure Boot keys
+//! and signers) differ between the ramdisk booted over the network and the installed system booted from disk, and may
+//! change with a firmware update.
 
 use crate::process::{self, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
@@ -23,10 +24,10 @@ const PLUGIN: &str = "/usr/lib/x86_64-linux-gnu/cryptsetup/libcryptsetup-token-s
 /// The kernel's TPM 2 resource manager; not available for TPM 1.2.
 const DEVICE: &str = "/dev/tpmrm0";
 
-/// Directory in memory that does not outlive the ramdisk.
+/// Directory for key files. It is in memory, so its files are lost when the machine leaves the ramdisk.
 const MEMORY: &str = "/run";
 
-/// Returns the missing requirements for opening these containers.
+/// Returns the missing requirements for opening containers with the TPM.
 pub(crate) fn find_missing_requirements() -> Vec<String> {
     find_missing_requirements_for(DEVICE)
 }
@@ -46,8 +47,8 @@ fn find_missing_requirements_for(tpm: &str) -> Vec<String> {
     missing
 }
 
-/// Returns the key for creating a container before its TPM is enrolled: the second key, or a temporary one of 244
-/// random bits.
+/// Returns the key with which a container is created before the TPM is enrolled: the container's second key if it has
+/// one, or else a temporary key of 244 random bits.
 pub(crate) fn choose_first_key(container: &LuksContainer) -> SecretText {
     match container.key.is_empty() {
         true => SecretText::new(format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())),
@@ -55,8 +56,8 @@ pub(crate) fn choose_first_key(container: &LuksContainer) -> SecretText {
     }
 }
 
-/// Adds a key slot that this machine's TPM unseals. The first key is preserved if it is the second key, and removed
-/// otherwise.
+/// Adds a key slot that this machine's TPM unseals. `first`, the key of [`choose_first_key`], is removed if it is
+/// temporary, and preserved if it is the container's second key.
 ///
 /// # Errors
 /// systemd-cryptenroll fails.
@@ -109,7 +110,7 @@ impl KeyFile {
 
 impl Drop for KeyFile {
     fn drop(&mut self) {
-        // A file that remains is only in memory, and is lost with the ramdisk.
+        // A file that cannot be removed is only in memory, and is lost with the ramdisk.
         let _ = fs::remove_file(&self.0);
     }
 }
