@@ -18,7 +18,7 @@ use sys_mount::MountFlags;
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Runner for programs of the target.
+/// Runs programs of the target; replaced by a mock in tests.
 pub(crate) trait TargetRunner {
     /// Runs a program of the target.
     ///
@@ -27,15 +27,16 @@ pub(crate) trait TargetRunner {
     fn run_program(&self, program: &str, args: &[&str], deadline: Duration) -> Result<ToolOutput, CommandError>;
 }
 
-/// Target with special filesystems mounted, until [`Chroot::close`].
+/// Target in which special filesystems are mounted until [`Chroot::close`].
 pub(crate) struct Chroot<'a> {
     root: &'a NewRoot,
     special: MountStack,
-    /// Mount points that existed below the root before.
+    /// Mount points below the root before [`Chroot::open`].
     before: Vec<PathBuf>,
-    /// Mount points without usable device nodes.
+    /// Mount points on which device nodes cannot be used.
     no_devices: Vec<PathBuf>,
-    /// Environment variables in addition to the default ones, which they override.
+    /// Environment variables that programs receive in addition to the default ones. They override default variables of
+    /// the same name.
     environment: BTreeMap<String, String>,
     say: &'a (dyn Fn(&str) + Sync),
 }
@@ -55,13 +56,14 @@ impl<'a> Chroot<'a> {
         Ok(Chroot { root, special, before, no_devices, environment: BTreeMap::new(), say })
     }
 
-    /// Adds environment variables for programs.
+    /// Sets environment variables that programs receive in addition to the default ones.
     pub(crate) fn with_environment(mut self, environment: &BTreeMap<String, String>) -> Self {
         self.environment.clone_from(environment);
         self
     }
 
-    /// Runs a program in this directory with the variables of [`Chroot::with_environment`] only.
+    /// Runs a program in this directory. Its environment consists only of the variables of
+    /// [`Chroot::with_environment`].
     ///
     /// # Errors
     /// As for [`TargetRunner::run_program`].
@@ -110,8 +112,8 @@ fn mount_special(special: &mut MountStack, devices: &[DevicePath], say: &dyn Fn(
     Ok(())
 }
 
-/// Runs a command whose output lines pass through a channel: the reader threads outlive this call if a daemon keeps
-/// the pipe open.
+/// Runs a command and reports its output lines. They are passed through a channel, because the threads that read them
+/// outlive this call if a daemon keeps the pipe open.
 fn run_and_report_lines(command: ToolCommand, say: &(dyn Fn(&str) + Sync)) -> Result<ToolOutput, CommandError> {
     let (sender, lines) = mpsc::channel::<Option<String>>();
     let end = sender.clone();
@@ -122,7 +124,7 @@ fn run_and_report_lines(command: ToolCommand, say: &(dyn Fn(&str) + Sync)) -> Re
             }
         });
         let ran = command.run_watched(move |line| {
-            // The receiver is gone: the line came from a process left by the installer.
+            // Sending fails only for a line of a process that the program left running.
             let _ = sender.send(Some(line.to_owned()));
         });
         let _ = end.send(None);

@@ -1,6 +1,6 @@
-//! Runner for the `create` script of an OS definition, which creates the system itself. It has access to its own
-//! files, the programs of this ramdisk, the network, and in its `/dev` only to the disks assigned by the plan, never
-//! to preserved ones.
+//! Runs the `create` script of an OS definition, which creates the system on the disks without an image. The script has
+//! access to the files of the definition, the programs of this ramdisk, the network, and the disks that the plan
+//! assigns to it. Its `/dev` never contains preserved disks.
 
 use super::chroot::Chroot;
 use super::{NewRoot, restricted_dev};
@@ -14,23 +14,23 @@ use std::path::Path;
 use std::time::Duration;
 use sys_mount::MountFlags;
 
-/// Deadline, with time to download a whole system.
+/// Deadline of the script, which may download a whole system.
 pub const DEADLINE: Duration = Duration::from_secs(60 * 60);
 
-/// Mount point of its root.
+/// Mount point of the script's root.
 const PLACE: &str = "/run/drophammer/create";
 
-/// Directory of the definition in its root.
+/// Directory of the definition in the script's root.
 const FOLDER: &str = "/definition";
 
-/// Directories of the ramdisk that it can read. In the cache, Debian's `debootstrap` finds systems that it need not
-/// download.
+/// Directories of the ramdisk that the script can read. Debian's `debootstrap` finds cached systems in `var/cache`,
+/// which it does not download then.
 const SHOWN: [&str; 8] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "var/cache"];
 
 /// Runs the script to its end.
 ///
 /// # Errors
-/// It fails (the error includes its last lines), or exceeds its deadline.
+/// The script fails (the error includes the last lines of its output), or exceeds its deadline.
 pub fn run_create(create: &CreateSystem, deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
     run_create_at(Path::new(PLACE), create, deadline, say)
 }
@@ -57,7 +57,7 @@ fn run_create_at(place: &Path, create: &CreateSystem, deadline: Duration, say: &
     mounts.unmount_all()
 }
 
-/// Binds a directory of this system read-only, or recreates the symlink that it is.
+/// Bind-mounts a directory of the ramdisk read-only, or recreates it as a symlink if it is one.
 fn bind_read_only(mounts: &mut MountStack, folder: &str) -> Result<()> {
     let (there, here) = (Path::new("/").join(folder), mounts.root().join(folder));
     let Ok(is) = there.symlink_metadata() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! `/etc/crypttab` of the installed system, and its key files.
+//! `/etc/crypttab` of the installed system, and the key files that it refers to.
 
 use super::NewRoot;
 use common::error::{Context, Error, Phase, Result};
@@ -11,16 +11,18 @@ const PATH: &str = "/etc/crypttab";
 /// Directory in which systemd searches for the key of a mapping (crypttab(5)).
 const KEYS: &str = "/etc/cryptsetup-keys.d";
 
-/// Programs that open containers in an installed system: Debian's scripts, or systemd.
+/// Programs that open LUKS containers in an installed system: cryptsetup, called by Debian's scripts, or
+/// systemd-cryptsetup.
 const OPENERS: [&str; 3] = ["/usr/sbin/cryptsetup", "/sbin/cryptsetup", "/usr/bin/cryptsetup"];
 const OF_SYSTEMD: [&str; 3] =
     ["/usr/lib/systemd/systemd-cryptsetup", "/lib/systemd/systemd-cryptsetup", "/usr/bin/systemd-cryptsetup"];
 
-/// Libraries that systemd loads to access a TPM 2 (`dlopen_tpm2`); no other program can open sealed containers.
+/// Libraries that systemd loads to access a TPM 2 (`dlopen_tpm2`). Only systemd can open containers whose key is sealed
+/// to a TPM.
 const LIBRARIES: [&str; 4] = ["libtss2-esys.so.0", "libtss2-mu.so.0", "libtss2-rc.so.0", "libtss2-tcti-device.so.0"];
 const LIBRARY_FOLDERS: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
-/// Returns what the image lacks to open these containers.
+/// Returns the programs or libraries that the image lacks to open these containers; `None` if it contains all.
 fn find_missing_programs(root: &NewRoot, entries: &[CrypttabEntry]) -> Option<String> {
     let has = |one: &[&str]| one.iter().any(|path| root.path_exists(path));
     let by_tpm = entries.iter().any(CrypttabEntry::is_by_tpm);
@@ -42,10 +44,10 @@ pub(crate) fn find_openers(root: &NewRoot) -> impl Iterator<Item = &'static str>
     OPENERS.into_iter().chain(OF_SYSTEMD).filter(|opener| root.path_exists(opener))
 }
 
-/// Appends lines to the image's crypttab, and writes a key file readable only by root for each entry with a key.
+/// Appends the entries to the image's crypttab, and writes a key file readable only by root for each entry with a key.
 ///
 /// # Errors
-/// The image cannot open the containers but requires them at boot, or a file cannot be read or written.
+/// The image cannot open a container that is required at boot, or a file cannot be read or written.
 pub fn extend_crypttab(root: &NewRoot, entries: &[CrypttabEntry], say: &dyn Fn(&str)) -> Result<()> {
     if let Some(what) = find_missing_programs(root, entries) {
         let what = format!("the image does not contain {what}");

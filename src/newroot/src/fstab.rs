@@ -18,7 +18,7 @@ pub fn write_fstab(root: &NewRoot, entries: &[FstabEntry]) -> Result<()> {
     root.write_file(PATH, 0o644, render_fstab(entries).as_bytes())
 }
 
-/// Appends lines to the image's own fstab. Its lines for the same mount points become comments.
+/// Appends entries to the image's fstab. Lines of the image with the same mount points are turned into comments.
 ///
 /// # Errors
 /// The file cannot be read or written, or a mount point is not a directory.
@@ -46,7 +46,7 @@ fn merge_entries(own: &str, entries: &[FstabEntry]) -> String {
     own.chain([render_fstab(entries)]).collect()
 }
 
-/// Formats an fstab(5) in columns.
+/// Formats an fstab(5) with aligned columns.
 pub(crate) fn render_fstab(entries: &[FstabEntry]) -> String {
     let heading = ["# source", "mount point", "type", "options", "dump", "pass"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
@@ -76,7 +76,7 @@ fn format_fields(entry: &FstabEntry) -> Vec<String> {
     ]
 }
 
-/// Line of any fstab.
+/// Source and mount point in a line of an fstab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FstabLine {
     /// Device such as `UUID=…`, `LABEL=…`, `/dev/…`.

@@ -5,7 +5,7 @@ use super::chroot::TargetRunner;
 use common::error::{Context, Phase, Result};
 use std::time::Duration;
 
-/// Deadline: the installer installs GRUB and builds an initramfs, which takes minutes under emulation.
+/// Deadline of the installer, which installs GRUB and builds an initramfs. Under emulation this takes minutes.
 pub const DEADLINE: Duration = Duration::from_secs(15 * 60);
 
 /// Paths of the installer in metal-stack's images, in order of preference.
@@ -16,10 +16,10 @@ pub(crate) fn find_installer(root: &NewRoot) -> Option<&'static str> {
     INSTALLERS.into_iter().find(|installer| root.open_file(installer).is_ok())
 }
 
-/// Runs the installer and removes it.
+/// Runs the installer in the target, and removes it if it succeeds.
 ///
 /// # Errors
-/// It fails (the error includes its last lines), or exceeds its deadline.
+/// The installer fails (the error includes the last lines of its output), or exceeds its deadline.
 pub(crate) fn run_installer(root: &NewRoot, installer: &str, deadline: Duration, run: &dyn TargetRunner) -> Result<()> {
     let ran = run.run_program(installer, &[], deadline);
     ran.context(Phase::Target, || format!("run the image's installer {installer}"))?;

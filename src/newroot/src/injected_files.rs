@@ -8,7 +8,7 @@ use std::io;
 /// Writes or removes each file. Symlinks are resolved within the target.
 ///
 /// # Errors
-/// The first file that cannot be written, or whose owner does not exist in the target.
+/// A file cannot be written, or its owner does not exist in the target. Later files are not written then.
 pub fn inject_files(root: &NewRoot, files: &[InjectedFile]) -> Result<()> {
     for file in files {
         let Some(content) = &file.content else {
@@ -26,7 +26,7 @@ pub fn inject_files(root: &NewRoot, files: &[InjectedFile]) -> Result<()> {
     Ok(())
 }
 
-/// Resolves a number, or a name in the target's passwd(5) or group(5).
+/// Returns the ID of a user or group given as a number, or as a name in the target's passwd(5) or group(5).
 fn resolve_id(root: &NewRoot, list: &str, wanted: Option<&str>) -> io::Result<u32> {
     let Some(wanted) = wanted else { return Ok(0) };
     if let Ok(number) = wanted.parse() {

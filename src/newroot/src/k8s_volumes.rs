@@ -12,8 +12,8 @@ const MANIFESTS: &str = "/etc/metal/volumes.yaml";
 const UNIT: &str = "metalk8s-sparse-volume@";
 const UNITS: &str = "/etc/systemd/system";
 
-/// systemd unit that attaches the file of a sparse volume to a loop device. It has the name of MetalK8s' own unit,
-/// which may replace it.
+/// systemd unit that attaches the file of a sparse volume to a loop device. MetalK8s creates a unit with the same name,
+/// which may replace this one.
 const TEMPLATE: &str = "\
 [Unit]
 Description=Attach the sparse volume %i
@@ -32,10 +32,11 @@ ExecStop=/bin/sh -c '/sbin/losetup --noheadings --output NAME --associated /var/
 WantedBy=multi-user.target
 ";
 
-/// Writes all volumes of the allocation and returns them. A volume marked for deletion gets no new PersistentVolume.
+/// Writes all volumes of the allocation and returns them. For a volume marked for deletion, no PersistentVolume is
+/// written.
 ///
 /// # Errors
-/// The file of a new volume already exists, that of a preserved volume is missing, or a file cannot be written.
+/// The backing file of a new volume already exists, that of a preserved volume is missing, or a file cannot be written.
 pub fn write_volumes(root: &NewRoot, write: &WritePersistent, say: &dyn Fn(&str)) -> Result<Vec<PreparedVolume>> {
     for sparse in &write.sparse {
         write_sparse_file(root, sparse)?;
@@ -80,13 +81,13 @@ fn write_sparse_file(root: &NewRoot, sparse: &SparseVolume) -> Result<()> {
             )),
         };
     };
-    // The next attempt trusts the name, so the file gets it only when it is complete.
+    // The next attempt treats a file with the final name as complete, so an incomplete file has another name.
     let unfinished = format!("{path}.new");
     root.remove(&unfinished)?;
     let file = root.create_new_file(&unfinished, 0o600).context(Phase::Target, what)?;
     let fill = || {
         file.set_len(*size_bytes).context(Phase::Target, what)?;
-        // Resolved path, whatever symlinks of the image lead there.
+        // Path without symlinks, since the image may contain any.
         let real = root.real_path(&file).context(Phase::Target, what)?;
         k8s_volumes::fill_sparse_file(&real, filling, *uid, name)?;
         file.sync_all().context(Phase::Target, what)?;

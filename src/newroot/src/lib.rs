@@ -1,4 +1,4 @@
-//! The target, which is the system being installed: its files, boot configuration, fstab and install marker.
+//! The system being installed, called the target: its files, boot configuration, fstab and install marker.
 
 pub mod boot;
 pub mod chroot;

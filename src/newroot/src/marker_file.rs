@@ -1,4 +1,4 @@
-//! Install marker on the disk, which is written last: a system that has it is complete.
+//! Install marker on the disk. It is written after all other files, so a system that contains it is complete.
 
 use super::NewRoot;
 use common::error::{Context, Phase, Result};
@@ -6,14 +6,15 @@ use model::install_marker::{InstallMarker, PATH};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Mode of the marker, which contains IDs and serial numbers.
+/// Mode of the marker. Only root may read it, because it contains IDs and serial numbers.
 const SECRET: u32 = 0o600;
 
-/// Writes the marker with this time and waits until it is on the disk; returns it as written. All other data of the
-/// target must be on the disks already: after a power cut, only this file is checked.
+/// Writes the marker with the time `now`, waits until it is on the disk, and returns it as written. All other data of
+/// the target must already be on the disks, because after a power cut the system is treated as complete if it contains
+/// the marker.
 ///
 /// # Errors
-/// It cannot be written.
+/// The marker cannot be written.
 pub fn write_marker(root: &NewRoot, marker: &InstallMarker, now: OffsetDateTime) -> Result<InstallMarker> {
     let what = || format!("write {PATH} in the target");
     let time = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).context(Phase::Target, what)?;
@@ -27,7 +28,7 @@ pub fn write_marker(root: &NewRoot, marker: &InstallMarker, now: OffsetDateTime)
 /// Removes the marker of an image that was built from an installed machine.
 ///
 /// # Errors
-/// It cannot be removed.
+/// The marker cannot be removed.
 pub fn remove_marker(root: &NewRoot) -> Result<()> {
     root.remove(PATH)
 }

@@ -17,8 +17,8 @@ const SECRET: u32 = 0o600;
 /// Labels of filesystems that old images look up in `disk.json`.
 const DISK_JSON_LABELS: [&str; 3] = ["root", "efi", "varlib"];
 
-/// Writes `install.yaml`, `userdata`, `disk.json`, and `os-parameters` for an OS definition. The console password is
-/// passed only if an installer reads it there.
+/// Writes `install.yaml`, `userdata`, `disk.json`, and `os-parameters` if an OS definition is used. `password` is the
+/// console password for `install.yaml`, or empty if no installer reads it from there.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -57,13 +57,14 @@ fn format_install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, ti
         ("machineuuid", json!(files.machine)),
         ("sshpublickey", json!(allocation.ssh_pub_keys.join("\n"))),
         ("password", json!(password)),
-        // The kernel uses the last one as /dev/console, and images put a single one into their command line.
+        // The field holds a single console, which images put into the kernel command line. The kernel uses the last
+        // console as /dev/console.
         ("console", json!(files.assigned.consoles.last().map(String::as_str).unwrap_or_default())),
         ("timestamp", json!(timestamp)),
         ("nics", json!(nics)),
         ("vpn", allocation.vpn.clone()),
         ("role", json!(allocation.role)),
-        // Images put mdadm.conf and the drivers for arrays into their initrd then.
+        // If this is true, images put mdadm.conf and the drivers for arrays into their initrd.
         ("raidenabled", json!(files.has_arrays)),
         ("root_uuid", json!(root_uuid)),
         ("firewall_rules", allocation.firewall_rules.clone()),
@@ -73,8 +74,8 @@ fn format_install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, ti
     entries.map(|(key, value)| format!("{key}: {value}\n")).concat()
 }
 
-/// Describes a NIC. Images find the NICs of leaves by their neighbours. metal-stack's own agent writes a neighbour's
-/// port ID as both MAC and identifier.
+/// Describes a NIC with its neighbours, by which images find the NICs that are connected to leaves. Like metal-stack's
+/// own agent, writes a neighbour's port ID as both its MAC and its identifier.
 pub(crate) fn describe_nic(nic: &Nic) -> Value {
     let neighbours = nic.neighbours.iter().map(|leaf| {
         json!({"mac": leaf.port, "name": leaf.display_name(), "hostname": leaf.hostname, "identifier": leaf.port, "neighbors": []})
@@ -82,7 +83,7 @@ pub(crate) fn describe_nic(nic: &Nic) -> Value {
     json!({"mac": nic.mac, "name": nic.name, "neighbors": neighbours.collect::<Vec<_>>()})
 }
 
-/// Formats the parameters of an OS definition for programs of the installed system.
+/// Formats the parameters of an OS definition as shell assignments for programs of the installed system.
 fn format_shell_parameters(environment: &BTreeMap<String, String>) -> String {
     let told = environment.iter().filter(|(name, _)| name.starts_with("OS_") || name.starts_with("OSP_"));
     told.map(|(name, value)| format!("{name}='{}'\n", value.replace('\'', "'\\''"))).collect()

@@ -1,6 +1,7 @@
-//! Restricted /dev for programs of the image: the usual pseudo devices, and only the disks that they may write.
+//! Restricted /dev for programs of the image, with the usual pseudo devices and the disks that these programs may
+//! write.
 //!
-//! With the machine's own /dev, programs could write to every disk and remove every lock.
+//! With the ramdisk's /dev, programs of the image could write to every disk, and remove the read-only flags of disks.
 
 use common::error::{Context, Phase, Result};
 use linux::storage::block_device;
@@ -52,18 +53,18 @@ pub(crate) fn mount_restricted_dev(special: &mut MountStack, devices: &[DevicePa
     special.mount_at("devpts", "/dev/pts", "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)
 }
 
-/// Interval of updates of partition nodes.
+/// Interval at which partition nodes are updated.
 const LOOKS: Duration = Duration::from_millis(20);
 
-/// Runs a function that may partition these devices, and keeps the partition nodes in `dev` up to date meanwhile, as
-/// udev would do.
+/// Runs a function that may partition these devices. Meanwhile keeps the partition nodes in `dev` up to date, as udev
+/// would do.
 pub(crate) fn run_with_partition_nodes<T>(dev: &Path, devices: &[DevicePath], run: impl FnOnce() -> T) -> T {
     let (done, ends) = mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut shown = BTreeSet::new();
             while let Err(mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(LOOKS) {
-                // A partition may disappear meanwhile, which the next update detects.
+                // An update fails if a partition disappears during it; the next one succeeds.
                 if let Err(error) = update_partition_nodes(dev, devices, &mut shown) {
                     tracing::debug!("cannot update the device nodes in {}: {error}", dev.display());
                 }
@@ -75,7 +76,7 @@ pub(crate) fn run_with_partition_nodes<T>(dev: &Path, devices: &[DevicePath], ru
     })
 }
 
-/// Updates partition nodes. `shown` contains the partitions of the previous update.
+/// Updates the partition nodes in `dev`. `shown` contains the partitions whose nodes the previous update created.
 fn update_partition_nodes(dev: &Path, devices: &[DevicePath], shown: &mut BTreeSet<String>) -> Result<()> {
     let mut there = BTreeSet::new();
     for device in devices {
@@ -128,7 +129,7 @@ fn populate_dev(dev: &Path, ours: &Path, allowed: &BTreeSet<u64>) -> io::Result<
     copy_allowed_nodes(dev, ours, Path::new(""), allowed)
 }
 
-/// Copies the nodes with these numbers from our own /dev, and the links to them.
+/// Copies device nodes with allowed numbers, and the links to them, from the ramdisk's /dev.
 fn copy_allowed_nodes(dev: &Path, ours: &Path, within: &Path, allowed: &BTreeSet<u64>) -> io::Result<()> {
     for entry in fs::read_dir(ours.join(within))? {
         let entry = entry?;
@@ -137,7 +138,7 @@ fn copy_allowed_nodes(dev: &Path, ours: &Path, within: &Path, allowed: &BTreeSet
             copy_allowed_nodes(dev, ours, &path, allowed)?;
             continue;
         }
-        // A link may be dangling.
+        // A dangling link is skipped.
         let Ok(there) = fs::metadata(entry.path()) else { continue };
         let is_device = there.file_type().is_block_device() || there.file_type().is_char_device();
         if !is_device || !allowed.contains(&there.rdev()) {
@@ -161,7 +162,8 @@ fn create_node(path: &Path, kind: SFlag, device: u64, mode: u32) -> io::Result<(
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// Returns the mount points where device nodes of the image must be unusable: everything below the root except /dev.
+/// Returns the mount points on which device nodes of the image must be unusable: all of `mounts` except those below
+/// /dev.
 pub(crate) fn mounts_without_devices(mounts: Vec<PathBuf>, root: &Path) -> Vec<PathBuf> {
     let dev = root.join("dev");
     mounts.into_iter().filter(|mount| !mount.starts_with(&dev)).collect()

@@ -1,5 +1,5 @@
-//! File access within the target's root. The image may contain any symlink, and `/etc/metal -> /dev` must lead to the
-//! target's `/dev`, not to ours.
+//! File access within the target's root. The image may contain any symlink: `/etc/metal -> /dev`, for example, must
+//! lead to the target's `/dev`, and not to that of the ramdisk.
 
 use common::error::{Context, Phase, Result};
 use linux::safe_open::{self, PathRestriction};
@@ -33,12 +33,12 @@ impl NewRoot {
         Ok(NewRoot { dir: dir.into(), path: path.to_owned() })
     }
 
-    /// Returns the path of the target's root in our own tree.
+    /// Returns the path at which the target's root is mounted in the ramdisk.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the open directory.
+    /// Returns the open root directory.
     pub(crate) fn fd(&self) -> impl AsFd + '_ {
         &self.dir
     }
@@ -110,7 +110,7 @@ impl NewRoot {
         linked.context(Phase::Target, || format!("link {path} in the target"))
     }
 
-    /// Returns the path of an open file of the target in our own tree, for tools that require a path.
+    /// Returns the path of an open file of the target as seen from the ramdisk, for tools that require a path.
     ///
     /// # Errors
     /// The file is not below the target's root.
@@ -120,7 +120,8 @@ impl NewRoot {
         if path.starts_with(&root) { Ok(path) } else { Err(io::Error::other("the file is outside the target")) }
     }
 
-    /// Replaces a file and preserves its owner and mode. A new file belongs to root and gets this mode.
+    /// Replaces a file and preserves its owner and mode. A file that did not exist belongs to root and has the mode
+    /// `mode`.
     ///
     /// # Errors
     /// As for [`NewRoot::write_file`].
@@ -136,7 +137,7 @@ impl NewRoot {
     /// Changes owner, group and mode of a file or directory.
     ///
     /// # Errors
-    /// It does not exist, or the filesystem refuses.
+    /// The file or directory does not exist, or the filesystem refuses the change.
     pub(crate) fn change_owner(&self, path: &str, (user, group): (u32, u32), mode: u32) -> Result<()> {
         let give = || {
             let file = File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
@@ -186,7 +187,8 @@ impl NewRoot {
         Ok(names)
     }
 
-    /// Waits until the directory entries are on the disk, as [`NewRoot::write_file`] does for a file's content.
+    /// Waits until the entries of this directory are on the disk. [`NewRoot::write_file`] waits only for the content of
+    /// the file.
     ///
     /// # Errors
     /// The directory does not exist, or the disk fails.
@@ -198,7 +200,7 @@ impl NewRoot {
     /// Removes a file, if it exists.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The file cannot be removed.
     pub(crate) fn remove(&self, path: &str) -> Result<()> {
         let remove = || {
             let (parent, name) = split_path(path)?;
@@ -213,7 +215,7 @@ impl NewRoot {
     /// Creates a directory with missing parents; symlinks are resolved within the target.
     ///
     /// # Errors
-    /// A component of the path is not a directory, or cannot be created.
+    /// A component of the path is not a directory, or a directory cannot be created.
     pub(crate) fn make_directory(&self, path: &str) -> Result<()> {
         let made = self.open_or_create_directory(path).map(drop);
         made.context(Phase::Target, || format!("create the directory {path} in the target"))

@@ -1,5 +1,5 @@
-//! Finishing of an image: makes the system bootable on this machine and accessible to its owner, by the image's
-//! installer or without one.
+//! Finishing of an image, by the image's installer or by drophammer: makes the system bootable on this machine and
+//! accessible to its owner.
 
 mod array_config;
 pub(crate) mod bls;
@@ -49,11 +49,12 @@ use owner_login::LoginUsers;
 use std::thread;
 use time::OffsetDateTime;
 
-/// SELinux configuration; files written here have no security labels.
+/// SELinux configuration. If SELinux is enabled, the system must relabel files, because those written here have no
+/// security labels.
 const SELINUX: &str = "/etc/selinux/config";
 const RELABEL: &str = "/.autorelabel";
 
-/// Component that finishes the image.
+/// Component that finishes the image: its own installer, drophammer, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finisher {
     /// Installer of metal-stack's images until 2026.
@@ -65,10 +66,10 @@ pub enum Finisher {
 }
 
 impl Finisher {
-    /// Selects the component.
+    /// Selects the component according to the request and the contents of the image.
     ///
     /// # Errors
-    /// An installer of the image is required but missing.
+    /// The image must be finished by its own installer, but does not contain one.
     pub fn choose(root: &NewRoot, way: FinisherChoice) -> Result<Finisher> {
         let installer = || {
             image_installer::find_installer(root)
@@ -89,7 +90,7 @@ impl Finisher {
         }
     }
 
-    /// Returns whether the console password is read in clear text from `install.yaml`.
+    /// Returns whether the component reads the console password, in clear text, from `install.yaml`.
     pub fn reads_password(self) -> bool {
         match self {
             Finisher::Installer(_) | Finisher::Nobody => true,
@@ -98,7 +99,7 @@ impl Finisher {
     }
 }
 
-/// Boot information of the installed system.
+/// Origin of the installed system's boot information.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootRecord {
     /// Written by the image's installer.
@@ -112,7 +113,7 @@ pub enum BootRecord {
 /// Finishes an image that was unpacked as files. `root_uuid` is the UUID of the root filesystem.
 ///
 /// # Errors
-/// The failed step, with the last lines of output of its program.
+/// A step fails; the error includes the last lines of output of its program.
 pub fn finish_tree(
     root: &NewRoot,
     finishing: &FinishInputs,
@@ -214,15 +215,16 @@ fn run_image_installer(
     Ok(BootRecord::Written)
 }
 
-/// Properties of a target.
+/// Properties of the target that most settings depend on.
 struct TargetProperties<'a> {
     distribution: &'a Distribution,
     overrides: &'a OsInstallerSettings,
-    /// UUID of its root filesystem.
+    /// UUID of the target's root filesystem.
     root_uuid: &'a str,
 }
 
-/// Applies the machine's and owner's settings, and makes the system bootable if `boots` is given.
+/// Applies the settings of the machine and its owner. Makes the system bootable if `boots` is given, and returns its
+/// boot setup then.
 fn apply_settings(
     root: &NewRoot,
     finishing: &FinishInputs,
@@ -255,7 +257,8 @@ fn apply_settings(
         enabling.iter().try_for_each(|enabling| network_config::enable_network(enabling, &chroot))?;
         boots.map(|(wants, found)| boot_setup::make_bootable(root, wants, found, &chroot, say)).transpose()
     };
-    // Generating keys takes seconds of CPU time, and only the script of the image may need them.
+    // Host keys are generated in parallel, because it takes seconds of CPU time and only the script of the image may
+    // need them.
     let made = thread::scope(|scope| {
         let keys = needs_keys.then(|| scope.spawn(|| host_identity::generate_host_keys(root, &chroot)));
         let booting = run();
@@ -269,7 +272,7 @@ fn apply_settings(
         Ok(booting)
     };
     let ran = run();
-    // A program's error is more informative than that of a mount it left busy.
+    // The error of a program is more informative than that of a mount which the program left busy.
     let left = chroot.close();
     ran.and_then(|booting| left.map(|()| booting))
 }

@@ -1,5 +1,5 @@
-//! Boot parameters of a generic image without an installer: from the entries of the Boot Loader Specification, or the first entry of GRUB's
-//! menu.
+//! Boot parameters of a generic image without an installer, which are taken from its Boot Loader Specification entries,
+//! or from the first entry of GRUB's menu.
 
 use super::BootInfo;
 use super::boot_info::{PATH, write_boot_info};
@@ -11,13 +11,14 @@ use common::format::natural_sort_key;
 const ENTRIES: [&str; 3] = ["/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries"];
 const GRUB: [&str; 2] = ["/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"];
 
-/// Possible prefixes of paths, since a boot loader's paths are relative to the filesystem that it reads, which may be mounted anywhere.
+/// Prefixes that are tried for paths in a boot loader's configuration, because these are relative to the filesystem
+/// that the boot loader reads, and its mount point is unknown.
 const BEGINNINGS: [&str; 4] = ["", "/boot", "/efi", "/boot/efi"];
 
 /// Writes boot-info.yaml, as an installer would, unless it exists. Returns the file from which the boot parameters were taken.
 ///
 /// # Errors
-/// Fails if the image contains no supported boot loader configuration, or it refers to missing files.
+/// Fails if the image contains no supported boot loader configuration, or if the configuration refers to missing files.
 pub fn write_missing_boot_info(root: &NewRoot) -> Result<Option<String>> {
     if root.open_file(PATH).is_ok() {
         return Ok(None);
@@ -29,7 +30,8 @@ pub fn write_missing_boot_info(root: &NewRoot) -> Result<Option<String>> {
 
 fn find_boot_config(root: &NewRoot) -> Result<(String, BootInfo)> {
     for directory in ENTRIES {
-        // The newest kernel sorts last except in rare cases; the order of the specification would require more than names.
+        // The entry of the newest kernel usually has the last name. The specification's own order also depends on the
+        // contents of the entries.
         let names = root.list_names(directory).unwrap_or_default();
         let newest =
             names.iter().filter_map(|name| name.strip_suffix(".conf")).max_by_key(|&name| natural_sort_key(name));
@@ -70,7 +72,7 @@ fn read_boot_config(root: &NewRoot, from: String, parse: fn(&str) -> Option<BlsE
     Ok((from, boot))
 }
 
-/// Returns the id of the distribution, which is that of its boot entry.
+/// Returns `ID` of os-release, which distributions use as the name of their boot entry; `image` if it is missing.
 fn read_os_id(root: &NewRoot) -> String {
     let text = root.read_text("/etc/os-release").unwrap_or_default();
     let id = text.lines().find_map(|line| line.strip_prefix("ID="));
@@ -79,7 +81,7 @@ fn read_os_id(root: &NewRoot) -> String {
         .unwrap_or_else(|| "image".to_owned())
 }
 
-/// Returns the first entry of a grub.cfg: its `linux` and the following `initrd`.
+/// Returns the first entry of a grub.cfg: its first `linux` command and the `initrd` command after it.
 fn parse_grub_menu(text: &str) -> Option<BlsEntry> {
     let is = |line: &str, command: &str| {
         let word = line.split_whitespace().next().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! `/etc/metal/boot-info.yaml`: kernel, initrd and command line that the image's installer specifies.
+//! `/etc/metal/boot-info.yaml`: kernel, initrd and command line of the installed system, as specified by the image's
+//! installer.
 
 use crate::NewRoot;
 use common::error::{Context, Error, Phase, Result};
@@ -12,7 +13,7 @@ pub(super) const PATH: &str = "/etc/metal/boot-info.yaml";
 /// Reads the file.
 ///
 /// # Errors
-/// Fails if the installer did not write the file, or it is incomplete.
+/// Fails if the installer did not write the file, or wrote it incompletely.
 pub fn read_boot_info(root: &NewRoot) -> Result<BootInfo> {
     let text =
         root.read_text(PATH).context(Phase::Boot, || format!("{PATH}, which the image's installer must write"))?;

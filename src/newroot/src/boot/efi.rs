@@ -1,4 +1,5 @@
-//! Boot entries of the firmware, through efivarfs. Layouts are those of the UEFI specification: 3.1.3 load options, 10.3 device paths.
+//! Boot entries of the firmware, read and written through efivarfs. Load options are described in section 3.1.3 of the
+//! UEFI specification, device paths in 10.3.
 
 mod apply;
 mod entries;
@@ -17,10 +18,11 @@ use model::install_report::BootEntryRequest;
 use operations::BootEntries;
 use std::path::Path;
 
-/// Consequence of missing boot entries if there is a boot loader (UEFI specification 3.5.1.1).
+/// Consequence of missing boot entries if the disks contain a boot loader (UEFI specification 3.5.1.1).
 const FALLBACK: &str = r"the machine still boots through the fallback path \EFI\BOOT of its disks";
 
-/// Consequence if the kernel gets its command line only from its boot entry.
+/// Consequence of missing boot entries if the firmware starts the kernel, which then gets its command line only from
+/// its boot entry.
 const NO_FALLBACK: &str = "this image lacks a boot loader and cannot boot from its disks without them";
 
 /// Writes the boot entries of this installation. Logs the changes and all resulting entries. Failures are warnings, since the machine boots
@@ -51,7 +53,7 @@ pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[Boo
     }
 }
 
-/// Returns the load options, and a message for each that cannot be created.
+/// Returns the load options, and a message for each requested entry that cannot be encoded as one.
 fn build_load_options(planned: &BootEntries, wanted: &[BootEntryRequest]) -> (Vec<LoadOption>, Vec<String>) {
     let (mut options, mut refused) = (Vec::new(), Vec::new());
     let label = add_label_prefix(&planned.label);

@@ -1,4 +1,5 @@
-//! Resolution of devices in an fstab by the inventory, since there is no udev.
+//! Finds the devices that an fstab names. The inventory is used instead of udev's links, since udev does not run in the
+//! ramdisk.
 
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, DiskPartition, Inventory};
@@ -10,7 +11,7 @@ pub(crate) fn filesystem_types<'a>(device: &DevicePath, inventory: &'a Inventory
     found.flat_map(|(_, unit)| unit.signatures()).map(|signature| signature.kind.as_str()).collect()
 }
 
-/// Returns the device of a first field of fstab(5).
+/// Returns the device that the first field of an fstab(5) line names.
 ///
 /// # Errors
 /// Fails if no device matches, or more than one.
@@ -43,7 +44,7 @@ fn find_by_tag(tag: &str, value: &str, inventory: &Inventory) -> Vec<DevicePath>
     found.map(|(device, _)| device.clone()).collect()
 }
 
-/// Returns the devices with a name of the kernel or of udev.
+/// Returns the devices with this path, which the kernel or udev has assigned.
 fn find_by_path(path: &str, inventory: &Inventory) -> Vec<DevicePath> {
     let by = |link: &str| path.strip_prefix("/dev/disk/by-").and_then(|rest| rest.strip_prefix(link));
     for (link, tag) in [("uuid/", "UUID"), ("label/", "LABEL"), ("partuuid/", "PARTUUID"), ("partlabel/", "PARTLABEL")]
@@ -67,7 +68,8 @@ fn find_by_path(path: &str, inventory: &Inventory) -> Vec<DevicePath> {
     all_units(inventory).filter(|(device, _)| **device == *path).map(|(device, _)| device.clone()).collect()
 }
 
-/// Returns the devices of `/dev/md/NAME` and `/dev/GROUP/VOLUME`, which have other names while they are assembled only for inspection.
+/// Returns the devices that the installed system names `/dev/md/NAME` or `/dev/GROUP/VOLUME`. While arrays and volumes
+/// are assembled for inspection, their device nodes have other names.
 fn find_running(path: &str, inventory: &Inventory) -> Vec<DevicePath> {
     let Some((dir, name)) = path.strip_prefix("/dev/").and_then(|path| path.split_once('/')) else { return vec![] };
     let arrays = inventory.arrays.iter().filter(|array| dir == "md" && array.name == name);

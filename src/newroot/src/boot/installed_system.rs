@@ -26,8 +26,9 @@ pub struct InstalledSystem {
     pub boot: BootInfo,
 }
 
-/// Loads the kernel of this allocation's installation on the machine with one of these ids; [`kexec::boot_loaded_kernel`] boots it. The inventory must
-/// be assembled and read.
+/// Loads the kernel of the system that was installed for this allocation on the machine with one of these ids. The
+/// caller then boots it with [`kexec::boot_loaded_kernel`]. The inventory must have been read after arrays and volumes
+/// were assembled.
 ///
 /// # Errors
 /// Fails if there is no such installation or its boot files cannot be read. Nothing is loaded or mounted then.
@@ -73,8 +74,8 @@ fn find_root<'a>(inventory: &'a Inventory, machines: &[String], allocation: &str
     Err(Error::new(Phase::Boot, message))
 }
 
-/// Returns the mounts that the kernel requires, parents first: `/boot`, and those on the way to the boot files. Without them, an older
-/// kernel below a mount point might be found.
+/// Returns the fstab lines of `/boot` and of other mount points above the boot files, parents first. If they were not
+/// mounted, an older kernel in the directory below a mount point might be found instead.
 fn find_boot_mounts(fstab: &str, boot: &BootInfo) -> Vec<FstabLine> {
     let leads_to = |line: &FstabLine, path: &str| path.starts_with(&format!("{}/", line.path.trim_end_matches('/')));
     let is_needed = |line: &FstabLine| {

@@ -1,4 +1,5 @@
-//! kexec_file_load(2): the kernel reads its successor itself, while the target is still mounted.
+//! Boot of a kernel with kexec_file_load(2). The running kernel reads the new kernel and initrd from open files, while
+//! the target is still mounted.
 
 use super::{BootInfo, network_down};
 use crate::NewRoot;
@@ -11,10 +12,10 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 
-/// Loads kernel, initrd and command line into memory. The target is not needed afterwards.
+/// Loads kernel, initrd and command line into memory. The target may be unmounted afterwards.
 ///
 /// # Errors
-/// Fails if a file is missing or the kernel refuses it, with an explanation.
+/// Fails if a file is missing, or if the running kernel refuses the files; the error explains why.
 pub fn load_from_root(root: &NewRoot, boot: &BootInfo) -> Result<()> {
     let open = |path: &str| {
         root.open_file(path)
@@ -26,10 +27,10 @@ pub fn load_from_root(root: &NewRoot, boot: &BootInfo) -> Result<()> {
     load_kernel_files(&boot.kernel, &kernel, initrd.as_ref(), &boot.cmdline)
 }
 
-/// Loads these files into memory. They are not needed afterwards. `name` is that of the kernel, for errors.
+/// Loads kernel and initrd into memory; the files may be closed afterwards. `name` is the name of the kernel in errors.
 ///
 /// # Errors
-/// Fails if the kernel refuses the files, with an explanation.
+/// Fails if the running kernel refuses the files; the error explains why.
 pub fn load_kernel_files(name: &str, kernel: &File, initrd: Option<&File>, cmdline: &str) -> Result<()> {
     let cmdline = CString::new(cmdline).context(Phase::Boot, || format!("the command line for {name}"))?;
     drop_page_cache();
@@ -60,8 +61,8 @@ pub fn boot_loaded_kernel() -> Result<Infallible> {
     reboot(RebootMode::RB_KEXEC).context(Phase::Boot, || "start the loaded kernel")
 }
 
-/// Frees the page cache. After an image was written it fills the memory, and kexec requires pages at certain addresses: loading was seen to
-/// take 50 s instead of 2 s.
+/// Frees the page cache, which fills the memory after an image was written. kexec requires pages at certain addresses,
+/// and without this, loading has taken 50 s instead of 2 s.
 fn drop_page_cache() {
     if let Err(error) = fs::write("/proc/sys/vm/drop_caches", "3") {
         tracing::warn!("drop the page cache: {error}");
@@ -88,7 +89,7 @@ fn kexec_file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> n
     Errno::result(result).map(drop)
 }
 
-/// Explains an error, according to kexec_file_load(2), "ERRORS", and known causes.
+/// Returns the cause of an error according to kexec_file_load(2), "ERRORS", and experience.
 fn explain_error(error: Errno) -> &'static str {
     match error {
         Errno::EPERM => "not allowed; kernel lockdown (Secure Boot) or kexec_load_disabled is set, or this is not root",

@@ -1,5 +1,5 @@
-//! Shutdown of network interfaces before kexec, as kexec(8) does it: an active NIC would write to memory that belongs to the new kernel,
-//! and its driver was seen to spin during the kernel's shutdown.
+//! Shutdown of network interfaces before kexec, as kexec(8) does it: an active NIC would write to memory that belongs
+//! to the new kernel, and drivers of active NICs have hung in the shutdown of the old kernel.
 
 use nix::errno::Errno;
 use nix::libc;

@@ -1,5 +1,5 @@
-//! Configuration of arrays and volume groups in the target, without those of the machine on which the image was
-//! built.
+//! Configuration of mdadm and LVM in the target. Entries for arrays and devices of the machine on which the image was
+//! built are removed.
 
 use super::boot_requirements::{BootArray, BootRequirements};
 use crate::NewRoot;
@@ -7,10 +7,11 @@ use common::error::{Context, Phase, Result};
 pub(crate) use model::inventory::format_array_uuid as uuid_text;
 use std::io::ErrorKind;
 
-/// List that restricts LVM to these devices (lvmdevices(8)).
+/// LVM's devices file, which restricts LVM to the devices listed in it (lvmdevices(8)).
 const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
 
-/// Writes mdadm.conf and removes LVM's device list.
+/// Writes the layout's arrays to mdadm.conf, and removes LVM's devices file if the root filesystem is on a volume
+/// group.
 ///
 /// # Errors
 /// A file of the target cannot be read, written or removed.
@@ -29,7 +30,7 @@ pub(crate) fn write_array_config(root: &NewRoot, wants: &BootRequirements) -> Re
     root.write_file(path, 0o644, replace_arrays(&own, &wants.arrays).as_bytes())
 }
 
-/// Replaces the image's arrays and preserves its other settings.
+/// Replaces the arrays in the image's mdadm.conf and preserves other settings.
 fn replace_arrays(own: &str, arrays: &[BootArray]) -> String {
     let mut text = String::new();
     let mut is_array = false;

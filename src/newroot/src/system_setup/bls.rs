@@ -1,6 +1,6 @@
 //! Boot Loader Specification entries: files in `loader/entries`.
 
-/// Boot entry. Paths are those of the boot loader.
+/// Boot entry. Its paths are relative to the filesystem that the boot loader reads.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct BlsEntry {
     pub kernel: String,
@@ -23,7 +23,8 @@ pub(crate) fn parse_entry(text: &str) -> Option<BlsEntry> {
     (!entry.kernel.is_empty()).then_some(entry)
 }
 
-/// Splits a kernel command line, dropping words with variables, which only the boot loader can expand.
+/// Splits a kernel command line into words. Words with variables are dropped, because only the boot loader can expand
+/// variables.
 pub(crate) fn parse_options(words: &str) -> impl Iterator<Item = String> {
     words.split_whitespace().filter(|word| !word.contains('$')).map(|word| word.trim_matches(['"', '\'']).to_owned())
 }

@@ -1,4 +1,5 @@
-//! Boot-relevant contents of a system, reported before its migration; they are verified again at the destination.
+//! Boot-relevant contents of a system, which the source machine reports before a migration. The target machine verifies
+//! them again.
 
 use super::{boot_kernel, boot_loader, os_installer, user_data};
 use crate::{NewRoot, crypttab, image_installer};

@@ -9,15 +9,15 @@ use common::format::natural_sort_key;
 /// Kernel of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BootKernel {
-    /// Name of its modules directory: `6.1.0-31-amd64`.
+    /// Version, which is the name of the modules directory: `6.1.0-31-amd64`.
     pub version: String,
     /// Path such as `/boot/vmlinuz-6.1.0-31-amd64`.
     pub image: String,
     /// Path of the existing initramfs, or where it will be built.
     pub initrd: String,
-    /// Options of its boot entry in the target.
+    /// Options of the kernel's boot entry in the target; empty if there is no entry.
     pub words: Vec<String>,
-    /// Path of its boot entry, if any.
+    /// Path of the kernel's boot entry in the target, if any.
     pub entry: Option<String>,
 }
 
@@ -25,13 +25,13 @@ pub(crate) struct BootKernel {
 const ENTRIES: [&str; 3] =
     ["/boot/loader/entries/*.conf", "/efi/loader/entries/*.conf", "/boot/efi/loader/entries/*.conf"];
 
-/// Paths of kernels. The star matches the kernel's name.
+/// Patterns of kernel paths. The star matches the kernel's name.
 const IMAGES: [&str; 4] = ["/boot/vmlinuz-*", "/usr/lib/modules/*/vmlinuz", "/lib/modules/*/vmlinuz", "/boot/kernel-*"];
 
 const MODULES: [&str; 2] = ["/usr/lib/modules", "/lib/modules"];
 
-/// Paths of the initramfs of a kernel in distributions, by version or by name (`linux` of Arch, `lts` of Alpine). The
-/// first existing one is used.
+/// Paths at which distributions store the initramfs of a kernel, by its version or by its name (`linux` of Arch, `lts`
+/// of Alpine). The first existing file is used.
 const INITRDS: [&str; 9] = [
     "/boot/initrd.img-{version}",
     "/boot/initramfs-{version}.img",
@@ -44,7 +44,7 @@ const INITRDS: [&str; 9] = [
     "/lib/modules/{version}/initrd",
 ];
 
-/// Paths of new initramfs, by a file that identifies the distribution; the last one is the default.
+/// Paths for a new initramfs, each with a file that identifies the distribution; the last path is the default.
 const NEW_INITRDS: [(&str, &str); 5] = [
     ("/var/lib/dpkg/status", "/boot/initrd.img-{version}"),
     ("/usr/bin/zypper", "/boot/initrd-{version}"),
@@ -63,7 +63,7 @@ pub(crate) fn find_init(root: &NewRoot) -> Option<&'static str> {
 /// Checks that the target contains an init program.
 ///
 /// # Errors
-/// There is none.
+/// The target does not contain one.
 pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
     if find_init(root).is_some() {
         return Ok(());
@@ -72,11 +72,12 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
     Err(Error::new(Phase::Target, what))
 }
 
-/// Returns the only kernel of the target, or the one with the highest version, which is logged then. It is copied to
-/// `/boot` if necessary.
+/// Returns the kernel to boot. If the target contains several, logs which one is chosen: kernels with modules are
+/// preferred, then kernels that are not rescue kernels, then the highest version. A kernel outside `/boot` is copied
+/// there.
 ///
 /// # Errors
-/// There is none, or it cannot be copied.
+/// The target does not contain a kernel, or it cannot be copied.
 pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKernel> {
     let mut found = find_candidates(root);
     // Prefer kernels with modules, since few machines boot without, and avoid rescue kernels.
@@ -96,7 +97,7 @@ pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKern
     }
     let mut kernel = add_boot_entry(root, newest.into_kernel(root));
     if !kernel.image.starts_with("/boot/") {
-        // Boot loaders expect kernel and initramfs in one place.
+        // Boot loaders expect kernel and initramfs in one filesystem.
         let image = format!("/boot/vmlinuz-{}", kernel.version);
         copy_file(root, &kernel.image, &image)?;
         kernel.image = image;
@@ -117,7 +118,7 @@ pub(crate) fn list_kernel_images(root: &NewRoot) -> Vec<String> {
 #[derive(Debug)]
 struct KernelCandidate {
     image: String,
-    /// Part of the path matched by the star.
+    /// Part of the path that is matched by the star in [`IMAGES`].
     name: String,
     version: String,
 }
@@ -138,7 +139,8 @@ fn find_candidates(root: &NewRoot) -> Vec<KernelCandidate> {
     found
 }
 
-/// Returns the version of a kernel of that name, according to its modules.
+/// Returns the version of the kernel with this name, which is the name of its modules directory; the name itself if
+/// there are no modules.
 fn find_version(root: &NewRoot, name: &str) -> String {
     let is_its = |(dir, version): &(&str, String)| {
         let package = root.read_text(&format!("{dir}/{version}/pkgbase")).unwrap_or_default();
@@ -160,7 +162,7 @@ fn compare_versions(one: &str, other: &str) -> std::cmp::Ordering {
 }
 
 impl KernelCandidate {
-    /// Returns the sort key; the highest one is booted.
+    /// Returns a sort key; the kernel with the highest key is booted.
     fn sort_key<'a>(&'a self, root: &NewRoot) -> (bool, bool, Vec<(usize, &'a [u8])>) {
         let has_modules = MODULES.iter().any(|dir| is_directory(root, &format!("{dir}/{}", self.version)));
         (has_modules, !self.name.contains("rescue"), natural_sort_key(&self.version))
@@ -177,7 +179,7 @@ impl KernelCandidate {
     }
 }
 
-/// Adds the options of the target's own boot entry.
+/// Adds path and options of the kernel's boot entry in the target, if there is one.
 fn add_boot_entry(root: &NewRoot, kernel: BootKernel) -> BootKernel {
     let name = kernel.image.rsplit('/').next().unwrap_or_default().to_owned();
     for path in ENTRIES.iter().flat_map(|pattern| find_matching(root, pattern)) {

@@ -1,4 +1,4 @@
-//! Installation of the image's boot loader for the firmware.
+//! Installation of a boot loader from the image, selected for the machine's firmware.
 
 mod efi_stub;
 mod grub_bios;
@@ -20,33 +20,34 @@ use common::error::{Error, Phase, Result};
 use model::install_report::BootEntryRequest;
 use model::inventory::FirmwareType;
 
-/// Fallback path of firmware without entries (UEFI specification, 3.5.1.1).
+/// Path of the program that firmware starts from an ESP if it has no boot entry for it (UEFI specification, 3.5.1.1).
 const FALLBACK: &str = "/EFI/BOOT/BOOTX64.EFI";
 
-/// Program that starts the kernel.
+/// Type of boot loader, including boot without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BootLoader {
     GrubUefi,
     GrubBios,
     SystemdBoot,
     Uki,
-    /// The firmware starts the kernel itself.
+    /// No boot loader: the firmware starts the kernel itself.
     Stub,
 }
 
-/// Files for each ESP, and the one that the firmware starts.
+/// Files that are written to each ESP, and the one among them that the firmware starts.
 struct EspInstallation {
     files: Vec<EspFile>,
-    /// Path from the root of the ESP.
+    /// Path of the file that the firmware starts, from the root of the ESP.
     loader: String,
-    /// Kernel command line if the kernel starts without a boot loader; else empty.
+    /// Kernel command line for the boot entry if the firmware starts the kernel; else empty.
     arguments: String,
 }
 
 /// Selects the boot loader.
 ///
 /// # Errors
-/// The target contains none for this firmware, or there is no ESP for it.
+/// The machine boots by BIOS and the target does not contain GRUB for BIOS, or it boots by UEFI and the layout does not
+/// contain an ESP.
 pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<BootLoader> {
     let uefi = [
         (BootLoader::Uki, uki::is_configured as fn(&NewRoot) -> bool),
@@ -96,8 +97,8 @@ pub(crate) fn install_loader(loader: BootLoader, start: &LoaderContext) -> Resul
     Ok((0..start.wants.esps.len()).map(entry).collect())
 }
 
-/// Returns kernel and initramfs as files for each ESP, and their paths there. If the ESP is `/boot`, they are already
-/// there.
+/// Returns kernel and initramfs as files to write to each ESP, with their paths there. If the ESP is mounted at
+/// `/boot`, their current paths are used, and nothing is copied.
 fn kernel_files(start: &LoaderContext, directory: &str) -> [(EspFile, String); 2] {
     let on_boot = start.wants.esps.iter().any(|esp| esp.path.as_deref() == Some("/boot"));
     [&start.kernel.image, &start.kernel.initrd].map(|path| {

@@ -1,4 +1,4 @@
-//! Conversion of the plan's boot requirements.
+//! Collects the machine's requirements for booting from the plan.
 use super::distribution::Distribution;
 use super::os_installer_settings::{OsInstallerSettings, task};
 use model::device::DevicePath;
@@ -23,7 +23,7 @@ pub(crate) struct BootArray {
     pub level: RaidLevel,
     /// Metadata version such as `1.2`.
     pub metadata: String,
-    /// Whether the root filesystem lies on it.
+    /// Whether the root filesystem lies on this array.
     pub is_beneath_root: bool,
 }
 
@@ -31,16 +31,16 @@ pub(crate) struct BootArray {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RootGroup {
     pub name: String,
-    /// Whether the volume has `lvmtype: raid1`.
+    /// Whether the root filesystem's volume has `lvmtype: raid1`.
     pub is_mirrored: bool,
 }
 
-/// EFI system partition, or the array of several.
+/// EFI system partition (ESP). ESPs may be mirrored by an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BootEsp {
-    /// Mounted device: a partition, or an array.
+    /// Device to mount: the partition, or the array of which it is a member.
     pub device: DevicePath,
-    /// Mount point in the target, if mounted. The members of an array share it.
+    /// Mount point in the target, if mounted. ESPs that are members of one array have the same mount point.
     pub path: Option<String>,
 }
 
@@ -55,19 +55,19 @@ pub(crate) struct BootRequirements {
     pub arrays: Vec<BootArray>,
     /// Volume group beneath the root filesystem.
     pub group: Option<RootGroup>,
-    /// EFI system partitions; members of one array are adjacent.
+    /// EFI system partitions. Members of one array follow each other.
     pub esps: Vec<BootEsp>,
     /// All disks beneath `/boot`, or else beneath the root filesystem.
     pub disks: Vec<BootDisk>,
     /// Kernel consoles such as `ttyS0,115200n8`; the last one becomes `/dev/console`.
     pub consoles: Vec<String>,
-    /// Kernel arguments of the allocation, which come last.
+    /// Kernel arguments of the allocation, which are appended to the command line.
     pub arguments: Vec<String>,
     /// `ID` of os-release.
     pub system: String,
     /// Boot loader ID in boot-info.yaml.
     pub bootloader_id: String,
-    /// Whether the boot loader is left to the image.
+    /// Whether no boot loader is installed, because the image takes care of it.
     pub keeps_loader: bool,
     /// Path of mdadm's configuration in the target.
     pub mdadm_conf: String,

@@ -1,4 +1,4 @@
-//! Bootability of the target: kernel, initramfs, command line and boot loader, in this order.
+//! Makes the target bootable: kernel, initramfs, command line and boot loader, in this order.
 
 use super::boot_kernel::BootKernel;
 use super::boot_loader::BootLoader;
@@ -10,7 +10,7 @@ use crate::system_setup::loader_context::LoaderContext;
 use common::error::Result;
 use model::install_report::{BootEntryRequest, BootInfo};
 
-/// Result of making the target bootable.
+/// Boot information and firmware boot entries of a target that was made bootable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootSetup {
     pub info: BootInfo,
@@ -41,8 +41,8 @@ pub(crate) fn find_boot_components(
     Ok(BootComponents { kernel: boot_kernel::find_kernel(root, say)?, loader })
 }
 
-/// Makes the target bootable on this machine, with tools of the target only where copies and small files are not
-/// sufficient.
+/// Makes the target bootable on this machine. Tools of the target are run only for steps that cannot be done by copying
+/// files and writing small ones.
 ///
 /// # Errors
 /// A tool of the target fails or exceeds its deadline, or a file cannot be written.

@@ -10,7 +10,7 @@ use operations::SeedFilesystem;
 
 const FILES: [&str; 3] = ["meta-data", "user-data", "network-config"];
 
-/// Moves the seed from the target to its own filesystem.
+/// Moves the seed from the root filesystem of the target to the separate filesystem, if the layout contains one.
 ///
 /// # Errors
 /// The filesystem cannot be mounted or written.

@@ -8,15 +8,16 @@ use crate::NewRoot;
 use common::error::{Error, Phase, Result};
 use std::collections::BTreeMap;
 
-/// Files of kernel-install(8), of which it reads the first that exists.
+/// Files from which kernel-install(8) takes the command line; it reads only the first existing one.
 const KERNEL_INSTALL: [&str; 2] = ["/etc/kernel/cmdline", "/usr/lib/kernel/cmdline"];
 
 const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/grub.d/*.cfg"];
 
-/// Variables, in the order in which grub-mkconfig concatenates them.
+/// Variables with kernel arguments, in the order in which grub-mkconfig concatenates them.
 const GRUB_VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"];
 
-/// Arguments that are specific to the machine on which the image was built, or that are set here.
+/// Names of arguments that are not taken from the image, because they are specific to the machine on which it was
+/// built, or are set here.
 const NOT_KEPT: [&str; 14] = [
     "root",
     "rootfstype",
@@ -34,10 +35,10 @@ const NOT_KEPT: [&str; 14] = [
     "systemd.machine_id",
 ];
 
-/// Initramfs tools whose init mounts the root only with a given type.
+/// Tools whose initramfs mounts the root filesystem only if the command line contains its type.
 const WANTS_TYPE: [&str; 1] = ["mkinitfs"];
 
-/// Kernel command line in two parts.
+/// Kernel command line in two parts: arguments for the root filesystem, and others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KernelCommandLine {
     root: Vec<String>,
@@ -49,7 +50,7 @@ impl KernelCommandLine {
         [&self.root[..], &self.own].concat().join(" ")
     }
 
-    /// Returns the command line without the root filesystem.
+    /// Returns the command line without the arguments for the root filesystem.
     pub(crate) fn to_line_without_root(&self) -> String {
         self.own.join(" ")
     }
@@ -85,7 +86,7 @@ pub(crate) fn build_command_line(
     Ok(KernelCommandLine { root: words, own })
 }
 
-/// Returns arguments for dracut, which starts only listed arrays and groups.
+/// Returns arguments for dracut, which starts only the arrays and groups that the command line lists.
 fn dracut_arguments(wants: &BootRequirements) -> Vec<String> {
     let arrays = wants.arrays.iter().filter(|array| array.is_beneath_root);
     let arrays = arrays.map(|array| format!("rd.md.uuid={}", array_config::uuid_text(array.uuid)));
@@ -98,8 +99,8 @@ fn is_preserved(word: &str, has_consoles: bool) -> bool {
     !is_given_anew
 }
 
-/// Returns the image's arguments from the first source that exists: kernel-install's file, GRUB's settings, the boot
-/// entry.
+/// Returns the image's kernel arguments from the first existing source: kernel-install's file, GRUB's settings, the
+/// kernel's boot entry.
 fn read_image_arguments(root: &NewRoot, kernel: &BootKernel) -> Vec<String> {
     for path in KERNEL_INSTALL {
         if let Ok(text) = root.read_text(path) {
@@ -111,7 +112,8 @@ fn read_image_arguments(root: &NewRoot, kernel: &BootKernel) -> Vec<String> {
     if texts.is_empty() { kernel.words.clone() } else { parse_grub_defaults(&texts.concat()) }
 }
 
-/// Evaluates GRUB's variables. Only plain assignments are supported, which all distributions use.
+/// Evaluates the assignments of GRUB's variables and returns their words. Other shell code is ignored: all known
+/// distributions use plain assignments.
 fn parse_grub_defaults(text: &str) -> Vec<String> {
     let mut values: BTreeMap<&str, String> = BTreeMap::new();
     for line in text.lines() {
@@ -142,7 +144,7 @@ fn unquote_value(value: &str) -> String {
     }
 }
 
-/// Configures GRUB's tools in the target to use the same arguments for later kernels.
+/// Configures grub-mkconfig in the target to use the same arguments for later kernels.
 pub(crate) fn persist_for_grub(root: &NewRoot, own: &str) -> Result<()> {
     let quoted = own.replace(['"', '\\', '$', '`'], "");
     let lines = format!("GRUB_CMDLINE_LINUX=\"{quoted}\"\nGRUB_CMDLINE_LINUX_DEFAULT=\"\"\n");
@@ -150,7 +152,7 @@ pub(crate) fn persist_for_grub(root: &NewRoot, own: &str) -> Result<()> {
         .and_then(|script| root.read_text(&script).ok())
         .is_some_and(|script| script.contains("/default/grub.d"));
     if reads_directory {
-        // It sorts after all files of the image.
+        // The name of this file sorts after those of all files of the image.
         return root.write_file(
             "/etc/default/grub.d/zz-drophammer.cfg",
             0o644,
@@ -158,7 +160,7 @@ pub(crate) fn persist_for_grub(root: &NewRoot, own: &str) -> Result<()> {
         );
     }
     let path = GRUB_DEFAULTS[0];
-    // The last assignment takes effect.
+    // The assignments are appended, because the last assignment of a variable takes effect.
     let before = root.read_text(path).unwrap_or_default();
     root.write_file(path, 0o644, format!("{before}\n# written by drophammer\n{lines}").as_bytes())
 }

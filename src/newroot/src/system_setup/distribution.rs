@@ -1,4 +1,4 @@
-//! Detection of the target's distribution. Differences between distributions are rows of a table.
+//! Detection of the target's distribution. The properties in which distributions differ are in a table.
 
 use crate::NewRoot;
 
@@ -7,13 +7,14 @@ use crate::NewRoot;
 pub(crate) struct DistributionFamily {
     /// Name for messages.
     pub name: &'static str,
-    /// Values of `ID` in os-release, or words of `ID_LIKE`.
+    /// Values of `ID` in os-release, or words in `ID_LIKE`, that identify the family.
     ids: &'static [&'static str],
-    /// Files that only this family has.
+    /// Files that exist only in distributions of this family.
     markers: &'static [&'static str],
     /// Path of mdadm's configuration.
     pub mdadm_conf: &'static str,
-    /// Services that create missing SSH host keys at boot. Packages of other families create them at installation.
+    /// Services that create missing SSH host keys at boot. Empty for families whose packages create host keys when they
+    /// are installed.
     pub host_key_services: &'static [&'static str],
 }
 
@@ -74,12 +75,13 @@ pub(crate) struct Distribution {
     /// `VERSION_ID`; empty if missing.
     pub version: String,
     pub family: &'static DistributionFamily,
-    /// Reason why the distribution is treated as unknown.
+    /// Reason why the distribution is treated as unknown, if it is.
     pub doubt: Option<String>,
 }
 
 impl Distribution {
-    /// Returns the distribution configured by the image, or else the detected one.
+    /// Returns the distribution with the given name, or the detected one if no name is given or the name is not
+    /// supported.
     pub(crate) fn detect_or_named(root: &NewRoot, name: Option<&str>) -> Distribution {
         let found = Distribution::detect(root);
         let Some(name) = name.filter(|name| *name != found.id) else { return found };
@@ -112,7 +114,8 @@ impl Distribution {
     }
 }
 
-/// Returns whether the ID is valid (os-release(5)): it becomes a directory name, and a word of boot entries.
+/// Returns whether the ID is valid (os-release(5)). Invalid IDs must not become directory names and words of boot
+/// entries.
 fn is_valid_id(id: &str) -> bool {
     id.len() <= 64
         && !id.starts_with('.')
@@ -137,7 +140,7 @@ fn detect_by_os_release(text: &str) -> Result<&'static DistributionFamily, Strin
     }
 }
 
-/// Checks that no file of another family exists.
+/// Returns the family if no file exists that would indicate another family.
 fn check_marker_files(
     root: &NewRoot,
     said: &'static DistributionFamily,

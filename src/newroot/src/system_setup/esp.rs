@@ -1,4 +1,5 @@
-//! EFI system partitions: all get the same files, so that each disk can boot the machine alone.
+//! Writes files to EFI system partitions (ESPs). All ESPs receive the same files, so that each disk can boot the
+//! machine alone.
 
 use super::boot_requirements::BootEsp;
 use crate::NewRoot;
@@ -18,7 +19,7 @@ pub(crate) struct EspFile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EspContent {
     Text(String),
-    /// Copy of a file of the target.
+    /// Copy of the file with this path in the target.
     Of(String),
 }
 
@@ -32,7 +33,7 @@ impl EspFile {
     }
 }
 
-/// Writes these files to each ESP. Those that are not mounted in the target are mounted temporarily.
+/// Writes these files to each ESP. ESPs that are not mounted in the target are mounted temporarily.
 ///
 /// # Errors
 /// An ESP cannot be mounted, written or unmounted.
@@ -47,7 +48,7 @@ pub(crate) fn fill_esps(root: &NewRoot, esps: &[BootEsp], files: &[EspFile]) -> 
 pub(crate) fn write_files(root: &NewRoot, esps: &[BootEsp], files: &[EspFile], doing: &str) -> Result<()> {
     let mut done: Vec<&BootEsp> = Vec::new();
     for esp in esps {
-        // Members of one array share a filesystem.
+        // Members of one array contain the same filesystem, which is written once.
         if done.iter().any(|other| other.device == esp.device || (esp.path.is_some() && other.path == esp.path)) {
             continue;
         }
@@ -62,20 +63,21 @@ pub(crate) fn write_files(root: &NewRoot, esps: &[BootEsp], files: &[EspFile], d
 }
 
 fn fill_unmounted(root: &NewRoot, esp: &BootEsp, files: &[EspFile]) -> Result<()> {
-    // Next to the target, because inside it the image may contain any file.
+    // The mount point is next to the target's root, because the image may contain a file at any path inside it.
     let mut beside = root.path().as_os_str().to_owned();
     beside.push(".esp");
     let beside = PathBuf::from(beside);
     let mut mounts = MountStack::new(&beside);
     mounts.mount_at(esp.device.as_str(), "/", "vfat", INERT, "")?;
     let filled = NewRoot::open(&beside).and_then(|esp| write_esp_files(root, &esp, "", files));
-    // An error of a full partition is more informative than one of unmounting.
+    // An error about a full partition is more informative than a subsequent one about unmounting.
     let unmounted = mounts.unmount_all();
     filled.and(unmounted)?;
     fs::remove_dir(&beside).context(Phase::Target, || format!("remove {}", beside.display()))
 }
 
-/// Writes files. `mounted` is the path of the ESP in `on`, which is the target, or the ESP itself.
+/// Writes files to one ESP. `on` is the target and `mounted` the mount point of the ESP in it, or `on` is the ESP and
+/// `mounted` is empty.
 fn write_esp_files(root: &NewRoot, on: &NewRoot, mounted: &str, files: &[EspFile]) -> Result<()> {
     for EspFile { path, content } in files {
         let to = format!("{mounted}{path}");
@@ -94,7 +96,8 @@ fn write_esp_files(root: &NewRoot, on: &NewRoot, mounted: &str, files: &[EspFile
     Ok(())
 }
 
-/// Explains an error by a full ESP: some are too small for a kernel with its initramfs.
+/// Adds an explanation and a remedy to an error if the ESP is full, since some ESPs are too small for kernel and
+/// initramfs.
 fn explain_full_disk(directory: &std::path::Path, error: Error) -> Error {
     let free = nix::sys::statvfs::statvfs(directory).map(|stat| stat.blocks_available() * stat.fragment_size());
     match free.map_err(io::Error::from) {

@@ -1,4 +1,4 @@
-//! File search in the target by patterns, in which a `*` matches any part of one name.
+//! File search in the target by patterns. A `*` in a pattern matches any characters of one path component.
 
 use crate::NewRoot;
 

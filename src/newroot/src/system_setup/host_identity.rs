@@ -1,4 +1,4 @@
-//! Unique properties of a machine: host name, machine-id, SSH host keys, random seed.
+//! Properties that must be unique to each machine: host name, machine-id, SSH host keys, random seed.
 
 use super::distribution::Distribution;
 use super::os_installer_settings::{OsInstallerSettings, task};
@@ -14,7 +14,7 @@ const MACHINE_ID: &str = "/etc/machine-id";
 const SSH: &str = "/etc/ssh";
 const SSH_KEYGEN: &str = "/usr/bin/ssh-keygen";
 
-/// Copy of the machine-id for programs that use only D-Bus. A symlink to the other file is preserved.
+/// Copy of the machine-id that D-Bus reads. A symlink to /etc/machine-id is preserved.
 const DBUS_MACHINE_ID: &str = "/var/lib/dbus/machine-id";
 
 /// Random seeds of systemd, systemd-boot, sysvinit and OpenRC.
@@ -29,7 +29,7 @@ const SEEDS: [&str; 8] = [
     "/efi/loader/random-seed",
 ];
 
-/// File by which systemd detects a container.
+/// File by which systemd detects that it runs in a container.
 const DOCKER: &str = "/.dockerenv";
 
 const KEYGEN_DEADLINE: Duration = Duration::from_secs(120);
@@ -49,8 +49,8 @@ pub(crate) fn reset_identity(root: &NewRoot, hostname: &str, overrides: &OsInsta
         };
         root.rewrite_file(HOSTS, 0o644, add_host_name(&hosts, hostname).as_bytes())?;
     }
-    // Emptied instead of removed: systemd generates an ID at the first boot, and mounts over the file if the root is
-    // read-only.
+    // The file is emptied and not removed: systemd generates an ID at the first boot, and if the root is read-only, it
+    // requires the file as a mount point for the generated ID.
     let forgets = overrides.is_task_enabled(task::MACHINE_ID);
     if forgets && (root.path_exists(MACHINE_ID) || root.path_exists("/usr/lib/systemd/systemd")) {
         root.rewrite_file(MACHINE_ID, 0o444, b"")?;
@@ -63,7 +63,7 @@ pub(crate) fn reset_identity(root: &NewRoot, hostname: &str, overrides: &OsInsta
     list_host_keys(root).iter().try_for_each(|key| root.remove(key))
 }
 
-/// Generates SSH host keys if no service will do so at boot.
+/// Generates the missing SSH host keys of the target.
 ///
 /// # Errors
 /// `ssh-keygen` of the image fails.
@@ -89,7 +89,8 @@ fn list_host_keys(root: &NewRoot) -> Vec<String> {
     names.into_iter().filter(|name| is_key(name)).map(|name| format!("{SSH}/{name}")).collect()
 }
 
-/// Adds the host name to /etc/hosts and preserves other lines. 127.0.1.1 is its own address, valid without a network.
+/// Adds the host name with the address 127.0.1.1, which is reachable without a network, to /etc/hosts. Other lines are
+/// preserved.
 fn add_host_name(hosts: &str, hostname: &str) -> String {
     let addresses: Vec<&str> = hosts.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Initramfs of the target. It is rebuilt only if it cannot find the root filesystem of this machine, since that
+//! Initramfs of the target. It is rebuilt only if it cannot find the root filesystem of this machine, since building it
 //! takes as long as the rest of the installation.
 
 mod content;
@@ -18,7 +18,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Deadline: under emulation it takes minutes.
+/// Deadline of the tool; under emulation it takes minutes to build an initramfs.
 const DEADLINE: Duration = Duration::from_secs(10 * 60);
 
 /// Tool that builds an initramfs.
@@ -27,7 +27,7 @@ struct InitramfsTool {
     program: &'static str,
     /// Arguments, with placeholders in braces.
     args: &'static [&'static str],
-    /// Settings for this and later initramfs: path, and a line for each type.
+    /// Settings that the tool uses for this initramfs and for those of later kernels.
     settings: InitramfsSettings,
 }
 
@@ -46,7 +46,7 @@ impl InitramfsTool {
 
 struct InitramfsSettings {
     path: &'static str,
-    /// Line for drivers; `{}` is replaced by the kernel modules.
+    /// Line that adds drivers; `{}` is replaced by the names of kernel modules.
     drivers: &'static str,
     arrays: &'static str,
     groups: &'static str,
@@ -98,15 +98,15 @@ const MAKERS: [InitramfsTool; 4] = [
     },
 ];
 
-/// Maximum size of a list of modules, which is usually about half a megabyte.
+/// Maximum size in bytes of a list of modules that is read; most have about half a megabyte.
 const MOST_LIST_BYTES: u64 = 16 << 20;
 
-/// Requirement for finding the root filesystem.
+/// Part of an initramfs that is required to find the root filesystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum InitramfsRequirement {
     Module(String),
     Program(&'static str),
-    /// The initramfs' mdadm.conf lists this array, or no array.
+    /// The mdadm.conf in the initramfs lists the array with this UUID, or does not list any array.
     Array(String),
 }
 
@@ -131,12 +131,12 @@ impl InitramfsRequirement {
     }
 }
 
-/// Ensures that the kernel's initramfs can mount this machine's root filesystem. Returns whether it was built by
-/// dracut.
+/// Ensures that the kernel's initramfs can mount this machine's root filesystem, and rebuilds it if it cannot. Returns
+/// whether the initramfs was built by dracut.
 ///
 /// # Errors
-/// It must be rebuilt but the target has no tool for that or lacks a required program, or the tool fails, exceeds its
-/// deadline, or builds an insufficient one.
+/// The initramfs must be rebuilt, but the target does not contain a tool for that or a required program, or the tool
+/// fails, exceeds its deadline, or builds an initramfs that still cannot mount the root filesystem.
 pub(crate) fn ensure_initramfs(
     root: &NewRoot,
     wants: &BootRequirements,
@@ -191,15 +191,15 @@ fn read_content(root: &NewRoot, path: &str) -> std::io::Result<InitramfsContent>
     content::read_initramfs(root.open_file(path)?)
 }
 
-/// Describes the requirements that are not met.
+/// Describes the requirements that are not met; empty if all are met.
 fn describe_missing(needs: &[InitramfsRequirement], content: &InitramfsContent) -> String {
     let missing: Vec<String> =
         needs.iter().filter(|need| !need.is_met(content)).map(InitramfsRequirement::describe).collect();
     missing.join(", ")
 }
 
-/// Returns the requirements of this root filesystem for an initramfs of this kernel. Drivers built into the kernel
-/// are excluded, and modules that the kernel does not have.
+/// Returns the requirements that an initramfs of this kernel must meet to mount this root filesystem. Only loadable
+/// modules of this kernel are included; all other drivers are built in or do not exist.
 fn list_requirements(
     root: &NewRoot,
     wants: &BootRequirements,
@@ -237,7 +237,7 @@ fn list_requirements(
     needs
 }
 
-/// Returns the kernel module of an array's level.
+/// Returns the kernel module for arrays of this level.
 fn raid_module(level: RaidLevel) -> &'static str {
     match level {
         RaidLevel::Raid0 => "raid0",
@@ -247,7 +247,7 @@ fn raid_module(level: RaidLevel) -> &'static str {
     }
 }
 
-/// Loadable modules of a kernel.
+/// Names of a kernel's loadable modules, with underscores.
 struct LoadableModules(Vec<String>);
 
 impl LoadableModules {

@@ -1,6 +1,7 @@
 //! `/etc/metal/machine-details.yaml` and `machine-allocation.yaml` for metal-stack's `os-installer`.
 //!
-//! The latter is a `MachineAllocation` of version 2 of metal-stack's API, converted from fields of version 1.
+//! `machine-allocation.yaml` is a `MachineAllocation` of version 2 of metal-stack's API, converted from fields of
+//! version 1.
 
 use super::os_installer_settings::task;
 use super::{TargetProperties, metal_user, os_installer};
@@ -25,7 +26,8 @@ const ALLOCATION: &str = "/etc/metal/machine-allocation.yaml";
 /// Mode of files with passwords and keys.
 const SECRET: u32 = 0o600;
 
-/// Writes both files.
+/// Writes `machine-details.yaml` and `machine-allocation.yaml`. `password` is the console password, or empty to omit
+/// it.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -34,7 +36,7 @@ pub(crate) fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uui
     root.write_file(ALLOCATION, SECRET, format_allocation(files).as_bytes())
 }
 
-/// Performs the tasks of os-installer in addition to those for any image.
+/// Performs those tasks of os-installer that are not part of finishing any image.
 ///
 /// # Errors
 /// A file cannot be read or written.
@@ -76,7 +78,8 @@ fn collect_values(list: &Value, field: &str) -> Vec<String> {
     values.filter(|value| !value.is_empty() && !value.contains(char::is_whitespace)).map(str::to_owned).collect()
 }
 
-/// Configures the image's NTP client: chrony, without its other servers, or systemd-timesyncd.
+/// Configures the image's NTP client to use these servers: chrony, whose own servers are removed, or else
+/// systemd-timesyncd.
 fn write_ntp(root: &NewRoot, servers: &str) -> Result<()> {
     let Some(path) = CHRONY.into_iter().find(|path| root.path_exists(path)) else {
         return root.write_file(TIMESYNCD, 0o644, format!("[Time]\nNTP={servers}\n").as_bytes());
@@ -147,7 +150,7 @@ fn convert_list(list: &Value, spell: impl Fn(&Value) -> Value) -> Value {
     list.as_array().into_iter().flatten().map(spell).collect()
 }
 
-/// Selects fields that are present, renamed to version 2.
+/// Returns those of the named fields that are present, under their names in version 2.
 fn select_fields(from: &Value, names: &[(&str, &str)]) -> Value {
     let given = names.iter().filter_map(|(old, new)| Some(((*new).to_owned(), from.get(*old)?.clone())));
     Value::Object(given.filter(|(_, value)| !is_empty(value)).collect())

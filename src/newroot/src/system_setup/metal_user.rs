@@ -7,10 +7,11 @@ use time::OffsetDateTime;
 
 const GROUP: &str = "/etc/group";
 
-/// Groups whose members may become root, in Debian and Red Hat.
+/// Groups whose members may become root, in distributions like Debian and Red Hat.
 const SUPERUSERS: [&str; 2] = ["sudo", "wheel"];
 
-/// Creates the user if missing, with its home directory, and without a valid password.
+/// Creates the user with a home directory and without a valid password, unless it exists. Logs a warning if the user
+/// cannot be created.
 ///
 /// # Errors
 /// A file cannot be written.

@@ -1,5 +1,5 @@
-//! Adaptation of a migrated system to this machine. Its identity is preserved: host keys, users, passwords, names, IDs
-//! and seeds. No installer of the image runs.
+//! Adaptation of a migrated system to this machine. The identity of the system is preserved: host keys, users,
+//! passwords, names, IDs and seeds. The image's installer is not run.
 
 mod device_names;
 mod mac_addresses;
@@ -26,27 +26,27 @@ const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
 /// Boot configuration of a migrated system.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct AdaptedBoot {
-    /// Boot information created here. Otherwise that of the system's installer is valid.
+    /// Boot information created here. `None` if the file written by the system's installer is still valid.
     pub info: Option<BootInfo>,
     /// Newest kernel of the system and its initramfs, if any.
     pub newest: Option<(String, String)>,
-    /// Boot entries for the firmware that were created here.
+    /// Boot entries that the firmware must receive for boot loaders installed here.
     pub entries: Vec<BootEntryRequest>,
 }
 
 /// Boot components migrated with a system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MigratedBoot {
-    /// Whether its EFI system partition contains a boot loader.
+    /// Whether the migrated EFI system partition contains a boot loader.
     pub loader: bool,
-    /// Whether it contains boot information (`/etc/metal/boot-info.yaml`).
+    /// Whether the system contains boot information (`/etc/metal/boot-info.yaml`).
     pub info: bool,
 }
 
-/// Adapts a migrated system.
+/// Adapts device names, MAC addresses and the boot configuration of a migrated system to this machine.
 ///
 /// # Errors
-/// A file cannot be read or written, a tool of the system fails, or it cannot boot on this hardware.
+/// A file cannot be read or written, a tool of the system fails, or the system cannot boot on this hardware.
 pub fn adapt_migrated_system(
     root: &NewRoot,
     finishing: &FinishInputs,
@@ -92,7 +92,7 @@ fn adapt_boot(
     let wants = boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
     let is_ours = matches!(Finisher::choose(root, finishing.way), Ok(Finisher::Us)) && !wants.keeps_loader;
     let kernel = match boot_kernel::find_kernel(root, say) {
-        // The kernel is often removed from finished images.
+        // Finished images often do not contain the kernel. Boot information of the system suffices then.
         Err(error) if is_ours && !came.info => return Err(error),
         Err(_) => return Ok(boot_unchanged(None, finishing, came.loader, say)),
         Ok(kernel) => kernel,
@@ -109,7 +109,7 @@ fn adapt_boot(
     let start = LoaderContext { root, wants: &wants, run, say, kernel: &kernel, line: &whole, own: &own };
     let newest = Some((kernel.image.clone(), kernel.initrd.clone()));
     if !is_ours {
-        // Its installer installed it on the previous machine's disks.
+        // The image's installer has installed GRUB on disks of the previous machine.
         boot_loader::renew_grub_bios(&start)?;
         return Ok(AdaptedBoot { newest, ..AdaptedBoot::default() });
     }
@@ -119,7 +119,7 @@ fn adapt_boot(
     Ok(AdaptedBoot { info: Some(info), newest, entries })
 }
 
-/// Returns size and modification time, to detect whether the initramfs was rebuilt.
+/// Returns size and modification time of the initramfs, from which a rebuild is detected.
 fn read_initramfs_stamp(root: &NewRoot, kernel: &BootKernel) -> Option<(u64, std::time::SystemTime)> {
     let metadata = root.open_file(&kernel.initrd).and_then(|file| file.metadata()).ok()?;
     Some((metadata.len(), metadata.modified().ok()?))
@@ -145,7 +145,8 @@ fn adapt_boot_loader(start: &LoaderContext, has_loader: bool, is_new_initramfs: 
     }
 }
 
-/// Returns a system that boots by its own boot loader, and logs a warning if that is missing.
+/// Returns the boot configuration of a system whose boot loader is not changed. Logs a warning if the system has no
+/// boot loader for this machine.
 fn boot_unchanged(kernel: Option<BootKernel>, finishing: &FinishInputs, has_loader: bool, say: LogSink) -> AdaptedBoot {
     match finishing.firmware {
         FirmwareType::Bios => say(

@@ -1,4 +1,4 @@
-//! Network configuration of the target, for the network system of the image.
+//! Network configuration of the target, written for the network system that the image contains.
 
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 const ENABLE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Routing daemon that interprets metal-stack's `networks` itself.
+/// Routing daemon. metal-stack images with it configure `networks` of the allocation themselves.
 const FRR: &str = "/usr/lib/frr/bgpd";
 const UNROUTED: &str = "WARNING: the image contains FRR, but `networks` of the allocation are not configured for it: the image must do so at its first boot";
 
-/// Programs that rename NICs. Without one, they have the kernel's names, as in Alpine.
+/// Programs that rename NICs. In an image without any of them, such as Alpine, NICs have the kernel's names.
 const UDEV: [&str; 3] = ["/usr/lib/systemd/systemd-udevd", "/lib/systemd/systemd-udevd", "/sbin/udevd"];
 
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
@@ -23,7 +23,8 @@ const RC_UPDATE: [&str; 2] = ["/sbin/rc-update", "/usr/sbin/rc-update"];
 /// Command that enables the network at boot: a program of the target and its arguments.
 type EnableCommand = (&'static str, Vec<&'static str>);
 
-/// Writes the configuration, and removes that of the image. Returns the command that enables it.
+/// Writes the network configuration, and removes that of the image. Returns the command that enables the network at
+/// boot, if one is required.
 ///
 /// # Errors
 /// A file cannot be written or removed.
@@ -67,7 +68,7 @@ pub(crate) fn write_network_config(
     })
 }
 
-/// Writes the network configuration for cloud-init of a raw image.
+/// Writes the network configuration of a raw image for cloud-init, if a configuration is requested.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -86,8 +87,8 @@ pub(crate) fn enable_network((program, arguments): &EnableCommand, run: &dyn Tar
     ran.map(drop).context(Phase::Target, || "enable the network at boot".to_owned())
 }
 
-/// Returns the network to configure. If none is described, the image's configuration is preserved, or else all NICs
-/// use DHCP.
+/// Returns the network to configure, or `None` to preserve the image's configuration. If no network is requested, all
+/// NICs use DHCP unless the image contains a configuration.
 fn choose_network(
     root: &NewRoot,
     system: NetworkBackend,

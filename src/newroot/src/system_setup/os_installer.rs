@@ -18,8 +18,8 @@ const PROGRAMS: [&str; 5] = [
 /// Shell script that runs a program in a directory: its arguments are directory and program.
 const IN_DIRECTORY: &str = "cd \"$0\" && exec \"$1\"";
 
-/// LVM settings for chroots, in which udev does not respond, and devices set up by the ramdisk must not be scanned
-/// again.
+/// LVM settings for the chroot, where udev does not respond and LVM must not search for components of devices that the
+/// ramdisk has set up.
 const LVM: &str = "/etc/lvm/lvmlocal.conf";
 const LVM_LOCAL: &str = "\
 # written by drophammer
@@ -39,10 +39,10 @@ pub(crate) fn find_os_installer(root: &NewRoot) -> Option<&'static str> {
     PROGRAMS.into_iter().find(|program| root.open_file(program).is_ok())
 }
 
-/// Runs os-installer with its files in `/etc/metal`. The password is removed from them afterwards.
+/// Writes the files of os-installer in `/etc/metal`, and runs it. Afterwards the password is removed from these files.
 ///
 /// # Errors
-/// It fails or exceeds its deadline, or a file cannot be written.
+/// os-installer fails or exceeds its deadline, or a file cannot be written.
 pub(crate) fn run_os_installer(
     root: &NewRoot,
     program: &str,
@@ -55,13 +55,13 @@ pub(crate) fn run_os_installer(
     let password = &files.assigned.allocation.console_password;
     metal_stack::write_machine_files(root, files, root_uuid, password)?;
     let ran = run.run_program(program, &[], deadline);
-    // os-installer rewrites them with world-readable permissions.
+    // The files are written again without the password, because os-installer makes them world-readable.
     let cleaned = metal_stack::write_machine_files(root, files, root_uuid, "");
     ran.context(Phase::Target, || format!("run the image's installer {program}"))?;
     cleaned
 }
 
-/// Writes settings for an LVM without local ones.
+/// Writes local LVM settings if the target contains LVM but no local settings.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -83,7 +83,7 @@ impl CustomScript {
     /// Runs the script.
     ///
     /// # Errors
-    /// It fails, or exceeds its deadline.
+    /// The script fails, or exceeds its deadline.
     pub(crate) fn run_script(&self, deadline: Duration, run: &dyn TargetRunner) -> Result<()> {
         let CustomScript { program, directory } = self;
         let ran = match directory.as_str() {

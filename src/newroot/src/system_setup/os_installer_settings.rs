@@ -1,5 +1,6 @@
-//! `/etc/metal/os-installer.yaml`: settings of a metal-stack image for its finishing. The image's own `os-installer`
-//! reads it itself. An image with this file but without the program is finished here accordingly.
+//! `/etc/metal/os-installer.yaml`: settings of a metal-stack image for its finishing. The file is read by
+//! `os-installer` in the image. If an image contains the file but not the program, drophammer finishes it according to
+//! the file.
 
 use super::os_installer::CustomScript;
 use crate::NewRoot;
@@ -9,7 +10,7 @@ use marked_yaml::{LoaderOptions, Node};
 
 pub(crate) const SETTINGS: &str = "/etc/metal/os-installer.yaml";
 
-/// Names of os-installer's tasks that are also performed here, in its spelling.
+/// Names of those tasks of os-installer that are also performed here, spelled as in os-installer.
 pub(crate) mod task {
     pub(crate) const PERSIST: &str = "persist configuration data from metal-hammer";
     pub(crate) const HOSTNAME: &str = "write hostname";
@@ -28,12 +29,12 @@ pub(crate) mod task {
         [PERSIST, HOSTNAME, HOSTS, RESOLV_CONF, NTP, USER, NETWORK, KEYS, USER_DATA, BOOT_LOADER, MACHINE_ID, SCRIPT];
 }
 
-/// Settings of the image; empty for other images, so that all tasks are performed.
+/// Settings of the image. Without a settings file they are empty, so that all tasks are performed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct OsInstallerSettings {
-    /// Whether the image is one for os-installer.
+    /// Whether the image contains the settings file, so that tasks of os-installer are performed.
     pub is_metal: bool,
-    /// Distribution that the image is treated as.
+    /// Name of the distribution as which the image is treated, instead of the detected one.
     pub system: Option<String>,
     pub bootloader_id: Option<String>,
     pub script: Option<CustomScript>,
@@ -73,7 +74,7 @@ impl OsInstallerSettings {
         (self.only.is_empty() || is_named(&self.only)) && !is_named(&self.except)
     }
 
-    /// Returns a message about disabled tasks.
+    /// Returns a message that lists the disabled tasks, if any.
     pub(crate) fn describe_disabled_tasks(&self) -> Option<String> {
         let out: Vec<&str> = task::ALL.into_iter().filter(|task| !self.is_task_enabled(task)).collect();
         (!out.is_empty()).then(|| format!("{SETTINGS} of the image disables: {}", out.join(", ")))

@@ -9,10 +9,10 @@ use uuid::Uuid;
 pub(super) const PASSWD: &str = "/etc/passwd";
 pub(super) const SHADOW: &str = "/etc/shadow";
 
-/// User of metal-stack's images for the owner.
+/// Name and ID of the user that metal-stack's images create for the owner.
 pub(super) const METAL: (&str, u32) = ("metal", 1000);
 
-/// User, as in a line of passwd(5).
+/// User in a line of passwd(5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PasswdEntry {
     pub name: String,
@@ -21,15 +21,16 @@ pub(crate) struct PasswdEntry {
     home: String,
 }
 
-/// Users that receive keys and password: metal-stack's user, else cloud-init's default user, else root.
+/// Users that receive the owner's SSH keys and password. Both are set for the user `metal` if it exists. Otherwise keys
+/// are set for cloud-init's default user if there is one, else for root, and the password is set for root.
 pub(crate) struct LoginUsers {
     pub keys: PasswdEntry,
     pub password: PasswdEntry,
 }
 
 impl LoginUsers {
-    /// Determines the users. `cloud_user` is cloud-init's default user, whose password cloud-init locks at the first
-    /// boot; the password is set for root then.
+    /// Determines the users. `cloud_user` is the name of cloud-init's default user. It never receives the password,
+    /// because cloud-init locks the password of this user at the first boot.
     pub(crate) fn find_users(root: &NewRoot, cloud_user: Option<&str>) -> LoginUsers {
         let passwd = root.read_text(PASSWD).unwrap_or_default();
         let users: Vec<PasswdEntry> = passwd.lines().filter_map(parse_passwd_line).collect();
@@ -69,7 +70,7 @@ pub(crate) fn authorize_keys(root: &NewRoot, user: &PasswdEntry, keys: &[String]
     let file = format!("{ssh}/authorized_keys");
     root.write_file(&file, 0o600, lines.as_bytes())?;
     root.change_owner(&file, owner, 0o600)?;
-    // Without PAM, sshd rejects users whose password is locked.
+    // Without PAM, sshd rejects users whose password is locked by `!`, but not by `*`.
     edit_shadow(root, user, |fields| {
         if fields.get(1).is_some_and(|password| password.starts_with('!')) {
             fields[1] = "*".to_owned();
@@ -80,7 +81,7 @@ pub(crate) fn authorize_keys(root: &NewRoot, user: &PasswdEntry, keys: &[String]
 /// Sets the password as a salted hash.
 ///
 /// # Errors
-/// It cannot be hashed, or a file cannot be written.
+/// The password cannot be hashed, or a file cannot be written.
 pub(crate) fn set_password(root: &NewRoot, user: &PasswdEntry, password: &str, now: OffsetDateTime) -> Result<()> {
     let random = Uuid::new_v4().simple().to_string();
     let hash = hash_password(password, &random[16..])?;
@@ -112,7 +113,7 @@ fn edit_shadow(root: &NewRoot, user: &PasswdEntry, change: impl Fn(&mut Vec<Stri
     if root.path_exists(SHADOW) { edit_user_line(root, SHADOW, user, change) } else { Ok(()) }
 }
 
-/// Changes the fields of the user's line.
+/// Changes the fields in the line of this user in passwd(5) or shadow(5).
 fn edit_user_line(root: &NewRoot, path: &str, user: &PasswdEntry, change: impl Fn(&mut Vec<String>)) -> Result<()> {
     let text = root.read_text(path).context(Phase::Target, || format!("read {path} of the image"))?;
     let changed = text.lines().map(|line| {

@@ -1,6 +1,6 @@
-//! Recorded results for distributions that cannot be run here: trees with the files of their packages, finished for a
-//! machine with two mirrored disks, with UEFI and BIOS. testdata/distributions/NAME.files contains the tree, NAME.txt
-//! the result.
+//! Golden tests for distributions whose programs cannot be run in the tests. A tree with the files of their packages
+//! (testdata/distributions/NAME.files) is finished for a machine with two mirrored disks, with UEFI and BIOS, and the
+//! result is compared with NAME.txt.
 
 use super::distribution::Distribution;
 use super::initramfs::cpio;
@@ -31,7 +31,8 @@ fn place(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/distributions").join(name)
 }
 
-/// Unpacks lines of `PATH`, `PATH: CONTENT` or `PATH -> TARGET`. `@512` is a boot sector.
+/// Creates files and symlinks from lines of the form `PATH`, `PATH: CONTENT` or `PATH -> TARGET`. The content `@512`
+/// denotes a boot sector.
 fn unpack(text: &str) -> (TempDir, NewRoot) {
     let dir = tempfile::tempdir().unwrap();
     for line in text.lines().filter(|line| !line.starts_with('#')) {

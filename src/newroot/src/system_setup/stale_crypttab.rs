@@ -1,5 +1,5 @@
-//! Removal of encrypted devices from the image's crypttab(5). They belong to the machine on which the image was
-//! built, and the system would wait for them at boot.
+//! Removes the encrypted devices of the machine on which the image was built from its crypttab(5). The installed system
+//! would wait for these devices at boot.
 
 use crate::NewRoot;
 use crate::system_setup::log_sink::LogSink;
@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 
 const CRYPTTAB: &str = "/etc/crypttab";
 
-/// Turns the lines of the image's crypttab into comments.
+/// Turns all entries of the image's crypttab into comments.
 ///
 /// # Errors
 /// The file cannot be read or written.

@@ -1,4 +1,4 @@
-//! User data for cloud-init or Ignition, whichever the image contains.
+//! Passes the allocation's user data to cloud-init or Ignition in the image.
 
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
@@ -9,14 +9,14 @@ use operations::MachineFiles;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// cloud-init's directory for a NoCloud data source in the system itself.
+/// Directory of the root filesystem in which cloud-init finds the seed of its data source NoCloud.
 pub(crate) const SEED: &str = "/var/lib/cloud/seed/nocloud";
 const CLOUD_INIT: [&str; 2] = ["/usr/bin/cloud-init", "/usr/local/bin/cloud-init"];
 const CLOUD_CONFIG: &str = "/etc/cloud/cloud.cfg";
 const DISABLED: &str = "/etc/cloud/cloud-init.disabled";
 
-/// Configuration without which cloud-init probes the data sources of all clouds, some of them over an unavailable
-/// network.
+/// Configuration file that restricts cloud-init to the data source NoCloud. Without it, cloud-init probes the data
+/// sources of all clouds, some of them over networks that are unavailable here.
 const SOURCES: (&str, &str) = ("/etc/cloud/cloud.cfg.d/99_drophammer.cfg", "datasource_list: [NoCloud, None]\n");
 
 /// Paths of Ignition in distributions and metal-stack's images.
@@ -53,7 +53,7 @@ pub(crate) fn read_cloud_user(root: &NewRoot) -> Option<String> {
     user.get_scalar("name").map(|name| name.as_str().to_owned())
 }
 
-/// Writes the seed for cloud-init, including the owner's keys, if the image contains it.
+/// Writes the seed for cloud-init, including the owner's keys, if the image contains cloud-init.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -78,8 +78,8 @@ pub(crate) fn write_cloud_init_seed(
     Ok(())
 }
 
-/// Formats the metadata. A reinstall is a new instance: cloud-init's state on a preserved disk belongs to the old
-/// system.
+/// Formats the metadata. Each reinstall has another instance ID, so that cloud-init ignores state of the old system on
+/// preserved disks.
 fn format_meta_data(files: &MachineFiles) -> String {
     let allocation = &files.assigned.allocation;
     let id = if allocation.id.is_empty() { &files.machine } else { &allocation.id };
@@ -94,8 +94,8 @@ fn format_meta_data(files: &MachineFiles) -> String {
     entries.iter().filter(|(_, value)| is_given(value)).map(|(key, value)| format!("{key}: {value}\n")).collect()
 }
 
-/// Returns Ignition's path if the user data must be processed by it now. Logs a warning if the required program is
-/// missing.
+/// Returns the path of Ignition if the user data is for it. Logs a warning if the image does not contain the program
+/// that the user data is for.
 pub(crate) fn find_ignition(root: &NewRoot, user_data: &[u8], say: &dyn Fn(&str)) -> Option<&'static str> {
     let program = IGNITION.into_iter().find(|path| root.path_exists(path));
     let unread = "the user data is in /etc/metal/userdata, but no program of the installed system reads it";
@@ -116,8 +116,8 @@ pub(crate) fn find_ignition(root: &NewRoot, user_data: &[u8], say: &dyn Fn(&str)
     }
 }
 
-/// Runs Ignition's stages that write files and users. A failure is only logged: the system boots without these files,
-/// and its owner can log in to investigate.
+/// Runs the stages of Ignition that write files and users. A failure of Ignition is only logged, because the system
+/// boots without these files, and its owner can log in to investigate.
 ///
 /// # Errors
 /// The configuration cannot be written.
@@ -130,7 +130,7 @@ pub(crate) fn run_ignition(
 ) -> Result<()> {
     root.write_file(IGNITION_CONFIG, SECRET, user_data)?;
     let version = run.run_program(program, &["-version"], IGNITION_DEADLINE).map(|output| output.stdout);
-    // Before version 2, the option had another name, and the configuration was read in each stage.
+    // Before version 2, `-platform` was called `-oem`, and each stage read the configuration itself.
     let is_old = version.as_ref().is_ok_and(|version| parse_major_version(version) == Some(0));
     let stages: &[&[&str]] = match is_old {
         true => &[&["-oem", "file", "-stage", "files", "-log-to-stdout"]],
@@ -152,7 +152,8 @@ pub(crate) fn run_ignition(
     root.remove(IGNITION_CONFIG).context(Phase::Target, || "remove Ignition's configuration")
 }
 
-/// Applies Ignition's presets, which take effect only at the first boot of a system without a machine-id.
+/// Applies Ignition's presets now, since systemd applies presets only at the first boot of a system without a
+/// machine-id.
 fn apply_presets(root: &NewRoot, run: &dyn TargetRunner, say: &dyn Fn(&str)) {
     let presets = root.read_text(PRESETS).unwrap_or_default();
     let units = presets.lines().filter_map(|line| {

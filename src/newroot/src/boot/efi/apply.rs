@@ -24,7 +24,7 @@ pub(crate) fn apply_changes(directory: &Path, changes: &BootEntryChanges, variab
         }
     }
     let order = changes.order.iter().flatten().copied().filter(|number| {
-        // An entry that could not be replaced may still exist.
+        // An entry that could not be overwritten may still exist with its old value.
         !missing.contains(number) || variables.position_in_order(*number).is_some()
     });
     let order: Vec<u16> = order.collect();
@@ -43,7 +43,7 @@ fn write_and_verify(directory: &Path, name: &str, value: &[u8]) -> Result<(), Fa
     Err(FailedChange { what: format!("{name}: the firmware does not store the written value"), advice: OTHERWISE })
 }
 
-/// Failed change of a variable.
+/// Description of a variable change that failed, with a remedy.
 struct FailedChange {
     what: String,
     advice: &'static str,
@@ -67,7 +67,7 @@ impl FailedChange {
         FailedChange { what: format!("{act} {name}: {error}"), advice }
     }
 
-    /// Returns warnings, one per remedy.
+    /// Returns one warning for each remedy, with all failures to which it applies.
     fn group_warnings(refused: Vec<FailedChange>) -> Vec<String> {
         let all = [FULL, READ_ONLY, OTHERWISE].into_iter().map(|advice| {
             let of_it = refused.iter().filter(|refused| refused.advice == advice);

@@ -1,4 +1,4 @@
-//! Decision about boot entries and their order. No I/O.
+//! Decides which boot entries to write and in which order the firmware tries them. No I/O.
 
 use super::network;
 use linux::efi::variables::BootVariables;
@@ -11,7 +11,7 @@ pub(crate) use operations::OWN_PREFIX as OWN;
 /// Changes of boot variables. All others remain unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct BootEntryChanges {
-    /// Numbers of entries of former installations.
+    /// Numbers of entries of former installations, which will be removed.
     pub remove: Vec<u16>,
     /// Entries to write, by number.
     pub write: Vec<(u16, Vec<u8>)>,
@@ -19,12 +19,12 @@ pub(crate) struct BootEntryChanges {
     pub order: Option<Vec<u16>>,
     /// Numbers of the entries of this installation, in the requested order.
     pub ours: Vec<u16>,
-    /// Number of the network boot entry that is first.
+    /// Number of the network boot entry that is first in the order, if requested.
     pub network: Option<u16>,
 }
 
 impl BootEntryChanges {
-    /// Returns whether nothing must be changed.
+    /// Returns whether no variable needs to be changed.
     pub(crate) fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.write.is_empty() && self.order.is_none()
     }
@@ -35,8 +35,8 @@ pub(crate) fn add_label_prefix(label: &str) -> String {
     if label.starts_with(OWN) { label.to_owned() } else { format!("{OWN}{label}") }
 }
 
-/// Creates one entry for each distinct option. A correct entry keeps its number. New entries use the numbers of our former entries first,
-/// then free ones.
+/// Plans one entry for each distinct load option. An existing entry with the right value keeps its number. New entries
+/// first overwrite entries of former installations, then use free numbers.
 pub(crate) fn decide_changes(variables: &BootVariables, wanted: &[LoadOption], order: BootOrder) -> BootEntryChanges {
     let mut former: BTreeMap<u16, &[u8]> = BTreeMap::new();
     former.extend(
@@ -80,7 +80,8 @@ fn is_own(value: &[u8]) -> bool {
     LoadOption::parse(value).is_some_and(|option| option.description.starts_with(OWN))
 }
 
-/// Returns unused numbers. The order or `BootNext` may refer to entries that do not exist; those numbers count as used.
+/// Returns the numbers of unused entries, ascending. Numbers in the order or in `BootNext` are not returned even if
+/// their entries do not exist.
 fn find_free_numbers(variables: &BootVariables) -> impl Iterator<Item = u16> {
     let taken = |number: &u16| {
         variables.entries.contains_key(number) || variables.order.contains(number) || variables.next == Some(*number)
@@ -88,14 +89,16 @@ fn find_free_numbers(variables: &BootVariables) -> impl Iterator<Item = u16> {
     (0..=u16::MAX).filter(move |number| !taken(number))
 }
 
-/// Returns the order: network, our entries, then all others in their current order.
+/// Returns a boot order with the network entry first, then the entries of this installation, then all others in their
+/// current order.
 fn order_in_front(variables: &BootVariables, network: Option<u16>, ours: &[u16], own: &BTreeSet<u16>) -> Vec<u16> {
     let others = variables.order.iter().filter(|number| Some(**number) != network);
     let others = others.filter(|number| !own.contains(number) && !ours.contains(number));
     network.iter().chain(ours).chain(others).copied().collect()
 }
 
-/// Returns the current order, with new entries after our existing ones, or at the end.
+/// Returns the current order without removed entries. New entries are inserted after the last existing entry of this
+/// installation, or at the end if there is none.
 fn order_in_place(variables: &BootVariables, ours: &[u16], remove: &[u16]) -> Vec<u16> {
     let mut order: Vec<u16> = variables.order.iter().copied().filter(|number| !remove.contains(number)).collect();
     let at = order.iter().rposition(|number| ours.contains(number)).map_or(order.len(), |place| place + 1);
@@ -104,8 +107,9 @@ fn order_in_place(variables: &BootVariables, ours: &[u16], remove: &[u16]) -> Ve
     order
 }
 
-/// Returns the network boot entry: the current boot's, or else the first of the order if it is a network entry, or else the best of the
-/// order, preferring PXE over IPv4.
+/// Returns the network entry from which the machine was booted; otherwise the first entry of the order if it is a
+/// network entry; otherwise the best network entry of the order, which is PXE rather than HTTP, and IPv4 rather than
+/// IPv6.
 fn find_network_entry(variables: &BootVariables, own: &BTreeSet<u16>) -> Option<u16> {
     let boots = |number: &u16| !own.contains(number) && variables.entries.get(number).is_some_and(|is| is_network(is));
     let rank = |number: &u16| {
@@ -118,18 +122,20 @@ fn find_network_entry(variables: &BootVariables, own: &BTreeSet<u16>) -> Option<
     current.or_else(first).or_else(best)
 }
 
-/// Returns whether the entry boots over the network. Some firmware indicates it only in the description.
+/// Returns whether the entry is active and boots over the network. The entries of some firmware show this only in their
+/// description.
 fn is_network(value: &[u8]) -> bool {
     let Some(option) = LoadOption::parse(value).filter(LoadOption::is_active) else { return false };
     let Some(nodes) = option.nodes() else { return false };
     let is = |kinds: &[(u8, u8)]| nodes.iter().any(|node| kinds.contains(&(node.kind, node.subtype)));
-    // MAC, IPv4, IPv6, URI; below: disk, CD and file.
+    // Nodes of network entries: MAC, IPv4, IPv6, URI. Nodes of other entries, below: disk, CD and file.
     is(&[(3, 11), (3, 12), (3, 13), (3, 24)])
         || nodes.iter().any(is_network_of_bios)
         || (!is(&[(4, 1), (4, 2), (4, 4)]) && mentions_network(&option.description))
 }
 
-/// Returns whether the node is of the BIOS Boot Specification: an embedded network, or a device with a boot entry vector.
+/// Returns whether the node is a network device of the BIOS Boot Specification: an embedded network, or a device with a
+/// boot entry vector.
 fn is_network_of_bios(node: &DevicePathNode) -> bool {
     (node.kind, node.subtype) == (5, 1) && matches!(node.data, [0x06 | 0x80, 0, ..])
 }

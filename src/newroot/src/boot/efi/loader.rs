@@ -1,5 +1,5 @@
-//! Search for the boot loader on the EFI system partition of an image: first where the image specifies it, then in the fallback path of
-//! firmware, then by well-known names.
+//! Search for the boot loader on the EFI system partition of an image: first the program that the image lists for
+//! shim's fallback program, then the fallback path of firmware, then well-known names.
 
 use crate::NewRoot;
 use common::bounded_read::read_prefix;
@@ -8,19 +8,20 @@ use common::error::{Context, Error, Phase, Result};
 /// Fallback path of firmware (UEFI specification, 3.5.1.1).
 const FALLBACK: [&str; 2] = ["BOOT", "BOOTX64.EFI"];
 
-/// List that a distribution provides for shim's fallback program: `shimx64.efi,debian,,a comment`, in UTF-16.
+/// File in which a distribution lists its boot loader for shim's fallback program: `shimx64.efi,debian,,a comment`, in
+/// UTF-16.
 const LIST: &str = "BOOTX64.CSV";
 
-/// Size limit of a list, which has one line.
+/// Maximum size of this file in bytes; it has one line.
 const LIST_BYTES: u64 = 4096;
 
-/// Well-known boot loaders. The one that verifies signatures comes first.
+/// Well-known boot loaders. shim comes first, because it verifies signatures.
 const LOADERS: [&str; 3] = ["shimx64.efi", "grubx64.efi", "systemd-bootx64.efi"];
 
 /// Returns the path of the boot loader, with backslashes as in boot entries.
 ///
 /// # Errors
-/// Fails if there is none or the partition cannot be read.
+/// Fails if the partition contains no boot loader or cannot be read.
 pub fn find_loader(esp: &NewRoot) -> Result<String> {
     let why = || "look for a boot loader on the EFI system partition".to_owned();
     let Some(efi) = find_ignoring_case(esp, "/", "EFI").context(Phase::Boot, why)? else {
@@ -29,7 +30,7 @@ pub fn find_loader(esp: &NewRoot) -> Result<String> {
     let folders = esp.list_names(&format!("/{efi}")).context(Phase::Boot, why)?;
     let folder = |name: &str| folders.iter().find(|folder| folder.eq_ignore_ascii_case(name));
     let vendors: Vec<&String> = folders.iter().filter(|name| !name.eq_ignore_ascii_case(FALLBACK[0])).collect();
-    // A name that is not a directory contains nothing.
+    // A vendor name that is not a directory is skipped.
     let within = |folder: &str, file: &str| find_ignoring_case(esp, &format!("/{efi}/{folder}"), file).ok().flatten();
     let path = |folder: &str, file: &str| format!("\\{efi}\\{folder}\\{file}");
     let listed = vendors.iter().find_map(|vendor| {
@@ -54,7 +55,7 @@ fn no_loader_error() -> Error {
     Error::new(Phase::Boot, what)
 }
 
-/// Returns the name with its actual case: firmware ignores case, but some filesystems do not.
+/// Returns the name as spelled in the directory, because firmware ignores case, but some filesystems do not.
 fn find_ignoring_case(esp: &NewRoot, directory: &str, name: &str) -> std::io::Result<Option<String>> {
     let there = esp.list_names(directory)?;
     Ok(there
@@ -64,7 +65,7 @@ fn find_ignoring_case(esp: &NewRoot, directory: &str, name: &str) -> std::io::Re
         .cloned())
 }
 
-/// Returns the first program of a list.
+/// Returns the first program in the file that lists boot loaders.
 fn read_loader_list(esp: &NewRoot, list: &str) -> Option<String> {
     let bytes = read_prefix(esp.open_file(list).ok()?, LIST_BYTES).ok()?;
     let units: Vec<u16> = bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();

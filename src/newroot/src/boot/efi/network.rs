@@ -14,13 +14,13 @@ pub struct NetworkEntry {
     pub description: String,
     /// MAC of the network interface, such as `52:54:00:12:34:56`.
     pub mac: String,
-    /// Whether it boots over HTTP, which requires more of a server than PXE.
+    /// Whether the entry boots over HTTP, which is not possible with a server for PXE only.
     pub(super) http: bool,
     pub(super) ipv6: bool,
 }
 
-/// Returns the entry that boots this machine over PXE: own NICs before others, PXE before HTTP, IPv4 before IPv6, then the firmware's
-/// order. Returns `None` if there is none.
+/// Returns the best entry for a network boot of this machine: NICs in `macs` before others, PXE before HTTP, IPv4
+/// before IPv6, then the firmware's order. Returns `None` if there is no network boot entry.
 ///
 /// # Errors
 /// Fails if the variables cannot be read.
@@ -50,7 +50,8 @@ pub fn set_boot_next(directory: &Path, number: u16) -> Result<()> {
     Ok(())
 }
 
-/// Parses a load option whose device path has a MAC. Returns `None` for all others, for inactive and for malformed ones.
+/// Parses a load option whose device path contains a MAC address. Returns `None` for other, inactive and malformed load
+/// options.
 pub(super) fn parse_network_entry(number: u16, option: &[u8]) -> Option<NetworkEntry> {
     let option = LoadOption::parse(option)?;
     let (mut mac, mut http, mut ipv6) = (None, false, false);

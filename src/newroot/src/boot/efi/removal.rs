@@ -9,7 +9,8 @@ use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Removes the variables, then their numbers from the orders. Skips a variable whose value differs from the plan's.
+/// Removes the variables, and then the numbers of removed load options from the boot orders. Skips a variable whose
+/// value is not the planned one.
 ///
 /// # Errors
 /// Fails if a variable still exists, and the plan requires its removal.
@@ -56,7 +57,7 @@ fn remove_variable(directory: &Path, variable: &VariableRemoval) -> std::result:
         return Ok("does not exist");
     }
     if !is_planned(&path, variable) {
-        // An entry of this installation uses its number.
+        // This installation has overwritten the variable with its own boot entry.
         return Ok("has a new value");
     }
     variables::remove_file(&path).map_err(|error| error.to_string())?;
@@ -66,7 +67,7 @@ fn remove_variable(directory: &Path, variable: &VariableRemoval) -> std::result:
     }
 }
 
-/// Returns class and number of a load option.
+/// Returns class and number of a variable that is a load option; `None` for other variables.
 fn load_option_number(variable: &VariableRemoval) -> Option<(LoadOptionClass, u16)> {
     let number = |class: LoadOptionClass| {
         let digits = variable.name.strip_prefix(class.prefix()).filter(|digits| digits.len() == 4)?;

@@ -1,5 +1,5 @@
-//! GRUB for BIOS: its image is built once, and written to every disk beneath the root filesystem, so that each can
-//! boot alone.
+//! GRUB for BIOS. The image of GRUB is built once and written to every disk beneath the root filesystem, so that each
+//! disk can boot the machine alone.
 
 use super::super::file_search::{find_first, find_program, is_directory};
 use super::super::loader_context::LoaderContext;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub(crate) const MODULES: [&str; 3] = ["/usr/lib/grub/i386-pc", "/usr/lib/grub2/i386-pc", "/usr/share/grub2/i386-pc"];
 
-/// Tool that writes two images to a disk. The complete grub-install takes eight times as long.
+/// Tool that writes boot.img and core.img to a disk. The complete grub-install takes eight times as long.
 const SETUP: [&str; 2] = ["grub-bios-setup", "grub2-bios-setup"];
 const SETUP_BESIDE: [&str; 1] = ["/usr/lib/grub/i386-pc/grub-bios-setup"];
 const INSTALL: [&str; 2] = ["grub-install", "grub2-install"];
@@ -60,7 +60,8 @@ fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
             match (gap(disk), &boot, &setup) {
                 (Some(gap), Some(boot), _) => grub_bios_gap::write_to_gap(start, &directory, boot, device, gap)?,
                 (_, _, Some(setup)) => {
-                    // Without space for its image, GRUB records the sectors of the file, which requires --force.
+                    // If there is no space for core.img before the first partition, the tool records the sectors of the
+                    // file instead, which requires --force.
                     let args = ["--force", "-d", &directory, device.as_str()];
                     run.run_program(setup, &args, DEADLINE)
                         .context(Phase::Target, || format!("install GRUB on {device}"))?;
@@ -82,13 +83,13 @@ fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
     Ok(())
 }
 
-/// Builds the image, which finds the menu by the filesystem's UUID, regardless of disk names. Returns its directory,
-/// in which GRUB also searches for further modules.
+/// Builds core.img, which finds the menu by the UUID of its filesystem and therefore does not depend on disk names.
+/// Returns the directory of core.img, from which GRUB also loads further modules.
 fn build_core_image(start: &LoaderContext, home: &GrubDirectory, modules: &str, mkimage: &str) -> Result<String> {
     let LoaderContext { root, run, .. } = start;
     let directory = format!("{}/i386-pc", home.directory);
     root.make_directory(&directory)?;
-    // A single cp copies 300 files faster than we could write them with a flush each.
+    // A single cp is faster than writing 300 files with [`NewRoot::write_file`], which syncs each of them.
     let copied = run.run_program("cp", &["-r", "--", &format!("{modules}/."), &directory], DEADLINE);
     copied.context(Phase::Target, || format!("copy GRUB's modules to {directory}"))?;
     let (search, core) = (format!("{directory}/load.cfg"), format!("{directory}/core.img"));
@@ -100,7 +101,8 @@ fn build_core_image(start: &LoaderContext, home: &GrubDirectory, modules: &str, 
     Ok(directory)
 }
 
-/// Returns commands for a serial terminal: on BIOS, GRUB only uses the screen, which few servers have.
+/// Returns GRUB commands that enable the serial console. Without them, GRUB for BIOS uses only the screen, and few
+/// servers have one.
 fn terminal_commands(consoles: &[String]) -> String {
     let serial = consoles.iter().find_map(|console| {
         let (unit, rest) = console.strip_prefix("ttyS")?.split_at_checked(1)?;

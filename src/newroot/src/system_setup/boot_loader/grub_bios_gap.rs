@@ -1,6 +1,6 @@
-//! Installation of GRUB between a partition table and the first partition. GRUB's own tool uses this gap only on
-//! disks with an MBR: with a GPT it requires a separate partition, which layouts do not have, and fails if its menu
-//! is on an array or in a volume group.
+//! Installation of GRUB in the gap between a GPT and the first partition. GRUB's own tool uses this gap only on disks
+//! with an MBR. On a disk with a GPT, the tool requires a BIOS boot partition, which layouts do not have, and without
+//! one it fails if the menu is on an array or in a volume group.
 
 use super::super::loader_context::LoaderContext;
 use crate::NewRoot;
@@ -13,25 +13,27 @@ use std::time::Duration;
 
 const SECTOR: usize = 512;
 
-/// Size of the code before disk signature and partitions in the first sector (UEFI specification 5.2.1).
+/// Size of the boot code in the first sector of a disk, which precedes disk signature and partitions (UEFI
+/// specification 5.2.1).
 const CODE_BYTES: usize = 440;
 
-/// Offsets in boot.img of the sector of core.img, and of the jump that makes it trust the drive number from the BIOS
-/// (GRUB 2.12, include/grub/i386/pc/boot.h).
+/// Offsets in boot.img of the first sector number of core.img, and of a jump over the check of the drive number from
+/// the BIOS (GRUB 2.12, include/grub/i386/pc/boot.h).
 const CORE_SECTOR: usize = 0x5c;
 const DRIVE_CHECK: usize = 0x66;
 const NO_OPERATION: u8 = 0x90;
 
-/// Offset in the first sector of core.img of the sector of the rest: an entry of twelve bytes at its end.
+/// Offset in core.img of the number of its second sector. It is in the block list entry of twelve bytes at the end of
+/// the first sector.
 const REST_SECTOR: usize = SECTOR - 12;
 
-/// Maximum size of an image; more does not fit before any first partition.
+/// Maximum size of an image in bytes. A larger image does not fit before the first partition of any layout.
 const MOST_BYTES: u64 = 1 << 20;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Writes boot.img and core.img of the target to a disk, by a program of the target that has access only to disks
-/// that are recreated.
+/// Writes boot.img and core.img of the target to a disk. They are written by the target's dd in the chroot, whose /dev
+/// contains only disks that are recreated.
 ///
 /// # Errors
 /// The images are invalid, do not fit, or cannot be written.
@@ -49,7 +51,7 @@ pub(crate) fn write_to_gap(
         .and_then(|boot| relocate_images(boot, read_image(root, &core)?, gap))
         .context(Phase::Target, what)?;
     let sector = gap.start / SECTOR as u64;
-    // The sector that starts the rest is written last.
+    // boot.img, which starts core.img, is written last.
     for (name, image, at) in [("core.gap", &images.core, sector), ("boot.gap", &images.boot, 0)] {
         let path = format!("{directory}/{name}");
         root.write_file(&path, 0o644, image)?;
@@ -67,11 +69,12 @@ fn read_image(root: &NewRoot, path: &str) -> io::Result<Vec<u8>> {
 #[derive(Debug, PartialEq, Eq)]
 struct GrubImages {
     boot: Vec<u8>,
-    /// Image, padded to whole sectors.
+    /// core.img, padded to whole sectors.
     core: Vec<u8>,
 }
 
-/// Adapts the images to their location: each contains the sector of the next one.
+/// Writes the sector numbers of the location into the images: boot.img contains the first sector of core.img, and the
+/// first sector of core.img contains the number of its second one.
 fn relocate_images(mut boot: Vec<u8>, mut core: Vec<u8>, gap: ByteRange) -> io::Result<GrubImages> {
     if boot.len() != SECTOR || boot[SECTOR - 2..] != [0x55, 0xaa] {
         return Err(io::Error::other("boot.img of the image is invalid"));

@@ -1,4 +1,4 @@
-//! Common parts of GRUB for all firmware: directory, menu, and search commands.
+//! Parts of GRUB's configuration that are common to BIOS and UEFI: directory, menu, and search commands.
 
 use super::super::boot_requirements::FilesystemByUuid;
 
@@ -8,11 +8,12 @@ use super::super::{bls, command_line};
 use crate::NewRoot;
 use common::error::Result;
 
-/// Names of GRUB's programs; some distributions add a 2.
+/// Names of GRUB's programs; some distributions call them grub2-….
 pub(crate) const MKIMAGE: [&str; 2] = ["grub-mkimage", "grub2-mkimage"];
 const MKCONFIG: [&str; 2] = ["grub2-mkconfig", "grub-mkconfig"];
 
-/// Modules of GRUB's core image, as far as available. The menu can load others from the modules directory.
+/// Modules that are built into GRUB's core image if the target contains them. The menu can load others from the modules
+/// directory.
 pub(crate) const MODULES: [&str; 28] = [
     "part_gpt",
     "part_msdos",
@@ -50,7 +51,7 @@ pub(crate) struct GrubDirectory<'a> {
     pub directory: String,
     /// Filesystem that contains `/boot`.
     pub filesystem: &'a FilesystemByUuid,
-    /// Path prefix that GRUB does not see: `/boot` if it is a separate filesystem.
+    /// Prefix to remove from paths for GRUB: `/boot` if it is a separate filesystem, else empty.
     hidden: &'static str,
 }
 
@@ -64,27 +65,28 @@ impl GrubDirectory<'_> {
         }
     }
 
-    /// Converts a path of the target to GRUB's view.
+    /// Converts a path of the target to a path in the filesystem that GRUB reads.
     pub(crate) fn to_grub_path<'a>(&self, path: &'a str) -> &'a str {
         path.strip_prefix(self.hidden).unwrap_or(path)
     }
 
-    /// Returns commands that set GRUB's own directory.
+    /// Returns commands that set GRUB's `root` and `prefix` to the directory of the menu.
     pub(crate) fn search_commands(&self) -> String {
         let directory = self.to_grub_path(&self.directory).to_owned();
         format!("search --no-floppy --fs-uuid --set=root {}\nset prefix=($root){directory}\n", self.filesystem.uuid)
     }
 }
 
-/// Writes the menu, and settings with which the image's own tool regenerates it for later kernels. The tool is not
-/// run here: it takes half a minute, and names the root filesystem by device if udev's links are missing.
+/// Writes the menu, and the settings with which grub-mkconfig regenerates it for later kernels. grub-mkconfig is not
+/// run here, because it takes half a minute, and identifies the root filesystem by its device name if udev's links are
+/// missing.
 ///
 /// # Errors
 /// A file cannot be written.
 pub(crate) fn write_menu(start: &LoaderContext, home: &GrubDirectory, terminal: &str) -> Result<()> {
     command_line::persist_for_grub(start.root, start.own)?;
     command_line::persist_for_kernel_install(start.root, start.line)?;
-    // Name of the generator, which will replace this menu when a package runs it.
+    // Name of the program that replaces this menu when a package runs it.
     let maker =
         find_program(start.root, &MKCONFIG).map_or("grub-mkconfig".to_owned(), |path| file_name(&path).to_owned());
     let reads_entries = update_boot_entry(start, home)?;
@@ -118,8 +120,8 @@ fn format_menu(
     )
 }
 
-/// Writes this machine's command line to the image's own boot entry. Returns whether GRUB reads such entries, which
-/// are then its only source of later kernels.
+/// Writes this machine's command line to the image's Boot Loader Specification entry. Returns whether GRUB reads such
+/// entries; if so, packages add later kernels only as entries.
 fn update_boot_entry(start: &LoaderContext, home: &GrubDirectory) -> Result<bool> {
     let reads_entries =
         find_first(start.root, &["/usr/lib/grub/*/blscfg.mod", "/usr/lib/grub2/*/blscfg.mod", "/etc/grub.d/10_linux"]);

@@ -1,5 +1,5 @@
-//! GRUB for UEFI: a prebuilt image of the distribution, which needs a copy and four lines of configuration, or one
-//! built from the target's modules.
+//! GRUB for UEFI. A prebuilt image of the distribution is copied to the ESPs with four lines of configuration. If there
+//! is none, an image is built from the target's modules.
 
 use super::super::esp::EspFile;
 use super::super::file_search::{find_first, find_program, is_directory};
@@ -11,18 +11,18 @@ use common::bounded_read;
 use common::error::{Context, Error, Phase, Result};
 use std::time::Duration;
 
-/// Prebuilt image of GRUB.
+/// Paths of a distribution's prebuilt GRUB image and of the programs that it is used with.
 struct PrebuiltGrub {
     /// Paths of shim, which starts GRUB under Secure Boot.
     shim: &'static [&'static str],
-    /// Paths of MokManager, for enrolling keys of shim.
+    /// Paths of MokManager, with which keys are enrolled for shim.
     manager: &'static [&'static str],
     grub: &'static [&'static str],
     /// File name that shim expects for GRUB.
     name: &'static str,
 }
 
-/// Known images, signed ones first.
+/// Known prebuilt images, signed ones first.
 const BUILT: [PrebuiltGrub; 4] = [
     // Debian, Ubuntu.
     PrebuiltGrub {
@@ -68,12 +68,12 @@ const BUILT: [PrebuiltGrub; 4] = [
 
 const MODULES: [&str; 3] = ["/usr/lib/grub/x86_64-efi", "/usr/lib/grub2/x86_64-efi", "/usr/share/grub2/x86_64-efi"];
 
-/// Modules only for UEFI.
+/// Modules that are additionally built into an image for UEFI.
 const MORE: [&str; 4] = ["all_video", "gfxterm", "efi_gop", "font"];
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Maximum size of an image, which usually has four megabytes.
+/// Maximum size of an image in bytes; most have about four megabytes.
 const MOST_BYTES: u64 = 64 << 20;
 
 pub(crate) fn is_available(root: &NewRoot) -> bool {
@@ -105,7 +105,8 @@ pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation
         home.search_commands()
     );
     let mut files = vec![EspFile::from_text(format!("{directory}/grub.cfg"), config.clone())];
-    // An image without a built-in directory, as SUSE builds it, searches its own directory.
+    // An image without a built-in directory, such as that of SUSE, reads its configuration from the directory in which
+    // it lies.
     files.extend(own.is_none().then(|| EspFile::from_text("/EFI/BOOT/grub.cfg", config)));
     let started = match &shim {
         Some(shim) => {
@@ -135,7 +136,8 @@ pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation
     Ok(EspInstallation { files, loader, arguments: String::new() })
 }
 
-/// Returns the directory on the ESP that is built into an image of GRUB, in which it searches its configuration.
+/// Returns the directory on the ESP in which an image of GRUB searches for its configuration. It is built into the
+/// image; `None` if the image does not contain one.
 fn read_prefix(root: &NewRoot, image: &str) -> Result<Option<String>> {
     let what = || format!("read {image} of the image");
     let bytes = root.open_file(image).and_then(|file| bounded_read::read_prefix(file, MOST_BYTES));
@@ -156,7 +158,7 @@ fn find_prefix(bytes: &[u8]) -> Option<String> {
     names.into_iter().next().map(|name| format!("/EFI/{name}"))
 }
 
-/// Builds an image from the target's modules. It is stored next to the menu, and copied from there.
+/// Builds an image from the target's modules, next to the menu, and returns its path. The caller copies it to the ESPs.
 fn build_image(start: &LoaderContext, home: &GrubDirectory) -> Result<String> {
     let root = start.root;
     let (Some(program), Some(modules)) =

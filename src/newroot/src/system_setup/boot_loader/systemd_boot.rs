@@ -17,7 +17,7 @@ pub(crate) fn is_available(root: &NewRoot) -> bool {
     find_first(root, &IMAGES).is_some()
 }
 
-/// Returns the boot loader with its settings.
+/// Returns systemd-boot and its settings as files for each ESP; `None` if the target does not contain it.
 pub(crate) fn loader_files(root: &NewRoot) -> Option<[EspFile; 3]> {
     let image = find_first(root, &IMAGES)?;
     let settings = EspFile::from_text("/loader/loader.conf", "# written by drophammer\ntimeout 2\n");
@@ -35,7 +35,7 @@ pub(crate) fn install_systemd_boot(start: &LoaderContext) -> Result<EspInstallat
     Ok(EspInstallation { files, loader: LOADER.to_owned(), arguments: String::new() })
 }
 
-/// Configures kernel-install(8) to add later kernels in the same way, with the same arguments.
+/// Configures kernel-install(8) to add later kernels with the same entry token and command line.
 pub(crate) fn configure_kernel_install(start: &LoaderContext) -> Result<()> {
     start.root.write_file("/etc/kernel/entry-token", 0o644, format!("{}\n", start.wants.system).as_bytes())?;
     command_line::persist_for_kernel_install(start.root, start.line)

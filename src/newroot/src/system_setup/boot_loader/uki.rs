@@ -11,12 +11,12 @@ use std::time::Duration;
 const STUBS: [&str; 1] = ["/usr/lib/systemd/boot/efi/linuxx64.efi.stub"];
 const TOOLS: [&str; 1] = ["ukify"];
 
-/// Settings of kernel-install(8), of which it reads the first that exists.
+/// Settings files of kernel-install(8), which reads only the first existing one.
 const SETTINGS: [&str; 2] = ["/etc/kernel/install.conf", "/usr/lib/kernel/install.conf"];
 
 const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
 
-/// Path of the image until it is copied to the ESPs.
+/// Path at which the image is built before it is copied to the ESPs.
 const MADE: &str = "/boot/drophammer.efi";
 
 const DEADLINE: Duration = Duration::from_secs(5 * 60);
@@ -26,7 +26,7 @@ pub(crate) fn is_available(root: &NewRoot) -> bool {
     find_program(root, &TOOLS).is_some() && find_first(root, &STUBS).is_some()
 }
 
-/// Returns whether the target is configured for one and can build it.
+/// Returns whether the target is configured for a unified kernel image and can build it.
 pub(crate) fn is_configured(root: &NewRoot) -> bool {
     is_available(root) && is_wanted(root)
 }
@@ -36,8 +36,8 @@ fn is_wanted(root: &NewRoot) -> bool {
     settings.lines().any(|line| line.trim() == "layout=uki")
 }
 
-/// Returns a warning if the target is configured for a unified kernel image but cannot build it. Debian's signed
-/// systemd-boot lacks the stub without any notice.
+/// Returns a warning if the target is configured for a unified kernel image but cannot build it. Debian's package of
+/// the signed systemd-boot, for example, does not contain the stub.
 pub(crate) fn describe_missing_tools(root: &NewRoot) -> Option<String> {
     (is_wanted(root) && !is_available(root)).then(|| {
         let lacks = if find_program(root, &TOOLS).is_none() { TOOLS[0] } else { STUBS[0] };
@@ -66,14 +66,14 @@ pub(crate) fn install_uki(start: &LoaderContext) -> Result<EspInstallation> {
     let path = format!("/EFI/Linux/{}-{}.efi", start.wants.system, kernel.version);
     let mut files = vec![EspFile::from_file(&path, MADE)];
     match systemd_boot::loader_files(start.root) {
-        // systemd-boot finds images in that directory.
+        // systemd-boot finds unified kernel images in /EFI/Linux without entries.
         Some(loader) => files.extend(loader),
         None => files.push(EspFile::from_file(FALLBACK, MADE)),
     }
     Ok(EspInstallation { files, loader: path, arguments: String::new() })
 }
 
-/// Removes the image after it was copied to the ESPs.
+/// Removes the image from the path at which it was built.
 pub(crate) fn remove_built_image(root: &NewRoot) -> Result<()> {
     root.remove(MADE)
 }

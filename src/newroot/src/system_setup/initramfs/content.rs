@@ -5,7 +5,7 @@ use common::encoding::join_hex;
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read};
 
-/// Maximum unpacked size; the kernel could not unpack a larger one.
+/// Maximum size of the unpacked contents in bytes; the kernel could not unpack a larger initramfs.
 const MOST_BYTES: u64 = 4 << 30;
 const MOST_NAME_BYTES: u64 = 4096;
 const MOST_CONF_BYTES: u64 = 1 << 20;
@@ -14,7 +14,7 @@ const MOST_CONF_BYTES: u64 = 1 << 20;
 const HEADER_BYTES: usize = 110;
 const END: &str = "TRAILER!!!";
 
-/// Contents that determine whether the machine can boot with it.
+/// Contents of an initramfs that determine whether the machine can boot with it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct InitramfsContent {
     /// Names of kernel modules, with underscores.
@@ -28,7 +28,7 @@ pub(crate) struct InitramfsContent {
 /// Parses an initramfs.
 ///
 /// # Errors
-/// It is damaged, or its compression is not supported.
+/// The initramfs is damaged, or its compression is not supported.
 pub(crate) fn read_initramfs(file: impl Read) -> io::Result<InitramfsContent> {
     let mut content = InitramfsContent::default();
     read_archives(BufReader::with_capacity(1 << 20, file.take(MOST_BYTES)), true, &mut content)?;
@@ -70,7 +70,7 @@ fn unknown_format(start: &[u8]) -> io::Error {
     io::Error::other(format!("unsupported format, neither cpio nor gzip, zstd or xz: {}", join_hex(start, " ")))
 }
 
-/// Fills the buffer; returns false at the end.
+/// Fills the buffer; returns `false` at the end of the initramfs.
 fn fill_buffer(from: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
     let got = from.read(&mut into[..1])?;
     if got == 0 {

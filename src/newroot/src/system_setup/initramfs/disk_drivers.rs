@@ -1,11 +1,11 @@
-//! Drivers required for a disk: those of the devices above it in sysfs.
+//! Drivers required to access a disk, which are the drivers of all devices above it in sysfs.
 
 use model::device::DevicePath;
 use std::fs;
 use std::path::Path;
 
-/// Returns the unique modules of the running kernel that drive these disks. Built-in drivers without parameters are
-/// not visible.
+/// Returns the modules of the running kernel that drive these disks, each once. Drivers that are built into the running
+/// kernel and have no parameters are missing, because sysfs does not show them.
 pub(crate) fn find_driver_modules(sys: &Path, disks: &[DevicePath]) -> Vec<String> {
     let mut modules = Vec::new();
     for disk in disks {

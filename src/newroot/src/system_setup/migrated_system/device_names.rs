@@ -1,5 +1,5 @@
-//! Device names of the previous machine in configuration files. UUIDs, labels, volumes and names of arrays are the
-//! same here, and are not changed.
+//! Replaces device names of the previous machine in configuration files. UUIDs, labels, and names of volumes and arrays
+//! are the same on this machine, and are not changed.
 
 use super::super::array_config;
 use crate::system_setup::log_sink::LogSink;
@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 const FSTAB: &str = "/etc/fstab";
 const MDADM_CONFS: [&str; 2] = ["/etc/mdadm/mdadm.conf", "/etc/mdadm.conf"];
 
-/// Replaces device names of filesystems by UUIDs and preserves the rest of the file.
+/// Replaces device names in fstab by UUIDs and preserves the rest of the file.
 ///
 /// # Errors
 /// The file cannot be read or written.
@@ -37,7 +37,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
         };
         changed = true;
         say(&format!("{FSTAB}: replaced {source} by UUID={uuid}"));
-        // The first word of the line is the source as spelled there.
+        // The first word is replaced as spelled in the line, where it may contain escapes.
         let start = line.len() - line.trim_start().len();
         let rest = line[start..].find([' ', '\t']).map_or("", |end| &line[start + end..]);
         format!("{}UUID={uuid}{rest}", &line[..start])
@@ -49,7 +49,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
     if changed { root.rewrite_file(FSTAB, 0o644, new.as_bytes()) } else { Ok(()) }
 }
 
-/// Returns whether the name depends on the hardware.
+/// Returns whether the device name depends on the hardware, so that it is different on another machine.
 fn is_hardware_name(source: &str) -> bool {
     let stays = [
         "/dev/mapper/",
@@ -74,7 +74,7 @@ fn find_uuid<'a>(source: &str, carried: &'a MigratedMachine) -> Option<&'a str> 
     carried.filesystems.iter().find(is_it).map(|is| is.uuid.as_str())
 }
 
-/// Returns the layout's name of the device that a udev link denoted on the previous machine.
+/// Returns the name that the layout uses for the device to which a udev link of the previous machine referred.
 fn resolve_udev_link(source: &str, disk: &RecordedDisk) -> Option<LayoutPath> {
     let (whole, number) = match source.rsplit_once("-part") {
         Some((whole, number)) => (whole, number.parse::<u32>().ok()),
@@ -89,7 +89,7 @@ fn resolve_udev_link(source: &str, disk: &RecordedDisk) -> Option<LayoutPath> {
     (by_path || by_serial || by_wwn).then(|| number.map_or(listed.clone(), |number| listed.partition_path(number)))
 }
 
-/// Removes disk names from mdadm.conf. The arrays have the same UUIDs here.
+/// Removes disk names from mdadm.conf. They are not required, because the arrays have the same UUIDs on this machine.
 ///
 /// # Errors
 /// The file cannot be read or written.
@@ -115,7 +115,8 @@ pub(crate) fn replace_in_mdadm_conf(root: &NewRoot, wanted: &[FinishedArray], sa
     Ok(())
 }
 
-/// Removes restrictions to disks (mdadm.conf(5)): `devices=` of an array, and paths in a DEVICE line.
+/// Removes restrictions to certain disks from a line (mdadm.conf(5)): `devices=` of an array, and paths in a DEVICE
+/// line.
 fn remove_disk_names(line: &str) -> String {
     let lower = line.to_ascii_lowercase();
     if lower.starts_with("dev") && line.contains("/dev/") {

@@ -1,4 +1,5 @@
-//! Replacement of the previous machine's MAC addresses by those of the corresponding NICs of this one.
+//! Replaces MAC addresses of the previous machine in configuration files by those of the corresponding NICs of this
+//! machine.
 
 use super::super::{file_search, user_data};
 use crate::NewRoot;
@@ -62,8 +63,8 @@ pub(crate) fn replace_mac_addresses(root: &NewRoot, there: &[MigratedNic], here:
     Ok(())
 }
 
-/// Replaces each address once, since both machines may have the same ones in another order. `None` if nothing
-/// changes.
+/// Replaces all addresses in a single pass, so that a replacement is not replaced again if one of the new addresses is
+/// also an old one. `None` if nothing changes.
 fn replace_once(text: &str, pairs: &[(&str, &str)]) -> Option<String> {
     let (mut new, mut rest) = (String::with_capacity(text.len()), text);
     while !rest.is_empty() {
