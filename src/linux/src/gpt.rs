@@ -130,7 +130,7 @@ impl Gpt {
         let (count, entry_bytes) = (gpt.header_u32(ENTRY_COUNT) as usize, gpt.header_u32(ENTRY_SIZE) as usize);
         // Real tables have a few hundred entries; a forged size must not exhaust memory.
         if !(1..=4096).contains(&count) || !(128..=4096).contains(&entry_bytes) || !entry_bytes.is_power_of_two() {
-            return damaged(&format!("{count} entries of {entry_bytes} bytes"));
+            return damaged(&format!("{count} entries of {entry_bytes} bytes are not supported"));
         }
         if gpt.header_u64(OWN_LBA) != lba {
             return damaged("the header belongs to another sector");

@@ -52,7 +52,10 @@ pub fn extend_crypttab(root: &NewRoot, entries: &[CrypttabEntry], say: &dyn Fn(&
     if let Some(what) = find_missing_programs(root, entries) {
         let what = format!("the image does not contain {what}");
         if let Some(path) = entries.iter().find_map(|entry| entry.needed_at.as_ref()) {
-            let why = format!("{what}, and cannot mount {path}: install it, or add nofail to its mountoptions");
+            let why = format!(
+                "{what}, without which it cannot mount {path}: add this to the image, or add nofail to the \
+                 mountoptions of {path}"
+            );
             return Err(Error::new(Phase::Target, why));
         }
         say(&format!("WARNING: {what}: encrypted devices stay locked in the installed system"));

@@ -38,9 +38,10 @@ pub fn fit_image_table(
     added: Option<&AddedPartition>,
 ) -> Result<Option<DiskTable>> {
     let disk = wipe::open_exclusive(device)?;
-    let sector_bytes =
-        block_device::read_sector_bytes(&disk).context(Phase::Storage, || format!("sector size of {device}"))?;
-    let size_bytes = block_device::read_size_bytes(&disk).context(Phase::Storage, || format!("size of {device}"))?;
+    let sector_bytes = block_device::read_sector_bytes(&disk)
+        .context(Phase::Storage, || format!("read the sector size of {device}"))?;
+    let size_bytes =
+        block_device::read_size_bytes(&disk).context(Phase::Storage, || format!("read the size of {device}"))?;
     // The image was written with direct I/O.
     block_device::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
     wipe::unregister_partitions(&disk, device)?;

@@ -57,8 +57,8 @@ fn create_partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> R
     wipe::wipe_ends(device)?;
     let disk = File::open(device).context(Phase::Storage, || format!("open {device}"))?;
     let identity = disk_identity::read_identity(&disk, device)?;
-    let sector_bytes =
-        block_device::read_sector_bytes(&disk).context(Phase::Storage, || format!("sector size of {device}"))?;
+    let sector_bytes = block_device::read_sector_bytes(&disk)
+        .context(Phase::Storage, || format!("read the sector size of {device}"))?;
     let (first_lba, last_lba) = whole_disk_range(identity.size_bytes, sector_bytes.into());
     let (kind, partition) = (PartitionType::Linux.guid(), device.partition_path(1));
     let new =

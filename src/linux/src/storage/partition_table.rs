@@ -49,14 +49,15 @@ pub fn write_partition_table(table: &PartitionTable) -> Result<()> {
 /// Returns the size of the disk in sectors, after checking the sector size.
 fn check_sectors(disk: &File, table: &PartitionTable) -> Result<u64> {
     let device = &table.device;
-    let sector_bytes =
-        block_device::read_sector_bytes(disk).context(Phase::Storage, || format!("sector size of {device}"))?;
+    let sector_bytes = block_device::read_sector_bytes(disk)
+        .context(Phase::Storage, || format!("read the sector size of {device}"))?;
     if sector_bytes != table.sector_bytes {
         let planned = table.sector_bytes;
         let what = format!("{device}: sector size is {sector_bytes} bytes, but the plan was made for {planned}");
         return Err(Error::new(Phase::Storage, what));
     }
-    let size_bytes = block_device::read_size_bytes(disk).context(Phase::Storage, || format!("size of {device}"))?;
+    let size_bytes =
+        block_device::read_size_bytes(disk).context(Phase::Storage, || format!("read the size of {device}"))?;
     Ok(size_bytes / u64::from(sector_bytes))
 }
 

@@ -16,7 +16,7 @@ pub(super) const PATH: &str = "/etc/metal/boot-info.yaml";
 /// Fails if the installer did not write the file, or wrote it incompletely.
 pub fn read_boot_info(root: &NewRoot) -> Result<BootInfo> {
     let text =
-        root.read_text(PATH).context(Phase::Boot, || format!("{PATH}, which the image's installer must write"))?;
+        root.read_text(PATH).context(Phase::Boot, || format!("read {PATH}, which the image's installer must write"))?;
     parse_boot_info(&text)
 }
 
@@ -98,7 +98,10 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let error = read_boot_info(&NewRoot::open(dir.path()).unwrap()).unwrap_err().to_string();
-        assert!(error.starts_with("/etc/metal/boot-info.yaml, which the image's installer must write: "), "{error}");
+        assert!(
+            error.starts_with("read /etc/metal/boot-info.yaml, which the image's installer must write: "),
+            "{error}"
+        );
         assert!(error.contains("No such file"), "{error}");
     }
 }

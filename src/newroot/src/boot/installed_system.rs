@@ -41,7 +41,7 @@ pub fn load_installed_kernel(inventory: &Inventory, machines: &[String], allocat
     let boot = read_boot_info(&tree)?;
     let fstab = match tree.read_text("/etc/fstab") {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        fstab => fstab.context(Phase::Boot, || "/etc/fstab of the installed system")?,
+        fstab => fstab.context(Phase::Boot, || "read /etc/fstab of the installed system")?,
     };
     for line in find_boot_mounts(&fstab, &boot) {
         let device = fstab_source::find_device(&line.source, inventory);

@@ -32,7 +32,7 @@ pub fn load_from_root(root: &NewRoot, boot: &BootInfo) -> Result<()> {
 /// # Errors
 /// Fails if the running kernel refuses the files; the error explains why.
 pub fn load_kernel_files(name: &str, kernel: &File, initrd: Option<&File>, cmdline: &str) -> Result<()> {
-    let cmdline = CString::new(cmdline).context(Phase::Boot, || format!("the command line for {name}"))?;
+    let cmdline = CString::new(cmdline).context(Phase::Boot, || format!("pass the command line to {name}"))?;
     drop_page_cache();
     kexec_file_load(kernel, initrd, &cmdline).map_err(|error| {
         let what = format!("load {name} for kexec: {}", explain_error(error));
@@ -100,7 +100,9 @@ fn explain_error(error: Errno) -> &'static str {
         Errno::EKEYREJECTED | Errno::ENOKEY | Errno::ENODATA | Errno::ENOPKG => {
             "its signature is missing or not trusted, but this kernel requires one"
         }
-        Errno::EINVAL => "the kernel, initrd or command line (too long?) is not acceptable",
+        Errno::EINVAL => {
+            "the running kernel refuses the new kernel, its initrd or its command line, which may be too long"
+        }
         _ => "the kernel refuses",
     }
 }

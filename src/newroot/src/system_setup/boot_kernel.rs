@@ -89,11 +89,7 @@ pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKern
     found.retain(|other| other.version != newest.version);
     if !found.is_empty() {
         let others: Vec<&str> = found.iter().map(|other| other.version.as_str()).collect();
-        say(&format!(
-            "the image contains several kernels: booting {}, which is newer than {}",
-            newest.version,
-            others.join(", ")
-        ));
+        say(&format!("the image contains several kernels: booting {}, not {}", newest.version, others.join(", ")));
     }
     let mut kernel = add_boot_entry(root, newest.into_kernel(root));
     if !kernel.image.starts_with("/boot/") {

@@ -147,7 +147,9 @@ fn check_marker_files(
 ) -> Result<&'static DistributionFamily, String> {
     let others = FAMILIES.iter().filter(|family| *family != said).flat_map(|family| family.markers);
     match others.into_iter().find(|marker| root.path_exists(marker)) {
-        Some(marker) => Err(format!("os-release of the image indicates {}, but {marker} exists as well", said.name)),
+        Some(marker) => {
+            Err(format!("os-release of the image indicates {}, but {marker} indicates another distribution", said.name))
+        }
         None => Ok(said),
     }
 }
@@ -193,7 +195,7 @@ mod tests {
             (
                 &[("etc/os-release", "ID=debian\n"), ("etc/redhat-release", "Fedora\n")],
                 "debian",
-                "os-release of the image indicates Debian, but /etc/redhat-release exists as well: ",
+                "os-release of the image indicates Debian, but /etc/redhat-release indicates another distribution: ",
             ),
         ] {
             let (_dir, root) = tree(files);

@@ -150,11 +150,12 @@ fn adapt_boot_loader(start: &LoaderContext, has_loader: bool, is_new_initramfs: 
 fn boot_unchanged(kernel: Option<BootKernel>, finishing: &FinishInputs, has_loader: bool, say: LogSink) -> AdaptedBoot {
     match finishing.firmware {
         FirmwareType::Bios => say(
-            "WARNING: the system does not contain a GRUB for these disks, and its installer does not run again: it \
-             is started from here only once. Install a boot loader on its disks before it is booted by BIOS",
+            "WARNING: the system does not contain GRUB for these disks, and its installer is not run again: drophammer \
+             starts the system once with kexec. Install a boot loader on its disks before the next boot",
         ),
         FirmwareType::Uefi if !has_loader => say(
-            "WARNING: no boot loader was migrated on an EFI system partition: the system is started from here only once. Install one before it is booted by its firmware",
+            "WARNING: no boot loader was migrated on an EFI system partition: drophammer starts the system once with \
+             kexec. Install a boot loader before the next boot",
         ),
         FirmwareType::Uefi => {}
     }

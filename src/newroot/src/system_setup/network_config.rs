@@ -12,7 +12,7 @@ const ENABLE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Routing daemon. metal-stack images with it configure `networks` of the allocation themselves.
 const FRR: &str = "/usr/lib/frr/bgpd";
-const UNROUTED: &str = "WARNING: the image contains FRR, but `networks` of the allocation are not configured for it: the image must do so at its first boot";
+const UNROUTED: &str = "WARNING: the image contains FRR, for which drophammer does not configure `networks` of the allocation: the image must do so at its first boot";
 
 /// Programs that rename NICs. In an image without any of them, such as Alpine, NICs have the kernel's names.
 const UDEV: [&str; 3] = ["/usr/lib/systemd/systemd-udevd", "/lib/systemd/systemd-udevd", "/sbin/udevd"];

@@ -54,12 +54,12 @@ pub(super) fn report_volumes(group: &LvmVolumeGroup, failed: &[FailedAttempt]) -
     let shown = group.volumes.iter().filter(|volume| volume.running.is_some());
     let shown: Vec<&str> = shown.map(|volume| volume.name.as_str()).collect();
     if !shown.is_empty() {
-        tracing::info!("volume group {}: shown read-only: {}", group.name, shown.join(", "));
+        tracing::info!("volume group {}: assembled read-only for inspection: {}", group.name, shown.join(", "));
     }
     let (groups, failed) = (vec![group.clone()], failed.to_vec());
     let alone = Inventory { groups, failed, explored: true, ..Inventory::default() };
     let hidden = alone.find_opaque_objects().into_iter();
-    hidden.map(|object| format!("volume group {}: {object} is not shown: {}", group.name, object.reason)).collect()
+    hidden.map(|object| format!("volume group {}: cannot assemble {object}: {}", group.name, object.reason)).collect()
 }
 
 fn record_failure(volume: &LvmLogicalVolume, why: &str) -> FailedAttempt {

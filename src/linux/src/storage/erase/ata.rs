@@ -80,7 +80,7 @@ fn erase_disk(
         _ => clear_password(disk, device)?,
     }
     done?;
-    Ok(format!("the disk reports the {}security erase done", if enhanced { "enhanced " } else { "" }))
+    Ok(format!("the disk reports that the {}security erase has completed", if enhanced { "enhanced " } else { "" }))
 }
 
 fn clear_password(disk: &dyn AtaDisk, device: &DevicePath) -> Result<(), EraseFailure> {
@@ -155,11 +155,14 @@ mod tests {
     #[test]
     fn a_disk_that_works() {
         let disk = FakeDisk::new(&[]);
-        assert_eq!(disk.erase(EraseMethod::AtaErase).unwrap(), "the disk reports the security erase done");
+        assert_eq!(
+            disk.erase(EraseMethod::AtaErase).unwrap(),
+            "the disk reports that the security erase has completed"
+        );
         assert_eq!(*disk.asked.borrow(), ["--security-set-pass", "--security-erase"]);
         disk.security.borrow_mut().enhanced_minutes = Some(2);
         let reported = disk.erase(EraseMethod::AtaEnhancedErase).unwrap();
-        assert_eq!(reported, "the disk reports the enhanced security erase done");
+        assert_eq!(reported, "the disk reports that the enhanced security erase has completed");
     }
 
     #[test]

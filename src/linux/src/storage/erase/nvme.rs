@@ -73,7 +73,7 @@ fn sanitize_subsystem(device: &File, action: u32, deadline: EraseDeadline) -> Re
     start_sanitize(device, action).map_err(|error| format!("Sanitize: {error}"))?;
     loop {
         match parse_progress(&read_sanitize_status(device)?) {
-            SanitizeProgress::Done => return Ok("the controller reports the sanitize done".to_owned()),
+            SanitizeProgress::Done => return Ok("the controller reports that the sanitize has completed".to_owned()),
             SanitizeProgress::Failed => {
                 // In failure mode, the controller rejects all other commands that write.
                 let exit = start_sanitize(device, EXIT_FAILURE_MODE);
@@ -83,7 +83,9 @@ fn sanitize_subsystem(device: &File, action: u32, deadline: EraseDeadline) -> Re
                 });
             }
             SanitizeProgress::Running { percent } => {
-                deadline.time_left().map_err(|error| format!("{error}; the sanitize continues at {percent} %"))?;
+                deadline
+                    .time_left()
+                    .map_err(|error| format!("{error}; the sanitize is at {percent} % and continues"))?;
                 thread::sleep(POLL);
             }
         }

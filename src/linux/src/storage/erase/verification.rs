@@ -31,8 +31,8 @@ fn verify_samples(file: &File, size: u64) -> Result<String, String> {
     let mut buffer = zeroing::allocate_buffer();
     for range in ranges {
         let found = zeroing::find_first_nonzero(file, &range, &mut buffer);
-        if let Some(offset) = found.map_err(|error| format!("read it back: {error}"))? {
-            return Err(format!("did not read back as zero at byte {offset}"));
+        if let Some(offset) = found.map_err(|error| format!("cannot read the disk back: {error}"))? {
+            return Err(format!("the disk does not return zeros at byte {offset}"));
         }
     }
     Ok(match whole {
@@ -71,13 +71,13 @@ impl ContentSamples {
     fn verify_changed(&self, file: &File) -> Result<String, String> {
         for (start, old) in &self.0 {
             let mut now = vec![0; old.len()];
-            file.read_exact_at(&mut now, *start).map_err(|error| format!("read it back: {error}"))?;
+            file.read_exact_at(&mut now, *start).map_err(|error| format!("cannot read the disk back: {error}"))?;
             if now == *old {
                 return Err(format!("the old content is still there at byte {start}"));
             }
         }
         Ok(match self.0.len() {
-            0 => "all samples of 4 KiB were blank before".to_owned(),
+            0 => "all samples of 4 KiB were blank before the erase".to_owned(),
             count => format!("{count} samples of 4 KiB with data were overwritten"),
         })
     }
@@ -118,15 +118,18 @@ mod tests {
         assert_eq!(verify_samples(&file, GIB).unwrap(), "64 samples of 1 MiB, both ends among them, read back as zero");
         for offset in [0, GIB - 1] {
             file.write_all_at(&[1], offset).unwrap();
-            assert_eq!(verify_samples(&file, GIB).unwrap_err(), format!("did not read back as zero at byte {offset}"));
+            assert_eq!(
+                verify_samples(&file, GIB).unwrap_err(),
+                format!("the disk does not return zeros at byte {offset}")
+            );
             file.write_all_at(&[0], offset).unwrap();
         }
         // Of a small disk nothing is left out.
         file.set_len(3 << 20).unwrap();
         assert_eq!(verify_samples(&file, 3 << 20).unwrap(), "all of it reads back as zero");
         file.write_all_at(&[1], 1_234_567).unwrap();
-        assert_eq!(verify_samples(&file, 3 << 20).unwrap_err(), "did not read back as zero at byte 1234567");
-        assert!(verify_samples(&file, GIB).unwrap_err().starts_with("read it back: "));
+        assert_eq!(verify_samples(&file, 3 << 20).unwrap_err(), "the disk does not return zeros at byte 1234567");
+        assert!(verify_samples(&file, GIB).unwrap_err().starts_with("cannot read the disk back: "));
     }
 
     #[test]
@@ -134,7 +137,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(GIB).unwrap();
         let blank = ContentSamples::read_samples(&file, GIB, &[]);
-        assert_eq!(blank.verify_changed(&file).unwrap(), "all samples of 4 KiB were blank before");
+        assert_eq!(blank.verify_changed(&file).unwrap(), "all samples of 4 KiB were blank before the erase");
 
         let text: Vec<u8> = (0..4096u32).map(|index| index as u8).collect();
         let last = GIB - PIECE_BYTES;
@@ -154,6 +157,6 @@ mod tests {
         let error = with_signature.verify_changed(&file).unwrap_err();
         assert_eq!(error, format!("the old content is still there at byte {}", 3 << 20));
         file.set_len(4096).unwrap();
-        assert!(before.verify_changed(&file).unwrap_err().starts_with("read it back: "));
+        assert!(before.verify_changed(&file).unwrap_err().starts_with("cannot read the disk back: "));
     }
 }

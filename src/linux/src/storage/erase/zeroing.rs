@@ -46,7 +46,7 @@ pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &
         left = zeroed(write_zeros)?;
     }
     let Some(offset) = left else { return Ok(()) };
-    let what = format!("{device}: byte {offset} is not zero after wiping: the disk does not store what is written");
+    let what = format!("{device}: byte {offset} is not zero after wiping: the disk does not store written data");
     Err(Error::new(Phase::Storage, what))
 }
 
@@ -118,7 +118,7 @@ fn process_chunks(
         let left = deadline.time_left().map_err(|error| format!("{error}, at {} % of the disk", start * 100 / size))?;
         if let Some(needed) = estimate_excessive_time(began.elapsed(), start, size, left) {
             return Err(format!(
-                "about {} min more are needed, but {} min are left",
+                "about {} min more are needed, but only {} min are left",
                 to_minutes(needed),
                 to_minutes(left)
             ));

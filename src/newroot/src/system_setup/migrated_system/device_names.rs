@@ -109,7 +109,10 @@ pub(crate) fn replace_in_mdadm_conf(root: &NewRoot, wanted: &[FinishedArray], sa
         let lacking = wanted.iter().filter(|array| !named.contains(&array_config::uuid_text(array.uuid)));
         let lacking: Vec<&str> = lacking.map(|array| array.device.as_str()).collect();
         if !named.is_empty() && !lacking.is_empty() {
-            say(&format!("WARNING: {path} does not list {}", lacking.join(", ")));
+            say(&format!(
+                "WARNING: {path} does not list {}, which the system may therefore not start",
+                lacking.join(", ")
+            ));
         }
     }
     Ok(())
@@ -230,6 +233,9 @@ mod tests {
         assert_eq!(lines, ["removed disk names from /etc/mdadm.conf: arrays are found by UUID"]);
         // Another array than those that are named would not be started.
         let (_, lines) = said(|say| replace_in_mdadm_conf(&root, &[array(Uuid::from_u128(1))], say));
-        assert_eq!(lines, ["WARNING: /etc/mdadm.conf does not list /dev/md/root"]);
+        assert_eq!(
+            lines,
+            ["WARNING: /etc/mdadm.conf does not list /dev/md/root, which the system may therefore not start"]
+        );
     }
 }

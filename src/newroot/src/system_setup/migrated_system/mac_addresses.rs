@@ -25,7 +25,7 @@ const FILES: [&str; 10] = [
 /// Setting that disables network configuration by cloud-init.
 const CLOUD_INIT: (&str, &str) = (
     "/etc/cloud/cloud.cfg.d/99-drophammer-network.cfg",
-    "# written by drophammer: the network is set up for the cards of this machine\nnetwork: {config: disabled}\n",
+    "# written by drophammer: the network is configured for the NICs of this machine\nnetwork: {config: disabled}\n",
 );
 
 /// Replaces the addresses in all files.
