@@ -128,8 +128,8 @@ pub fn is_retryable(status: StatusCode) -> bool {
     (status.is_server_error() && !for_good.contains(&status)) || asked_to_wait.contains(&status)
 }
 
-/// Returns a random duration between half of the pause and all of it, so that machines that lost the same server do not retry
-/// simultaneously.
+/// Returns a random duration between half of `pause` and `pause`, so that machines that have lost the connection to the
+/// same server do not retry simultaneously.
 pub fn add_jitter(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + fastrand::f64() / 2.0)
 }

@@ -198,7 +198,7 @@ impl ToolCommand {
 
         if let Some(mut stdin) = child.stdin.take() {
             let input = self.input.clone();
-            // A program that does not read all of its input does not need it.
+            // A write error is ignored, because a program need not read all of its input.
             thread::spawn(move || stdin.write_all(&input));
         }
         let watch: LineWatcher = Arc::new(watch);
@@ -239,13 +239,13 @@ impl ToolCommand {
         command.args(&self.args);
         match self.only_env {
             true => command.env_clear(),
-            // Untranslated: operators search for error messages, and output is parsed.
+            // Messages must not be translated, because operators search for them and output is parsed.
             false => command.env("LC_ALL", "C"),
         };
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         let stdin = if self.input.is_empty() { Stdio::null() } else { Stdio::piped() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Own process group, so that the deadline kills its children too.
+        // A process group of its own allows the deadline to kill its children too.
         command.process_group(0);
         if let Some(confined) = &self.confined {
             command.current_dir("/");

@@ -185,7 +185,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         };
-        // cryptsetup opens with keys alone.
+        // cryptsetup without systemd can open containers only with keys, not with a TPM.
         put("usr/sbin/cryptsetup");
         let refused = |root: &NewRoot| extend_crypttab(root, &[sealed()], &|_| ()).unwrap_err().to_string();
         let said = refused(&root);

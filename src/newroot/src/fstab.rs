@@ -191,7 +191,7 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
             assert!(dir.path().join(path).is_dir(), "{path}");
         }
         assert!(!dir.path().join("none").exists());
-        // One that is there stays as it is.
+        // An existing mount point is not changed.
         std::fs::set_permissions(dir.path().join("tmp"), PermissionsExt::from_mode(0o1777)).unwrap();
         extend_fstab(&root, &entries).unwrap();
         assert_eq!(std::fs::metadata(dir.path().join("tmp")).unwrap().permissions().mode() & 0o7777, 0o1777);

@@ -300,19 +300,19 @@ mod tests {
         let inside = root.path().to_owned();
         let secret = outside.join("secret");
         fs::write(&secret, "ours").unwrap();
-        // An absolute link to a directory that exists in our tree only: the target has no such path.
+        // An absolute link to a directory that exists in the ramdisk but not in the target.
         symlink(&outside, inside.join("etc")).unwrap();
         root.write_file("/etc/metal/install.yaml", 0o600, b"x").unwrap_err();
-        // Leading upwards ends at the target's root.
+        // A path that leads upwards ends at the target's root.
         symlink("../../../../outside", inside.join("up")).unwrap();
         fs::create_dir(inside.join("outside")).unwrap();
         root.write_file("/up/file", 0o600, b"x").unwrap();
         assert!(inside.join("outside/file").exists());
-        // A link at the very name is replaced and its target left alone.
+        // A link with the name of the file is replaced, and its target is not changed.
         symlink(&secret, inside.join("fstab")).unwrap();
         root.write_file("/fstab", 0o644, b"x").unwrap();
         assert_eq!(fs::read(inside.join("fstab")).unwrap(), b"x");
-        // Reading does not leave either.
+        // Reading does not leave the target's root either.
         symlink(&secret, inside.join("kernel")).unwrap();
         assert!(root.open_file("/kernel").is_err());
         symlink("/boot/vmlinuz-6.1", inside.join("vmlinuz")).unwrap();

@@ -210,7 +210,7 @@ fn run_image_installer(
         ),
         Finisher::Us | Finisher::Nobody => Ok(()),
     };
-    // The installer's own error is more informative than that of a mount it left busy.
+    // The error of the installer is more informative than that of a mount which the installer left busy.
     ran.and(chroot.close())?;
     Ok(BootRecord::Written)
 }

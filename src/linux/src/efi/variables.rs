@@ -112,7 +112,7 @@ pub(crate) fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
     let written = opened.and_then(|variable| write_all_and_truncate(variable, &content));
     if written.is_err() && is_new {
-        // Older kernels show an empty file until the next boot.
+        // Older kernels keep an empty file for a variable that could not be created, until the next boot.
         let _ = fs::remove_file(path);
     }
     written

@@ -1,4 +1,4 @@
-//! Safe interface to libblkid: partition table and signatures of a device. Contains all calls of libblkid.
+//! Safe interface to libblkid: partition table and signatures of a device. libblkid is called only in this file.
 
 use blkid_sys as blkid;
 use model::inventory::DeviceSignature;
@@ -158,7 +158,7 @@ impl BlkidProbe {
         }
     }
 
-    /// Returns a value of the current result; empty if it does not exist.
+    /// Returns the value with this name in the current result; empty if there is none.
     fn lookup_value(&self, name: &CStr) -> String {
         let mut data: *const c_char = ptr::null();
         // SAFETY: `raw` is a live probe, `name` is NUL-terminated, `data` is writable, and a null length is allowed.

@@ -22,8 +22,8 @@ pub(super) fn add_erase_methods(roots: &ProbeRoots, found: &mut [InventoryDisk])
 fn find_methods(queue: &Path, node: &Path, transport: &str) -> Vec<EraseMethod> {
     let mut methods = match transport {
         "nvme" => nvme_methods(node),
-        // Not for USB: bridges forward commands selectively, and a disk that loses power during a security erase
-        // stays locked.
+        // USB disks are excluded: bridges forward only some commands, and a disk that loses power during a security
+        // erase stays locked.
         "sata" => sata_methods(node),
         _ => Vec::new(),
     };

@@ -41,8 +41,8 @@ pub(crate) fn read_proc_file(roots: &ProbeRoots, name: &str) -> Result<String> {
     std::fs::read_to_string(&path).context(Phase::Inventory, || format!("read {}", path.display()))
 }
 
-/// Reads a sysfs attribute without padding; empty if it does not exist. Firmware and disks may supply arbitrary
-/// bytes.
+/// Reads a sysfs attribute without padding and control characters, since firmware and disks may supply arbitrary bytes.
+/// Empty if the attribute does not exist.
 pub(crate) fn read_attribute(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     to_printable(&bytes)

@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn it_is_watched_and_its_end_is_told_with_its_last_words() {
-        // In one stream: what comes through two has no order.
+        // All lines are written to one stream, because lines in two streams have no defined order.
         let (mut running, said) = shell("echo one >&2; read line; echo two >&2; exit 3");
         assert_eq!(said.iter().collect::<Vec<_>>(), ["one", "two"]);
         let error = loop {

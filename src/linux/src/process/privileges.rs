@@ -128,8 +128,8 @@ fn build_seccomp_filter() -> io::Result<BpfProgram> {
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![masked(2, libc::PROT_EXEC, 0).map_err(wrong)?]);
     }
-    // Threads but no processes. Seccomp cannot inspect the arguments of clone3(2): it returns ENOSYS, and the C
-    // library falls back to clone(2).
+    // Creating threads is allowed, creating processes is not. Seccomp cannot inspect the arguments of clone3(2): it
+    // returns ENOSYS, and the C library falls back to clone(2).
     rules.insert(libc::SYS_clone, vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD).map_err(wrong)?]);
     let (missing, allowed) = (SeccompAction::Errno(libc::ENOSYS.cast_unsigned()), SeccompAction::Allow);
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(wrong)?;

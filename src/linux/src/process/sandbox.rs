@@ -120,7 +120,7 @@ pub(crate) fn enter_sandbox(files: &[SandboxFile]) -> io::Result<()> {
         ForkResult::Child => {}
         ForkResult::Parent { child } => match waitpid(child, None)? {
             WaitStatus::Exited(_, code) => process::exit(code),
-            // Exit code as of a shell.
+            // A shell reports a signal with this exit code too.
             WaitStatus::Signaled(_, signal, _) => process::exit(128 + signal as i32),
             _ => process::exit(1),
         },
@@ -234,7 +234,7 @@ fn build_seccomp_filters() -> io::Result<[BpfProgram; 2]> {
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, is, value).and_then(|is| SeccompRule::new(vec![is]))
     };
     let mut refused: SeccompRules = FORBIDDEN.into_iter().map(|call| (call, Vec::new())).collect();
-    // Processes but no user namespaces.
+    // Creating processes is allowed, creating user namespaces is not.
     let user = SeccompCmpOp::MaskedEq(u64::from(libc::CLONE_NEWUSER.cast_unsigned()));
     refused.insert(libc::SYS_clone, vec![argument(user, libc::CLONE_NEWUSER).map_err(wrong)?]);
     // The process must stay tied to its waiting parent.

@@ -72,7 +72,7 @@ fn open_direct(device: &DevicePath) -> io::Result<File> {
     }
 }
 
-/// State of reading a device.
+/// Reading of one device: its deadline and progress.
 struct ZeroCheck<'a> {
     device: &'a DevicePath,
     give_up: &'a [String],

@@ -160,7 +160,7 @@ mod tests {
             bootloader_id: "debian".into(),
         };
         assert_eq!(read_boot_info(&root).unwrap(), expected);
-        // What is there stays.
+        // An existing file is preserved.
         assert_eq!(write_missing_boot_info(&root).unwrap(), None);
 
         let entry = |version: u32| format!("linux /vmlinuz-{version}\noptions root=LABEL=r\n");

@@ -34,7 +34,7 @@ mod tests {
             ("usr/bin/os-installer", ""),
             ("usr/bin/cryptsetup", ""),
         ]);
-        // As distributions have it: absolute, and within the tree.
+        // Distributions contain such an absolute link to a file within the tree.
         std::fs::create_dir(dir.path().join("sbin")).unwrap();
         std::os::unix::fs::symlink("/usr/lib/systemd/systemd", dir.path().join("sbin/init")).unwrap();
         let contents = list_boot_contents(&root);
@@ -44,7 +44,8 @@ mod tests {
         assert_eq!(contents.grub_bios.as_deref(), Some("/usr/lib/grub/i386-pc"));
         assert_eq!(contents.user_data, ["/usr/bin/cloud-init", "/usr/sbin/ignition"]);
         assert_eq!(contents.cryptsetup.unwrap(), ["/usr/bin/cryptsetup"]);
-        // Of a tree with nothing of it nothing is said, but that nothing opens containers, and a link out of the tree leads nowhere.
+        // A tree without these files has no boot contents except an empty list of cryptsetup programs, and a link that
+        // leads out of the tree is not followed.
         let (dir, root) = tree(&[("etc/hostname", "")]);
         std::fs::create_dir(dir.path().join("sbin")).unwrap();
         std::os::unix::fs::symlink("/bin/sh", dir.path().join("sbin/init")).unwrap();

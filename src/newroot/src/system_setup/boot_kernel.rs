@@ -80,7 +80,7 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
 /// The target does not contain a kernel, or it cannot be copied.
 pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKernel> {
     let mut found = find_candidates(root);
-    // Prefer kernels with modules, since few machines boot without, and avoid rescue kernels.
+    // Kernels with modules are preferred, since few machines boot without modules, and rescue kernels are avoided.
     found.sort_by(|one, other| one.sort_key(root).cmp(&other.sort_key(root)));
     let newest = found.pop().ok_or_else(|| {
         let looked = [&ENTRIES[..], &IMAGES].concat().join(", ");

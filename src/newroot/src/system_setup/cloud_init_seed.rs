@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(root.read_text("/seed/meta-data").unwrap(), "instance-id: a-1\n");
         // User data may be of any size, and compressed.
         assert_eq!(std::fs::read(dir.path().join("seed/user-data")).unwrap(), user_data);
-        // Secrets are in one place only, and what there is none of is not made up.
+        // The seed was removed from the root filesystem, and no file was created that it did not contain.
         assert!(
             !root.path_exists("/var/lib/cloud/seed/nocloud/user-data") && !root.path_exists("/seed/network-config")
         );

@@ -219,7 +219,7 @@ mod tests {
             "{}",
             line.to_full_line()
         );
-        // The image's own console stays where none is given.
+        // The image's console is preserved if no console is requested.
         assert_eq!(
             build_command_line(&root, &wants, &kernel("console=ttyS1"), false).unwrap().to_line_without_root(),
             "console=ttyS1"

@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(root.read_text("/boot/efi/EFI/BOOT/BOOTX64.EFI").unwrap(), "grub");
         assert_eq!(root.read_text("/boot/efi/loader/loader.conf").unwrap(), "timeout 1\n");
         assert_eq!(root.read_text("/boot/efi/EFI/own").unwrap(), "own");
-        // The kernel where the ESP is /boot.
+        // The kernel is already in place if the ESP is mounted at /boot.
         fill_esps(&root, &[esp("/dev/sda1", Some("/boot"))], &[EspFile::from_file("/vmlinuz", "/boot/vmlinuz")])
             .unwrap();
         assert_eq!(root.read_text("/boot/vmlinuz").unwrap(), "kernel");
@@ -155,7 +155,7 @@ mod tests {
             EspFile::from_file("/debian/vmlinuz", "/boot/vmlinuz"),
         ];
         let beside = PathBuf::from(format!("{}.esp", root.path().display()));
-        // A second time is no harm.
+        // Writing the files again succeeds.
         for _ in 0..2 {
             fill_esps(&root, &[esp(large.as_str(), None)], &files).unwrap();
             assert!(!beside.exists());
@@ -168,7 +168,7 @@ mod tests {
 
         let error = fill_esps(&root, &[esp(small.as_str(), None)], &files).unwrap_err().to_string();
         assert!(error.contains("the partition is full: increase its size in the layout"), "{error}");
-        // Nothing is mounted there any more.
+        // Removing the directory succeeds only if nothing is mounted there.
         fs::remove_dir(&beside).unwrap();
     }
 }

@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(names(&root, SSH), ["ssh_host_keys.md", "sshd_config"]);
         assert!(!root.path_exists("/var/lib/systemd/random-seed") && !root.path_exists("/boot/efi/loader/random-seed"));
         assert!(root.path_exists(DBUS_MACHINE_ID));
-        // A copy of the old one would come back as the new one.
+        // systemd would restore the old ID from a copy.
         root.write_file(DBUS_MACHINE_ID, 0o644, b"b08dfa6083e7567a1921a715000001fb\n").unwrap();
         reset_identity(&root, "", &OsInstallerSettings::default()).unwrap();
         assert!(!root.path_exists(DBUS_MACHINE_ID));

@@ -58,13 +58,13 @@ const MAKERS: [InitramfsTool; 4] = [
         name: "initramfs-tools",
         program: "update-initramfs",
         args: &["{update or create}", "-k", "{version}"],
-        // Its hooks detect arrays and groups.
+        // The hooks of initramfs-tools detect arrays and groups by themselves.
         settings: InitramfsSettings { path: "/etc/initramfs-tools/modules", drivers: "{}", arrays: "", groups: "" },
     },
     InitramfsTool {
         name: "dracut",
         program: "dracut",
-        // Not hostonly, since the hardware is not visible from the chroot.
+        // dracut cannot detect the machine's hardware from the chroot, so it must not select drivers by it.
         args: &["--force", "--no-hostonly", "--kver", "{version}", "{initrd}"],
         settings: InitramfsSettings {
             path: "/etc/dracut.conf.d/drophammer.conf",
@@ -88,7 +88,8 @@ const MAKERS: [InitramfsTool; 4] = [
         name: "mkinitfs",
         program: "mkinitfs",
         args: &["-o", "{initrd}", "{version}"],
-        // Read by a shell. Filesystem and disk drivers are in the image's own feature list.
+        // A shell evaluates this file, so a line can extend a variable. The image's own feature list contains
+        // filesystem and disk drivers.
         settings: InitramfsSettings {
             path: "/etc/mkinitfs/mkinitfs.conf",
             drivers: "",

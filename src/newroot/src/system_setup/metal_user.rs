@@ -69,7 +69,7 @@ mod tests {
 
     fn made(passwd: &str, group: &str) -> (String, Vec<String>) {
         let (_dir, root) = tree(&[("etc/passwd", passwd), ("etc/group", group), ("etc/shadow", "root:*:1:::::::\n")]);
-        // Not everybody may give a directory away.
+        // Without privileges, the test cannot change the owner of a new home directory.
         root.make_directory("/home/metal").unwrap();
         let (done, lines) = said(|say| create_metal_user(&root, NOW, say));
         done.unwrap();

@@ -114,7 +114,7 @@ mod tests {
             assert!(root.path_exists("/etc/metal/machine-allocation.yaml"));
             assert!(root.read_text(LVM).unwrap().contains("udev_sync = 0"));
         }
-        // The image's own settings stay.
+        // Local settings of the image are preserved.
         root.write_file(LVM, 0o644, b"own").unwrap();
         run_os_installer(&root, "/x", &files, "", MINUTE, &Programs::saying("")).unwrap();
         assert_eq!(root.read_text(LVM).unwrap(), "own");

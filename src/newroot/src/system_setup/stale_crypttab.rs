@@ -52,7 +52,7 @@ mod tests {
         );
         let expected = "# <target> <source>\n\n# drophammer: root UUID=1 none luks\n# drophammer:   swap /dev/sda3 /dev/urandom swap\n";
         assert_eq!(root.read_text(CRYPTTAB).unwrap(), expected);
-        // A second time, and where there is none, nothing is written or said.
+        // A file whose entries are already comments, and a missing file, are neither written nor logged.
         for files in [&[("etc/crypttab", expected)][..], &[]] {
             let (_dir, root) = tree(files);
             let (forgotten, lines) = said(|say| disable_entries(&root, say));

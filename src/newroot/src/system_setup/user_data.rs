@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(key.as_str(), "ssh-ed25519 AAAA a: \"b\"");
         assert_eq!(root.read_text(&format!("{SEED}/user-data")).unwrap(), "#cloud-config\npackages: [htop]\n");
         assert_eq!(root.read_text(SOURCES.0).unwrap(), "datasource_list: [NoCloud, None]\n");
-        // A reinstall is another instance, and a machine without a name keeps that of its image.
+        // A reinstall has another instance ID, and a machine without a host name keeps the name in its image.
         let mut again = files();
         again.assigned.allocation.order = Some(OrderedReinstall { id: "o-2".into(), ..OrderedReinstall::default() });
         again.assigned.allocation.hostname = String::new();

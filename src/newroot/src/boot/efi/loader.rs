@@ -104,9 +104,9 @@ mod tests {
         let says = "\u{feff}shimx64.efi,debian,,This is the boot entry for debian\n";
         for (files, expected) in [
             (vec![list(says), shim.clone(), grub.clone(), fallback.clone()], r"\EFI\debian\shimx64.efi"),
-            // As some write it.
+            // Some distributions write the list in this form.
             (vec![list("SHIMX64.EFI,x"), shim.clone()], r"\EFI\debian\shimx64.efi"),
-            // What the list names is not there, or it is no list.
+            // The listed program does not exist, or the file is not a list.
             (vec![list(says), fallback.clone()], r"\EFI\BOOT\BOOTX64.EFI"),
             (vec![list(""), shim.clone(), fallback.clone()], r"\EFI\BOOT\BOOTX64.EFI"),
             (vec![list("..\\..\\x.efi,x"), file("x.efi"), fallback.clone()], r"\EFI\BOOT\BOOTX64.EFI"),

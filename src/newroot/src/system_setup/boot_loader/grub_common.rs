@@ -107,7 +107,7 @@ fn format_menu(
 ) -> String {
     let (kernel, initrd) = (home.to_grub_path(&start.kernel.image), home.to_grub_path(&start.kernel.initrd));
     let line: Vec<String> = start.line.split(' ').map(quote_word).collect();
-    // The image's boot entries come first, so that later kernels are booted without a new menu.
+    // The image's boot entries precede this menu entry, so that later kernels are booted without a new menu.
     let blscfg = if reads_entries { "insmod blscfg\nblscfg\n" } else { "" };
     let system = &start.wants.system;
     format!(

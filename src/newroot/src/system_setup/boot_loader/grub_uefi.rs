@@ -31,7 +31,7 @@ const BUILT: [PrebuiltGrub; 4] = [
         grub: &["/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed"],
         name: "grubx64.efi",
     },
-    // Fedora, RHEL and derivatives: in their packages' directory, or in bootupd's source.
+    // Fedora, RHEL and derivatives: in the directory of the packages, or in the source directory of bootupd.
     PrebuiltGrub {
         shim: &[
             "/boot/efi/EFI/*/shimx64.efi",

@@ -231,7 +231,7 @@ mod tests {
         done.unwrap();
         assert_eq!(root.read_text(MDADM_CONFS[1]).unwrap(), format!("DEVICE partitions\n{line}\n name=x\n"));
         assert_eq!(lines, ["removed disk names from /etc/mdadm.conf: arrays are found by UUID"]);
-        // Another array than those that are named would not be started.
+        // An array that is missing from mdadm.conf would not be started.
         let (_, lines) = said(|say| replace_in_mdadm_conf(&root, &[array(Uuid::from_u128(1))], say));
         assert_eq!(
             lines,
