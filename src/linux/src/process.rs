@@ -245,7 +245,7 @@ impl ToolCommand {
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         let stdin = if self.input.is_empty() { Stdio::null() } else { Stdio::piped() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A process group of its own allows the deadline to kill its children too.
+        // The process gets its own process group, so that its children are killed with it at the deadline.
         command.process_group(0);
         if let Some(confined) = &self.confined {
             command.current_dir("/");
