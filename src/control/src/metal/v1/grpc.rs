@@ -4,6 +4,8 @@
 //! Each call has its own connection. Calls are few, and no dead connection must be detected.
 
 mod framing;
+#[cfg(test)]
+mod tests;
 
 use bytes::Bytes;
 use common::error::{Context, Error, Phase, Result};
@@ -335,26 +337,4 @@ enum ReceivedFrame {
 /// Runs a future with a timeout. Returns `None` on timeout; the next call continues.
 fn run_with_timeout<T>(runtime: &Runtime, patience: Duration, what: impl Future<Output = T>) -> Option<T> {
     runtime.block_on(async { timeout(patience, what).await.ok() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_no_certificate_is_named() {
-        let pem = |name: &str| std::fs::read_to_string(testing::http::tls_file(name)).unwrap();
-        let (ca, cert, key) = (pem("ca.pem"), pem("server.pem"), pem("server.key"));
-        assert!(GrpcClient::new("[::1]:50051", &ca, &cert, &key).is_ok());
-        for (ca, cert, key, words) in [
-            ("x", cert.as_str(), key.as_str(), "ca_cert of pixie's configuration contains no certificate"),
-            (&ca, "x", &key, "cert of pixie's configuration contains no certificate"),
-            (&ca, &cert, "x", "key of pixie's configuration"),
-            (&ca, &cert, &pem("stranger.key"), "cert and key of pixie's configuration"),
-        ] {
-            let error = GrpcClient::new("api:50051", ca, cert, key).err().unwrap().to_string();
-            assert!(error.starts_with(words), "{error}");
-        }
-        assert!(GrpcClient::new("a b:1", &ca, &cert, &key).is_err());
-    }
 }

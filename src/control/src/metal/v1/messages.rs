@@ -93,16 +93,63 @@ pub(crate) fn read_size(answer: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metal::registration::BiosInfo;
+
+    /// Encodes a field of at most 127 bytes.
+    fn field(number: u8, value: impl AsRef<[u8]>) -> Vec<u8> {
+        let value = value.as_ref();
+        [&[number << 3 | 2, u8::try_from(value.len()).unwrap()][..], value].concat()
+    }
 
     #[test]
     fn an_event_says_when_what_and_of_whom() {
         let now = SystemTime::UNIX_EPOCH + Duration::new(7, 9);
-        let field = |tag: u8, value: &[u8]| [&[tag, u8::try_from(value.len()).unwrap()][..], value].concat();
-        let time = field(0x0a, &[0x08, 7, 0x10, 9]);
-        let of = [time, field(0x12, b"Booting New Kernel"), field(0x1a, b"x")].concat();
-        let expected = field(0x0a, &[field(0x0a, b"m"), field(0x12, &of)].concat());
-        let bytes = encode_event("m", EventName::BootingNewKernel, "x", now);
-        assert_eq!(bytes, expected);
+        let event = [field(1, [0x08, 7, 0x10, 9]), field(2, "Booting New Kernel"), field(3, "x")].concat();
+        let expected = field(1, [field(1, "m"), field(2, event)].concat());
+        assert_eq!(encode_event("m", EventName::BootingNewKernel, "x", now), expected);
+    }
+
+    #[test]
+    fn a_registration_has_the_published_field_numbers() {
+        let nic = |name: &str, identifier: &str, neighbours: Vec<RegisteredNic>| RegisteredNic {
+            name: name.to_owned(),
+            mac: "a".to_owned(),
+            identifier: identifier.to_owned(),
+            hostname: "h".to_owned(),
+            neighbours,
+        };
+        let registration = MachineRegistration {
+            machine: "m".to_owned(),
+            partition: "p".to_owned(),
+            version: "v".to_owned(),
+            memory_bytes: 300,
+            cpus: vec![Cpu { vendor: "i".to_owned(), model: "x".to_owned(), cores: 2, threads: 4 }],
+            disks: vec![("d".to_owned(), 5), ("e".to_owned(), 0)],
+            nics: vec![nic("n", "", vec![nic("s", "t", vec![])]), RegisteredNic::default()],
+            bios: BiosInfo { vendor: "b".to_owned(), version: "1".to_owned(), date: "2".to_owned() },
+            ..MachineRegistration::default()
+        };
+        let port = [field(1, "a"), field(2, "s"), field(4, "h"), field(5, "t")].concat();
+        let nic = [field(1, "a"), field(2, "n"), field(3, port), field(4, "h")].concat();
+        let cpu = [field(1, "i"), field(2, "x"), vec![0x18, 2, 0x20, 4]].concat();
+        let disks = [field(3, [field(1, "d"), vec![0x10, 5]].concat()), field(3, field(1, "e"))].concat();
+        let hardware = [vec![0x08, 0xac, 0x02], disks, field(4, nic), field(4, ""), field(5, cpu)].concat();
+        let bios = [field(1, "1"), field(2, "b"), field(3, "2")].concat();
+        let all = [field(1, "m"), field(2, hardware), field(3, bios), field(6, "v"), field(7, "p")].concat();
+        assert_eq!(encode_registration(&registration), all);
+        assert_eq!(encode_registration(&MachineRegistration::default()), [field(2, ""), field(3, "")].concat());
+    }
+
+    #[test]
+    fn reports_have_the_published_field_numbers() {
+        let [kernel, initrd, cmdline, bootloader_id] = ["k", "i", "c", "b"].map(str::to_owned);
+        let boot = BootInfo { kernel, initrd, cmdline, bootloader_id };
+        let boot_info = [field(1, "j"), field(4, "i"), field(5, "c"), field(6, "k"), field(8, "b")].concat();
+        let report = [field(1, "m"), field(2, "p"), field(3, boot_info), vec![0x20, 1], field(5, "x")].concat();
+        assert_eq!(encode_report("m", "j", &boot, "p", "x"), report);
+        assert_eq!(encode_abort_reinstall("m", true), [field(1, "m"), vec![0x10, 1]].concat());
+        assert_eq!(encode_abort_reinstall("m", false), field(1, "m"));
+        assert_eq!(encode_machine_id("m"), field(1, "m"));
     }
 
     #[test]
