@@ -9,6 +9,8 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 
 /// Maximum number of log lines that are reported.
+/// Text before the messages of the kernel in an error message.
+pub(crate) const EXCERPT_PREFIX: &str = "kernel log: ";
 const LINES: usize = 5;
 
 /// Log level of warnings; see syslog(2).
@@ -66,7 +68,7 @@ impl KernelLog {
     /// none.
     pub(crate) fn describe_matching(self, words: &[&str]) -> String {
         let said = self.messages_matching(words);
-        if said.is_empty() { String::new() } else { format!("; kernel log: {}", said.join(" | ")) }
+        if said.is_empty() { String::new() } else { format!("; {EXCERPT_PREFIX}{}", said.join(" | ")) }
     }
 }
 

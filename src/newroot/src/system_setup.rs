@@ -128,7 +128,9 @@ pub fn finish_tree(
             say(&match &distribution.doubt {
                 Some(doubt) => format!("WARNING: {doubt}"),
                 None => {
-                    format!("{} {} without an installer: finished by drophammer", distribution.id, distribution.version)
+                    let version = Some(&distribution.version).filter(|version| !version.is_empty());
+                    let version = version.map_or_else(String::new, |version| format!(" {version}"));
+                    format!("{}{version} without an installer: finished by drophammer", distribution.id)
                 }
             });
             let wants = boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);

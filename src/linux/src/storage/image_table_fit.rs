@@ -207,16 +207,21 @@ fn compute_fitted_table(
     if let Some((AddedPartition { name, guid, .. }, place)) = added.zip(place.clone()) {
         let behind = found.entries().map(|entry| entry.sectors.end).max().unwrap_or(gpt.first_usable());
         let number = (1..=ENTRIES).find(|number| found.entries().all(|entry| entry.number != *number));
-        let Some(number) = number.filter(|_| behind <= place.start && gpt.first_usable() <= place.start) else {
+        if behind > place.start || gpt.first_usable() > place.start {
             return refuse(format!("cannot add partition {name}: not enough space behind the image's partitions"));
-        };
+        }
+        let Some(number) = number else { return refuse(all_in_use(name)) };
         let entry = GptEntry { number, kind: PartitionType::Linux.guid(), guid: *guid, sectors: place };
         gpt.set_partition(&entry, name);
         if gpt.entries().all(|entry| entry.number != number) {
-            return refuse(format!("cannot add partition {name}: all entries of the table are in use"));
+            return refuse(all_in_use(name));
         }
     }
     Ok((gpt, place))
+}
+
+fn all_in_use(name: &str) -> String {
+    format!("cannot add partition {name}: all entries of the table are in use")
 }
 
 #[cfg(test)]

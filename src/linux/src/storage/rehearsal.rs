@@ -4,7 +4,7 @@
 use super::mount::MountStack;
 use super::overlay::{self, OverlayUsage};
 use super::{btrfs_scan, ext_journal, luks, lvm, mdadm, teardown};
-use crate::kernel_log::KernelLog;
+use crate::kernel_log::{EXCERPT_PREFIX, KernelLog};
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use model::layout::FilesystemFormat;
@@ -63,7 +63,7 @@ fn build_refusal(why: &str) -> Error {
 /// Returns messages of the kernel log to append to an error of md or LVM; empty for an error of mount, which already
 /// includes them.
 fn kernel_log_for(log: KernelLog, said: &str) -> String {
-    if said.contains("the kernel says") {
+    if said.contains(EXCERPT_PREFIX) {
         String::new()
     } else {
         log.describe_matching(&["md", "raid", "device-mapper", "dm-"])

@@ -58,10 +58,17 @@ fn build_load_options(planned: &BootEntries, wanted: &[BootEntryRequest]) -> (Ve
     let (mut options, mut refused) = (Vec::new(), Vec::new());
     let label = add_label_prefix(&planned.label);
     for BootEntryRequest { esp, loader, arguments } in wanted {
-        let option = planned.esps.get(*esp).and_then(|esp| LoadOption::for_file(&label, esp, loader, arguments));
-        match option {
+        let Some(esp) = planned.esps.get(*esp) else {
+            refused.push(format!(
+                "cannot create an entry for {loader}: ESP {} of {} does not exist",
+                esp + 1,
+                planned.esps.len()
+            ));
+            continue;
+        };
+        match LoadOption::for_file(&label, esp, loader, arguments) {
             Some(option) => options.push(option),
-            None => refused.push(format!("cannot create an entry for {loader} on ESP {esp}")),
+            None => refused.push(format!("cannot create an entry for {loader} on ESP {}: its path is empty, too long, or contains control characters", esp.device)),
         }
     }
     (options, refused)

@@ -130,7 +130,10 @@ fn a_partition_is_added_at_the_end_with_what_is_in_it() {
 #[test]
 fn what_has_no_place_at_the_end_is_refused_and_nothing_is_written() {
     let other = "label: dos\n1 : start=2048, size=4096, type=83\n";
+    let full = (1..=128).map(|number| format!("{number} : start={}, size=8\n", 2048 + 8 * number));
+    let full = format!("label: gpt\n{}", full.collect::<String>());
     for (mib, script, bytes, says) in [
+        (64, &*full, 1, "cannot add partition config-2: all entries of the table are in use"),
         (16, GPT, 8 << 20, "cannot add partition config-2: not enough space"),
         (16, GPT, 32 << 20, "cannot add partition config-2: not enough space"),
         (64, other, 1, "cannot add partition config-2: the image has no GPT"),

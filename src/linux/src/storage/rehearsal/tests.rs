@@ -157,6 +157,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
             "{said}"
         );
         words.iter().for_each(|word| assert!(said.contains(word), "{word}: {said}"));
+        assert!(said.matches("kernel log: ").count() <= 1, "{said}");
     };
 
     // A feature that this kernel can read and not write.
