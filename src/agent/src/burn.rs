@@ -34,8 +34,8 @@ pub struct BurnOptions {
     /// URL of a mirror with the same bytes; may be given several times.
     #[arg(long, value_name = "URL")]
     pub mirror: Vec<String>,
-    /// Public key that may have signed the image, or a file with the key; may be given several times. minisign keys are
-    /// for images on servers and in files, cosign keys for images in registries. With any key, a signature is required.
+    /// Public key of a trusted signer, or a file with the key; may be given several times. minisign keys are for images on servers and in
+    /// files, cosign keys for images in registries. With any key, a signature is required.
     #[arg(long, value_name = "KEY|FILE")]
     pub key: Vec<String>,
     /// Docker `config.json` with the credentials for the image's registry.
@@ -76,12 +76,12 @@ fn burn_image(burn: &BurnOptions) -> Result<CommandOutcome> {
 #[derive(Debug, PartialEq, Eq)]
 enum BurnTarget {
     Directory(PathBuf),
-    /// Disk, or a file in place of one, that a raw image is written to.
+    /// Disk, or file in place of a disk, to which a raw image is written.
     Disk(PathBuf),
 }
 
 fn burn_to_directory(reached: ResolvedImage, root: &Path) -> Result<(BurnResult, Duration)> {
-    // If the target is itself a mount point, it is listed here twice; syncing it twice costs nothing.
+    // If the target is itself a mount point, the list contains it twice. Syncing it twice is harmless.
     let points = [vec![root.to_owned()], device_users::list_mounts_below(root)].concat();
     let began = Instant::now();
     let steady = PeriodicWriteback::start(points);

@@ -1,4 +1,4 @@
-//! Commands of the agent, which the programs `drophammer-agent` and `drophammer` share, and the frame of both programs.
+//! Commands of the agent, shared by the programs `drophammer-agent` and `drophammer`, and the `main` function of both programs.
 
 use clap::{Parser, Subcommand};
 use common::command_outcome::CommandOutcome;
@@ -49,7 +49,7 @@ pub enum AgentCommand {
 /// Runs a command of the agent.
 ///
 /// # Errors
-/// Fails as the command does.
+/// Returns the error of the command.
 pub fn run_agent_command(command: &AgentCommand) -> Result<CommandOutcome> {
     let context = || "work for another drophammer".to_owned();
     match command {

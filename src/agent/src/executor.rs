@@ -49,7 +49,7 @@ pub(crate) struct PlanExecutor {
     reporter: Arc<ProgressReporter>,
     control: Arc<dyn ControlPlane>,
     trust: ImageTrust,
-    /// Printed form of the running plan.
+    /// Text of the running plan, as printed.
     printed: String,
     /// Disks of the plan.
     held: HeldDisks,
@@ -58,15 +58,16 @@ pub(crate) struct PlanExecutor {
     image: Option<image::IncomingImage>,
     /// Secrets of the installed system that the control plane has released separately.
     secrets: ReleasedSecrets,
-    /// Receiving end of a migration.
+    /// Receiving side of a migration, set only on the target machine.
     incoming: Option<IncomingMigration>,
-    /// Digest that identifies the sender and its boot after everything was received.
+    /// Digest of the sender's certificate, which is new at each boot of the sender. Set once all devices were received.
     received_from: Option<String>,
     /// UUID of the filesystem with `/` of a raw image.
     brought_root_uuid: Option<String>,
     /// Partition for cloud-init's seed of a raw image.
     brought_seed: Option<SeedFilesystem>,
-    /// Boot entries that the boot loader requires. Empty if the image's installer created it, which writes them itself.
+    /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
+    /// that installer writes the entries itself.
     entries_wanted: Vec<BootEntryRequest>,
     facts: RunFacts,
     /// Operations to undo, oldest first.
@@ -87,7 +88,7 @@ pub(crate) struct ImageTrust {
 pub(crate) struct RunFacts {
     /// Kernel that is loaded for kexec.
     pub boot: Option<BootInfo>,
-    /// Install marker as written.
+    /// Install marker that this run has written; `None` if it has written none.
     pub marker: Option<InstallMarker>,
     pub done: DiskChanges,
 }
@@ -132,8 +133,8 @@ impl PlanExecutor {
     /// Runs the stages in order until the first error. A plan that ends with `boot.kexec` does not return on success.
     ///
     /// # Errors
-    /// Fails at the first operation that fails. The session has been left then: everything is unmounted and unlocked as far as possible,
-    /// and the results are unbootable unless complete.
+    /// Fails at the first operation that fails. Before it returns the error, the session unmounts and unlocks everything as far as
+    /// possible, and makes an incomplete installation unbootable.
     pub(crate) fn run_plan(&mut self, plan: &Plan) -> Result<RunFacts, StageFailure> {
         self.printed = plan.to_string();
         let reporter = self.reporter.clone();
@@ -171,7 +172,7 @@ impl PlanExecutor {
                 Operation::Run(_) => self.run_operation(operation)?,
             }
         }
-        // Not before all paths are verified: the undo of an operation that was never started would write its device.
+        // The undo is recorded only after all paths are verified: the undo of an operation that was never started would write its device.
         on_devices.iter().for_each(|(operation, _)| self.record_undo(operation));
         let reporter = &*self.reporter;
         let results: Vec<_> = thread::scope(|scope| {
@@ -208,14 +209,14 @@ impl PlanExecutor {
     /// Verifies the paths that an operation passes to a tool or the kernel.
     ///
     /// # Errors
-    /// Fails if a path refers to another disk than the plan's. Nothing has been written there.
+    /// Fails if a path leads to a disk that is not the one in the plan. The operation has not written anything then.
     fn verify_paths(&self, operation: &Operation) -> Result<()> {
         operation.effect().opened.into_iter().try_for_each(|device| self.held.verify_underlying_disks(device))
     }
 
     /// Records how to undo an operation. Called before the operation, since a partial operation must be undone too.
     fn record_undo(&mut self, operation: &Operation) {
-        // What it takes down need not be taken down again.
+        // An operation that does what an earlier undo would do makes that undo unnecessary.
         if let Operation::Device(operation) = operation {
             self.undo.retain(|undo| !undo::is_done_by(undo, operation));
         }

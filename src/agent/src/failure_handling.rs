@@ -1,20 +1,20 @@
-//! Ends of a failed installation. Every failure is reported. Then:
+//! Handling of a failed installation. Every failure is reported. Then:
 //!
 //! | failure | reinstall | installation |
 //! |---|---|---|
-//! | before the point of no return | boots the unchanged installed system; reboots over PXE if the control plane wants another attempt |
-//! waits at its console |
-//! | the same, but no system is known to be installed (a pool whose control plane does not record it) | waits at its console | waits |
-//! | after the point of no return | reboots immediately if the control plane wants another attempt, else waits at its console | waits |
+//! | before the point of no return | boots the unchanged installed system; reboots over PXE if the control plane wants another attempt | waits at its console |
+//! | before the point of no return, and no system is known to be installed (a pool whose control plane does not record it) | waits at its console | waits at its console |
+//! | after the point of no return | reboots immediately if the control plane wants another attempt, else waits at its console | waits at its console |
 //! | while waiting for an allocation, because the token has expired after a day | reboots immediately, for a new token | the same |
-//! | the control plane does not accept the reported success | waits | waits |
+//! | the control plane does not accept the reported success | waits at its console | waits at its console |
 //! | at kexec | reboots immediately: the new system is complete, and the control plane has the report | the same |
 //!
-//! In a migration, the sender reboots unless the receiver has begun, since its disks are intact. The receiver reboots if the control plane
-//! wants it to. Otherwise they wait at their consoles.
+//! In a migration, the sender reboots if the receiver has not started to write: the disks of the sender are intact. The receiver reboots if
+//! the control plane wants another attempt. In all other cases, the machine waits at its console.
 //!
-//! Once an attempt has passed the point of no return, all later attempts count as past it from the start, since the old system is gone. The
-//! exception is an attempt that finds the old system intact: see `clear_begun_if_intact` in `plan::request_from_allocation`.
+//! Once an attempt has passed the point of no return, the old system is gone, so later attempts are treated from their start as if they had
+//! passed it. The exception is an attempt that finds the old system intact: see `clear_begun_if_intact` in
+//! `plan::request_from_allocation`.
 
 use super::{InstallAgent, RebootRequested};
 use crate::executor::{self, LAST_WORDS};
@@ -48,7 +48,7 @@ pub(crate) struct InstallFailure {
     pub allocation: Allocation,
     /// Printed plan; empty if there is none.
     pub plan: String,
-    /// Marker of this very allocation that was found on a disk but not trusted. The report contains it for the operator.
+    /// Marker of this allocation that was found on a disk but not trusted. The report contains it for the operator.
     pub marker: Option<InstallMarker>,
     /// Whether neither the disks nor the control plane contain a record of the installation.
     pub unmarked: bool,
@@ -143,20 +143,20 @@ impl InstallFailure {
             return NextAction::Renew;
         }
         match self.allocation.moving.as_ref().map(|moving| (moving.part, moving.begun)) {
-            // Its disks are intact, and the control plane decides what it boots.
+            // The disks of the sender are intact, and the control plane decides what the sender boots.
             Some((MigrationSide::Send, false)) => return NextAction::Again,
             Some((MigrationSide::Receive, _)) if answer.retry => return NextAction::Again,
             Some(_) => return NextAction::Hold,
             None => {}
         }
-        // Another attempt would only be rejected again.
+        // The control plane would reject the success of another attempt as well.
         if self.is_success_refused {
             return NextAction::Hold;
         }
         match self.allocation.reinstall {
-            // Even if nothing was written, if the control plane wants another attempt.
+            // The wish of the control plane has precedence, even if nothing was written.
             true if answer.retry => NextAction::Again,
-            // If this allocation replaced another one, the installed system belongs to the other.
+            // With `keeps`, this allocation replaces another one, to which the installed system belongs: it must not be booted.
             true if self.is_untouched() && !self.allocation.keeps && !self.unmarked => NextAction::Back,
             _ => NextAction::Hold,
         }

@@ -7,7 +7,7 @@ use linux::probe::{self, ProbeDepth};
 use model::inventory::{Inventory, OpaqueObject};
 use serde::Serialize;
 
-/// Inventory with derived fields, which are recomputed when it is read back.
+/// Inventory with derived fields. They are recomputed when the JSON is parsed.
 #[derive(Serialize)]
 struct InventoryListing<'a> {
     #[serde(flatten)]
@@ -27,7 +27,7 @@ pub struct InventoryOptions {
 /// Prints the inventory of this machine as JSON, and on standard error the objects that could not be read.
 ///
 /// # Errors
-/// sysfs cannot be read.
+/// Fails if sysfs cannot be read.
 pub(crate) fn run_inventory(options: &InventoryOptions) -> Result<CommandOutcome> {
     let inventory = probe::read_inventory(ProbeDepth::Deep)?;
     let opaque = inventory.find_opaque_objects();

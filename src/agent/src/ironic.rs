@@ -43,11 +43,11 @@ use worker::CommandWorker;
 /// Minimum interval between heartbeats.
 const GAP: Duration = Duration::from_secs(5);
 
-/// Number of early heartbeats after the end of a command, each after twice the delay. A conductor that is busy with the node accepts a
-/// heartbeat without looking at the result.
+/// Number of early heartbeats after the end of a command; each follows after twice the previous delay. A conductor that is busy with the
+/// node accepts a heartbeat without reading the result of the command.
 const HURRIED: u32 = 5;
 
-/// Time to send the response to a command that ends the agent.
+/// Time to send the response to a command after which the agent ends.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
 /// Action of the machine after the agent ends.
@@ -66,14 +66,14 @@ enum HeartbeatSignal {
     End(IronicEnding),
 }
 
-/// End of the agent, as ordered by the conductor.
+/// How the agent ends, as ordered by the conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IronicEnding {
     PowerOff,
     Reboot,
-    /// Stay on with network, for logins.
+    /// The machine stays on, with network, for logins.
     Rescue,
-    /// Stay on, and accept no further commands.
+    /// The machine stays on, and accepts no further commands.
     Lockdown,
 }
 
@@ -191,7 +191,7 @@ impl IronicAgent<'_> {
                 IronicResult::Unknown => (self.short_delay(), "Ironic no longer has the node (404)".to_owned()),
                 IronicResult::Refused(error) => {
                     output::print_line(&error.to_string());
-                    // A command that ends the agent takes effect, although its result will not be read.
+                    // A command that ends the agent takes effect, even if no conductor reads its result.
                     return wait_for_ending(heard, self.short_delay());
                 }
             };
@@ -239,7 +239,7 @@ impl IronicAgent<'_> {
         retry_lookup(Some(self.conductor.lookup), || api.send_inventory(callbacks, &found))
     }
 
-    /// Waits for the power off, without a message, after an inspection.
+    /// Waits after an inspection until the conductor switches the power off. Sends no further messages.
     fn wait_for_power(&self, heard: &Receiver<HeartbeatSignal>) -> Result<IronicEnding> {
         loop {
             match heard.recv() {
@@ -250,7 +250,7 @@ impl IronicAgent<'_> {
         }
     }
 
-    /// Returns the token of this boot, and stores it.
+    /// Determines the token of this boot, stores it, and returns it.
     fn obtain_token(&self, node: &FoundIronicNode) -> Result<String> {
         let told = self.conductor.token.clone();
         let token = lookup::choose_token(node, told.or_else(|| boot_state::read_token(self.directory, &node.uuid)))?;
@@ -304,7 +304,7 @@ fn retry_lookup<T>(limit: Option<Duration>, mut ask: impl FnMut() -> IronicResul
     }
 }
 
-/// Returns an end that is ordered within this time. Drops beats, since a heartbeat follows anyway.
+/// Returns the order to end if one arrives within this time. Discards requests for a heartbeat, because the caller sends one anyway.
 fn wait_for_ending(heard: &Receiver<HeartbeatSignal>, time: Duration) -> Option<IronicEnding> {
     let end = Instant::now() + time;
     loop {

@@ -123,7 +123,7 @@ struct InstallAgent {
     reporter: Arc<ProgressReporter>,
     /// LLDP neighbours of the network interfaces, if the control plane requires them.
     leaves: Vec<NicNeighbours>,
-    /// Disks that this boot has erased, for the next owner of a pool machine.
+    /// Disks that this boot has erased; `None` if it has erased none. The disks of a pool machine are erased for its next owner.
     erased: Option<Vec<ConnectedDisk>>,
 }
 
@@ -133,7 +133,7 @@ struct PreparedInstall {
     plan: Plan,
     text: String,
     trust: ImageTrust,
-    /// Receiving end of a migration.
+    /// Receiving side of a migration, set only on the target machine.
     incoming: Option<IncomingMigration>,
 }
 
@@ -174,7 +174,8 @@ impl InstallAgent {
         }
     }
 
-    /// Checks the ramdisk, then makes the plan. These checks are not done earlier since the report of a failure must contain the order.
+    /// Checks keys and tools of the ramdisk, then makes the plan. The checks run only after the allocation was fetched, because the report
+    /// of a failed check must contain the order.
     fn check_and_plan(
         &self,
         machine: &AssignedMachine,
@@ -262,7 +263,7 @@ impl InstallAgent {
         Ok(())
     }
 
-    /// Completes the allocation from the disks, if the control plane does not record installations.
+    /// Completes the allocation with the markers on the disks, if the control plane does not record installations.
     fn complete_allocation_from_disks(&self, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
         let is_ordered_by_file = allocation.reinstall && self.control.install_memory() == RecordSource::DisksOnly;
         if !is_ordered_by_file {
@@ -273,7 +274,7 @@ impl InstallAgent {
         Ok(())
     }
 
-    /// Asks at the console, and reports to the control plane that someone must go there.
+    /// Asks a question at the console, and reports to the control plane that the machine waits for input there.
     fn ask_at_console(&self, question: &str, until: Instant) -> Result<Option<String>> {
         self.reporter.start_phase(EventName::Installing, "waiting for a passphrase at the console");
         let line = console::hidden_input::read_hidden_line(Path::new(console::hidden_input::CONSOLE), question, until);

@@ -1,4 +1,4 @@
-//! The program in the ramdisk: the install agent, without the server and the commands of a workstation.
+//! The program in the ramdisk: the install agent, without the server and without the commands for workstations.
 
 use agent::burn::BurnOptions;
 use agent::cli::{AgentCommand, EXIT_CODES};

@@ -29,7 +29,7 @@ use uuid::Uuid;
 const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Process that serves as pixie and control plane.
+/// Simulated rack: a process that is both pixie and control plane.
 struct Rack {
     process: Child,
     url: String,
@@ -65,7 +65,7 @@ impl Rack {
         self.client.get(format!("{}/judge/log", self.url)).timeout(PATIENCE).send().unwrap().json().unwrap()
     }
 
-    /// Boots a machine. Returns its control plane, found by way of pixie, and its reporter.
+    /// Boots a machine. Returns its control plane, whose address and certificates pixie serves, and its reporter.
     fn boots(&self) -> (Arc<MetalControlPlane>, ProgressReporter) {
         let control = MetalControlPlane::new(&format!("{}/certs", self.url), MACHINE);
         let control = Arc::new(control.unwrap_or_else(|error| panic!("{error}")));
@@ -181,7 +181,8 @@ fn installation(inventory: &Inventory, machine: &AssignedMachine, allocation: &A
     plan.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-/// Installs each of mini-lab's layouts, from the first boot to the report. The allocation arrives late, and streams end in the meantime.
+/// Installs each of mini-lab's layouts, from the first boot to the report. The allocation arrives late: before it does, the server ends
+/// streams, and the machine must open new ones.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_installations() {
@@ -293,7 +294,7 @@ fn judge_what_goes_wrong() {
     rack.steer("free", &json!({}));
     let error = control.report_result(&ended()).unwrap_err().to_string();
     assert!(error.ends_with("the machine is not allocated"), "{error}");
-    // A server that is older than the call.
+    // The server is older than this call of the API.
     rack.steer("set", &json!({"events": false}));
     tell(&reporter, EventName::Crashed, "no");
     rack.calls();

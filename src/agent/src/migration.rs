@@ -1,15 +1,15 @@
-//! Sender of a migration (see [`model::migration`]). Its disks are made read-only before they are assembled, and no stage of a plan runs
-//! here.
+//! Sender of a migration (see [`model::migration`]). The disks of the sender are made read-only before they are assembled, and no stage of
+//! a plan runs on the sender.
 //!
-//! | response of the control plane | action |
+//! | response of the control plane | action of the sender |
 //! |---|---|
-//! | the receiver has not begun | checks its certificate and waits; refuses a certificate that is not trusted |
-//! | the receiver has begun, with this address and certificate | sends everything, once per boot of the receiver |
-//! | `booting`: the receiver has everything | waits |
-//! | `done` | waits: this machine is free, and reboots for another allocation |
-//! | `cancelled`, `refused`, or another migration | reboots: its disks are intact, and the control plane decides what it boots |
-//! | the migration continues, but has no instructions for this machine | waits: its file cannot be read |
-//! | no information about the migration | waits, as limited by [`ControlSilence`], then reboots to ask again, which ends nothing |
+//! | the receiver has not started to erase its disks | checks its certificate and waits; refuses a certificate that is not trusted |
+//! | the receiver has erased its disks, and has this address and certificate | sends everything, once per boot of the receiver |
+//! | `booting`: the receiver has received everything | waits |
+//! | `done` | waits: the sender is free, and reboots when it is allocated again |
+//! | `cancelled`, `refused`, or another migration | reboots: the disks of the sender are intact, and the control plane decides what the sender boots |
+//! | the migration continues, but the response has no instructions for the sender | waits: the file of the machine cannot be read by the server |
+//! | no information about the migration | waits, at most as long as [`ControlSilence`] allows, then reboots and asks again; this does not end the migration |
 
 use super::InstallAgent;
 use super::failure_handling::InstallFailure;
@@ -38,7 +38,7 @@ use transfer::machine::{
     self, ControlSilence, IncomingMigration, OwnIdentity, SECRET_FILE, SilenceState, TransferDevice,
 };
 
-/// Polling interval of the control plane.
+/// Interval at which the control plane is polled.
 pub(super) const PAUSE: Duration = Duration::from_secs(3);
 
 /// Delay before a failed transfer is retried.
@@ -140,7 +140,7 @@ impl InstallAgent {
     /// Fetches the machine; `None` if the control plane is unreachable.
     ///
     /// # Errors
-    /// The control plane refuses to answer.
+    /// Fails if the control plane refuses the request.
     fn poll_machine(&self, silence: &mut ControlSilence) -> Result<Option<AssignedMachine>> {
         match self.control.fetch_machine() {
             Err(error) if !error.is_refusal() => {
@@ -167,14 +167,15 @@ impl InstallAgent {
         let say = |line: &str| self.reporter.print_line(line);
         let fails = |error: &Error| messages.report(&error.to_string());
         let Err(error) = machine::send_devices(own, peer, order, &groups, &say, &fails) else { return true };
-        // May repeat an error that was reported for a group.
+        // May repeat an error that was already reported for one of the groups.
         fails(&error);
         self.reporter.print_line(&format!("{error}; the transfer will be resumed"));
         thread::sleep(AGAIN);
         false
     }
 
-    /// Opens the receiving end of a migration, and reports it to the control plane.
+    /// Opens the port on which this machine receives the migration, and reports it to the control plane. Returns `None` if no migration to
+    /// this machine is ordered.
     pub(super) fn announce_receiver(&self, allocation: &Allocation) -> Result<Option<IncomingMigration>> {
         let Some(moving) = allocation.moving.as_ref().filter(|moving| moving.part == MigrationSide::Receive) else {
             return Ok(None);
@@ -199,7 +200,7 @@ impl InstallAgent {
     }
 }
 
-/// Messages of the transfer to the control plane, which shows them to operators.
+/// Progress of the transfer, reported to the control plane, which displays it to operators.
 struct TransferMessages<'a> {
     agent: &'a InstallAgent,
     standing: &'a MigrationReport,
@@ -208,7 +209,7 @@ struct TransferMessages<'a> {
 }
 
 impl TransferMessages<'_> {
-    /// Reports a message, unless it is the last one again.
+    /// Reports a message, unless it is the same as the previous one.
     fn report(&self, words: &str) {
         let mut last = lock_mutex(&self.last);
         if *last != words {
@@ -221,8 +222,9 @@ impl TransferMessages<'_> {
     }
 }
 
-/// Returns the receiver to which everything must be sent now. Before it has erased its disks, only its certificate is checked. Nothing is
-/// sent to a machine whose certificate is neither approved nor signed with the secret, regardless of the control plane.
+/// Returns the receiver if the data must be sent to it now. Before the receiver has erased its disks, nothing is sent, and its certificate
+/// is checked. Nothing is ever sent to a machine whose certificate is neither approved nor signed with the secret, whatever the control
+/// plane requests.
 fn find_trusted_receiver<'m>(
     own: &OwnIdentity,
     moving: &'m MigrationOffer,

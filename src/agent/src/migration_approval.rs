@@ -15,17 +15,17 @@ pub(crate) fn describe_approval_wait(own: &OwnIdentity) -> String {
     format!("for the operator's approval of the certificates of both machines; this one's is {}", own.fingerprint())
 }
 
-/// State of the approval after a response of the control plane.
+/// State of the operator's approval, derived from a response of the control plane.
 #[derive(Debug, PartialEq, Eq)]
 enum ApprovalStatus {
     Given,
-    /// Outstanding, for this reason. Nothing has been written.
+    /// Not given yet, for this reason. Nothing has been written.
     Awaited(String),
     Over(&'static str),
 }
 
 impl InstallAgent {
-    /// Waits until both certificates are approved, or verified by a secret, and the sender is known. Nothing is written before.
+    /// Waits until both certificates are approved, or verified by a secret, and the sender is known. Nothing is written before that.
     ///
     /// # Errors
     /// Fails if the migration has ended or the token of this boot has expired.

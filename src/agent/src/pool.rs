@@ -1,4 +1,4 @@
-//! Preparation of a pool machine before it waits: LLDP neighbours are detected, and the disks are erased.
+//! Preparation of a pool machine before it waits for an allocation: LLDP neighbours are detected, and the disks are erased.
 
 use super::failure_handling::InstallFailure;
 use super::{InstallAgent, keep_flag, local_state};
@@ -33,8 +33,8 @@ impl InstallAgent {
         })
     }
 
-    /// Waits for the disks of earlier boots. Returns the inventory and the missing disks. All of them stay recorded, since the following
-    /// registration contains only those that are present.
+    /// Waits for the disks of earlier boots. Returns the inventory and the missing disks. Records all of them again, present and missing
+    /// ones, because the registration that follows contains only the present ones.
     pub(super) fn await_known_disks(
         &self,
         pool: &dyn MachinePool,
@@ -51,7 +51,7 @@ impl InstallAgent {
         Ok((inventory, missing))
     }
 
-    /// Erases every disk unless the disks contain the installation of the current owner. `missing` are disks of earlier boots.
+    /// Erases every disk, unless the disks contain the installation of the current owner. `missing` are the absent disks of earlier boots.
     pub(super) fn erase_for_next_owner(
         &mut self,
         pool: &dyn MachinePool,
@@ -89,7 +89,7 @@ impl InstallAgent {
         Ok(())
     }
 
-    /// Erases disks that were connected after the others had been erased, since they may contain data of the last owner.
+    /// Erases disks that were connected after the other disks had been erased, because they may contain data of the previous owner.
     pub(super) fn erase_newcomers(&self, allocation: &Allocation) -> Result<(), Box<InstallFailure>> {
         let failure = |error| Box::new(InstallFailure::new_before_plan("plan", error));
         let Some(erased) = &self.erased else { return Ok(()) };
@@ -158,7 +158,7 @@ fn record_disks(pool: &dyn MachinePool, inventory: &Inventory, missing: &[KnownD
     }
 }
 
-/// Returns the message of the event `Waiting`, which operators read.
+/// Returns the message of the event `Waiting`, which is displayed to operators.
 pub(super) fn describe_wait(missing: &[KnownDisk]) -> String {
     let missing: Vec<String> = missing.iter().map(KnownDisk::to_string).collect();
     match missing.is_empty() {

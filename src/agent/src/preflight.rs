@@ -22,7 +22,7 @@ use settle::{DiskSettling, DiskWaitLimits};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Checks that all tools exist, rather than failing in the middle of an installation.
+/// Checks before the installation that all required tools exist, so that it does not fail in the middle for lack of a tool.
 ///
 /// # Errors
 /// Fails if the ramdisk lacks a tool.
@@ -38,7 +38,7 @@ pub(crate) fn require_tools() -> Result<()> {
 /// Function that unlocks containers of an inventory. Returns those that it could not unlock.
 pub(crate) type UnlockContainers<'a> = dyn FnMut(&Inventory) -> Vec<FailedAttempt> + 'a;
 
-/// Waits until every disk of the layout has appeared and the disks have stopped changing. `settle` defines the time limits.
+/// Waits until every disk of the layout has appeared and the disks have stopped changing, within the time limits in `settle`.
 ///
 /// # Errors
 /// Fails if the inventory cannot be read.
@@ -49,8 +49,8 @@ pub(crate) fn wait_for_layout_disks(layout: &Layout) -> Result<()> {
     wait_for_disks(DiskWaitLimits::LAYOUT, Instant::now(), &are_there)
 }
 
-/// Waits until all disks of earlier boots of a pool machine have appeared and the disks have stopped changing. The time since `began`
-/// counts.
+/// Waits until all disks of earlier boots of a pool machine have appeared and the disks have stopped changing. The time limits are measured
+/// from `began`.
 ///
 /// # Errors
 /// Fails if the inventory cannot be read.
@@ -123,7 +123,7 @@ fn unlock_assembled(
 ) -> Result<Vec<FailedAttempt>> {
     let opened = probe::read_inventory(ProbeDepth::Deep).map(|inventory| open(&inventory));
     opened.and_then(|failed| assembled.assemble_again().map(|()| failed)).inspect_err(|_| {
-        // The first error is more informative than an error of the unlocking.
+        // If both fail, the first error is more informative than the failure to make the disks writable again.
         let _ = assembled.unlock_disks();
     })
 }

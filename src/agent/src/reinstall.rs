@@ -42,7 +42,7 @@ pub struct ReinstallOptions {
 /// or does not return.
 ///
 /// # Errors
-/// The server cannot be reached, or the system cannot be stopped. The system is unchanged until its stop starts.
+/// Fails if the server cannot be reached, or the system cannot be stopped. The system is unchanged until the stop starts.
 pub(crate) fn run_reinstall(options: &ReinstallOptions) -> Result<CommandOutcome> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::new(Phase::Settings, "drophammer reinstall: must run as root to stop this machine"));
@@ -111,7 +111,7 @@ fn start_agent(boot: &BootFiles, macs: &[String], manner: &StopMethod, digest: O
     output::print_line(&format!("stop    {}", manner.describe(next)));
     let stopped = manner.stop(next);
     if stopped.is_err() && next == NextKernel::Loaded {
-        // Otherwise a later reboot would unexpectedly start the agent.
+        // If the kernel stayed loaded, a later reboot would unexpectedly start the agent.
         kexec::unload_kernel();
     }
     stopped.context(Phase::Boot, || "stop this system; some of its services may already be stopped")

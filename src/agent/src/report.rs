@@ -127,7 +127,7 @@ impl ProgressReporter {
     }
 
     fn lock_state(&self) -> MutexGuard<'_, ReporterState> {
-        // A panic while it was locked leaves no inconsistent state here.
+        // If a thread panicked while it held the lock, the state is still consistent.
         lock_mutex(&self.state)
     }
 }

@@ -22,7 +22,7 @@ impl ArraySlot {
     }
 }
 
-/// Prints the member as an argument of mdadm.
+/// Formats the slot as an argument of mdadm: a device path, or `missing`.
 impl fmt::Display for ArraySlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.device().map_or("missing", DevicePath::as_str))

@@ -16,7 +16,7 @@ pub struct CreateArray {
     /// Version of the superblock: `1.2`, unless the layout specifies another.
     pub metadata: String,
     pub uuid: Uuid,
-    /// Members, followed by the spares.
+    /// Members: first the slots of active members, then the spares.
     pub devices: Vec<ArraySlot>,
     /// Number of spares among `devices`.
     pub spares: u32,

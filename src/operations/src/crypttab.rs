@@ -24,7 +24,8 @@ impl PlannedOperation for WriteCrypttab {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CrypttabEntry {
     pub uuid: Uuid,
-    /// `luks`, and options derived from the mount options for a device that may be absent.
+    /// Options of crypttab: `luks`, [`CrypttabEntry::BY_TPM`] if the key is in the TPM, and `nofail` or `noauto` if the system starts
+    /// without the container.
     pub options: Vec<String>,
     /// Mount point that requires the container; `None` if the system starts without it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,7 +36,7 @@ pub struct CrypttabEntry {
 }
 
 impl CrypttabEntry {
-    /// Option that makes systemd unlock the container with the TPM of the machine.
+    /// Option of crypttab with which systemd unlocks the container by the TPM of the machine.
     pub const BY_TPM: &'static str = "tpm2-device=auto";
 
     pub fn is_by_tpm(&self) -> bool {

@@ -8,7 +8,7 @@ use model::inventory::InventoryDisk;
 use serde::{Serialize, Serializer};
 use std::num::NonZeroU64;
 
-/// Properties that distinguish a disk from others of the same model. Unknown properties are not compared.
+/// Properties that distinguish a disk from others of the same model. A property is not compared if its value is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct DiskIdentity {
     pub device: DevicePath,
@@ -38,7 +38,7 @@ impl DiskIdentity {
     }
 }
 
-/// Checks that the device is still the disk that the plan was made for, because device names can change. Keeps it open.
+/// Checks that the device is still the disk that the plan was made for, because device names can change. Keeps the device open.
 impl PlannedOperation for DiskIdentity {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         OperationLine::on_device("", self.device.as_str(), ": size, serial and WWN as planned")
@@ -53,7 +53,7 @@ impl PlannedOperation for DiskIdentity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LockDisk {
     pub device: DevicePath,
-    /// Ranges that must not be written while the plan runs. They are read now, and compared by `ProveKept`.
+    /// Ranges that must not be written while the plan runs. This operation reads them, and `ProveKept` compares them at the end.
     pub untouched: Vec<ByteRange>,
 }
 
@@ -67,7 +67,7 @@ impl PlannedOperation for LockDisk {
     }
 }
 
-/// Makes a preserved disk writable again. No destructive operation follows.
+/// Makes a preserved disk writable again. Runs after the last destructive operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UnlockDisk {
     pub device: DevicePath,

@@ -1,31 +1,32 @@
-//! What an operation touches, and how it is undone.
+//! Effect of an operation: the devices that it opens and writes, and how it is undone.
 
 use crate::text::{DeviceSizes, OperationLine};
 use crate::{CloseContainer, DeactivateGroup, StopArray};
 use model::device::DevicePath;
 
-/// Properties of an operation, defined beside its data. The enums of operations delegate to them.
+/// Properties of an operation, defined next to its data. The enums of operations delegate to these implementations.
 pub trait PlannedOperation {
-    /// Returns the text that people read in the plan.
+    /// Returns the text of the operation in the printed plan.
     fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_>;
 
     fn effect(&self) -> Effect<'_>;
 }
 
-/// What an operation touches, and how it is undone.
+/// Effect of an operation: the devices that it opens and writes, and how it is undone.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Effect<'a> {
-    /// Devices that a tool or the kernel opens by path. Since device names move, the executor verifies immediately before the operation
-    /// that each path still leads to a disk of the plan. An operation that opens a disk itself verifies the open descriptor instead.
+    /// Devices that a tool or the kernel opens by path. Device names can change, so the executor verifies immediately before the operation
+    /// that each path still leads to a disk of the plan. If an operation opens a disk itself, the open descriptor is verified instead.
     pub opened: Vec<&'a DevicePath>,
-    /// Devices that the operation starts to write, except those on disks that are recreated.
+    /// Devices that were not written before, and that the operation and later ones may write. Devices on recreated disks are omitted.
     pub written: Vec<DevicePath>,
-    /// Recorded before the operation, since a partial operation must be undone too. The last one is undone first.
+    /// Operations that undo this one, in reverse order. They are recorded before the operation is executed, since a partial operation must
+    /// be undone too.
     pub undo: Vec<UndoOperation>,
 }
 
 impl<'a> Effect<'a> {
-    /// Returns the effect of an operation that opens no device by path, writes no preserved one, and need not be undone.
+    /// Returns the effect of an operation that opens no device by path, writes no preserved device, and need not be undone.
     pub(crate) fn none() -> Effect<'a> {
         Effect { opened: Vec::new(), written: Vec::new(), undo: Vec::new() }
     }
@@ -43,22 +44,22 @@ impl<'a> Effect<'a> {
     }
 }
 
-/// Undo of one operation.
+/// Undo of one operation. `Wiping`, `Wiped` and `Made` are undone only after a failure that leaves the system incomplete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UndoOperation {
     /// Unlocks everything that the session has locked.
     Unlock,
-    /// Disk that the current stage wipes. After a failed wipe it must not be mistaken for an untouched disk.
+    /// Wipes both ends of a disk whose wipe is not complete: after a failed wipe, the disk must not be mistaken for an untouched one.
     Wiping(DevicePath),
-    /// Disk that was wiped: its tables are from this session.
+    /// Wipes the boot code of a disk that this session has wiped completely. Any partition table on it was written by this session.
     Wiped(DevicePath),
-    /// Device with a filesystem or raw image from this session.
+    /// Wipes both ends of a device to which this session has written a filesystem or a raw image.
     Made(DevicePath),
-    /// Array that the session has started.
+    /// Stops an array that the session has started.
     StopArray(StopArray),
-    /// Volume group that the session has activated.
+    /// Deactivates a volume group that the session has activated.
     DeactivateGroup(DeactivateGroup),
-    /// Container that the session has opened.
+    /// Closes a container that the session has opened.
     CloseContainer(CloseContainer),
     /// Unmounts everything.
     Unmount,
@@ -67,7 +68,8 @@ pub enum UndoOperation {
     UnloadKernel,
 }
 
-/// Defines an enum of operations, and delegates the properties of each to its data, or to the unit type of its name.
+/// Defines an enum of operations, and delegates the properties of each variant to its data, or to the unit type with the name of the
+/// variant.
 macro_rules! operations {
     ($(#[$attribute:meta])* $name:ident { $($variant:ident($data:ty),)* } $({ $($unit:ident,)* })?) => {
         $(#[$attribute])*

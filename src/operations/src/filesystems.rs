@@ -12,7 +12,7 @@ pub struct MakeFilesystem {
     pub device: DevicePath,
     pub format: FilesystemFormat,
     pub label: Option<String>,
-    /// UUID in the notation of blkid and fstab: `1A2B-3C4D` for vfat, RFC 4122 for the others.
+    /// UUID in the notation of blkid and fstab: `1A2B-3C4D` for vfat, the notation of RFC 4122 for other formats.
     pub uuid: String,
     pub createoptions: Vec<String>,
 }
@@ -23,7 +23,7 @@ impl PlannedOperation for MakeFilesystem {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // With the format `none`, nothing is created.
+        // With `format: none`, no filesystem is created.
         let (opened, undo) = match self.format {
             FilesystemFormat::None => (None, None),
             _ => (Some(&self.device), Some(UndoOperation::Made(self.device.clone()))),
@@ -40,7 +40,8 @@ fn describe_filesystem(make: &MakeFilesystem) -> String {
 /// Creates a filesystem in memory and mounts it, so that mkfs or the kernel refuses it before anything is destroyed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryFilesystem {
-    /// The filesystem to create, with a distinct UUID: two filesystems with the same UUID are not mounted, or are confused.
+    /// The filesystem to create, with a UUID that differs from the real one: the kernel refuses to mount two filesystems with the same
+    /// UUID, or confuses them.
     pub make: MakeFilesystem,
     pub size_bytes: u64,
     /// Alternative sizes, tried in turn if `size_bytes` is refused; for a filesystem whose size is unknown before it is created.

@@ -14,8 +14,8 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BootDisk {
     pub device: DevicePath,
-    /// Gap between the partition table and the first partition, for a boot loader. `None` on a disk without a GPT, and on one whose sector
-    /// size no BIOS boots from.
+    /// Gap between the partition table and the first partition, for a boot loader. `None` if the disk has no GPT, or no BIOS boots from
+    /// disks with its sector size.
     pub gap: Option<ByteRange>,
 }
 
@@ -23,7 +23,7 @@ pub struct BootDisk {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FinishInputs {
     pub way: FinisherChoice,
-    /// Devices whose nodes, and those of their partitions, are visible to programs of the image.
+    /// Devices that programs of the image have access to, including their partitions.
     pub devices: Vec<DevicePath>,
     pub firmware: FirmwareType,
     pub root: RootFilesystem,
@@ -33,16 +33,17 @@ pub struct FinishInputs {
     pub arrays: Vec<FinishedArray>,
     /// Names of the volume groups of the layout.
     pub groups: Vec<String>,
-    /// Partitions in which an EFI firmware finds a boot loader.
+    /// EFI system partitions, in which an EFI firmware finds a boot loader.
     pub esps: Vec<Esp>,
-    /// Disks below `/boot`, or below `/`, on which a BIOS finds a boot loader.
+    /// Disks that contain `/boot`, or `/` if `/boot` is not separate. A BIOS finds a boot loader on them.
     pub boot_disks: Vec<BootDisk>,
     pub fstab: Vec<FstabEntry>,
     /// Filesystem for the cloud-init seed; without it, the seed is written to the root tree.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<SeedFilesystem>,
     pub network: RequestedNetwork,
-    /// Environment of the image's installer: parameters of the OS definition, and the machine in the terms of that definition.
+    /// Environment of the image's installer: the parameters of the OS definition, and properties of the machine under the names that the OS
+    /// definition uses.
     #[serde(skip)]
     pub environment: BTreeMap<String, String>,
     /// The allocation with its passwords and keys, and other data for files of the installed system.
@@ -68,7 +69,7 @@ pub enum RequestedNetwork {
     Unsaid,
     /// Configuration from `network` of the allocation.
     Described(NetworkConfig),
-    /// Configuration derived from metal-stack's `networks`, which a routing daemon would announce.
+    /// Configuration derived from metal-stack's `networks`, which are meant for a routing daemon that announces the addresses.
     Announced(NetworkConfig),
 }
 
@@ -108,7 +109,8 @@ pub struct FinishedArray {
     pub metadata: String,
 }
 
-/// An EFI system partition: of type ef00 with a vfat filesystem, or a member of a mirror that the firmware can read as one.
+/// An EFI system partition: of type ef00 and with a vfat filesystem. It may be a member of a mirror, if the firmware can read a member like
+/// a plain partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Esp {
     /// `/dev/sda1`.
@@ -121,10 +123,10 @@ pub struct Esp {
     pub first_lba: u64,
     pub sectors: u64,
     pub sector_bytes: u32,
-    /// Mount point in the target, of the partition or of the mirror that it is a member of.
+    /// Mount point in the target, either of the partition or of the mirror that contains it.
     #[serde(with = "common::serde_empty")]
     pub path: Option<String>,
-    /// The mirror, which writes to all of its members.
+    /// The mirror that contains the partition. Writes to the mirror reach all of its members.
     #[serde(with = "common::serde_empty")]
     pub array: Option<DevicePath>,
 }

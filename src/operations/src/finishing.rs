@@ -18,7 +18,7 @@ impl PlannedOperation for FinishInputs {
     }
 }
 
-/// Like `Finish`, for a raw image, which was built for any machine: without an installer it keeps its boot loader, and
+/// Makes a raw image bootable. Such an image was built for any machine: without an installer it keeps its boot loader, and
 /// `/etc/metal/boot-info.yaml` is derived from the configuration of that boot loader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AdaptImage(pub Box<FinishInputs>);
@@ -33,7 +33,7 @@ impl PlannedOperation for AdaptImage {
     }
 }
 
-/// Returns the device of a seed that the target does not mount, and which is therefore mounted temporarily.
+/// Returns the device of the cloud-init seed if the target does not mount it. It is mounted temporarily then.
 fn find_temporary_seed(finishing: &FinishInputs) -> Option<&DevicePath> {
     finishing.seed.as_ref().filter(|seed| seed.path.is_none()).map(|seed| &seed.device)
 }

@@ -17,7 +17,7 @@ pub struct BootEntries {
     /// Partitions that may contain a boot loader. The finisher refers to them by index.
     pub esps: Vec<Esp>,
     pub order: BootOrder,
-    /// Whether an installer of the image creates the entries instead, if there is one.
+    /// Whether the entries are left to the installer of the image, if the image has one.
     pub unless_installer: bool,
 }
 
@@ -43,11 +43,12 @@ fn describe_boot_entries(BootEntries { label, esps, order, unless_installer }: &
     format!("EFI entries \"{label}\" for {}; {order}{unless}", esps.join(", "))
 }
 
-/// Removes boot variables of earlier systems. Afterwards none of them exists with the value that the plan was made for, and no boot order lists a removed number.
+/// Removes boot variables of earlier systems. Afterwards none of the variables has the value that it had when the plan was made, and no
+/// boot order lists a removed number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RemoveVariables {
     pub variables: Vec<VariableRemoval>,
-    /// Whether a variable that cannot be removed fails the run.
+    /// Whether the run fails if a variable cannot be removed.
     pub required: bool,
 }
 
@@ -72,7 +73,8 @@ fn describe_removal(removal: &RemoveVariables) -> String {
 pub struct VariableRemoval {
     pub name: String,
     pub vendor: Uuid,
-    /// SHA-256 of the value, in hexadecimal. A variable with a different value is not removed. `None` removes any value.
+    /// SHA-256 of the expected value, in hexadecimal. A variable with a different value is not removed. With `None`, the variable is
+    /// removed whatever its value is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }

@@ -14,10 +14,10 @@ pub struct ReachImage {
     /// All locations of the image, with their secrets.
     #[serde(skip)]
     pub image: Box<AllocatedImage>,
-    /// The disk that a raw image is written to. An image that does not fit it is refused by this operation.
+    /// The disk that a raw image is written to. This operation refuses an image that does not fit the disk.
     #[serde(skip)]
     pub onto: Option<BurnDisk>,
-    /// Requirements for a root tree. An image whose manifest does not meet them is refused by this operation.
+    /// Requirements for a root tree. This operation refuses an image whose manifest does not meet them.
     #[serde(skip)]
     pub needs: Option<ImageNeeds>,
 }
@@ -32,7 +32,7 @@ impl PlannedOperation for ReachImage {
     }
 }
 
-/// Streams the image to the mounted root.
+/// Streams the image to the mounted root filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BurnImage {
     pub name: String,

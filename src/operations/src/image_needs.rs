@@ -1,5 +1,6 @@
-//! Requirements for an image on this machine, checked against the contents in its manifest: while planning, if the control plane knows
-//! them, and by the same rules again when the server of the image has responded.
+//! Requirements for an image on this machine, checked against the boot contents that its manifest lists. The planner checks them if the
+//! control plane has recorded these contents. The executor checks them again, by the same rules, when it has the manifest from the server
+//! of the image.
 
 use common::diagnostic::Diagnostic;
 use model::allocation::FinisherChoice;
@@ -14,7 +15,7 @@ pub struct ImageNeeds {
     /// Whether the kernel may be on a preserved filesystem.
     pub keeps_kernels: bool,
     pub has_user_data: bool,
-    /// Mount point of an encrypted filesystem that the system requires; `opens_by_tpm` is the same for a key in the TPM.
+    /// Mount point of an encrypted filesystem that the system needs to start. `opens_by_tpm` is such a mount point whose key is in the TPM.
     pub opens: Option<String>,
     pub opens_by_tpm: Option<String>,
 }

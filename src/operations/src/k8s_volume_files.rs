@@ -57,7 +57,7 @@ pub struct SparseVolume {
     pub make: Option<VolumeFilling>,
 }
 
-/// Data for the manifest of a Kubernetes volume.
+/// A Kubernetes volume as listed in `/etc/metal/volumes.yaml`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManifestVolume {
     pub volume: K8sVolume,
@@ -80,7 +80,7 @@ impl ManifestVolume {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumePath {
     Known(String),
-    /// Path of a logical volume that is created; LVM assigns its UUID.
+    /// Logical volume that is created by the plan. Its path is unknown until LVM has assigned its UUID.
     Made(CreateVolume),
 }
 

@@ -17,8 +17,8 @@ pub struct PreparePersistent {
     /// Logical volume that is created first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub create: Option<CreateVolume>,
-    /// Whether the device must be blank, because the layout does not cover it. Samples from all over it are read again immediately before
-    /// the write, and all must be zero.
+    /// Whether the device must be blank, because the layout does not list it. Immediately before the write, samples from all over the
+    /// device are read again, and all of them must be zero.
     pub must_be_blank: bool,
     pub filling: VolumeFilling,
 }
@@ -39,7 +39,7 @@ impl PlannedOperation for PreparePersistent {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // A volume is not bootable, and the next attempt finds it by its UUID: it is not undone.
+        // The creation of a volume is not undone: a volume is not bootable, and the next attempt finds it by its UUID.
         let written: Vec<DevicePath> = self.written_devices().into_iter().cloned().collect();
         Effect::opening(self.written_devices()).writing(written)
     }
@@ -56,7 +56,7 @@ fn describe_volume(volume: &PreparePersistent) -> String {
     format!("volume {name}: {}{place}, {}", strip_dev(device), describe_filling(filling))
 }
 
-/// Content by which a volume is recognized by its UUID.
+/// Content that identifies a volume by a UUID.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeFilling {
@@ -82,8 +82,9 @@ pub fn spanning_partition_bytes(bytes: u64) -> u64 {
     (bytes / MIB).saturating_sub(2) * MIB
 }
 
-/// Returns udev's link to a partition of an array. mdadm's rules (63-md-raid-arrays.rules, 4.2 and 4.4) create a link by GUID only if the
-/// partition contains a filesystem, and udev's own rules for disks (252 and 257) ignore arrays.
+/// Returns the link that udev creates to a partition of an array. It contains the UUID of the array, not the GUID of the partition: mdadm's
+/// rules (63-md-raid-arrays.rules, 4.2 and 4.4) create a link by GUID only if the partition contains a filesystem, and udev's own rules for
+/// disks (252 and 257) ignore arrays.
 pub fn array_partition_link(array: Uuid, number: u32) -> String {
     format!("/dev/disk/by-id/md-uuid-{}-part{number}", format_array_uuid(array))
 }

@@ -36,7 +36,7 @@ pub struct CreateVolume {
     pub group: String,
     /// `/dev/GROUP/NAME`.
     pub device: DevicePath,
-    /// All physical volumes of the group.
+    /// All physical volumes of the volume group that will contain the logical volume.
     pub physical: Vec<DevicePath>,
     #[serde(rename = "size_mib")]
     pub size: RequestedSize,

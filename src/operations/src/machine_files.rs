@@ -7,7 +7,7 @@ use model::install_marker::InstallMarker;
 use model::inventory::Nic;
 use serde::Serialize;
 
-/// Parts of a request that go into the target and the report. They may be empty when a plan is made offline.
+/// Fields of a request that are written to files of the target and to the report. They may be empty in a plan that is made offline.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlanAssignment {
     pub allocation: Allocation,
@@ -63,7 +63,7 @@ impl PlannedOperation for WriteMarker {
     }
 }
 
-/// Serializes a marker for readers of the plan, without the secret of its attempt.
+/// Serializes a marker for the printed plan. The secret of the attempt is omitted.
 fn serialize_without_secret<S: serde::Serializer>(marker: &InstallMarker, serializer: S) -> Result<S::Ok, S::Error> {
     InstallMarker { secret: None, ..marker.clone() }.serialize(serializer)
 }

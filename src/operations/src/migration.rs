@@ -13,7 +13,7 @@ use serde::Serialize;
 pub struct ReceiveMigration {
     /// Id of the order.
     pub order: String,
-    /// Id of the machine that has the allocation until now.
+    /// Id of the source machine, which has the allocation until the migration is complete.
     pub machine: String,
     pub devices: Vec<ReceivedDevice>,
 }
@@ -52,7 +52,8 @@ pub struct ReceivedDevice {
     pub size_bytes: u64,
 }
 
-/// Asks the control plane whether the migration was cancelled. If it does not respond, the final report repeats the question.
+/// Asks the control plane whether the migration was cancelled. If the control plane does not respond, the run continues, and the answer to
+/// the final report decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MoveStands {
     pub order: String,

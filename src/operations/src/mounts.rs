@@ -32,12 +32,12 @@ impl MountFilesystem {
         std::iter::once(self.device.clone()).chain(named).chain(self.others.iter().cloned())
     }
 
-    /// Returns whether the filesystem is mounted read-only. The last of `ro` and `rw` in the options counts.
+    /// Returns whether the filesystem is mounted read-only. If the options contain both `ro` and `rw`, the last one applies.
     pub(crate) fn is_read_only(&self) -> bool {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
 
-    /// Returns the devices of the filesystem. The kernel finds the other devices of a btrfs by its own list of paths.
+    /// Returns the devices of the filesystem itself. The kernel finds the further devices of a btrfs by the paths that it has recorded.
     fn own_devices(&self) -> Vec<&DevicePath> {
         match self.format {
             FilesystemFormat::Tmpfs => Vec::new(),
@@ -63,7 +63,7 @@ fn describe_mount(mount: &MountFilesystem) -> String {
     format!("{} at {}{read_only}", strip_dev(&mount.device), mount.path)
 }
 
-/// Mounts an installed system that is booted unchanged. The mount is read-only, whatever its options are.
+/// Mounts a filesystem of an installed system that is booted unchanged. The mount is read-only, even if the mount options say otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountReadOnly(pub MountFilesystem);
 

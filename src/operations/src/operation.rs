@@ -45,7 +45,7 @@ impl PlannedOperation for Operation {
 }
 
 operations! {
-    /// An operation on devices alone. It uses no state that earlier operations left in the session.
+    /// An operation that needs only devices, and no state that earlier operations left in the session.
     DeviceOp {
         Release(Holder),
         AssertFree(AssertFree),
@@ -71,7 +71,7 @@ operations! {
 }
 
 operations! {
-    /// An operation on state of the session: the image, the mounted target, locks, the control plane.
+    /// An operation that needs state of the session: the image, the mounted target, locks, the control plane.
     SessionOp {
         ReachImage(ReachImage),
         VerifyDefinition(VerifyDefinition),

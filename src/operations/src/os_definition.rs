@@ -55,14 +55,16 @@ impl PlannedOperation for FindPrograms {
     }
 }
 
-/// Runs the `create` program of the OS definition instead of writing a raw image; otherwise like `BurnDisk`.
+/// Fills the system disk by the `create` program of the OS definition, instead of writing a raw image to it. The disk is then adapted and
+/// checked as by `BurnDisk`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateSystem {
     /// Name of the OS definition, with its variant.
     pub os: String,
-    /// Disks that the program may write, in the order of the layout: those that are recreated. Its `/dev` contains no others.
+    /// Disks that the program may write, in the order of the layout: those that are recreated. The program's `/dev` contains no other
+    /// disks.
     pub disks: Vec<DevicePath>,
-    /// The system disk, and the content that is expected on it afterwards, as after writing a raw image.
+    /// The system disk, and the content that it must have afterwards, as after writing a raw image.
     pub onto: BurnDisk,
     /// Environment of the program.
     #[serde(skip)]
@@ -77,7 +79,7 @@ impl PlannedOperation for CreateSystem {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // The program opens the disks by path. The undo erases partition tables too, since it is unknown what is bootable.
+        // The program opens the disks by path. The undo erases partition tables too, since it is unknown which partitions are bootable.
         Effect::opening(&self.disks).undone_by(self.disks.iter().cloned().map(UndoOperation::Made))
     }
 }

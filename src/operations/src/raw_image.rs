@@ -17,14 +17,14 @@ pub struct BurnDisk {
     pub device: DevicePath,
     /// Expected identity of the disk, verified on the open file descriptor before the first write.
     pub identity: DiskIdentity,
-    /// Size of the disk. Before the first write, the image is checked against this size and sector size.
+    /// Size of the disk. Before the first write, the executor checks that the image fits this size and `sector_bytes`.
     pub size_bytes: u64,
     pub sector_bytes: u32,
     /// Number of the partition that grows to the end of the disk.
     pub grow: Option<u32>,
     /// Filesystems that the layout mounts, which the image must therefore contain.
     pub filesystems: Vec<ExpectedFilesystem>,
-    /// UUIDs, in lower case, that the image must not contain, each with the device on a preserved disk that already has it.
+    /// UUIDs, in lower case, that the image must not contain, because a device on a preserved disk has them. The value is that device.
     pub taken: BTreeMap<String, DevicePath>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub added: Option<AddedPartition>,
@@ -36,7 +36,7 @@ impl PlannedOperation for BurnDisk {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // The undo erases partition tables too, since it is unknown what else is bootable.
+        // The undo erases partition tables too, since it is unknown which partitions are bootable.
         Effect::none().undone_by([UndoOperation::Made(self.device.clone())])
     }
 }
@@ -64,7 +64,7 @@ pub(crate) fn describe_expected(burn: &BurnDisk) -> impl Iterator<Item = String>
     })
 }
 
-/// A partition at the end of a disk, after those of a raw image, with its content.
+/// A partition that is added at the end of a disk, after the partitions of a raw image, with its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AddedPartition {
     pub name: String,

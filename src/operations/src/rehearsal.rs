@@ -7,10 +7,10 @@ use crate::{ActivateGroup, AssembleArray, CreateVolume, Effect, MountFilesystem,
 use model::device::DevicePath;
 use serde::Serialize;
 
-/// Activates all preserved objects before anything is wiped, and deactivates them again. Snapshots keep all changes in memory.
+/// Activates all preserved objects once before anything is wiped, and then deactivates them. Snapshots keep all changes in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rehearsal {
-    /// Disks, partitions and devices of mount options, each of which is replaced by a snapshot in memory.
+    /// Disks, partitions and devices named in mount options. During the rehearsal, each is replaced by a snapshot in memory.
     pub over: Vec<DevicePath>,
     /// Arrays, groups and mounts in order. Each filesystem is mounted separately.
     pub operations: Vec<RestoreOp>,
@@ -22,7 +22,7 @@ impl PlannedOperation for Rehearsal {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // Nothing is written, but the same devices must be assembled later.
+        // The rehearsal writes nothing, but later operations must assemble the same devices.
         Effect::opening(&self.over)
     }
 }
@@ -36,7 +36,7 @@ fn describe_rehearsal(rehearsal: &Rehearsal, sizes: &DeviceSizes) -> OperationTe
 }
 
 operations! {
-    /// Activates a preserved object, or, only in the rehearsal, adds a volume to a preserved group.
+    /// Activates a preserved object. In the rehearsal, an operation may also add a volume to a preserved group.
     RestoreOp {
         AssembleArray(AssembleArray),
         ActivateGroup(ActivateGroup),

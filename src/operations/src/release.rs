@@ -5,7 +5,7 @@ use crate::{Effect, PlannedOperation};
 use model::device::DevicePath;
 use serde::Serialize;
 
-/// Releases a holder of disks that will be wiped, or one that was only assembled for inspection.
+/// A holder to release: either of disks that will be wiped, or of an array or mapping that was assembled only for inspection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holder {
@@ -43,7 +43,7 @@ fn describe_release(holder: &Holder) -> String {
     }
 }
 
-/// Checks again for holders of these disks and of their partitions; fails if there are any.
+/// Checks immediately before the wipe that these disks and their partitions have no holders, and fails otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AssertFree {
     pub disks: Vec<DevicePath>,

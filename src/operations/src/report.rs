@@ -6,7 +6,7 @@ use model::device::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use serde::Serialize;
 
-/// Informs the control plane that this plan will now destroy data, and asks whether to continue.
+/// Informs the control plane that the run is about to destroy data, and asks whether to continue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TellPointOfNoReturn {
     /// Id of the allocation.
@@ -18,7 +18,7 @@ pub struct TellPointOfNoReturn {
     /// Extents of the plan.
     #[serde(skip)]
     pub extents: Vec<StageExtents>,
-    /// Hash of the approval that was compared with the plan.
+    /// Hash of the operator's approval, if the plan was compared with one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
     /// `sha256:HEX` of the secret in the marker of this attempt.
@@ -28,7 +28,7 @@ pub struct TellPointOfNoReturn {
 
 impl PlannedOperation for TellPointOfNoReturn {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
-        // Without extents, nothing may be written after this operation.
+        // If the extents are empty, nothing is written after this operation.
         match self.extents.is_empty() {
             true => "the control plane confirms the run, and records that this boot has received everything".into(),
             false => "the control plane confirms the run, and records that disks are about to change".into(),
@@ -50,8 +50,8 @@ pub struct FinalReport {
     pub message: String,
     /// Marker of an installation that was already on the disks.
     pub already: Option<InstallMarker>,
-    /// Disks whose start and end are wiped if the control plane denies the migration: their content then belongs to the source machine
-    /// again, which may run it.
+    /// Disks whose start and end are wiped if the control plane denies the migration. The allocation then still belongs to the source
+    /// machine, which may run the same system.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taken_back: Vec<DevicePath>,
 }

@@ -22,7 +22,8 @@ macro_rules! stages {
                 }
             }
 
-            /// Returns the stage with this name. `None` for a failure outside of all stages, or from an agent of another version.
+            /// Returns the stage with this name. Returns `None` for the step of a failure outside of all stages, or for a name from another
+            /// version of the agent.
             pub fn named(name: &str) -> Option<StageName> {
                 match name {
                     $($name => Some(StageName::$stage),)*
@@ -41,7 +42,7 @@ macro_rules! stages {
 }
 
 stages! {
-    // name = text, whether it destroys data, whether its operations run concurrently, state after a failure
+    // stage = name, whether it destroys data, whether its operations run concurrently, state after a failure
     ImageReach = "image.reach", false, false, Untouched;
     DefinitionVerify = "definition.verify", false, false, Untouched;
     StorageIdentify = "storage.identify", false, false, Untouched;
@@ -52,7 +53,7 @@ stages! {
     StorageWipe = "storage.wipe", true, true, HalfMade;
     BootClean = "boot.clean", false, false, HalfMade;
     StoragePartition = "storage.partition", true, true, HalfMade;
-    // An array or group may lie on another one, so these do not run concurrently.
+    // An array or group may lie on another one, so the operations of these stages do not run concurrently.
     StorageRaid = "storage.raid", true, false, HalfMade;
     StorageLvm = "storage.lvm", true, false, HalfMade;
     StorageEncrypt = "storage.encrypt", true, true, HalfMade;
@@ -92,12 +93,12 @@ pub enum FailureState {
 }
 
 impl FailureState {
-    /// Returns whether the executor must make the results of this run unbootable.
+    /// Returns whether the executor must make the installation unbootable after this failure.
     pub fn is_half_made(self) -> bool {
         matches!(self, FailureState::HalfMade | FailureState::Changed)
     }
 
-    /// Returns whether the system is complete and no disk is written after this.
+    /// Returns whether the system was complete when the stage failed, so that no disk is written any further.
     pub fn is_complete(self) -> bool {
         matches!(self, FailureState::Unreported | FailureState::Complete)
     }
@@ -108,7 +109,7 @@ impl FailureState {
 struct StageProperties {
     /// Whether the stage destroys existing data.
     destructive: bool,
-    /// Whether no two of its operations use the same device, so that they may run concurrently.
+    /// Whether no two operations of the stage use the same device, so that the operations may run concurrently.
     concurrent: bool,
     leaves: FailureState,
 }

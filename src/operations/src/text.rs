@@ -10,13 +10,13 @@ pub(crate) type DeviceSizes = BTreeMap<DevicePath, u64>;
 
 /// Text of an operation.
 pub struct OperationLine<'a> {
-    /// Device of an operation that can share a line with others of the same text.
+    /// Device of the operation, if it can share a line with operations on other devices that have the same text.
     pub device: Option<&'a str>,
     pub text: OperationText,
 }
 
 impl<'a> OperationLine<'a> {
-    /// Returns the text of an operation on a device: `before`, the device, `after`.
+    /// Returns a line with the text `before`, the device, and the text `after`.
     pub(crate) fn on_device(before: &str, device: &'a str, after: impl Into<String>) -> OperationLine<'a> {
         let text = OperationText { before: before.to_owned(), after: after.into(), below: Vec::new() };
         OperationLine { device: Some(strip_dev(device)), text }
@@ -41,7 +41,7 @@ impl From<&str> for OperationLine<'_> {
     }
 }
 
-/// Text about devices: before their names, after them, and on the lines below.
+/// Text of an operation: before the names of its devices, after them, and on the lines below.
 #[derive(PartialEq, Eq)]
 pub struct OperationText {
     before: String,
@@ -79,7 +79,8 @@ pub(crate) fn join_devices(devices: &[DevicePath]) -> String {
     devices.iter().map(strip_dev).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the minimum size of a device: `  19498 MiB`. UUIDs of new objects are not printed, because an offline plan cannot predict them.
+/// Returns the minimum size of a device, as printed after its name: `  19498 MiB`. UUIDs of new objects are not printed, because an offline
+/// plan cannot predict them.
 pub(crate) fn describe_size(sizes: &DeviceSizes, device: &DevicePath) -> String {
     sizes.get(device).map(|bytes| format!("  {} MiB", bytes / MIB)).unwrap_or_default()
 }

@@ -13,15 +13,16 @@ pub struct WipeDisk {
     pub device: DevicePath,
     /// Expected identity of the disk, verified on the open file descriptor before the first write.
     pub identity: DiskIdentity,
-    /// Erase methods, tried in order until one succeeds. `zero` is ensured afterwards in any case.
+    /// Erase methods, tried in order until one succeeds. In any case, the ranges in `zero` are zeroed afterwards.
     pub methods: Vec<EraseMethod>,
-    /// Whether one of `methods` must succeed.
+    /// Whether the operation fails if none of `methods` succeeds.
     pub strict: bool,
     /// Time limit for the whole disk, in seconds.
     pub budget_seconds: u64,
-    /// Ranges that are zeroed first, one after the other, each durable before the next one starts. Afterwards the disk is not bootable.
+    /// Ranges that are zeroed first, one after the other; each is durable before the next one is written. Once all of them are zeroed, the
+    /// disk is not bootable.
     pub first: Vec<ByteRange>,
-    /// Ranges that are zeroed and read back as zero, whatever `methods` did.
+    /// Ranges that are zeroed and read back as zero, after the `methods` and whatever their result was.
     pub zero: Vec<ByteRange>,
 }
 
@@ -73,7 +74,7 @@ fn describe_method(method: EraseMethod) -> &'static str {
     }
 }
 
-/// Reads these devices completely, which samples showed to be blank, and fails if a byte is not zero.
+/// Reads devices completely that appeared blank in samples, and fails if any byte is not zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProveZeros(pub Vec<ZeroProof>);
 
@@ -83,7 +84,8 @@ pub struct ZeroProof {
     /// Device name before the first write.
     pub device: DevicePath,
     pub ranges: Vec<ByteRange>,
-    /// Serial numbers of its disks, which the operator may pass to discard their data; empty if one of the disks has none.
+    /// Serial numbers of the disks below the device. The operator may pass them to discard the data; empty if one of the disks has no
+    /// serial number.
     pub give_up: Vec<String>,
 }
 
@@ -100,7 +102,7 @@ impl PlannedOperation for ProveZeros {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // They are only read, but the proof must be about the device that is written later.
+        // The devices are only read, but they must be the ones that are written later.
         Effect::opening(self.0.iter().map(|proof| &proof.device))
     }
 }

@@ -1,4 +1,4 @@
-//! System that the definition's `create` program installs.
+//! Installation of a system by the `create` program of an OS definition.
 
 use super::PlanExecutor;
 use common::error::{Error, Phase, Result};

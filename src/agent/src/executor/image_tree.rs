@@ -1,4 +1,4 @@
-//! Image, and operations on the tree that it contains.
+//! Operations on the image, and on the root tree that it is extracted to.
 
 use super::{PlanExecutor, panic_error, raw_image};
 use common::diagnostic;
@@ -68,7 +68,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Runs `verify` in the ramdisk too, since the server may have been unable to.
+    /// Runs `verify` in the ramdisk, because the server may have been unable to run it.
     pub(super) fn verify_definition(&self, os: &str, chosen: &SelectedDefinition) -> Result<()> {
         let refused = |why: String| Err(Error::refusal(Phase::Image, why));
         match run_verify(chosen, VERIFY_DEADLINE) {
@@ -130,14 +130,14 @@ impl PlanExecutor {
         )
     }
 
-    /// Adds the secrets that the control plane has released separately to the files.
+    /// Returns the files with the secrets that the control plane has released separately.
     fn add_secrets(&self, files: &MachineFiles) -> MachineFiles {
         let mut files = files.clone();
         files.assigned.allocation = self.secrets.fill_secrets(files.assigned.allocation);
         files
     }
 
-    /// Adds the secrets to the files of an operation.
+    /// Returns the inputs of an operation with the secrets that the control plane has released separately.
     pub(super) fn finishing_with_secrets(&self, finishing: &FinishInputs) -> FinishInputs {
         FinishInputs { files: Box::new(self.add_secrets(&finishing.files)), ..finishing.clone() }
     }
@@ -173,7 +173,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Returns the UUID of the root filesystem. A raw image brings its own.
+    /// Returns the UUID of the root filesystem: that of the raw image if one was written, otherwise that of the plan.
     pub(super) fn root_uuid<'a>(&'a self, files: &'a MachineFiles) -> &'a str {
         self.brought_root_uuid.as_ref().unwrap_or(&files.root_uuid)
     }

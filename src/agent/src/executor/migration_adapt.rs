@@ -1,4 +1,4 @@
-//! System that is received from another machine.
+//! Adaptation of a system that is received from another machine.
 
 use super::PlanExecutor;
 use common::error::{Error, Phase, Result};
@@ -25,11 +25,11 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Checks that the migration still stands, since the control plane was not asked during the adaptation, and a system with a marker may
+    /// Checks that the migration was not cancelled. The control plane was not queried during the adaptation, and a system with a marker may
     /// be booted.
     ///
     /// # Errors
-    /// Fails if the migration was cancelled, or the sender has rebooted since. The next run then receives everything again.
+    /// Fails if the migration was cancelled, or the sender has rebooted since the transfer. The next run then receives everything again.
     pub(super) fn check_migration_stands(&self, order: &str) -> Result<()> {
         let machine = match self.control.fetch_machine() {
             Ok(machine) => machine,
@@ -80,7 +80,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Returns the boot loader on the first mounted EFI system partition; the others are copies.
+    /// Returns the boot loader on the first mounted EFI system partition; any further ones are copies of the first.
     fn find_received_loader(&self, finishing: &FinishInputs) -> Option<String> {
         if finishing.firmware != FirmwareType::Uefi {
             return None;
@@ -90,7 +90,7 @@ impl PlanExecutor {
         efi::loader::find_loader(&esp).ok()
     }
 
-    /// Returns the boot parameters if they differ from the stored ones.
+    /// Returns the boot parameters for this machine if they differ from those stored in the received system.
     fn updated_boot_info(&self, root: &NewRoot, adapted: &AdaptedBoot, root_uuid: &str) -> Result<Option<BootInfo>> {
         if let Some(info) = &adapted.info {
             return Ok(Some(info.clone()));
@@ -109,7 +109,7 @@ impl PlanExecutor {
     }
 }
 
-/// Replaces a device name of the other machine by the UUID.
+/// Replaces the source machine's device name in `root=` of a kernel command line by the UUID of the filesystem.
 fn replace_root_device(line: &str, root_uuid: &str) -> String {
     let words = line.split_whitespace().map(|word| match word.strip_prefix("root=/dev/") {
         Some(name) if !name.contains('/') && !name.starts_with("md") => format!("root=UUID={root_uuid}"),

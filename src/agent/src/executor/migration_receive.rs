@@ -1,4 +1,4 @@
-//! Receiving devices of another machine.
+//! Receives devices from the source machine of a migration.
 
 use super::PlanExecutor;
 use common::error::{Error, Phase, Result};
@@ -10,18 +10,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 use transfer::machine::{ControlSilence, IncomingMigration, SilenceState, TransferDevice};
 
-/// Interval of requests for the current sender: after a reboot, it has another certificate.
+/// Interval at which the control plane is asked for the current sender. A sender that has rebooted has a new certificate.
 const ASK: Duration = Duration::from_secs(5);
 
 const LOOK: Duration = Duration::from_millis(500);
 
 impl PlanExecutor {
-    /// Sets the receiving end of a migration.
+    /// Sets the receiving side of a migration.
     pub(crate) fn set_incoming(&mut self, incoming: IncomingMigration) {
         self.incoming = Some(incoming);
     }
 
-    /// Receives devices with this total size as long as the control plane requests it. Returns the machine that sent all of them.
+    /// Receives devices with the given total size until the control plane ends the migration. Returns the machine that sent all of them.
     pub(super) fn receive_devices(
         &mut self,
         order: &str,
@@ -66,7 +66,7 @@ fn transfer_progress(bytes: u64, total_bytes: u64, elapsed: Duration) -> Transfe
     TransferProgress { bytes, total_bytes: Some(total_bytes), bytes_per_second, seconds_left }
 }
 
-/// Last information from the control plane.
+/// Most recent status of the migration from the control plane, and how long the control plane has been silent.
 #[derive(Default)]
 struct MigrationWatch {
     said: String,
@@ -74,8 +74,8 @@ struct MigrationWatch {
 }
 
 impl MigrationWatch {
-    /// Requests the current sender and the state of the migration from the control plane. Without a response, everything continues as before.
-    /// Only an explicit response, or a long time without any, ends the migration.
+    /// Requests the current sender and the state of the migration from the control plane. Without a response, the transfer continues. Only
+    /// an explicit response, or ten minutes of responses that do not mention the migration, end it.
     fn update_from_control(
         &mut self,
         control: &dyn ControlPlane,

@@ -13,7 +13,7 @@ use operations::{BurnDisk, ExpectedFilesystem, FinishInputs, MountFilesystem, Se
 use std::time::Instant;
 use time::OffsetDateTime;
 
-/// Starts an image, and refuses one that does not fit the disk before anything is written.
+/// Starts the download of an image. Refuses an image that does not fit the disk before anything is written.
 pub(super) fn start_raw_image(reached: ResolvedImage, burn: &BurnDisk) -> Result<IncomingImage> {
     let BurnDisk { device, size_bytes, sector_bytes, .. } = burn;
     let disk = TargetDisk { name: device.clone(), size_bytes: *size_bytes, sector_bytes: *sector_bytes };
@@ -48,12 +48,13 @@ impl PlanExecutor {
         self.adapt_written_disk(burn)
     }
 
-    /// Adapts the table to the disk, and verifies that the filesystems to mount exist, whatever has filled the disk.
+    /// Adapts the partition table to the disk, and verifies that the filesystems to mount exist. The disk was filled by a raw image or by a
+    /// `create` program.
     pub(super) fn adapt_written_disk(&mut self, burn: &BurnDisk) -> Result<()> {
         let BurnDisk { device, grow, filesystems, taken, added, .. } = burn;
         self.held.verify_underlying_disks(device)?;
         let table = image_table_fit::fit_image_table(device, *grow, added.as_ref())?.unwrap_or_default();
-        // Ids of filesystems are known only now.
+        // The UUIDs of the image are known only now.
         duplicate_uuids::check_duplicate_uuids(&table, device, taken)
             .context(Phase::Image, || format!("contents of {device}"))?;
         self.brought_seed = find_seed(device, &table);

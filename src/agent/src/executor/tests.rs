@@ -202,7 +202,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     wipe::wipe_ends(kept.path()).unwrap();
     assert!(bench.control.ended.lock().unwrap().is_empty());
 
-    // In two parts, as a conductor orders them; then it goes away.
+    // The plan runs in two parts, as a conductor orders them; then the session ends.
     let whole = plan(prepare(&disk, &kept));
     let mut session = bench.session();
     for steps in [&["deploy.apply_layout"][..], &["deploy.burn_image", "deploy.write_files"]] {
@@ -274,7 +274,7 @@ fn loop_what_was_received_does_not_boot_once_the_control_plane_says_no() {
             assert!(text.contains("wiped at both ends") && text.contains("the move is cancelled"), "{text}");
         }
     }
-    // Nobody has proved that this is the disk of the plan.
+    // No operation has verified that this is the disk of the plan.
     let mut session = bench.session();
     session.facts.boot = boot;
     let text = session.report_success(&received).unwrap_err().to_string();

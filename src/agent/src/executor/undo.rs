@@ -10,7 +10,7 @@ use newroot::boot::kexec;
 use newroot::chroot;
 use operations::{DeviceOp, FailureState, UndoOperation};
 
-/// Marks the wipes of a completed stage.
+/// Marks the disks of a completed wipe stage as wiped, in the list of operations to undo.
 pub(super) fn mark_wipes_complete(log: &mut [UndoOperation]) {
     for undo in log {
         if let UndoOperation::Wiping(disk) = undo {
@@ -19,7 +19,7 @@ pub(super) fn mark_wipes_complete(log: &mut [UndoOperation]) {
     }
 }
 
-/// Returns whether the operation does the same as the undo, which is then no longer needed.
+/// Returns whether the operation has the same effect as the undo. If so, the undo is no longer needed.
 pub(super) fn is_done_by(undo: &UndoOperation, operation: &DeviceOp) -> bool {
     match (undo, operation) {
         (UndoOperation::StopArray(undo), DeviceOp::StopArray(stop)) => undo == stop,
@@ -30,10 +30,10 @@ pub(super) fn is_done_by(undo: &UndoOperation, operation: &DeviceOp) -> bool {
 }
 
 impl PlanExecutor {
-    /// Undoes the operations of the session as far as possible. Failures are logged, and the next operation is undone. Called before kexec
-    /// and after a failure. Only partial results are made unbootable.
+    /// Undoes the operations of the session as far as possible. If one cannot be undone, the error is logged and the next one is undone.
+    /// Called before kexec and after a failure. An installation is made unbootable only if it is incomplete.
     pub(crate) fn leave_session(&mut self, leaves: FailureState) {
-        // Stops the image: its target is about to be unmounted.
+        // Stops the download of the image, whose target is about to be unmounted.
         self.image = None;
         while let Some(undo) = self.undo.pop() {
             if let Err(error) = self.undo_operation(&undo, leaves) {
@@ -70,7 +70,8 @@ impl PlanExecutor {
         }
     }
 
-    /// Makes a device of the plan's disks unbootable: a firmware finds no boot loader on it, and a boot loader no filesystem.
+    /// Makes a device of the plan's disks unbootable, if the system is incomplete: afterwards a firmware finds no boot loader on it, and a
+    /// boot loader no filesystem.
     fn make_unbootable(
         &self,
         device: &DevicePath,

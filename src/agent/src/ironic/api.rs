@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Timeout of a request.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Placeholder for a token that was already issued.
+/// Placeholder that Ironic returns instead of a token that it has already issued.
 const HANDED_OUT: &str = "******";
 
 const VERSION: &str = "X-OpenStack-Ironic-API-Version";
@@ -24,7 +24,7 @@ const ANSWER_BYTES: u64 = 16 << 20;
 #[derive(Debug)]
 pub(crate) enum IronicResult<T> {
     Yes(T),
-    /// The addresses are unknown, or the node does not expect an agent now. Ironic does not distinguish the two.
+    /// No node has these MACs, or the node does not expect an agent now. Ironic does not distinguish the two cases.
     Unknown,
     /// Another operation on the node is in progress.
     Locked,
@@ -112,7 +112,7 @@ impl IronicClient {
         asked.try_map(|_| Ok(()))
     }
 
-    /// Sends the inventory of this machine. An inspecting Ironic returns the node and issues the token.
+    /// Sends the inventory of this machine. If Ironic is inspecting this machine, it returns the node and issues the token.
     pub(crate) fn send_inventory(&self, callbacks: &[String], found: &Value) -> IronicResult<Option<FoundIronicNode>> {
         let what = "send the inventory";
         let asked = request_first(what, callbacks, |url| self.client.post(url).json(found).header(VERSION, "1.84"));
@@ -142,7 +142,7 @@ pub(crate) fn hosts_and_ports(urls: &[String]) -> Vec<(String, u16)> {
 }
 
 impl<T> IronicResult<T> {
-    /// Converts the value. An error counts as no response.
+    /// Converts the value of a response. If the conversion fails, returns the same result as for a missing response.
     fn try_map<U>(self, convert: impl FnOnce(T) -> Result<U>) -> IronicResult<U> {
         match self {
             IronicResult::Yes(value) => convert(value).map_or_else(IronicResult::Away, IronicResult::Yes),

@@ -31,7 +31,8 @@ struct StoredCertificate {
     key: String,
 }
 
-/// Returns this boot's certificate for clients that reach this machine at that address. It supports only TLS 1.3, as conductors do.
+/// Returns this boot's certificate, which is valid for `address`, the address at which clients reach this machine. The TLS configuration
+/// supports only TLS 1.3, as conductors do.
 ///
 /// # Errors
 /// Fails if no random numbers are available, or the certificate cannot be created or stored.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use uuid::Uuid;
 
-/// Ironic's kind of a step.
+/// Type of a step in Ironic: cleaning, deploy or service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IronicStepKind {
     Clean,
@@ -37,7 +37,7 @@ struct KnownCommand {
     extension: &'static str,
     name: &'static str,
     command: IronicCommand,
-    /// Whether the command is asynchronous.
+    /// Whether the command continues in the background after it was accepted.
     runs_on: bool,
 }
 
@@ -122,7 +122,7 @@ impl CommandList {
     /// Accepts the command `extension.name`. The result is final if the command is synchronous or `wait` is set.
     ///
     /// # Errors
-    /// Rejects a command, which is then not listed.
+    /// Returns the reason if the command is rejected. A rejected command does not appear in the list of commands.
     pub(crate) fn accept_command(
         self: &Arc<Self>,
         name: &str,
@@ -149,7 +149,7 @@ impl CommandList {
         self.lock_list().clone()
     }
 
-    /// Drops completed commands, because a new life cycle of the node begins.
+    /// Drops completed commands. Called when a new life cycle of the node begins.
     pub(crate) fn drop_completed(&self) {
         self.lock_list().retain(|result| result.command_status == CommandStatus::Running);
     }
@@ -200,7 +200,7 @@ impl CommandList {
     }
 
     fn lock_list(&self) -> MutexGuard<'_, Vec<CommandResult>> {
-        // A panic while it was locked leaves no inconsistent state here.
+        // If a thread panicked while it held the lock, the list is still consistent.
         lock_mutex(&self.list)
     }
 }

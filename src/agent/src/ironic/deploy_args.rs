@@ -11,7 +11,7 @@ use model::layout::{self, Layout};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-/// Fields of the object `image`.
+/// Supported fields of the argument `image`.
 const IMAGE_WORDS: [&str; 6] = ["url", "id", "digest", "mirrors", "finish", "pull_secrets"];
 
 /// Placeholder for values that a conductor masks.
@@ -27,7 +27,7 @@ pub(crate) enum RequestedMode {
     Reinstall {
         without_marker: bool,
     },
-    /// Not specified: it depends on the contents of the disks.
+    /// Not specified: the contents of the disks determine the operation.
     Unsaid,
 }
 
@@ -40,7 +40,8 @@ impl IronicNode<'_> {
         self.0.get("name").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Returns the arrays that `raid.create_configuration` of a cleaning creates: the conductor's filtered configuration, if there is one.
+    /// Returns the arrays that `raid.create_configuration` creates during a cleaning: those that the conductor has selected for this
+    /// cleaning, or else all of the node's `target_raid_config`.
     ///
     /// # Errors
     /// Refuses if the node has no configuration.

@@ -20,14 +20,15 @@ const DRIVE_BYTES: u64 = 64 << 20;
 /// Minimum size of a root disk without hints, as in Ironic's own agent.
 const LEAST_BYTES: u64 = 4 << 30;
 
-/// Fields of `image_info` for unsupported features. An image that requires them must not be installed without.
+/// Fields of `image_info` for unsupported features. An image with such a field is refused, because it must not be installed without the
+/// feature.
 const REFUSED: [(&str, &str); 4] = [
     ("image_server_user", SECRETS),
     ("image_request_authorization", SECRETS),
     ("proxies", "drophammer does not support a proxy"),
     ("oci_pull_secret", SECRETS),
 ];
-/// Fields that a conductor sends only with a partition image, with or without a value.
+/// Fields that a conductor sends only with a partition image. Their values may be empty.
 const OF_PARTITIONS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
 const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is a partition image; use a whole-disk image, or \
     custom-agent with a layout";

@@ -1,4 +1,4 @@
-//! Actions of steps on the machine. Tests use a simulation, which touches nothing.
+//! Actions of steps on the machine. Tests replace them by a simulation that accesses no device.
 
 use super::{inject_files, logs, rescue};
 use crate::executor::{ImageTrust, PlanExecutor};
@@ -21,20 +21,21 @@ use std::time::Duration;
 
 /// Executor of steps.
 pub(crate) trait StepExecutor: Send + Sync {
-    /// Releases everything that an earlier step holds, and takes the inventory. Waits for the disks of the layout and unlocks what a
-    /// reinstall preserves; the allocation receives the ramdisk's own key.
+    /// Releases everything that an earlier step holds, and takes the inventory. If a layout is given, waits for its disks, stores the
+    /// ramdisk's key in the allocation, and unlocks the encrypted filesystems and groups that a reinstall preserves.
     ///
     /// # Errors
     /// Fails if a tool is missing or the inventory cannot be taken.
     fn begin_step(&self, wanted: Option<(&Layout, &mut Allocation)>) -> Result<Inventory>;
 
-    /// Runs the stages of a part of a plan, after those of previous parts.
+    /// Runs the stages of one part of a plan. The stages of the previous parts must have run.
     ///
     /// # Errors
-    /// Fails at the first stage that fails. Everything has been released then, and a partial installation is not bootable.
+    /// Fails at the first stage that fails. Before it returns the error, everything is released, and a partial installation is made
+    /// unbootable.
     fn run_part(&self, part: &Plan) -> Result<DiskChanges>;
 
-    /// Releases everything. An installation that is not `whole` is made unbootable.
+    /// Releases everything. `whole` is whether the installation is complete; if not, it is made unbootable.
     fn release_all(&self, whole: bool);
 
     /// Flushes all filesystems.

@@ -31,7 +31,7 @@ pub(crate) enum FileDestination {
     Device(DevicePath),
     /// Partition number on the root disk.
     Number(u32),
-    /// Filesystem that contains the install marker.
+    /// The filesystem that contains the install marker.
     Installed,
 }
 

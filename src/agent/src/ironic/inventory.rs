@@ -27,7 +27,7 @@ pub(crate) fn read_addresses() -> InterfaceAddresses {
     found
 }
 
-/// Returns the report of an inspection. `boot_mac` is the MAC of the boot interface.
+/// Returns the data that an inspection sends to Ironic. `boot_mac` is the MAC of the interface that the machine has booted from.
 pub(crate) fn inspection_report(
     inventory: &Inventory,
     addresses: &InterfaceAddresses,
@@ -183,7 +183,7 @@ mod tests {
         let bmc = nic("be:3a:f2:b6:05:9f", "cdc_ether");
         let inventory = Inventory { nics: vec![bmc.clone(), nic("52:54:00:aa:00:01", "igb")], ..Inventory::default() };
         assert_eq!(lookup_macs(&inventory, None), ["52:54:00:aa:00:01"]);
-        // A machine with no other NIC has at least a chance, and the NIC of the boot counts in any case.
+        // The NIC of a BMC is used if there is no other NIC, or if the machine has booted from it.
         let only = Inventory { nics: vec![bmc], ..Inventory::default() };
         assert_eq!(lookup_macs(&only, None), ["be:3a:f2:b6:05:9f"]);
         assert_eq!(lookup_macs(&inventory, Some("BE:3A:F2:B6:05:9F")), ["be:3a:f2:b6:05:9f", "52:54:00:aa:00:01"]);

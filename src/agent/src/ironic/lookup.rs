@@ -7,12 +7,12 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Delays while the node is locked, which takes seconds after its power was switched on.
+/// Delays before another attempt while the node is locked. Ironic locks a node for some seconds when its power is switched on.
 const LOCKED: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(30)];
 
 /// Retry state of a lookup.
 pub(crate) struct LookupRetries {
-    /// Time limit, or `None` for unlimited retries.
+    /// Time after which the lookup fails; `None` if it is retried without limit.
     limit: Option<Duration>,
     pause: Duration,
     locked: usize,
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(pauses, [5.0, 10.0, 30.0, 30.0]);
         assert!(error.unwrap().contains("locked"));
         assert_eq!(said.len(), 1);
-        // What changes is said again.
+        // A changed reason is logged again.
         let (pauses, _, said) = run(&[IronicResult::Locked, IronicResult::Unknown], 60);
         assert_eq!((pauses, said.len()), (vec![5.0, 1.0, 10.0, 2.0, 30.0, 4.0], 7));
     }

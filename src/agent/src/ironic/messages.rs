@@ -21,7 +21,7 @@ pub(crate) enum CommandStatus {
     Running,
     Succeeded,
     Failed,
-    /// The agent's version differs from the one that listed its steps. Ironic uses this status for all kinds of steps.
+    /// The step was listed by another version of the agent. Ironic uses this status for deploy and service steps too, despite its name.
     CleanVersionMismatch,
 }
 

@@ -11,12 +11,12 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
-/// Response, with a JSON body unless it has none.
+/// Response to a request. The JSON body is null if the response has no body.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct AgentResponse {
     pub status: u16,
     pub body: Value,
-    /// Path for a redirect.
+    /// Path that the client is redirected to.
     pub location: Option<&'static str>,
 }
 
@@ -176,7 +176,8 @@ fn missing_token_response() -> AgentResponse {
     AgentResponse::new_fault(401, "401 Unauthorized: Token invalid.")
 }
 
-/// Returns the last value of a query parameter. Tokens are URL-safe base64, but escaped ones are accepted too.
+/// Returns the value of a query parameter; the last one if the parameter is repeated. Tokens are URL-safe base64, but escaped ones are
+/// accepted too.
 fn last_query_value(query: &str, name: &str) -> Option<String> {
     let url = reqwest::Url::parse(&format!("http://agent/?{query}")).ok()?;
     url.query_pairs().filter(|(key, _)| key == name).last().map(|(_, value)| value.into_owned())

@@ -58,7 +58,7 @@ pub(crate) const BOUNDS: ServerLimits = ServerLimits {
 /// Fails if the port is in use.
 pub(crate) fn listen_on_port(port: u16) -> Result<TcpListener> {
     let all = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
-    // The kernel lacks IPv6.
+    // Fails if the kernel lacks IPv6: then IPv4 only.
     let listener = all.or_else(|_| TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))));
     listener.context(Phase::Control, || format!("listen on port {port} for the conductor"))
 }
@@ -98,7 +98,7 @@ async fn accept_connections(
     let places = ConnectionSlots::default();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
-            // For example, no descriptor is left; others will be closed.
+            // For example, no file descriptor is free. Open connections will end and free some.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };

@@ -37,7 +37,7 @@ pub(crate) struct StepRunner {
     written: Mutex<Option<WrittenImage>>,
 }
 
-/// Input of a deploy's plan.
+/// Inputs of the plan of a deploy.
 struct DeployInput {
     layout: Layout,
     inventory: Inventory,
@@ -50,14 +50,14 @@ struct DeployInput {
     ids: Vec<Uuid>,
 }
 
-/// Whole-disk image that was written.
+/// Whole-disk image that was written in this boot, and its disk.
 #[derive(Clone)]
 struct WrittenImage {
     disk: KernelName,
     subject: PlanSubject,
 }
 
-/// Deploy of which some steps are complete.
+/// Deploy of which some steps were completed.
 struct StartedDeploy {
     deploy: DeployInput,
     plan: Plan,
@@ -119,7 +119,7 @@ impl StepRunner {
                     node,
                     &deploy_args::parse_arrays("raid.apply_configuration", config.as_object().unwrap_or(args))?,
                 )?;
-                // No deploy continues from here.
+                // No started deploy can be continued after this step.
                 self.hands.release_all(true);
                 *lock_mutex(&self.begun) = None;
                 Ok(target.clone())
@@ -144,7 +144,7 @@ impl StepRunner {
         Some((plan.root_uuid.clone(), esp))
     }
 
-    /// Returns whether the installation is complete, or none was started.
+    /// Returns whether the machine has no partial installation: all steps of the deploy are complete, or none was started.
     pub(crate) fn is_whole(&self) -> bool {
         lock_mutex(&self.begun).as_ref().is_none_or(|begun| begun.done == core_step_count())
     }
@@ -173,7 +173,7 @@ impl StepRunner {
         self.plan_and_run(node, layout, wish, inventory, allocation, until)
     }
 
-    /// Creates arrays by the same steps as the layout that they imply.
+    /// Creates the arrays that the node requests. Derives a layout from them, and runs the same step as for a layout of the operator.
     fn create_arrays(&self, node: &IronicNode, config: &RaidConfig) -> Result<Value> {
         self.drop_state();
         let mut allocation = deploy_args::build_allocation(node, &Map::new())?;
@@ -258,7 +258,7 @@ impl StepRunner {
         Ok(result)
     }
 
-    /// Takes the started deploy if exactly `done` steps are complete.
+    /// Removes the started deploy from the state and returns it, if exactly `done` of its steps are complete.
     fn take_started(&self, done: usize) -> Result<StartedDeploy> {
         let mut slot = lock_mutex(&self.begun);
         match slot.take() {

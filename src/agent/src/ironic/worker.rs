@@ -58,7 +58,7 @@ impl CommandWorker {
         let args = step.get("args").and_then(Value::as_object).unwrap_or(&nothing);
         self.journal.append_text(&format!("{} step {interface}.{name}", words.kind));
         let result = self.steps.run_step(offer, &node, args).map_err(|error| words.step_fault(&error))?;
-        // The conductor identifies the completed step by this copy.
+        // The conductor identifies the completed step by this copy of its request.
         Ok(json!({ words.result: result, words.step: step }))
     }
 
@@ -130,17 +130,17 @@ impl CommandExecutor for CommandWorker {
             | IronicCommand::FinalizeRescue
             | IronicCommand::Lockdown => return,
         };
-        // Fails if the agent is ending.
+        // Sending fails only if the agent is ending.
         let _ = self.signals.send(signal);
     }
 }
 
-/// Version that is sent with the list of steps, and returned with each step.
+/// Version that the conductor receives with the list of steps, and sends back with each step.
 pub(crate) fn agent_version() -> Value {
     json!({ "drophammer": env!("CARGO_PKG_VERSION") })
 }
 
-/// Field names of the three kinds of steps.
+/// Names of the JSON fields for one of Ironic's three types of steps.
 struct StepKindNames {
     kind: &'static str,
     steps: &'static str,

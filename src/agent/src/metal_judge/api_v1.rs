@@ -31,7 +31,7 @@ struct First {
     rack: Rack,
     folder: TempDir,
     ports: [u16; 2],
-    /// State that a machine preserves between boots.
+    /// Directory with the state that a machine preserves between boots.
     memory: TempDir,
 }
 
@@ -39,7 +39,7 @@ impl First {
     fn start() -> First {
         let folder = tempfile::tempdir().unwrap();
         certificates(folder.path());
-        // Held at the same time, so that they are two.
+        // Both listeners are open at the same time, so that the ports differ.
         let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let ports = free.map(|free| free.local_addr().unwrap().port());
         let rack = First::run(folder.path(), ports);
@@ -51,7 +51,7 @@ impl First {
         Rack::run("first.py", &arguments, http)
     }
 
-    /// Kills the server and restarts it later with the same allocation, as from a database.
+    /// Kills the server and restarts it later with the same allocation, as if the server had read it from a database.
     fn restart(&mut self, after: Duration) {
         let knows = self.rack.log()["allocation"].clone();
         self.come_back(after, &knows);
@@ -216,7 +216,7 @@ fn judge_first_certificates() {
         let error = register(&control).unwrap_err();
         println!("{client}: {error}");
         assert!(error.contains(words), "{error}");
-        // By the next attempt pixie has one that is good.
+        // Before the next attempt, pixie gets a valid certificate.
         let before = offered();
         first.rack.steer("set", &json!({"client": "client"}));
         register(&control).unwrap();
@@ -296,7 +296,7 @@ fn judge_first_server_that_dies() {
     println!("waited anew {times} times while the server was away");
     assert!((1..1000).contains(&times));
     assert_eq!(first.calls().iter().filter(|call| *call == "Register").count(), 0, "it did not register again");
-    // It has taken the report, and is gone before it answers.
+    // The server stores the report, and is killed before it responds.
     first.rack.steer("refuse", &json!({"call": "Report", "code": "unknown", "message": "", "times": 1, "die": true}));
     let reports = thread::spawn(move || control.report_result(&InstallResult { allocation: ONE.into(), ..ended() }));
     while first.rack.process.try_wait().unwrap().is_none() {

@@ -49,7 +49,7 @@ fn a_missing_answer_is_waited_for_and_an_end_is_said() {
     ] {
         assert!(matches!(after(newest, allocation), SenderAction::BootsAgain(_)), "{newest:?}");
     }
-    // Of an earlier version, when it is over: that is waited for too.
+    // An earlier version of the server reports no status when the migration has ended: the sender waits in that case too.
     assert!(matches!(after(None, Some(other)), SenderAction::Waits(_)));
 }
 
@@ -68,7 +68,7 @@ fn nothing_is_sent_to_a_machine_that_nobody_vouches_for() {
             MigrationOffer { order, part, begun, awaits_approval: false, peer, carried: None, disks: Vec::new() };
         assert_eq!(find_trusted_receiver(&own, &moving, "").unwrap().is_some(), is_sent_to, "{approved} {begun}");
     }
-    // The signature with the secret takes the place of the approval.
+    // The signature with the secret replaces the approval.
     let secret = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(secret.path(), "the secret of both ramdisks\n").unwrap();
     let (own, other) = (

@@ -1,15 +1,16 @@
-//! Order of a reinstall in a machine's file. No server records completed orders; only the install marker on the disks does.
+//! Comparison of the reinstall order in a machine's file with the install markers on the disks. No server records completed orders; only
+//! the markers do.
 //!
 //! | order number in the marker of this allocation | order N in the file | action |
 //! |---|---|---|
 //! | none, or not a number that a file can contain | N | carried out |
 //! | smaller than N | N | carried out |
-//! | N | N | was carried out before: the installed system is booted |
+//! | N | N | not carried out again: the installed system is booted |
 //! | larger than N | N | refused, with both numbers: the file is outdated, or the marker is forged |
 //! | larger than N | N, with `replace_newer` | carried out |
 //!
-//! Root of the installed system can write N into its marker and thereby suppress order N. Nothing on the machine can disprove that; see
-//! `docs/fleet.md`.
+//! A root user of the installed system can write N into its marker and thereby suppress order N. Nothing on the machine can reveal such a
+//! forgery; see `docs/fleet.md`.
 
 use common::error::{Error, Phase, Result};
 use model::allocation::{Allocation, OrderNumber};
@@ -17,11 +18,11 @@ use model::device::DevicePath;
 use model::inventory::Inventory;
 use plan::InstallClaim;
 
-/// Compares the order of the file with the markers of this allocation. If it was carried out, the allocation becomes an installed one.
-/// Returns a line for the operator.
+/// Compares the order of the file with the markers of this allocation. If a marker shows that the order was carried out, removes it from
+/// the allocation, whose installed system is then booted. Returns a line for the operator.
 ///
 /// # Errors
-/// Refuses if a marker has a later order than the file.
+/// Refuses if the order has no valid number, or a marker names a later order than the file.
 pub(crate) fn compare_order(
     machine: &str,
     allocation: &mut Allocation,

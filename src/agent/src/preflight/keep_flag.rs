@@ -1,5 +1,5 @@
-//! Reinstalls for a control plane without them. metal-stack's API v2 supports only installations. The operator marks disks to preserve in
-//! the layout or the allocation (`drophammer.keep`), and the install marker on the disks identifies their owner.
+//! Reinstalls for a control plane that does not support them: metal-stack's API v2 supports only installations. The operator marks disks to
+//! preserve in the layout or the allocation (`drophammer.keep`), and the install marker on the disks identifies their owner.
 //!
 //! | marked | the disks contain | action |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 //! | yes | no marker, and no data | installation, of an empty machine |
 //! | yes | several markers of this machine and project, none of which lists the others as replaced | refused: it is unknown which one is the newest |
 //!
-//! The marker of this very allocation means that it is installed, as everywhere.
+//! A marker of this allocation itself means that the allocation is installed already, as with every control plane.
 
 use super::local_state::has_contents;
 use common::error::{Error, Phase, Result};
@@ -101,7 +101,8 @@ fn machine_markers<'a>(machine: &str, inventory: &'a Inventory) -> impl Iterator
 /// Refuses an installation that could erase disks to be preserved.
 ///
 /// # Errors
-/// Refuses if such disks may contain data, and no marker proves to whom it belongs, or which of several installations is the newest.
+/// Refuses if such disks may contain data, and no marker proves who owns the data, or it is unknown which of several installations is the
+/// newest.
 pub(crate) fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory: &Inventory) -> Result<()> {
     if !allocation.keeps {
         return Ok(());

@@ -1,13 +1,13 @@
-//! Installations of machines whose control plane does not record them. The install marker on the disks specifies what was installed; orders
+//! Installations of machines whose control plane does not record them. The install marker on the disks identifies the installation; orders
 //! of a file are compared in `file_order`.
 //!
 //! | the disks contain | the file requests | action |
 //! |---|---|---|
-//! | no marker of this allocation | an installation | carried out, if all objects that could contain a marker were read, or the operator gives up their disks |
+//! | no marker of this allocation | an installation | carried out, if all objects that could contain a marker were read, or the operator discards their disks (`give_up`) |
 //! | no marker of this machine, but data on disks that the layout preserves | an installation | refused: the disk with the marker may have been replaced |
 //! | a marker of this allocation | an installation | the installed system is booted |
-//! | anything | a reinstall, and the marker is of its begun attempt | the installed system is booted (`plan`) |
-//! | anything | a reinstall | carried out, or refused (`plan`), while attempts are left |
+//! | a marker of the started attempt of this reinstall | a reinstall | the installed system is booted (`plan`) |
+//! | anything else | a reinstall | carried out, or refused (`plan`), while attempts are left |
 
 use super::opaque_objects::refuse_opaque;
 use common::error::{Error, Phase, Result};
@@ -44,8 +44,8 @@ pub(crate) fn complete_from_markers(machine: &str, allocation: &mut Allocation, 
     Ok(())
 }
 
-/// Refuses a reinstall without attempts left, unless the last attempt has completed it and only its report was lost. A control plane that
-/// does not count attempts requests the reinstall at every boot.
+/// Refuses a reinstall that has no attempts left, unless the last attempt completed the reinstall and only its report was lost. A control
+/// plane that does not count attempts would otherwise request the reinstall at every boot.
 fn require_attempts_left(
     allocation: &Allocation,
     inventory: &Inventory,
@@ -116,7 +116,7 @@ pub(crate) fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: 
     Err(Error::refusal(Phase::Plan, message))
 }
 
-/// Returns whether the disk contains anything recognizable. Unrecognizable contents count as nothing: `wipefs -a` leaves a disk like that.
+/// Returns whether the disk contains anything recognizable. Unrecognized data is ignored, because `wipefs -a` leaves a disk in that state.
 pub(super) fn has_contents(disk: &InventoryDisk) -> bool {
     disk.table.is_some() || !disk.signatures.is_empty() || !disk.uses.is_empty() || disk.unreadable.is_some()
 }
@@ -321,10 +321,10 @@ filesystems:
             (LAYOUT, &machine("srv"), None, Some(matches)),
             (LAYOUT, &machine("else"), None, Some(differs)),
             (LAYOUT, &with(&|disk| disk.unreadable = Some("EIO".into())), None, Some(differs)),
-            // The other half went with the disk that had the marker, or is something else now.
+            // The other member was on the disk with the marker, or that device has other content now.
             (GROUP, &half_a_group(blank_sdc()), None, Some(differs)),
             (GROUP, &half_a_group(machine("x").disks[1].clone()), None, Some("/dev/sdb, /dev/sdc are preserved")),
-            // What wipefs leaves, and a disk that is new.
+            // A disk after wipefs, and a new disk.
             (LAYOUT, &with(&|_| ()), None, None),
             (LAYOUT, &blank, None, None),
             (reserved.as_str(), &blank, None, None),

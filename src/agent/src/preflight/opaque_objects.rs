@@ -1,12 +1,13 @@
-//! If only the disks record installations, an object whose contents were not read may contain the install marker.
+//! Refusal of runs while an object of the machine cannot be read, if only the disks record installations: the object may contain the
+//! install marker.
 
 use common::error::{Error, Phase, Result};
 use model::device::KernelName;
 use model::inventory::{Inventory, OpaqueObject, UniqueIdentifiers};
 use model::storage_graph::DeviceStack;
 
-/// Refuses if an object of the machine was not read. Objects that lie only on disks listed in `give_up` are ignored, since the operator has
-/// given up their contents.
+/// Refuses if an object of the machine was not read. An object is ignored if it lies only on disks in `give_up`, the disks whose contents
+/// the operator discards.
 ///
 /// # Errors
 /// Lists each such object with reason and remedy.
@@ -104,7 +105,7 @@ mod tests {
             assert_eq!(result.is_err(), unseen.is_some(), "{result:?}");
             unseen.iter().for_each(|unseen| assert!(result.as_ref().unwrap_err().contains(unseen), "{result:?}"));
             assert_eq!(require_all_read(&inventory).is_err(), unseen.is_some(), "of a pool");
-            // Whoever has found the marker knows.
+            // With a marker, the installation is known.
             let known = Inventory { filesystems: vec![installed()], ..inventory };
             complete_from_markers("m", &mut asked(&[]), &known).unwrap();
         }
@@ -124,7 +125,7 @@ mod tests {
             (with("crypto_LUKS", "crypto"), &["A"], false),
             (with("crypto_LUKS", "crypto"), &[""], false),
             (with_group("thin", None), &["B"], true),
-            // It lies on both.
+            // The object lies on both disks.
             (two("A"), &["B"], false),
             (two("A"), &["A", "B"], true),
             // Two disks have that number, and it identifies neither.

@@ -1,4 +1,5 @@
-//! Passphrases of `key: prompt`: one for all such containers is typed at the machine's console before anything is written.
+//! Passphrases of containers with `key: prompt`. One passphrase for all of them is typed at the machine's console before anything is
+//! written.
 
 use common::error::{Error, Phase, Result};
 use model::layout::{KeySource, Layout};
@@ -63,7 +64,8 @@ fn timeout_refusal(purpose: &str) -> Error {
     Error::refusal(Phase::Storage, message)
 }
 
-/// Asks for the passphrase of preserved containers, which `opens` tries. Returns an empty one if none was typed or none matches.
+/// Asks for the passphrase of preserved containers. `opens` returns whether a passphrase unlocks them. Returns an empty passphrase if none
+/// was typed or none unlocks them.
 ///
 /// # Errors
 /// Fails if the console cannot be read.

@@ -11,9 +11,9 @@ const STILL: Duration = Duration::from_secs(5);
 /// Time limits for waiting for disks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DiskWaitLimits {
-    /// Limit for an expected disk to appear. Disks behind slow controllers spin up late.
+    /// Time after which the machine no longer waits for an absent disk. Disks behind slow controllers spin up late.
     pub late: Duration,
-    /// Limit after which disks that come and go no longer delay the machine: the plan uses the current disks.
+    /// Time after which the machine proceeds even if disks still appear and disappear. The plan then uses the disks that are present.
     pub restless: Duration,
 }
 
@@ -24,7 +24,7 @@ impl DiskWaitLimits {
     /// Limits for the known disks of a pool machine. A full enclosure spins up for minutes, and a pool machine can wait.
     pub(crate) const POOL: DiskWaitLimits =
         DiskWaitLimits { late: Duration::from_secs(180), restless: Duration::from_secs(240) };
-    /// Limits for a pool machine without a recorded boot: any disk may be late.
+    /// Limits for a pool machine that has no record of earlier boots. Which disks to expect is unknown, and any of them may be late.
     pub(crate) const FIRST_BOOT: DiskWaitLimits =
         DiskWaitLimits { late: Duration::from_secs(60), restless: Duration::from_secs(240) };
 }

@@ -107,7 +107,8 @@ fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
     told
 }
 
-/// Unlocks a container. One that only the second key unlocks stays unlocked, but is also reported, for the plan.
+/// Unlocks a container. If the TPM does not unlock it but `disk_key` does, the container stays unlocked, and the failure of the TPM is
+/// returned for the plan.
 fn unlock_container(container: LuksContainer) -> Result<(), FailedAttempt> {
     let device = container.device.clone();
     let locked = |why: String| FailedAttempt { tried: AttemptTarget::Container(device.clone()), why };
@@ -129,7 +130,7 @@ fn unlock_container(container: LuksContainer) -> Result<(), FailedAttempt> {
     })
 }
 
-/// Closes a container that was unlocked earlier in this ramdisk, since the key may have changed.
+/// Closes the mapping of a container that was unlocked earlier in this ramdisk, because the key may have changed since.
 fn close_stale_mapping(container: &LuksContainer) -> Result<(), String> {
     let LuksContainer { device, mapping, .. } = container;
     if !Path::new(mapping).exists() {
@@ -142,7 +143,7 @@ fn close_stale_mapping(container: &LuksContainer) -> Result<(), String> {
     }
 }
 
-/// Returns the reason why a container cannot be unlocked without trying, if any.
+/// Returns the reason why it is pointless to try to unlock the container; `None` if it can be tried.
 fn reason_not_to_try(container: &LuksContainer) -> Option<String> {
     if !is_able() {
         return Some("the ramdisk lacks cryptsetup; build it with the component `luks`".to_owned());

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Maximum time without received data before a download fails.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Download attempts. If all fail, this system continues to run.
+/// Number of attempts to download a file. If all of them fail, the running system is not stopped.
 const DOWNLOADS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -50,7 +50,7 @@ impl BootClient {
     /// Creates a client.
     ///
     /// # Errors
-    /// The URL is neither http:// nor https://.
+    /// Fails if the URL is neither http:// nor https://.
     pub(crate) fn new(url: &str) -> Result<BootClient> {
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err(Error::new(Phase::Settings, format!("--server {url} is neither http:// nor https://")));
@@ -65,7 +65,7 @@ impl BootClient {
     /// Requests what this machine boots. Tries each MAC in turn, as the server may know only one of them.
     ///
     /// # Errors
-    /// The server does not respond, or its response cannot be parsed.
+    /// Fails if the server does not respond, or its response cannot be parsed.
     pub(crate) fn request_boot(&self, machine: Option<&str>, macs: &[String]) -> Result<BootResponse> {
         let one = [String::new()];
         let macs = if macs.is_empty() { &one } else { macs };
@@ -97,7 +97,7 @@ impl BootClient {
     /// Downloads both files completely.
     ///
     /// # Errors
-    /// A file cannot be downloaded.
+    /// Fails if a file cannot be downloaded.
     pub(crate) fn fetch_files(&self, names: NextBoot) -> Result<BootFiles> {
         let kernel = self.download(&names.kernel)?;
         let initrd = self.download(&names.initrd)?;

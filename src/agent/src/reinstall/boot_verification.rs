@@ -22,7 +22,8 @@ pub(crate) fn plain_http_warning(server: &str, digest: Option<&BootDigest>) -> O
 /// TLS.
 ///
 /// # Errors
-/// Kernel and ramdisk must not be started; nothing has been changed.
+/// Fails if the digest differs or, without a digest, if a TLS server offers a file over plain HTTP. Kernel and ramdisk must not be started
+/// then; nothing has been changed.
 pub(crate) fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Option<&BootDigest>) -> Result<()> {
     let Some(expected) = digest else {
         return match [&boot.names.kernel, &boot.names.initrd].into_iter().find(|url| is_tls(server) && !is_tls(url)) {
@@ -52,7 +53,7 @@ pub(crate) fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Opti
 /// Refuses the boot through the firmware, which downloads kernel and ramdisk again without verification.
 ///
 /// # Errors
-/// A digest was given.
+/// Fails if a digest was given.
 pub(crate) fn refuse_firmware_boot(digest: Option<&BootDigest>, why: &Error) -> Result<()> {
     match digest {
         None => Ok(()),
@@ -70,7 +71,7 @@ fn is_tls(url: &str) -> bool {
     url.starts_with("https://")
 }
 
-/// Reads a file from its start without changing its position.
+/// Reader of a file from its start that does not move the file's read position.
 struct PositionedReader<'a> {
     file: &'a File,
     offset: u64,
@@ -122,7 +123,7 @@ mod tests {
         let line = cmdline(SERVER, &"0a".repeat(32));
         let good = boot("kernel", "initrd", &line);
         require_digest_or_tls(&good, SERVER, Some(&expected)).unwrap();
-        // Twice: the position of the files does not matter.
+        // The check runs twice, because the position of the files must not matter.
         require_digest_or_tls(&good, SERVER, Some(&expected)).unwrap();
         for replaced in [
             boot("KERNEL", "initrd", &line),

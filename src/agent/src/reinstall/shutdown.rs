@@ -48,7 +48,7 @@ const VIRTUAL: [&str; 21] = [
     "tracefs",
 ];
 
-/// What runs after this system.
+/// System that starts after this one was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextKernel {
     /// The loaded kernel.
@@ -80,7 +80,7 @@ impl StopMethod {
     /// Stops the system. With systemd, returns as soon as the stop has started; otherwise does not return.
     ///
     /// # Errors
-    /// systemd or the kernel refuses.
+    /// Fails if systemd or the kernel refuses to stop the system.
     pub(crate) fn stop(&self, next: NextKernel) -> Result<()> {
         match self {
             StopMethod::Systemd => {
@@ -217,7 +217,7 @@ broken line
         let expected = ["/mnt", "/boot/efi", "/srv/data", "/srv", "/with space", "/mnt", "/boot", "/"];
         assert_eq!(unmount_order(mountinfo), expected);
         assert!(unmount_order("").is_empty());
-        // A circle ends.
+        // A cycle of mounts does not loop forever.
         assert_eq!(unmount_order("1 2 8:1 / /a rw - ext4 a rw\n2 1 8:1 / /b rw - ext4 b rw\n"), ["/b", "/a"]);
     }
 

@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Capacity of the event queue. If it is full, the control plane is unreachable, and further events are worthless.
+/// Capacity of the event queue. The queue is full only if the control plane is unreachable, so further events are dropped.
 const QUEUE: usize = 256;
 
-/// Interval of keepalives. metal-stack considers a machine dead that is silent for longer.
+/// Interval of keepalives. metal-stack considers a machine dead if it is silent for longer.
 const ALIVE: Duration = Duration::from_secs(60);
 
 /// Minimum interval between parts of the log.
@@ -134,7 +134,7 @@ impl LogUpload {
         }
     }
 
-    /// Sends the next part. Returns whether there was one and it was delivered.
+    /// Sends the next part. Returns false if nothing was left to send, or the part was not delivered.
     fn send_part(&mut self, control: &dyn ControlPlane) -> bool {
         let (start, text) = self.said.read_since(self.carried, LOG_PART);
         if self.is_over || text.is_empty() {

@@ -163,7 +163,7 @@ fn what_a_create_needs_is_looked_for_before_anything_is_written() {
     assert!(error.is_refusal());
     let needs = "create of raw requires programs that are not in this ramdisk: no-such-program, /no/such/shell";
     assert!(error.to_string().ends_with(needs), "{error}");
-    // Nobody has signed what it makes.
+    // The output of `create` is not signed.
     let key = include_str!("../../../../../testdata/trust/one.pub").parse().unwrap();
     session.trust.keys = image::SignatureKeys(vec![key]);
     let error = session.run_session_op(&find(&[])).unwrap_err();

@@ -48,7 +48,7 @@ pub(crate) fn ran(booted: &Booted, stage: StageName) -> bool {
     booted.paper.ran.lock().unwrap().contains(&stage)
 }
 
-/// Cleans automatically, and then deploys with the same agent, without a reboot: the conductor has forgotten the agent in between, which
+/// Cleans automatically, and then deploys with the same agent, without a reboot. In between, the conductor forgets the agent, so the agent
 /// repeats the lookup.
 pub(crate) fn cleaning(ironic: &mut Ironic) -> String {
     let mac = ironic.enroll("cleaning", "fake", &json!({"cpu_arch": "x86_64"}));
@@ -85,7 +85,7 @@ pub(crate) fn manual_cleaning(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Aborts a deploy, of which the agent is not notified. The running step completes, and the next one is not started.
+/// Aborts a deploy. Ironic does not notify the agent of it: the running step completes, and the next one is not started.
 pub(crate) fn abort(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("aborted", &two_steps());
     ironic.target("aborted", "active");
@@ -130,7 +130,7 @@ pub(crate) fn everything_in_one_step(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Reports the message of a failure to the operator, and collects the logs.
+/// Checks that the operator receives the message of a failure, and that the logs are collected.
 pub(crate) fn failing_step(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("failing", &two_steps());
     ironic.target("failing", "active");
@@ -144,7 +144,7 @@ pub(crate) fn failing_step(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Refuses a layout that does not fit before the first write, with all reasons.
+/// Checks that a layout that does not fit is refused before the first write, with all reasons.
 pub(crate) fn refused_layout(ironic: &mut Ironic) -> String {
     let wrong = elsewhere();
     let mac = ironic.with_template("refused", &json!([step("apply_layout", 90, &json!({"layout": wrong}))]));
@@ -180,7 +180,7 @@ pub(crate) fn undeclared_argument(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Clients without the token, or with an old TLS library, are rejected while a step runs; the deploy continues.
+/// Checks that clients without the token, or with an old TLS library, are rejected while a step runs, and that the deploy continues.
 pub(crate) fn wrong_token(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("stranger", &two_steps());
     ironic.target("stranger", "active");

@@ -31,7 +31,7 @@ fn five_disks(paper: &mut Paper) {
     paper.inventory.disks = machine("five-sata").disks;
 }
 
-/// The conductor executes the step itself, and stores its result.
+/// Deploys on arrays that `raid.apply_configuration` creates. The conductor's part of that step stores the result in the node.
 pub(crate) fn deploy_on_arrays(ironic: &mut Ironic) -> String {
     let step_of_raid = json!({"interface": "raid", "step": "apply_configuration", "priority": 95,
         "args": {"raid_config": arrays(), "delete_existing": true}});
@@ -47,7 +47,7 @@ pub(crate) fn deploy_on_arrays(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Uses the step of the proposal for deploy templates, which current versions of Ironic lack.
+/// Deploys on arrays with the step `deploy.create_configuration`, which was proposed for Ironic; current versions of Ironic lack it.
 pub(crate) fn deploy_on_arrays_of_the_proposal(ironic: &mut Ironic) -> String {
     let args = json!({"logical_disks": [{"size_gb": "MAX", "raid_level": "1", "is_root_volume": true}],
         "delete_configuration": true});

@@ -36,7 +36,7 @@ pub(crate) struct ConnectionSlot {
     place: Arc<OpenSlot>,
 }
 
-/// Result for a new connection.
+/// Result of allocating a slot for a new connection.
 pub(crate) enum SlotResult {
     Place(ConnectionSlot),
     /// The address has too many connections.
@@ -122,12 +122,12 @@ impl OpenSlot {
 }
 
 impl ConnectionSlot {
-    /// Records that a request on this connection had the conductor's token.
+    /// Records that a request on this connection had the conductor's token, so that the connection is not closed to free a slot.
     pub(crate) fn record_token(&self) {
         self.place.has_token.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Completes when the connection must be closed.
+    /// Waits until this connection must be closed to free its slot.
     pub(crate) async fn wait_until_closed(&self) {
         self.place.gives_way.notified().await;
     }

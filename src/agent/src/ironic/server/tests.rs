@@ -20,7 +20,7 @@ impl CommandExecutor for Nothing {
 }
 
 fn client() -> Client {
-    // A certificate that is its own CA is none for rustls. The conductor's library takes it (`judge`).
+    // rustls rejects a certificate that is its own CA. The conductor's library accepts it (`judge`).
     linux::http::client_builder(Some(Duration::from_secs(60))).danger_accept_invalid_certs(true).build().unwrap()
 }
 
@@ -73,11 +73,11 @@ fn one_that_sends_too_much_or_too_slowly_is_let_go() {
     let url = format!("https://{host}/v1/commands/?agent_token=secret");
     let answer = patiently(|| client.post(&url).body("x".repeat(2000)).send());
     assert_eq!(answer.status(), 413);
-    // Two who connect and say nothing hold both places, and not for long.
+    // Two clients that connect and send nothing occupy both slots, but not for long.
     let silent: Vec<_> = (0..2).map(|_| std::net::TcpStream::connect(&host).unwrap()).collect();
     assert_eq!(patiently(|| client.get(&url).send()).status(), 200);
     for mut stream in silent {
-        // One that was let go of may have been reset.
+        // A connection that the server has closed may have been reset.
         assert_eq!(stream.read(&mut [0; 16]).unwrap_or_default(), 0);
     }
 }
@@ -120,7 +120,7 @@ fn silent_connections_of_several_addresses_do_not_keep_the_conductor_out() {
     let host = serve_with(Arc::new(Nothing), BOUNDS);
     let silent: Vec<_> = (10..15).flat_map(|last| (0..8).map(move |_| last)).collect();
     let silent: Vec<_> = silent.into_iter().map(|last| silent_from(&host, last)).collect();
-    // Sooner than the handshakes of the silent ones end.
+    // Faster than the handshake timeout of the silent clients.
     let began = std::time::Instant::now();
     let answer = client_at(2).get(format!("https://{host}/")).timeout(Duration::from_secs(8)).send();
     assert_eq!(answer.unwrap().status(), 200, "after {:?}", began.elapsed());
@@ -255,7 +255,7 @@ fn whatever_is_sent_the_next_one_is_served() {
         let name = "127.0.0.1".try_into().unwrap();
         let connection = rustls::ClientConnection::new(config.clone(), name).unwrap();
         let mut stream = rustls::StreamOwned::new(connection, std::net::TcpStream::connect(&host).unwrap());
-        // The server may hang up in the middle of it.
+        // The server may close the connection in the middle of the request.
         let _ = stream.write_all(&damaged(&mut random)).and_then(|()| stream.flush());
         stream.conn.send_close_notify();
         let _ = stream.flush();

@@ -75,8 +75,8 @@ impl StepRunner {
         Ok(json!({ "disk": disk.device, "image": plan.subject.image, "burned": done.burn }))
     }
 
-    /// Makes the machine boot from its disks. For the image of a layout this is already done. For a whole-disk image the firmware's boot
-    /// entry is created now, since the image's contents were not known before.
+    /// Makes the machine boot from its disks. If an image was installed with a layout, its boot loader is already installed. For a
+    /// whole-disk image the boot entry of the firmware is created now, because the image's partitions were not known before it was written.
     ///
     /// # Errors
     /// Refuses if nothing was installed in this boot, or the written image contains nothing that this machine could boot.

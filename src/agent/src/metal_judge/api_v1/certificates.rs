@@ -1,4 +1,4 @@
-//! Certificates of the server and of its clients, good ones and others.
+//! Certificates of the server and of its clients, valid and invalid ones.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

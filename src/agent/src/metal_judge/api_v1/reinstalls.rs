@@ -1,4 +1,4 @@
-//! Reinstalls: the flag, and the attempts that the machine counts.
+//! Reinstalls, which metal-api requests by a flag. The machine counts the attempts.
 
 use super::*;
 use model::install_report::{FailureSummary, InstallOutcome, InstallResult};
@@ -25,7 +25,7 @@ fn judge_first_reinstalls() {
         println!("attempt {} of {}, begun: {}", order.attempt, order.attempts, order.begun);
         (control, allocation, order)
     };
-    // Nothing is erased for it, and what fails before its first write calls it off.
+    // Nothing is erased for the reinstall, and a failure before its first write cancels it.
     let (control, allocated, order) = boots();
     assert_eq!(erasure(&machine(), Some(&allocated)), None);
     assert_eq!((order.attempt, order.begun), (1, false));
@@ -33,7 +33,7 @@ fn judge_first_reinstalls() {
     assert!(!answer.retry);
     let log = first.rack.log();
     assert_eq!((&log["aborted"], &log["allocation"]["reinstall"]), (&json!(false), &json!(false)));
-    // Once more; now it begins, and fails, three times.
+    // The reinstall is ordered again; now three attempts start, and fail.
     first.rack.steer("allocate", &reinstall());
     for attempt in 1..=3 {
         let (control, _, order) = boots();
@@ -65,7 +65,7 @@ fn judge_first_reinstalls() {
         .unwrap();
     assert!(!answer.retry);
     assert_eq!(boots().2.attempt, 4);
-    // The flag was taken back while the plan was made.
+    // The operator has cleared the flag while the plan was made.
     let (control, ..) = boots();
     first.rack.steer("allocate", &allocation(ONE, "default"));
     assert!(begin(&control).unwrap_err().is_refusal());

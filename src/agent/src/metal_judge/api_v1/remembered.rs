@@ -1,11 +1,12 @@
-//! Tests of metal-api's records of an installation and of disks. The record of an installation survives an accidental PXE
-//! boot and a failed reinstallation. Each registration overwrites the list of disks, so the machine stores its own list.
+//! Tests of the records of metal-api. The record of an installation survives an accidental PXE boot and a failed reinstall. The record of
+//! the disks is overwritten by each registration, so the machine stores its own list of disks.
 
 use super::*;
 use model::install_marker::InstallMarker;
 use model::pool_disks::KnownDisk;
 
-/// An installation by metal-hammer survives an accidental PXE boot and an attempt to reinstall it.
+/// An accidental PXE boot, and a reinstall that is refused for lack of a marker, erase neither an installation by metal-hammer nor its
+/// record.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_installed_by_another_agent() {
@@ -23,10 +24,10 @@ fn judge_first_installed_by_another_agent() {
     let filesystem = model::inventory::FilesystemContents { marker: Some(marker), ..Default::default() };
     let ours = Inventory { filesystems: vec![filesystem], ..machine() };
     assert_eq!(erasure(&ours, Some(&found)), None);
-    // An accidental boot of what is installed: another report would replace the console password.
+    // An accidental PXE boot of the installed machine: another report would replace the console password.
     control.report_result(&InstallResult { allocation: ONE.into(), ..ended() }).unwrap();
     assert!(!first.calls().contains(&"Report".to_owned()));
-    // Its reinstall is called off for want of a marker, and it counts as installed with its old image, as before.
+    // A reinstall is cancelled because no marker exists. The control plane then lists the machine as installed with its old image, as before.
     first.rack.steer("reinstall", &json!({"image": {"id": "debian-12.0.20261101"}}));
     let (control, _) = first.boots();
     assert!(control.wait_for_allocation(PATIENCE).unwrap());
@@ -43,7 +44,7 @@ fn judge_first_installed_by_another_agent() {
     assert!(control.fetch_machine().unwrap().allocation.unwrap().succeeded);
 }
 
-/// A registration overwrites what the control plane knows of the disks: the machine remembers them itself.
+/// Each registration overwrites the control plane's list of disks, so the machine stores the list of all disks of earlier boots itself.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_disks_of_earlier_boots() {

@@ -75,7 +75,7 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     containers.iter().for_each(|container| storage::luks::create_container(container).unwrap());
     let name = "vault".to_owned();
     lvm::create_group(&CreateGroup { name: name.clone(), devices: devices.clone(), tags: vec![] }).unwrap();
-    // More than one of them has, so that it lies on both.
+    // Both disks have a part of the group, so that it lies on both.
     let (device, physical) = (DevicePath::from("/dev/vault/srv"), devices.clone());
     let volume = CreateVolume {
         name: "srv".to_owned(),
@@ -112,7 +112,7 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     assert_eq!(inside.count(), 2);
     assert_eq!(fingerprints(disks.all()), before, "to look changes not a byte");
 
-    // The same by a second look, which takes down what the first has left, and nothing of it with another key.
+    // A second inspection closes the mappings of the first one and opens them again; with another key, none of them is opened.
     let again = look(KEY);
     assert!(again.groups.len() == 1 && again.groups[0].volumes[0].running.is_some(), "{:?}", again.groups);
     let locked = look("quite another key, which nobody gives");
@@ -131,7 +131,7 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     assert_eq!(rehearsed.filesystems, 1);
     assert_eq!(fingerprints(disks.all()), before, "to rehearse changes not a byte");
 
-    // And then for real.
+    // Then for writing, as the installation does.
     opens.for_each(|open| storage::luks::open_container(&open, &open.container.device).unwrap());
     lvm::activate_volumes(&name, &volumes, &devices).unwrap();
     mkfs::verify_uuid(&make).unwrap();

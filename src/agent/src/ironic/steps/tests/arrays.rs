@@ -25,7 +25,7 @@ fn arrays_make_the_layout_of_a_deploy_in_either_words() {
         bench.run("burn_image", json!({"image": IMAGE})).unwrap();
         assert!(bench.steps.is_whole());
     }
-    // Ironic hands a part of it on in one way, and all of it in another one.
+    // Ironic passes a part of the configuration in one field, and all of it in another.
     let whole = json!({"target_raid_config": two_arrays()});
     for node in [whole.clone(), json!({"driver_internal_info": whole, "target_raid_config": {}})] {
         let mut bench = Bench::with(Paper::new(machine("five-sata")));

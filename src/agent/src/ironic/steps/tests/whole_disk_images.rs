@@ -17,7 +17,7 @@ fn an_image_of_a_whole_disk_needs_no_layout() {
     let ran = bench.ran();
     assert!(ran.contains(&StageName::ImageBurn) && !ran.contains(&StageName::TargetInstaller), "{ran:?}");
     assert!(lock_mutex(&bench.steps.written).is_some() && bench.steps.is_whole());
-    // Whatever begins anew is another deploy.
+    // A step that starts from the beginning starts another deploy.
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
     assert!(lock_mutex(&bench.steps.written).is_none());
     bench.ran();
@@ -47,7 +47,7 @@ fn the_firmware_is_told_what_a_written_image_has() {
     let ran = bench.ran();
     assert!(ran.contains(&StageName::BootEntries) && !ran.iter().any(|stage| stage.is_destructive()), "{ran:?}");
     assert_eq!(*bench.hands.left.lock().unwrap(), [true, true]);
-    // Another firmware looks for no entry.
+    // A BIOS does not use boot entries.
     bench.steps.install_bootloader(true).unwrap();
     assert_eq!(bench.ran(), []);
 
