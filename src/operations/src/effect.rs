@@ -20,7 +20,7 @@ pub struct Effect<'a> {
     pub opened: Vec<&'a DevicePath>,
     /// Devices that were not written before, and that the operation and later ones may write. Devices on recreated disks are omitted.
     pub written: Vec<DevicePath>,
-    /// Operations that undo this one, in reverse order. They are recorded before the operation is executed, since a partial operation must
+    /// Undo operations; the last one is executed first. They are recorded before the operation is executed, since a partial operation must
     /// be undone too.
     pub undo: Vec<UndoOperation>,
 }

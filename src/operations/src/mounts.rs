@@ -63,7 +63,7 @@ fn describe_mount(mount: &MountFilesystem) -> String {
     format!("{} at {}{read_only}", strip_dev(&mount.device), mount.path)
 }
 
-/// Mounts a filesystem of an installed system that is booted unchanged. The mount is read-only, even if the mount options say otherwise.
+/// Mounts a filesystem of an installed system that is booted unchanged. The mount is read-only, even if the mount options contain `rw`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountReadOnly(pub MountFilesystem);
 

@@ -1,4 +1,5 @@
-//! Comparison of a plan with the plan that the operator approved. Differences are refused before the first write, by name.
+//! Comparison of a plan with the plan that the operator approved. A plan that differs is refused before the first write, with a list of the
+//! differences.
 
 mod disks;
 
@@ -41,7 +42,8 @@ pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSumma
 
 /// Parses the verdicts of an approval.
 ///
-/// # Errors The verdicts do not match the hash, or have another version.
+/// # Errors
+/// Fails if the verdicts do not match the hash, or have another version.
 pub fn parse_approval(verdicts: &Value, sha256: &str) -> Result<ApprovalSummary, String> {
     let version = verdicts.get("version").and_then(Value::as_u64);
     if version != Some(u64::from(VERSION)) {
@@ -59,13 +61,14 @@ pub fn parse_approval(verdicts: &Value, sha256: &str) -> Result<ApprovalSummary,
     }
 }
 
-/// Returns whether an earlier attempt with this approval passed the point of no return. This one may then find objects that it created.
+/// Returns whether an earlier attempt with this approval passed the point of no return. The present attempt may then find objects that the
+/// earlier one created.
 fn has_begun(request: &PlanRequest) -> bool {
     let claim = request.claim.as_ref();
     claim.is_some_and(|claim| claim.waiver == Some(MarkerWaiver::Begun) || !claim.begun_on.is_empty())
 }
 
-/// Returns a line for each difference, with both sides.
+/// Returns a line for each difference, with the approved value and the one in the plan.
 fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_begun: bool) -> Vec<String> {
     let heads = [
         ("machine", &approved.machine, &found.machine),
@@ -91,8 +94,8 @@ fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_beg
     lines
 }
 
-/// Compares the objects that lose members with the approved ones. Once an attempt has started, an approved object may be missing, because it
-/// may have lost its members already; otherwise any difference counts.
+/// Compares the objects that lose members with the approved ones. If an attempt was started before, an approved object may be missing,
+/// because it may have lost its members already. Every other difference is returned.
 fn compare_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
     let more = found.iter().filter(|torn| !approved.contains(torn));
     let more = more.map(|torn| format!("object that loses members: approved none, found {torn}"));
@@ -125,7 +128,7 @@ fn compare_objects(approved: &[ApprovedObject], found: &[ApprovedObject], has_be
 
 type BothSides<'a, T> = (Vec<&'a T>, Vec<&'a T>);
 
-/// Groups the items of both sides by key, each side in order.
+/// Groups the approved items and the items of the plan by key. Items with the same key keep their order.
 fn pair_by_key<'a, T, K: Ord>(
     approved: &'a [T],
     found: &'a [T],

@@ -1,6 +1,6 @@
-//! Effect of a plan on the data of a machine, in a canonical form that two programs write identically: the operator approves it, and the
-//! agent compares it. Disks are identified by their printed identifiers and listed with their current contents; other objects have their
-//! names in the layout. Random ids of new objects and kernel names are not included.
+//! Effect of a plan on the data of a machine, in a canonical form: server and agent produce the same bytes for the same plan. The operator
+//! approves the effect, and the agent compares it with that of its plan. Disks are identified by their printed identifiers and listed with
+//! their current contents; other objects have their names in the layout. Random ids of new objects and kernel names are not included.
 //!
 //! The format is described by a table in docs/rack.md. A change of the format or of its texts requires another [`VERSION`].
 
@@ -87,10 +87,11 @@ fn summarize_volumes(
     decided.persistent.planned.iter().filter_map(thing).collect()
 }
 
-/// Predicts the verdicts for a machine whose disks have changed since the inventory was read, under the assumption that they are the same
-/// disks with the content that the layout specifies. The agent checks that, and refuses otherwise.
+/// Predicts the verdicts for a machine whose disks have changed since the inventory was read. The prediction assumes that they are the same
+/// disks with the content that the layout specifies. The agent compares its plan with it, and refuses the run if the assumption is wrong.
 ///
-/// # Errors Returns the problems that do not depend on the content of the disks.
+/// # Errors
+/// Returns the problems that do not depend on the content of the disks.
 pub(crate) fn predict_summary(
     layout: &Layout,
     inventory: &Inventory,

@@ -150,8 +150,8 @@ impl<'a> PlanDecider<'a> {
         None
     }
 
-    /// Returns whether two arrays or groups claim one member. A physical volume inside an array whose metadata is at the end is also
-    /// visible on the members; it is not a second claim, nor is any other signature.
+    /// Returns whether two arrays or groups claim the same member. If the metadata of an array is at the end, a physical volume inside the
+    /// array is also visible on its members. That is not a second claim, nor is any other signature.
     fn is_ambiguous(&self, below: &UnderlyingDevices, found: &[&inventory::MdArray]) -> bool {
         let contents: Vec<&DeviceSignature> = match found {
             [one] if AT_THE_END.contains(&one.metadata.as_str()) => {
@@ -180,7 +180,8 @@ impl<'a> PlanDecider<'a> {
         self.warn(format!("{} is kept {how}: found {}", raid.arrayname, describe_array(array)));
     }
 
-    /// Refuses an array name that another array uses which is not released: mdadm cannot assign its number again.
+    /// Refuses an array name that another array uses. mdadm cannot assign its device number a second time, unless the other array is
+    /// released first.
     fn refuse_taken_name(&mut self, place: &str, raid: &ArraySpec, ours: Option<&KernelName>) {
         let name = raid.arrayname.as_device().kernel_name();
         let running = self.stack.find_stacked(&name).filter(|_| ours != Some(&name) && !self.released.contains(&name));
@@ -214,7 +215,8 @@ fn explain_too_small(raid: &ArraySpec, metadata: &str, below: &UnderlyingDevices
     )
 }
 
-/// Returns why a member is too large for the metadata version. An array whose options set its size is tried in memory instead.
+/// Returns why a member is too large for metadata 0.90. If the create options set the size of the array, this is not checked here: the
+/// array is then tried in memory.
 fn too_large_for_metadata(raid: &ArraySpec, metadata: &str, below: &UnderlyingDevices) -> Option<String> {
     if metadata != "0.90" || changes_size(raid) {
         return None;
@@ -253,8 +255,9 @@ fn is_same_broken_array(raid: &ArraySpec, array: &inventory::MdArray, members: &
         && !has_all_data(raid.level, array.raid_devices as usize, &missing_slots(array))
 }
 
-/// Returns whether this is the array of the layout, with the members that are present in the machine. Roles of spares are not compared,
-/// because they change when a disk fails. Members that claim the same slot were written at different times.
+/// Returns whether this is the array of the layout, and has exactly the members that are present in the machine. Roles of spares are not
+/// compared, because they change when a disk fails. Members that claim the same slot do not match, because they were written at different
+/// times.
 fn is_listed_array(raid: &ArraySpec, array: &inventory::MdArray, members: &[DevicePath]) -> bool {
     let mut found: Vec<&DevicePath> = array.members.iter().map(|member| &member.device).collect();
     found.sort();
@@ -274,7 +277,7 @@ fn active_slots(array: &inventory::MdArray) -> Vec<usize> {
     array.members.iter().filter_map(place).collect()
 }
 
-/// Returns the slots of active devices that have no member.
+/// Returns the slots of the array to which no active member belongs.
 fn missing_slots(array: &inventory::MdArray) -> Vec<usize> {
     let there = active_slots(array);
     (0..array.raid_devices as usize).filter(|place| !there.contains(place)).collect()

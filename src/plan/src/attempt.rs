@@ -12,7 +12,7 @@ use model::install_marker::{PendingCreation, RecordedDisk};
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::storage_graph::{LayoutMatch, lookup};
 
-/// [`PendingCreation::on`] of a disk that is recreated, and of a filesystem on a whole disk.
+/// Value of [`PendingCreation::on`] for a disk that is recreated, and for a filesystem on a whole disk.
 pub(crate) const DISK: &str = "disk";
 
 /// Returns the records of the disks that are sent to the control plane immediately before the point of no return.
@@ -45,7 +45,7 @@ pub(crate) fn record_disks(
     recorded.collect()
 }
 
-/// Returns the records of disks that are written only for Kubernetes volumes.
+/// Returns the records of unlisted disks that are written for Kubernetes volumes.
 pub(crate) fn record_volume_disks(inventory: &Inventory, decided: &PlanDecisions) -> Vec<RecordedDisk> {
     let identifiers = UniqueIdentifiers::from_disks(&inventory.disks);
     let disk = |name: &KernelName| inventory.disks.iter().find(|disk| disk.name == *name);
@@ -61,7 +61,8 @@ pub(crate) fn record_volume_disks(inventory: &Inventory, decided: &PlanDecisions
     marked.collect()
 }
 
-/// Returns everything that the plan creates, by UUID, GUID or LVM name: objects that may be found on a disk that it recreates.
+/// Returns the ids of everything that the plan creates, as UUID, GUID or LVM name. The next attempt recognizes by them the objects of an
+/// interrupted attempt.
 fn list_new_ids(decided: &PlanDecisions) -> Vec<String> {
     let tables = decided.tables.iter().map(|table| table.guid.to_string());
     let parts = decided.tables.iter().flat_map(|table| &table.partitions).map(|part| part.guid.to_string());

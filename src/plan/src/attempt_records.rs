@@ -22,7 +22,7 @@ impl<'a> AttemptDevices<'a> {
         AttemptDevices { inventory, records }
     }
 
-    /// Returns the record of a listed disk that the attempt recreated as a whole, if `found` is provably that disk.
+    /// Returns the record of a listed disk that the attempt was recreating as a whole, if an identifier proves that `found` is that disk.
     pub(crate) fn remade_disk(&self, listed: &LayoutPath, found: &InventoryDisk) -> Option<&'a PendingCreation> {
         let record = self.records.iter().find(|record| record.device == *listed && self.is_same_disk(record, found))?;
         let is_whole = |making: &&PendingCreation| making.on == DISK && making.uuid.is_none();
@@ -63,7 +63,8 @@ impl<'a> AttemptDevices<'a> {
         makings.filter(|making| making.on == on).find(|making| making.uuid.is_some())
     }
 
-    /// Returns the disks below a device; for a logical volume those of its whole group, because the record names only some of them.
+    /// Returns the disks below a device. For a logical volume these are all disks of its group, although the record may name only some of
+    /// them.
     fn disks_below(&self, stack: &DeviceStack, device: &DevicePath) -> Vec<&'a InventoryDisk> {
         let running = Some(stack.kernel_name(device));
         let mut groups = self.inventory.groups.iter();
@@ -81,8 +82,8 @@ impl<'a> AttemptDevices<'a> {
         is_readable && unit.table().is_none() && unit.signatures().is_empty() && unit.uses().is_empty()
     }
 
-    /// Returns whether this is the recorded disk, with no table, its old table, or the table that it was about to get. An identifier must
-    /// prove it, because a different disk that only looks the same may have been inserted.
+    /// Returns whether this is the recorded disk. It may have no table, the table from before the attempt, or the table that the attempt
+    /// writes. An identifier must match, because a different disk that only looks the same may have been inserted.
     fn is_same_disk(&self, record: &RecordedDisk, disk: &InventoryDisk) -> bool {
         let guids = table_guids(record);
         let is_ours = disk.table.is_none() || table_guid(disk).is_some_and(|guid| guids.contains(&guid.as_str()));

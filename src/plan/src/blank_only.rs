@@ -1,4 +1,4 @@
-//! Protection for a machine that is not proven to be the one in its file: its disks are erased only if they are blank.
+//! Protection of a machine that may not be the one that its file describes: its disks are erased only if they are blank.
 
 use super::{DiskPlan, DiskVerdict, MarkerWaiver, PlanRequest};
 use common::diagnostic::Diagnostic;
@@ -6,8 +6,8 @@ use model::inventory::{Inventory, InventoryDisk};
 
 /// Returns a problem for each disk that would be wiped and is not blank.
 ///
-/// A marker of this machine proves that the disks belong to it. A started attempt has passed this check before, and continues on the same
-/// disks ([`super::identity`]).
+/// There are two exceptions. A marker of this machine proves that the disks belong to it. And if an attempt was started, that attempt has
+/// passed this check, and its disks are checked in [`super::identity`].
 pub(crate) fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks: &[DiskPlan]) -> Vec<Diagnostic> {
     let Some(why) = &request.assigned.allocation.blank_only else { return Vec::new() };
     let claim = request.claim.as_ref();

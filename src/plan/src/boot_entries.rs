@@ -10,7 +10,8 @@ pub(crate) fn write_entries(finishing: &FinishInputs) -> Option<Operation> {
     if made_here { build_operation(finishing, finishing.way == FinisherChoice::Auto) } else { None }
 }
 
-/// Returns the boot entries for a received system, which the firmware of this machine does not have yet, whatever finished it.
+/// Returns the boot entries for a received system. The firmware of this machine does not have them yet, whether or not an installer of the
+/// image has configured the system.
 pub(crate) fn write_entries_of_migrated(finishing: &FinishInputs) -> Option<Operation> {
     build_operation(finishing, false)
 }

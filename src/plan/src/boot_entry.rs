@@ -1,5 +1,5 @@
-//! Plan that adds a boot entry for an unmodified raw image. It is made after the image was written, because only then is the partition with
-//! the boot loader known. All disks are locked, and none is written.
+//! Plan that adds a boot entry for an unmodified raw image. The plan is made after the image was written, because the partition with the
+//! boot loader is not known before. All disks are locked, and none is written.
 
 use super::{DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque, read_only::ReadOnlyPlan};
 use common::diagnostic::Diagnostic;
@@ -15,10 +15,11 @@ use uuid::Uuid;
 /// Name of the plan, in place of a layout.
 const NAME: &str = "boot entry for the unmodified image";
 
-/// Makes a plan with a boot entry for the first EFI system partition of this disk. Returns `None` if the disk has no GPT: an entry cannot
-/// refer to its partitions, and the firmware searches them itself.
+/// Makes a plan with a boot entry for the first EFI system partition of this disk. Returns `None` if the disk has no GPT: a boot entry
+/// cannot refer to its partitions, so the firmware must find the boot loader itself.
 ///
-/// # Errors The disk has no EFI system partition, so this firmware cannot boot it.
+/// # Errors
+/// Fails if the disk has no EFI system partition, so that this firmware cannot boot it.
 pub fn plan_boot_entry(
     inventory: &Inventory,
     disk: &InventoryDisk,

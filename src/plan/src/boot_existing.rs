@@ -20,14 +20,14 @@ use std::collections::BTreeSet;
 
 /// Finds the marker of an installation that must not be repeated.
 ///
-/// | mode | marker of this machine and allocation | reason |
+/// | mode | marker of this machine and allocation | the installed system is booted because of |
 /// |---|---|---|
 /// | install | any, and the control plane declares that the allocation is installed | an accidental boot over PXE |
 /// | install | of the started attempt | a power cut between marker and report |
-/// | install, migration | of the started attempt, written by this machine, received from the current boot of the source machine, if it is running | a power cut between marker and report |
-/// | install | any other: ignored here, and refused (`identity`) | a previous owner of the disk may have written it |
+/// | install by migration | of the started attempt, written by this machine, and received from the current boot of the source machine, if that is running | a power cut between marker and report |
+/// | install | any other | not booted, and refused (`identity`): a previous owner of the disk may have written the marker |
 /// | reinstall | of this order, and of the started attempt | a power cut between marker and report |
-/// | reinstall | any other: ignored here; the order is carried out | the previous installation, or a forgery by its root user |
+/// | reinstall | any other | not booted, and the order is carried out: the marker is that of the previous installation, or a forgery by its root user |
 ///
 /// A marker is of the started attempt if the control plane declares that attempt, its secret, image and new partition tables agree with the
 /// marker, and these tables are on the disks.
@@ -45,8 +45,8 @@ pub(crate) fn find_installation<'a>(
     find_latest(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
 }
 
-/// Returns a matching marker: the one on the root filesystem of the layout, else the newest, else the first that was found. The choice only
-/// matters for booting and reading.
+/// Returns a matching marker: the one on the root filesystem of the layout, else the newest, else the first that was found. All matching
+/// markers lead to the same decision; the choice only determines which system is read and booted.
 pub(crate) fn find_latest<'a>(
     layout: &Layout,
     inventory: &'a Inventory,
@@ -82,8 +82,8 @@ pub(crate) struct ExistingInstallation<'a> {
     pub marker: &'a InstallMarker,
 }
 
-/// Returns whether the started attempt wrote the marker, and the disks still have its partition tables. Without a declared attempt a marker
-/// proves nothing.
+/// Returns whether the started attempt wrote the marker, and the disks still have the partition tables of that attempt. If the control
+/// plane declares no attempt, a marker proves nothing.
 fn is_from_started_attempt(inventory: &Inventory, claim: &InstallClaim, marker: &InstallMarker) -> bool {
     let Some(attempt) = &claim.attempt else { return false };
     let is_on_a_disk = |new: &RecordedDisk| inventory.disks.iter().any(|disk| table_guid(disk) == new.guid);
@@ -96,8 +96,9 @@ pub fn is_carried_out(inventory: &Inventory, claim: &InstallClaim, marker: &Inst
     is_of_order && claim.is_ours(marker) && is_from_started_attempt(inventory, claim, marker)
 }
 
-/// Returns whether this machine wrote the marker after it had received everything. A received root filesystem contains the marker of the
-/// source machine, which is ignored. If that machine has booted since, its own system may have written data that is missing here.
+/// Returns whether this machine wrote the marker after it had received everything. A received root filesystem also contains the marker of
+/// the source machine, which is ignored. If the source machine has booted since, this returns false: its own system may have written data
+/// that is missing here.
 fn is_received(inventory: &Inventory, claim: &InstallClaim, moving: &MigrationOffer, marker: &InstallMarker) -> bool {
     let is_present = moving.peer.as_ref().is_none_or(|peer| marker.received_from == Some(peer.digest()));
     claim.machine == marker.machine && is_from_started_attempt(inventory, claim, marker) && is_present
@@ -105,7 +106,8 @@ fn is_received(inventory: &Inventory, claim: &InstallClaim, moving: &MigrationOf
 
 /// Returns a plan that mounts root and /boot without writing, and boots.
 ///
-/// # Errors Root or /boot cannot be mounted without writing.
+/// # Errors
+/// Fails if root or /boot cannot be mounted without writing.
 pub(crate) fn plan_boot(
     layout: &Layout,
     inventory: &Inventory,
@@ -152,8 +154,8 @@ pub(crate) fn plan_boot(
     }
 }
 
-/// Announces a received installation again, with the tables and the digest of the attempt that received it. The control plane accepts
-/// success only from a boot that has announced it, because the source machine may run its system again by now.
+/// Announces a received installation again, with the partition tables and the digest of the attempt that received it. The control plane
+/// accepts the success only from a boot that has announced the attempt, because the source machine may be running its system again.
 fn announce_received(request: &PlanRequest) -> Option<SessionOp> {
     let (begun_on, attempt) = request.claim.as_ref().map(|claim| (claim.begun_on.clone(), claim.attempt.clone()))?;
     let secret_digest = attempt.map(|attempt| attempt.secret_digest);
@@ -181,8 +183,8 @@ fn read_only_mounts(
     Ok((mounts, root_uuid))
 }
 
-/// Explains why the installed system cannot be booted. If the control plane knows of the installation, erasing the disk does not help: only
-/// an order reinstalls it.
+/// Explains why the installed system cannot be booted. If the allocation is installed according to the control plane, the remedy is a
+/// reinstall, because erasing the disk would not start an installation.
 fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
     let is_known = request.claim.as_ref().is_some_and(InstallClaim::is_installed);
     let anew = match request.mode {
@@ -197,7 +199,8 @@ fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
 
 /// Returns a mount that neither writes nor replays a journal, and the UUID of the filesystem.
 ///
-/// # Errors Returns the reason why the device cannot be mounted in this way.
+/// # Errors
+/// Returns the reason if the device cannot be mounted in this way.
 fn mount_without_replay(
     inventory: &Inventory,
     device: &DevicePath,

@@ -1,4 +1,4 @@
-//! Capacity of stacked devices before they exist. If a tool chooses the size, it is a lower bound.
+//! Capacity of stacked devices before they exist. If a tool chooses the size, the value is a lower bound.
 
 use super::sectors::MIB;
 use model::layout::{
@@ -109,7 +109,8 @@ pub(crate) fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usiz
 
 /// Takes the extents of a volume from `free`, the number of free extents of each physical volume. Returns its size in bytes.
 ///
-/// # Errors There are not enough free extents, or they are not distributed as the type requires.
+/// # Errors
+/// Fails if there are not enough free extents, or if they are not distributed as the type requires.
 pub(crate) fn allocate_extents(kind: LvmType, size: RequestedSize, free: &mut [u64]) -> Result<u64, CapacityShortage> {
     let wanted = size.as_mib().map(|mib| mib.div_ceil(EXTENT_BYTES / MIB));
     match kind {

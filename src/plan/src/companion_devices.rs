@@ -1,12 +1,12 @@
 //! Devices that a preserved filesystem needs in addition to its own: logs, journals, realtime devices and other members.
 //!
-//! | a preserved filesystem, if | |
+//! | a preserved filesystem | is |
 //! |---|---|
-//! | a mount option names a device of a wiped disk | refused |
-//! | an option for a log, journal, realtime or further device names a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to it |
-//! | such an option names a device that is not found | refused: it may lie on a wiped disk |
-//! | another member of it lies on an unlisted disk | refused, unless it is mounted with `ro` |
-//! | its log or realtime device is neither found nor named, and a wiped disk contains unrecognized data | refused, unless discarded |
+//! | with a mount option that names a device of a wiped disk | refused |
+//! | with an option for a log, journal, realtime or further device that names a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to that device |
+//! | with such an option that names a device that is not found | refused: the device may lie on a wiped disk |
+//! | of which another member lies on an unlisted disk | refused, unless it is mounted with `ro` |
+//! | whose log or realtime device is neither found nor named, while a wiped disk contains unrecognized data | refused, unless the data is discarded |
 
 use super::decider::PlanDecider;
 use super::devices::PlannedDevice;
@@ -29,7 +29,7 @@ const MAXIMUM_NAMED: usize = 16;
 const WRITTEN: [&str; 6] = ["device", "jdev", "journal_dev", "journal_path", "logdev", "rtdev"];
 
 impl<'a> PlanDecider<'a> {
-    /// Refuses a preserved filesystem whose further devices are wiped, unlisted or unknown.
+    /// Refuses a preserved filesystem if another device that it needs is wiped, unlisted or unknown.
     pub(crate) fn refuse_companions(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
         if self.request.mode == InstallMode::Install {
             return;
@@ -130,7 +130,8 @@ impl<'a> PlanDecider<'a> {
         all.filter(|other| *other != device && !self.is_one_object(device, other)).cloned().collect()
     }
 
-    /// Refuses to wipe unrecognized data while a preserved xfs lacks its log or its realtime device, which has no signature.
+    /// Refuses to wipe unrecognized data while a preserved xfs lacks its log or realtime device: such a device has no signature, so the
+    /// data may be that device.
     pub(crate) fn refuse_unrecognized_companions(&mut self) {
         let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
         if self.request.mode == InstallMode::Install || begun {
@@ -174,7 +175,7 @@ impl<'a> PlanDecider<'a> {
         self.refuse("disks", format!("{said}: name the device in the layout (mount option {option}), or {remedy}"));
     }
 
-    /// Returns a part of a preserved xfs that lacks the device of this mount option.
+    /// Returns a component of a preserved xfs that lacks the device of this mount option.
     fn find_missing_companion(
         &self,
         part: &'a SpanningComponent,
@@ -215,7 +216,7 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Key shared by all parts of one filesystem.
+/// Key that all components of one filesystem have in common.
 fn whole_key(part: &SpanningComponent) -> (&str, &str) {
     (&part.whole, &part.id)
 }

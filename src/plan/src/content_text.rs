@@ -3,7 +3,7 @@
 use model::inventory::{self, DeviceSignature, DiskPartition};
 use operations::text::strip_dev;
 
-/// Description of a device on which nothing is recognized and which is not proven blank: it may contain data all the same.
+/// Description of a device on which nothing is recognized and which is not proven blank. It may contain data that no tool recognizes.
 pub(crate) const NO_KNOWN_KIND: &str = "data of no known kind";
 const BLANK: &str = "blank";
 

@@ -70,9 +70,9 @@ pub(crate) fn decide_plan(
 }
 
 impl PlanDecider<'_> {
-    /// Releases holders of the disks that will be wiped, and devices that were only assembled for inspection, unless they lie only on
-    /// preserved disks. Devices that lie only on preserved disks must not be in use otherwise, because they could not be stopped at the
-    /// end.
+    /// Decides which holders are released: those on disks that will be wiped, and devices that were only assembled for inspection, unless
+    /// they lie only on preserved disks. Devices that lie only on preserved disks must not be mounted or in use in another way, because
+    /// they could not be stopped at the end of the run.
     fn decide_releases(&mut self) {
         let (mut release, mut kept) = (HolderTeardown::new(self.stack), HolderTeardown::new(self.stack));
         let mut problems = Vec::new();

@@ -1,4 +1,4 @@
-//! State of the decision. The modules that decide on a kind of object extend it with their methods.
+//! State of the planner while it decides. Each module that decides on one type of object adds its methods to this type.
 
 use super::decisions::PlanDecisions;
 use super::devices::{DeviceFate, DeviceTable, UnderlyingDevices};
@@ -15,7 +15,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// State of the decision.
+/// Inputs of the planner, and the decisions made so far.
 pub(crate) struct PlanDecider<'a> {
     pub layout: &'a Layout,
     pub graph: &'a LayoutGraph<'a>,
@@ -41,7 +41,7 @@ pub(crate) struct PlanDecider<'a> {
     pub groups: BTreeMap<&'a str, PlannedGroup<'a>>,
     /// Encrypted groups that were not opened.
     pub hidden: BTreeMap<&'a str, UnopenedReason>,
-    /// Devices that are released.
+    /// Disks and assembled devices that are released, with everything on them.
     pub released: BTreeSet<KernelName>,
     /// Devices of the layout that Kubernetes volumes use.
     pub layout_names: BTreeSet<LayoutPath>,
@@ -66,7 +66,7 @@ pub(crate) struct PlannedGroup<'a> {
 
 /// A disk of the layout that is absent.
 pub(crate) struct MissingDisk {
-    /// Name of the disk, and what is present instead.
+    /// Description of the absent disk, and of the disks that are present instead.
     pub message: String,
     /// Reasons why objects need the disk.
     pub needed: Vec<String>,
@@ -91,7 +91,7 @@ fn verdict_bit(verdict: DiskVerdict) -> u8 {
     1 << verdict as u8
 }
 
-/// Returns the verdict on a disk. `listed` is its entry in the layout.
+/// Returns the verdict on a disk. `listed` is the layout's entry for the disk; `None` if the layout does not list it.
 pub fn verdict_on_disk(mode: InstallMode, listed: Option<&layout::DiskSpec>) -> DiskVerdict {
     match (mode, listed) {
         (_, None) => DiskVerdict::NotOurs,

@@ -27,7 +27,7 @@ pub(crate) struct PlanDecisions {
     pub image_disk: Option<inventory::InventoryDisk>,
     /// Fates of the arrays, in the order of `Layout::raid`.
     pub arrays: Vec<ArrayFate>,
-    /// Devices that are assumed to be blank, and must be proven to be.
+    /// Devices that appear blank in samples, and must be proven to be blank.
     pub zero_proofs: Vec<ZeroProof>,
     /// Trials of the arrays that are created with options of the layout.
     pub array_trials: Vec<TryArray>,
@@ -84,7 +84,7 @@ pub(crate) struct LuksDecision {
     pub nofail: bool,
     pub noauto: bool,
     pub read_only: bool,
-    /// Whether it is preserved, and the TPM of this machine does not open it.
+    /// Whether the container is preserved and was sealed to the TPM of another machine.
     pub strange_tpm: bool,
 }
 

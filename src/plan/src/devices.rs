@@ -21,19 +21,19 @@ pub(crate) enum DeviceFate {
 pub(crate) struct PlannedDevice<'a> {
     /// Path during the installation.
     pub path: DevicePath,
-    /// Present path. A preserved array may be active under another name.
+    /// Present path, which differs if a preserved array is active under another name.
     pub now: DevicePath,
     pub fate: DeviceFate,
-    /// Index in `Layout::disks` of the absent disk that it lies on.
+    /// Index in `Layout::disks` of the absent disk on which the device lies; `None` if all of its disks are present.
     pub absent: Option<usize>,
-    /// Whether it is preserved and samples of it are zero.
+    /// Whether the device is preserved, and samples of it are zero.
     pub blank: bool,
     /// Minimum size in bytes; `None` if unknown.
     pub size_bytes: Option<u64>,
     /// Maximum size in bytes, if the exact size is unknown.
     pub most_bytes: u64,
     pub sector_bytes: u32,
-    /// Alignment that LVM uses; 0 for the default.
+    /// Alignment that LVM uses for data on the device, in bytes; 0 for the default.
     pub stripe_bytes: u64,
     /// Signatures on a preserved device, or the reason why they are unknown.
     pub content: Result<&'a [DeviceSignature], String>,
@@ -97,7 +97,7 @@ impl<'a> UnderlyingDevices<'a> {
 #[derive(Default)]
 pub(crate) struct DeviceTable<'a> {
     devices: BTreeMap<LayoutPath, PlannedDevice<'a>>,
-    /// Problems about devices that were requested but do not exist.
+    /// Problems for references to devices that the layout does not provide.
     pub unknown: Vec<Diagnostic>,
 }
 

@@ -3,7 +3,8 @@
 use model::install_marker::RecordedDisk;
 use model::inventory;
 
-/// Returns the record with identifiers that other disks of the machine may share, as two paths to one disk do.
+/// Returns the record of a disk with all of its identifiers, including those that other disks of the machine share. Two paths to the same
+/// disk share all identifiers.
 pub(crate) fn full_record(disk: &inventory::InventoryDisk) -> RecordedDisk {
     RecordedDisk {
         serial: disk.serial.clone(),

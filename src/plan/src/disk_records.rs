@@ -1,4 +1,4 @@
-//! Comparison of each listed disk with its record: whether the disks are those that the machine was installed on.
+//! Comparison of each listed disk with its record, to determine whether the machine was installed on the same disks.
 
 use super::DiskVerdict;
 use super::decider::PlanDecider;
@@ -17,10 +17,10 @@ pub(crate) struct DiskRecords<'a> {
     finished: &'a [RecordedDisk],
     /// Records of the last started attempt, which are newer and include disks that were replaced in the meantime.
     begun_on: &'a [RecordedDisk],
-    /// Disks with the marker itself.
+    /// Disks that contain the marker of the installation.
     proven: BTreeSet<KernelName>,
     shared: SharedIdentifiers,
-    /// Disks of the machine, and [`DiskRecords::disks`], by their identifiers.
+    /// Indices of the disks of the machine, and of [`DiskRecords::disks`], by identifier.
     candidates: (MatchCandidates, MatchCandidates),
 }
 
@@ -60,16 +60,16 @@ impl<'a> DiskRecords<'a> {
 }
 
 impl PlanDecider<'_> {
-    /// Compares each listed disk with its record.
+    /// Compares each listed disk with its record. Here the *found disk* is the disk that the layout's name or hints match now.
     ///
-    /// | the disk that the layout's name or hints match now | result |
+    /// | the found disk | result |
     /// |---|---|
-    /// | the recorded one | accepted, whatever its kernel name is |
-    /// | the recorded one, which must be kept, and reads as blank | refused, unless discarded |
-    /// | not proven to be it, and one of both was recorded or is found elsewhere | refused: names or hints no longer match the same disks |
-    /// | not proven to be it, kept | accepted if the rest of the plan accepts its content; a contradiction is a warning |
-    /// | not proven to be it, blank or with the marker | accepted as a replacement; a contradiction is a warning |
-    /// | not proven to be it, wiped, not blank | refused, unless discarded, or accepted as the disk of an interrupted attempt |
+    /// | is the recorded one | accepted, whatever its kernel name is |
+    /// | is the recorded one, must be kept, and reads as blank | refused, unless discarded |
+    /// | is not proven to be the recorded one, and was recorded under another name, or the recorded one is found elsewhere | refused: names or hints no longer match the same disks |
+    /// | is not proven to be the recorded one, and is kept | accepted if the rest of the plan accepts its content; a contradiction is a warning |
+    /// | is not proven to be the recorded one, and is blank or contains the marker | accepted as a replacement; a contradiction is a warning |
+    /// | is not proven to be the recorded one, is wiped, and not blank | refused, unless discarded, or accepted as the disk of an interrupted attempt |
     ///
     /// Hints match a disk whatever its name is. If that disk is absent, they may match a different one.
     pub(crate) fn compare_disks(&mut self, known: &DiskRecords) {
@@ -98,7 +98,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Checks the disks of an interrupted first installation. It preserves nothing, but may erase only the disks on which it was started.
+    /// Checks the disks of an interrupted first installation. A first installation preserves nothing, but it may erase only the disks on
+    /// which it was started.
     pub(crate) fn compare_started(&mut self, begun_on: &[RecordedDisk]) {
         if begun_on.is_empty() {
             return;
@@ -153,7 +154,7 @@ impl PlanDecider<'_> {
         self.refuse(place, format!("{said}. Check whether it was erased or its controller is failing; {remedy}"));
     }
 
-    /// Decides on a listed disk that the installation did not have.
+    /// Decides on a listed disk for which the installation has no record.
     fn decide_unrecorded(
         &mut self,
         place: String,
@@ -221,8 +222,9 @@ impl PlanDecider<'_> {
         ))
     }
 
-    /// Returns whether two disks match one record only because the repair of a mirror has copied the table with its GUID. It is unknown
-    /// which is the copy. No data is lost if the recorded disk is in its place, and either the found disk is not wiped or both are.
+    /// Returns whether two disks match one record only because the repair of a mirror has copied the partition table with its GUID. It is
+    /// unknown which disk has the copy. No data is lost if the recorded disk is in its place, and either the found disk is not wiped or
+    /// both disks are.
     fn is_harmless_copy(&self, record: &RecordedDisk, found: &inventory::InventoryDisk, known: &DiskRecords) -> bool {
         let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
         listed.any(|(index, listed)| {
@@ -267,7 +269,7 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Returns the remedies for a disk that is not proven to be the recorded one.
+    /// Returns the remedies for a disk that is not proven to be the recorded one. `first` is the remedy that comes first in the list.
     fn suggest_remedy(&self, found: &inventory::InventoryDisk, first: &str) -> String {
         match self.discard_name(found) {
             None => format!("{first}, or erase the new one"),
@@ -277,8 +279,8 @@ impl PlanDecider<'_> {
 }
 
 impl DiskRecords<'_> {
-    /// Returns whether this is the disk of the interrupted attempt. If it was identified only by its table, which is wiped, it must look
-    /// the same and be in the same slot.
+    /// Returns whether this is the disk of the interrupted attempt. The attempt may have wiped the partition table. If the disk has no
+    /// other identifier, it must look the same as the recorded one and be in the same slot.
     pub(crate) fn is_attempt_disk(&self, record: &RecordedDisk, disk: &inventory::InventoryDisk) -> bool {
         match self.match_disk(record, disk) {
             DiskLikeness::Equal => true,

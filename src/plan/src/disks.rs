@@ -80,8 +80,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns whether the disk is empty although the layout has content on it. A table whose partitions are all blank counts as empty if
-    /// arrays or groups lie on them: an attempt that was interrupted while it recreated the disk leaves this state.
+    /// Returns whether the disk is empty although the layout has content on it. Partitions with arrays or groups may exist if all of them
+    /// are blank: an attempt that was interrupted while it recreated the disk leaves this state.
     fn is_empty(&self, disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
         let mut partitions = disk.partitions.iter().map(|partition| disk.device.partition_path(partition.number));
         let formatted = |device: &LayoutPath| {
@@ -272,7 +272,7 @@ fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryD
     disk.partitions.iter().enumerate().filter_map(differs).collect()
 }
 
-/// Returns whether the table is inside an array whose metadata is at the end, so that it is also visible on the members.
+/// Returns whether the table is inside an array. If the metadata of an array is at the end, the table is also visible on its members.
 fn is_member_with_table(disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
     disk.partitions.is_empty() && found.signatures.iter().all(|is| is.usage == "raid" && is.kind != "LVM2_member")
 }

@@ -1,11 +1,11 @@
-//! Preserved devices whose UUID another device has as well: a disk was copied (`dd`), and the copy is still attached. A lookup by UUID
-//! finds either of them, and writes to it.
+//! Preserved devices with a UUID that another device also has, for example because a disk was copied with `dd` and the copy is still
+//! attached. A lookup by UUID may find either device, and would write to it.
 //!
-//! | one is on a preserved disk, the other on | |
+//! | one device is on a preserved disk, the other | |
 //! |---|---|
-//! | a preserved disk, or one that is not ours | refused: it is undefined which one will be used |
-//! | a disk that will be wiped | refused, unless the disk is discarded: it is unknown which one was used and has the current data |
-//! | the inside of a volume, as a disk of a virtual machine | allowed: it is not found there |
+//! | is on a preserved disk, or on one that is not ours | refused: it is undefined which one will be used |
+//! | is on a disk that will be wiped | refused, unless the disk is discarded: it is unknown which one was used and has the current data |
+//! | is inside a volume, like the disk of a virtual machine | allowed: a lookup by UUID does not find it there |
 
 use super::decider::PlanDecider;
 use super::spanning::{SPANNING, all_signatures};
@@ -15,8 +15,8 @@ use model::device::{DevicePath, KernelName};
 use model::inventory::{ArrayMember, DeviceSignature, MdArray, MemberRole};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of pairs of a preserved device and another one that are compared for one UUID, and maximum number of copies that are
-/// listed for the machine. Larger numbers are refused without a comparison.
+/// Maximum number of pairs of devices with the same UUID that are compared, and maximum number of copies that are listed for the machine.
+/// Larger numbers are refused without a comparison.
 const MAXIMUM_COMPARED: usize = 1 << 20;
 const MAXIMUM_COPIES: usize = 1000;
 
@@ -36,7 +36,8 @@ impl<'a> PlanDecider<'a> {
         members.into_iter().for_each(|message| self.refuse("disks", message));
     }
 
-    /// Returns pairs of a preserved device and another one with its UUID: filesystems, swap areas, physical volumes, LUKS containers.
+    /// Returns pairs of devices whose contents have the same UUID, of which the first is preserved. Contents are filesystems, swap areas,
+    /// physical volumes and LUKS containers.
     fn find_copied_contents(&mut self) -> Vec<(SignatureOnDevice<'a>, SignatureOnDevice<'a>)> {
         let mut by_uuid: BTreeMap<String, Vec<SignatureOnDevice>> = BTreeMap::new();
         let (inside, members) = (self.inventory.partitions_inside_volumes(), self.raid_members());
@@ -156,7 +157,7 @@ impl<'a> PlanDecider<'a> {
         messages
     }
 
-    /// Returns whether one of them lies on the other, or an object lies on both.
+    /// Returns whether one of the devices lies on the other, or one object lies on both.
     pub(crate) fn is_one_object(&self, device: &DevicePath, other: &DevicePath) -> bool {
         self.stack.is_one_object(&self.stack.kernel_name(device), &self.stack.kernel_name(other))
     }
@@ -170,7 +171,7 @@ impl<'a> PlanDecider<'a> {
         self.verdicts_on(device).contains(&DiskVerdict::Keep)
     }
 
-    /// Returns the device with its disks: `/dev/sdb1 on sdb`.
+    /// Describes a device and its disks: `/dev/sdb1 on sdb`.
     fn describe_with_disks(&self, device: &DevicePath) -> String {
         let disks: Vec<KernelName> = self.disks_below(device).into_iter().collect();
         format!("{device} on {}", disks.join(", "))

@@ -1,13 +1,13 @@
-//! Encrypted volume groups: each physical volume is in a LUKS container of its own, created or preserved together with its device.
+//! Encrypted volume groups: each physical volume is in a separate LUKS container, which is created or preserved together with its device.
 //!
-//! | preserved, and `encrypted` in the layout | |
+//! | preserved devices of a group that is `encrypted` in the layout | |
 //! |---|---|
-//! | containers that open with the key | the group in them is compared and preserved like any other |
-//! | one that does not open, and the new system mounts a volume of the group without `nofail` or `noauto`, or swaps to it | refused, with the reason |
-//! | the same, and the new system does not require the group | all containers stay locked, with a warning |
-//! | the same, and an earlier attempt was recreating one of their disks | recreated, or refused |
-//! | any of them, and a device of the group is missing | refused: the content of that device is unknown |
-//! | anything but a container | refused, with both sides |
+//! | have containers that open with the key | the group in them is compared and preserved like any other |
+//! | have a container that does not open, and the new system mounts a volume of the group without `nofail` or `noauto`, or swaps to it | refused, with the reason |
+//! | have a container that does not open, and the new system does not require the group | all containers stay locked, with a warning |
+//! | have a container that does not open, and an earlier attempt was recreating one of their disks | recreated, or refused |
+//! | have a container that does not open, and a device of the group is missing | refused: the content of that device is unknown |
+//! | have any other content | refused, with the expected and the found content |
 
 use super::decisions::GroupFate;
 use crate::decider::UnopenedReason;
@@ -28,7 +28,8 @@ use operations::LuksContainer;
 use uuid::Uuid;
 
 impl<'a> PlanDecider<'a> {
-    /// Returns the same devices as mappings of their containers. `None` if they were refused, or were not inspected.
+    /// Returns the mappings of the containers on these devices, which take the place of the devices. `None` if a container was refused, or
+    /// was not inspected.
     pub(crate) fn open_containers(
         &mut self,
         place: &str,

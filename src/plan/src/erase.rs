@@ -11,7 +11,8 @@ use uuid::Uuid;
 
 /// Makes the plan. Removable disks are not erased, because they do not belong to the machine; disks in `skipped` are not erased either.
 ///
-/// # Errors Returns all reasons why a disk cannot be written, or why its holders cannot be released. Nothing was written.
+/// # Errors
+/// Returns all reasons why a disk cannot be written, or why its holders cannot be released. Nothing was written.
 pub fn plan_erasure(
     inventory: &Inventory,
     erase: EraseMode,

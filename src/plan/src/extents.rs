@@ -1,15 +1,15 @@
 //! Byte ranges of each disk that each stage may write, for a monitor of writes.
 //!
-//! | | may be written |
+//! | object | may be written |
 //! |---|---|
-//! | before the first destructive stage, and once the system is complete | nothing |
-//! | disks that are wiped or recreated | whole, from that stage on |
-//! | a preserved array that is assembled | its members, from then on |
-//! | a preserved group of which volumes are activated | its physical volumes, from then on |
-//! | a preserved LUKS container that is opened for writing | its underlying devices, from then on |
-//! | a preserved filesystem that is mounted for writing, or created on a preserved device | its underlying devices, from then on |
-//! | a Kubernetes volume that is created or added | the blank disk that it takes, or the physical volumes of its group, from then on |
-//! | anything else | nothing |
+//! | anything, before the first destructive stage and after the system is complete | not at all |
+//! | disks that are wiped or recreated | whole, from the first destructive stage on |
+//! | members of a preserved array | from the stage that assembles the array |
+//! | physical volumes of a preserved group | from the stage that activates volumes of the group |
+//! | devices below a preserved LUKS container | from the stage that opens the container for writing |
+//! | devices below a preserved filesystem, or below one that is created on a preserved device | from the stage that mounts the filesystem for writing, or creates it |
+//! | the blank disk of a Kubernetes volume, or the physical volumes of its group | from the stage that creates or adds the volume |
+//! | anything else | not at all |
 
 use super::members::AssembledMembers;
 use super::{DiskVerdict, Plan};
@@ -42,7 +42,7 @@ pub(crate) fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageEx
 /// Writable ranges by path of the disk.
 type WritableRanges = BTreeMap<DevicePath, Vec<ByteRange>>;
 
-/// Locations of the plan's devices on the disks.
+/// State while the extents of a plan are determined: where the devices of the plan lie on the disks.
 struct ExtentBuilder<'a> {
     plan: &'a Plan,
     inventory: &'a Inventory,
@@ -72,7 +72,7 @@ impl ExtentBuilder<'_> {
         }
     }
 
-    /// Opens the devices that the stage writes. New devices lie on disks that are open already.
+    /// Adds the devices that the stage starts to write to the writable ranges. New devices lie on disks that are writable already.
     fn open_preserved(&self, stage: &PlanStage, open: &mut WritableRanges) {
         for device in stage.operations.iter().flat_map(|operation| operation.effect().written) {
             for (disk, range) in self.locate_device(device) {

@@ -89,7 +89,7 @@ impl FilesystemFate {
         }
     }
 
-    /// Returns whether the filesystem is on a preserved device, and is mounted together with preserved ones.
+    /// Returns whether the filesystem is on a preserved device. It is then mounted together with preserved filesystems, even if it is new.
     pub(crate) fn is_restored(&self) -> bool {
         match self {
             FilesystemFate::Kept { .. } | FilesystemFate::Filled(_) => true,

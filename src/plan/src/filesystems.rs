@@ -29,7 +29,7 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Decides on the filesystem on this device, which may be the mapping of a container.
+    /// Decides on the filesystem on this device. For an encrypted filesystem, the device is the mapping of its container.
     pub(crate) fn decide_plain(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
         // The absent disk was refused.
         if device.absent.is_some() {
@@ -110,13 +110,13 @@ impl<'a> PlanDecider<'a> {
 }
 
 impl PlanDecider<'_> {
-    /// Refuses preserved filesystems that cannot be mounted after the installation, while the old system still exists.
+    /// Refuses preserved filesystems that could not be mounted after the installation, while the old system still exists.
     ///
-    /// | preserved, and mounted by the layout | |
+    /// | a preserved filesystem that the layout mounts | |
     /// |---|---|
-    /// | for writing, or blank and created; on a write-protected disk | refused |
-    /// | the agent could not mount it even read-only | refused |
-    /// | the same, and the layout's own mount options may help, or an earlier attempt has wiped the old system already | warning |
+    /// | is mounted for writing or, because it is blank, created, on a write-protected disk | refused |
+    /// | could not be mounted by the agent, not even read-only | refused |
+    /// | could not be mounted by the agent, but the layout's own mount options may help, or an earlier attempt has wiped the old system already | warning |
     fn check_mountable(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice, fill: bool) {
         let path = mount_path(filesystem);
         let disks = self.disks_below(&device.now);
@@ -146,7 +146,8 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns whether the option names further devices of a filesystem, or permits their absence. The agent inspects without such options.
+/// Returns whether the option names further devices of a filesystem, or permits their absence. The agent inspects filesystems without such
+/// options, so they may explain why it could not mount one.
 fn names_further_devices(option: &str) -> bool {
     let starts = ["device=", "logdev=", "rtdev=", "journal_dev=", "journal_path=", "sb=", "rescue="];
     option == "degraded" || starts.iter().any(|start| option.starts_with(start))

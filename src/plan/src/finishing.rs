@@ -37,7 +37,8 @@ pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: 
     esp.into_iter().chain(words).chain(network).chain(contents).chain(definition).collect()
 }
 
-/// Returns the network configuration. An invalid `network` is refused; `networks` are for the image, which may interpret more of them.
+/// Returns the network configuration. An invalid `network` is refused. Invalid `networks` are not refused here, because the image may
+/// interpret more of them than drophammer.
 fn requested_network(allocation: &Allocation, nics: &[Nic]) -> Result<RequestedNetwork, Vec<Diagnostic>> {
     if !allocation.network.is_null() {
         let network = NetworkConfig::parse(&allocation.network).map_err(place_in_allocation)?;
@@ -125,7 +126,7 @@ pub(crate) fn finish_inputs(
     })
 }
 
-/// Returns the filesystem for the seed. A preserved one is written only through its mount point in the layout.
+/// Returns the filesystem for the cloud-init seed. A preserved filesystem is used only if the layout has a mount point for it.
 fn seed_filesystem(filesystems: &[PlacedFilesystem]) -> Option<SeedFilesystem> {
     let seeds = filesystems.iter().filter(|(wanted, _)| wanted.is_for_seed());
     let mut places = seeds.filter_map(|(wanted, is)| {
@@ -177,7 +178,7 @@ fn finished_array(
 /// First sector after a GPT with 128 entries, the number that ours have.
 const BEHIND_TABLE: u64 = 2 + 128 * 128 / BIOS_SECTOR;
 
-/// The only sector size that a BIOS boots from.
+/// Sector size of disks from which a BIOS boots; it boots from no others.
 const BIOS_SECTOR: u64 = 512;
 
 fn boot_disks(meant: &LayoutMatch, decided: &PlanDecisions, device: &LayoutPath) -> Vec<BootDisk> {

@@ -1,5 +1,5 @@
-//! Ranges that must not be written while the plan runs, and that are small enough to be read twice: partition tables, and both ends of
-//! disks and partitions, where superblocks are located.
+//! Ranges that must not be written while the plan runs, and that are small enough to be read before and after the run: partition tables,
+//! and both ends of disks and partitions, where superblocks are located.
 
 use super::sectors::MIB;
 use super::{DiskPlan, DiskVerdict};
@@ -10,8 +10,8 @@ use operations::ByteRange;
 /// Size of the backup GPT at the end of a disk, entries and header, in sectors.
 const BACKUP_GPT_SECTORS: u64 = 33;
 
-/// Returns the ranges of a disk that is preserved or not ours. Partitions that are mounted from a preserved disk are written, and are not
-/// included.
+/// Returns the ranges of a disk that is preserved or not ours. Partitions of a preserved disk that the installation mounts are not
+/// included, because they are written.
 pub(crate) fn guarded_ranges(meant: &LayoutMatch, plan: &DiskPlan) -> Vec<ByteRange> {
     let Some(disk) = meant.inventory.find_disk(plan.device.as_str()) else { return Vec::new() };
     let foreign = matches!(plan.verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes);

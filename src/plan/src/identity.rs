@@ -1,5 +1,6 @@
-//! Identification of the installation on the disks. A reinstall replaces only an installation that is proven by a marker to be its own. A
-//! first installation is made only if the disks have none. Whether the disks are the recorded ones is decided in `disk_records`.
+//! Identification of the installation on the disks. A reinstall replaces an installation only if a marker proves that it is the one to
+//! reinstall. A first installation is made only if the disks contain no installation. Whether the disks are the recorded ones is decided in
+//! `disk_records`.
 
 use super::decider::PlanDecider;
 use super::disk_records::DiskRecords;
@@ -55,8 +56,8 @@ impl<'a> PlanDecider<'a> {
     ///
     /// | found on the disks of `/` | |
     /// |---|---|
-    /// | the marker of this machine and allocation | accepted |
-    /// | no such marker | refused, unless there is a known reason |
+    /// | a marker of this machine and allocation | accepted |
+    /// | no such marker | refused, unless the reason for its absence is known ([`MarkerWaiver`]) |
     fn check_reinstall(&mut self) {
         let request = self.request;
         let marked = self.marked_filesystems();
@@ -171,7 +172,7 @@ impl<'a> PlanDecider<'a> {
         all.find(|record| record.device == *device)
     }
 
-    /// Returns whether the marker is of this installation. An offline plan has no claim, and accepts any.
+    /// Returns whether the marker belongs to this installation. An offline plan does not know the installation, and accepts any marker.
     fn is_ours(&self, marker: &InstallMarker) -> bool {
         self.request.claim.as_ref().is_none_or(|claim| claim.is_ours(marker))
     }
@@ -273,8 +274,8 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns whether this machine may have the newer installation: its marker is not listed as replaced by the received one, and no attempt
-/// was started. A started attempt is recognized by its tables (`boot_existing`), or starts over.
+/// Returns whether this machine may have a newer installation than the received one: the received marker does not list its marker as
+/// replaced, and no attempt was started. A started attempt is either recognized by its tables (`boot_existing`), or starts over.
 fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &MigratedMachine) -> bool {
     let is_replaced = carried.marker.has_superseded(found.marker);
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced

@@ -1,5 +1,5 @@
-//! Requirements for an image on this machine, checked against the contents in its manifest: while planning, if the control plane knows
-//! them, and by the same rules again when the server of the image has responded.
+//! Determines the requirements for an image on this machine, and checks them against the boot contents that the control plane has recorded
+//! for the image. The executor checks them again, by the same rules, when it has the manifest from the server of the image.
 
 use super::luks::is_optional;
 use super::restore::mount_path;
@@ -11,7 +11,7 @@ use operations::{ImageFindings, ImageNeeds};
 /// Mount points that may contain kernels and init, in addition to `/`.
 const OF_THE_SYSTEM: [&str; 4] = ["/boot", "/usr", "/usr/lib", "/lib"];
 
-/// Returns the requirements; `None` for a raw image, which boots as it was built.
+/// Returns the requirements for an image that is a root tree. Returns `None` for a raw image, which must be bootable as it was built.
 pub fn determine_needs(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Option<ImageNeeds> {
     if layout.disks.iter().any(|disk| disk.image) {
         return None;

@@ -1,4 +1,4 @@
-//! Plan that adds files to an existing filesystem. All disks that it does not lie on are locked.
+//! Plan that adds files to an existing filesystem. All disks are locked, except those on which the filesystem lies.
 
 use super::make_writable::{self, DeviceActivation};
 use super::{DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque, read_only::ReadOnlyPlan};
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 /// Name of the plan, in place of a layout.
 const NAME: &str = "files for an existing filesystem";
 
-/// The filesystem that the files are written to.
+/// The filesystem to which the files are written.
 struct InjectionTarget {
     /// Path after activation.
     device: DevicePath,
@@ -29,7 +29,8 @@ struct InjectionTarget {
 /// Makes a plan that writes these files to the filesystem on this disk, partition, array or logical volume. Disks in `skipped` are not
 /// used.
 ///
-/// # Errors The device has no mountable filesystem, or is in use. Nothing was written.
+/// # Errors
+/// Fails if the device has no mountable filesystem, or is in use. Nothing was written.
 pub fn plan_injection(
     inventory: &Inventory,
     device: &DevicePath,

@@ -8,7 +8,7 @@ use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout;
 use model::storage_graph::LayoutMatch;
 
-/// Returns the marker without the time, which the plan does not know. An offline plan has no marker.
+/// Returns the marker that the plan writes, without the time, which the plan does not know. An offline plan has no marker.
 pub(crate) fn build_marker(
     meant: &LayoutMatch,
     request: &PlanRequest,
@@ -55,8 +55,8 @@ pub(crate) fn build_marker(
     })
 }
 
-/// Returns the digests of the installations that this one replaces: those of this machine, found or recorded, and the one that is received
-/// from another machine.
+/// Returns the digests of the installations that this one replaces: installations of this machine that were found on the disks or are
+/// recorded, and the one that is received from another machine.
 fn superseded_digests(inventory: &Inventory, request: &PlanRequest, claim: &InstallClaim) -> Vec<String> {
     let found = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let found = found.filter(|marker| claim.is_of_this_machine(marker));
@@ -64,7 +64,8 @@ fn superseded_digests(inventory: &Inventory, request: &PlanRequest, claim: &Inst
     lineage::collect_superseded(carried.into_iter().chain(found).chain(&claim.installed))
 }
 
-/// Returns the records of the disks for the control plane when an attempt starts, with the tables that they have before.
+/// Returns the records of the disks that the control plane stores when an attempt starts. They contain the present partition tables, before
+/// the attempt changes them.
 pub(crate) fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker>) -> Vec<RecordedDisk> {
     let disks = marker.into_iter().flat_map(|marker| &marker.disks);
     let before = |device: &str| {
@@ -74,8 +75,8 @@ pub(crate) fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker
     disks.map(|disk| RecordedDisk { guid_before: before(&disk.device), ..disk.clone() }).collect()
 }
 
-/// Returns all properties that distinguish the disk from others, except its table. A value that another disk of the machine shares
-/// identifies neither, even if that disk is removed later. A placeholder identifies no disk.
+/// Returns all properties that distinguish the disk from others, except its table. A value that two disks of the machine share is omitted,
+/// because it would not identify the disk even after the other one is removed. A placeholder is omitted, because it identifies no disk.
 pub(crate) fn unique_record(disk: &inventory::InventoryDisk, identifiers: &UniqueIdentifiers) -> RecordedDisk {
     let named = full_record(disk);
     RecordedDisk {
@@ -85,7 +86,8 @@ pub(crate) fn unique_record(disk: &inventory::InventoryDisk, identifiers: &Uniqu
     }
 }
 
-/// Returns the GUID of the new table, else of the preserved one. The GUID of a raw image is not known yet, and its copies share it.
+/// Returns the GUID of the new partition table, or of the preserved one. The GUID of a raw image is omitted: it is not known yet, and all
+/// copies of the image have the same GUID.
 fn future_table_guid(
     listed: &layout::DiskSpec,
     disk: &inventory::InventoryDisk,

@@ -1,5 +1,5 @@
-//! Check whether the installation is still complete that a reinstall replaces, although an earlier attempt has announced that it would
-//! start to destroy data: it may not have received the response.
+//! Check whether the installation that a reinstall replaces is still complete, although an earlier attempt has announced that it would
+//! start to destroy data. That attempt may not have received the response to its announcement, and then has written nothing.
 
 use super::InstallClaim;
 use super::disk_identifiers::table_guid;
@@ -16,8 +16,9 @@ use model::storage_graph::{DeviceStack, LayoutMatch};
 /// | anything else, or a disk of unknown state | possibly incomplete |
 ///
 /// A wipe destroys the start of a disk first, and all disks are wiped before anything new is written to one of them. So if every disk still
-/// starts as expected, no wipe was started. The marker alone proves nothing: a new mirror shows the content of the old one, with its
-/// marker, but the table below the new mirror is different. If the marker has this very order, the installation is not the old one.
+/// starts as expected, no wipe was started. The marker alone does not prove that: a new mirror shows the content of the old one, with its
+/// marker, although the partition table below it has changed. If the marker names the order that is being carried out, it belongs to the
+/// new installation, not to the old one.
 pub(crate) fn is_intact(layout: &Layout, inventory: &Inventory, claim: &InstallClaim) -> bool {
     let meant = LayoutMatch::new(layout, inventory);
     let Some(marker) = find_own_marker(&meant, inventory, claim) else { return false };
@@ -44,14 +45,16 @@ fn find_own_marker<'a>(
     ours.map(|(_, marker)| marker)
 }
 
-/// Returns whether the disk has the GPT of the time when the marker was written. An older marker does not name the GPT, and proves nothing.
+/// Returns whether the disk has the GPT that it had when the marker was written. A marker of an older version does not contain the GUID of
+/// the GPT, and proves nothing.
 fn has_its_table(listed: &layout::DiskSpec, found: &inventory::InventoryDisk, marker: &InstallMarker) -> bool {
     let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
     let (recorded, is) = (recorded.and_then(|disk| disk.guid.as_ref()), table_guid(found));
     is.as_ref() == recorded && (listed.partitions.is_empty() || is.is_some())
 }
 
-/// Returns whether the disk starts as the layout specifies. The superblock of an array proves nothing, because it may be at the end.
+/// Returns whether the start of the disk has the content that the layout specifies. The superblock of an array proves nothing, because it
+/// may be at the end.
 fn starts_as_listed(listed: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
     if listed.partitions.is_empty() {
         return found.table.is_some() || found.signatures.iter().any(|is| is.kind != "linux_raid_member");

@@ -39,7 +39,7 @@ use std::collections::BTreeSet;
 /// Minimum size of a volume: a partition table, and space for a partition.
 const LEAST_BYTES: u64 = 4 * MIB;
 
-/// Decision on one volume.
+/// Decision on one Kubernetes volume.
 struct VolumeDecision {
     device: DevicePath,
     disks: BTreeSet<KernelName>,
@@ -149,7 +149,7 @@ impl<'a> PlanDecider<'a> {
         decided.prepared.push(ManifestVolume { volume: volume.clone(), device, is_part, persistent, size_bytes });
     }
 
-    /// Returns the name of the listed volume with this filesystem.
+    /// Returns the name of the listed volume whose UUID the filesystem has.
     fn volume_of_filesystem(&self, signatures: &[DeviceSignature]) -> Option<String> {
         let [one] = signatures else { return None };
         let volumes = self.request.assigned.allocation.parse_volumes().unwrap_or_default();
@@ -196,7 +196,7 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns the device as if it were preserved, for comparison with those of an interrupted attempt.
+/// Returns the device with the fate of a preserved one, so that it can be compared with the devices of an interrupted attempt.
 fn as_preserved<'a>(device: &DevicePath, signatures: &'a [DeviceSignature], size_bytes: u64) -> PlannedDevice<'a> {
     PlannedDevice {
         path: device.clone(),

@@ -91,12 +91,13 @@ use model::layout::Layout;
 use model::storage_graph::LayoutMatch;
 use uuid::Uuid;
 
-/// Decides what happens to every disk of the machine. `ids` supplies the UUIDs of new objects, so that the plan contains them before the
+/// Decides the fate of every disk of the machine. `ids` supplies the UUIDs of new objects, so that the plan contains them before the
 /// objects exist.
 ///
 /// The layout must be valid ([`model::layout::validate_layout`]).
 ///
-/// # Errors Returns every reason why the layout does not fit this machine.
+/// # Errors
+/// Returns every reason why the layout does not fit this machine.
 pub fn make_plan(
     layout: &Layout,
     inventory: &Inventory,

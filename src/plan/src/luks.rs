@@ -1,15 +1,15 @@
 //! Encrypted filesystems: a LUKS container between the device and the filesystem, created or preserved together with the device. Encrypted
 //! volume groups are in `encrypted_groups`.
 //!
-//! | preserved, and `encrypted` in the layout | |
+//! | a preserved device of a filesystem that is `encrypted` in the layout | |
 //! |---|---|
-//! | a container that opens with the key | the filesystem in it is compared and preserved like any other |
-//! | a container that opens with `disk_key` but not with the TPM of the machine | the same, with a warning |
-//! | a container that does not open, and the new system mounts it without `nofail` or `noauto` | refused, with the reason |
-//! | the same, and the new system does not require it | left locked, with a warning |
-//! | the same, and an earlier attempt was recreating its disk | recreated, or refused |
-//! | a container that opens, and contains zeros instead of a filesystem | refused |
-//! | anything else | refused, with both sides |
+//! | has a container that opens with the key | the filesystem in it is compared and preserved like any other |
+//! | has a container that opens with `disk_key` but not with the TPM of the machine | the same, with a warning |
+//! | has a container that does not open, and the new system mounts it without `nofail` or `noauto` | refused, with the reason |
+//! | has a container that does not open, and the new system does not require it | left locked, with a warning |
+//! | has a container that does not open, and an earlier attempt was recreating its disk | recreated, or refused |
+//! | has a container that opens, and contains zeros instead of a filesystem | refused |
+//! | has any other content | refused, with the expected and the found content |
 
 use super::decisions::PlanDecisions;
 use crate::content_text;
@@ -188,7 +188,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Marks the last container as sealed to the TPM of another machine. Preserved headers are not written, so it stays sealed to that TPM.
+    /// Marks the most recently added container as sealed to the TPM of another machine, if this machine's TPM did not unlock it. The
+    /// headers of a preserved container are not written, so it stays sealed to that TPM.
     pub(crate) fn note_foreign_tpm(&mut self, device: &PlannedDevice) {
         let Some(why) = self.inventory.find_failure(&AttemptTarget::Sealed(device.now.clone())) else { return };
         if let Some(luks) = self.decided.luks.last_mut() {
@@ -290,7 +291,7 @@ impl LuksDecision {
         self.fate != LuksFate::Made
     }
 
-    /// Returns whether the container must be opened for writing: a mount point requires it, and not read-only.
+    /// Returns whether the container must be opened for writing. It must be if the new system mounts its content other than read-only.
     pub(crate) fn is_written(&self) -> bool {
         self.path.is_some() && !self.read_only
     }

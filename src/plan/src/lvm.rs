@@ -270,14 +270,16 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns whether the group has exactly the physical volumes of the present disks, and lacks as many as there are absent disks.
+/// Returns whether the present physical volumes of the group are exactly the expected devices, and as many are missing as there are absent
+/// disks.
 fn is_same_group(group: &inventory::LvmVolumeGroup, wanted: &[DevicePath], absent: usize) -> bool {
     let mut found: Vec<&DevicePath> = group.present_devices().collect();
     found.sort();
     found.iter().copied().eq(wanted.iter()) && group.physical.len() - found.len() == absent
 }
 
-/// Returns whether the type is equal, and the size is what lvcreate makes of the one in the layout: whole extents, equal on all stripes.
+/// Returns whether the volume has the type of the layout, and the size that lvcreate derives from the layout: whole extents, the same
+/// number on all stripes.
 fn is_same_volume(
     volume: &LogicalVolumeSpec,
     found: &inventory::LvmLogicalVolume,

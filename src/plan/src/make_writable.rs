@@ -14,7 +14,8 @@ pub(crate) struct DeviceActivation(Vec<RestoreOp>);
 impl DeviceActivation {
     /// Determines the operations for a device.
     ///
-    /// # Errors The device lies on an unsupported type of device, or is incomplete.
+    /// # Errors
+    /// Fails if the device lies on an unsupported type of device, or is incomplete.
     pub(crate) fn for_device(
         stack: &DeviceStack,
         inventory: &Inventory,
@@ -61,7 +62,7 @@ impl DeviceActivation {
         }
     }
 
-    /// Adds an operation once, because two devices may lie on the same one.
+    /// Adds an operation, unless it was added before. Two devices may lie on the same lower device.
     fn add_once(&mut self, restore: RestoreOp) {
         if !self.0.contains(&restore) {
             self.0.push(restore);

@@ -28,7 +28,8 @@ const ENCRYPTED: &str = "is encrypted (LUKS), and its key is not migrated; decry
 
 /// Returns the description of the migrated data, and the devices that are read for it.
 ///
-/// # Errors Returns all reasons why the machine cannot be migrated.
+/// # Errors
+/// Returns all reasons why the machine cannot be migrated.
 pub fn check_migration(
     layout: &Layout,
     inventory: &Inventory,
@@ -66,7 +67,7 @@ pub fn check_migration(
     }
 }
 
-/// State of the check of a source machine.
+/// State of the check whether a machine can be migrated.
 struct MigrationCheck<'a> {
     meant: &'a LayoutMatch<'a>,
     stack: &'a DeviceStack<'a>,

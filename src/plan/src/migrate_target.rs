@@ -101,7 +101,7 @@ fn mount_and_grow(inputs: &SourceInputs) -> Vec<Operation> {
     mounts.collect()
 }
 
-/// Returns the layout with hints for the disks that the migration specifies, independent of kernel names.
+/// Returns the layout with hints that select the disks that the migration specifies, whatever their kernel names are.
 fn add_disk_hints(layout: &Layout, inventory: &Inventory, moving: &MigrationOffer) -> Layout {
     let mut meant = layout.clone();
     for disk in &mut meant.disks {
@@ -313,7 +313,7 @@ fn source_sizes(layout: &Layout, marker: &InstallMarker) -> Vec<Option<u64>> {
     decided.filesystems.iter().map(size).collect()
 }
 
-/// Returns a problem for each migrated id that a disk has which is not wiped.
+/// Returns a problem for each migrated id that also exists on a disk that is not wiped.
 fn refuse_taken_ids(request: &PlanRequest, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic> {
     let Some(carried) = request.migrated_machine() else { return Vec::new() };
     let taken = uuids_in_use::collect_uuids(inventory, &decided.disks);

@@ -27,7 +27,7 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Adds a reason why the disk of that device is needed.
+    /// Adds a reason why the plan cannot proceed without the absent disk of the device.
     pub(crate) fn refuse_absent(&mut self, device: &PlannedDevice, why: String) {
         if let Some(absent) = device.absent.and_then(|index| self.absent.get_mut(&index)) {
             absent.needed.push(why);

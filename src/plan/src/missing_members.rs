@@ -50,8 +50,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns objects that may contain a component. An object that lies both on wiped disks and on others, by itself or together with
-    /// components of the same whole, is omitted: it is refused for that reason.
+    /// Returns objects that may contain a missing component. An object is omitted if it lies both on wiped disks and on others, by itself
+    /// or together with the other components of the same filesystem or pool: such an object is refused for that reason.
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
             let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).collect();
@@ -77,7 +77,7 @@ impl<'a> PlanDecider<'a> {
         all.into_iter().zip(torn).filter(|(_, torn)| !torn).map(|(it, _)| it).collect()
     }
 
-    /// Returns the id that all components of a whole share, if the object is one of them.
+    /// Returns the id that all components of a filesystem or pool share, if the object is such a component.
     fn whole_id(&self, parts: &BTreeMap<&DevicePath, &SpanningComponent>, it: &OpaqueOnDisks) -> Option<String> {
         let [device] = it.object.devices.as_slice() else { return None };
         let part = parts.get(device);
@@ -100,7 +100,7 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Describes the objects that lack components and are not, or not only, on wiped disks.
+    /// Describes the objects that lack components, except objects that lie only on wiped disks.
     fn describe_incomplete(&self) -> Vec<String> {
         let arrays = self.inventory.arrays.iter().filter_map(|array| {
             let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
@@ -130,8 +130,8 @@ impl<'a> PlanDecider<'a> {
         arrays.chain(groups).chain(parts).collect()
     }
 
-    /// Describes the objects on disks that are not wiped and that could not be inspected: an array, a group or a filesystem inside may lack
-    /// a component. Objects that the agent has not tried to open are omitted.
+    /// Describes the objects that lie on disks that are not wiped, and could not be inspected. An array, group or filesystem in such an
+    /// object may lack a component. Objects that the agent has not tried to open are omitted.
     fn describe_possibly_incomplete(&self, opaque: &[OpaqueOnDisks]) -> Vec<String> {
         let stay = opaque.iter().filter(|it| !it.object.untried).filter_map(|OpaqueOnDisks { object, disks }| {
             let verdicts: BTreeSet<DiskVerdict> = disks.iter().map(|disk| self.verdict(disk)).collect();
@@ -141,7 +141,7 @@ impl<'a> PlanDecider<'a> {
         stay.collect()
     }
 
-    /// Returns the disks that will be wiped and that contain objects that could not be inspected, with a description of the objects.
+    /// Returns the disks that will be wiped and that contain objects that could not be inspected, each with a description of these objects.
     fn opaque_on_wiped(&self, opaque: &[OpaqueOnDisks]) -> Vec<(&'a InventoryDisk, String)> {
         let wiped = self.inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == DiskVerdict::Wipe);
         let on = |name: &KernelName| -> Vec<String> {
@@ -153,21 +153,22 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// All parts of one filesystem or pool.
+/// All components of one filesystem or pool.
 #[derive(Default)]
 struct PartGroup {
     devices: Vec<KernelName>,
     is_served: bool,
-    /// Number of distinct devices: the content of an array is visible on the array, and may be on its members.
+    /// Number of distinct devices. A component in an array is visible on the array, and may also be visible on its members; it is counted
+    /// once.
     count: usize,
 }
 
-/// Describes what a part lacks.
+/// Describes the components that a filesystem or pool lacks, according to one of its components.
 ///
-/// | role of the part | it lacks something |
+/// | role of the component | another component is missing |
 /// |---|---|
-/// | requires another part | if no other part serves it |
-/// | one of a known number | if fewer are present |
+/// | requires another component | if no present component serves it |
+/// | one of a known number | if fewer components are present |
 /// | one of an unknown number | always assumed, because it cannot be determined |
 fn describe_missing(part: &SpanningComponent, whole: &PartGroup) -> Option<String> {
     match part.role {

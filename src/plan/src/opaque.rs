@@ -13,8 +13,8 @@ pub(crate) struct OpaqueOnDisks {
     pub disks: BTreeSet<KernelName>,
 }
 
-/// Returns the opaque objects that a plan lists. Objects that were not tried yet are omitted, because a warning announces that the agent
-/// will inspect them.
+/// Returns the opaque objects that a plan lists. Objects that were not tried yet are omitted: a warning announces that the agent will
+/// inspect them.
 pub(crate) fn listed_objects(inventory: &Inventory) -> Vec<OpaqueObject> {
     inventory.find_opaque_objects().into_iter().filter(|object| !object.untried).collect()
 }

@@ -43,7 +43,7 @@ pub(crate) fn announce_start(
     })
 }
 
-/// Copies the extents of the plan into the announcement of the point of no return, once all stages are known.
+/// Copies the extents of the plan into the announcement of the point of no return. Called when all stages are known.
 pub(crate) fn insert_extents(stages: &mut [PlanStage], all: &[StageExtents]) {
     for operation in stages.iter_mut().flat_map(|stage| &mut stage.operations) {
         if let Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { extents, .. })) = operation {
@@ -77,7 +77,8 @@ fn new_filesystem(operation: &Operation) -> Option<&MakeFilesystem> {
     }
 }
 
-/// Returns the final report of a success: what was installed, or was present already. `made` are the disks that were created for it.
+/// Returns the operation that reports success: what was installed, or was already on the disks. `made` are the disks that are wiped if the
+/// control plane rejects the success of a migration.
 pub(crate) fn final_report(request: &PlanRequest, already: Option<&InstallMarker>, made: Vec<DevicePath>) -> SessionOp {
     let allocation = &request.assigned.allocation;
     let message = match (already, request.receiving()) {

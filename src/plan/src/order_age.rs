@@ -1,18 +1,19 @@
-//! Age of an order. The database of the control plane may be older than the disks, for example because it was restored from a backup: then
-//! it may issue an order again that was carried out and replaced by a newer one.
+//! Age of an order. The database of the control plane may be older than the disks, for example because it was restored from a backup. It
+//! may then issue an order again that was already carried out and followed by a newer one. An order and a marker are compared by their
+//! fencing tokens, here *numbers*.
 //!
-//! | token of the order | token of a marker of this allocation | |
+//! | number of the order | number in a marker of this allocation | |
 //! |---|---|---|
 //! | none: the control plane issues none | any | accepted |
-//! | number of database D | smaller number of D | accepted |
-//! | number of D | the same or a larger number of D | refused: the installation is newer |
-//! | number of D | number of another database | refused, unless the operator has placed or confirmed the order since the last restore, or the control plane has a record of that installation |
-//! | number of D | none: installed by an older version | as above |
-//! | number of D | impossible number | refused |
-//! | impossible number | any | refused |
+//! | of database D | smaller, of D | accepted |
+//! | of database D | the same or larger, of D | refused: the installation is newer |
+//! | of database D | of another database | refused, unless the operator has placed or confirmed the order since the last restore, or the control plane has a record of that installation |
+//! | of database D | none: installed by an older version | as in the previous row |
+//! | of database D | impossible | refused |
+//! | impossible | any | refused |
 //!
-//! The installation of this very order is recognized before, and booted (`boot_existing`). The operator's `--replace-newer` accepts every
-//! row but the last one.
+//! An installation by the same order is recognized before this check, and booted (`boot_existing`). The operator's `--replace-newer`
+//! accepts every row but the last one.
 
 use super::InstallClaim;
 use super::decider::PlanDecider;
@@ -22,11 +23,11 @@ use std::cmp::Ordering;
 /// Relation of an order to an installation on the disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OrderAge {
-    /// The order follows that installation, or nothing contradicts it.
+    /// The order is newer than that installation, or nothing proves the opposite.
     Newer,
     /// The installation is newer than the order.
     Older,
-    /// Undecidable: the two numbers belong to different histories.
+    /// Undecidable: the two numbers were issued by different databases.
     Unknown,
     /// The marker has a token that no server issues.
     ImpossibleMarker,

@@ -5,9 +5,9 @@ use super::{DiskVerdict, InstallMode, MarkerWaiver};
 use model::device::DevicePath;
 
 impl PlanDecider<'_> {
-    /// Refuses a reinstall while one of its disks has such a part, because it may be half of a preserved object. An installation wipes its
-    /// disks anyway. Unfinished objects of an interrupted attempt on wiped disks belong to this installation: anything else would have been
-    /// refused before the attempt started.
+    /// Refuses a reinstall while one of its disks has such a member, because it may belong to a preserved object. An installation is not
+    /// refused, because it wipes its disks. Unfinished objects of an interrupted attempt on wiped disks belong to this installation: any
+    /// other object would have been refused before the attempt started.
     pub(crate) fn refuse_orphans(&mut self) {
         if self.request.mode == InstallMode::Install {
             return;

@@ -24,8 +24,8 @@ use operations::{Operation, SessionOp, TellPointOfNoReturn};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolAllocation<'a> {
     Nobody,
-    /// Allocated. `installed` is set if a successful installation of the allocation was reported to the control plane; it is false if the
-    /// control plane does not support that.
+    /// The machine is allocated. `installed` is whether a successful installation of the allocation was reported to the control plane; it
+    /// is always false if the control plane does not record that.
     Somebody {
         allocation: &'a str,
         reinstall: bool,
@@ -33,11 +33,12 @@ pub enum PoolAllocation<'a> {
     },
 }
 
-/// Returns the plan that erases every disk with proof; `None` if nothing needs to be erased. Removable disks are not erased.
+/// Returns the plan that erases every disk and proves it. Returns `None` if nothing needs to be erased. Removable disks are not erased.
 ///
 /// `missing` are the absent disks of earlier boots.
 ///
-/// # Errors Returns all reasons why a disk must not or cannot be erased. Nothing was written.
+/// # Errors
+/// Returns all reasons why a disk must not or cannot be erased. Nothing was written.
 pub fn plan_emptying(
     inventory: &Inventory,
     owner: PoolAllocation,
@@ -74,7 +75,8 @@ pub fn plan_emptying(
     }
 }
 
-/// Makes the plan ask the control plane, immediately before the first write, whether that owner still has the machine.
+/// Makes the plan ask the control plane, immediately before the first write, whether the machine still belongs to the owner for which the
+/// plan was made.
 fn announce_allocation(mut plan: Plan, owner: PoolAllocation) -> Plan {
     let PoolAllocation::Somebody { allocation: id, .. } = owner else { return plan };
     for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
@@ -117,7 +119,7 @@ fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
 }
 
 /// Returns a problem for each missing disk of an allocated machine, because it may contain the marker of the owner's installation. A disk
-/// that was written off belongs to an earlier owner.
+/// that is marked as written off is ignored, because it belongs to an earlier owner.
 fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic> {
     let PoolAllocation::Somebody { allocation, .. } = owner else { return Vec::new() };
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {

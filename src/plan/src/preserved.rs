@@ -1,5 +1,5 @@
-//! Objects that a reinstall preserves, and their identities: read before the first stage, and again after the last one. The same function
-//! reads both, so that they differ only if the machine has changed.
+//! Objects that a reinstall preserves, and their identities, which are read before the first stage and again after the last one. The same
+//! function reads them both times, so that they differ only if the machine has changed.
 
 use super::decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::filesystem_fate::FilesystemFate;
@@ -49,7 +49,7 @@ pub fn compare_preserved(kept: &[PreservedObject], now: &Inventory) -> Vec<Prese
     kept.iter().map(proof).collect()
 }
 
-/// Returns each difference with both sides.
+/// Returns a line for each property that differs, with both values.
 pub fn describe_differences(proofs: &[PreservationProof]) -> Vec<String> {
     let mut differences = Vec::new();
     for proof in proofs.iter().filter(|proof| proof.before != proof.after) {
@@ -174,7 +174,7 @@ pub(crate) fn find_content<'a>(
     Some((&stacked.device, &stacked.signatures))
 }
 
-/// Returns whether the disk is preserved, as is one that already contains a Kubernetes volume.
+/// Returns whether the disk is preserved: according to the layout, or because it already contains a Kubernetes volume.
 fn is_preserved(decided: &PlanDecisions, disk: &super::DiskPlan) -> bool {
     match disk.verdict {
         DiskVerdict::Keep => true,
@@ -188,7 +188,7 @@ pub(crate) struct PreservedObjects<'a> {
     inventory: &'a Inventory,
     decided: &'a PlanDecisions,
     pub stack: DeviceStack<'a>,
-    /// Flags of each device: whether disks below it are preserved ([`KEPT`]), and whether others are not ([`OTHER`]).
+    /// Flags of each device: [`KEPT`] if a disk below it is preserved, [`OTHER`] if a disk below it is not.
     below: CombinedValues,
     kept: BTreeSet<&'a KernelName>,
 }
@@ -263,7 +263,7 @@ impl<'a> PreservedObjects<'a> {
         array.or_else(volume).or_else(mapping).unwrap_or_else(|| StableDevice::Device(device.clone()))
     }
 
-    /// Returns the filesystems of the layout, those in partitions that the layout does not list, and LUKS containers.
+    /// Returns the preserved filesystems of the layout, the filesystems in partitions that the layout does not list, and LUKS containers.
     fn filesystems(&self, layout: &Layout) -> Vec<ObjectLocator> {
         let ours = layout.filesystems.iter().zip(&self.decided.filesystems).filter(|(_, is)| is.is_kept());
         let ours = ours.filter_map(|(wanted, is)| {

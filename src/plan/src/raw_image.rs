@@ -6,9 +6,11 @@ use model::inventory::{Inventory, InventoryDisk};
 use model::layout::{self, Layout};
 use operations::{AddedPartition, Operation, ReachImage, SessionOp, StageName};
 
-/// Makes a plan that writes the image of the request to this disk, followed by the partition `added`. Disks in `skipped` are not used.
+/// Makes a plan that writes the image of the request to this disk, and adds the partition `added` after it. Disks in `skipped` are not
+/// used.
 ///
-/// # Errors Returns all reasons why the disk cannot be written, or why its holders cannot be released. Nothing was written.
+/// # Errors
+/// Returns all reasons why the disk cannot be written, or why its holders cannot be released. Nothing was written.
 pub fn plan_raw_image(
     inventory: &Inventory,
     disk: &InventoryDisk,

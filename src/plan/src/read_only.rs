@@ -46,7 +46,7 @@ impl ReadOnlyPlan {
 }
 
 impl DiskPlan {
-    /// Returns the plan of a disk without a tree of its content, listed by its own name or not at all.
+    /// Returns the entry for a disk in a plan, without a tree of its content. The layout lists the disk by its kernel name, or not at all.
     pub(crate) fn from_disk(disk: &InventoryDisk, verdict: DiskVerdict) -> DiskPlan {
         DiskPlan {
             name: disk.name.clone(),

@@ -9,15 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Result of the comparison of a record with a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskLikeness {
-    /// Both have an identifier in common, and no property differs.
+    /// Record and disk have an identifier in common, and no property differs.
     Equal,
-    /// A property that both have differs: the disk is a different one, or it has changed.
+    /// A property that both record and disk have differs: the disk is a different one, or it has changed.
     Contradicting,
-    /// No identifier is known of both.
+    /// No identifier is known of both record and disk.
     TooLittle,
 }
 
-/// Identifiers that two present disks share, or two recorded ones. They identify nothing.
+/// Identifiers that do not identify a disk, because two present disks or two recorded ones have them.
 #[derive(Debug, Default)]
 pub(crate) struct SharedIdentifiers {
     serials: BTreeSet<String>,
@@ -46,7 +46,7 @@ impl SharedIdentifiers {
     }
 }
 
-/// Disks or records by identifiers, to find those that [`may_be`] the same without comparing all of them.
+/// Index of disks or records by identifier. It finds the candidates for [`may_be`] without comparing all of them.
 #[derive(Debug, Default)]
 pub(crate) struct MatchCandidates {
     by_serial: BTreeMap<String, Vec<usize>>,
@@ -79,12 +79,12 @@ impl MatchCandidates {
         }
     }
 
-    /// Returns the indices of those that share an identifier with the disk, in order.
+    /// Returns the indices, in order, of all entries that share an identifier with the disk.
     pub(crate) fn find_like_disk(&self, disk: &InventoryDisk) -> BTreeSet<usize> {
         self.find_like([disk.comparable_serial(), disk.comparable_wwn(), table_guid(disk)])
     }
 
-    /// Returns the indices of those that share an identifier with the record.
+    /// Returns the indices, in order, of all entries that share an identifier with the record.
     pub(crate) fn find_like_record(&self, record: &RecordedDisk) -> BTreeSet<usize> {
         self.find_like([record.comparable_serial(), record.comparable_wwn(), record.guid.clone()])
     }
@@ -128,8 +128,8 @@ pub(crate) fn compare_disk(
     }
 }
 
-/// Returns whether this can be the recorded disk. Serial number and WWN must not differ, and one of them or the GUID of the table must be
-/// the same. It is used to find a disk that was moved, so other differences are ignored.
+/// Returns whether the disk may be the recorded one. Serial number and WWN must not differ, and one of them or the GUID of the partition
+/// table must be the same. Other differences are ignored, because this function finds a disk that was moved.
 pub(crate) fn may_be(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> bool {
     let pairs = [
         (is_same_serial(&record.serial, &disk.serial), shared.has_serial(disk)),
@@ -143,8 +143,8 @@ pub(crate) fn may_be(record: &RecordedDisk, disk: &InventoryDisk, shared: &Share
     is_named || table_guid(disk).is_some_and(has_its_table)
 }
 
-/// Returns whether the disk looks like the recorded one and is in the same slot. This is weak evidence, but the only one if disks have no
-/// identifiers.
+/// Returns whether the disk looks like the recorded one and is in the same slot. This evidence is weak, but disks without identifiers offer
+/// no other.
 pub(crate) fn looks_like(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     let in_its_place = !record.by_path.is_empty() && record.by_path == disk.by_path;
     let of_its_size = record.size_bytes == disk.size_bytes && record.sector_bytes == disk.sector_bytes;

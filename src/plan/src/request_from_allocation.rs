@@ -58,7 +58,7 @@ fn started_disks(allocation: &Allocation) -> Vec<RecordedDisk> {
     }
 }
 
-/// Returns the record of that attempt.
+/// Returns the record of the last attempt that passed the point of no return.
 fn started_attempt(allocation: &Allocation) -> Option<AttemptRecord> {
     match &allocation.order {
         Some(order) if order.begun => order.attempt_record.clone(),
@@ -77,8 +77,8 @@ fn discarded_disks(allocation: &Allocation) -> Vec<String> {
     }
 }
 
-/// Clears `begun` and returns true if the old installation is still complete. An earlier attempt has announced its start, but may not have
-/// received the response: then it has written nothing.
+/// Clears `begun` and returns true if the old installation is still complete. An earlier attempt has announced its start, but if it did not
+/// receive the response, it has written nothing.
 pub fn clear_begun_if_intact(
     machine: &str,
     allocation: &mut Allocation,
@@ -95,7 +95,8 @@ pub fn clear_begun_if_intact(
     is_whole
 }
 
-/// Returns why the plan may proceed without the marker. A started attempt takes precedence, because the operator has not seen its results.
+/// Returns the reason why the plan may proceed without the marker. A started attempt is the reason even if the operator has also waived the
+/// marker, because the operator has not seen the results of the attempt.
 pub fn marker_waiver(order: &OrderedReinstall) -> Option<MarkerWaiver> {
     match order {
         OrderedReinstall { begun: true, .. } => Some(MarkerWaiver::Begun),
@@ -104,8 +105,9 @@ pub fn marker_waiver(order: &OrderedReinstall) -> Option<MarkerWaiver> {
     }
 }
 
-/// Returns a marker of this very allocation if the control plane does not know of the installation: the newest one, if that is proven.
-/// Either the control plane has lost its record, or an earlier owner of the disk has written the marker. Only an operator can decide which.
+/// Returns a marker of this allocation if no installation of it was reported to the control plane. If there are several, it is the newest
+/// one, or the first one if none is proven to be the newest. Either the control plane has lost its record, or an earlier owner of the disk
+/// has written the marker. Only an operator can decide which.
 pub fn find_untrusted_marker<'a>(request: &PlanRequest, inventory: &'a Inventory) -> Option<&'a InstallMarker> {
     // A received system contains the marker of the source machine.
     let is_first = request.mode == InstallMode::Install && request.receiving().is_none();

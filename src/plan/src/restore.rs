@@ -23,14 +23,15 @@ enum RestoreTime {
     AfterTheImage,
 }
 
-/// Preserved objects, with the time at which each is activated.
+/// Preserved objects of a plan, each with the time at which it is activated.
 pub(crate) struct RestorePlan<'a> {
     inventory: &'a Inventory,
     decided: &'a PlanDecisions,
     filesystems: &'a [PlacedFilesystem<'a>],
-    /// Paths of the disks, arrays and open containers, and names of the groups, on which merged filesystems lie.
+    /// Objects on which merged filesystems lie, and which are therefore activated before the image is written: paths of disks, arrays and
+    /// open containers, and names of groups.
     early: BTreeSet<String>,
-    /// Numbers of the partitions of each disk that the layout does not list.
+    /// Numbers of the partitions that the layout does not list, by disk.
     others: BTreeMap<DevicePath, Vec<u32>>,
 }
 
@@ -63,9 +64,9 @@ impl<'a> RestorePlan<'a> {
         self.restore_operations(RestoreTime::AfterTheImage)
     }
 
-    /// Returns the trial activation of all preserved objects, and of all volumes that are added to preserved groups, on the disks as they
-    /// are now. The mounts have the options of the layout, because the installed system must mount with them too. Filesystems that are yet
-    /// to be created are not mounted.
+    /// Returns the rehearsal: the activation of all preserved objects, and the creation of all volumes that are added to preserved groups,
+    /// on the present disks. The mounts have the options of the layout, because the installed system must be able to mount with them.
+    /// Filesystems that the plan creates are not mounted.
     pub(crate) fn build_rehearsal(&self) -> Option<Rehearsal> {
         let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
         let mounts = mounted.filter_map(|placed| {
@@ -141,7 +142,7 @@ impl<'a> RestorePlan<'a> {
         arrays.chain(of_groups).chain(groups).chain(of_filesystems)
     }
 
-    /// Returns whether a volume of this preserved group is activated or added.
+    /// Returns whether the plan writes to this preserved group: it activates a volume of the group, or adds one.
     fn is_written(&self, group: &str) -> bool {
         let is_active = |fate: &GroupFate| matches!(fate, GroupFate::Kept { name, volumes, .. } if *name == group && !volumes.is_empty());
         self.decided.persistent.extended.contains(group) || self.decided.groups.iter().any(is_active)
@@ -212,7 +213,8 @@ impl<'a> RestorePlan<'a> {
         disks.map(unlock).chain(operations).collect()
     }
 
-    /// Returns the physical volumes that are neither arrays nor containers of the plan; those are deactivated together with their devices.
+    /// Returns the physical volumes that exist independently of the plan's arrays and containers. Physical volumes on those are deactivated
+    /// together with their array or container.
     fn on_existing_devices(&self, devices: Vec<DevicePath>) -> impl Iterator<Item = DevicePath> {
         let is_array = |device: &DevicePath| {
             self.decided
@@ -227,8 +229,8 @@ impl<'a> RestorePlan<'a> {
         if is_merged(placed) { RestoreTime::BeforeTheImage } else { RestoreTime::AfterTheImage }
     }
 
-    /// Returns when a path is mounted. A preserved filesystem that is not merged is mounted after the image, and so is every mount below
-    /// it, which it would otherwise hide.
+    /// Returns when a path is mounted. A preserved filesystem that is not merged is mounted after the image was written. Mounts below it
+    /// are mounted then too, because it would hide any mount that existed before.
     fn when_mounted(&self, path: &str) -> RestoreTime {
         let late = self.hiding_paths();
         let is_late = late.iter().any(|kept| path == kept || path.starts_with(&format!("{kept}/")));
@@ -236,7 +238,7 @@ impl<'a> RestorePlan<'a> {
     }
 }
 
-/// Returns the devices that these operations use and that none of them creates.
+/// Returns the devices that these operations use and that none of the operations creates.
 pub(crate) fn bottom_devices(operations: &[RestoreOp]) -> BTreeSet<DevicePath> {
     let (mut together, mut taken) = (AssembledMembers::default(), BTreeSet::<DevicePath>::new());
     for operation in operations {

@@ -1,11 +1,11 @@
-//! Second decision after an interrupted attempt: disks that it was recreating are recreated once more.
+//! Second decision after an interrupted attempt: disks that the attempt was recreating are recreated once more.
 //!
-//! | |  |
+//! | a problem of the first decision | |
 //! |---|---|
-//! | a problem concerns only disks that the attempt was recreating, and everything on them was created by it | those disks are recreated again |
-//! | a problem names several disks at once (path `disks`) | the same for all such disks; the second decision counts only if the problem is gone |
-//! | a problem concerns any other disk, or no disk at all | the first decision stands |
-//! | such a disk contains an object that is not in the record | the disk is not recreated |
+//! | concerns only disks that the attempt was recreating, and everything on them was created by the attempt | those disks are recreated again |
+//! | concerns several disks at once (path `disks`) | the same for all disks that the attempt was recreating; the second decision is used only if the problem is gone |
+//! | concerns any other disk, or no disk at all | the first decision stands |
+//! | concerns a disk with an object that is not in the record of the attempt | the disk is not recreated |
 
 use super::attempt_records::AttemptDevices;
 use super::decisions::PlanDecisions;
@@ -21,7 +21,7 @@ use model::layout::graph::LayoutGraph;
 use model::storage_graph::{DeviceStack, LayoutMatch, all_units, lookup};
 use std::collections::BTreeSet;
 
-/// Returns the listed disks that must be recreated again to solve these problems. Empty if that would not be enough.
+/// Returns the listed disks that must be recreated once more to solve these problems. Returns none if that would not solve all of them.
 pub(crate) fn disks_to_remake(
     layout: &Layout,
     inventory: &Inventory,
@@ -125,7 +125,8 @@ fn holds_only_recorded(inventory: &Inventory, disk: &InventoryDisk, making: &Pen
         })
 }
 
-/// Returns whether a signature belongs to the attempt. Members of arrays and groups are judged by their array or group.
+/// Returns whether a signature belongs to the attempt. Always true for members of arrays and groups, because the array or group itself is
+/// checked.
 fn is_recorded_content(signature: &DeviceSignature, is_recorded: &impl Fn(&str) -> bool) -> bool {
     match signature.kind.as_str() {
         "linux_raid_member" | "LVM2_member" => true,

@@ -5,15 +5,16 @@ use operations::ByteRange;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Size that is zeroed at the start of an area. The deepest signatures that libblkid knows there are the second header of LUKS2 at 4 MiB
-/// and VMFS at 1 and 2 MiB.
+/// Size of the range that is zeroed at the start of an area. The deepest signatures there that libblkid recognizes are the second header of
+/// LUKS2 at 4 MiB and VMFS at 1 and 2 MiB.
 const HEAD_BYTES: u64 = 5 * MIB;
 
-/// Size that is zeroed at the end of an area. md 0.90 and 1.0, ZFS and the backup GPT are in the last MiB; the outermost firmware RAID that
-/// libblkid knows is 3087 sectors from the end.
+/// Size of the range that is zeroed at the end of an area. md 0.90 and 1.0, ZFS and the backup GPT are in the last MiB; the firmware RAID
+/// that libblkid recognizes farthest from the end starts 3087 sectors before it.
 const TAIL_BYTES: u64 = 2 * MIB;
 
-/// Size of 128 entries of 128 bytes (UEFI specification 5.3.2), before the backup header and after the primary one.
+/// Size of the partition entries of a GPT: 128 entries of 128 bytes (UEFI specification 5.3.2). They precede the backup header and follow
+/// the primary one.
 const GPT_ENTRIES_BYTES: u64 = 128 * 128;
 
 /// First and last sector of one partition.
@@ -29,7 +30,7 @@ impl SectorExtent {
     }
 }
 
-/// Partitions that do not fit.
+/// Error for partitions that do not fit on a disk.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DiskTooSmall {
     /// Required size for the partitions and both partition tables.
@@ -37,11 +38,11 @@ pub(crate) struct DiskTooSmall {
     pub existing_mib: u64,
 }
 
-/// Places the partitions one after another in the order of their numbers, aligned to 1 MiB. The result has the order
-/// of `partitions`.
+/// Places the partitions one after another in the order of their numbers, aligned to 1 MiB. The result has the order of `partitions`.
 ///
 /// # Errors
-/// The disk is too small for them and both partition tables, or nothing is left for the partition that takes the rest.
+/// Fails if the disk is too small for the partitions and both partition tables, or if no space is left for the partition that takes the
+/// rest.
 pub(crate) fn place_partitions(
     partitions: &[layout::PartitionSpec],
     size_bytes: u64,

@@ -1,4 +1,5 @@
-//! The machine after a plan has been executed, and while it is: every operation is checked against what is there.
+//! Simulated machine on which tests execute a plan. Each operation is checked against the present state of the machine, which may be
+//! interrupted after any operation.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,15 +21,14 @@ mod devices;
 
 const MIB: u64 = 1 << 20;
 
-/// Runs the plan up to the unmounting, and assembles what is there then, as the next run does.
+/// Executes the plan up to the unmounting. Returns the inventory that the next run then reads, after it has assembled everything.
 ///
-/// # Panics
-/// An operation uses what does not exist yet, or destroys what something else lies on.
+/// # Panics Panics if an operation uses an object that does not exist yet, or destroys a device on which another object lies.
 pub fn after(plan: &Plan, before: Inventory) -> Inventory {
     cut(plan, before, usize::MAX)
 }
 
-/// The same with a power cut after so many operations.
+/// Executes the plan as [`after`] does, with a power cut after this number of operations.
 pub(crate) fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
     let mut machine = Machine(before);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations).take(operations) {
@@ -37,7 +37,7 @@ pub(crate) fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventor
     machine.0
 }
 
-/// What the root filesystem is known by once the plan has been executed.
+/// Returns the UUID of the root filesystem after the plan was executed.
 #[cfg(test)]
 pub(crate) fn root_uuid(plan: &Plan) -> String {
     let root = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| {
@@ -51,7 +51,7 @@ pub(crate) fn root_uuid(plan: &Plan) -> String {
     root.map_or_else(|| plan.root_uuid.clone(), |is| brought_uuid(is.number))
 }
 
-/// A raw image has the same UUIDs wherever it is written.
+/// UUID of a filesystem of the simulated raw image, which is the same on every disk that the image is written to.
 fn brought_uuid(number: u32) -> String {
     format!("brought-{number}")
 }
@@ -215,7 +215,7 @@ impl Machine {
         self.forget(&gone);
     }
 
-    /// Members of arrays and physical volumes that cannot be seen any more.
+    /// Removes members of arrays, and physical volumes, that are no longer visible.
     fn forget(&mut self, gone: &[DevicePath]) {
         for array in &mut self.0.arrays {
             array.members.retain(|member| !gone.contains(&member.device));
@@ -252,7 +252,7 @@ impl Machine {
         disk.blank = false;
     }
 
-    /// The image has what was expected, and no more.
+    /// Writes an image that contains exactly the expected filesystems.
     fn burn_disk(&mut self, burn: &BurnDisk) {
         let disk = self.disk(&burn.device);
         assert!(disk.table.is_none() && disk.signatures.is_empty(), "{} was not wiped", burn.device);
@@ -328,7 +328,7 @@ impl Machine {
         }
     }
 
-    /// On the one filesystem that the tests mount for them.
+    /// Writes the files of sparse volumes to the one filesystem that the tests mount for them.
     fn write_files(&mut self, write: &WritePersistent) {
         for sparse in &write.sparse {
             let mut files = self.0.filesystems.iter().flat_map(|is| &is.sparse);

@@ -1,4 +1,5 @@
-//! Objects that span disks with different verdicts: arrays, groups, filesystems and anything else made of several devices, active or not.
+//! Objects that span disks with different verdicts: arrays, groups, filesystems and any other objects made of several devices, active or
+//! not.
 
 use super::decider::PlanDecider;
 use super::{DiskVerdict, InstallMode, TornObject, arrays, lvm};
@@ -7,10 +8,10 @@ use model::device::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, Inventory, SpanningComponent, StackedDeviceKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Filesystems that span several devices without another layer below. Each of their devices has the UUID of the whole.
+/// Filesystems that span several devices without a layer such as LVM below them. Each of their devices has the UUID of the filesystem.
 pub(crate) const SPANNING: [&str; 3] = ["btrfs", "zfs_member", "bcachefs"];
 
-/// An object made of devices of the machine.
+/// An object that consists of several devices of the machine.
 struct SpanningObject {
     /// Name, such as `md127`, `raid5 "data"`, `vg:vg00`.
     name: String,
@@ -21,7 +22,7 @@ struct SpanningObject {
 impl PlanDecider<'_> {
     /// Checks objects that would lose members.
     ///
-    /// | mode | some members on disks that are wiped, the others on | |
+    /// | mode | an object has members on disks that are wiped, and others on | |
     /// |---|---|---|
     /// | install | disks that are not ours | loses members, with a warning |
     /// | reinstall | preserved disks, or disks that are not ours | refused |
@@ -96,8 +97,8 @@ impl PlanDecider<'_> {
         arrays.chain(groups).chain(others).chain(self.spanning_filesystems()).chain(self.spanning_parts()).collect()
     }
 
-    /// Returns filesystems on several devices. Absent devices are not checked here but in `missing_members`, and a signature does not
-    /// distinguish a copy from another device.
+    /// Returns filesystems on several devices. Only present devices are considered; absent ones are checked in `missing_members`. Two
+    /// devices with the same UUID are taken for members of one filesystem, because a signature does not show that one of them is a copy.
     fn spanning_filesystems(&self) -> impl Iterator<Item = SpanningObject> {
         let mut found: BTreeMap<(&str, &str), (&DeviceSignature, Vec<&DevicePath>)> = BTreeMap::new();
         for (device, signature) in all_signatures(self.inventory) {
@@ -121,7 +122,7 @@ pub(crate) fn all_signatures(inventory: &Inventory) -> impl Iterator<Item = (&De
 }
 
 impl PlanDecider<'_> {
-    /// Returns objects whose components identify the object in their own metadata, not by a UUID that libblkid reports.
+    /// Returns objects that libblkid does not identify by a UUID. Their components identify the object in metadata of their own format.
     fn spanning_parts(&self) -> impl Iterator<Item = SpanningObject> {
         let mut found: BTreeMap<(&str, &str), Vec<&SpanningComponent>> = BTreeMap::new();
         // Other formats are recognized by their signatures, which every inventory contains.

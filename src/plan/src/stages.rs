@@ -69,7 +69,7 @@ pub(crate) fn arrange_stages(
     build_plan(layout, inventory, request, decided, placed)
 }
 
-/// Stages of a plan, with what follows from them.
+/// Stages of a plan, and values that follow from them.
 struct PlacedStages {
     stages: Vec<PlanStage>,
     fstab: Vec<FstabEntry>,
@@ -146,7 +146,7 @@ fn clean_firmware(
     (firmware, FirmwareCleaning { before, after })
 }
 
-/// Returns the stages that write nothing: everything that can be refused is refused there.
+/// Returns the stages that write nothing. Whatever can make a run fail before the first write is checked in them.
 fn checking_stages(
     meant: &LayoutMatch,
     decided: &PlanDecisions,
@@ -193,7 +193,7 @@ fn storage_stages(
     ]
 }
 
-/// Returns the stages that bring the system, and make it bootable.
+/// Returns the stages that write the system to the disks and make it bootable.
 fn system_stages(
     decided: &PlanDecisions,
     system: SystemStages,
@@ -214,7 +214,7 @@ fn system_stages(
     ]
 }
 
-/// Returns the stages after which the installation counts.
+/// Returns the last stages, after which the system is complete: they check the preserved objects, write the marker, and report the success.
 fn closing_stages(
     request: &PlanRequest,
     decided: &PlanDecisions,
@@ -263,7 +263,7 @@ pub(crate) fn drop_empty_stages(stages: impl IntoIterator<Item = (StageName, Vec
     stages.map(|(name, operations)| PlanStage { name, operations }).collect()
 }
 
-/// Inserts the report of the start of this attempt immediately before the first destructive stage.
+/// Inserts the announcement of this attempt to the control plane immediately before the first destructive stage.
 fn insert_announcement(mut stages: Vec<PlanStage>, announce: SessionOp) -> Vec<PlanStage> {
     let first = stages.iter().position(|stage| stage.name.is_destructive());
     if let Some(first) = first {
@@ -276,7 +276,7 @@ fn prove_preserved(expected: Vec<PreservedObject>) -> Vec<Operation> {
     if expected.is_empty() { Vec::new() } else { vec![Operation::Run(SessionOp::ProveKept(ProveKept(expected)))] }
 }
 
-/// Sorts parents before children, independent of their order in the layout. Filesystems without a path come last.
+/// Sorts the filesystems so that parents precede children, whatever their order in the layout is. Filesystems without a path come last.
 fn sort_by_mount_order<'a>(layout: &'a Layout, fates: &'a [FilesystemFate]) -> Vec<PlacedFilesystem<'a>> {
     let mut pairs: Vec<_> = layout.filesystems.iter().zip(fates).collect();
     pairs.sort_by_key(|(filesystem, _)| {

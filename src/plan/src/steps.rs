@@ -5,10 +5,10 @@ use common::diagnostic::Diagnostic;
 use model::deploy_steps::StepList;
 use operations::{PlanStage, StageExtents, StageName};
 
-/// Steps that must happen in one run: without one of them the machine does not boot, or its disks cannot be recognized later.
+/// Steps that an installation requires: without one of them the machine does not boot, or its disks cannot be recognized later.
 const NEEDED: [&str; 4] = ["deploy.apply_layout", "deploy.burn_image", "deploy.prepare_boot", "deploy.finish"];
 
-/// Returns the step that a stage belongs to. The stages that end a run belong to none.
+/// Returns the step that a stage belongs to. Returns `None` for the stages that end a run, which belong to no step.
 fn step_of(stage: StageName) -> Option<&'static str> {
     match stage {
         StageName::StorageIdentify
@@ -38,7 +38,7 @@ fn step_of(stage: StageName) -> Option<&'static str> {
     }
 }
 
-/// Returns whether the stage runs because its step is not disabled.
+/// Returns whether the stage is part of the run: it is unless its step is disabled.
 pub(crate) fn includes_stage(steps: &StepList, stage: StageName) -> bool {
     step_of(stage).is_none_or(|step| steps.includes_step(step))
 }
@@ -56,9 +56,9 @@ pub fn missing_steps(steps: &StepList) -> Vec<Diagnostic> {
 
 impl Plan {
     /// Returns a plan with only the stages of these steps, for callers that order steps one at a time. Stages that only a kexec needs are
-    /// omitted: the machine boots through its firmware.
+    /// omitted, because the machine boots through its firmware.
     ///
-    /// If the whole plan has a destructive stage but the part has none, the part comes after the point of no return.
+    /// If the whole plan has a destructive stage but the selected part has none, the part is treated as past the point of no return.
     pub fn select_steps(&self, steps: &[&str]) -> Plan {
         let is_wanted =
             |stage: StageName| stage != StageName::BootLoad && step_of(stage).is_some_and(|step| steps.contains(&step));

@@ -13,15 +13,15 @@ use model::storage_graph::LayoutMatch;
 use operations::{FinishInputs, FstabEntry, Operation, SessionOp, StageName};
 use std::borrow::Cow;
 
-/// What distinguishes the sources of a system. Everything else of an installation is the same for all of them.
+/// Properties in which the sources of a system differ. Everything else in an installation is the same for all sources.
 pub(crate) trait SystemSource {
-    /// Returns the layout as it applies to this machine.
+    /// Returns the layout as the plan uses it on this machine.
     fn adapt_layout<'a>(&self, layout: &'a Layout, inventory: &Inventory) -> Cow<'a, Layout>;
 
-    /// Returns the reasons why this machine cannot be given the system.
+    /// Returns the reasons why the system cannot be installed on this machine.
     fn find_problems(&self, layout: &Layout, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic>;
 
-    /// Returns whether a filesystem is created here, or tried, rather than taken from the source.
+    /// Returns whether a filesystem is created or tried on this machine. If not, the source supplies it.
     fn is_created(&self, operation: &Operation) -> bool;
 
     fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages;

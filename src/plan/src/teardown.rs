@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 /// Maximum number of unknown holders of one device that are listed.
 const MAXIMUM_NAMED: usize = 16;
 
-/// Collects holders in the order in which they are released, each once.
+/// Collects the holders that must be released, each once, in the order in which they are released.
 pub(crate) struct HolderTeardown<'a> {
     stack: &'a DeviceStack<'a>,
-    /// Devices that were examined: those that are released, and devices in them.
+    /// Devices that were examined: those from which a release started, and everything on them.
     pub seen: BTreeSet<KernelName>,
     pub holders: Vec<Holder>,
 }
@@ -42,7 +42,7 @@ impl<'a> HolderTeardown<'a> {
         refused
     }
 
-    /// Releases one disk, partition or device, after everything above it was released.
+    /// Adds the release of one disk, partition or device. Everything on it was added before.
     fn release_unit(&mut self, name: &KernelName, bottom: &DevicePath) -> Vec<String> {
         let unit = self.stack.find_unit(name);
         // The holder of an unknown device was checked before.

@@ -7,14 +7,15 @@ use model::layout::FilesystemFormat;
 use operations::{ArraySlot, CreateArray, DeviceOp, MakeFilesystem, Operation, TryArray, TryFilesystem, VolumeFilling};
 use uuid::Uuid;
 
-/// First estimate of the size of a device that is unknown before the device is created.
+/// First estimate for the size of a device whose size is unknown until the device is created.
 const GUESS_BYTES: u64 = 4 << 30;
 
-/// Smallest other estimate, and the factor between estimates. These tools refuse sizes in ranges much wider than this factor.
+/// Smallest further estimate, and the factor between two estimates. A tool accepts or refuses whole ranges of sizes, which are much wider
+/// than this factor.
 const LEAST_GUESS_BYTES: u64 = 64 << 20;
 const GUESS_STEP: u64 = 4;
 
-/// Returns the sizes to try for a device of this size, in order. An option that fits the real size fits one of them.
+/// Returns the sizes to try for a device of this size, in order. If an option fits the real size, it fits one of them.
 fn size_estimates(size: DeviceSize) -> (u64, Vec<u64>) {
     let most_bytes = match size {
         DeviceSize::Known(bytes) => return (bytes, Vec::new()),
@@ -28,7 +29,8 @@ fn size_estimates(size: DeviceSize) -> (u64, Vec<u64>) {
     (first, others)
 }
 
-/// Returns the trial of a new array; `None` without options and with usual metadata. `sizes` are those of the present devices, in order.
+/// Returns the trial of a new array. `sizes` are those of the present devices, in order. Returns `None` if the array has no options and
+/// usual metadata.
 pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes: u32) -> Option<TryArray> {
     if made.createoptions.is_empty() && ["1.0", "1.2"].contains(&made.metadata.as_str()) {
         return None;
@@ -53,7 +55,8 @@ pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes
     Some(TryArray { make: CreateArray { uuid, ..made.clone() }, member_bytes, or_member_bytes, sector_bytes })
 }
 
-/// Returns the trials of filesystems on preserved devices, and of those with options. Without options the defaults of the tool apply.
+/// Returns the trials of filesystems on preserved devices, and of filesystems with options. Other filesystems are created with the defaults
+/// of the tool, and are not tried.
 pub(crate) fn filesystem_trials(filesystems: &[PlacedFilesystem]) -> Vec<Operation> {
     let tried = filesystems.iter().filter(|(wanted, is)| {
         let mounted = mount_path(wanted).is_some() && wanted.mountoptions.iter().any(|option| option != "defaults");

@@ -1,4 +1,4 @@
-//! The plan as data. All decisions are made here; the executor only carries them out.
+//! The plan as data. It contains all decisions; the executor only carries them out.
 
 mod approval;
 mod firmware;
@@ -30,7 +30,7 @@ pub struct Plan {
     pub subject: PlanSubject,
     pub layout: String,
     pub disks: Vec<DiskPlan>,
-    /// Stages in order. The JSON field is `steps`, the word that operators read.
+    /// Stages in order. The JSON field is `steps`, the word used in texts for operators.
     #[serde(rename = "steps")]
     pub stages: Vec<PlanStage>,
     /// Index in `stages` of the first destructive stage; `stages.len()` if no stage is destructive.
@@ -39,7 +39,7 @@ pub struct Plan {
     pub fstab: Vec<FstabEntry>,
     /// UUID of the filesystem with `path: /`.
     pub root_uuid: String,
-    /// Marker of the installation that is already on the disks. If set, nothing is destroyed and that system is booted.
+    /// Marker of the installation that is already on the disks. If it is set, nothing is destroyed, and the installed system is booted.
     pub already: Option<InstallMarker>,
     /// Conditions that an operator must not overlook: a degraded array, a replaced disk.
     pub warnings: Vec<String>,
@@ -77,7 +77,7 @@ impl Plan {
     }
 }
 
-/// Fate of a disk.
+/// Verdict on a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskVerdict {

@@ -1,11 +1,11 @@
-//! Protection of disks that only the machine itself knows: in a fleet without a server, or after the loss of the server's database. Kernel
-//! names change when a disk fails or is added, so a name alone does not permit a wipe.
+//! Protection of disks if only the machine itself has records of them: in a fleet without a server, or after the loss of the server's
+//! database. Kernel names change when a disk fails or is added, so a name alone does not permit a wipe.
 //!
 //! | a disk that would be wiped, not proven blank, of a machine without records in a control plane | |
 //! |---|---|
 //! | its serial number or WWN is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped |
-//! | the marker of this machine records it | decided as usual (`identity`, `disk_records`) |
-//! | this very installation was started on it | continues |
+//! | a marker of this machine records it | decided as usual (`identity`, `disk_records`) |
+//! | an earlier attempt of this installation was started on it | the installation continues |
 //! | the operator discards it | wiped, with a warning |
 //! | none of these | refused |
 
@@ -82,7 +82,7 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns whether a record of this machine has the disk with the same name as the layout.
+/// Returns whether a record of this machine contains the disk under its name in the layout.
 fn is_recorded(listed: &layout::DiskSpec, found: &InventoryDisk, own: &[DiskRecords], begun: &DiskRecords) -> bool {
     let has_begun = begun.record_of(&listed.device).is_some_and(|record| begun.is_attempt_disk(record, found));
     has_begun

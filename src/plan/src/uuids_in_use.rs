@@ -1,5 +1,5 @@
-//! UUIDs on disks that are not wiped. A raw image has UUIDs of its own, the same on every disk that it is written to: if another disk has
-//! them too, it is undefined which of the two the installed system uses.
+//! UUIDs on disks that are not wiped. The UUIDs in a raw image are the same on every disk that it is written to. If another disk has them
+//! too, it is undefined which of the two disks the installed system uses.
 
 use super::{DiskPlan, DiskVerdict};
 use model::device::{DevicePath, KernelName};
@@ -8,7 +8,7 @@ use model::storage_graph::DeviceStack;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// Returns the UUIDs of disks, partitions and their content, in lower case, with the device that has each.
+/// Returns the UUIDs of disks, partitions and their contents, in lower case, each with the device that has it.
 pub(crate) fn collect_uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, DevicePath> {
     let stack = DeviceStack::new(inventory);
     let made = disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));

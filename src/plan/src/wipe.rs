@@ -1,8 +1,8 @@
 //! Erasure of a disk, and the ranges that are zeroed in any case.
 //!
 //! Both ends of the disk and of every partition, old and new, are zeroed: an old superblock at the offset of a new partition would be
-//! detected again (LP #1718699). Other old data can only be detected where a new device starts or ends: both ends of new arrays are zeroed
-//! when they are created, signatures on new volumes by lvcreate, and mkfs starts with both ends of its device.
+//! detected again (LP #1718699). Old data elsewhere can be detected only if a new device starts or ends there. Therefore both ends of a new
+//! array are zeroed when it is created, lvcreate wipes signatures on new volumes, and mkfs starts with both ends of its device.
 //!
 //! A disk may reorder writes between two flushes. A power cut must not leave a system that boots with missing files, so the disk is made
 //! unbootable before anything else is erased.
@@ -37,8 +37,9 @@ pub(crate) fn wipe_disk(erase: EraseMode, disk: &InventoryDisk, extents: &[Secto
     }
 }
 
-/// Returns the ranges that are zeroed first. The first sector, which is written atomically, is executed by a BIOS, and required by UEFI for
-/// a valid GPT (UEFI specification 5.2.3). The ranges before and after the partitions, which contain the tables, follow.
+/// Returns the ranges that are zeroed first. The first range is the first sector: a disk writes it atomically, a BIOS executes it, and UEFI
+/// requires it for a valid GPT (UEFI specification 5.2.3). It is followed by the ranges before and after the partitions, which contain the
+/// tables.
 fn first_ranges(disk: &InventoryDisk) -> Vec<ByteRange> {
     let range = |start: u64, end: u64| (start < end).then(|| ByteRange { start, length: end - start });
     let sector_end = u64::from(disk.sector_bytes).min(disk.size_bytes);

@@ -1,12 +1,12 @@
-//! Wipe policy of each disk, as of the installation of the machine. It holds until an operator changes it.
+//! Wipe policy of each disk, as recorded when the machine was installed. It applies to every reinstall until an operator changes it.
 
 use super::decider::PlanDecider;
 use model::install_marker::InstallMarker;
 use model::layout;
 
 impl PlanDecider<'_> {
-    /// Refuses a layout whose wipe policy differs from that in the marker: it is not the layout of the installation, because a file was
-    /// edited or a database was lost.
+    /// Refuses a layout whose wipe policy differs from that in the marker. Such a layout is not the one of the installation, for example
+    /// because a file was edited or a database was lost.
     pub(crate) fn check_wipe_policy(&mut self, finished: Option<&InstallMarker>) {
         let Some(marker) = finished else { return };
         let layout = self.layout;

@@ -1,16 +1,17 @@
-//! Devices that are assumed to be blank and are read completely before the first write: zero samples are not a proof.
+//! Devices that are assumed to be blank, because samples of them are zero. Samples are not a proof, so these devices are read completely
+//! before the first write.
 //!
-//! | assumed to be blank, by samples | |
+//! | a device that appears blank in samples | |
 //! |---|---|
-//! | a preserved partition, array or volume on which a filesystem is created | read completely |
-//! | a preserved volume that becomes a Kubernetes volume | read completely |
-//! | an unlisted disk that becomes a Kubernetes volume, in a reinstall | read completely |
-//! | a preserved disk that is recreated | read completely, except the ends with the table |
-//! | the same, and the records prove that it is not the disk of the installation | not read: it was replaced |
-//! | an earlier attempt has started to create it, and has read it before | not read: it may be unfinished |
-//! | the operator discards its disks | not read |
+//! | a preserved partition, array or volume on which a filesystem is created | is read completely |
+//! | a preserved volume that becomes a Kubernetes volume | is read completely |
+//! | an unlisted disk that becomes a Kubernetes volume, in a reinstall | is read completely |
+//! | a preserved disk that is recreated | is read completely, except the ends with the partition table |
+//! | a preserved disk that is recreated, and that the records prove not to be the disk of the installation | is not read: it was replaced |
+//! | a device that an earlier attempt was creating, and has read before | is not read: it may be unfinished |
+//! | a device whose disks the operator discards | is not read |
 //!
-//! No report of a device counts as a proof that a range is unallocated: neither discarded ranges nor thin provisioning.
+//! A range is not taken for zero because a device reports it as unallocated, neither after a discard nor with thin provisioning.
 
 use super::InstallMode;
 use super::decider::PlanDecider;
@@ -24,25 +25,25 @@ use model::layout;
 use operations::{ByteRange, ZeroProof};
 
 impl<'a> PlanDecider<'a> {
-    /// Requires that a preserved device is zero on which a filesystem is created.
+    /// Requires a preserved device to contain only zeros, because a filesystem is created on it.
     pub(crate) fn require_zeros_on(&mut self, device: &PlannedDevice) {
         self.require_zeros(&device.now.clone(), device.size_bytes.unwrap_or_default());
     }
 
-    /// Requires that a whole device is zero.
+    /// Requires a whole device to contain only zeros.
     pub(crate) fn require_zeros(&mut self, device: &DevicePath, size_bytes: u64) {
         self.add_zero_proof(device, vec![ByteRange { start: 0, length: size_bytes }]);
     }
 
-    /// Requires that an unlisted disk is zero that a volume takes. A first installation accepts samples: it has no order in which an
-    /// operator could discard the disk instead of waiting for hours.
+    /// Requires an unlisted disk to contain only zeros if a reinstall creates a Kubernetes volume on it. In a first installation, samples
+    /// suffice: there is no order with which an operator could discard the disk instead of waiting for hours.
     pub(crate) fn require_zeros_of_unlisted(&mut self, disk: &InventoryDisk) {
         if self.request.mode == InstallMode::Reinstall {
             self.require_zeros(&disk.device, disk.size_bytes);
         }
     }
 
-    /// Requires that a preserved disk is zero that is recreated.
+    /// Requires a preserved disk to contain only zeros, because it is recreated.
     pub fn require_zeros_of(&mut self, listed: &layout::DiskSpec, found: &InventoryDisk) {
         if self.is_replaced(listed, found) || self.was_being_made(&listed.device) {
             return;
@@ -66,7 +67,7 @@ impl<'a> PlanDecider<'a> {
         self.decided.zero_proofs.push(ZeroProof { device: device.clone(), ranges, give_up });
     }
 
-    /// Returns whether every record of the listed disk contradicts the disk that is found.
+    /// Returns whether every record of the listed disk contradicts the present disk, which therefore was replaced.
     fn is_replaced(&self, listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
         let all = self.records.get_or_init(|| self.own_records()).iter();
         let records = all.flat_map(|(disks, shared)| {
@@ -77,7 +78,7 @@ impl<'a> PlanDecider<'a> {
         !likenesses.is_empty() && likenesses.iter().all(|is| *is == DiskLikeness::Contradicting)
     }
 
-    /// Returns the disks of each record of this installation: of its markers, of the control plane, of the started attempt.
+    /// Returns the disks in each record of this installation: the markers, the records of the control plane, and the started attempt.
     fn own_records(&self) -> Vec<(&'a [RecordedDisk], SharedIdentifiers)> {
         let Some(claim) = &self.request.claim else { return Vec::new() };
         let markers = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());

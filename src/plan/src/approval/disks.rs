@@ -5,10 +5,10 @@ use crate::DiskVerdict;
 use crate::approval_summary::ApprovedDisk;
 use std::collections::BTreeSet;
 
-/// Suffixes of content lines about devices on which a started attempt may have created something.
+/// Ends of content lines about devices without recognized content. A started attempt may have created something on such a device.
 const NOTHING_YET: [&str; 2] = [" blank", " data of no known kind"];
 
-/// Returns a line for each disk that differs, with both sides.
+/// Returns a line for each disk that differs, with its approved and its present state.
 pub(super) fn find_differences(approved: &[ApprovedDisk], found: &[ApprovedDisk], has_begun: bool) -> Vec<String> {
     let key = |disk: &ApprovedDisk| {
         let ApprovedDisk { serial, wwn, device, place, size_bytes, .. } = disk.clone();
@@ -18,7 +18,7 @@ pub(super) fn find_differences(approved: &[ApprovedDisk], found: &[ApprovedDisk]
     pairs.filter_map(|(_, (then, now))| find_difference(&then, &now, has_begun)).collect()
 }
 
-/// Compares the disks with one key. Disks with equal keys are compared in order.
+/// Compares the approved disks and the present disks that have the same key. Several disks with the same key are compared in order.
 fn find_difference(then: &[&ApprovedDisk], now: &[&ApprovedDisk], has_begun: bool) -> Option<String> {
     let name = then.first().or(now.first())?.name();
     let is_milder = |then: &ApprovedDisk, now: &ApprovedDisk| {

@@ -25,7 +25,8 @@ impl ApprovedDisk {
         }
     }
 
-    /// Returns the fields that identify the disk among those of the machine. `device` stands for it if it has no unique identifier.
+    /// Returns the fields that identify the disk among those of the machine. The kernel name `device` is included only if the disk has no
+    /// unique identifier.
     pub(super) fn identify_disk(device: &str, disk: &InventoryDisk, identifiers: &UniqueIdentifiers) -> ApprovedDisk {
         let is_identified =
             if disk.serial.trim().is_empty() { identifiers.has_wwn(disk) } else { identifiers.has_serial(disk) };
@@ -41,7 +42,7 @@ impl ApprovedDisk {
         }
     }
 
-    /// Returns whether the verdict is about this disk of the inventory.
+    /// Returns whether this verdict was made for the given disk of the inventory.
     pub(crate) fn is_about(&self, disk: &InventoryDisk, identifiers: &UniqueIdentifiers) -> bool {
         if self.size_bytes != disk.size_bytes {
             return false;
@@ -128,7 +129,7 @@ const PATHS: &str = "/dev/";
 /// Names of disks by path, to replace the paths in a text.
 pub(super) struct DiskNames<'a> {
     names: BTreeMap<&'a str, String>,
-    /// Lengths of the paths in descending order, so that no path is a prefix of one that is looked up later.
+    /// Lengths of the paths in descending order, so that `/dev/sdaa` is looked up before its prefix `/dev/sda`.
     lengths: BTreeSet<Reverse<usize>>,
 }
 

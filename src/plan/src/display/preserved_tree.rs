@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const NOT_LISTED: &str = "not in the layout";
 
-/// Sets `running` of the preserved disks of a reinstall to their trees.
+/// In a reinstall, stores the drawn trees in `running` of the preserved disks.
 pub(crate) fn draw_preserved(meant: &LayoutMatch, decided: &mut PlanDecisions) {
     let (layout, inventory) = (meant.graph.layout, meant.inventory);
     let keeping = PreservedObjects::new(inventory, decided);
@@ -74,7 +74,7 @@ struct PreservedTree<'a> {
     /// Mount of each filesystem, as text, by its device in the inventory.
     places: BTreeMap<&'a DevicePath, String>,
     inside: BTreeMap<&'a DevicePath, &'a inventory::FilesystemContents>,
-    /// UUIDs of arrays and groups that were drawn already, since they may span several disks.
+    /// UUIDs of the arrays and groups that are already drawn. An object that spans several disks is drawn once.
     drawn: BTreeSet<String>,
     lines: TreeLines,
 }

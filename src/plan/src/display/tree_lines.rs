@@ -4,7 +4,7 @@
 const MAXIMUM_LINES: usize = 2000;
 /// Maximum number of lines of all trees of a machine.
 const MAXIMUM_ALL_LINES: usize = 20_000;
-/// Maximum depth of a tree. It also bounds the recursion of callers.
+/// Maximum depth of a tree. It also limits the recursion of the functions that draw the tree.
 const MAXIMUM_DEPTH: usize = 64;
 
 /// Lines of the present tree, and the number of earlier ones.
@@ -33,7 +33,7 @@ impl TreeLines {
         }
     }
 
-    /// Removes the first line if it is just this name, and moves the lines below it one level up.
+    /// Removes the first line if it contains only this name, and moves the lines below it one level up.
     pub(crate) fn lift_first(&mut self, name: &str) {
         if self.lines.first().is_some_and(|line| line == name) {
             self.lines.remove(0);

@@ -13,7 +13,7 @@ use uuid::Uuid;
 pub(crate) enum PartitionFate {
     Destroyed(DevicePath),
     Preserved(DevicePath),
-    /// No readable disk has it, and the content of this disk is unknown.
+    /// The partition was not found, and may be on this disk, whose content could not be read.
     Unread(DevicePath),
     Absent,
 }
@@ -22,14 +22,14 @@ pub(crate) enum PartitionFate {
 pub(crate) struct BootPartitions {
     destroyed: BTreeMap<Uuid, DevicePath>,
     preserved: BTreeMap<Uuid, DevicePath>,
-    /// Preserved disk whose content is unknown.
+    /// A preserved disk whose content is unknown, if there is one.
     unread: Option<DevicePath>,
-    /// Preserved disk with an MBR.
+    /// A preserved disk with an MBR, if there is one.
     mbr: Option<DevicePath>,
 }
 
 impl BootPartitions {
-    /// Collects the partitions. Without a decision, all disks are preserved.
+    /// Collects the partitions of all disks. If no decision on the disks was made, all of them are preserved.
     pub(crate) fn new(inventory: &Inventory, decided: Option<&PlanDecisions>) -> BootPartitions {
         let is_made = |verdict: DiskVerdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make);
         let plans = decided.iter().flat_map(|decided| &decided.disks);
@@ -62,7 +62,8 @@ impl BootPartitions {
         }
     }
 
-    /// Returns the fate of the partition with this GUID. If a preserved disk has the GUID as well, as a copy does, that partition counts.
+    /// Returns the fate of the partition with this GUID. If several partitions have the GUID, as on copied disks, and one of them is
+    /// preserved, returns the fate of that one.
     pub(crate) fn find_fate(&self, guid: Uuid) -> PartitionFate {
         if let Some(device) = self.preserved.get(&guid) {
             return PartitionFate::Preserved(device.clone());
@@ -73,7 +74,8 @@ impl BootPartitions {
         self.unread.clone().map_or(PartitionFate::Absent, PartitionFate::Unread)
     }
 
-    /// Returns the fate of an MBR partition. Inventories do not contain the signature of an MBR, so any preserved one may be meant.
+    /// Returns the fate of an MBR partition. Boot entries identify an MBR by its signature, which inventories do not contain. So the entry
+    /// may mean the MBR of any preserved disk.
     pub(crate) fn mbr_fate(&self) -> PartitionFate {
         let unread = || self.unread.clone().map(PartitionFate::Unread);
         self.mbr.clone().map(PartitionFate::Preserved).or_else(unread).unwrap_or(PartitionFate::Absent)

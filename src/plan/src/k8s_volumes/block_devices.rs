@@ -110,7 +110,7 @@ impl<'a> PlanDecider<'a> {
         }))
     }
 
-    /// Decides on a disk that only this volume names. It is written only if it is blank.
+    /// Decides on an unlisted disk that only this volume uses. The disk is written only if it is blank.
     pub(super) fn take_disk(
         &mut self,
         volume: &K8sVolume,
@@ -164,7 +164,8 @@ impl<'a> PlanDecider<'a> {
             .is_some_and(|uuid| uuid == volume.uid.to_string())
     }
 
-    /// Returns the first matching blank disk that is not used otherwise; `None` if the volume already exists.
+    /// Returns the first blank disk that matches the hints and is not used by the layout or another volume; `None` if the volume already
+    /// exists.
     pub(super) fn discover_disk(
         &self,
         volume: &K8sVolume,
@@ -243,7 +244,7 @@ impl<'a> PlanDecider<'a> {
         self.fill_new_device(volume, item, made)
     }
 
-    /// Adds what gives a new device its content, and the path that Kubernetes mounts.
+    /// Adds the operation that creates the content of a new device, and the path that Kubernetes mounts.
     fn fill_new_device(
         &mut self,
         volume: &K8sVolume,
@@ -329,7 +330,7 @@ impl<'a> PlanDecider<'a> {
         !self.layout_names.contains(path)
     }
 
-    /// Warns about volumes on disks that a later reinstall wipes; a first installation creates them anyway.
+    /// Warns about volumes on disks that a later reinstall wipes. A first installation creates such volumes in spite of that.
     pub(super) fn warn_of_wipes(&mut self, volume: &K8sVolume, on: &[LayoutPath]) {
         let below = self.graph.objects_below(on).disks;
         let wiped = below.iter().map(|index| &self.layout.disks[*index]).filter(|disk| disk.wipeonreinstall);

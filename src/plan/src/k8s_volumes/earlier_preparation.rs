@@ -1,12 +1,12 @@
 //! Refuses to prepare a Kubernetes volume a second time while its data may exist.
 //!
-//! | the volume is not found on a device that is not wiped, and | this plan prepares it |
+//! | the volume is not found on a device that is not wiped, and | this plan prepares the volume |
 //! |---|---|
 //! | a file or a device with its UUID is elsewhere in the machine, on a disk that is not wiped | refused |
 //! | the control plane or an install marker records that it was prepared | refused, unless the plan erases the recorded data, or the operator discards the recorded disks |
 //! | an attempt was preparing it on a disk that is absent | refused |
 //! | neither control plane nor marker records volumes, and an object that could not be inspected may contain it | refused |
-//! | otherwise | yes |
+//! | none of these | yes |
 
 use super::super::decider::PlanDecider;
 use super::super::describe::describe_record;
@@ -26,7 +26,7 @@ use uuid::Uuid;
 const REPLACE: &str = "delete the resource in Kubernetes and list a new one, which has another UID";
 
 impl<'a> PlanDecider<'a> {
-    /// Checks whether a volume may be prepared that was not found on a device that is not wiped.
+    /// Checks whether a volume may be prepared. Called for volumes that were not found on any device that stays unwiped.
     pub(super) fn refuse_second_copy(
         &mut self,
         volume: &K8sVolume,
@@ -184,7 +184,7 @@ impl<'a> PlanDecider<'a> {
         is_listed || self.own_markers().any(|marker| marker.volumes.is_some())
     }
 
-    /// Returns the markers of this allocation, or all markers without a control plane.
+    /// Returns the markers of this allocation. Without a control plane the allocation is unknown, and all markers are returned.
     pub(super) fn own_markers(&self) -> impl Iterator<Item = &'a InstallMarker> + use<'a> {
         let claim = self.request.claim.as_ref();
         self.all_markers().filter(move |marker| claim.is_none_or(|claim| claim.is_ours(marker)))
@@ -199,7 +199,7 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns whether a disk without identifiers looks like the recorded one, in the same slot.
+/// Returns whether the recorded disk has no identifiers, and the present disk looks like it and is in the same slot.
 fn is_alike(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     record.serial.is_empty() && record.wwn.is_empty() && looks_like(record, disk)
 }

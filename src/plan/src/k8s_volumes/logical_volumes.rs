@@ -63,8 +63,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Keeps the volume under its present name if it was renamed: found by its UUID, or by the recorded LVM UUID of a `Block` volume. A
-    /// volume with its own name is left to the caller, as is the refusal of another volume with that name.
+    /// Keeps a renamed volume under its present name. The volume is found by its UUID, or by the recorded LVM UUID of a `Block` volume.
+    /// Returns `None` if no renamed volume is kept: the caller then decides on the volume that has the requested name, if there is one.
     fn keep_renamed(
         &mut self,
         volume: &K8sVolume,
@@ -216,7 +216,7 @@ impl<'a> PlanDecider<'a> {
         PreparePersistent { name, uid, device, create, must_be_blank: false, filling }
     }
 
-    /// Keeps the logical volume with that name in the preserved group if it is the requested one.
+    /// Keeps the logical volume that has the requested name in the preserved group, if it is the Kubernetes volume.
     fn keep_logical(
         &mut self,
         volume: &K8sVolume,

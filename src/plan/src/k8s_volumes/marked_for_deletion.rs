@@ -16,9 +16,9 @@ impl PlanDecider<'_> {
     /// | the volume, on this machine | |
     /// |---|---|
     /// | is on a device that is not wiped | kept |
-    /// | is on a device that this reinstall recreates | refused, like an unmarked one: it may still be in use |
+    /// | is on a device that this reinstall recreates | refused, like a volume that is not marked: it may still be in use |
     /// | may be in an encrypted group or filesystem that this reinstall recreates without having opened it | refused |
-    /// | does not exist | left: nothing is written for it |
+    /// | does not exist | nothing is written for it |
     pub(super) fn decide_deleted(&mut self, volume: &K8sVolume) -> Result<VolumeDecision, VolumeRefusal> {
         let decision = match &volume.source {
             VolumeSource::Raw(path) => self.leave_raw(volume, Some(path)),

@@ -42,7 +42,7 @@ const XFS_GROUP_BYTES: u64 = 64 << 10;
 const HARMLESS: [&str; 5] = ["-m", "-q", "-F", "-L", "-e"];
 
 impl PlanDecider<'_> {
-    /// Refuses new sparse volumes whose filesystems need more space than their carrier has.
+    /// Refuses new sparse volumes if their filesystems need more space than the carrier has free.
     pub(super) fn refuse_full_carrier(&mut self) {
         let new = self.decided.persistent.sparse.iter().filter_map(|file| Some((file, file.make.as_ref()?)));
         let Some((path, wanted, is)) = self.sparse_carrier() else { return };
@@ -84,7 +84,7 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns the space that a new carrier needs for itself: the journal or log; the rest is small.
+/// Returns an estimate of the space that a new carrier needs for its own metadata, most of which is the journal or log.
 fn own_bytes(format: FilesystemFormat, size_bytes: u64) -> u64 {
     match format {
         FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => {
@@ -142,8 +142,8 @@ fn xfs_log_bytes(size_bytes: u64) -> u64 {
     (size_bytes / 2048).clamp(64 * MIB, XFS_LOG_BYTES)
 }
 
-/// Returns the journal size of e2fsprogs (`ext2fs_default_journal_size`) with blocks of 4096 bytes; other block sizes do not give larger
-/// ones.
+/// Returns the journal size of e2fsprogs (`ext2fs_default_journal_size`) with blocks of 4096 bytes. With other block sizes, the journal is
+/// not larger.
 fn ext_journal_bytes(size_bytes: u64) -> u64 {
     let steps =
         [(128 * MIB, 4), (GIB, 16), (2 * GIB, 32), (16 * GIB, 64), (32 * GIB, 128), (64 * GIB, 256), (128 * GIB, 512)];

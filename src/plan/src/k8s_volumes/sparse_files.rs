@@ -190,7 +190,7 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Maximum size of a file on ext3: 2^32 sectors, less those of its block tree.
+/// Maximum size of a file on ext3: 2^32 sectors, less the sectors of the block tree of the file.
 const EXT3_BYTES: u64 = 2_196_873_666_560;
 
 /// Returns why the filesystem does not support a file of that size.

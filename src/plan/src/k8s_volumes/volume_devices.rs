@@ -22,7 +22,7 @@ pub(super) struct VolumeDevice<'a> {
 }
 
 impl<'a> PlanDecider<'a> {
-    /// Returns all devices with the volume's UUID. Parts of an array or of another device are omitted if the assembled device has it.
+    /// Returns all devices with the volume's UUID. If an array or another assembled device has the UUID, its members are omitted.
     pub(super) fn volume_devices(&self, volume: &K8sVolume) -> Vec<VolumeDevice<'a>> {
         let all: Vec<VolumeDevice> =
             all_units(self.inventory).filter_map(|(device, unit)| as_volume_device(volume, device, unit)).collect();
@@ -40,7 +40,8 @@ impl<'a> PlanDecider<'a> {
 
     /// Returns the preserved device with the volume's UUID.
     ///
-    /// # Errors Several devices have it, or the device has other content too, or a different filesystem.
+    /// # Errors
+    /// Fails if several devices have the UUID, or if the device also has other content, or a different filesystem.
     pub(super) fn find_preserved(&self, volume: &K8sVolume) -> Result<Option<(&'a DevicePath, StackUnit<'a>)>, String> {
         let carriers = self.volume_devices(volume);
         let is_kept = |carrier: &&VolumeDevice| !self.is_erased(carrier.device) && !self.is_unfinished(volume, carrier);
@@ -67,7 +68,8 @@ impl<'a> PlanDecider<'a> {
         Ok(Some((one.device, one.unit)))
     }
 
-    /// Returns a device with the volume's data that this reinstall wipes. The volume may refer to a different device by now.
+    /// Returns a device that has the volume's data and that this reinstall wipes. It may differ from the device that the list of volumes
+    /// names now.
     pub(super) fn find_wiped(&self, volume: &K8sVolume) -> Option<&'a DevicePath> {
         let carriers = self.volume_devices(volume).into_iter().map(|carrier| carrier.device);
         let files = self.sparse_files(volume.uid);
@@ -98,7 +100,7 @@ impl<'a> PlanDecider<'a> {
         self.find_unfinished(&content).is_some_and(|uuid| uuid == volume.uid.to_string())
     }
 
-    /// Returns whether the upper device is assembled from the lower one, or from the disk that the lower one is a partition of.
+    /// Returns whether the upper device is assembled from the lower one, or from the disk of which the lower one is a partition.
     fn is_below(&self, lower: &DevicePath, upper: &DevicePath) -> bool {
         let (lower, upper) = (self.stack.kernel_name(lower), self.stack.kernel_name(upper));
         let whole = self.stack.whole_of(&lower.device_path()).and_then(|unit| unit.device());

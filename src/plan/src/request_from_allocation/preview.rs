@@ -49,7 +49,8 @@ impl From<Vec<Diagnostic>> for PreviewRefusal {
 
 /// Makes the plan as the agent would, as far as the inventory permits.
 ///
-/// # Errors The plan is refused.
+/// # Errors
+/// Fails if the plan is refused.
 pub fn preview_plan(
     machine: &AssignedMachine,
     mut allocation: Allocation,
@@ -137,7 +138,8 @@ pub fn placeholder_uuids() -> impl FnMut() -> Uuid {
     }
 }
 
-/// Removes uses that end with the installed system, its mounts and swap, so that the disks appear as the agent will find them.
+/// Removes uses that end with the installed system, namely mounts and swap, so that the inventory shows the disks as the agent will find
+/// them.
 pub fn remove_temporary_uses(inventory: &mut Inventory) {
     let stop = |uses: &mut Vec<DeviceUse>| uses.retain(|usage| matches!(usage, DeviceUse::Holder(_)));
     let disks = inventory.disks.iter_mut().map(|disk| (&mut disk.uses, &mut disk.table));

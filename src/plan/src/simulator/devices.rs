@@ -26,7 +26,7 @@ impl Machine {
         self.show_on_members(device);
     }
 
-    /// The content of an array whose metadata is at the end of its members is visible on them too.
+    /// Copies the content of an array to its members if the metadata is at the end: the content is then visible on the members too.
     pub(super) fn show_on_members(&mut self, device: &DevicePath) {
         let content = self.signatures(device).clone();
         let name = self.0.resolve_kernel_name(&self.now(device));
@@ -39,7 +39,7 @@ impl Machine {
         }
     }
 
-    /// The device that the inventory shows for a path of the plan.
+    /// Returns the device that the inventory shows for a path of the plan.
     pub(super) fn now(&self, device: &DevicePath) -> DevicePath {
         let array = |array: &&MdArray| {
             *device == format!("/dev/md/{}", array.name) || *device == format!("/dev/md{}", array.name)
@@ -68,7 +68,7 @@ impl Machine {
         self.unit(device).0
     }
 
-    /// A disk or partition is not blank any more.
+    /// Records that a disk or partition is no longer blank.
     pub(super) fn written(&mut self, device: &DevicePath) {
         for disk in &mut self.0.disks {
             disk.blank &= disk.device != *device;

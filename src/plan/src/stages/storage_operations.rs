@@ -53,7 +53,7 @@ pub(super) fn release_operations(decided: &PlanDecisions) -> Vec<Operation> {
     decided.releases.iter().cloned().map(DeviceOp::Release).map(Operation::Device).chain(assert).collect()
 }
 
-/// Returns the operations in the order of the layout: an array lies only on arrays before it.
+/// Returns the operations that create arrays, in the order of the layout: an array lies only on arrays that precede it in the layout.
 pub(super) fn create_arrays(decided: &PlanDecisions) -> Vec<Operation> {
     let made = decided.arrays.iter().filter_map(|array| match array {
         ArrayFate::Made(array) => Some(Operation::Device(DeviceOp::CreateArray(array.clone()))),
@@ -115,7 +115,7 @@ pub(super) fn written_for_volumes(decided: &PlanDecisions) -> impl Iterator<Item
     written.map(|disk| disk.device.clone())
 }
 
-/// Returns the operations for Kubernetes volumes, after all preserved objects are activated.
+/// Returns the operations for Kubernetes volumes. They follow the activation of all preserved objects.
 pub(super) fn volume_operations(decided: &PlanDecisions) -> Vec<Operation> {
     let unlock = |device| Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device, others: Vec::new() }));
     let prepares = decided.persistent.prepares.iter().cloned().map(Box::new);

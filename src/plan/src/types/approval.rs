@@ -58,7 +58,7 @@ pub struct ApprovedDisk {
     pub model: String,
     /// Partitions of the layout: number, label and MiB of each.
     pub partitions: Vec<String>,
-    /// `by-path` link or SCSI address; only set if `device` is.
+    /// `by-path` link or SCSI address; empty unless `device` is set.
     pub place: String,
     pub serial: String,
     pub size_bytes: u64,
@@ -72,7 +72,7 @@ impl PartialOrd for ApprovedDisk {
     }
 }
 
-/// Orders disks by their identifiers, so that other contents do not change the order.
+/// Orders disks by their identifiers first, so that disks with changed contents keep their places.
 impl Ord for ApprovedDisk {
     fn cmp(&self, other: &ApprovedDisk) -> Ordering {
         let identity = |is: &ApprovedDisk| [is.serial.clone(), is.wwn.clone(), is.device.clone(), is.place.clone()];

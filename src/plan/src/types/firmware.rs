@@ -31,12 +31,12 @@ pub struct PlannedVariable {
     pub name: String,
     #[serde(skip)]
     pub vendor: Uuid,
-    /// Description and device path, for people.
+    /// Description and device path, as text for the operator.
     pub content: String,
     pub origin: VariableOrigin,
     /// Reason for the origin.
     pub reason: String,
-    /// Whether drophammer created it, judged by its name.
+    /// Whether drophammer created the variable, judged by the prefix of its description.
     #[serde(skip)]
     pub own: bool,
     pub removed: bool,
@@ -48,9 +48,9 @@ pub struct PlannedVariable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VariableOrigin {
-    /// Made by the firmware, or equal to what firmware makes.
+    /// Created by the firmware, or identical to an entry that firmware creates.
     Firmware,
-    /// State that drophammer records.
+    /// Variable in which drophammer stores its own state.
     Drophammer,
     /// Starts a system on a partition that this plan does not destroy.
     Preserved,

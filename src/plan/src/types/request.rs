@@ -6,7 +6,7 @@ use model::install_marker::{AttemptRecord, FencingToken, InstallMarker, Recorded
 use operations::PlanAssignment;
 use serde::{Deserialize, Serialize};
 
-/// Fresh installation, or a new image on a machine that preserves its data.
+/// Mode of a plan: a first installation, which erases the disks of the layout, or a reinstall, which preserves data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InstallMode {
@@ -30,7 +30,7 @@ pub struct PlanRequest {
 pub struct InstallClaim {
     pub machine: String,
     pub allocation: String,
-    /// Id of the reinstall order; `None` for an install.
+    /// Id of the reinstall order; `None` for a first installation.
     pub order: Option<String>,
     /// Fencing token of the order or first installation; `None` from a control plane that issues none.
     pub fencing: Option<FencingToken>,
@@ -47,7 +47,7 @@ pub struct InstallClaim {
     pub waiver: Option<MarkerWaiver>,
     /// Disks of the last attempt that passed the point of no return, whether reinstall or first installation.
     pub begun_on: Vec<RecordedDisk>,
-    /// Record of that attempt; `None` if no attempt has passed the point of no return.
+    /// Record of the last attempt that passed the point of no return; `None` if none has.
     pub attempt: Option<AttemptRecord>,
     /// Whether the layout's wipe policy replaces the one in the marker.
     pub change_promise: bool,
@@ -80,7 +80,7 @@ pub enum MarkerWaiver {
     Operator,
     /// An earlier attempt has passed the point of no return.
     Begun,
-    /// The plan is made offline from an inventory without the content of filesystems. No control plane reports this.
+    /// The plan is made offline, from an inventory without the content of filesystems. Never used with a control plane.
     Unseen,
 }
 

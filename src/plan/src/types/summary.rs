@@ -28,7 +28,7 @@ impl DiskContent {
     }
 }
 
-/// An array, group or filesystem that loses members: some are wiped, the others stay as they are.
+/// An array, group or filesystem that loses members: some of its members are wiped, and the others stay unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TornObject {
     /// `md127`, `vg:vg00`, `zfs_member "tank"`.
@@ -37,7 +37,7 @@ pub struct TornObject {
     pub whole: String,
     /// Members that are wiped.
     pub wiped: Vec<KernelName>,
-    /// Disks with the other members.
+    /// Disks with the members that are not wiped.
     pub stays_on: Vec<KernelName>,
 }
 
@@ -45,7 +45,7 @@ pub struct TornObject {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct PlanSummary {
     pub wiped: Vec<KernelName>,
-    /// Disks that the layout preserves, but that are blank.
+    /// Disks that the layout preserves, and that are recreated because they are blank.
     pub made: Vec<KernelName>,
     pub kept: Vec<KernelName>,
     pub untouched: Vec<KernelName>,
