@@ -51,7 +51,7 @@ pub enum AgentCommand {
 /// # Errors
 /// Returns the error of the command.
 pub fn run_agent_command(command: &AgentCommand) -> Result<CommandOutcome> {
-    let context = || "work for another drophammer".to_owned();
+    let context = || "run a worker process of drophammer".to_owned();
     match command {
         AgentCommand::Agent => crate::run_agent().map(|next| match next {
             crate::IronicNextAction::BootAgain => CommandOutcome::BootAgain,

@@ -102,9 +102,10 @@ fn connect_control_plane(
             Ok(Arc::new(FileControl::new(file, report.as_deref(), verifier, machine, inventory)?))
         }
         ControlPlaneSource::MetalStack { pixie } => Ok(Arc::new(MetalControlPlane::new(pixie, machine)?)),
-        ControlPlaneSource::Conductor(_) => {
-            Err(Error::new(Phase::Settings, "with an Ironic conductor, the agent cannot query a control plane"))
-        }
+        ControlPlaneSource::Conductor(_) => Err(Error::new(
+            Phase::Settings,
+            "the kernel command line specifies an Ironic conductor, so there is no control plane to query",
+        )),
     }
 }
 

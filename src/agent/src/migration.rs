@@ -253,11 +253,12 @@ fn choose_sender_action(machine: &AssignedMachine, order: &str, silence: &mut Co
     let waits = |what: &str| SenderAction::Waits(what.to_owned());
     match said {
         MigrationAnswer::Part(moving) => SenderAction::Sends(Box::new(moving.clone())),
-        MigrationAnswer::Waits("booting") => {
-            waits("for the receiving machine, which has everything; whether it runs the system is not confirmed yet")
-        }
+        MigrationAnswer::Waits("booting") => waits(
+            "for the receiving machine: it has received everything, but has not confirmed yet that it runs the system",
+        ),
         MigrationAnswer::Waits(state) => waits(&format!(
-            "for the control plane: the migration is {state}, without instructions for this machine; its file may not be readable"
+            "for the control plane: the migration is {state}, but the response has no instructions for this machine; the server may be unable to read the file \
+             of this machine"
         )),
         MigrationAnswer::Done if machine.allocation.is_some() => {
             SenderAction::BootsAgain("for another allocation of this machine")

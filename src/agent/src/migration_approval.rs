@@ -12,7 +12,10 @@ use transfer::machine::{ControlSilence, IncomingMigration, OwnIdentity, SilenceS
 
 /// Returns the message of the wait, for both machines.
 pub(crate) fn describe_approval_wait(own: &OwnIdentity) -> String {
-    format!("for the operator's approval of the certificates of both machines; this one's is {}", own.fingerprint())
+    format!(
+        "for the operator's approval of the certificates of both machines; the certificate of this machine is {}",
+        own.fingerprint()
+    )
 }
 
 /// State of the operator's approval, derived from a response of the control plane.
@@ -84,7 +87,7 @@ fn evaluate_approval(
             }
         }
         MigrationAnswer::Waits(state) => ApprovalStatus::Awaited(format!(
-            "for the control plane: the migration is {state}, without instructions for this machine"
+            "for the control plane: the migration is {state}, but the response has no instructions for this machine"
         )),
         MigrationAnswer::Done | MigrationAnswer::Over => {
             ApprovalStatus::Over("the migration has ended; nothing was written")

@@ -109,7 +109,7 @@ impl<'a> PlanDecider<'a> {
             let is_unlisted =
                 |disk: &&KernelName| matches!(self.verdict(disk), DiskVerdict::NotOurs | DiskVerdict::Volumes);
             if let Some(disk) = self.disks_below(&other).iter().find(is_unlisted) {
-                messages.push(format!("another member of it is {other}, {}", describe_unlisted(disk)));
+                messages.push(format!("another member of the filesystem is {other}, {}", describe_unlisted(disk)));
             }
         }
         messages

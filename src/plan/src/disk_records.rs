@@ -117,7 +117,7 @@ impl PlanDecider<'_> {
                 None => "without it".to_owned(),
             };
             let message = format!(
-                "{}, but this installation was started {then}; this disk has {}. It continues only on the disks on which it was started: attach the old disk; or assign a new id to the allocation, to start over with this one",
+                "{}, but this installation was started {then}; this disk has {}. The installation continues only on the disks on which it was started: attach the old disk; or assign a new id to the allocation, to start over with this one",
                 describe_match(listed, found),
                 recorded_disk_match::describe_disk_fully(found)
             );
@@ -301,7 +301,7 @@ fn describe_difference(
     let (is, was) = (describe_match(listed, found), describe_record(record));
     match likeness {
         DiskLikeness::TooLittle => {
-            format!("{is}, and was {was} when the machine was installed: no identifier is known of both")
+            format!("{is}, and was {was} when the machine was installed: no identifier is known of both disks")
         }
         _ if describe_disk(found) == was => {
             format!("{is}, as when the machine was installed, but other properties differ")

@@ -113,7 +113,10 @@ impl<'a> PlanDecider<'a> {
             |device: &&PlannedDevice| self.inventory.find_failure(&AttemptTarget::Container(device.now.clone()));
         let failed = below.present().find_map(|device| Some((device.now.clone(), failure(&device)?)));
         let Some((device, why)) = failed else {
-            self.warn(format!("vg:{}: the machine opens it with its key to inspect the content", group.name));
+            self.warn(format!(
+                "vg:{}: was not opened for this plan; the machine opens it with its key and inspects the content",
+                group.name
+            ));
             let devices = self.add_group_containers(group, encrypted, below, uuids, LuksFate::Opened);
             let volumes = self.layout.logicalvolumes.iter().filter(|volume| volume.volumegroup == group.name);
             let volumes = volumes.map(|volume| volume.name.clone()).collect();

@@ -181,7 +181,10 @@ impl<'a> PlanDecider<'a> {
             }
             // An offline plan has neither the key nor the disks.
             (None, _) => {
-                self.warn(format!("{}: the machine opens it with its key to inspect the content", device.path));
+                self.warn(format!(
+                    "{}: was not opened for this plan; the machine opens it with its key and inspects the content",
+                    device.path
+                ));
                 let container = self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Opened);
                 self.decided.filesystems.push(FilesystemFate::Kept { device: container.mapping, uuid: None });
             }

@@ -193,9 +193,9 @@ impl MigrationCheck<'_> {
     fn refuse_others<'b>(&mut self, place: &str, what: &str, others: impl Iterator<Item = &'b DevicePath>) {
         let others: Vec<&str> = others.map(DevicePath::as_str).collect();
         if !others.is_empty() {
+            let others = others.join(", ");
             let message = format!(
-                "{what} also uses {}, which the layout does not list for it; remove that from it first",
-                others.join(", ")
+                "{what} also uses {others}, which the layout does not list for it; remove {others} from {what} first"
             );
             self.refuse(place, message);
         }

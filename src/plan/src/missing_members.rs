@@ -46,7 +46,10 @@ impl<'a> PlanDecider<'a> {
                     format!("erase {device} by hand (wipefs -a), because it lacks an identifier for --give-up")
                 }
             };
-            self.refuse("disks", format!("{said}. It may be the missing component; connect that, or {road}"));
+            self.refuse(
+                "disks",
+                format!("{said}. The missing component may be on {device}; if it is elsewhere, connect it, or {road}"),
+            );
         }
     }
 

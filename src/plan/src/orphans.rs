@@ -24,7 +24,7 @@ impl PlanDecider<'_> {
                 continue;
             }
             let message = format!(
-                "it is unknown what {} belongs to, and whether that spans other disks too: {}; repair it, or erase it if it is not needed",
+                "the array or group of {} is unknown, and may span other disks: {}; repair it, or erase its members if it is not needed",
                 ours.join(", "),
                 unknown.reason
             );

@@ -42,7 +42,9 @@ impl PlanExecutor {
         let signed = match (&reached.signed_by, &reached.signed_as) {
             (Some(key), Some(id)) => format!(", signed by {key} as {id}"),
             (Some(key), None) => {
-                format!(", signed by {key} without a name, which does not rule out another image signed with that key")
+                format!(
+                    ", signed by {key} without an image name, so this may be another image that was signed with that key"
+                )
             }
             (None, _) => String::new(),
         };
@@ -168,7 +170,7 @@ impl PlanExecutor {
 
     pub(super) fn describe_boot(&self, root: &NewRoot) -> Result<()> {
         if let Some(from) = boot_discovery::write_missing_boot_info(root)? {
-            self.print_line(&format!("boots what {from} specifies"));
+            self.print_line(&format!("boot parameters are taken from {from}"));
         }
         Ok(())
     }

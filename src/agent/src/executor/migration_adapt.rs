@@ -34,7 +34,9 @@ impl PlanExecutor {
         let machine = match self.control.fetch_machine() {
             Ok(machine) => machine,
             Err(error) => {
-                self.print_line(&format!("{error}; the report will determine whether the migration still stands"));
+                self.print_line(&format!(
+                    "{error}; the answer to the final report will show whether the migration was cancelled"
+                ));
                 return Ok(());
             }
         };

@@ -103,8 +103,8 @@ impl MigrationWatch {
                 String::new()
             }
             MigrationAnswer::Waits(state) => format!(
-                "the migration is {state}, but the control plane does not specify the sender; its file may not be readable; the transfer \
-                 continues"
+                "the migration is {state}, but the control plane does not specify the sender; it may be unable to read the file of this machine; \
+                 the transfer continues"
             ),
             MigrationAnswer::Done | MigrationAnswer::Over => {
                 return incoming.end_transfer(

@@ -233,7 +233,7 @@ fn read_config_drive(node: &IronicNode) -> Result<Value, Diagnostic> {
         None => Ok(Value::Null),
         Some(drive @ Value::Object(_)) => Ok(drive.clone()),
         Some(_) => {
-            let why = "only a config drive in JSON (meta_data, user_data) is supported; for an image, no partition is created";
+            let why = "a config drive that is an image is not supported, because no partition is created for it; give it as JSON (meta_data, user_data)";
             Err(Diagnostic::new("configdrive", why))
         }
     }

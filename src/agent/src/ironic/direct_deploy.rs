@@ -148,8 +148,11 @@ pub(crate) fn find_root_disk<'a>(
         found.into_iter().next()
     };
     let words: Vec<String> = hints.iter().map(|(hint, value)| format!("{hint}: {value}")).collect();
-    let wanted =
-        if words.is_empty() { "has 4 GiB".to_owned() } else { format!("matches root_device {}", words.join(", ")) };
+    let wanted = if words.is_empty() {
+        "has at least 4 GiB".to_owned()
+    } else {
+        format!("matches root_device {}", words.join(", "))
+    };
     first.ok_or_else(|| plan_refusal(&format!("no disk that may be written {wanted}")))
 }
 
@@ -256,6 +259,6 @@ mod tests {
         let both = json!({"properties": {"root_device": {"size": 100}}, "instance_info": {"root_device": {"name": "/dev/sdc"}}});
         assert_eq!(root(both, &[]).unwrap(), "sdc");
         assert!(root(json!({"properties": {"root_device": {"colour": "red"}}}), &[]).unwrap_err().contains("colour"));
-        assert!(root(json!({}), &["sda", "sdb", "sdc"]).unwrap_err().contains("has 4 GiB"));
+        assert!(root(json!({}), &["sda", "sdb", "sdc"]).unwrap_err().contains("has at least 4 GiB"));
     }
 }

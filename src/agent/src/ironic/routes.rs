@@ -104,7 +104,7 @@ impl RequestHandler {
             }
             "GET" | "HEAD" => Err(missing_token_response()),
             "POST" if page == ApiResource::Commands => Err(missing_token_response()),
-            _ => Err(AgentResponse::new_fault(405, "405 Method Not Allowed: this path does not take it.")),
+            _ => Err(AgentResponse::new_fault(405, "405 Method Not Allowed: this path does not support the method.")),
         }
     }
 

@@ -40,8 +40,11 @@ impl CommandWorker {
         let given = params.get(words.version);
         if given.is_some_and(|given| *given != agent_version()) {
             let message = "The version of the agent differs from the one that listed its steps".to_owned();
-            let details =
-                format!("the steps are those of {}, but this is {}", given.unwrap_or(&Value::Null), agent_version());
+            let details = format!(
+                "the steps were listed by {}, but this agent is {}",
+                given.unwrap_or(&Value::Null),
+                agent_version()
+            );
             return Err(CommandFault { kind: FaultKind::VersionMismatch, code: 409, message, details });
         }
         let nothing = Map::new();

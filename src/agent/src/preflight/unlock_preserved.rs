@@ -91,8 +91,9 @@ fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
     let mut told: Vec<FailedAttempt> =
         containers.into_iter().filter_map(|container| unlock_container(container).err()).collect();
     let locked = told.iter().find(|failed| matches!(failed.tried, AttemptTarget::Container(_)));
-    let Some(why) = locked.map(|failed| format!("the volume group can only be unlocked completely: {}", failed.why))
-    else {
+    let Some(why) = locked.map(|failed| {
+        format!("another container of the volume group cannot be unlocked, so all of them stay locked: {}", failed.why)
+    }) else {
         return told;
     };
     for (device, mapping) in all {
