@@ -118,7 +118,7 @@ pub(crate) fn predict_summary(
                 seen.push(disk);
                 let verdict = verdict_on_disk(request.mode, Some(listed));
                 let verdict = ApprovedDisk::new(listed, disk, &identifiers, verdict);
-                // Their content has changed since, and was not read again.
+                // The content of the disks has changed since the inventory, and was not read again.
                 disks.push(Some(ApprovedDisk { contents: None, ..verdict }));
             }
             Err(why) => problems.push(Diagnostic::new(place, why)),

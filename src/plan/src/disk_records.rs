@@ -170,8 +170,9 @@ impl PlanDecider<'_> {
             return;
         }
         let said = format!(
-            "{}, but no disk with that name was recorded when the machine was installed; it will be wiped and is not blank: it contains {}",
+            "{}, but no disk with that name was recorded when the machine was installed; {} will be wiped and is not blank: it contains {}",
             describe_match(listed, found),
+            found.device,
             content_text::describe_contents(found)
         );
         match is_wanted {
@@ -259,7 +260,8 @@ impl PlanDecider<'_> {
             ));
         } else {
             let message = format!(
-                "{other}; it will be wiped and is not blank: it contains {}. {} (recorded: {}; found: {})",
+                "{other}; {} will be wiped and is not blank: it contains {}. {} (recorded: {}; found: {})",
+                found.device,
                 content_text::describe_contents(found),
                 self.suggest_remedy(found, "Attach the old disk"),
                 recorded_disk_match::describe_record_fully(record),
@@ -290,8 +292,8 @@ impl DiskRecords<'_> {
     }
 }
 
-/// Describes how the disk differs from its record: `/dev/sda is the disk with serial Z9, but was the disk with serial A0 when the machine
-/// was installed`.
+/// Describes how the disk differs from its record: `/dev/sda is the disk with serial Z9, but when the machine was installed it was the disk
+/// with serial A0, which is now absent`.
 fn describe_difference(
     listed: &layout::DiskSpec,
     record: &RecordedDisk,
@@ -306,6 +308,6 @@ fn describe_difference(
         _ if describe_disk(found) == was => {
             format!("{is}, as when the machine was installed, but other properties differ")
         }
-        _ => format!("{is}, but was {was} when the machine was installed, which is now absent"),
+        _ => format!("{is}, but when the machine was installed it was {was}, which is now absent"),
     }
 }

@@ -92,7 +92,7 @@ impl<'a> PlanDecider<'a> {
         encrypted: EncryptionSpec,
         device: &PlannedDevice<'a>,
     ) {
-        // The absent disk was refused.
+        // Absent disks are decided on in `missing_disks`.
         if device.absent.is_some() {
             return;
         }

@@ -47,7 +47,7 @@ impl PlanDecider<'_> {
                 message = format!("{message}; {}", why.join("; "));
                 self.decided.problems.push(Diagnostic::new(format!("disks[{index}].device"), message));
             } else {
-                self.warn(format!("{message}; arrays and volume groups on it continue WITHOUT it"));
+                self.warn(format!("{message}; arrays and volume groups on that disk continue WITHOUT it"));
             }
         }
     }

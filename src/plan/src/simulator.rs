@@ -90,7 +90,7 @@ impl Machine {
                 let there = |name: &String| found.volumes.iter().any(|volume| volume.name == *name);
                 assert!(!volumes.is_empty() && volumes.iter().all(there), "{operation:?}");
             }
-            // What is there afterwards is what the next run assembles to look inside.
+            // The result is the state that the next run finds after it has assembled everything.
             DeviceOp::TakeDown(_)
             | DeviceOp::DeactivateGroup(_)
             | DeviceOp::StopArray(_)
@@ -256,7 +256,7 @@ impl Machine {
     fn burn_disk(&mut self, burn: &BurnDisk) {
         let disk = self.disk(&burn.device);
         assert!(disk.table.is_none() && disk.signatures.is_empty(), "{} was not wiped", burn.device);
-        // One that does not fit would be refused.
+        // An image that does not fit would be refused.
         let size_bytes = (100 * MIB).min((disk.size_bytes - 2 * MIB) / burn.filesystems.len() as u64);
         let partitions = burn.filesystems.iter().map(|is| DiskPartition {
             number: is.number,

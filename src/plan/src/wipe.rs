@@ -89,7 +89,7 @@ mod tests {
         for (partitions, expected) in [
             (vec![], vec![sector]),
             (vec![(MIB, 98 * MIB)], vec![sector, (512, MIB), (99 * MIB, 100 * MIB)]),
-            // An MBR of old, filled to its end.
+            // An old MBR whose last partition extends to the end of the disk.
             (vec![(63 * 512, 100 * MIB - 63 * 512)], vec![sector, (512, 63 * 512)]),
             (vec![(30 * MIB, MIB), (20 * MIB, MIB)], vec![sector, (512, MIB), (99 * MIB, 100 * MIB)]),
             // Not a place for a partition, but there are such tables.

@@ -50,7 +50,7 @@ impl<'a> PlanDecider<'a> {
         }
         let range = match &found.table {
             None => ByteRange { start: 0, length: found.size_bytes },
-            // The table is at both ends.
+            // The partition table is at both ends of the disk, which are therefore not read.
             Some(_) => ByteRange { start: MIB, length: found.size_bytes.saturating_sub(2 * MIB) },
         };
         self.add_zero_proof(&found.device, vec![range]);

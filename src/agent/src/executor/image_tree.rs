@@ -183,7 +183,7 @@ impl PlanExecutor {
     /// Finds the boot loader that the image contains.
     pub(super) fn find_loader(&mut self) -> Result<()> {
         let loader = efi::loader::find_loader(&self.open_root()?)?;
-        self.print_line(&format!("boots {loader} of the image"));
+        self.print_line(&format!("boot loader of the image: {loader}"));
         self.entries_wanted = vec![BootEntryRequest { esp: 0, loader, arguments: String::new() }];
         Ok(())
     }

@@ -36,8 +36,8 @@ pub(crate) fn ask_new_passphrase(purpose: &str, ask: &mut AskPassphrase) -> Resu
     let mut why = String::new();
     for _ in 0..TRIES {
         let question = format!(
-            "{why}type a passphrase for {purpose}, of at least {LEAST_CHARACTERS} characters, and Enter. It is not shown, unlocks all of \
-             them, and is required at every boot of this machine"
+            "{why}type a passphrase for {purpose}, of at least {LEAST_CHARACTERS} characters, and Enter. The passphrase is not shown, unlocks all \
+             of them, and is required at every boot of this machine"
         );
         let Some(first) = ask(&question, until)? else { return Err(timeout_refusal(purpose)) };
         if first.chars().count() < LEAST_CHARACTERS {
@@ -78,7 +78,7 @@ pub(crate) fn ask_preserved_passphrase(
     let mut why = "";
     for _ in 0..TRIES {
         let question = format!(
-            "{why}type the passphrase of the preserved {purpose}, and Enter. It is not shown; an empty line leaves it locked"
+            "{why}type the passphrase of the preserved {purpose}, and Enter. The passphrase is not shown; an empty line leaves {purpose} locked"
         );
         let typed = ask(&question, until)?.map(SecretText::new).unwrap_or_default();
         if typed.is_empty() || opens(&typed) {

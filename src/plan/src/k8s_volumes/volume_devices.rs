@@ -140,9 +140,9 @@ fn describe_ambiguity(volume: &K8sVolume, VolumeDevice { device, unit, .. }: &Vo
     let other = unit.signatures().iter().find(|signature| !signature.uuid.eq_ignore_ascii_case(&uuid));
     match other {
         Some(other) if unit.signatures().len() > 1 => format!(
-            "has its UUID on {device}, which has several signatures: {}; remove the stale one in the rescue shell: wipefs --all --types {} {device}, if that is it",
+            "has its UUID on {device}, which has several signatures: {}; if {stale} is the stale one, remove it in the rescue shell: wipefs --all --types {stale} {device}",
             signatures.join(" and "),
-            other.kind
+            stale = other.kind
         ),
         _ => format!(
             "cannot be {}: its UUID {uuid} is on {device} in another mode: {}; list it in the mode in which it was prepared",

@@ -25,7 +25,7 @@ impl Machine {
             device: name.device_path(),
             kind: StackedDeviceKind::Array,
             below,
-            // At least what the plan counts on.
+            // The size is at least the one that the plan assumes.
             size_bytes: least,
             assembled: true,
             name: name.clone(),

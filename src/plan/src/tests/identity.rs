@@ -170,7 +170,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 claim.waiver = Some(MarkerWaiver::Operator);
                 inventory.disks[0].serial = "Z9".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent; it will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent; /dev/sda will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
         ),
         (
             "another disk with data of no known kind",
@@ -180,7 +180,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 empty(&mut inventory.disks[0], "Z9");
                 inventory.disks[0].blank = false;
             },
-            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent; it will be wiped and is not blank: it contains data of no known kind. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT none, 20971520000 bytes with sectors of 512)",
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent; /dev/sda will be wiped and is not blank: it contains data of no known kind. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT none, 20971520000 bytes with sectors of 512)",
         ),
         (
             "another disk than the one that an earlier attempt has begun on",
@@ -190,7 +190,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 claim.begun_on = marker(inventory).disks;
                 inventory.disks[0].serial = "Z9".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent; it will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent; /dev/sda will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
         ),
         (
             "replaced by a blank one, not waived",
@@ -229,12 +229,12 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
                 claim.waiver = Some(MarkerWaiver::Operator);
                 empty(&mut inventory.disks[0], "Z9");
             },
-            "no marker of this installation is on sda; the operator permits the reinstall without it|/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent",
+            "no marker of this installation is on sda; the operator permits the reinstall without it|/dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent",
         ),
         (
             "a replaced one that has the marker, as a mirror does when the new disk was added",
             |inventory, _| inventory.disks[0].serial = "Z9".to_owned(),
-            "/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is now absent",
+            "/dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent",
         ),
         (
             "a replaced one, made by the attempt that had begun",

@@ -128,7 +128,7 @@ fn a_disk_that_was_not_listed_then_is_not_wiped() {
         ..DeviceSignature::default()
     });
     let refused = reasons(reinstall(&more, &inventory, claim()));
-    let expected = "disks[2].device: /dev/sdc is the disk with serial C0 (9.44 GB), but no disk with that name was recorded when the machine was installed; it will be wiped and is not blank: it contains xfs. Correct the layout, erase the new one, or discard its data with --give-up C0";
+    let expected = "disks[2].device: /dev/sdc is the disk with serial C0 (9.44 GB), but no disk with that name was recorded when the machine was installed; /dev/sdc will be wiped and is not blank: it contains xfs. Correct the layout, erase the new one, or discard its data with --give-up C0";
     assert_eq!(refused, [expected]);
     for claim in
         [InstallClaim { change_promise: true, ..claim() }, InstallClaim { give_up: vec!["C0".to_owned()], ..claim() }]

@@ -47,7 +47,7 @@ fn hinted() -> (Layout, Inventory) {
     (layout, inventory)
 }
 
-const ANOTHER: &str = "/dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB), but was the disk with serial C0 (9.44 GB) when the machine was installed, which is now absent";
+const ANOTHER: &str = "/dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB), but when the machine was installed it was the disk with serial C0 (9.44 GB), which is now absent";
 
 /// The scratch disk has died, and the archive is the smallest one that rotates.
 #[test]
@@ -59,7 +59,7 @@ fn another_disk_that_matches_the_hints_is_not_wiped() {
         unplug(&mut inventory, "sdc");
         let reasons = reasons(reinstall(&layout, &inventory, InstallClaim { waiver, ..claim() }));
         let expected = format!(
-            "disks[2].device: {ANOTHER}; it will be wiped and is not blank: it contains xfs \"archive\". Attach the old disk, erase the new one, or discard its data with --give-up D0 (recorded: serial C0, wwn none, GPT none, 9437184000 bytes; found: serial D0, wwn none, GPT none, 16777216000 bytes with sectors of 512)"
+            "disks[2].device: {ANOTHER}; /dev/sdd will be wiped and is not blank: it contains xfs \"archive\". Attach the old disk, erase the new one, or discard its data with --give-up D0 (recorded: serial C0, wwn none, GPT none, 9437184000 bytes; found: serial D0, wwn none, GPT none, 16777216000 bytes with sectors of 512)"
         );
         assert_eq!(reasons, [expected], "{waiver:?}");
         empty(&mut inventory.disks[2], "D0");
