@@ -62,9 +62,9 @@ pub(crate) struct PlanExecutor {
     incoming: Option<IncomingMigration>,
     /// Digest of the sender's certificate, which is new at each boot of the sender. Set once all devices were received.
     received_from: Option<String>,
-    /// UUID of the filesystem with `/` of a raw image.
+    /// UUID of the root filesystem in a raw image; `None` if no raw image was written.
     brought_root_uuid: Option<String>,
-    /// Partition for cloud-init's seed of a raw image.
+    /// Partition of a raw image that is for cloud-init's seed.
     brought_seed: Option<SeedFilesystem>,
     /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
     /// that installer writes the entries itself.
@@ -74,7 +74,7 @@ pub(crate) struct PlanExecutor {
     undo: Vec<UndoOperation>,
 }
 
-/// Requirements for an image.
+/// Requirements that an image must meet to be accepted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ImageTrust {
     /// Keys of trusted signers.

@@ -265,7 +265,7 @@ fn judge_a_pool() {
     assert_eq!(rack.calls(), ["Wait", "SuperUserPassword", "Wait"]);
 }
 
-/// Handles an expired token, an unavailable server, a single leaf, and a cancelled allocation.
+/// Checks the behaviour with an expired token, an unavailable server, a single leaf, and a cancelled allocation.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_what_goes_wrong() {

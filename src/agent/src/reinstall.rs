@@ -1,4 +1,4 @@
-//! `drophammer reinstall` on the running machine: starts the agent by kexec and bypasses the firmware, which takes minutes.
+//! `drophammer reinstall` on the running machine: starts the agent by kexec. This saves the minutes that a boot through the firmware takes.
 //!
 //! Nothing is decided here: the agent does the same as after a PXE boot, with the same order, plan and safety checks. If kexec is not
 //! possible, the machine reboots over PXE.

@@ -13,7 +13,7 @@ use sender::EventSender;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Minimum interval of progress lines on the console: serial consoles are slow, and logged.
+/// Minimum interval of progress lines on the console: serial consoles are slow, and their output is often stored.
 const CONSOLE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Minimum interval of progress events for the control plane.

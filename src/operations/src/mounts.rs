@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Mounts a filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountFilesystem {
-    /// Device; `tmpfs` for a tmpfs, the source that mount(2) requires.
+    /// Device. For a tmpfs, the word `tmpfs`, because mount(2) requires a source.
     pub device: DevicePath,
     /// Mount point in the target: `/`, `/boot/efi`.
     pub path: String,

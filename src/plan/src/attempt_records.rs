@@ -51,7 +51,7 @@ impl<'a> AttemptDevices<'a> {
         is_unfinished.then(|| uuid.clone())
     }
 
-    /// Returns the record for exactly this device, matched by its unique id, on disks that do not contradict it.
+    /// Returns the record for exactly this device, matched by its unique id, if the disks below the device do not contradict the record.
     fn recorded_filling(&self, stack: &DeviceStack, device: &DevicePath) -> Option<&'a PendingCreation> {
         let on = unique_id(self.inventory, device)?;
         let disks = self.disks_below(stack, device);

@@ -175,7 +175,7 @@ fn finished_array(
     FinishedArray { device, uuid: array_uuid(fate), level: raid.level, metadata }
 }
 
-/// First sector after a GPT with 128 entries, the number that ours have.
+/// First sector after a GPT with 128 entries, the number of entries in each GPT that drophammer writes.
 const BEHIND_TABLE: u64 = 2 + 128 * 128 / BIOS_SECTOR;
 
 /// Sector size of disks from which a BIOS boots; it boots from no others.

@@ -83,7 +83,7 @@ impl<'a> PlanDecider<'a> {
         self.compare_disks(&DiskRecords::new(self.inventory, finished, begun_on, proven));
     }
 
-    /// Refuses because several installations of this allocation are on the disks of `/`, and none is proven to be the newest.
+    /// Refuses the plan, because several installations of this allocation are on the disks of `/`, and none is proven to be the newest.
     fn refuse_ambiguous_markers(&mut self, marked: &[MarkedFilesystem]) {
         let found = describe_markers(marked);
         let message = format!(
@@ -93,7 +93,8 @@ impl<'a> PlanDecider<'a> {
         self.refuse("disks", message);
     }
 
-    /// Refuses because the control plane orders an installation, although the allocation is installed according to its own records.
+    /// Refuses the plan, because the control plane orders an installation, although the allocation is installed according to the records of
+    /// that control plane.
     fn refuse_installed(&mut self, claim: &InstallClaim, marked: &[MarkedFilesystem]) {
         let message = format!(
             "allocation {} is installed on this machine according to the control plane, but no filesystem has its marker ({}): {}. An installation would wipe every listed disk, including those that a reinstall keeps. Attach the disk with the installation; or order a reinstall, with --without-marker if that disk was replaced; or, to discard all data of the machine, assign a new id to the allocation",
@@ -104,7 +105,8 @@ impl<'a> PlanDecider<'a> {
         self.refuse("disks", message);
     }
 
-    /// Refuses because a marker of this installation is on the disk, but not in the records of the control plane. One of them is wrong.
+    /// Refuses the plan, because a marker of this installation is on the disk, but not in the records of the control plane. Either the
+    /// marker or the records are wrong.
     fn refuse_untrusted(&mut self, claim: &InstallClaim, found: &MarkedFilesystem) {
         let disks: Vec<&str> = found.disks.iter().map(KernelName::as_str).collect();
         let message = format!(
@@ -120,7 +122,7 @@ impl<'a> PlanDecider<'a> {
         self.refuse("disks", message);
     }
 
-    /// Refuses because no marker proves that the installation on this machine is older than the one that would overwrite it.
+    /// Refuses the plan, because no marker proves that the installation on this machine is older than the one that would overwrite it.
     fn refuse_finished(&mut self, found: &MarkedFilesystem, carried: &MigratedMachine) {
         let message = format!(
             "{} on {} has the marker ({}) of {}, dated {}, and the marker of the source machine, dated {}, does not list it as replaced: the system may have been migrated to this machine before, and may have run here since; the database of the control plane may be outdated. Nothing is overwritten. Make sure that only one of the two machines is running. To keep the system on this machine, restore a newer backup of the control plane; if it is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",

@@ -216,7 +216,7 @@ fn problem_place(volume: &K8sVolume) -> String {
     format!("volumes[{}]", volume.name)
 }
 
-/// Returns the path of the volume in the installed system, from the kernel and udev, on any device except arrays.
+/// Returns the path that the kernel or udev gives the volume in the installed system. Not for volumes on arrays, which have other links.
 fn udev_path(volume: &K8sVolume) -> VolumePath {
     VolumePath::Known(match volume.content {
         VolumeContent::Filesystem { .. } => format!("/dev/disk/by-uuid/{}", volume.uid),

@@ -90,7 +90,7 @@ impl Machine {
                 let there = |name: &String| found.volumes.iter().any(|volume| volume.name == *name);
                 assert!(!volumes.is_empty() && volumes.iter().all(there), "{operation:?}");
             }
-            // The result is the state that the next run finds after it has assembled everything.
+            // Deactivation changes nothing here, because the next run assembles everything again.
             DeviceOp::TakeDown(_)
             | DeviceOp::DeactivateGroup(_)
             | DeviceOp::StopArray(_)

@@ -257,7 +257,7 @@ fn root_uuid(filesystems: &[PlacedFilesystem]) -> String {
     root.and_then(|(_, is)| is.uuid()).unwrap_or_default().to_owned()
 }
 
-/// Omits the stages without operations.
+/// Removes the stages without operations.
 pub(crate) fn drop_empty_stages(stages: impl IntoIterator<Item = (StageName, Vec<Operation>)>) -> Vec<PlanStage> {
     let stages = stages.into_iter().filter(|(_, operations)| !operations.is_empty());
     stages.map(|(name, operations)| PlanStage { name, operations }).collect()

@@ -1,4 +1,4 @@
-//! Disks that steps must not touch, whatever their arguments.
+//! Disks that no step may write, whatever the arguments of the step are.
 
 use super::deploy_args::{IronicNode, plan_refusal};
 use common::error::Result;

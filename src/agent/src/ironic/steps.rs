@@ -105,7 +105,7 @@ impl StepRunner {
         }
     }
 
-    /// Executes a step that manages arrays. Its result is what a conductor stores, in Ironic's format.
+    /// Executes a step that manages arrays. Returns the result in the format in which Ironic stores it.
     fn run_raid_step(&self, step: &str, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         match step {
             "apply_configuration" => {

@@ -232,7 +232,7 @@ fn judge_first_certificates() {
     first.calls();
 }
 
-/// Handles a single leaf, a stream that ends with an error or is cut, and a rejected report.
+/// Checks the behaviour with a single leaf, with a stream that ends with an error or is cut, and with a rejected report.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_what_goes_wrong() {

@@ -17,7 +17,7 @@ use operations::{VolumePath, array_partition_link, logical_volume_link};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// Target of a path in the list of volumes.
+/// Device to which a path in the list of volumes refers.
 enum PathTarget<'a> {
     Layout(LayoutPath),
     Unlisted(&'a InventoryDisk),

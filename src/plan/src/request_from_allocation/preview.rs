@@ -1,4 +1,5 @@
-//! Plan of a machine from the inventory that it has registered, without contacting it; used offline and in the server.
+//! Plan of a machine, made from the inventory that the machine has registered, without contacting the machine. Used offline and in the
+//! server.
 
 use super::{build_request, clear_begun_if_intact};
 use crate::{ApprovalSummary, DiskVerdict, InstallMode, MarkerWaiver, Plan, PlanRequest};

@@ -14,7 +14,7 @@ use std::process::{Child, Command as Process};
 /// Timeout of a scenario, which usually takes seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Process with API and conductor, and its files in a directory of its own.
+/// Process of Ironic that contains API and conductor, with its files in a separate directory.
 pub(crate) struct Ironic {
     programs: PathBuf,
     pub directory: PathBuf,

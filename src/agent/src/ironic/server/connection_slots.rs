@@ -102,7 +102,7 @@ impl SlotTable {
         self.places.iter().filter(|place| place.address == address).count()
     }
 
-    /// Closes the oldest connection without a token, of the address with most of them.
+    /// Closes the oldest connection without a token, of the address with the most connections.
     fn close_oldest_unauthenticated(&mut self) {
         let without_token = || self.places.iter().filter(|place| !place.has_token());
         let of = |address| without_token().filter(|place| place.address == address).count();

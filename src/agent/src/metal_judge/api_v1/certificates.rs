@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
 use std::path::Path;
 
-/// Creates a CA with a server and clients, one of them expired, and another CA.
+/// Creates a CA, the certificates of a server and of clients that it has signed (one of them expired), and a second CA.
 pub(super) fn certificates(folder: &Path) {
     let write =
         |name: &str, kind: &str, text: String| std::fs::write(folder.join(format!("{name}.{kind}")), text).unwrap();
