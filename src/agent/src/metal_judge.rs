@@ -43,7 +43,8 @@ impl Rack {
     }
 
     fn run(script: &str, arguments: &[String], port: u16) -> Rack {
-        let venv = PathBuf::from(std::env::var_os("DROPHAMMER_METAL").expect("scripts/metal says where it is"));
+        let venv =
+            PathBuf::from(std::env::var_os("DROPHAMMER_METAL").expect("scripts/metal must set DROPHAMMER_METAL"));
         let mut process = Process::new(venv.join("bin/python"));
         process
             .arg(format!("{}/scripts/metal.d/{script}", concat!(env!("CARGO_MANIFEST_DIR"), "/../..")))

@@ -25,11 +25,12 @@ pub(crate) fn refuse_definition(layout: &Layout, request: &PlanRequest) -> Vec<D
     let image = (chosen.has_create() && !url.is_empty()).then(|| {
         Diagnostic::new(
             "allocation.image.url",
-            format!("create of {os} creates the system, so the allocation must not have an image"),
+            format!("the create program of {os} creates the system, so the allocation must not have an image"),
         )
     });
     let disk = (chosen.has_create() && !layout.disks.iter().any(|disk| disk.image)).then(|| {
-        let why = format!("create of {os} fills a whole disk; set image: true for one disk, without partitions");
+        let why =
+            format!("the create program of {os} fills a whole disk; set image: true for one disk, without partitions");
         Diagnostic::new("disks", why)
     });
     impossible.into_iter().chain(image).chain(disk).collect()

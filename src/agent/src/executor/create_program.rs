@@ -22,7 +22,7 @@ impl PlanExecutor {
         match missing.is_empty() {
             true => Ok(()),
             false => refused(format!(
-                "create of {os} requires programs that are not in this ramdisk: {}",
+                "the create program of {os} requires programs that are not in this ramdisk: {}",
                 missing.join(", ")
             )),
         }

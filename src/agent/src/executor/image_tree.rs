@@ -75,8 +75,10 @@ impl PlanExecutor {
         let refused = |why: String| Err(Error::refusal(Phase::Image, why));
         match run_verify(chosen, VERIFY_DEADLINE) {
             VerifyVerdict::Good => Ok(()),
-            VerifyVerdict::Refused(why) => refused(format!("verify of {os} refuses its parameters: {why}")),
-            VerifyVerdict::NotRun(why) => refused(format!("cannot run verify of {os} in this ramdisk: {why}")),
+            VerifyVerdict::Refused(why) => refused(format!("the verify program of {os} rejects its parameters: {why}")),
+            VerifyVerdict::NotRun(why) => {
+                refused(format!("cannot run the verify program of {os} in this ramdisk: {why}"))
+            }
         }
     }
 

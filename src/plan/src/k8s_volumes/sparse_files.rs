@@ -137,7 +137,7 @@ impl<'a> PlanDecider<'a> {
             Some(file) if file.size_bytes == size_bytes => Ok(PersistentVerdict::Keep),
             Some(file) => {
                 let (is, wanted) = (format::format_bytes(file.size_bytes), format::format_bytes(size_bytes));
-                Err(Some(format!("is a file below {path}, whose size is {is} instead of {wanted}")))
+                Err(Some(format!("is a file of {is} below {path}, but its size must be {wanted}")))
             }
             None if wanted.is_read_only() => {
                 Err(Some(format!("is a new file below {path}, which is kept and mounted read-only")))

@@ -185,12 +185,12 @@ fn a_create_gets_the_disks_that_are_made_and_no_others() {
 #[test]
 fn a_create_makes_a_whole_disk_in_place_of_an_image() {
     let refusal = planned(creating(), &layout()).unwrap_err().to_string();
-    assert!(refusal.contains("disks: create of web+small fills a whole disk"), "{refusal}");
+    assert!(refusal.contains("disks: the create program of web+small fills a whole disk"), "{refusal}");
     let mut with_image = allocation(creating());
     with_image.image.url = "http://10.0.0.1/i".to_owned();
     let raw = super::image::raw();
     let refusal = planned_on(machine(), InstallMode::Install, with_image, &raw).unwrap_err().to_string();
-    assert!(refusal.contains("allocation.image.url: create of web+small creates the system"), "{refusal}");
+    assert!(refusal.contains("allocation.image.url: the create program of web+small creates the system"), "{refusal}");
     let mut silent = creating();
     silent.files.remove("needs");
     let refusal = planned(silent, &raw).unwrap_err().to_string();

@@ -161,7 +161,8 @@ fn what_a_create_needs_is_looked_for_before_anything_is_written() {
     session.run_session_op(&find(&["/bin/sh", "cat"])).unwrap();
     let error = session.run_session_op(&find(&["cat", "no-such-program", "/no/such/shell"])).unwrap_err();
     assert!(error.is_refusal());
-    let needs = "create of raw requires programs that are not in this ramdisk: no-such-program, /no/such/shell";
+    let needs =
+        "the create program of raw requires programs that are not in this ramdisk: no-such-program, /no/such/shell";
     assert!(error.to_string().ends_with(needs), "{error}");
     // The output of `create` is not signed.
     let key = include_str!("../../../../../testdata/trust/one.pub").parse().unwrap();

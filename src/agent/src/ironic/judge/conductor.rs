@@ -25,7 +25,8 @@ pub(crate) struct Ironic {
 
 impl Ironic {
     pub(crate) fn start() -> Ironic {
-        let venv = PathBuf::from(std::env::var_os("DROPHAMMER_IRONIC").expect("scripts/ironic says where it is"));
+        let venv =
+            PathBuf::from(std::env::var_os("DROPHAMMER_IRONIC").expect("scripts/ironic must set DROPHAMMER_IRONIC"));
         let programs = venv.join("bin");
         let directory = programs.parent().unwrap().with_file_name("run");
         let _ = fs::remove_dir_all(&directory);
