@@ -147,7 +147,7 @@ mod tests {
         let wiped = plan.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Wipe);
         assert!(wiped.clone().count() == 3 && wiped.clone().all(|disk| !skipped.contains(&disk.name)));
         let all: Vec<KernelName> = inventory.disks.iter().map(|disk| disk.name.clone()).collect();
-        // They are locked, and nothing else happens.
+        // All disks are locked, and nothing else happens.
         let plan = plan_erasure(&inventory, EraseMode::None, &all, PlanSubject::default()).unwrap();
         assert!(plan.stages.iter().all(|stage| stage.name == StageName::StorageLock), "{plan}");
         let inventory = machine("raid-lvm");

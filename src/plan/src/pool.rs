@@ -328,7 +328,7 @@ mod tests {
             let inventory = marked(&machine("five-sata"), &markers);
             prop_assert_eq!(plan_emptying(&inventory, INSTALL, &[], subject()).unwrap(), None);
             prop_assert_eq!(plan_emptying(&inventory, INSTALLED, &[], subject()).unwrap(), None);
-            // Whatever the markers are: what the control plane says is installed is never erased.
+            // Whatever the markers are, a machine that is installed according to the control plane is never erased.
             prop_assert!(!matches!(plan_emptying(&marked(&machine("five-sata"), &others), INSTALLED, &[], subject()), Ok(Some(_))));
         }
     }

@@ -117,7 +117,7 @@ fn another_allocation_is_installed() {
     let machine = marked(installed(), "/dev/sda2", "");
     assert_eq!(plan(&layout(), &machine, InstallMode::Install, "b", "").unwrap().already, None);
     assert_eq!(plan(&layout(), &installed(), InstallMode::Install, "a", "").unwrap().already, None);
-    // Nobody's installation, as on a desk.
+    // An offline plan, which belongs to no allocation.
     assert_eq!(make(&layout(), &machine, InstallMode::Install).unwrap().already, None);
 }
 
@@ -128,7 +128,7 @@ fn an_order_is_carried_out_once() {
     assert_eq!(again.already.as_ref().and_then(|marker| marker.order.as_deref()), Some("o-1"));
     let next = plan(&layout(), &done, InstallMode::Reinstall, "a", "o-2").unwrap();
     assert_eq!(next.already, None);
-    // The first installation has no order, and neither does that make it one.
+    // The first installation has no order, and an order without an id does not match it.
     let first = marked(installed(), "/dev/sda2", "");
     assert_eq!(plan(&layout(), &first, InstallMode::Reinstall, "a", "").unwrap().already, None);
 }
@@ -155,7 +155,7 @@ fn boot_of_its_own_is_found_by_the_recorded_disks() {
     assert_eq!(mounts(&before)[1], ("/dev/sdb1", "/boot", vec!["ro", "noload"]));
     let text = serde_json::to_string(&machine).unwrap();
     let text = text.replace("sda", "sdX").replace("sdb", "sda").replace("sdX", "sdb");
-    // The marker has the names of then.
+    // The marker contains the names at the time of the installation.
     let mut swapped: Inventory = serde_json::from_str(&text).unwrap();
     swapped.filesystems[0].marker = Some(marker(""));
     let plan = plan(&layout, &swapped, InstallMode::Install, "a", "").unwrap();

@@ -85,7 +85,7 @@ fn the_form_is_the_one_that_is_documented() {
     inventory.disks[0].wwn.clear();
     let verdicts = verdicts_of(&layout(), &inventory, InstallMode::Install);
     let text = serde_json::to_string(&verdicts).unwrap();
-    // The fields stand in the order of their names, so that the text is canonical.
+    // The fields are sorted by name, so that the text is canonical.
     fn is_sorted(value: &Value, text: &str) {
         match value {
             Value::Object(map) => {
@@ -215,7 +215,7 @@ fn a_disk_that_was_replaced_is_not_what_was_approved() {
     ] {
         assert!(said.contains(words), "{said}");
     }
-    // An approved reinstall is no approved installation.
+    // The approval of a reinstall does not approve an installation.
     let said = refused(&layout(), &inventory, InstallMode::Install, approved).join("\n");
     assert!(said.contains("approved a reinstall, found an installation"), "{said}");
     assert!(said.contains("disk serial S-sdb: approved kept, found wiped"), "{said}");
@@ -262,11 +262,11 @@ fn an_attempt_that_has_begun_goes_on_with_what_it_has_made() {
         with_ids(&layout(), inventory, request, 3)
     };
     assert!(begun(&empty, false).is_ok());
-    // The disk was made anew, and is kept from now on.
+    // The attempt has recreated the disk, which is preserved from then on.
     assert!(begun(&before, true).is_ok());
     let said = begun(&before, false).unwrap_err().to_string();
     assert!(said.contains("approved recreated, because it is blank, found kept"), "{said}");
-    // More is never wiped, however often it has begun.
+    // A plan that wipes more than was approved is refused, even after a started attempt.
     let mut kept = verdicts_of(&layout(), &before, InstallMode::Reinstall);
     kept.disks[0].verdict = DiskVerdict::Keep;
     let mut request = request(InstallMode::Reinstall, Some(approval(&kept)));
@@ -323,7 +323,7 @@ fn a_reinstall_is_foreseen_from_before_the_installation() {
     let after = numbered(installed());
     let said = predict_summary(&layout(), &before, &request(InstallMode::Reinstall, None)).unwrap();
     assert_eq!(said, unread(verdicts_of(&layout(), &after, InstallMode::Reinstall)));
-    // Nobody has read what is there now, so that the approval covers the disks alone.
+    // The present content was not read, so the approval covers only the verdicts on the disks.
     assert!(with_ids(&layout(), &after, request(InstallMode::Reinstall, Some(approval(&said))), 5).is_ok());
     let said = predict_summary(&layout(), &before, &request(InstallMode::Install, None)).unwrap();
     assert_eq!(said, unread(verdicts_of(&layout(), &after, InstallMode::Install)));
@@ -344,7 +344,7 @@ fn what_is_foreseen_is_what_is_found() {
         let Ok(plan) = make(&layout, &before, InstallMode::Install) else { return Ok(()) };
         let after = after(&plan, before.clone());
         let Ok(found) = with_ids(&layout, &after, request(InstallMode::Reinstall, None), 0) else { return Ok(()) };
-        // What the layout makes and leaves blank may be made anew: the agent refuses, and says so.
+        // Preserved disks that are blank would be recreated, contrary to the prediction: the agent refuses such a plan.
         prop_assume!(found.disks.iter().all(|disk| disk.verdict != DiskVerdict::Make));
         let said = predict_summary(&layout, &before, &request(InstallMode::Reinstall, None));
         prop_assert_eq!(said.unwrap(), unread(found.verdicts.unwrap()));

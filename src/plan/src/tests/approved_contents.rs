@@ -97,7 +97,7 @@ fn two_disks_with_one_serial_number_do_not_change_places_unseen() {
         assert_ne!(verdicts_of(&mirrored, &swapped, InstallMode::Install).digest(), approved.digest(), "{serial:?}");
         let said = refused(&mirrored, &swapped, InstallMode::Install, approval(&approved)).join("\n");
         assert!(said.contains("ata-0, 21.0 GB") && said.contains("approved wiped, found not written"), "{said}");
-        // The SCSI address stands for a link that is not known.
+        // The SCSI address is used if the link is unknown.
         for disk in &mut inventory.disks {
             disk.hctl = format!("0:0:{}:0", disk.by_path.chars().last().unwrap());
             disk.by_path.clear();

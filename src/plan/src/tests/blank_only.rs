@@ -28,7 +28,7 @@ fn blank() -> Inventory {
 fn blank_disks_are_installed() {
     let plan = planned(&blank(), InstallMode::Install, first()).unwrap();
     assert!(plan.disks.iter().any(|disk| disk.verdict == DiskVerdict::Wipe));
-    // What the layout does not name may have anything.
+    // An unlisted disk may have any content.
     let mut other = blank();
     other.disks[2].blank = false;
     planned(&other, InstallMode::Install, first()).unwrap();
@@ -79,12 +79,12 @@ fn what_proves_the_disks_lets_it_go_on() {
     let why = reasons(planned(&inventory, InstallMode::Install, first()));
     assert!(why.iter().any(|line| line.starts_with("blank_only: /dev/sda ")), "{why:?}");
 
-    // An attempt that has begun goes on with its disks.
+    // A started attempt continues on its disks.
     let disks: Vec<RecordedDisk> = marker(&installed()).disks.into_iter().take(2).collect();
     let begun = InstallClaim { begun_on: disks, ..first() };
     planned(&installed(), InstallMode::Install, begun).unwrap();
 
-    // A reinstall is proven by the marker that it needs, and not by a waiver.
+    // A reinstall is accepted because of its marker, but not because of a waiver.
     let mut inventory = installed();
     inventory.filesystems.push(FilesystemContents {
         device: "/dev/sda2".into(),

@@ -53,7 +53,7 @@ fn an_option_that_names_a_device_of_a_wiped_disk_is_refused() {
         "rtdev=/dev/disk/by-partlabel/spare".to_owned(),
         "rtdev=/dev/disk/by-path/pci-0000:00:1f.2-ata-1-part3".to_owned(),
         "rtdev=/dev/disk/by-id/ata-DISK_A0-part3".to_owned(),
-        // What an option means is not known here; that it names the device is enough.
+        // The meaning of an option is not interpreted: it is enough that the option names the device.
         "x-systemd.requires=/dev/sda3".to_owned(),
         "x-systemd.device-bound=/dev/sda3".to_owned(),
         format!("x-systemd.requires=dev-disk-by\\x2dpartuuid-{}.device", guid.to_string().replace('-', "\\x2d")),
@@ -65,7 +65,7 @@ fn an_option_that_names_a_device_of_a_wiped_disk_is_refused() {
         assert!(reasons[0].contains("names /dev/sda3, and a reinstall wipes /dev/sda"), "{option}: {reasons:#?}");
         assert!(reasons[0].contains("wipeonreinstall"), "no remedy: {reasons:#?}");
     }
-    // A label is a name too.
+    // A label names a device too.
     let (layout, mut inventory) = with_option("rtdev=/dev/disk/by-label/spare");
     inventory.disks[0].table.as_mut().unwrap().partitions[2].signatures = vec![signature("ext2", "spare", "u")];
     assert!(reasons(make(&layout, &inventory, InstallMode::Reinstall))[0].contains("names /dev/sda3"));
@@ -87,7 +87,7 @@ fn an_option_that_names_a_device_that_stays_is_allowed() {
     ] {
         planned(option).unwrap_or_else(|reasons| panic!("{option}: {reasons:#?}"));
     }
-    // A filesystem that is made takes no data of the wiped disk along.
+    // A new filesystem has no data on the wiped disk.
     let (mut layout, inventory) = with_option("");
     let root = layout.filesystems.iter_mut().find(|is| is.path.as_deref() == Some("/")).unwrap();
     root.mountoptions = vec!["journal_path=/dev/sda3".to_owned()];
@@ -144,7 +144,7 @@ fn a_realtime_device_that_nobody_names_may_be_what_has_no_signature_on_a_wiped_d
     let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
     let plan = reinstall(&layout, &inventory, given).unwrap();
     assert!(plan.warnings.iter().any(|said| said.contains("/dev/sda3")), "{plan}");
-    // It is named, and stays; or there is nothing that it could be.
+    // The option names a preserved device, or no device could be the missing one.
     for (option, blank) in [("rtdev=/dev/sdb2", false), ("", true)] {
         let (layout, inventory) = realtime(option, blank);
         reinstall(&layout, &inventory, claim()).unwrap_or_else(|refusal| panic!("{option}: {refusal}"));
@@ -164,7 +164,7 @@ fn a_kept_filesystem_with_a_part_on_a_disk_that_is_not_listed_is_refused() {
         let inventory = |layout: &Layout| {
             let mut inventory = after(&make(layout, &machine(), InstallMode::Install).unwrap(), machine());
             let uuid = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].uuid.clone();
-            // A journal has a UUID of its own, and libblkid shows none of a log.
+            // A journal has a different UUID, and libblkid reports none for a log.
             let shown = if format == FilesystemFormat::Btrfs { &*uuid } else { "" };
             inventory.disks[2].signatures = vec![signature(other, "", shown)];
             let own = if role == ComponentRole::Serves { ComponentRole::NeedsAnother } else { role };
@@ -180,13 +180,13 @@ fn a_kept_filesystem_with_a_part_on_a_disk_that_is_not_listed_is_refused() {
             "{reasons:#?}"
         );
         assert!(reasons.iter().any(|reason| reason.contains("add /dev/sdc to the layout")), "{reasons:#?}");
-        // Listed, it is kept with the rest.
+        // If the layout lists the disk, it is preserved too.
         layout.disks.push(stacks::whole("/dev/sdc"));
         let plan = make(&layout, &inventory(&layout), InstallMode::Reinstall)
             .unwrap_or_else(|refusal| panic!("{whole}: {refusal}"));
         assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::Keep]);
         layout.disks.pop();
-        // Nothing is written to what is mounted with `ro`, or not at all.
+        // A filesystem that is mounted with `ro`, or not mounted, is not written.
         layout.filesystems[0].mountoptions = vec!["ro".to_owned()];
         make(&layout, &inventory(&layout), InstallMode::Reinstall)
             .unwrap_or_else(|refusal| panic!("{whole}: {refusal}"));

@@ -135,7 +135,7 @@ fn fuzz_machines_with_concealed_contents() {
     for (contained, (planned, refused)) in &tallies {
         println!("{contained:?}: {planned} planned, {refused} refused");
     }
-    // Neither refuses all, nor accepts all.
+    // The rules neither refuse all cases nor accept all.
     let needed = tallies.iter().filter(|(contained, _)| **contained != Contained::Nothing);
     assert!(judged < 1000 || needed.clone().all(|(_, (planned, refused))| *planned > 0 && *refused > 0), "{tallies:?}");
     assert!(judged < 1000 || tallies[&Contained::Nothing].0 > 0, "{tallies:?}");

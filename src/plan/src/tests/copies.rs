@@ -46,7 +46,7 @@ fn a_copy_on_a_disk_to_be_wiped_is_refused_until_that_disk_is_given_up() {
     let plan = reinstall(&layout(), &inventory, given("A0")).unwrap();
     let warned = format!("{said}: its data will be discarded, as requested by the operator");
     assert!(plan.warnings.contains(&warned), "{:?}", plan.warnings);
-    // Where nothing names the disk.
+    // The disk has no identifier.
     inventory.disks[0].serial.clear();
     assert!(refused(&inventory)[0].ends_with("if /dev/sda3 is not needed, erase /dev/sda3 by hand"));
     reinstall(&layout(), &inventory, given("")).unwrap_err();
@@ -145,9 +145,9 @@ fn a_disk_with_two_paths_is_refused_by_name() {
         blank.filesystems.clear();
         assert!(reasons(make(&layout(), &blank, InstallMode::Install)).contains(&expected));
     }
-    // One that is not ours.
+    // Both paths lead to a disk that is not ours.
     make(&layout(), &two_paths(2), InstallMode::Install).unwrap();
-    // Two disks to which their bridges give one serial number.
+    // Two disks whose bridges report the same serial number.
     let mut bridges = two_paths(1);
     bridges.disks[3].wwn = "0x77".to_owned();
     make(&layout(), &bridges, InstallMode::Install).unwrap();

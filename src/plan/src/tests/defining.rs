@@ -55,7 +55,7 @@ fn it_is_verified_before_any_disk_is_touched() {
     for said in [text, serde_json::to_string(&plan).unwrap()] {
         assert!(!said.contains("s3cret") && !said.contains("192.0.2.53"), "{said}");
     }
-    // Nobody is there to be asked.
+    // The definition has no `verify` program.
     let plan = planned(chosen(false), &layout()).unwrap();
     assert!(plan.stages.iter().all(|stage| stage.name != StageName::DefinitionVerify));
 }
@@ -171,7 +171,7 @@ fn a_create_gets_the_disks_that_are_made_and_no_others() {
     }
     assert!(!serde_json::to_string(&plan).unwrap().contains("s3cret") && !text.contains("s3cret"));
 
-    // What is kept is neither named to it nor given.
+    // The create program gets neither the names of preserved disks nor access to them.
     let installed = after(&plan, machine());
     let again = Allocation { reinstall: true, ..allocation(creating()) };
     let plan = planned_on(installed, InstallMode::Reinstall, again, &raw).unwrap();

@@ -165,7 +165,7 @@ fn a_new_table_below_an_array_is_no_content() {
     }
     let plan = make(&layout, &inventory, InstallMode::Reinstall).unwrap();
     assert_eq!(verdicts(&plan)[2..5], [DiskVerdict::Make; 3]);
-    // A partition that the layout does not know is no run of ours.
+    // A partition that is not in the layout was not created by an attempt.
     inventory.disks[2].table.as_mut().unwrap().partitions[0].number = 2;
     assert!(make(&layout, &inventory, InstallMode::Reinstall).is_err());
 }
@@ -230,7 +230,7 @@ fn disks_that_others_stand_in_for_may_be_absent() {
     plan.warnings.iter().zip(starts).for_each(starts_with);
     assert_printed("reinstall-absent", &plan);
     after(&plan, inventory.clone());
-    // A fresh install wants all of its disks.
+    // A first installation requires all of its disks.
     assert!(make(&layout(), &inventory, InstallMode::Install).is_err());
 }
 
@@ -281,7 +281,7 @@ fn a_group_goes_on_without_a_disk_while_all_data_are_there() {
         volumes: vec!["varlib".to_owned(), "srv".to_owned()],
     }));
     assert!(operations(&plan, StageName::StorageMountKept).contains(&activate));
-    // Also when it is somebody else's volume.
+    // The same for a volume that the layout does not list.
     let other =
         inventory::LvmLogicalVolume { name: "pvc-1".to_owned(), health: VolumeHealth::Lost, ..Default::default() };
     inventory.groups[0].volumes.push(other);

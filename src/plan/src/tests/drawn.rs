@@ -186,9 +186,9 @@ fn put_filesystems(
         let format = match formats[index % formats.len()] {
             0 => FilesystemFormat::Xfs,
             1..10 => FilesystemFormat::Ext4,
-            // On an array it would be an ESP, which only some arrays can hold.
+            // On an array, vfat would be an ESP, which only some arrays can contain.
             10..15 if !device.as_str().starts_with("/dev/md") => FilesystemFormat::Vfat,
-            // Of an image only what is mounted is listed.
+            // A layout lists only the partitions of an image that it mounts.
             _ if index < brought.len() => FilesystemFormat::Vfat,
             _ => FilesystemFormat::Swap,
         };
@@ -222,7 +222,7 @@ prop_compose! {
         sizes in prop::collection::vec(prop_oneof![9 => Just(6000u64), 1 => 0u64..6000], NAMES.len()),
         sectors in prop_oneof![3 => Just(0u32), 1 => 0u32..6],
     ) -> Inventory {
-        // What is on its disks has other UUIDs than what will be made.
+        // The present content of the disks has other UUIDs than the objects that the plan creates.
         let request = PlanRequest { mode: InstallMode::Install, steps: StepList::default(), subject: subject(), assigned: Default::default(), claim: None };
         let plan = super::super::make_plan(&before, &blank(), request, &mut counting_from(5000));
         let mut machine = plan.map_or_else(|_| blank(), |plan| after(&plan, blank()));
@@ -258,7 +258,7 @@ fn stop(machine: &mut Inventory, stopped: &[bool]) {
         }
         machine.stacked.iter_mut().for_each(|stacked| forget(&mut stacked.uses));
         machine.arrays.iter_mut().for_each(|array| drop(array.running.take_if(|running| running == name)));
-        // Nobody sees what lies on an array that does not run, or in a container that is closed.
+        // The content of an inactive array or a closed container is not visible.
         let held = machine.groups.iter_mut().flat_map(|group| &mut group.physical);
         held.for_each(|held| drop(held.device.take_if(|on| on == device)));
         machine.groups.retain(|group| group.present_devices().next().is_some());

@@ -67,7 +67,7 @@ fn on_device(operation: &DeviceOp) -> Effect<'_> {
             Effect { written, brought: vec![(mapping.clone(), vec![device])], ..Effect::default() }
         }
         DeviceOp::MakeFilesystem(make) => destroying([&make.device]),
-        // What lies on the physical volumes stays: only free space of theirs is written.
+        // Existing volumes do not change: only free space of the physical volumes is written.
         DeviceOp::PreparePersistent(volume) => match &volume.create {
             Some(create) => Effect {
                 written: all(&create.physical),
@@ -83,13 +83,13 @@ fn on_device(operation: &DeviceOp) -> Effect<'_> {
             let volumes = volumes.iter().map(|volume| (format!("/dev/{name}/{volume}").into(), all(devices)));
             Effect { written: all(devices), brought: volumes.collect(), ..Effect::default() }
         }
-        // What is taken down at the end was written since it was made or assembled. What is taken down before was only looked at.
+        // Devices that are stopped at the end were writable since their creation or assembly; earlier ones were only inspected.
         DeviceOp::Release(_)
         | DeviceOp::TakeDown(_)
         | DeviceOp::DeactivateGroup(_)
         | DeviceOp::StopArray(_)
         | DeviceOp::CloseContainer(_) => Effect::default(),
-        // In memory.
+        // Trials run in memory.
         DeviceOp::TryArray(_) | DeviceOp::TryFilesystem(_) => Effect::default(),
         DeviceOp::AssertFree(_) | DeviceOp::ProveZeros(_) => Effect::default(),
     }
@@ -102,14 +102,14 @@ fn brought_by(burn: &BurnDisk) -> Vec<(DevicePath, Vec<&DevicePath>)> {
 fn of_run(operation: &SessionOp) -> Effect<'_> {
     match operation {
         SessionOp::BurnDisk(burn) => Effect { brought: brought_by(burn), ..destroying([&burn.device]) },
-        // It gets the nodes of these.
+        // The create program has access to these disks.
         SessionOp::CreateSystem(create) => Effect { brought: brought_by(&create.onto), ..destroying(&create.disks) },
-        // The image's own program gets the nodes of these, and may write a boot loader anywhere on them.
+        // The installer of the image has access to these devices, and may write a boot loader anywhere on them.
         SessionOp::Finish(finishing)
         | SessionOp::AdaptImage(AdaptImage(finishing))
         | SessionOp::AdaptMoved(AdaptMoved(finishing)) => destroying(&finishing.devices),
         SessionOp::Receive(receive) => destroying(receive.devices.iter().map(|received| &received.device)),
-        // More than files are written: what is kept must keep its size.
+        // Growing changes the filesystem itself, so only new filesystems may be grown.
         SessionOp::GrowFilesystem(GrowFilesystem(mount)) => destroying([&mount.device]),
         SessionOp::Mount(mount) => {
             let is_read_only = mount.options.iter().any(|option| option == "ro");
@@ -117,9 +117,9 @@ fn of_run(operation: &SessionOp) -> Effect<'_> {
             Effect { written, mounted: Some(mount), ..Effect::default() }
         }
         SessionOp::MountReadOnly(MountReadOnly(mount)) => Effect { mounted: Some(mount), ..Effect::default() },
-        // Over snapshots, whose changes live in memory.
+        // The rehearsal uses snapshots, whose changes stay in memory.
         SessionOp::Rehearse(_) => Effect::default(),
-        // Files of what is mounted.
+        // These operations write files of mounted filesystems.
         SessionOp::BurnImage(_)
         | SessionOp::WriteMachineFiles(_)
         | SessionOp::InjectFiles(_)
@@ -128,7 +128,7 @@ fn of_run(operation: &SessionOp) -> Effect<'_> {
         | SessionOp::ExtendFstab(_)
         | SessionOp::WriteCrypttab(_)
         | SessionOp::WriteMarker(_) => Effect::default(),
-        // Nothing is written, or only what was to be written anyway.
+        // These operations write nothing, or only to devices that are written anyway.
         SessionOp::ReachImage(_)
         | SessionOp::VerifyDefinition(_)
         | SessionOp::FindPrograms(_)

@@ -89,7 +89,7 @@ fn containers_are_made_before_the_group_and_closed_after_it() {
     assert!(table.iter().all(|entry| entry.options == ["luks"] && entry.needed_at.as_deref() == Some("/srv")));
     let text = plan.to_string();
     assert!(text.contains("sdb1: LUKS2, key: server, opened as") && !text.contains("storage.encrypt"), "{text}");
-    // 16 MiB of each device are the container's.
+    // The container occupies 16 MiB of each device.
     let mut layout = encrypted(&[]);
     layout.logicalvolumes[1].size = 0_u64.into();
     let plan = planned(&layout, &machine(), InstallMode::Install).unwrap();
@@ -168,7 +168,7 @@ fn what_does_not_open_stays_locked_as_a_whole_where_the_new_system_can_do_withou
         let compared = |is: &Operation| matches!(is, Operation::Run(SessionOp::LockDisk(LockDisk { device: disk, untouched })) if *disk == device && untouched.len() >= least);
         assert!(all.any(compared), "both ends of what is on {device} are compared");
     }
-    // A volume of Kubernetes in it cannot be promised.
+    // A Kubernetes volume in the locked group is refused.
     let mut request = request_with_key(InstallMode::Reinstall);
     request.assigned.allocation.hostname = "node-1".to_owned();
     request.assigned.allocation.volumes = serde_json::json!([{
@@ -300,7 +300,7 @@ fn what_lies_behind_a_passphrase_is_waited_for() {
     assert!(!crate::luks::needs_passphrase(&plan));
     assert!(crypttab(&plan).iter().all(|entry| entry.key.is_empty()), "whoever starts it is asked");
     assert!(!format!("{plan:?}{plan}").contains("correct horse"));
-    // With the key in the installed system nobody has to come.
+    // With the key in the installed system, no passphrase is requested.
     let plan = planned(&encrypted(&["noatime"]), &machine(), InstallMode::Install).unwrap();
     assert!(!crate::luks::needs_passphrase(&plan) && crypttab(&plan).iter().all(|entry| !entry.key.is_empty()));
     assert_eq!(plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap().options, ["noatime"]);

@@ -184,7 +184,7 @@ fn what_is_merged_is_written_before_the_image_and_what_is_filled_when_it_is_made
             "storage.mount … storage.unmount: /dev/sda 0+20000, /dev/sdb 1+7998",
         ]
     );
-    // Its own `ro` does not hold while it is made.
+    // The filesystem's `ro` does not apply while it is created.
     let mut blank = installed();
     let srv = &mut blank.disks[1].table.as_mut().unwrap().partitions[0];
     (srv.signatures, srv.blank) = (Vec::new(), true);

@@ -23,7 +23,7 @@ fn a_kept_filesystem_that_cannot_be_mounted_is_refused() {
     inventory.failed.push(unmountable("/dev/sdb1"));
     assert_eq!(reasons(make(&layout(), &inventory, InstallMode::Reinstall)), [BROKEN]);
     make(&layout(), &inventory, InstallMode::Install).unwrap();
-    // By the name that it has now.
+    // The failure is recorded under the present name of the volume.
     let mut inventory = stacks::installed();
     let volume = inventory.groups[0].volumes[0].running.clone().unwrap();
     let volume = inventory.stacked.iter().find(|stacked| stacked.name == volume).unwrap().device.clone();
@@ -78,7 +78,7 @@ fn what_may_come_back_all_the_same_is_said() {
 fn a_kept_array_that_does_not_start_is_refused() {
     let why = "mdadm: failed to RUN_ARRAY /dev/md127: Input/output error";
     let data = stacks::installed().arrays[2].uuid;
-    // Nothing of the layout lies on it, so that nothing else tells.
+    // No object of the layout lies on the array, so no other problem is reported.
     let mut layout = stacks::layout();
     layout.volumegroups.clear();
     layout.logicalvolumes.clear();
@@ -133,7 +133,7 @@ fn a_write_protected_disk_is_kept_where_nothing_writes() {
     for (name, change) in accepted {
         planned(change).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
-    // A volume of a mirror of which one disk cannot be written.
+    // A volume on a mirror, one disk of which is read-only.
     let mut inventory = stacks::installed();
     inventory.disks[3].read_only = true;
     let reasons = reasons(make(&stacks::layout(), &inventory, InstallMode::Reinstall));

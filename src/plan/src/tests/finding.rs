@@ -37,7 +37,7 @@ fn what_hints_find_goes_by_its_kernel_name_in_the_plan() {
     let plan = make(&layout, &inventory, InstallMode::Install).unwrap();
     assert!(plan.to_string().contains("sde1 at /\n"), "{plan}");
     assert_eq!(plan.disks[4].verdict, DiskVerdict::Wipe);
-    // Both names are told.
+    // Both names are printed.
     assert_eq!(plan.disks[4].listed_as, Some("os".into()));
     assert!(plan.disks[0].listed_as.is_none() && plan.to_string().contains("\n    os in the layout\n"), "{plan}");
 

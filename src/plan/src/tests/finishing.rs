@@ -247,7 +247,7 @@ fn a_boot_loader_has_room_behind_a_table_of_ours_alone() {
     };
     assert_eq!(finishing(&of_sectors(512)).boot_disks, [boot_disk("/dev/sda")]);
     assert_eq!(finishing(&of_sectors(4096)).boot_disks, [BootDisk { gap: None, ..boot_disk("/dev/sda") }]);
-    // Somebody else's table, which stays.
+    // The disk is preserved, so the plan does not write its partition table.
     let mut kept = layout();
     kept.filesystems[0].path = Some("/boot".to_owned());
     let first = make(&kept, &machine(), InstallMode::Install).unwrap();
@@ -272,7 +272,7 @@ fn the_finisher_knows_where_a_boot_loader_goes() {
         (plan.fstab.as_slice(), &["/dev/sda", "/dev/sdb"].map(DevicePath::from)[..])
     );
 
-    // A second one that is mounted nowhere, and a volume that carries the root.
+    // A second EFI system partition that is not mounted, and a root filesystem on a logical volume.
     let mut second = layout();
     second.disks[1] = DiskSpec { device: "/dev/sdb".into(), ..second.disks[0].clone() };
     second.filesystems.retain(|filesystem| filesystem.path.as_deref() != Some("/srv"));

@@ -34,7 +34,7 @@ fn a_renamed_machine_is_itself() {
     let claim = InstallClaim { former_machines: vec!["m-0".to_owned(), "m-9".to_owned()], ..claim() };
     let plan = install(&layout(), &of("m-9", "a-1"), InstallClaim { succeeded: true, ..claim.clone() }).unwrap();
     assert_eq!(plan.already.as_ref().map(|marker| marker.machine.as_str()), Some("m-9"));
-    // Its earlier allocation is over.
+    // The marker of an earlier allocation of the machine is ignored.
     assert_eq!(install(&layout(), &of("m-9", "a-0"), claim.clone()).unwrap().already, None);
     let plan = reinstall(&layout(), &of("m-9", "a-1"), claim).unwrap();
     assert_eq!((plan.already, plan.warnings), (None, vec![]));
@@ -86,7 +86,7 @@ fn the_installation_of_another_machine_is_wiped_where_the_operator_gives_it_up()
     assert_eq!(reasons(reinstall(&layout(), &of("m-9", "a-7"), given("B0"))), refused);
     let plan = reinstall(&layout(), &of("m-9", "a-7"), given("A0")).unwrap();
     assert!(plan.to_string().contains("WARNING: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-9, allocation a-7, but this is the reinstall of machine m-1, allocation a-1: it will be discarded, as requested by the operator"), "{plan}");
-    // A serial number that two disks have names neither.
+    // A serial number that two disks share identifies neither.
     let mut twice = of("m-9", "a-7");
     twice.disks[2].serial = "A0".to_owned();
     assert!(reinstall(&layout(), &twice, given("A0")).is_err());

@@ -69,7 +69,7 @@ fn drawn_layout(random: &mut Random) -> Layout {
     layout.disks.push(DiskSpec { device: "/dev/sde".into(), wipeonreinstall: true, partitions: vec![], ..data });
     layout.filesystems.push(filesystem("/tmp2", "/dev/sde", FilesystemFormat::Xfs, "tmp"));
     if random.one_in(4) {
-        // One of them is used as a whole, so that no table tells it.
+        // One disk is used as a whole, so that no partition table identifies it.
         layout.disks[2].partitions.clear();
         layout.filesystems[5].device = "/dev/sdc".into();
     }
@@ -83,14 +83,14 @@ fn drawn_machine(random: &mut Random) -> Inventory {
     let mut machine = Inventory::default();
     for (index, name) in ["sda", "sdb", "sdc", "sdd", "sde", "sdf"].iter().enumerate() {
         let mut disk = disk(name, sizes[index]);
-        // All, none, some, some twice.
+        // All disks have serial numbers, none, some, or some have the same.
         disk.serial = match serials {
             0 => format!("S{index}"),
             1 => String::new(),
             2 if random.one_in(2) => String::new(),
             2 => format!("S{index}"),
             3 => format!("S{}", random.below(4)),
-            // Bridges and enclosures without a number of their own.
+            // Bridges and enclosures report placeholders.
             _ => PLACEHOLDERS[random.below(PLACEHOLDERS.len())].to_owned(),
         };
         disk.wwn = match wwns {
@@ -133,7 +133,7 @@ fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>
     for (record, disk) in marker.disks.iter_mut().zip(&inventory.disks) {
         record.guid = disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string());
         if random.one_in(4) {
-            // As it was recorded before.
+            // The record has only the fields that older versions recorded.
             let RecordedDisk { device, serial, wwn, size_bytes, guid, .. } = record.clone();
             *record = RecordedDisk { device, serial, wwn, size_bytes, guid, ..RecordedDisk::default() };
         }
@@ -176,9 +176,9 @@ fn suffers(physical: &mut Vec<Physical>, random: &mut Random) {
     for _ in 0..random.below(4) {
         let (one, other) = (random.below(physical.len()), random.below(physical.len()));
         match random.below(9) {
-            // The kernel counts them in another order.
+            // The kernel names the disks in another order.
             0 | 1 => physical.swap(one, other),
-            // Somebody has plugged them into each other's places.
+            // An operator has swapped the slots of two disks.
             2 => {
                 let path = physical[one].disk.by_path.clone();
                 physical[one].disk.by_path = std::mem::replace(&mut physical[other].disk.by_path, path);
@@ -204,7 +204,7 @@ fn suffers(physical: &mut Vec<Physical>, random: &mut Random) {
             }
             6 | 7 => physical[one].disk.serial.clear(),
             _ => {
-                // `dd` onto a disk of somebody.
+                // A disk was copied with `dd` onto a foreign disk.
                 let (table, signatures) = (physical[one].disk.table.clone(), physical[one].disk.signatures.clone());
                 if physical[other].whose == Whose::Foreign {
                     (physical[other].disk.table, physical[other].disk.signatures) = (table, signatures);
@@ -214,7 +214,7 @@ fn suffers(physical: &mut Vec<Physical>, random: &mut Random) {
         }
     }
     if random.one_in(4) {
-        // Behind one kind of bridge they all say the same.
+        // Two disks behind bridges report the same serial number.
         let (one, other) = (random.below(physical.len()), random.below(physical.len()));
         physical[one].disk.serial = physical[other].disk.serial.clone();
     }
@@ -306,6 +306,6 @@ fn fuzz_inventories_whose_disks_have_moved() {
     let mut planned = 0;
     let judged = judge_seeds(FEW, |seed| planned += u64::from(judge(seed)));
     println!("{planned} plans, none wipes silently");
-    // Neither refuses all, nor lets all through.
+    // The rules neither refuse all cases nor accept all.
     assert!(judged < 1000 || (planned > judged / 20 && planned < judged * 19 / 20), "{planned} of {judged}");
 }

@@ -91,7 +91,7 @@ fn a_disk_that_is_gone_is_told_by_what_is_recorded_of_it() {
     unplug(&mut inventory, "sdb");
     let expected = "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB); when the machine was installed it was the disk with serial B0 (8.39 GB); nothing else has a copy of /dev/sdb1";
     assert_eq!(reasons(reinstall(&layout(), &inventory, claim())), [expected]);
-    // Also where only the control plane remembers it.
+    // The same if only the control plane has the record.
     forget_marker(&mut inventory, &mut remembered);
     remembered.waiver = Some(MarkerWaiver::Operator);
     assert_eq!(reasons(reinstall(&layout(), &inventory, remembered)), [expected]);

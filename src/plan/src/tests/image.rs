@@ -91,7 +91,7 @@ fn a_seed_has_a_partition_where_the_layout_names_one() {
         let [Operation::Run(SessionOp::AdaptImage(AdaptImage(finishing)))] = &adapt[..] else { panic!("{adapt:?}") };
         assert_eq!(finishing.seed, Some(SeedFilesystem { device: device.into(), path: None }));
     }
-    // What a reinstall keeps is written where it is mounted, and nowhere else.
+    // A reinstall writes the seed to a preserved filesystem only through its mount point.
     let mut kept = beside.clone();
     kept.disks[1].wipeonreinstall = false;
     let installed = after(&make(&kept, &machine(), InstallMode::Install).unwrap(), machine());
@@ -104,7 +104,7 @@ fn a_seed_has_a_partition_where_the_layout_names_one() {
     assert_eq!(finished(&kept), None);
     kept.filesystems.last_mut().unwrap().path = Some("/seed".to_owned());
     assert_eq!(finished(&kept), Some(SeedFilesystem { device: "/dev/sdb1".into(), path: Some("/seed".to_owned()) }));
-    // Of what the image brings only that is listed without being mounted.
+    // Of the partitions of the image, only the one for the seed may be listed without a mount point.
     let mut other = own.clone();
     other.filesystems.last_mut().unwrap().label = Some("data".to_owned());
     assert!(model::layout::validate_layout(&other)[0].message.contains("list only partitions that are mounted"));
@@ -182,7 +182,7 @@ fn what_the_disks_that_stay_are_known_by_must_not_be_in_the_image() {
             panic!("{plan}")
         };
         assert_eq!(burn.taken, expected.collect());
-        // An install may take it apart: a reinstall is refused.
+        // An installation may remove members of the object; a reinstall would be refused.
         installed.stacked.push(stacked("dm-1", &["sda2", "sdc1"], "on both"));
     }
 }

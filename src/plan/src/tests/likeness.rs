@@ -131,7 +131,7 @@ fn data_that_the_operator_gives_up_are_wiped() {
     assert!(plan.to_string().contains("; its data will be discarded, as requested by the operator\n"), "{plan}");
     let other = InstallClaim { give_up: vec!["s0".to_owned(), String::new()], ..claim() };
     assert!(reinstall(&layout_with_scratch(), &inventory, other.clone()).is_err());
-    // Nothing names a disk without serial number.
+    // A disk without serial number cannot be discarded, because nothing identifies it.
     assert!(reinstall(&layout_with_scratch(), &machine_with("swg", "-wg", 1), other).is_err());
 }
 

@@ -176,11 +176,11 @@ fn on_a_desk_nobody_has_tried_to_open_it() {
 
 #[test]
 fn what_is_there_must_be_a_container_and_what_is_in_it_as_the_layout_says() {
-    // Without encryption there, and with it in the layout.
+    // The layout requires encryption, but the device is not encrypted.
     let plain = layout();
     let refusal = planned(&encrypted(&[]), &installed(&plain), InstallMode::Reinstall).unwrap_err();
     assert!(refusal.problems.iter().any(|is| is.message.contains("in LUKS, but there is")), "{:?}", refusal.problems);
-    // The other way round.
+    // The device is encrypted, but the layout does not require it.
     let refusal = planned(&plain, &installed(&encrypted(&[])), InstallMode::Reinstall).unwrap_err();
     assert!(refusal.problems.iter().any(|is| is.message.contains("crypto_LUKS")), "{:?}", refusal.problems);
     // Another filesystem in it.
@@ -228,7 +228,7 @@ fn with_a_tpm_the_plan_says_what_opens_it_and_the_new_system_gets_no_key() {
     let mut request = request_with_key(InstallMode::Install);
     request.assigned.allocation.disk_key = SecretText::default();
     let without = crate::make_plan(&layout, &machine(), request.clone(), &mut counting()).unwrap();
-    // On a desk.
+    // The plan is made offline.
     request.assigned.allocation.disk_key_withheld = true;
     let untold = crate::make_plan(&layout, &machine(), request, &mut counting()).unwrap();
     for (plan, words) in [
@@ -327,7 +327,7 @@ fn what_an_earlier_attempt_left_half_made_is_made_again() {
     });
     let again = reinstall(&layout, &cut, next(&first)).unwrap();
     assert!(made(&again) && !again.to_string().contains("LOCKED"), "{again}");
-    // Another disk in its place stays as it is, and is no reason to go on without a word.
+    // A different disk in the slot is not recreated silently.
     cut.disks[1].serial = "Z9".to_owned();
     let refusal = reinstall(&layout, &cut, next(&first));
     assert!(refusal.as_ref().map_or(true, |plan| !made(plan)), "{refusal:?}");

@@ -81,7 +81,7 @@ fn what_is_made_on_a_kept_disk_is_told_before_it_is_made_and_is_in_no_marker() {
     };
     assert!(marker.disks.iter().all(|disk| disk.making.is_empty()), "{marker:?}");
     assert_eq!(marker.disks.len(), told(&plan).len());
-    // Nothing is made: nothing is told.
+    // If nothing is created, no creation is recorded.
     let plan = reinstall(&layout(), &marked(), claim()).unwrap();
     assert!(told(&plan).iter().all(|disk| disk.making.is_empty()));
 }
@@ -97,7 +97,7 @@ fn a_filesystem_that_was_cut_off_while_it_was_made_is_made_again() {
         let plan = reinstall(&layout(), &left, next(&first)).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
         assert_eq!((made(&plan).as_ref(), making(&plan)), (Some(&uuid), making(&first)), "{name}");
         assert!(plan.warnings.iter().any(|it| it.contains("was interrupted while creating it")), "{:?}", plan.warnings);
-        // As often as it is cut.
+        // The UUID stays the same however often the attempt is interrupted.
         assert_eq!(made(&reinstall(&layout(), &left, next(&plan)).unwrap()).as_ref(), Some(&uuid), "{name}");
     }
 }
@@ -162,7 +162,7 @@ fn a_disk_that_was_being_made_anew_is_made_anew_again_unless_it_is_whole() {
     assert_eq!(verdicts(&plan)[1], DiskVerdict::Make);
     let contents = |plan: &Plan| told(plan)[1].making[0].contents.clone();
     assert!(contents(&first).iter().all(|id| contents(&plan).contains(id)), "{:?}", told(&plan));
-    // Another disk is not.
+    // A different disk is not recreated.
     half.disks[1].serial = "B2".to_owned();
     assert!(reinstall(&layout(), &half, next(&first)).is_err());
     let nothing = InstallClaim { begun_on: Vec::new(), ..next(&first) };
@@ -212,12 +212,12 @@ fn a_disk_with_the_serial_number_of_the_one_that_was_being_made_is_not_made_anew
     for (name, change) in cases {
         let two = swapped(&half, change);
         assert!(again(&two).is_err(), "{name}: {}", again(&two).unwrap());
-        // The one that the attempt had was taken out.
+        // The disk of the attempt was removed.
         let mut one = two.clone();
         (one.disks[2], one.disks[1].serial) = (disk("sdc", 9000), String::new());
         assert_eq!(again(&one).is_err(), !name.starts_with("a copy"), "{name}: {:?}", again(&one));
     }
-    // With a serial number that no other has, a table of its own is none that the attempt has made.
+    // If the disk has a unique serial number, its table was not written by the attempt.
     let mut one = swapped(&half, cases[1].1);
     one.disks[2] = disk("sdc", 9000);
     assert!(again(&one).is_err());
@@ -238,7 +238,7 @@ fn a_filesystem_on_a_whole_disk_is_finished_on_that_disk_and_no_other() {
     let claim = InstallClaim { waiver: Some(MarkerWaiver::Begun), begun_on, ..claim() };
     let plan = reinstall(&layout, &inventory, claim.clone()).unwrap();
     assert_eq!(made(&plan).as_deref(), Some("half"));
-    // It is kept then as it is, and fsck may mend it.
+    // The filesystem is then kept as it is, and fsck may repair it.
     inventory.disks[2].serial = inventory.disks[1].serial.clone();
     let plan = reinstall(&layout, &inventory, claim).unwrap();
     assert_eq!((made(&plan), verdicts(&plan)[1]), (None, DiskVerdict::Keep));

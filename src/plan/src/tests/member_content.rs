@@ -60,7 +60,7 @@ fn any_other_second_claim_is_refused() {
             "{what}: {reasons:#?}"
         );
     };
-    // Its metadata lie before the data: what shows on a member is not what is in the array.
+    // The metadata precede the data, so the content of a member is not that of the array.
     refused(&with_metadata("1.2", None), "metadata 1.2");
     refused(&with_metadata("1.0", Some("another-uuid")), "another physical volume");
     let mut stopped = with_metadata("1.0", None);

@@ -41,7 +41,7 @@ fn a_kept_part_whose_other_part_is_wiped_is_refused_by_name() {
             "disks: {whole} lies on sda3, which a reinstall wipes, and on sdb1, which it does not write: {whole} {ID}: {on_kept} on /dev/sdb1, {on_wiped} on /dev/sda3; dismantle it first, or keep or wipe all of it"
         );
         assert_eq!(reasons, [expected]);
-        // Two of them that have nothing to do with each other.
+        // Two components that do not belong together.
         let other = SpanningComponent { id: "another".to_owned(), role: Serves, ..wiped };
         let own = SpanningComponent { role: Serves, ..kept };
         make(&layout(), &with(&[own, other]), InstallMode::Reinstall).unwrap();
@@ -105,7 +105,7 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         );
         let another = InstallClaim { give_up: vec!["B0".to_owned(), String::new()], ..claim() };
         reinstall(&layout(), &inventory, another).unwrap_err();
-        // Nothing is missed, or nothing is hidden.
+        // No component is missing, or no object is opaque.
         let whole = Inventory { parts: Vec::new(), ..inventory.clone() };
         reinstall(&layout(), &whole, claim()).unwrap();
     }
@@ -121,7 +121,7 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
     for (parts, misses) in [
         (several("btrfs", &["/dev/sdb1"], ComponentRole::OneOf(2)), "only 1 of its 2 devices are present"),
         (several("btrfs", &["/dev/sdb1", "/dev/sdb2"], ComponentRole::OneOf(2)), ""),
-        // What is on an array shows on its members.
+        // The content of an array is visible on its members.
         (
             several("bcachefs", &["/dev/sdb1", "/dev/md127"], ComponentRole::OneOf(2)),
             "only 1 of its 2 devices are present",
@@ -129,7 +129,7 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
         (several("zfs_member", &["/dev/sdb1", "/dev/sdb2"], ComponentRole::Peer), "its number of parts is unknown"),
         (several("stratis", &["/dev/sdb1"], ComponentRole::Peer), "its number of parts is unknown"),
         (several("jbd", &["/dev/sdb1"], ComponentRole::Serves), ""),
-        // On a disk that is not ours.
+        // The component is on a disk that is not ours.
         (
             several("btrfs", &["/dev/sdc"], ComponentRole::OneOf(2)),
             "is on a disk that is not ours, and only 1 of its 2 devices are present",
@@ -221,10 +221,10 @@ fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
             assert!(reason.contains(&format!("the content of {name}")), "{reason}");
             let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
             reinstall(&layout(), &inventory, given).unwrap();
-            // An attempt that has begun was allowed, and has left it.
+            // A started attempt was allowed, and has left the object.
             let begun = InstallClaim { waiver: Some(MarkerWaiver::Begun), ..claim() };
             reinstall(&layout(), &inventory, begun).unwrap();
-            // Active, it was seen.
+            // The content of an active volume was inspected.
             inventory.groups[0].volumes[0].running = Some("dm-0".into());
             reinstall(&layout(), &inventory, claim()).unwrap();
         }

@@ -105,6 +105,6 @@ fn fuzz_mutated_inventories() {
         }
     }
     println!("{count} inventories, {read} of them read, {planned} plans");
-    // A run of a second or so sees too few.
+    // A run of about a second has too few cases.
     assert!(count < 1000 || (read > count / 100 && planned > count / 100), "{read} read, {planned} planned of {count}");
 }

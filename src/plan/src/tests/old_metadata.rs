@@ -75,7 +75,7 @@ fn a_member_larger_than_the_superblock_counts_is_refused() {
         (2, &["--metadata=0.90"][..], 4 * TIB),
         (2, &["--metadata=1.0"], large),
         (2, &[], large),
-        // mdadm judges that one itself, in memory.
+        // mdadm itself checks this array, in memory.
         (2, &["--metadata=0.90", "--size=1T"], large),
     ] {
         let plan = planned(&layout_of(members, RaidLevel::Raid1, options), bytes);

@@ -117,10 +117,10 @@ fn an_installation_over_what_was_not_seen_is_refused_by_name() {
         for other in [vec!["B0".to_owned()], vec![String::new()]] {
             install(&layout(), &inventory, InstallClaim { give_up: other, ..another() }).unwrap_err();
         }
-        // The attempt that goes on was allowed, and has left it.
+        // The interrupted attempt was allowed, and has left the object.
         let begun = InstallClaim { begun_on: super::identity::marker(&inventory).disks, ..another() };
         install(&layout(), &inventory, begun).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
-        // On a desk nobody's installation is planned. The plan lists it all the same.
+        // An offline plan belongs to no allocation. It lists the object nevertheless.
         assert_eq!(make(&layout(), &inventory, InstallMode::Install).unwrap().opaque.len(), 1, "{name}");
     }
 }
@@ -200,7 +200,7 @@ fn what_nobody_has_tried_is_said_on_a_desk_and_not_refused() {
         assert!(warning.contains("the agent will inspect") && warning.contains(words), "{warning}");
         assert!(plan.opaque.is_empty());
     }
-    // A filesystem, which can nearly always be mounted; and what no agent can open.
+    // A filesystem can nearly always be mounted; a LUKS container cannot be opened.
     let mut inventory = Inventory { explored: false, ..explored() };
     put(&mut inventory, 0, 1, "ext4", "filesystem");
     assert!(install(&layout(), &inventory, another()).unwrap().warnings.is_empty());

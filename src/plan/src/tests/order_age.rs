@@ -45,7 +45,7 @@ fn an_order_that_is_older_than_the_installation_on_the_disk_is_refused() {
 #[test]
 fn the_table() {
     type Row = (&'static str, Option<FencingToken>, Option<FencingToken>, [bool; 3]);
-    // Accepted: as it is; if the operator has confirmed the order; if the control plane remembers the installation.
+    // Accepted: without further information; if the operator has confirmed the order; if the control plane has a record.
     let rows: [Row; 12] = [
         ("no token at all", None, None, [true; 3]),
         ("a control plane without tokens", None, token(ONE, 6), [true; 3]),
@@ -70,7 +70,7 @@ fn the_table() {
         ];
         let accepted = claims.map(|claim| reinstall(&layout(), &inventory, claim).is_ok());
         assert_eq!(accepted, expected, "{name}");
-        // The operator's word accepts everything but an order that no server has issued.
+        // With `replace_newer`, every order is accepted except one that no server has issued.
         let plan = reinstall(&layout(), &inventory, InstallClaim { replace_newer: true, ..ordered(order.clone()) });
         assert_eq!(plan.is_ok(), order.as_ref().is_none_or(FencingToken::is_plausible), "{name}");
         if let Ok(plan) = plan {
@@ -93,7 +93,7 @@ fn the_marker_of_the_begun_attempt_is_booted_whatever_its_number() {
         let claim = InstallClaim { order: Some("o-2".to_owned()), attempt, ..ordered(token(ONE, 5)) };
         let plan = reinstall(&layout(), &inventory, claim.clone()).unwrap();
         assert!(plan.already.is_some(), "{fencing:?}");
-        // The same marker without a declared attempt is that of an installation like any other.
+        // If the control plane declares no attempt, the same marker proves nothing.
         let unproven = reinstall(&layout(), &inventory, InstallClaim { attempt: None, ..claim });
         assert!(!unproven.is_ok_and(|plan| plan.already.is_some()), "{fencing:?}");
     }
@@ -111,7 +111,7 @@ fn a_newer_installation_counts_also_on_a_disk_that_the_layout_does_not_name() {
     inventory.filesystems.push(on_sdc);
     let reasons = reasons(reinstall(&layout(), &inventory, ordered(token(ONE, 5))));
     assert!(reasons.len() == 1 && reasons[0].starts_with("disks: /dev/sdc1: order o-1"), "{reasons:?}");
-    // Another allocation's or machine's marker has another rule.
+    // A marker of another allocation or machine is not compared by its age.
     for (machine, allocation) in [("m-1", "a-9"), ("m-9", "a-1")] {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         inventory.filesystems[1].marker = Some(InstallMarker { machine, allocation, ..elsewhere.clone() });

@@ -159,7 +159,7 @@ fn an_installation_makes_them_and_a_reinstall_writes_none() {
     assert!(shown(&again).iter().all(|line| line.contains(" keep ")), "{again}");
     assert_eq!(prepares(&again), [""; 0]);
     assert_sound(&again, &inventory);
-    // Their disks stay locked, and are compared when all is over.
+    // The disks of the volumes stay locked, and are compared at the end.
     let operations = again.stages.iter().flat_map(|stage| &stage.operations);
     let unlocked = operations.clone().filter(|operation| match operation {
         Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device, .. })) => {
@@ -199,7 +199,7 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
     assert_eq!(prepares(&plan), ["more", "bare"]);
     assert_sound(&plan, &inventory);
     assert_printed("volumes-extend", &plan);
-    // What is added is no part of what is proven.
+    // Added volumes are not part of the comparison.
     let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
         Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept.clone()),
         _ => None,
@@ -207,10 +207,10 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
     let reinstalled = after(&plan, inventory.clone());
     let proofs = super::super::preserved::compare_preserved(&kept.clone().unwrap(), &reinstalled);
     assert_eq!(super::super::preserved::describe_differences(&proofs), [""; 0]);
-    // And it is proven by the next one.
+    // The next reinstall preserves the added volumes too.
     let next = planned(&layout(), &reinstalled, InstallMode::Reinstall, &volumes[..6]).unwrap();
     assert!(shown(&next).iter().all(|line| line.contains(" keep ")), "{next}");
-    // Only these names: what somebody else has made meanwhile has changed the group.
+    // Only the added names are ignored: a volume that another program has created counts as a change of the group.
     let mut meddled = reinstalled;
     let theirs = model::inventory::LvmLogicalVolume { name: "theirs".into(), ..Default::default() };
     meddled.groups[0].volumes.push(theirs);
@@ -264,7 +264,7 @@ fn files_of_an_encrypted_filesystem_stay_with_it() {
     assert!(without.contains(" extend "), "{without}");
     let sparse = vec![SparseFile { uid: first.volumes[0].uid, size_bytes: 10 * MIB }];
     inventory.filesystems.last_mut().unwrap().sparse = sparse;
-    // On a desk nobody has opened it.
+    // An offline inventory does not contain the open container.
     let mut closed = inventory.clone();
     closed.stacked.retain(|stacked| stacked.kind != inventory::StackedDeviceKind::Crypt);
     closed.stacked.iter_mut().for_each(|stacked| stacked.uses.clear());

@@ -57,14 +57,14 @@ fn a_disk_that_was_promised_to_be_kept_is_not_wiped() {
         digests.1, digests.0
     );
     assert_eq!(reasons(reinstall(&edited(), &installed_now(), claim())), [expected.as_str()]);
-    // The marker is gone with its disk, and the control plane remembers it.
+    // The disk with the marker is absent, but the control plane has the record.
     for waiver in [MarkerWaiver::Operator, MarkerWaiver::Begun] {
         let (mut inventory, mut claim) = (installed_now(), claim());
         forget_marker(&mut inventory, &mut claim);
         claim.waiver = Some(waiver);
         assert_eq!(reasons(reinstall(&edited(), &inventory, claim)), [expected.as_str()]);
     }
-    // On a desk as well.
+    // An offline plan is refused as well.
     assert_eq!(reasons(make(&edited(), &installed_now(), InstallMode::Reinstall)), [expected.as_str()]);
 }
 
@@ -153,7 +153,7 @@ fn the_recorded_kept_disk_that_reads_blank_is_refused() {
     let plan = reinstall(&layout(), &blanked("B0"), given).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Make);
     assert!(plan.to_string().contains("its data will be discarded, as requested by the operator"), "{plan}");
-    // One that was replaced is made anew, also by the attempt after the one that has begun with it.
+    // A replaced disk is recreated, also by the attempt after the one that started to do so.
     let inventory = blanked("Z9");
     let plan = reinstall(&layout(), &inventory, claim()).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Make);

@@ -112,7 +112,7 @@ fn a_marker_proves_an_installation_only_by_secret_image_and_tables_of_the_begun_
         match planned(&layout(), &inventory, case.mode, claim) {
             Ok(plan) => {
                 assert_eq!(plan.already.is_some(), case.is_proven(), "{case:?}");
-                // Where a first installation finds a marker of its own that is not proven, it neither boots nor erases it.
+                // A first installation that finds an unproven marker of its allocation neither boots nor erases the installation.
                 assert!(case.mode == InstallMode::Reinstall || case.is_proven(), "{case:?}");
                 booted += u32::from(case.is_proven());
                 carried_out += u32::from(!case.is_proven());

@@ -124,7 +124,7 @@ fn no_plan_destroys_what_is_kept_or_foreign() {
     });
     judged.assert_shares(&[
         ("installations", 12),
-        // Few: what another layout has left on a disk is hardly ever what this one keeps.
+        // Few: what another layout has left on a disk rarely matches what this layout preserves.
         ("reinstalls", 0),
         ("with a raw image", 3),
         ("over another layout's", 10),
@@ -246,7 +246,7 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
         judged.note("reinstalls of emptied disks", emptied);
         judged.note("reinstalls that make a kept disk anew", verdicts(&plan).contains(&DiskVerdict::Make));
         prop_assert!(waiver.is_some() || !machine.filesystems.is_empty());
-        // A disk that nobody has recorded is told from the recorded one only while that is there too.
+        // An unrecorded disk can be distinguished from the recorded one only if both are present.
         let told = !replaced[1] || !pulled[1];
         let listed = layout.disks.iter().any(|disk| disk.device == "/dev/sda");
         prop_assert!(!swapped || !told || !listed || machine.disks[0].name != "sda");
@@ -257,7 +257,7 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
         if !emptied {
             prop_assert_eq!(untouched(&machine, &plan), untouched(&reinstalled, &plan));
         }
-        // What was made is kept from now on, also by an attempt that follows one which got so far and no further.
+        // Created objects are preserved from now on, even by the next attempt if this one was interrupted at the end.
         let begin = super::stacks::operations(&plan, StageName::ReportBegin);
         let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] = begin else { panic!("{begin:?}") };
         let request = InstallClaim { waiver: Some(MarkerWaiver::Begun), begun_on: disks.clone(), ..request };
@@ -271,7 +271,7 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
         ("reinstalls with a raw image", 1),
         ("reinstalls after a disk was pulled", 1),
         ("reinstalls after a disk was replaced", 4),
-        // Few: most of what was pulled, replaced or emptied has something that nothing else has, and is refused.
+        // Few: most disks that were removed, replaced or emptied have content without a copy, and are refused.
         ("reinstalls that keep an encrypted group", 0),
         ("reinstalls that keep a disk, with a raw image", 0),
         ("reinstalls of emptied disks", 0),

@@ -280,12 +280,12 @@ fn what_is_larger_grows_and_what_is_not_does_not() {
     };
     let (layout, mut same, moving, plan) = planned();
     assert_eq!(grown(&plan), ["/", "/srv"]);
-    // As many bytes as the other machine has.
+    // The disks have as many bytes as those of the source machine.
     same.disks.iter_mut().for_each(|disk| disk.size_bytes = 20_000 * MIB);
     let mut moving = moving;
     moving.disks.iter_mut().for_each(|disk| disk.size_bytes = 20_000 * MIB);
     let sizes = receive(&layout, &same, moving.clone(), of_other()).unwrap().sizes;
-    // md leaves more of its members than is known at least.
+    // md uses more of its members than the lower bound in the plan.
     for device in ["/dev/md/root", "/dev/vg00/srv"] {
         filesystem(&mut moving, device).size_bytes = sizes[&model::device::DevicePath::from(device)] + 4 * MIB;
     }
@@ -343,7 +343,7 @@ fn the_marker_of_a_received_machine_lists_what_it_replaced() {
     let (layout, other, moving, plan) = planned();
     let carried = &moving.carried.as_ref().unwrap().marker;
     assert!(written(&plan).has_superseded(carried) && !carried.has_superseded(&written(&plan)));
-    // What was on this machine before is replaced as well.
+    // The marker also lists the previous installation of this machine as replaced.
     let before = InstallMarker { machine: "m-2".to_owned(), allocation: "a-0".to_owned(), ..InstallMarker::default() };
     let filesystem = FilesystemContents {
         device: "/dev/sda1".into(),
@@ -375,7 +375,7 @@ fn a_move_that_was_taken_back_leaves_nothing_that_boots() {
         })
         .collect();
     assert_eq!((wiped.len(), closing(&plan).taken_back), (6, wiped));
-    // What an image was written to stays: nobody else has it.
+    // Disks with an installed image are not wiped if the report is rejected, because no other machine has that system.
     let (layout, blank) = (super::stacks::layout(), super::stacks::five());
     let installed = install(&layout, &blank, claim()).unwrap_or_else(|refusal| panic!("{refusal}"));
     assert_eq!(closing(&installed).taken_back, Vec::<DevicePath>::new());

@@ -36,7 +36,7 @@ fn what_is_kept_is_rehearsed_before_the_point_of_no_return_and_before_it_is_anno
         assert!(place(StageName::StorageRehearse) < plan.point_of_no_return);
         let Rehearsal { over: found, operations: rehearsed } = rehearsal(&plan);
         assert_eq!(found, over);
-        // The same as comes back after the image.
+        // The rehearsal activates the same objects as the stage after the image.
         let later = operations(&plan, StageName::StorageMountKept).iter();
         let is_about_it = |is: &&Operation| {
             !matches!(is, Operation::Run(SessionOp::UnlockDisk(_)) | Operation::Device(DeviceOp::TakeDown(_)))
@@ -50,7 +50,7 @@ fn what_is_kept_is_rehearsed_before_the_point_of_no_return_and_before_it_is_anno
 fn nothing_is_rehearsed_where_nothing_comes_back() {
     let plan = make(&stacked_layout(), &five(), InstallMode::Install).unwrap();
     assert_eq!(operations(&plan, StageName::StorageRehearse), []);
-    // It is made, so that there is nothing to mount yet.
+    // The filesystem is created, so it cannot be mounted in the rehearsal.
     let mut before = installed();
     let srv = &mut before.disks[1].table.as_mut().unwrap().partitions[0];
     (srv.signatures, srv.blank) = (Vec::new(), true);
@@ -133,7 +133,7 @@ fn what_is_kept_and_says_ro_is_written_by_no_mount() {
         srv.signatures[0].kind = format.name().to_owned();
         let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
         assert_eq!(mounts(operations(&plan, StageName::StorageMountKept))[0].options, expected, "{options:?}");
-        // As the installed system will, which replays its journal.
+        // The rehearsal mounts as the installed system will, which replays the journal.
         assert_eq!(mounts(&rehearsed(&plan))[0].options, options, "{options:?}");
         let line = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
         assert_eq!(line.options, options);

@@ -114,7 +114,7 @@ fn a_disk_is_remade_only_if_all_that_is_on_it_was_made_by_the_attempt() {
         let refusal = reinstall(&layout(), &half, claim).map(|plan| plan.to_string()).expect_err(name);
         assert_eq!(refusal.disks[1].verdict, DiskVerdict::Keep, "{name}");
     }
-    // With its own filesystem it is whole, and kept.
+    // With a complete filesystem, the disk is not recreated.
     let mut other = half.clone();
     restored(&mut other);
     assert!(reinstall(&layout(), &other, next(&first)).is_err());

@@ -50,7 +50,7 @@ fn what_spans_wiped_and_other_disks_is_refused() {
         ),
     ];
     for (kind, label, devices, expected) in spanning {
-        // The kept one would also be mounted together with one that is not listed.
+        // The preserved device would also be mounted together with an unlisted one.
         let count = if devices.len() == 3 { 2 } else { 1 };
         let (layout, mut inventory) = with_btrfs();
         devices.iter().for_each(|device| put(&mut inventory, device, signature(kind, label)));

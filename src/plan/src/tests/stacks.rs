@@ -282,7 +282,7 @@ fn a_kept_group_of_which_the_layout_uses_nothing_is_not_activated() {
         )
     };
     assert!(!all().any(group), "{plan}");
-    // It is proven all the same, and what it lies on is stopped.
+    // The group is compared nevertheless, and the array below it is stopped.
     let ObjectLocator::Group { .. } = &proven(&plan)[4] else { panic!("{plan}") };
     assert!(
         all().any(

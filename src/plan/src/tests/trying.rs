@@ -89,7 +89,7 @@ fn where_a_size_cannot_be_said_several_are_tried() {
         _ => None,
     });
     let others = [20_000 << 20, 16 << 30, 1 << 30, 256 << 20, 64 << 20];
-    // A volume that says its size has that wherever it lies.
+    // A volume with an explicit size has that size, whatever group it is in.
     let expected = [("/dev/vg00/srv", 4 << 30, &others[..]), ("/dev/vg00/varlib", 400 << 20, &[])];
     assert_eq!(found.collect::<Vec<_>>(), expected);
     let tried_arrays = trials(&plan).into_iter().filter_map(|operation| match operation {

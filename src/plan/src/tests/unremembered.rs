@@ -59,9 +59,9 @@ fn a_data_disk_that_has_moved_up_is_not_erased() {
         "{said}"
     );
     assert!(said.contains("add the hint `serial: B0`") && said.contains("`give_up: [\"B0\"]`"), "{said}");
-    // A control plane that remembers the machine has handed it out for an allocation that was never installed.
+    // A control plane with records of the machine has assigned an allocation that was never installed.
     assert!(install(&one_disk(), &moved_up(), InstallClaim { order: None, ..claim() }).is_ok());
-    // Data without a signature are data too.
+    // Unrecognized data is protected too.
     let mut raw = moved_up();
     raw.disks[0].signatures.clear();
     let said = reasons(install(&one_disk(), &raw, forgotten())).join("\n");
@@ -127,7 +127,7 @@ fn what_the_marker_of_this_machine_records_is_known() {
     replaced.disks[1].signatures = vec![xfs("customers")];
     let said = reasons(next(&replaced)).join("\n");
     assert!(said.starts_with("disks[1].device: /dev/sdb would be wiped and is not blank"), "{said}");
-    // Nothing is recorded where the disk with the marker is gone.
+    // Without the disk with the marker, there is no record.
     let mut gone = inventory;
     empty(&mut gone.disks[0], "N1");
     gone.filesystems.clear();
@@ -165,7 +165,7 @@ fn a_reinstall_without_any_record_erases_no_disk_by_its_name() {
     }
     empty(&mut inventory.disks[0], "N1");
     assert!(reinstall(&layout(), &inventory, order).is_ok());
-    // With the marker, the record decides as ever.
+    // With the marker, its record of the disks decides as usual.
     let plan = reinstall(&layout(), &marked(), InstallClaim { order: Some("1".to_owned()), ..forgotten() });
     assert!(plan.is_ok(), "{}", plan.unwrap_err());
 }

@@ -11,7 +11,7 @@ use operations::PlanStage;
 /// An installation of that layout with its marker on that device.
 fn installed_with_marker(layout: &Layout, machine: Inventory, device: &str) -> Inventory {
     let mut inventory = after(&make(layout, &machine, InstallMode::Install).unwrap(), machine);
-    // The numbers that stand for random ones begin anew with each plan.
+    // The generated numbers start again at the same value with each plan.
     for (number, table) in (1..).zip(inventory.disks.iter_mut().filter_map(|disk| disk.table.as_mut())) {
         table.guid = Some(uuid::Uuid::from_u128(u128::MAX - number));
     }

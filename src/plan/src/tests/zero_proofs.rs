@@ -54,7 +54,7 @@ fn a_whole_disk_is_read_unless_it_is_proven_to_be_a_new_one() {
         proof(&reinstall(&layout(), &inventory, claim).unwrap_or_else(|refusal| panic!("{refusal}")))
     };
     assert_eq!(replaced("NEW", false), None);
-    // Nothing tells it from the disk of the installation.
+    // No property distinguishes the disk from that of the installation.
     assert!(replaced("", false).is_some_and(|proof| proof.contains("sdb")));
     // There is no record.
     assert!(replaced("NEW", true).is_some_and(|proof| proof.contains("sdb")));

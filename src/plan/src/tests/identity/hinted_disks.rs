@@ -7,7 +7,7 @@ fn a_disk_found_by_hints_may_have_any_name() {
     let (mut layout, mut inventory) = (layout(), marked());
     layout.disks[0].hints = [("serial".to_owned(), "A0".to_owned())].into();
     layout.disks[1].hints = [("serial".to_owned(), "B0".to_owned())].into();
-    // As if they had been sdb and sda when the machine was installed.
+    // The layout names the disks as if they had been sdb and sda when the machine was installed.
     layout.disks.iter_mut().zip(["os", "data"]).for_each(|(disk, name)| disk.device = name.into());
     for filesystem in &mut layout.filesystems {
         filesystem.device = filesystem.device.as_str().replace("/dev/sda", "os").replace("/dev/sdb", "data").into();

@@ -24,13 +24,13 @@ fn what_was_cut_off_is_made_again() {
     };
     let record = disks.iter().find(|record| record.device == "/dev/sdc").unwrap();
     assert_eq!(record.making[0].uuid.as_deref(), Some(uid(1).as_str()));
-    // mkfs was cut off: data of no known kind.
+    // mkfs was interrupted and left unrecognized data.
     let mut half = machine;
     half.disks[2].blank = false;
     let claim = InstallClaim { begun_on: disks.clone(), ..claim };
     let again = make(&half, InstallMode::Install, &volumes, claim.clone()).unwrap();
     assert_eq!(shown(&again)[0], "data /dev/sdc make sdc");
-    // So it was once it had written the UUID: the filesystem cannot be mounted.
+    // mkfs was interrupted after it had written the UUID: the filesystem cannot be mounted.
     let mut marked = half.clone();
     let signature =
         DeviceSignature { kind: "ext4".into(), uuid: uid(1), usage: "filesystem".into(), ..DeviceSignature::default() };
@@ -42,11 +42,11 @@ fn what_was_cut_off_is_made_again() {
     marked.failed.push(failed);
     let again = make(&marked, InstallMode::Install, &volumes, claim.clone()).unwrap();
     assert_eq!(shown(&again)[0], "data /dev/sdc make sdc");
-    // Nobody was about to make it: it is damaged, and stays.
+    // No attempt was creating the filesystem: it is damaged, and is kept.
     let claim_of_nothing = InstallClaim { begun_on: Vec::new(), ..claim.clone() };
     let kept = make(&marked, InstallMode::Install, &volumes, claim_of_nothing).unwrap();
     assert_eq!(shown(&kept)[0], "data /dev/sdc keep sdc");
-    // Another disk in its place is nobody's.
+    // A different disk in the slot is not the one of the attempt.
     half.disks[2].serial = "other".into();
     let said = reasons(make(&half, InstallMode::Install, &volumes, claim));
     assert!(said[0].contains("which is not blank"), "{said:?}");

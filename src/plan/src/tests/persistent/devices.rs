@@ -39,7 +39,7 @@ fn a_volume_is_known_by_its_uuid_and_not_by_its_path() {
         format!("volume {name} names /dev/{named}, but is kept on /dev/{on}, which has its UUID")
     };
     assert_eq!(plan.warnings, [said("data", "sdc", "sdd"), said("block", "sdd", "sdc1")]);
-    // On two disks at once: nobody can tell which is the copy.
+    // The UUID is on two disks: it is unknown which one is the copy.
     let copy =
         DeviceSignature { kind: "ext4".into(), usage: "filesystem".into(), uuid: uid(1), ..DeviceSignature::default() };
     inventory.disks.push(model::inventory::InventoryDisk { signatures: vec![copy], ..disk("sde", 400) });
@@ -104,7 +104,7 @@ fn devices_of_the_layout_carry_volumes() {
     let again = planned(&layout, &inventory, InstallMode::Reinstall, &volumes).unwrap();
     assert!(shown(&again).iter().all(|line| line.contains(" keep ")), "{again}");
     assert_sound(&again, &inventory);
-    // Only a volume of LVM is added to what is kept.
+    // Only a logical volume can be added to a preserved device.
     let mut other = volumes.clone();
     other[0] = raw("fs", 9, "Filesystem", "/dev/sdc1");
     let said = refused(&layout, &inventory, InstallMode::Reinstall, &other);

@@ -126,7 +126,7 @@ fn a_carrier_without_room_for_the_filesystems_of_sparse_volumes_is_refused() {
         let said = reasons(with(used, &volumes));
         assert!(said.len() == 1 && said[0].contains("/var/lib cannot hold the files of the new volumes"), "{said:?}");
     }
-    // A new carrier of 1000 MiB, on which its own journal lies too.
+    // A new carrier of 1000 MiB, which also contains its own journal.
     let list = with_class(vec![one(1, "Filesystem", "4Ti")], json!({"fsType": "xfs"}));
     let new =
         crate::make_plan(&layout(), &machine(), request(InstallMode::Install, list, None), &mut counting_from(3000));

@@ -51,12 +51,12 @@ fn a_logical_volume_that_was_renamed_is_kept() {
         let said = "volume web names /dev/csi/web, but is kept on /dev/mapper/csi-old, which has its UUID".to_owned();
         assert!(plan.warnings.contains(&said), "{plan}");
         assert_sound(&plan, &machine);
-        // The same on a disk that the layout does not name.
+        // The volume is on a disk that the layout does not list.
         let mut machine = installed(&web);
         remove(&mut machine, "web");
         (machine.disks[2].signatures, machine.disks[2].blank) = (vec![ext4(&uid(3))], false);
         assert_eq!(shown(&reinstall(&machine, &web, known).unwrap()), ["web /dev/sdc keep sdc"]);
-        // There is another volume of its name.
+        // Another volume has the requested name.
         let mut machine = installed(&web);
         rename(&mut machine, "web", "old");
         let mut other = machine.groups[0].volumes[0].clone();
@@ -124,7 +124,7 @@ fn a_block_volume_of_lvm_is_found_by_its_recorded_uuid() {
     let plan = reinstall(&machine, &block, &recorded).unwrap();
     assert_eq!(shown(&plan), ["bare /dev/csi/old keep sdb"]);
     assert_eq!(plan.volumes[0].path.as_deref(), Some(recorded[0].path.as_str()));
-    // Another one that has its name by now is not it.
+    // Another volume that has the requested name now is a different one.
     let other = LvmLogicalVolume {
         name: "bare".into(),
         uuid: "l-other".into(),
@@ -147,14 +147,14 @@ fn a_second_signature_hides_no_volume() {
         content_text::describe_signature(&member())
     );
     assert_eq!(said, [expected]);
-    // The other order of the same, on a logical volume that was renamed.
+    // The same with the signatures in the other order, on a logical volume that was renamed.
     let web = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
     let mut machine = installed(&web);
     rename(&mut machine, "web", "old");
     machine.stacked.iter_mut().find(|is| is.device == "/dev/mapper/csi-old").unwrap().signatures.insert(0, member());
     let said = reasons(reinstall(&machine, &web, &[]));
     assert!(said[0].contains("has its UUID on /dev/mapper/csi-old, which has several signatures"), "{said:?}");
-    // A partition that has the UUID of a volume in the other mode.
+    // A partition has the UUID of a volume that is now listed in the other mode.
     let block = [raw("data", 1, "Block", "/dev/sdc")];
     let machine = installed(&block);
     let filesystem = [raw("data", 1, "Filesystem", "/dev/sdd")];
@@ -175,7 +175,7 @@ fn what_an_array_shows_is_no_second_copy() {
     inventory.disks[2..4].iter_mut().for_each(|disk| disk.signatures.push(ext4(&uid(1))));
     let again = super::planned(&layout, &inventory, InstallMode::Reinstall, &volume).unwrap();
     assert!(shown(&again)[0].contains(" keep sdc,sdd"), "{again}");
-    // It does not run, and no layout names it.
+    // The array does not run, and the layout does not list it.
     inventory.stacked.retain(|stacked| stacked.kind != inventory::StackedDeviceKind::Array);
     inventory.arrays[0].running = None;
     inventory.disks[2..4].iter_mut().for_each(|disk| disk.uses.clear());

@@ -35,17 +35,17 @@ fn what_is_marked_for_deletion_is_not_prepared() {
             "any  leave ",
         ]
     );
-    // But for the list it is the plan without them.
+    // Except for the list of volumes, the plan equals the one without volumes.
     let bare = planned(&layout(), &machine(), InstallMode::Install, &[]).unwrap();
     assert_eq!((writes(&plan), &plan.disks, &plan.verdicts), (writes(&bare), &bare.disks, &bare.verdicts));
     assert!(plan.to_string().contains("leave    none: marked for deletion"), "{plan}");
-    // Nor is a kept group extended, nor a kept filesystem given a file.
+    // In a reinstall, no preserved group is extended, and no file is added to a preserved filesystem.
     let inventory = installed(&[]);
     let again = planned(&layout(), &inventory, InstallMode::Reinstall, &volumes).unwrap();
     assert!(shown(&again).iter().all(|line| line.ends_with(" leave ")), "{again}");
     let bare = planned(&layout(), &inventory, InstallMode::Reinstall, &[]).unwrap();
     assert_eq!(writes(&again), writes(&bare));
-    // A disk with something else on it is no reason to refuse: nobody would write to it.
+    // A disk with other content is not refused, because the plan does not write to it.
     let mut taken = machine();
     taken.disks[2].blank = false;
     assert!(planned(&layout(), &taken, InstallMode::Install, &volumes).is_ok());
@@ -62,14 +62,14 @@ fn what_is_marked_for_deletion_and_there_stays_as_it_is() {
     assert_eq!(prepares(&plan), [""; 0]);
     assert_eq!((plan.disks.clone(), plan.summary.clone()), (plain.disks, plain.summary));
     assert_sound(&plan, &inventory);
-    // The system goes on attaching the file, as long as it is there.
+    // The installed system attaches the file as long as it exists.
     let written = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
         Operation::Run(SessionOp::WritePersistent(write)) => Some(write),
         _ => None,
     });
     let written = written.unwrap();
     assert_eq!((written.sparse.len(), written.sparse[0].make.is_none(), written.volumes.len()), (1, true, 4));
-    // Even one that is larger than the list says: it is kept, not judged.
+    // A volume whose size differs from the list is kept as well: its size is not checked.
     let mut larger = volumes;
     larger[2]["spec"]["lvmLogicalVolume"]["size"] = json!("2Gi");
     larger[3]["spec"]["sparseLoopDevice"]["size"] = json!("20Mi");
@@ -87,11 +87,11 @@ fn what_is_marked_for_deletion_is_not_erased_by_a_reinstall() {
     let [data] = volumes;
     let expected = "volumes[data]: volume data is marked for deletion, and its data are on /dev/sdc, which this reinstall recreates; remove the volume from the list once it is no longer used";
     assert_eq!(refused(&layout, &inventory, InstallMode::Reinstall, &[marked(data)]), [expected]);
-    // Where it never was, the disk is the layout's alone.
+    // A volume that was never on the disk does not prevent the layout from using it.
     let other = marked(raw("other", 2, "Filesystem", "/dev/sdc"));
     let plan = planned(&layout, &inventory, InstallMode::Reinstall, &[other]).unwrap();
     assert_eq!(shown(&plan), ["other /dev/sdc leave "]);
-    // The same in a group, with another layout.
+    // The same for a volume in a group.
     let mut wiped = self::layout();
     wiped.disks[1].wipeonreinstall = true;
     let web = in_group("web", 3, "Block", "csi", "1Gi");
@@ -151,7 +151,7 @@ fn what_is_marked_for_deletion_stays_on_devices_of_the_layout() {
     assert_eq!(shown(&plan)[0], "part /dev/sdc1 keep sdc");
     assert!(shown(&plan)[1].starts_with("lv /dev/csi/bare keep "), "{plan}");
     assert_sound(&plan, &inventory);
-    // At an installation the layout makes both, and nobody's UUID is on them.
+    // A first installation creates both devices for the layout, without the UUID of a volume.
     let plan = planned(&layout, &machine(), InstallMode::Install, &volumes.map(marked)).unwrap();
     assert_eq!(shown(&plan), ["part /dev/sdc1 leave ", "lv /dev/csi/bare leave "]);
     let bare = planned(&layout, &machine(), InstallMode::Install, &[]).unwrap();

@@ -44,7 +44,7 @@ fn many_at_once_have_a_device_each() {
     let again = planned(&layout(), &installed, InstallMode::Reinstall, &volumes).unwrap();
     assert!(shown(&again).iter().all(|line| line.contains(" keep ")), "{again}");
     assert_eq!(prepares(&again), [""; 0]);
-    // One more than there are disks: all that is short is told, and nothing is made.
+    // One more volume of each type than disks: both are refused, and nothing is created.
     volumes.push(discover("hdd-12", 90, json!({"rotational": "true"})));
     volumes.push(discover("ssd-12", 91, json!({"rotational": "false"})));
     let said = refused(&layout(), &machine, InstallMode::Install, &volumes);

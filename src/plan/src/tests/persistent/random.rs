@@ -54,7 +54,7 @@ fn of_others(inventory: &Inventory, plan: &Plan) -> Vec<String> {
             && !written.contains(&&disk.device)
     };
     let disks = inventory.disks.iter().filter(stays);
-    // What only ran to look inside is taken down.
+    // Devices that were assembled only for inspection are stopped.
     let without_uses = |disk: &model::inventory::InventoryDisk| {
         let mut table = disk.table.clone();
         table.iter_mut().flat_map(|table| &mut table.partitions).for_each(|part| part.uses.clear());
@@ -84,11 +84,11 @@ fn no_volume_touches_what_another_has() {
         judged.note("with volumes", !first.volumes.is_empty());
         judged.note("on disks that the layout does not name", !first.summary.volumes.is_empty());
         assert_sound(&first, &machine);
-        // The layout's own is done as without them.
+        // The disks of the layout are treated as without volumes.
         prop_assert_eq!(first.summary.wiped.clone(), bare.summary.wiped.clone());
         let installed = after(&first, machine.clone());
         prop_assert_eq!(of_others(&machine, &first), of_others(&installed, &first));
-        // Sparse ones are refused where the root carries them; groups on wiped disks are made anew.
+        // Sparse volumes are refused if the root filesystem contains them; groups on wiped disks are recreated.
         let volumes = accepted(&layout, &installed, InstallMode::Reinstall, volumes);
         let Ok(second) = planned(&layout, &installed, InstallMode::Reinstall, &volumes) else { return Ok(()) };
         judged.note("reinstalls", true);
@@ -127,7 +127,7 @@ fn no_volume_touches_what_another_has() {
 fn disturb(machine: &mut Inventory, kind: usize, at: usize) {
     match kind {
         0 => {
-            // A blank disk takes the name of one that is not seen, and of all that lay on that one nothing runs.
+            // A blank disk takes the name of an absent one, and all devices on the absent disk are inactive.
             let gone = machine.disks[at % machine.disks.len()].clone();
             let on_it: Vec<model::device::KernelName> =
                 model::storage_graph::DeviceStack::new(machine).topmost_first(&gone.name);
@@ -198,12 +198,12 @@ fn no_prepared_volume_is_made_a_second_time() {
             return Ok(());
         }
         judged.note("reinstalls", true);
-        // Files were not looked into: this inventory is one of a desk.
+        // The inventory does not contain the content of filesystems, as one for an offline plan.
         let seen = first.volumes.iter().filter(|is| !is.kind.starts_with("sparse"));
         let prepared = seen.map(|is| model::install_marker::RecordedVolume { uid: is.uid.to_string(), ..Default::default() });
         let prepared: Vec<_> = prepared.collect();
         for (kind, volume) in (0..4).flat_map(|kind| volumes.iter().map(move |volume| (kind, volume))) {
-            // Each alone, so that a refusal of one of them hides no other.
+            // Each volume is planned separately, so that the refusal of one does not hide that of another.
             let mut disturbed = installed.clone();
             disturb(&mut disturbed, kind, at);
             let mut request = request(InstallMode::Reinstall, list(std::slice::from_ref(volume)), None);

@@ -58,7 +58,7 @@ fn what_a_volume_cannot_lie_on_is_refused() {
     let said =
         reasons(crate::make_plan(&layout(), &machine(), request(InstallMode::Install, xfs, None), &mut counting()));
     assert!(said[0].contains("has 210 MB on ") && said[0].contains("xfs requires 315 MB"), "{said:?}");
-    // What is wrong with the list is told as well.
+    // Errors in the list of volumes are reported as well.
     let said = refused(&layout(), &machine(), InstallMode::Install, &[json!({"kind": "Volume"})]);
     assert!(said[0].starts_with("volumes[0].metadata.name: "), "{said:?}");
 }
@@ -95,7 +95,7 @@ fn a_file_that_its_filesystem_cannot_have_is_refused() {
         );
         assert_eq!(said, [expected], "{options}");
     }
-    // Another filesystem has all that a volume can have.
+    // Other filesystems support files of the maximum size of a volume.
     for format in [FilesystemFormat::Xfs, FilesystemFormat::Btrfs] {
         let large = [sparse("small", 1, "Block", &i64::MAX.to_string())];
         let first = planned(&on(format, ""), &machine(), InstallMode::Install, &large);
@@ -116,7 +116,7 @@ fn what_a_reinstall_makes_anew_carries_no_volume() {
     let said = refused(&layout, &inventory, InstallMode::Reinstall, &volumes);
     let expected = "volumes[data]: volume data lies on /dev/sdc, which a reinstall wipes; set wipeonreinstall: false for its disks";
     assert_eq!(said, [expected]);
-    // Nor does it begin anew on another disk while its data are wiped, whoever calls that disk so.
+    // A volume is not prepared on another disk while its data would be wiped, whether by path or by hints.
     for elsewhere in [raw("data", 1, "Filesystem", "/dev/sdd"), discover("data", 1, json!({}))] {
         let said = refused(&layout, &inventory, InstallMode::Reinstall, &[elsewhere]);
         assert_eq!(said, [expected]);

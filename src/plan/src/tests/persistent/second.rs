@@ -122,7 +122,7 @@ fn no_spare_disk_is_taken_for_a_volume_whose_disk_is_not_seen() {
             said[0].ends_with("delete the resource in Kubernetes and list a new one, which has another UID"),
             "{said:?}"
         );
-        // With its disk it stays, and a spare one is left alone.
+        // If its disk is present, the volume is kept, and a blank disk is not used.
         let mut both = whole;
         both.disks.push(blank("sde", 500));
         let plan = try_on(&both, Some(recorder), &[]).unwrap();
@@ -158,7 +158,7 @@ fn a_file_is_made_only_where_it_never_was() {
     assert!(shown(&reinstall(&gone, &small, &[]).unwrap())[0].contains(" extend "));
     let said = reasons(reinstall(&gone, &small, &recorded));
     assert!(said[0].contains("and no device of this machine has its file"), "{said:?}");
-    // It is in another filesystem.
+    // The file is in another filesystem.
     let mut moved = gone.clone();
     moved.filesystems.push(Inside { device: "/dev/sdc".into(), sparse: files, ..Inside::default() });
     for volume in [small[0].clone(), raw("small", 4, "Block", "/dev/sdd")] {
@@ -176,7 +176,7 @@ fn a_file_is_made_only_where_it_never_was() {
     });
     let said = reasons(reinstall(&unread, &small, &[]));
     assert!(said.iter().any(|said| said.contains("cannot be mounted: bad magic")), "{said:?}");
-    // On a desk, with an inventory that does not tell.
+    // Offline, with an inventory without the content of filesystems.
     unread.filesystems.clear();
     unread.failed.clear();
     let plan = super::planned(&layout(), &unread, InstallMode::Reinstall, &small).unwrap();
@@ -268,7 +268,7 @@ fn the_marker_records_what_was_ever_prepared_and_not_erased() {
     let plan = reinstall(&machine, &four()[..1], &recorded).unwrap();
     let names: Vec<String> = marker(&plan).unwrap().into_iter().map(|is| is.name).collect();
     assert_eq!(names, ["data", "block", "web", "small"]);
-    // What is erased on purpose is forgotten.
+    // Volumes on disks that the layout wipes are no longer recorded.
     let mut layout = layout();
     layout.disks.push(DiskSpec { wipeonreinstall: true, ..whole("/dev/sdc") });
     let (mut machine, mut request) = (machine, asked(InstallMode::Reinstall, &four()[1..]));

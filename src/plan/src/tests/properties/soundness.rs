@@ -156,7 +156,7 @@ fn assert_wipe(wipe: &WipeDisk, inventory: &Inventory) {
     let disk = inventory.find_disk(wipe.device.as_str()).unwrap();
     assert!(wipe.zero.iter().chain(&wipe.first).all(|range| range.start + range.length <= disk.size_bytes));
     assert!(wipe.zero.windows(2).all(|pair| pair[0].start + pair[0].length < pair[1].start));
-    // What boots it goes before anything that a booted system would miss.
+    // The boot sector is zeroed before anything that a booted system would need.
     assert_eq!(wipe.first[0], ByteRange { start: 0, length: u64::from(disk.sector_bytes) });
     for part in disk.table.iter().flat_map(|table| &table.partitions) {
         let ends_before = |range: &ByteRange| range.start + range.length <= part.start_bytes;

@@ -23,7 +23,7 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let begun = InstallClaim { begun_on: disks.clone(), attempt: record_of(marker), ..of_other() };
     let again = receive(&layout, &after, moving.clone(), begun.clone()).unwrap();
     assert_eq!(again.already.as_ref(), Some(marker));
-    // The control plane takes a success of no boot that it has not let begin, and it is told of the same tables.
+    // The control plane accepts a success only from a boot that has announced the attempt, with the same tables.
     assert_eq!((again.stages[0].name, again.point_of_no_return), (StageName::ReportBegin, again.stages.len()));
     let [
         Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
@@ -44,17 +44,17 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     );
     assert!(again.to_string().contains("records that this boot has received everything"), "{again}");
     properties::assert_sound(&again, &after);
-    // One of an earlier move is not: the tables are others.
+    // A marker of an earlier migration is not accepted, because the tables differ.
     let older =
         |record: RecordedDisk| RecordedDisk { guid: Some("00000000-0000-0000-0000-000000000009".to_owned()), ..record };
     let claim = InstallClaim { begun_on: begun.begun_on.iter().cloned().map(older).collect(), ..begun.clone() };
     assert_eq!(receive(&layout, &after, moving.clone(), claim).map(|plan| plan.already).unwrap_or_default(), None);
-    // Nor is one whose secret is not that of the attempt: the sender, or an earlier system, has written it.
+    // A marker with another secret is not accepted either: the sender, or an earlier system, has written it.
     for attempt in [None, record_of(&InstallMarker { secret: Some(secret()), ..InstallMarker::default() })] {
         let claim = InstallClaim { attempt, ..begun.clone() };
         assert_eq!(receive(&layout, &after, moving.clone(), claim).unwrap().already, None);
     }
-    // Without an attempt that has begun, nothing proves that it is older than what comes.
+    // Without a started attempt, nothing proves that the installation is older than the received one.
     let unknown = receive(&layout, &after, moving, of_other()).unwrap_err().to_string();
     assert!(unknown.contains("does not list it as replaced"), "{unknown}");
 }
@@ -149,7 +149,7 @@ fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
             assert!(!is_refused || reasons.contains(words), "{name}: {reasons}");
         }
     }
-    // Once the attempt is known by its tables, it is booted.
+    // An installation that is recognized by the tables of the attempt is booted.
     let mut now = here.clone();
     let marker = Some(InstallMarker { time: later.to_owned(), ..own.clone() });
     now.filesystems = vec![FilesystemContents { device: root.device.clone(), marker, ..FilesystemContents::default() }];
