@@ -1,10 +1,11 @@
 //! Download of images from servers, registries and files: resolving an image and its signature, then fetching its bytes
 //! with retries.
 //!
-//! It uses no other module of `image` but `pipeline`, which it feeds.
+//! The only other module of `image` that it uses is `pipeline`, to which it supplies the bytes of the image.
 //!
-//! It provides [`resolve_image`], which resolves an image and writes nothing; [`open_source`], the bytes of one part of a resolved
-//! image; and their parameters: [`ImageSource`], [`SignatureKeys`], [`MinimumVersions`] and [`FetchRetryPolicy`]. [`ImageManifest`] is for creating images.
+//! It provides [`resolve_image`], which resolves an image and writes nothing; [`open_source`], which returns the bytes of one part of a
+//! resolved image; and the parameters of both functions: [`ImageSource`], [`SignatureKeys`], [`MinimumVersions`] and [`FetchRetryPolicy`].
+//! [`ImageManifest`] is public because `pack` creates manifests too.
 
 mod chunk_verifier;
 mod cosign;

@@ -1,5 +1,5 @@
-//! Source of the pipeline for servers and files. If there is a chunk manifest, each piece of the image is verified
-//! before it is passed on, and a bad one is fetched again.
+//! Reads an image from a server or file and passes its bytes to the pipeline. If the image has a chunk manifest, each
+//! chunk is verified before it is passed on, and a chunk that does not match is fetched again.
 
 use super::ImagePart;
 use super::manifest::ImageManifest;
@@ -12,11 +12,12 @@ use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-/// Number of times that a bad piece is fetched again.
+/// Number of times that a chunk is fetched again if it does not match the manifest.
 const REFETCHES: u32 = 3;
 
-/// Returns the bytes of one image: verified if it has a manifest, otherwise unverified. Nothing is requested before the
-/// first read. That the manifest is consistent and belongs to the image was checked when it was parsed.
+/// Returns a reader of the bytes of one image: verified if the image has a manifest, otherwise unverified. Nothing is
+/// requested before the first read. The manifest was already checked when it was parsed: it is consistent and belongs
+/// to the image.
 pub(crate) fn open_source(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> Box<dyn StreamSource> {
     let fetch = ResumableDownload::new(client, image, pace);
     match image.manifest.clone() {
@@ -29,21 +30,21 @@ pub(crate) fn open_source(client: &Client, image: &ImagePart, pace: &FetchRetryP
 struct VerifiedDownload {
     fetch: ResumableDownload,
     manifest: Arc<ImageManifest>,
-    /// The current piece, and the number of its bytes that were passed on.
+    /// The current chunk. `given` is the number of its bytes that were passed on.
     chunk: Vec<u8>,
     given: usize,
-    /// Index of the next piece.
+    /// Index of the next chunk in the manifest.
     next: usize,
 }
 
 impl VerifiedDownload {
-    /// Fills `chunk` with the next piece; leaves it empty after the last one.
+    /// Fills `chunk` with the next chunk of the image; leaves it empty after the last one.
     fn advance_chunk(&mut self) -> io::Result<()> {
         self.given = 0;
         let manifest = &*self.manifest;
         let Some(expected) = manifest.chunks.get(self.next) else {
             self.chunk.clear();
-            // Nothing may follow: the download itself reports that.
+            // No data may follow the last chunk. The download reports an error if it does.
             return self.fetch.read(&mut [0]).map(|_| ());
         };
         let start = self.next as u64 * u64::from(manifest.chunk_bytes);

@@ -1,4 +1,4 @@
-//! Public keys and signatures of cosign, for key pairs: parsing and verification.
+//! Parsing and verification of cosign's public keys and of signatures made with a key pair (not keyless).
 //! <https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md>
 
 use crate::pipeline::Digest;
@@ -9,10 +9,10 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 
-/// SubjectPublicKeyInfo (RFC 5480) of P-256 up to the point, which is uncompressed.
+/// First bytes of a SubjectPublicKeyInfo (RFC 5480) of P-256. The uncompressed point follows.
 const P256: &[u8] =
     b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
-/// SubjectPublicKeyInfo of Ed25519 (RFC 8410) up to the key.
+/// First bytes of a SubjectPublicKeyInfo of Ed25519 (RFC 8410). The key follows.
 const ED: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
 const PEM: &str = "PUBLIC KEY";
@@ -24,15 +24,15 @@ const TYPE: &str = "cosign container image signature";
 /// Annotation in the signed payload with the image's id: `cosign sign -a image=OS-VERSION`.
 const NAME: &str = "image";
 
-/// Maximum number of signatures of an image that are checked, since each costs a request.
+/// Maximum number of signatures of an image. Each is fetched with a separate request.
 const MOST_SIGNATURES: usize = 16;
-/// Maximum length of a signed payload, in bytes, with any number of annotations.
+/// Maximum length of a signed payload including its annotations, in bytes.
 pub(crate) const PAYLOAD_BYTES: u64 = 64 << 10;
 
-/// Public key of ECDSA on P-256, which `cosign generate-key-pair` makes, or of Ed25519.
+/// Public key: ECDSA on P-256, as created by `cosign generate-key-pair`, or Ed25519.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CosignPublicKey {
-    /// Beginning of the SHA-256 of the key in DER form.
+    /// `cosign:` and the first 8 bytes of the SHA-256 of the key in DER form, in hexadecimal.
     pub id: String,
     is_p256: bool,
     point: Vec<u8>,
@@ -41,7 +41,7 @@ pub struct CosignPublicKey {
 /// Returns the base64 body of a PEM public key; `None` if the text is not PEM.
 ///
 /// # Errors
-/// Returns an error if it is PEM of something else.
+/// Returns an error if the text is PEM but does not contain exactly one public key.
 pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     let Some(rest) = text.trim().strip_prefix("-----BEGIN ") else { return Ok(None) };
     let (label, rest) = rest.split_once("-----").unwrap_or((rest, ""));
@@ -59,7 +59,7 @@ pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Returns whether this is the base64 form of a cosign key. Keys of minisign begin differently.
+/// Returns whether the text is a base64-encoded DER key, as cosign uses. Keys of minisign begin with another byte.
 pub(crate) fn is_base64_of_key(text: &str) -> bool {
     BASE64_STANDARD.decode(text.trim()).is_ok_and(|der| der.first() == Some(&P256[0]))
 }
@@ -115,15 +115,15 @@ struct SignatureLayer {
     annotations: BTreeMap<String, String>,
 }
 
-/// Returns the tag of an image's signatures in its repository.
+/// Returns the tag under which the signatures of the image with this digest are stored in its repository.
 pub(crate) fn signature_tag(digest: &Digest) -> String {
     format!("{}.sig", digest.to_string().replace(':', "-"))
 }
 
-/// Parses the manifest with that tag.
+/// Parses the manifest stored under [`signature_tag`].
 ///
 /// # Errors
-/// Returns an error if it is invalid or has no signatures.
+/// Returns an error if the manifest is invalid, or has no signatures or more than [`MOST_SIGNATURES`].
 pub(crate) fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, String> {
     let manifest: SignatureManifest =
         serde_json::from_slice(manifest).map_err(|why| format!("cannot parse the manifest: {why}"))?;
@@ -147,7 +147,7 @@ pub(crate) fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, 
 pub(crate) struct CosignPayload {
     /// Digest of the image's manifest or index.
     pub digest: Digest,
-    /// Id of the image, if the signer has set it.
+    /// Id of the image, if the signer has set the annotation [`NAME`].
     pub name: Option<String>,
 }
 
@@ -174,7 +174,7 @@ impl CosignPayload {
     /// Parses a payload.
     ///
     /// # Errors
-    /// Returns an error if it is invalid or not about an image.
+    /// Returns an error if the payload is invalid or is not for an image.
     pub(crate) fn parse(text: &[u8]) -> Result<CosignPayload, String> {
         let signed: SimpleSigning =
             serde_json::from_slice(text).map_err(|why| format!("cannot parse the signed payload: {why}"))?;

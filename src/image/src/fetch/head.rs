@@ -1,4 +1,4 @@
-//! Existence and size of an image, without downloading it.
+//! Checks whether an image exists, and its size, without downloading it.
 
 use super::local_file;
 use super::retry::FetchRetryPolicy;
@@ -15,15 +15,15 @@ pub(crate) struct ImageHead {
     pub etag: Option<String>,
 }
 
-/// Answer of a server to the request.
+/// Response of a server to the request for an image's properties.
 pub(crate) enum HeadAnswer {
     There(ImageHead),
-    /// A status that a retry does not change.
+    /// Response with another status, which a retry would not change, such as 401 or 404.
     Refused(Response),
 }
 
-/// Returns size and ETag. Over HTTP they are requested with HEAD or, if that is rejected, with a request for the first
-/// byte.
+/// Returns size and ETag of an image. Over HTTP it sends a HEAD request or, if the server rejects HEAD, a GET request
+/// for the first byte.
 ///
 /// # Errors
 /// Returns an error if the image does not exist or the server does not answer.
@@ -35,7 +35,7 @@ pub(crate) fn fetch_head(client: &Client, url: &Url, pace: &FetchRetryPolicy) ->
     request_head(client, url, None, pace)?.into_head(url)
 }
 
-/// Returns the answer over HTTP, for callers that can handle a rejection.
+/// Requests the properties over HTTP, for callers that handle a rejection themselves.
 ///
 /// # Errors
 /// Returns an error if the server does not answer.
@@ -90,12 +90,13 @@ fn describe_request(url: &Url) -> String {
     format!("request the image {url}")
 }
 
-/// Returns the value of the header, since the response to a HEAD request has no body.
+/// Returns the value of the Content-Length header. reqwest's `content_length` returns the length of the body, which is
+/// absent in the response to a HEAD request.
 fn content_length(response: &Response) -> Option<u64> {
     header_text(response, CONTENT_LENGTH)?.parse().ok()
 }
 
-/// Returns a header as text.
+/// Returns the value of a header; `None` if it is missing or not ASCII.
 pub(crate) fn header_text(response: &Response, name: HeaderName) -> Option<String> {
     response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }

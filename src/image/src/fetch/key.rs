@@ -1,4 +1,4 @@
-//! Public keys for signatures: keys of minisign for files next to images, keys of cosign for images in registries.
+//! Public keys that verify signatures: minisign keys for files next to images, cosign keys for images in registries.
 
 use super::{cosign, minisign};
 use std::fmt;

@@ -11,10 +11,10 @@ pub(crate) fn path_of_url(url: &str) -> Option<PathBuf> {
     Url::parse(url).ok().filter(|url| url.scheme() == "file")?.to_file_path().ok()
 }
 
-/// Opens the file at `position`, and returns its length.
+/// Opens the file of a `file:///…` URL, positioned at byte `position`, and returns it with its total length in bytes.
 ///
 /// # Errors
-/// Returns an error if it does not exist, is not a regular file, or cannot be read.
+/// Returns an error if the file does not exist, is not a regular file, or cannot be read.
 pub(crate) fn open_at(url: &str, position: u64) -> io::Result<(File, u64)> {
     let path =
         path_of_url(url).ok_or_else(|| io::Error::other("not an absolute path like file:///mnt/image.tar.zst"))?;

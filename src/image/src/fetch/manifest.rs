@@ -1,4 +1,4 @@
-//! Digests of an image's pieces, so that data is verified before it is written.
+//! Manifest with the digests of an image's chunks, by which each chunk is verified before it is written.
 
 use crate::pipeline::{Digest, DigestKind};
 use common::encoding::{decode_hex, encode_hex};
@@ -8,37 +8,40 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 use std::io::{self, Read};
 
-/// The only supported version.
+/// The only supported version of the manifest format.
 const VERSION: u32 = 1;
 
-/// Allowed length of a piece, in bytes. A piece is held in memory until it is verified, which limits its size; each
-/// costs a line of the document, so it must not be too small.
+/// Allowed length of a chunk, in bytes. The maximum bounds the memory that holds a chunk until it is verified; the
+/// minimum bounds the length of the manifest, which has one line per chunk.
 const CHUNK_BYTES: std::ops::RangeInclusive<u32> = 1 << 16..=4 << 20;
 
-/// Length of the pieces in manifests made by `image pack`, for images up to 64 GiB.
+/// Length of the chunks in manifests made by `image pack` for images of up to 64 GiB, in bytes. Larger images have
+/// larger chunks.
 const USUAL_CHUNK_BYTES: u32 = 1 << 20;
 
-/// Maximum number of pieces; 64 Ki pieces make a document of 4.4 MB.
+/// Maximum number of chunks in manifests made by `image pack`. With 65,536 chunks the document has 4.4 MB.
 const MOST_CHUNKS: u64 = 1 << 16;
 
-/// Document next to an image, `IMAGE.manifest`, in JSON. All values are about the image as served, compressed.
+/// Manifest of an image: the JSON document `IMAGE.manifest` next to it. All sizes and digests are those of the
+/// compressed image, as served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(Default))]
 pub struct ImageManifest {
     /// Version of the format: 1.
     pub version: u32,
-    /// Id of the image with its version, `debian-12.0.20261101`, which a signature covers. Older manifests have none.
+    /// Id of the image with its version, such as `debian-12.0.20261101`. A signature of the manifest covers it. Older
+    /// manifests have no id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     pub size_bytes: u64,
     /// SHA-256 of the whole image.
     pub digest: Digest,
-    /// Length of each piece but the last.
+    /// Length of each chunk except the last, in bytes.
     pub chunk_bytes: u32,
-    /// Boot-related contents of a tree. Manifests of disk images and older manifests have none.
+    /// Boot-related contents, if the image is a tree of files. `None` for disk images and in older manifests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contents: Option<BootContents>,
-    /// SHA-256 of each piece, in order; hexadecimal in the document.
+    /// SHA-256 of each chunk, in order; hexadecimal in the document.
     #[serde(serialize_with = "write_chunks", deserialize_with = "read_chunks")]
     pub chunks: Vec<[u8; 32]>,
 }
@@ -47,7 +50,7 @@ impl ImageManifest {
     /// Parses and checks a manifest.
     ///
     /// # Errors
-    /// Returns an error if it is invalid, has another version, or is inconsistent.
+    /// Returns an error if the document is invalid, has another version, or is inconsistent.
     pub fn parse(document: &[u8]) -> Result<ImageManifest, String> {
         let versioned: ManifestVersion =
             serde_json::from_slice(document).map_err(|error| format!("not a manifest: {error}"))?;
@@ -76,11 +79,10 @@ impl ImageManifest {
         Ok(())
     }
 
-    /// Creates the manifest of an image of this size.
+    /// Reads an image of `size_bytes` bytes and creates its manifest.
     ///
     /// # Errors
-    /// Returns an error if reading fails, the image has another length, or is too large for a manifest (beyond 256
-    /// GiB).
+    /// Returns an error if reading fails, the image has another length, or the image is larger than 256 GiB.
     pub fn compute(mut image: impl Read, size_bytes: u64) -> io::Result<ImageManifest> {
         let chunk_bytes = choose_chunk_bytes(size_bytes)?;
         let (mut whole, mut chunks, mut read) = (Sha256::new(), Vec::new(), 0);
@@ -118,7 +120,7 @@ fn read_chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 32
     chunks.map(|(number, hex)| parse(hex).ok_or_else(|| no_sha256(number))).collect()
 }
 
-/// The version alone, parsed first: another version may have other fields.
+/// The version field alone. It is parsed first, because another version of the format may have other fields.
 #[derive(Deserialize)]
 struct ManifestVersion {
     version: u32,

@@ -1,4 +1,4 @@
-//! Public keys and signatures of minisign: parsing and verification. <https://jedisct1.github.io/minisign/>
+//! Parsing and verification of minisign's public keys and signatures. <https://jedisct1.github.io/minisign/>
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use blake2::{Blake2b512, Digest};
@@ -6,14 +6,14 @@ use ring::signature::{ED25519, UnparsedPublicKey};
 use std::fmt;
 use std::str::FromStr;
 
-/// Algorithm of keys, and of signatures over the text itself.
+/// Algorithm identifier of keys, and of signatures over the text itself.
 const PLAIN: [u8; 2] = *b"Ed";
-/// Algorithm of signatures over the BLAKE2b hash of the text.
+/// Algorithm identifier of signatures over the BLAKE2b hash of the text.
 const PREHASHED: [u8; 2] = *b"ED";
 
 const TRUSTED: &str = "trusted comment: ";
 
-/// Id of a key.
+/// Id of a key, which minisign prints as 16 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MinisignKeyId([u8; 8]);
 
@@ -23,7 +23,7 @@ impl fmt::Display for MinisignKeyId {
     }
 }
 
-/// Length of a secret key in its file, in bytes.
+/// Length of a secret key after base64 decoding, in bytes.
 const SECRET_BYTES: usize = 158;
 
 /// Public key, parsed from the base64 line of its `.pub` file.
@@ -56,8 +56,8 @@ pub struct MinisignSignature {
     pub key: MinisignKeyId,
     prehashed: bool,
     over_text: [u8; 64],
-    /// Trusted comment, which is signed too: the time of the signature and the name of the signed file, unless the
-    /// signer chose another text.
+    /// Trusted comment, which the signature also covers. By default it contains the time of the signature and the name
+    /// of the signed file.
     pub comment: String,
     over_comment: [u8; 64],
 }
@@ -95,7 +95,8 @@ impl MinisignSignature {
     }
 }
 
-/// Decodes `ALL` bytes in base64: the algorithm, the key id and `REST` more bytes.
+/// Decodes base64 of exactly `ALL` bytes into the algorithm, the key id and the remaining `REST` bytes; `None` if the
+/// text is invalid.
 fn decode_labelled<const ALL: usize, const REST: usize>(base64: &str) -> Option<([u8; 2], MinisignKeyId, [u8; REST])> {
     let bytes: [u8; ALL] = decode_base64(base64)?;
     let (kind, bytes) = bytes.split_first_chunk::<2>()?;

@@ -1,5 +1,5 @@
-//! Images in OCI registries: a reference resolves to a manifest for this architecture, and that to the layers to unpack
-//! in order. See the OCI distribution and image specifications.
+//! Images in OCI registries: a reference is resolved to the manifest for this architecture, and the manifest to the
+//! layers, which are unpacked in order. See the OCI distribution and image specifications.
 
 mod document;
 mod reference;
@@ -23,8 +23,8 @@ use reqwest::Url;
 use reqwest::blocking::Client;
 use signature::verify_signature;
 
-/// Resolves manifest and layers, and verifies the signature. The digest of the source is that of the manifest, or of
-/// the index that lists it.
+/// Resolves a reference to its manifest and layers, and verifies the signature. If the source specifies a digest, it
+/// must be that of the manifest, or of the index that lists the manifest.
 ///
 /// # Errors
 /// Returns an error if the registry does not answer, requires credentials that are missing, or has no such image for
@@ -69,7 +69,8 @@ pub(crate) fn resolve_reference(
     Ok(ResolvedImage { url: reference.url.clone(), digest, parts, layered: true, signed_by, signed_as })
 }
 
-/// Parses a digest of a registry. The image is authenticated by it, so md5 is rejected.
+/// Parses a digest received from a registry. Rejects md5, which can be forged, because the digest authenticates the
+/// content.
 fn parse_strong_digest(text: &str) -> std::result::Result<Digest, String> {
     let digest: Digest = text.parse()?;
     match digest.kind {
@@ -78,8 +79,8 @@ fn parse_strong_digest(text: &str) -> std::result::Result<Digest, String> {
     }
 }
 
-/// Returns one part for each layer. Each layer is requested, so that a missing one is detected before anything is
-/// written.
+/// Returns one part for each layer. Sends a HEAD request for each layer, so that a missing one is detected before
+/// anything is written.
 fn resolve_layers(
     registry: &mut RegistryRepository,
     manifest: &OciLayers,

@@ -1,5 +1,5 @@
-//! Parallel ranges of one image, for links that one stream does not saturate. Each lane is a thread with its own
-//! connection and fetches every second or fourth piece of the image; the pieces are read in order.
+//! Parallel range requests for one image, for links that a single stream does not saturate. Each lane is a thread with
+//! its own connection and fetches every second or fourth piece of the image; the pieces are read in order.
 //!
 //! ```text
 //! lane 0: piece 0, piece 2, piece 4 … ─┐
@@ -7,10 +7,10 @@
 //! lane 1: piece 1, piece 3, piece 5 … ─┘
 //! ```
 //!
-//! This only accelerates a download: `resumable` starts it if `lane_count` decides so, and continues with one stream
-//! wherever it ends. A lane accepts nothing but exactly the range that it requested, and a piece is read only when it
-//! is complete. There is no deadlock: a lane waits only for the reader, and the reader only for the lane whose turn it
-//! is, up to the stall timeout.
+//! `resumable` starts the lanes if `lane_count` decides so. If the lanes fail or are stopped, `resumable` continues
+//! with one stream at the position reached. A lane accepts only a response with exactly the requested range, and a
+//! piece is read only when it is complete. There is no deadlock: a lane waits only for the reader, and the reader waits
+//! only for the lane that has the next piece, at most until the stall timeout.
 
 mod lane_count;
 
@@ -29,13 +29,13 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::Duration;
 
-/// Request of the lanes.
+/// Parameters of the requests that all lanes send.
 pub(crate) struct RangeRequest {
     /// Client for HTTP/1: with HTTP/2 all requests would share one connection.
     pub client: Client,
     pub url: String,
     pub authorization: Option<SecretText>,
-    /// Strong ETag that each response must have; `None` if a manifest verifies the pieces.
+    /// Strong ETag that each response must have; `None` if a manifest verifies the data.
     pub etag: Option<String>,
     /// Position in the image to start at.
     pub start: u64,
@@ -44,18 +44,19 @@ pub(crate) struct RangeRequest {
     pub stall: Duration,
 }
 
-/// Several ranges as one stream. It ends after the last byte of the image or, if it is wound down, before.
+/// Reader of several ranges as one stream. The stream ends after the last byte of the image, or earlier after
+/// [`Self::wind_down`].
 pub(crate) struct ParallelRanges {
     work: Arc<LaneShared>,
     lanes: Vec<Receiver<PieceResult>>,
-    /// Number of the piece that is read after the current one.
+    /// Number of the piece after the current one.
     next: u64,
     current: Vec<u8>,
-    /// Number of bytes of it that were read.
+    /// Number of bytes of the current piece that were read.
     given: usize,
 }
 
-/// Complete piece, or an error message.
+/// Complete piece, or the message of the error that ended its lane.
 type PieceResult = Result<Vec<u8>, String>;
 
 /// State shared by the lanes.
@@ -63,12 +64,12 @@ struct LaneShared {
     asked: RangeRequest,
     lanes: u64,
     piece_bytes: u64,
-    /// Number of the first piece that is not fetched.
+    /// Number of the first piece that will not be fetched.
     end: AtomicU64,
 }
 
 impl ParallelRanges {
-    /// Starts the lanes, which together use at most about `memory_bytes`.
+    /// Starts the lanes. All pieces in memory together have about `memory_bytes` bytes.
     ///
     /// # Errors
     /// Returns an error if a thread cannot be created.
@@ -90,18 +91,20 @@ impl ParallelRanges {
         self.work.lanes
     }
 
-    /// Stops fetching new pieces: the stream ends after those in flight, without a gap, and nothing is discarded.
+    /// Stops fetching new pieces. The stream ends after the pieces that are already being fetched: it has no gap, and
+    /// no data is discarded.
     pub(crate) fn wind_down(&self) {
-        // No lane is more than one piece ahead of the one that it holds for the reader.
+        // Each lane has at most one complete piece that waits for the reader, and fetches the one after it.
         self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);
     }
 
-    /// Returns whether all lanes have delivered the same number of pieces: rates are compared between such moments.
+    /// Returns whether all lanes have delivered the same number of pieces. Rates are measured only between such
+    /// moments.
     pub(crate) fn is_round_over(&self) -> bool {
         self.given == self.current.len() && self.next.is_multiple_of(self.work.lanes)
     }
 
-    /// Returns the next piece; an empty one at the end.
+    /// Waits for the next piece; returns an empty one at the end of the stream.
     fn receive_piece(&self) -> PieceResult {
         if self.work.piece_span(self.next).is_none() {
             return Ok(Vec::new());
@@ -132,14 +135,14 @@ impl Read for ParallelRanges {
 }
 
 impl Drop for ParallelRanges {
-    /// Does not wait for the threads: a read that stalls would delay the burn.
+    /// Stops the lanes, but does not wait for their threads to end, because a stalled read would delay the burn.
     fn drop(&mut self) {
         self.work.end.store(0, Ordering::Relaxed);
     }
 }
 
 impl LaneShared {
-    /// Runs one lane: fetches every piece that is its own, until the end or an error.
+    /// Runs one lane: fetches piece `first` and every `lanes`-th piece after it, until the end or an error.
     fn run_lane(&self, first: u64, to_reader: &SyncSender<PieceResult>) {
         let mut piece = first;
         while let Some((first_byte, last_byte)) = self.piece_span(piece) {
@@ -152,7 +155,7 @@ impl LaneShared {
         }
     }
 
-    /// Returns the first and last byte of a piece; `None` if it is not needed.
+    /// Returns the offsets of the first and last byte of a piece; `None` if the piece will not be fetched.
     fn piece_span(&self, piece: u64) -> Option<(u64, u64)> {
         let first = self.asked.start + piece * self.piece_bytes;
         let wanted = piece < self.end.load(Ordering::Relaxed) && first < self.asked.total;
@@ -178,8 +181,8 @@ impl LaneShared {
             if self.piece_span(piece).is_none() {
                 return Err("the piece is no longer needed".to_owned());
             }
-            // The body must be read to its end, behind the last byte: only then is the connection free for the next
-            // piece.
+            // The body is read until it reports its end, after the last byte: only then can the connection be reused
+            // for the next piece.
             let whole = filled == bytes.len();
             let mut beyond = [0];
             match response.read(if whole { &mut beyond } else { &mut bytes[filled..] }) {
@@ -193,7 +196,7 @@ impl LaneShared {
         }
     }
 
-    /// Checks that the response is the same image and exactly the requested range.
+    /// Checks that the response is from the same image and has exactly the requested range.
     fn check_response(&self, response: &Response, first: u64, last: u64) -> Result<(), String> {
         if response.status() != StatusCode::PARTIAL_CONTENT {
             return Err(format!("the server answers {} to a range request", response.status()));

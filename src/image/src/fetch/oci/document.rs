@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// Maximum number of layers. No image for a machine has more.
+/// Maximum number of layers, far more than an image of an operating system has.
 const MOST_LAYERS: usize = 512;
 
 const INDEXES: [&str; 2] =
@@ -20,7 +20,7 @@ const LAYERS: [&str; 6] = [
     "application/vnd.docker.image.rootfs.diff.tar.zstd",
 ];
 
-/// Architecture in the terms of registries and Docker.
+/// Name of this machine's architecture in manifests, which use Go's names (GOARCH).
 const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
     "amd64"
 } else if cfg!(target_arch = "aarch64") {
@@ -41,11 +41,11 @@ pub(crate) enum OciDocument {
     Manifest(OciLayers),
 }
 
-/// Index: the same image for several architectures.
+/// Index, which lists the manifests of one image for several platforms.
 #[derive(Debug)]
 pub(crate) struct OciIndex(Vec<OciDescriptor>);
 
-/// Unchecked layers of a manifest.
+/// Layers of a manifest, not yet checked; see [`Self::checked_layers`].
 #[derive(Debug)]
 pub(crate) struct OciLayers(Vec<OciDescriptor>);
 
@@ -77,7 +77,7 @@ impl OciDocument {
     /// Parses a document.
     ///
     /// # Errors
-    /// Returns an error if it is neither an index nor a manifest, or both.
+    /// Returns an error if the document is neither an index nor a manifest, or is both.
     pub(crate) fn parse(bytes: &[u8]) -> Result<OciDocument, String> {
         let raw: RawDocument =
             serde_json::from_slice(bytes).map_err(|why| format!("cannot parse the manifest: {why}"))?;
@@ -85,7 +85,7 @@ impl OciDocument {
         match (raw.manifests, raw.layers) {
             (Some(manifests), None) if is(INDEXES) => Ok(OciDocument::Index(OciIndex(manifests))),
             (None, Some(layers)) if is(MANIFESTS) => Ok(OciDocument::Manifest(OciLayers(layers))),
-            // Two programs would read a document that is both in two ways.
+            // One program could read a document that is both as an index, and another program as a manifest.
             (Some(_), Some(_)) => Err("the manifest is also an index".to_owned()),
             _ => Err(format!("unsupported manifest type: `{:.100}`", raw.media_type)),
         }
@@ -96,7 +96,7 @@ impl OciIndex {
     /// Returns the manifest for this machine.
     ///
     /// # Errors
-    /// Returns an error with the available platforms if there is none.
+    /// Returns an error that lists the available platforms if there is no manifest for this one.
     pub(crate) fn select_platform(&self) -> Result<&OciDescriptor, String> {
         let fits = |platform: &OciPlatform| platform.os == "linux" && platform.architecture == ARCHITECTURE;
         let found = self.0.iter().find(|descriptor| descriptor.platform.as_ref().is_some_and(fits));
@@ -113,7 +113,7 @@ impl OciLayers {
     /// Returns the layers, lowest first.
     ///
     /// # Errors
-    /// Returns an error if there are none or too many, or one is of an unsupported type.
+    /// Returns an error if there are no layers or too many, or if the type of a layer is not supported.
     pub(crate) fn checked_layers(&self) -> Result<&[OciDescriptor], String> {
         if self.0.is_empty() || self.0.len() > MOST_LAYERS {
             return Err(format!("{} layers; 1 to {MOST_LAYERS} are supported", self.0.len()));

@@ -3,7 +3,7 @@
 use crate::pipeline::{Digest, DigestKind};
 use reqwest::Url;
 
-/// Docker's registry has another host name than its references.
+/// Host name of Docker's registry in references, and the host name of its API.
 const DOCKER: (&str, &str) = ("docker.io", "registry-1.docker.io");
 
 /// Image in a registry.
@@ -20,7 +20,7 @@ pub(crate) struct ImageReference {
 }
 
 impl ImageReference {
-    /// Parses a reference; `None` if the URL has another scheme.
+    /// Parses a reference; returns `None` if the scheme is neither `oci` nor `oci+http`.
     pub(crate) fn parse(url: &str) -> Option<Result<ImageReference, String>> {
         let (rest, plain) = match url.strip_prefix("oci+http://") {
             Some(rest) => (rest, true),
@@ -29,7 +29,7 @@ impl ImageReference {
         Some(parse_reference(url, rest, plain).map_err(|why| format!("the image's URL `{url}` {why}")))
     }
 
-    /// Returns the name under which the manifest is requested: digest or tag.
+    /// Returns the digest or, without one, the tag, with which the manifest is requested from the registry.
     pub(crate) fn manifest_name(&self) -> String {
         self.digest.as_ref().map_or(self.tag.clone(), Digest::to_string)
     }
@@ -42,7 +42,7 @@ impl ImageReference {
         format!("{host}/{}", self.repository)
     }
 
-    /// Returns whether the connection is unencrypted and can be intercepted.
+    /// Returns whether requests are sent unencrypted over a network. Loopback connections do not count.
     pub(crate) fn is_unencrypted(&self) -> bool {
         let host = self.base.strip_prefix("http://").and_then(|rest| rest.split('/').next());
         host.is_some_and(|host| !is_loopback(host))
@@ -89,7 +89,7 @@ fn parse_reference(url: &str, rest: &str, plain: bool) -> Result<ImageReference,
     Ok(ImageReference { url: url.to_owned(), base, repository, tag, digest })
 }
 
-/// Returns whether the host is this machine: registries there have no certificate.
+/// Returns whether the host is a loopback address. Registries at loopback addresses are accessed over plain HTTP.
 fn is_loopback(host: &str) -> bool {
     Url::parse(&format!("http://{host}/")).is_ok_and(|url| match url.host_str() {
         Some("localhost" | "[::1]") => true,

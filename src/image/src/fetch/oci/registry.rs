@@ -1,4 +1,4 @@
-//! Requests to a registry, with a token or password if it requires one.
+//! Requests to a registry, with a token or password if the registry requires one.
 
 use super::super::head::{HeadAnswer, ImageHead, request_head};
 use super::super::retry::{DocumentAnswer, FetchRetryPolicy};
@@ -13,14 +13,14 @@ use reqwest::header::{ACCEPT, AUTHORIZATION};
 use reqwest::{StatusCode, Url};
 use std::io;
 
-/// Maximum length of a manifest, in bytes; registries have the same limit.
+/// Maximum length of a manifest, in bytes. Registries usually have the same limit.
 const MANIFEST_BYTES: u64 = 4 << 20;
 
 /// One repository of a registry.
 pub(crate) struct RegistryRepository<'a> {
     pub client: &'a Client,
     pub reference: &'a ImageReference,
-    /// Credentials for the registry.
+    /// Pull secret with the credentials for the registry, if one is configured.
     pub secret: Option<&'a PullSecret>,
     pub pace: &'a FetchRetryPolicy,
     /// `Authorization` header, once the registry has required one.
@@ -43,10 +43,10 @@ impl<'a> RegistryRepository<'a> {
         RegistryRepository { client, reference, secret, pace, authorization: None }
     }
 
-    /// Fetches a manifest by tag or digest, and verifies it.
+    /// Fetches a manifest or index by tag or digest (`name`), and verifies its size and digest if they are given.
     ///
     /// # Errors
-    /// Returns an error if it is not available or does not match.
+    /// Returns an error if the manifest is not available, or its size or digest differs.
     pub(crate) fn fetch_manifest(
         &mut self,
         name: &str,
@@ -61,10 +61,10 @@ impl<'a> RegistryRepository<'a> {
         }
     }
 
-    /// Fetches the manifest with this tag; `None` if there is none.
+    /// Fetches the manifest with this tag; returns `None` if the registry answers 404.
     ///
     /// # Errors
-    /// Returns an error if the registry sends neither a manifest nor a 404.
+    /// Returns an error if the registry answers neither with a manifest nor with status 404.
     pub(crate) fn fetch_tagged(&mut self, tag: &str) -> Result<Option<Vec<u8>>> {
         let url = format!("{}/manifests/{tag}", self.reference.base);
         match self.fetch_document(&url, MANIFEST_BYTES)? {
@@ -76,10 +76,10 @@ impl<'a> RegistryRepository<'a> {
         }
     }
 
-    /// Fetches a small blob and verifies it.
+    /// Fetches a small blob of `size` bytes into memory, and verifies its size and digest.
     ///
     /// # Errors
-    /// Returns an error if it is not available or does not match.
+    /// Returns an error if the blob is not available, or its size or digest differs.
     pub(crate) fn fetch_small_blob(&mut self, digest: &Digest, size: u64) -> Result<Vec<u8>> {
         let url = format!("{}/blobs/{digest}", self.reference.base);
         let what = format!("the blob {url}");
@@ -108,11 +108,10 @@ impl<'a> RegistryRepository<'a> {
         }
     }
 
-    /// Returns the size of a blob. Some registries serve manifests without authentication and require a token only
-    /// here.
+    /// Returns size and ETag of the blob at this URL. Some registries require a token for blobs, but not for manifests.
     ///
     /// # Errors
-    /// Returns an error if it is not available.
+    /// Returns an error if the blob is not available.
     pub(crate) fn head_blob(&mut self, url: &Url) -> Result<ImageHead> {
         let mut seen = request_head(self.client, url, self.authorization.as_ref(), self.pace)?;
         if let HeadAnswer::Refused(refusal) = &seen
@@ -123,8 +122,9 @@ impl<'a> RegistryRepository<'a> {
         seen.into_head(url)
     }
 
-    /// Gets a token if the registry requires one, and returns whether to send the request again. A redirect may lead to
-    /// another host: the registry's token is not sent there.
+    /// Gets a token or password header if the registry answered 401, and returns whether to send the request again. If
+    /// a host answered to which the registry has redirected, it returns `false`: that host must not receive the
+    /// credentials.
     fn authorize(&mut self, refusal: &Response) -> Result<bool> {
         let own = Url::parse(&self.reference.base).is_ok_and(|base| base.origin() == refusal.url().origin());
         if !own || refusal.status() != StatusCode::UNAUTHORIZED {
@@ -147,7 +147,7 @@ fn fetch_error(what: &str, why: String) -> Error {
     Error::new(Phase::Image, format!("{what} {why}"))
 }
 
-/// Checks that the document matches what was expected.
+/// Checks the document against the expected digest and size, if given.
 fn verify_document(
     what: &str,
     bytes: Vec<u8>,
@@ -155,13 +155,15 @@ fn verify_document(
     size: Option<u64>,
 ) -> Result<FetchedManifest> {
     if let Some(size) = size.filter(|size| *size != bytes.len() as u64) {
-        return Err(fetch_error(what, format!("has {} bytes, but the index lists {size}", bytes.len())));
+        return Err(fetch_error(what, format!("has {} bytes, but {size} bytes were expected", bytes.len())));
     }
     let mut digesting = DigestReader::new(&bytes[..], expected.map_or(DigestKind::Sha256, |expected| expected.kind));
     io::copy(&mut digesting, &mut io::sink()).context(Phase::Image, || "compute the digest of a manifest")?;
     let digest = digesting.finish();
     match expected {
-        Some(expected) if *expected != digest => Err(fetch_error(what, format!("has the digest {digest}"))),
+        Some(expected) if *expected != digest => {
+            Err(fetch_error(what, format!("has the digest {digest}, but {expected} was expected")))
+        }
         _ => Ok(FetchedManifest { bytes, digest }),
     }
 }

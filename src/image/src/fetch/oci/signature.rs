@@ -1,5 +1,5 @@
-//! Signatures of images in registries, by cosign. They are stored next to the image in its repository, under a tag
-//! derived from its digest.
+//! Signatures by cosign of images in registries. A signature is stored in the repository of the image, under a tag
+//! derived from the image's digest.
 
 use super::registry::RegistryRepository;
 use crate::fetch::cosign::{self, CosignPayload, CosignPublicKey, CosignSignature};
@@ -7,11 +7,12 @@ use crate::fetch::{ImageSource, signed_name};
 use crate::pipeline::Digest;
 use common::error::{Error, Phase, Result};
 
-/// Result of a verified signature.
+/// Signature that was verified with a trusted key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct VerifiedSignature {
+    /// Id of the key.
     pub by: String,
-    /// Id of the image, if the signature covers one.
+    /// Id of the image, if the signed payload contains one.
     pub named: Option<String>,
 }
 
@@ -19,7 +20,8 @@ pub(crate) struct VerifiedSignature {
 /// machine. Returns `None` if no keys are configured.
 ///
 /// # Errors
-/// Returns an error if keys are configured and there is no valid signature, or it is for another image.
+/// Returns an error if keys are configured, but the image has no valid signature by a trusted key, or the signature is
+/// for another image.
 pub fn verify_signature(
     registry: &mut RegistryRepository,
     source: &ImageSource,
@@ -68,7 +70,8 @@ fn fetch_payload(registry: &mut RegistryRepository, signature: &CosignSignature)
     registry.fetch_small_blob(&digest, signature.payload_bytes)
 }
 
-/// Returns the signed name. The payload is parsed only after its signature is verified.
+/// Checks that the payload is for one of the `digests`, and returns the image id that it contains. The caller has
+/// verified the signature of the payload.
 fn check_payload(
     source: &ImageSource,
     payload: &[u8],

@@ -182,7 +182,7 @@ fn of_an_index_the_image_for_this_machine_is_taken() {
     longer["size"] = json!(7);
     contents.manifest("12", &json!({"manifests": [longer]}));
     let error = refusal(contents);
-    assert!(error.contains("bytes, but the index lists 7"), "{error}");
+    assert!(error.contains("bytes, but 7 bytes were expected"), "{error}");
 }
 
 #[test]

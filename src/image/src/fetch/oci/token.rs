@@ -1,5 +1,5 @@
-//! Answer to a registry's 401 response: user and password, or a token, which a registry may require even for anonymous
-//! access. The response names the token service.
+//! Authentication after a registry's 401 response, with user and password or with a token. A registry may require a
+//! token even for anonymous access; its 401 response names the token service.
 
 use super::super::retry::{DocumentAnswer, FetchRetryPolicy};
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -15,14 +15,14 @@ const ANSWER_BYTES: u64 = 64 << 10;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// Token in a response. Registries use one field or the other.
+/// Response of a token service. The token is in one of the two fields.
 #[derive(Deserialize)]
 struct TokenResponse {
     token: Option<String>,
     access_token: Option<String>,
 }
 
-/// Token service, and what to request from it.
+/// Token service, and the query parameters of the token request.
 struct TokenService {
     url: Url,
     wanted: Vec<(&'static str, String)>,
@@ -90,7 +90,8 @@ impl TokenService {
         fetch_token(&what, pace, || ask(self.url.clone()))
     }
 
-    /// Requests a token as in <https://distribution.github.io/distribution/spec/auth/oauth/>.
+    /// Requests an access token with a refresh token, as specified in
+    /// <https://distribution.github.io/distribution/spec/auth/oauth/>.
     fn refresh_token(&self, pace: &FetchRetryPolicy, client: &Client, token: &SecretText) -> Result<SecretText> {
         let mut form = self.url.clone();
         form.set_query(None);
@@ -102,7 +103,7 @@ impl TokenService {
     }
 }
 
-/// Sends the request and returns the token in the response.
+/// Sends the request to the token service and returns the `Authorization` header with the token from the response.
 fn fetch_token(what: &str, pace: &FetchRetryPolicy, request: impl Fn() -> RequestBuilder) -> Result<SecretText> {
     let failed = |why: String| Error::new(Phase::Image, format!("{what}: {why}"));
     let bytes = match pace.read_document(what, ANSWER_BYTES, request)? {
@@ -119,15 +120,15 @@ fn fetch_token(what: &str, pace: &FetchRetryPolicy, request: impl Fn() -> Reques
     Ok(SecretText::new(value))
 }
 
-/// Returns user and password as a header.
+/// Returns the `Authorization` header for user and password.
 fn basic_auth_header(secret: &PullSecret) -> SecretText {
     let PullSecret { username, password, .. } = secret;
     SecretText::new(format!("Basic {}", BASE64_STANDARD.encode(format!("{username}:{}", password.reveal()))))
 }
 
-/// Returns whether a token service may receive the password of a registry. It may if it is at the registry's own host
-/// and port, or is the service in the pull secret. Without this rule a compromised registry, which has seen tokens
-/// only, could collect passwords. A registry over TLS never leads to plain HTTP.
+/// Returns whether a token service may receive the password of a registry: it must have the same host and port as the
+/// registry, or be the `token_service` of the pull secret. Otherwise a compromised registry, which itself receives only
+/// tokens, could collect passwords by naming another service. If the registry uses TLS, the service must use TLS too.
 fn may_receive_password(realm: &Url, registry: &Url, secret: &PullSecret) -> bool {
     let is_protected = realm.scheme() == "https" || realm.scheme() == registry.scheme();
     let is_registry =
@@ -135,23 +136,23 @@ fn may_receive_password(realm: &Url, registry: &Url, secret: &PullSecret) -> boo
     is_protected && (is_registry || secret.token_service().is_some_and(|service| is_at(realm, service)))
 }
 
-/// Returns whether a URL is at `HOST` or `HOST:PORT`.
+/// Returns whether a URL has this host and port (`HOST` or `HOST:PORT`).
 fn is_at(url: &Url, host: &str) -> bool {
     let named = Url::parse(&format!("{}://{host}/", url.scheme())).ok();
     named.is_some_and(|named| named.origin() == url.origin() && named.username().is_empty() && named.path() == "/")
 }
 
-/// Returns host and port of a URL, without the default port of its scheme.
+/// Returns host and port of a URL. The port is omitted if it is the default of the scheme.
 fn host_and_port(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// Returns the header for a blob's URL after the previous token has expired. A host that the registry has redirected to
-/// gets none: it must not receive the registry's credentials.
+/// Returns a new `Authorization` header for a blob's URL after the previous token has expired.
 ///
 /// # Errors
-/// Returns the same errors as [`answer_challenge`].
+/// Returns the same errors as [`answer_challenge`], or an error if the 401 response comes from a host to which the
+/// registry has redirected: that host must not receive the registry's credentials.
 pub(crate) fn renew_authorization(
     client: &Client,
     url: &str,
@@ -168,12 +169,12 @@ pub(crate) fn renew_authorization(
     answer_challenge(client, repository.map_or("", |(repository, _)| repository), refusal, secret, pace)
 }
 
-/// Splits a challenge into its scheme and parameters.
+/// Splits the value of a `WWW-Authenticate` header into its scheme and parameters.
 fn split_scheme(challenge: &str) -> (&str, &str) {
     challenge.trim().split_once(' ').unwrap_or((challenge.trim(), ""))
 }
 
-/// Parses `key="value, with commas",other=word`.
+/// Parses the parameters of a `WWW-Authenticate` header: `key="value, with commas",other=word`.
 fn parse_parameters(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = text.trim();

@@ -1,27 +1,29 @@
-//! Number of ranges fetched in parallel, chosen by measurement: one stream first; two if the network is the bottleneck;
-//! four if two were faster; and back if more were not faster.
+//! Chooses the number of ranges fetched in parallel by measuring the rate. A download starts with one stream. If the
+//! network is the bottleneck, two ranges are tried; if two are sufficiently faster, four. If a trial is not faster, the
+//! previous number is used for the rest of the image.
 
 use std::time::{Duration, Instant};
 
 const MOST_LANES: u64 = 4;
 
-/// Number of measurements, of which the best counts: a moment in which the server was busy must not decide for a whole
-/// image.
+/// Number of measurements of a trial. The trial fails only if all of them are too slow, so that a server that is busy
+/// for a moment does not decide about a whole image.
 const CHANCES: u32 = 3;
 
-/// Thresholds for trying more lanes, and their memory limit; tests use small values.
+/// Thresholds for trying more lanes, and the memory limit of the lanes. Tests use small values.
 #[derive(Debug, Clone)]
 pub(crate) struct LaneRules {
-    /// Duration of a measurement. Half of it passes before the first one, as a warm-up.
+    /// Duration of a measurement. A warm-up of half this duration precedes the first one.
     pub window: Duration,
     /// Minimum number of remaining bytes for which more lanes are worthwhile.
     pub least_bytes: u64,
-    /// Memory of all lanes together, in bytes.
+    /// Memory limit of all lanes together, in bytes.
     pub memory_bytes: u64,
-    /// Share of the time spent reading from the network above which the network is the bottleneck. Below it, the later
-    /// stages are, or the digests of the pieces.
+    /// Share of the time spent reading from the network (0 to 1) above which the network is considered the bottleneck.
+    /// Below it, the bottleneck is the digest or a later stage.
     pub reading: f64,
-    /// Factor by which twice as many lanes must increase the rate to be kept.
+    /// Factor by which the rate must increase when the number of lanes is doubled; otherwise the number is halved
+    /// again.
     pub growth: f64,
 }
 
@@ -58,13 +60,14 @@ impl LaneChooser {
         self.meter = RateMeter::begin();
     }
 
-    /// Records received bytes and the time waited for them.
+    /// Records the number of bytes received, and the time that the read took.
     pub(crate) fn record_received(&mut self, bytes: usize, waited: Duration) {
         self.meter.bytes += bytes as u64;
         self.meter.reading += waited;
     }
 
-    /// Returns whether the number of lanes has to change, given the remaining bytes.
+    /// Ends the measurement if its time is over. Returns whether the number of lanes changes for the remaining
+    /// `left_bytes`.
     pub(crate) fn update_choice(&mut self, left_bytes: u64) -> bool {
         let took = self.meter.began.elapsed();
         let is_warm = self.meter.is_warm;
@@ -73,7 +76,7 @@ impl LaneChooser {
         }
         let network_holds = self.meter.reading.as_secs_f64() >= self.rules.reading * took.as_secs_f64();
         let bytes_per_second = self.meter.bytes as f64 / took.as_secs_f64();
-        // After a delay by the later stages, a stream first delivers what has queued up meanwhile.
+        // While a later stage is slow, data queues up in the network, and arrives faster than usual afterwards.
         self.meter = RateMeter { is_warm: network_holds || self.trial.lanes > 1, ..RateMeter::begin() };
         if !is_warm {
             return false;
@@ -107,9 +110,10 @@ fn log_decision(before: &LaneTrial, after: &LaneTrial, bytes_per_second: f64) {
 struct RateMeter {
     began: Instant,
     bytes: u64,
-    /// Time spent waiting for the network.
+    /// Time spent reading from the network.
     reading: Duration,
-    /// Whether the warm-up is over: at first connections speed up, and buffers on the way are empty or full.
+    /// Whether the warm-up is over. During the warm-up rates are not representative: connections speed up, and buffers
+    /// are empty or full.
     is_warm: bool,
 }
 
@@ -122,17 +126,17 @@ impl RateMeter {
 /// Result of a measurement with one number of lanes.
 struct RateMeasurement {
     bytes_per_second: f64,
-    /// Whether the network is the bottleneck and enough of the image is left.
+    /// Whether the network is the bottleneck and enough of the image is left to try more lanes.
     may_grow: bool,
 }
 
-/// Decision logic: takes rates and returns the number of lanes.
+/// State of the decision: the current number of lanes, and the result of earlier measurements.
 #[derive(Debug, Clone, Copy)]
 struct LaneTrial {
     lanes: u64,
-    /// Rate with half as many lanes, while these are tried.
+    /// Rate with half as many lanes, in bytes per second; `None` if no trial is running.
     fewer_brought: Option<f64>,
-    /// Number of measurements without a sufficient increase.
+    /// Number of measurements of this trial without a sufficient increase.
     misses: u32,
     /// Whether the number of lanes is final.
     settled: bool,
