@@ -5,7 +5,7 @@
 //!
 //! It provides [`resolve_image`], which resolves an image and writes nothing; [`open_source`], which returns the bytes of one part of a
 //! resolved image; and the parameters of both functions: [`ImageSource`], [`SignatureKeys`], [`MinimumVersions`] and [`FetchRetryPolicy`].
-//! [`ImageManifest`] is public because `pack` creates manifests too.
+//! It also provides [`ImageManifest`], with which `pack` creates manifests.
 
 mod chunk_verifier;
 mod cosign;

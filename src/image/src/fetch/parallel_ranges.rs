@@ -207,7 +207,7 @@ impl LaneShared {
         }
         let range = header_text(response, CONTENT_RANGE).unwrap_or_default();
         if range != format!("bytes {first}-{last}/{}", self.asked.total) {
-            return Err(format!("the server sends another range: `{range}`"));
+            return Err(format!("the server sends another range than requested: `{range}`"));
         }
         match header_text(response, CONTENT_LENGTH) {
             Some(length) if length.parse() != Ok(last - first + 1) => {

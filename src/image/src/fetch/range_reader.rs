@@ -1,4 +1,4 @@
-//! Reading parts of an image before all of it is fetched.
+//! Reads single ranges of an image before the whole image is fetched.
 
 use super::head::header_text;
 use super::retry::FetchRetryPolicy;
@@ -10,7 +10,7 @@ use reqwest::blocking::Client;
 use reqwest::header::{AUTHORIZATION, CONTENT_RANGE, RANGE};
 use std::ops::Range;
 
-/// Range reader for the first mirror of an image.
+/// Reads ranges from the first server of an image; mirrors are not used.
 pub(crate) struct RangeReader {
     client: Client,
     image: ImagePart,
@@ -22,10 +22,10 @@ impl RangeReader {
         RangeReader { client: client.clone(), image: image.clone(), pace: pace.clone() }
     }
 
-    /// Reads a range; fewer bytes if the image ends.
+    /// Reads a range of bytes. Returns fewer bytes if the range exceeds the end of the image.
     ///
     /// # Errors
-    /// Returns an error if it is not available, which is a refusal if the server does not support ranges.
+    /// Returns an error if the range cannot be read. The error is a refusal if the server does not support ranges.
     pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let url = &self.image.url;
         let length = range.end - range.start;

@@ -8,17 +8,18 @@ use common::error::{Error, Phase, Result};
 use reqwest::Url;
 use reqwest::blocking::Client;
 
-/// Parsed URL of an image.
+/// URL of an image, parsed according to its scheme.
 enum ImageUrl {
     Stream(Url),
     Registry(ImageReference),
 }
 
-/// Resolves size, ETag and digest. The image is fetched from the first server that has it; the others become its
-/// mirrors.
+/// Resolves size, ETag and digest of an image. The first server that has the image is used; the other servers become
+/// its mirrors.
 ///
 /// # Errors
-/// Returns an error if no server answers or has the image, or no digest is available.
+/// Returns an error if no server answers with the image, no digest is available, or a required signature is missing or
+/// invalid.
 pub fn resolve_image(client: &Client, source: &ImageSource, pace: &FetchRetryPolicy) -> Result<ResolvedImage> {
     let urls: Vec<&String> = std::iter::once(&source.url).chain(&source.mirrors).collect();
     let places = urls.iter().map(|url| parse_image_url(url)).collect::<Result<Vec<ImageUrl>>>()?;
@@ -35,7 +36,7 @@ pub fn resolve_image(client: &Client, source: &ImageSource, pace: &FetchRetryPol
     if let [alone] = &places[..] {
         return resolve_at(client, alone, source, pace);
     }
-    // As long as there are others, wait only briefly for each.
+    // The first round does not retry, so that a server that is down does not delay the use of the next one.
     let mut reasons = Vec::new();
     for pace in [&FetchRetryPolicy { attempts: 1, ..pace.clone() }, pace] {
         reasons.clear();
@@ -117,8 +118,8 @@ fn resolve_stream(client: &Client, url: &Url, source: &ImageSource, pace: &Fetch
     Ok(ResolvedImage { url, digest, parts: vec![part], layered: false, signed_by, signed_as })
 }
 
-/// Sets the other URLs as mirrors, starting after the used one. Layers of a registry have no mirrors: another registry
-/// may require another token.
+/// Sets the other URLs as mirrors, in their order after the used URL. Layers of a registry get no mirrors, because
+/// another registry may require another token.
 fn with_mirrors(mut reached: ResolvedImage, urls: &[&String], index: usize) -> ResolvedImage {
     if !reached.layered {
         let (before, rest) = urls.split_at(index);

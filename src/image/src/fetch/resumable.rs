@@ -1,10 +1,10 @@
-//! Download of one image that survives dropped connections and failing mirrors. It resumes with a Range request at the
-//! same mirror if the image there is provably unchanged, otherwise at the next one; if no mirror can continue, it
-//! reports that the burn has to start over.
+//! Download of one image that survives dropped connections and failing mirrors. After an interruption it resumes with a
+//! Range request: at the same mirror if an ETag or chunk manifest proves that the image there is unchanged, otherwise
+//! at the next mirror. If no mirror can continue, it reports that the burn must start over.
 //!
-//! Data from another mirror must have the same total length. The digest at the end, or the chunk manifest at once
-//! (`chunk_verifier`), proves that it is the same image. If one stream is slower than the link, `parallel_ranges`
-//! replace it as long as nothing goes wrong.
+//! The image must have the same total length at all mirrors. That it also has the same content is verified by the chunk
+//! manifest as data arrives (`chunk_verifier`), or by the digest at the end. If one stream is slower than the link,
+//! `parallel_ranges` replaces it until an error occurs.
 
 mod mirrors;
 mod parallel;
@@ -26,8 +26,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-/// Progress after which the count of failures starts again, in bytes. A single byte must not be enough: otherwise a
-/// server that drops the connection after each byte would be retried forever.
+/// Number of received bytes after which the counter of failures is reset. A smaller number, such as one byte, would let
+/// a server that drops each connection after a byte be retried forever.
 const PROGRESS_BYTES: u64 = 64 * 1024;
 
 const NO_STRONG_ETAG: &str = "the transfer cannot be resumed: the server sends no strong ETag";
@@ -39,22 +39,23 @@ pub(crate) struct ResumableDownload {
     pace: FetchRetryPolicy,
     places: MirrorList,
     stream: Option<DownloadStream>,
-    /// Position at which `stream` began.
+    /// Position in the image at which `stream` began, in bytes.
     opened_at: u64,
     /// Number of bytes passed on so far.
     position: u64,
     total: Option<u64>,
     authorization: Option<SecretText>,
-    /// Failed rounds over all mirrors.
+    /// Number of consecutive rounds in which all mirrors failed.
     failures: u32,
-    /// Mirrors of this round that have failed already.
+    /// Number of mirrors that have failed in this round.
     tried: usize,
-    /// Position at which the count of failures started.
+    /// Position at which the counter of failures was last reset.
     counted_from: u64,
     resumed: u32,
     start_over: Option<String>,
     choice: LaneChooser,
-    /// Time spent waiting for the network since the last check, and the bytes received in it.
+    /// Time spent waiting for the network since the last check of the rate, and the number of bytes received in this
+    /// time.
     slow: (Duration, u64),
 }
 
@@ -65,7 +66,7 @@ enum DownloadStream {
 }
 
 impl ResumableDownload {
-    /// Creates a download. `client` must have a read timeout: [`linux::http::new_streaming_client`].
+    /// Creates a download. `client` must have a read timeout, like a client of [`linux::http::new_streaming_client`].
     pub fn new(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> Self {
         ResumableDownload {
             client: client.clone(),
@@ -92,7 +93,8 @@ impl ResumableDownload {
         &self.places.current().url
     }
 
-    /// Rewinds to `position`, from which on the data was wrong, and continues at the next mirror if there is one.
+    /// Discards the data from `position` on, which was wrong, and fetches it again: from the next mirror, if there is
+    /// one.
     pub(crate) fn rewind_to(&mut self, position: u64) {
         if let Some(DownloadStream::Lanes(_)) = self.stream {
             self.choice.settle_on_one();
@@ -104,7 +106,7 @@ impl ResumableDownload {
         self.places.switch_to_next();
     }
 
-    /// Returns whether pieces are verified individually, so that they may come from any mirror.
+    /// Returns whether a manifest verifies each chunk, so that chunks may be fetched from any mirror.
     fn is_verified(&self) -> bool {
         self.image.manifest.is_some()
     }
@@ -144,12 +146,12 @@ impl ResumableDownload {
         Ok(DownloadStream::Http(response))
     }
 
-    /// Returns the `Authorization` header, which is only for the first mirror.
+    /// Returns the `Authorization` header. Only the first mirror receives it.
     fn authorization(&self) -> Option<&SecretText> {
         self.authorization.as_ref().filter(|_| self.places.is_first())
     }
 
-    /// Requests the rest of the image.
+    /// Requests the image from the current position to its end.
     fn send_request(&self, url: &str) -> OpenResult<Response> {
         let mut request = self.client.get(url);
         if let Some(authorization) = self.authorization() {
@@ -157,7 +159,7 @@ impl ResumableDownload {
         }
         if self.position > 0 {
             request = request.header(RANGE, format!("bytes={}-", self.position));
-            // A mirror that was not used before is asked unconditionally: what it sends is verified later.
+            // At a mirror that was not used before there is no ETag to compare with; the digest is verified at the end.
             if !self.is_verified() && self.places.current().answered.is_some() {
                 let etag = self.places.current().strong_etag().ok_or_else(|| fail_for_this_start(NO_STRONG_ETAG))?;
                 request = request.header(IF_RANGE, etag);
@@ -176,7 +178,7 @@ impl ResumableDownload {
         }
     }
 
-    /// Checks that the response is the image from the current position on.
+    /// Checks that the response contains the same image, from the current position to the end.
     fn accept_response(&mut self, response: &Response) -> OpenResult<()> {
         let etag = header_text(response, ETAG);
         let before = self.places.current().answered.clone();
@@ -185,7 +187,7 @@ impl ResumableDownload {
                 self.agree_on_size(header_text(response, CONTENT_LENGTH).and_then(|text| text.parse().ok()))?;
                 if self.places.is_first() && etag != self.image.etag {
                     tracing::warn!(
-                        "{}: the image has changed since it was checked; its digest decides",
+                        "{}: the image has changed since it was checked; it is accepted only if its digest matches",
                         self.image.url
                     );
                 }
@@ -212,8 +214,9 @@ impl ResumableDownload {
         Ok(())
     }
 
-    /// Checks the size of the image at a mirror. If there is only one, its image may have changed, and the digest
-    /// decides; several mirrors must agree.
+    /// Compares the size of the image at the current mirror with the expected one, and records it. All mirrors must
+    /// have the same size. If there is only one server and the download begins, another size is accepted, and the
+    /// digest decides at the end.
     fn agree_on_size(&mut self, says: Option<u64>) -> OpenResult<()> {
         let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {
@@ -227,8 +230,8 @@ impl ResumableDownload {
         }
     }
 
-    /// Returns whether `bytes START-END/TOTAL` is exactly the missing range. A server that is used for the first time
-    /// must send the total.
+    /// Returns whether a Content-Range (`bytes START-END/TOTAL`) begins at the current position of an image of the same
+    /// size. `TOTAL` may be `*` only if the mirror has sent data before (`known`).
     fn continues_position(&self, range: &str, known: bool) -> bool {
         let Some((span, total)) = range.strip_prefix("bytes ").and_then(|rest| rest.split_once('/')) else {
             return false;
@@ -238,8 +241,8 @@ impl ResumableDownload {
         start == Some(self.position) && same_total
     }
 
-    /// Handles a temporary failure: switches to the next mirror, or pauses if all have failed. With `stay`, a
-    /// connection that made progress is resumed at the same mirror.
+    /// Handles a temporary failure: switches to the next mirror, and pauses if all mirrors have failed. With `stay`, it
+    /// pauses and resumes at the same mirror, because the connection made progress.
     fn handle_drop(&mut self, why: &str, stay: bool) -> io::Result<()> {
         self.stream = None;
         if self.position - self.counted_from >= PROGRESS_BYTES {
@@ -271,7 +274,7 @@ impl ResumableDownload {
         Ok(())
     }
 
-    /// Excludes the current mirror.
+    /// Excludes the current mirror and switches to the next one. Fails if no mirror is left.
     fn exclude_mirror(&mut self, lost: MirrorExclusion, why: String) -> io::Result<()> {
         self.stream = None;
         self.places.exclude_current(lost);
@@ -283,7 +286,8 @@ impl ResumableDownload {
         Err(self.give_up_with(&why))
     }
 
-    /// Returns the final error. The burn can start over if a mirror may have the image from its start.
+    /// Returns the final error of the download. If an excluded mirror may serve the whole image, also records that the
+    /// burn can start over.
     fn give_up_with(&mut self, why: &str) -> io::Error {
         if self.places.can_restart() {
             self.start_over = Some(format!("{why}, at byte {}", self.position));
@@ -291,7 +295,7 @@ impl ResumableDownload {
         self.places.final_error(why, self.position)
     }
 
-    /// Switches to another mirror; returns `false` if there is none.
+    /// Switches to the next usable mirror; returns `false` if there is no other one.
     fn switch_mirror(&mut self, why: &str) -> bool {
         let before = self.places.switch_to_next();
         if let Some(before) = &before {
@@ -300,8 +304,8 @@ impl ResumableDownload {
         before.is_some()
     }
 
-    /// Returns whether the connection is too slow. A server that sends a byte now and then never stalls and never ends,
-    /// while another mirror or connection may be fast.
+    /// Returns whether the connection is too slow: fewer than [`PROGRESS_BYTES`] in twice the stall timeout. A server
+    /// that sends a byte now and then never causes a timeout, but another mirror or connection may be fast.
     fn is_too_slow(&mut self, got: usize, waited: Duration) -> bool {
         let (time, bytes) = (self.slow.0 + waited, self.slow.1 + got as u64);
         let is_over = time >= 2 * self.pace.stall;
@@ -309,7 +313,7 @@ impl ResumableDownload {
         is_over && bytes < PROGRESS_BYTES && self.total != Some(self.position)
     }
 
-    /// Handles a stream that ended before the image.
+    /// Handles a stream that ended before the end of the image.
     fn handle_early_end(&mut self, why: String, stalled: bool) -> io::Result<()> {
         if matches!(self.stream, Some(DownloadStream::File(_))) {
             return self.exclude_mirror(MirrorExclusion::ForGood, why);
@@ -346,7 +350,7 @@ impl Read for ResumableDownload {
             let began = Instant::now();
             match stream.read(buf) {
                 Ok(0) if complete || self.total.is_none() => return Ok(0),
-                // The lanes were wound down.
+                // The parallel ranges were stopped: continue with another number of them.
                 Ok(0) if matches!(stream, DownloadStream::Lanes(_)) => self.stream = None,
                 Ok(0) => self.handle_early_end("the connection ended early".to_owned(), false)?,
                 Ok(got) => {

@@ -1,4 +1,4 @@
-//! Retry policy of the image stages: exponential backoff with jitter and a limit.
+//! Retry policy for fetching images: exponential backoff with jitter, and a limit on attempts.
 
 use super::parallel_ranges::LaneRules;
 use common::bounded_read::read_prefix;
@@ -9,10 +9,10 @@ use reqwest::blocking::{RequestBuilder, Response};
 use std::io;
 use std::time::Duration;
 
-/// Timeouts and retries of one image; tests use short ones.
+/// Timeouts and retries for one image. Tests use short times.
 #[derive(Debug, Clone)]
 pub(crate) struct FetchRetryPolicy {
-    /// Time without data after which a connection counts as dropped.
+    /// Time without data after which a connection is treated as dropped.
     pub stall: Duration,
     /// Number of consecutive failures without sufficient progress after which the download fails.
     pub attempts: u32,
@@ -23,7 +23,7 @@ pub(crate) struct FetchRetryPolicy {
 }
 
 impl Default for FetchRetryPolicy {
-    /// Returns a policy whose pauses add up to about three minutes, in which a switch or a server restarts.
+    /// Returns a policy whose pauses add up to one to two minutes, enough for a switch or a server to restart.
     fn default() -> Self {
         FetchRetryPolicy {
             stall: Duration::from_secs(30),
@@ -36,24 +36,27 @@ impl Default for FetchRetryPolicy {
 }
 
 impl FetchRetryPolicy {
-    /// Returns the pause after this number of consecutive failures, counted from 1. It doubles each time.
+    /// Returns the pause after `failures` consecutive failures (1 or more). The pause doubles with each failure, up to
+    /// `longest_pause`, and is then randomized.
     pub(crate) fn pause_after(&self, failures: u32) -> Duration {
         let doubled = self.first_pause.saturating_mul(1 << failures.saturating_sub(1).min(16));
         add_jitter(doubled.min(self.longest_pause))
     }
 
-    /// Sends a request until there is a response that a retry would not change.
+    /// Sends a request and repeats it after temporary failures. Returns the first response whose status is not
+    /// temporary.
     ///
     /// # Errors
-    /// Returns an error if there is no such response within the attempts, or the request cannot be sent at all.
+    /// Returns an error if all attempts fail, or if the failure is permanent, such as an untrusted certificate.
     pub(crate) fn send_request(&self, what: &str, request: impl Fn() -> RequestBuilder) -> Result<Response> {
         self.retry_until_final(what, request, Ok)
     }
 
-    /// Sends a request for a small document and reads all of it, because a response can break off after its headers.
+    /// Sends a request for a small document and reads it completely. If the connection drops while it is read, the
+    /// request is repeated.
     ///
     /// # Errors
-    /// Returns the same errors as [`Self::send_request`], or an error if there are more than `most_bytes`.
+    /// Returns the same errors as [`Self::send_request`], or an error if the document is longer than `most_bytes`.
     pub(crate) fn read_document(
         &self,
         what: &str,
@@ -66,13 +69,14 @@ impl FetchRetryPolicy {
         })?;
         match answer {
             DocumentAnswer::Document(bytes) if bytes.len() as u64 > most_bytes => {
-                Err(Error::new(Phase::Image, format!("{what}: longer than {most_bytes} bytes")))
+                Err(Error::new(Phase::Image, format!("{what}: the document is longer than {most_bytes} bytes")))
             }
             answer => Ok(answer),
         }
     }
 
-    /// Sends a request like [`Self::send_request`]; `take` reads the body of the response.
+    /// Sends a request like [`Self::send_request`], and reads the response with `take`. If `take` fails, the request is
+    /// repeated.
     ///
     /// # Errors
     /// Returns the same errors as [`Self::send_request`].
@@ -119,11 +123,12 @@ impl FetchRetryPolicy {
 pub(crate) enum DocumentAnswer {
     /// Status 200, with the complete body.
     Document(Vec<u8>),
-    /// Another status that a retry does not change.
+    /// Response with another status, which a retry would not change.
     Other(Response),
 }
 
-/// Returns whether the error is caused by the URL or the server's certificate and not by the network.
+/// Returns whether the error is permanent: caused by the URL, a redirect or the server's certificate, not by the
+/// network.
 pub(crate) fn is_hopeless(error: &reqwest::Error) -> bool {
     error.is_builder() || error.is_redirect() || is_untrusted_certificate(error)
 }

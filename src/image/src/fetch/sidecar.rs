@@ -1,4 +1,4 @@
-//! Files next to an image: its digest, and other documents named after it.
+//! Files next to an image, which have its name and a suffix, such as `IMAGE.sha256`.
 
 use super::local_file;
 use super::retry::{DocumentAnswer, FetchRetryPolicy};
@@ -13,18 +13,18 @@ use std::io;
 /// Maximum length of a digest file, in bytes. The output of `sha256sum` or `md5sum` for one file is shorter.
 const DIGEST_FILE_BYTES: u64 = 4096;
 
-/// Result of looking for a file next to an image.
+/// Result of a request for a file next to an image.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SidecarLookup {
     There(Vec<u8>),
-    /// The file does not exist, with the answer of the server.
+    /// The file does not exist. The text contains its URL and the response of the server.
     Not(String),
 }
 
-/// Reads a file next to an image, from a server or a disk.
+/// Reads a file next to an image, from a server or a local file.
 ///
 /// # Errors
-/// Returns an error if the server does not answer, or the file is longer than `most_bytes`.
+/// Returns an error if the server does not answer, or the file cannot be read or is longer than `most_bytes`.
 pub(crate) fn read_sidecar(
     client: &Client,
     url: &Url,
@@ -40,7 +40,7 @@ pub(crate) fn read_sidecar(
     }
     match local_file::open_at(url.as_str(), 0).and_then(|(file, _)| read_whole(file, most_bytes)) {
         Ok(Some(bytes)) => Ok(SidecarLookup::There(bytes)),
-        Ok(None) => Err(Error::new(Phase::Image, format!("{what}: longer than {most_bytes} bytes"))),
+        Ok(None) => Err(Error::new(Phase::Image, format!("{what}: the file is longer than {most_bytes} bytes"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Ok(SidecarLookup::Not(format!("{url} does not exist")))
         }
@@ -48,7 +48,7 @@ pub(crate) fn read_sidecar(
     }
 }
 
-/// Returns the document at this URL; `None` if there is none.
+/// Reads the document at this URL, at most [`DOCUMENT_BYTES`]; returns `None` if it does not exist.
 ///
 /// # Errors
 /// Returns the same errors as [`read_sidecar`].
@@ -60,11 +60,11 @@ pub(crate) fn read_document(client: &Client, url: &str, pace: &FetchRetryPolicy)
     }
 }
 
-/// Returns the digest from the `.sha256` file next to the image, or else from the `.md5` file that metal-stack's images
-/// have.
+/// Returns the digest from the `.sha256` file next to the image or, if that does not exist, from the `.md5` file, which
+/// metal-stack's images have.
 ///
 /// # Errors
-/// Returns an error if there is no such file, or the first one found has another content.
+/// Returns an error if neither file exists, or the first one that exists does not contain the digest of the image.
 pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy) -> Result<Digest> {
     let mut missing = Vec::new();
     for kind in ["sha256", "md5"] {
@@ -93,7 +93,7 @@ fn missing_digest(image: &Url, why: &str) -> Error {
     Error::refusal(Phase::Image, format!("no digest for {image}: none is specified, and {why}; {hint}"))
 }
 
-/// Appends `suffix` to the path of a URL. A query stays at the end.
+/// Appends `suffix` to the path of a URL, before its query.
 fn append_suffix(image: &Url, suffix: &str) -> Url {
     let mut url = image.clone();
     url.set_path(&format!("{}{suffix}", image.path()));

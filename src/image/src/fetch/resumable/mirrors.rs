@@ -1,4 +1,4 @@
-//! Mirrors of one image: the current one, those that are excluded, and the last error of each.
+//! List of the mirrors of one image, with the current mirror, the excluded mirrors, and the last error of each mirror.
 
 use crate::fetch::ImagePart;
 use std::io;
@@ -14,7 +14,7 @@ pub(crate) struct MirrorState {
     pub url: String,
     /// ETag of the first response with data, if it had one; the outer `Option` is `None` before that response.
     pub answered: Option<Option<String>>,
-    /// Last error.
+    /// Last error at this mirror; empty if there was none.
     pub why: String,
     lost: Option<MirrorExclusion>,
 }
@@ -22,12 +22,12 @@ pub(crate) struct MirrorState {
 /// Reason for excluding a mirror.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MirrorExclusion {
-    /// It cannot continue this download, but may have the image from its start.
+    /// The mirror cannot continue this download, but may serve the image from its beginning.
     ForThisStart,
     ForGood,
 }
 
-/// Reason for failing to open a stream.
+/// Failure to open a stream at the current mirror, with its error message.
 pub(crate) enum OpenFailure {
     MayPass(String),
     Lost(MirrorExclusion, String),
@@ -59,7 +59,7 @@ impl MirrorList {
         self.all.len() == 1
     }
 
-    /// Returns the number of mirrors that can still be used.
+    /// Returns the number of mirrors that are not excluded.
     pub(crate) fn count_usable(&self) -> usize {
         self.all.iter().filter(|place| place.lost.is_none()).count()
     }
@@ -69,7 +69,8 @@ impl MirrorList {
         self.current_mut().lost = Some(lost);
     }
 
-    /// Switches to the next usable mirror, if there is one, and returns the URL of the previous one.
+    /// Switches to the next mirror that is not excluded, and returns the URL of the previous mirror; `None` if there is
+    /// no other one.
     pub(crate) fn switch_to_next(&mut self) -> Option<String> {
         let count = self.all.len();
         let next = (1..count).map(|step| (self.at + step) % count).find(|&index| self.all[index].lost.is_none())?;
@@ -78,12 +79,12 @@ impl MirrorList {
         Some(before)
     }
 
-    /// Returns whether an excluded mirror may have the image from its start.
+    /// Returns whether an excluded mirror may serve the image from its beginning.
     pub(crate) fn can_restart(&self) -> bool {
         self.all.iter().any(|place| place.lost == Some(MirrorExclusion::ForThisStart))
     }
 
-    /// Returns the final error, with the last error of each mirror if there are several.
+    /// Returns the final error of the download. If there are several mirrors, it contains the last error of each.
     pub(crate) fn final_error(&self, why: &str, position: u64) -> io::Error {
         if let [place] = &self.all[..] {
             return io::Error::other(format!("fetch {}: {why}, at byte {position}", place.url));
@@ -94,8 +95,8 @@ impl MirrorList {
 }
 
 impl MirrorState {
-    /// Returns the ETag that proves that this mirror still has the same image. A weak ETag promises the same meaning,
-    /// not the same bytes (RFC 9110 §8.8.1).
+    /// Returns the ETag of the image at this mirror if it is strong: an equal strong ETag later proves that the image
+    /// has the same bytes, a weak one does not (RFC 9110 §8.8.1).
     pub(crate) fn strong_etag(&self) -> Option<&str> {
         self.answered.as_ref()?.as_deref().filter(|etag| !etag.starts_with("W/"))
     }

@@ -5,7 +5,7 @@ use crate::fetch::parallel_ranges::{ParallelRanges, RangeRequest};
 use std::io;
 
 impl ResumableDownload {
-    /// Starts several ranges at the current position, if they are wanted and possible.
+    /// Starts parallel ranges at the current position; returns `None` if one stream will be used.
     pub(super) fn start_lanes(&mut self) -> Option<DownloadStream> {
         let lanes = Some(self.choice.lanes()).filter(|lanes| *lanes > 1)?;
         let Some(asked) = self.range_request() else {
@@ -22,16 +22,17 @@ impl ResumableDownload {
         }
     }
 
-    /// Returns whether the image can be fetched in ranges. Like resuming, this requires proof that the image is the
-    /// same.
+    /// Returns whether the image can be fetched in ranges from the current mirror. Like resuming, this requires a
+    /// strong ETag or a chunk manifest, to detect that the image has changed.
     fn is_divisible(&self) -> bool {
         let here = self.places.current();
         let is_known = self.total.is_some() && here.answered.is_some() && !here.url.starts_with("file:");
         is_known && (self.is_verified() || here.strong_etag().is_some())
     }
 
-    /// Returns the request of the lanes. They use the same registry token; when it has expired, the plain stream gets
-    /// another one.
+    /// Returns the parameters of the lanes' requests; `None` if the image cannot be fetched in ranges. The lanes use
+    /// the current registry token. If it expires, the lanes fail, and the single stream that replaces them gets a new
+    /// token.
     fn range_request(&self) -> Option<RangeRequest> {
         let here = self.places.current();
         Some(RangeRequest {
@@ -45,7 +46,7 @@ impl ResumableDownload {
         })
     }
 
-    /// Decides, after data was received, whether the rest is fetched with more or fewer ranges.
+    /// Called after data was received: decides whether the rest is fetched with more or fewer ranges.
     pub(super) fn reconsider_lanes(&mut self) {
         let running = match &self.stream {
             Some(DownloadStream::Http(_)) if self.is_divisible() => 1,
@@ -63,10 +64,10 @@ impl ResumableDownload {
         }
     }
 
-    /// Continues with one stream after an error of a lane. Such an error does not count against the mirror.
+    /// Continues with one stream after an error of a lane. The error is not counted as a failure of the mirror.
     pub(super) fn fall_back_to_stream(&mut self, error: &io::Error) {
         tracing::warn!(
-            "image: {error}, in one of several ranges, at byte {}; continuing with one stream",
+            "image: {error}, in one of several parallel range requests, at byte {}; continuing with one stream",
             self.position
         );
         self.stream = None;
