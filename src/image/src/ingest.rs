@@ -1,5 +1,6 @@
-//! An image on its way to the target: connects the download to the pipeline, and its output to a directory or a disk.
-//! This file has what both have in common: the start, and the limit on restarts.
+//! Connects the download of an image to the pipeline, and the output of the pipeline to a directory (`tree`) or a disk
+//! (`disk`). This file contains the parts that both have in common: the start of the download, and the limit on
+//! restarts.
 
 mod disk;
 mod qcow2;
@@ -15,20 +16,20 @@ use reqwest::blocking::Client;
 use std::io;
 use std::time::Duration;
 
-/// Maximum number of starts. An image may change during the download once or twice, but not forever.
+/// Maximum number of starts of a burn. If the image changes during the download, the burn starts over.
 const MOST_STARTS: u32 = 3;
 
-/// Results of a burn.
+/// Results of a burn, the transfer of an image to its target.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BurnResult {
-    /// Bytes as served.
+    /// Number of bytes as served.
     pub bytes: u64,
     /// Decompressed size of the tar or the disk image.
     pub tar_bytes: u64,
     pub entries: u64,
     /// Number of times that the connection was resumed.
     pub resumed: u32,
-    /// One for each mount point in [`super::MountsBelow::hidden`].
+    /// Numbers of hidden files, one entry for each mount point in [`super::MountsBelow::hidden`].
     pub hidden: Vec<HiddenFiles>,
     pub conflicts: FileConflicts,
     /// Load of each stage.
@@ -36,21 +37,22 @@ pub struct BurnResult {
 }
 
 impl BurnResult {
-    /// Returns the figures for the report.
+    /// Returns the figures for the report. `took` is the duration of the burn.
     pub fn to_figures(&self, took: Duration) -> ImageTransferFigures {
         ImageTransferFigures { bytes: self.bytes, seconds: took.as_secs_f64(), shares: self.shares.clone() }
     }
 }
 
-/// An image being downloaded: from its creation on, its first bytes are fetched until the buffers are full.
+/// Image whose download has started. Its first bytes are fetched from the creation of this value on, until the buffers
+/// are full.
 pub struct IncomingImage {
     pub(super) reached: ResolvedImage,
     pub(super) client: Client,
     pub(super) pace: FetchRetryPolicy,
     pub(super) plain: PayloadKind,
-    /// Download of the first part, until it is burned.
+    /// Download of the first part; `None` as soon as the burn has taken it.
     pub(super) first: Option<Download>,
-    /// Whether the content below the root belongs to another owner.
+    /// Whether files that exist below the root belong to another owner; see [`Self::among_others`].
     pub(super) among_others: bool,
 }
 
@@ -87,8 +89,8 @@ impl IncomingImage {
         arriving.context(Phase::Image, || format!("start the worker that decodes {}", part.url))
     }
 
-    /// Rejects a raw disk image if a tree of files is expected, by the first bytes of the image and before anything is
-    /// written. Waits for those bytes.
+    /// Waits for the first bytes of the image, and rejects an image that is not a tree of files, before anything is
+    /// written.
     ///
     /// # Errors
     /// Returns an error if the image has another type, or its beginning cannot be fetched.
@@ -96,7 +98,7 @@ impl IncomingImage {
         self.check_beginning(&check_beginning)
     }
 
-    /// Checks the beginning of the image; `check` returns why the image is rejected.
+    /// Checks the beginning of the image. `check` returns the reason if it rejects the image.
     fn check_beginning(&mut self, check: &dyn Fn(&mut PipelineReader) -> io::Result<Result<(), String>>) -> Result<()> {
         let mut start = 1;
         loop {
@@ -119,7 +121,7 @@ impl IncomingImage {
         }
     }
 
-    /// Returns the number of the next start, if another one is allowed.
+    /// Returns the number of the next start. Fails if `start` was the last one allowed.
     fn next_start(&self, start: u32, why: &str) -> Result<u32> {
         let url = &self.reached.url;
         if start == MOST_STARTS {

@@ -1,6 +1,6 @@
-//! The `drophammer image pack` command: converts a directory or a disk image to an image that can be served, compressed
-//! in frames that several cores can decode, with a manifest and, given a key, signatures. The same input gives the same
-//! output.
+//! The `drophammer image pack` command: converts a directory or a disk image to an image that can be served. The image
+//! is compressed in independent frames, so that several cores can decompress it. A manifest and, if a key is specified,
+//! signatures are written next to it. The same input gives the same output.
 
 mod bootable;
 mod disk;
@@ -58,29 +58,29 @@ pub struct PackOptions {
 #[derive(Debug, Serialize)]
 struct PackResult {
     image: PathBuf,
-    /// Number of names, for a directory.
+    /// Number of packed files, directories and other entries; `None` for a disk image.
     files: Option<u64>,
-    /// Length of the tar or the disk.
+    /// Length of the tar or the raw disk image before compression.
     bytes_in: u64,
     bytes_out: u64,
     seconds: f64,
     digest: String,
-    /// Names of the files next to the image.
+    /// Names of the documents and signatures written next to the image.
     beside: Vec<String>,
     signed_by: Option<String>,
-    /// Id of the image, which the signature covers.
+    /// Id of the image with its version, as specified with `--id`.
     id: Option<String>,
     /// Whether an existing image was replaced.
     replaced: bool,
-    /// Differences from images that boot.
+    /// Warnings: an extension that does not match the image, or contents that cannot boot.
     warnings: Vec<String>,
 }
 
 /// Packs an image, and prints a summary.
 ///
 /// # Errors
-/// Returns an error if the source cannot be read, the key cannot be used, or the image cannot be written. An earlier
-/// image is then unchanged, unless the error occurs at the very end, when new files are renamed to their final names.
+/// Returns an error if the source cannot be read, the key cannot be used, or the image cannot be written. An existing
+/// image is then unchanged, unless the error occurs in the last step, which renames the new files to their final names.
 pub fn run_pack(options: &PackOptions) -> Result<CommandOutcome> {
     report_refusal(pack_and_print(options))
 }
@@ -136,7 +136,7 @@ fn pack_image(options: &PackOptions) -> Result<PackResult> {
 
 /// Sizes of a written image.
 struct WrittenFrames {
-    /// Number of files in the tree.
+    /// Number of packed entries; `None` for a disk image.
     files: Option<u64>,
     bytes_in: u64,
     bytes_out: u64,
@@ -217,7 +217,8 @@ impl PackSource {
     }
 }
 
-/// Checks the image id. The version after its last hyphen is compared with `drophammer.minimum=` and selects layouts.
+/// Checks the image id. It must have a version after the last hyphen, which is compared with `drophammer.minimum=` and
+/// with the constraints of layouts.
 fn refuse_other_id(id: &str) -> Result<()> {
     let is_word = id.bytes().all(|byte| byte.is_ascii_graphic());
     match ImageId::parse(id).map_err(|why| format!("--id {id}: {why}")) {
@@ -245,7 +246,7 @@ fn refuse_other_codec(image: &Path) -> Result<()> {
     }
 }
 
-/// Returns a warning if the extension of the name does not match the image.
+/// Returns a warning if the extension of the file name does not match the type of the image.
 fn misnamed(image: &Path, source: &PackSource) -> Option<String> {
     let name = file_name(image).to_lowercase();
     let (is, ending) = match source {
@@ -261,13 +262,13 @@ fn misnamed(image: &Path, source: &PackSource) -> Option<String> {
     let belied = bare.is_none() || inner.is_some_and(|end| others.contains(&end));
     belied.then(|| {
         format!(
-            "{} is {is}, compressed with zstd, which its name does not show; use the extension .{ending}",
+            "{} is {is} compressed with zstd, but its name does not show this; use the extension .{ending}",
             image.display()
         )
     })
 }
 
-/// Rejects a source that is, under any name, one of the files that packing replaces.
+/// Rejects a source that is the same file as one of the files that packing replaces, even under another name.
 fn assert_preserved(source: &Path, metadata: &Metadata, image: &Path) -> Result<()> {
     let beside = ["", ".manifest", ".sha256", ".manifest.minisig", ".sha256.minisig"];
     let new = beside.iter().map(|suffix| format!("{suffix}.new"));
@@ -285,7 +286,8 @@ fn assert_preserved(source: &Path, metadata: &Metadata, image: &Path) -> Result<
     }
 }
 
-/// Parses the upper limit for times in the image (<https://reproducible-builds.org/specs/source-date-epoch/>).
+/// Parses SOURCE_DATE_EPOCH, the upper limit for modification times in the image
+/// (<https://reproducible-builds.org/specs/source-date-epoch/>).
 fn parse_epoch(text: Option<&str>) -> Result<Option<i64>> {
     let Some(text) = text else { return Ok(None) };
     let seconds = text.parse().ok().filter(|seconds| *seconds >= 0);
@@ -294,7 +296,7 @@ fn parse_epoch(text: Option<&str>) -> Result<Option<i64>> {
     seconds.map(Some).ok_or_else(bad)
 }
 
-/// Returns the documents next to the image, by suffix. Without a signer there are no signatures.
+/// Returns suffix and content of each document to write next to the image. With a signer, they include the signatures.
 fn build_documents(
     image: &Path,
     manifest: &ImageManifest,
@@ -316,8 +318,8 @@ fn build_documents(
     Ok(documents)
 }
 
-/// Renames all files, the image last: a client that fetches meanwhile gets the old image with new documents, which do
-/// not match, and rejects it.
+/// Renames all new files to their final names, the image last. A client that fetches the image in between gets the old
+/// image with new documents, and rejects it because they do not match.
 fn put_in_place(image: &Path, new: TemporaryFile, documents: &[(&'static str, String)]) -> Result<()> {
     let mut parts = Vec::new();
     for (suffix, text) in documents {
@@ -340,7 +342,7 @@ struct TemporaryFile(PathBuf);
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // After renaming, or if it was never created, there is none.
+        // The file does not exist if it was renamed or never created.
         let _ = fs::remove_file(&self.0);
     }
 }

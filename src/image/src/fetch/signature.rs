@@ -1,5 +1,5 @@
-//! Verification of signatures next to an image. The signed document contains the image's digest, so the signature is
-//! verified before the first byte of the image is fetched.
+//! Verifies minisign signatures of the documents next to an image. A signed document contains the image's digest, so
+//! the signature is verified before the first byte of the image is fetched.
 
 use super::key::SignatureKey;
 use super::manifest::ImageManifest;
@@ -11,27 +11,27 @@ use common::error::{Context, Error, Phase, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Directory of trusted keys in the ramdisk.
+/// Directory of the trusted public keys in the ramdisk.
 pub const DIRECTORY: &str = "/etc/drophammer/keys";
 
-/// Maximum length of a document next to an image, in bytes: the largest manifest has 4.4 MB.
+/// Maximum length of a document next to an image, in bytes. The largest manifest that `image pack` creates has 4.4 MB.
 pub(crate) const DOCUMENT_BYTES: u64 = 8 << 20;
 
 const MANIFEST: &str = ".manifest";
-/// The output of `sha256sum`.
+/// Suffix of the file with the output of `sha256sum`.
 const SHA256: &str = ".sha256";
 const SIGNATURE: &str = ".minisig";
 
-/// Trusted public keys. Without any, images need no signature.
+/// Trusted public keys. If the list is empty, signatures are not required.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SignatureKeys(pub Vec<SignatureKey>);
 
 /// Properties of an image known before the files next to it are read.
 pub(crate) struct KnownImage<'a> {
     pub url: &'a str,
-    /// Digest requested by the allocation.
+    /// Digest that the allocation or the command line specifies.
     pub digest: Option<&'a Digest>,
-    /// Size reported by the server.
+    /// Size that the server reports, in bytes.
     pub size_bytes: Option<u64>,
     /// Image id that the signature must cover.
     pub id: Option<&'a str>,
@@ -43,9 +43,9 @@ pub(crate) struct KnownImage<'a> {
 pub(crate) struct VerifiedDocument {
     pub digest: Digest,
     pub manifest: Option<Arc<ImageManifest>>,
-    /// Id of the key; `None` if the information is not signed.
+    /// Id of the key that signed the document; `None` if no signature was required.
     pub signed_by: Option<String>,
-    /// Id of the image that the signature covers.
+    /// Id of the image that the signature covers, if it covers one.
     pub signed_as: Option<String>,
 }
 
@@ -53,11 +53,13 @@ pub(crate) struct VerifiedDocument {
 pub(crate) type FetchDocument<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
 
 impl SignatureKeys {
-    /// Reads the `*.pub` files of a directory in the ramdisk, or, if it has none, the keys on the kernel command line.
-    /// The operator of the boot server writes that line, so it must not add keys to those of the ramdisk.
+    /// Reads the trusted keys: the `*.pub` files of a directory in the ramdisk or, if it has none, the keys on the
+    /// kernel command line (`named`). If the ramdisk has keys, those of the command line are ignored, because the boot
+    /// server controls the command line.
     ///
     /// # Errors
-    /// Returns an error if any file or argument is not a valid key: images must not go unsigned because of a typo.
+    /// Returns an error if any file or argument is not a valid key, so that a typo does not disable the verification of
+    /// signatures.
     pub fn read(named: &[String], directory: &Path) -> Result<SignatureKeys> {
         let mut keys = Vec::new();
         for text in named {
@@ -85,12 +87,12 @@ impl SignatureKeys {
         Ok(SignatureKeys(own.to_vec()))
     }
 
-    /// Returns the keys for files next to images, and for machine files.
+    /// Returns the minisign keys, which sign files next to images, and machine files.
     fn minisign(&self) -> impl Iterator<Item = &minisign::MinisignPublicKey> {
         self.0.iter().filter_map(SignatureKey::minisign)
     }
 
-    /// Returns the keys for images in registries.
+    /// Returns the cosign keys, which sign images in registries.
     pub(crate) fn cosign(&self) -> impl Iterator<Item = &cosign::CosignPublicKey> {
         self.0.iter().filter_map(SignatureKey::cosign)
     }
@@ -100,10 +102,10 @@ impl SignatureKeys {
         if ids.is_empty() { "no minisign key".to_owned() } else { ids.join(", ") }
     }
 
-    /// Verifies the signature of a text by one of these keys.
+    /// Verifies the minisign signature of the text at `url`. The signature must be by one of these keys.
     ///
     /// # Errors
-    /// Returns an error if it is by another key or does not match the text.
+    /// Returns an error if the signature is invalid, by another key, or does not match the text.
     pub fn verify_signature(&self, url: &str, text: &[u8], signature: &[u8]) -> Result<MinisignSignature> {
         let signature = String::from_utf8_lossy(signature);
         let signature: MinisignSignature =
@@ -136,11 +138,11 @@ fn list_key_files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Reads the documents next to the image at a URL: `IMAGE.manifest`, or else `IMAGE.sha256`. With keys, one of them
-/// must exist and be signed. Without keys, they are used only if they agree with what is known.
+/// Reads a document next to the image: `IMAGE.manifest` or, without one, `IMAGE.sha256`. If keys are configured, a
+/// signed document must exist. Without keys, a document is used only if it agrees with the known size and digest.
 ///
 /// # Errors
-/// Returns an error if keys are configured and there is no valid signature, or the signed document is for another
+/// Returns an error if keys are configured, but there is no valid signature, or the signed document is for another
 /// image.
 pub(crate) fn verify_documents(
     fetch: FetchDocument,
@@ -193,7 +195,7 @@ fn read_unsigned(fetch: FetchDocument, image: &KnownImage) -> Option<VerifiedDoc
     })
 }
 
-/// Parses a document and checks that it agrees with what is known.
+/// Parses a document, and checks that it agrees with the known size and digest of the image.
 fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<VerifiedDocument, String> {
     let manifest = match suffix {
         MANIFEST => Some(ImageManifest::parse(text)?),
@@ -210,9 +212,9 @@ fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<Verifi
     }
     match image.digest {
         Some(given) if given.kind != DigestKind::Sha256 => Err(format!(
-            "it has {digest}, but the specified digest is {given}; specify the sha256, so that they can be compared"
+            "it contains {digest}, but the specified digest is {given}; specify the sha256, so that they can be compared"
         )),
-        Some(given) if *given != digest => Err(format!("it has {digest}, but the specified digest is {given}")),
+        Some(given) if *given != digest => Err(format!("it contains {digest}, but the specified digest is {given}")),
         _ => Ok(VerifiedDocument { digest, manifest: manifest.map(Arc::new), signed_by: None, signed_as: None }),
     }
 }
@@ -222,11 +224,11 @@ fn parse_sha256_file(text: &[u8], image: &str) -> Result<Digest, String> {
     format!("sha256:{}", find_checksum(text, image)?).parse()
 }
 
-/// Returns the sum from the output of `sha256sum` or `md5sum`: that on the image's line, or on the only line, which may
-/// be bare.
+/// Returns the checksum of the image from the output of `sha256sum` or `md5sum`: from the line with the image's name
+/// or, if there is only one line, from that line, whatever name it has.
 ///
 /// # Errors
-/// Returns an error if there are several lines and none is for the image.
+/// Returns an error if the text is empty, or has several lines, none of which has the image's name.
 pub(crate) fn find_checksum<'a>(text: &'a str, image: &str) -> Result<&'a str, String> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let lines: Vec<_> =

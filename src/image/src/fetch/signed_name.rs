@@ -1,5 +1,6 @@
-//! Check of the image id that a signature covers, such as `ubuntu-24.04.20240101` of metal-stack. It must be the image
-//! that the allocation requests, and not older than the ramdisk and the kernel command line allow.
+//! Checks the image id that a signature covers, such as metal-stack's `ubuntu-24.04.20240101`. It must be the id that
+//! the allocation requests, and its version must not be older than the minimum in the ramdisk or on the kernel command
+//! line.
 
 use super::signature::SignatureKeys;
 use common::error::{Context, Error, Phase, Result};
@@ -8,24 +9,25 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// Prefix of the image id in the trusted comment of a signature, for documents that cannot contain the id themselves.
+/// Prefix of the image id in the trusted comment of a signature, for signed documents that do not contain the id, such
+/// as `IMAGE.sha256`.
 pub const IN_COMMENT: &str = "image:";
 
-/// File in the ramdisk with the ids of the oldest images that may be installed, one a line.
+/// File in the ramdisk with the ids of the oldest images that may be installed, one per line.
 pub const MINIMUM_FILE: &str = "/etc/drophammer/minimum";
 
-/// The oldest version of each operating system that may be installed, with its id as written.
+/// Oldest version that may be installed, by operating system, with the image id from which it was parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MinimumVersions(BTreeMap<String, (ImageVersion, String)>);
 
 impl MinimumVersions {
-    /// Reads the ids in a file of the ramdisk, and those on the kernel command line (`drophammer.minimum=`). The
-    /// operator of the boot server writes that line: it can raise the minimum of the ramdisk, but neither lower nor
-    /// remove it.
+    /// Reads the ids in a file of the ramdisk, and those on the kernel command line (`drophammer.minimum=`). The higher
+    /// version applies: the boot server, which controls the command line, can raise the minimum of the ramdisk, but
+    /// neither lower nor remove it.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, an id is invalid, two ids of one source are about the same system,
-    /// or there is no key, without which names are not trustworthy.
+    /// Returns an error if the file cannot be read, an id is invalid, or two ids of one source have different versions
+    /// of the same operating system; also if there are ids but no keys, because unsigned names are not trustworthy.
     pub fn read(named: &[String], file: &Path, keys: &SignatureKeys) -> Result<MinimumVersions> {
         let text = match std::fs::read_to_string(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -70,7 +72,7 @@ impl MinimumVersions {
     }
 }
 
-/// Checks the signed name of an image against `wanted`, the id of the allocation, and the minimum.
+/// Checks the id `named` that the signature covers against `wanted`, the id of the allocation, and against the minimum.
 ///
 /// # Errors
 /// Returns the reason why the signature does not name the image to install.
@@ -105,14 +107,14 @@ pub(crate) fn check_signed_name(
     }
 }
 
-/// Returns whether the ids are the same, or `wanted` leaves out the last parts: `ubuntu-24.04` covers all
+/// Returns whether the ids are equal, or `wanted` omits the last components of the version: `ubuntu-24.04` covers all
 /// `ubuntu-24.04.*`.
 fn is_meant(named: &str, wanted: &str) -> bool {
     let rest = named.strip_prefix(wanted);
     rest.is_some_and(|rest| rest.is_empty() || (rest.starts_with('.') && ImageId::parse(wanted).is_ok()))
 }
 
-/// Returns the id in the trusted comment of a signature.
+/// Returns the image id in the trusted comment of a signature, if it has one.
 pub(crate) fn id_in_comment(comment: &str) -> Option<&str> {
     comment.split(['\t', ' ']).find_map(|word| word.strip_prefix(IN_COMMENT)).filter(|id| !id.is_empty())
 }

@@ -1,4 +1,4 @@
-//! Source of an image: as requested by the allocation, and as resolved.
+//! Source of an image: as requested by the allocation ([`ImageSource`]), and as resolved ([`ResolvedImage`]).
 
 use super::manifest::ImageManifest;
 use super::signature::SignatureKeys;
@@ -18,22 +18,22 @@ pub struct ImageSource {
     pub id: Option<String>,
     /// URLs of mirrors with the same bytes, in the order in which they are tried.
     pub mirrors: Vec<String>,
-    /// Digest of the image; for an OCI image, of its manifest. If there is none, it is read from the files next to the
-    /// image. See [`parse_given_digest`].
+    /// Digest of the image as served; for an OCI image, of its manifest. If `None`, the digest is read from the files
+    /// next to the image. See [`parse_given_digest`].
     pub digest: Option<Digest>,
-    /// Credentials of registries.
+    /// Credentials for registries.
     pub pull_secrets: Vec<PullSecret>,
-    /// Trusted signature keys. With any key a signature is required.
+    /// Trusted signature keys. If there is at least one, the image must be signed.
     pub keys: SignatureKeys,
     /// Oldest signed versions that are allowed.
     pub minimum: MinimumVersions,
 }
 
-/// Parses the digest of the image at `url` from an allocation or the command line: `sha256:HEX` or `sha512:HEX`. Blank
-/// text means none.
+/// Parses the digest that an allocation or the command line specifies for the image at `url`: `sha256:HEX` or
+/// `sha512:HEX`. Returns `None` for a blank text.
 ///
 /// # Errors
-/// Returns an error if it is not a digest, or is md5.
+/// Returns an error if the text is not a digest, or an md5 digest.
 pub fn parse_given_digest(text: Option<&str>, url: &str) -> Result<Option<Digest>> {
     let refused = |why: String| Error::refusal(Phase::Image, format!("{url}: {why}"));
     let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
@@ -46,24 +46,24 @@ pub fn parse_given_digest(text: Option<&str>, url: &str) -> Result<Option<Digest
     }
 }
 
-/// Resolved image.
+/// Image whose size, digest and signature were checked, and which can be fetched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(Default))]
 pub struct ResolvedImage {
     pub url: String,
     /// Digest of the whole image; for an OCI image, of its manifest.
     pub digest: Digest,
-    /// One part, or the layers of an OCI image, lowest first.
+    /// Streams of the image: one or, for an OCI image, one for each layer, lowest layer first.
     pub parts: Vec<ImagePart>,
-    /// Whether whiteouts of a part remove what earlier parts contain.
+    /// Whether the parts are OCI layers, in which whiteouts remove files of lower layers.
     pub layered: bool,
-    /// Id of the key of the verified signature.
+    /// Id of the key whose signature was verified; `None` if no signature was required.
     pub signed_by: Option<String>,
-    /// Id of the image, if the signature covers one.
+    /// Id of the image that the signature covers, if it covers one.
     pub signed_as: Option<String>,
 }
 
-/// One stream of bytes.
+/// Part of an image that is fetched as one stream of bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(Default))]
 pub struct ImagePart {
@@ -75,9 +75,9 @@ pub struct ImagePart {
     pub digest: Digest,
     /// Value of the `Authorization` header, if one is required.
     pub authorization: Option<SecretText>,
-    /// Credentials to get another value when this one has expired.
+    /// Credentials to get a new `authorization` when the current one has expired.
     pub pull_secret: Option<PullSecret>,
-    /// Digests of its pieces, by which data is verified before it is passed on.
+    /// Chunk manifest, by which data is verified before it is passed on.
     pub manifest: Option<Arc<ImageManifest>>,
 }
 

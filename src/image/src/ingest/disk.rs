@@ -1,4 +1,4 @@
-//! Burning a raw image: from its server to the disk, with the verification in between.
+//! Burns a raw disk image to a disk, and verifies it before the disk becomes bootable.
 
 use super::{BurnOutcome, BurnResult, IncomingImage, WatchProgress};
 use crate::fetch::{ImagePart, ResolvedImage};
@@ -7,11 +7,11 @@ use crate::raw::{self, HEAD_BYTES, ImageRequirements, RawTarget, TargetDisk};
 use common::error::{Context, Error, Phase, Result};
 
 impl IncomingImage {
-    /// Rejects an image that is not a raw image for this disk and layout, by its first MiB and before anything is
-    /// written. Waits for those bytes.
+    /// Waits for the first MiB of the image, and rejects an image that is not a raw image for this disk and layout,
+    /// before anything is written.
     ///
     /// # Errors
-    /// Returns an error if the image does not fit, or its beginning cannot be fetched.
+    /// Returns an error if the image is rejected, or its beginning cannot be fetched.
     pub fn require_disk(&mut self, disk: &TargetDisk, expected: &ImageRequirements) -> Result<()> {
         self.single_part()?;
         self.detect_qcow2()?;
@@ -22,7 +22,7 @@ impl IncomingImage {
         })
     }
 
-    /// Returns the only part of the image: a raw image is one stream.
+    /// Returns the only part of the image. Fails if there are several, since a raw image is one stream.
     pub(super) fn single_part(&self) -> Result<&ImagePart> {
         let ResolvedImage { url, parts, .. } = &self.reached;
         match parts.as_slice() {
@@ -34,11 +34,11 @@ impl IncomingImage {
         }
     }
 
-    /// Streams the image to a whole disk. Until the image is verified, the disk's first MiB and last sector are zero.
+    /// Streams the image to a whole disk. The disk's first MiB and last sector are zero until the image is verified.
     ///
     /// # Errors
     /// Returns the first error of download, decoder, write and digest, or an error if the image does not fit the disk.
-    /// The disk is not bootable then.
+    /// After an error the disk is not bootable.
     pub fn burn_to_disk(
         mut self,
         target: &RawTarget,

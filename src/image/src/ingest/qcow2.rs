@@ -1,5 +1,5 @@
-//! Conversion of a qcow2 on its way to a disk. Whether an image is a qcow2 that can be converted as a stream is checked
-//! before anything is written.
+//! Burns a qcow2, which the worker converts to a raw disk image while it is downloaded. Before anything is written, it
+//! is checked whether the qcow2 can be converted as a stream.
 
 use super::IncomingImage;
 use crate::fetch::{ImagePart, RangeReader};
@@ -12,13 +12,13 @@ use std::collections::VecDeque;
 use std::io::{self, Cursor, Read};
 use std::ops::{Range, RangeInclusive};
 
-/// Maximum length of the worker's list of tables. The listed ranges are fetched, and the list is not used for anything
-/// else.
+/// Maximum length of the list of tables that the worker returns, in bytes. The list comes from an untrusted process; it
+/// determines only which ranges of the image are fetched.
 const MOST_LIST_BYTES: u64 = 64 << 10;
 const TABLE_BYTES: RangeInclusive<u64> = 512..=2 << 20;
 
 impl IncomingImage {
-    /// Switches to conversion if the image is a qcow2.
+    /// If the image is a qcow2, checks that it can be converted as a stream, and restarts the download with conversion.
     pub(super) fn detect_qcow2(&mut self) -> Result<()> {
         let found = Cell::new(false);
         self.check_beginning(&|stream| {
@@ -50,7 +50,7 @@ impl IncomingImage {
         self.query_worker(part, PayloadKind::Qcow2Tables, pieces).map(drop)
     }
 
-    /// Returns the worker's answer to the given data.
+    /// Sends the data to a new worker, which handles it as `plain`, and returns the worker's output.
     fn query_worker(&self, part: &ImagePart, plain: PayloadKind, pieces: RangeSource) -> Result<Vec<u8>> {
         let looking = || format!("check the tables of {}", part.url);
         let arriving = Download::start(Box::new(pieces), &part.digest, plain, None).context(Phase::Image, looking)?;
@@ -64,7 +64,8 @@ impl IncomingImage {
     }
 }
 
-/// Parses the worker's list: the length of each table, followed by the offset of each.
+/// Parses the worker's list: the length that all tables have, followed by the offset of each table. Returns the range
+/// of each.
 fn parse_table_list(list: &[u8]) -> Result<VecDeque<Range<u64>>> {
     let mut numbers = list.as_chunks::<8>().0.iter().map(|number| u64::from_be_bytes(*number));
     let length = numbers.next().filter(|length| TABLE_BYTES.contains(length));
@@ -72,7 +73,7 @@ fn parse_table_list(list: &[u8]) -> Result<VecDeque<Range<u64>>> {
     Ok(numbers.map(|at| at..at.saturating_add(length)).collect())
 }
 
-/// Bytes in memory, followed by ranges of the image.
+/// Stream of bytes in memory, followed by ranges of the image.
 struct RangeSource {
     current: Cursor<Vec<u8>>,
     left: Option<(RangeReader, VecDeque<Range<u64>>)>,

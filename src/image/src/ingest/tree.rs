@@ -1,4 +1,5 @@
-//! Burning a tree of files: part by part from its servers to files below the root, and the cleanup after a failure.
+//! Burns a tree of files: unpacks the parts of the image in order below the root, and removes the unpacked files after
+//! a failure.
 
 use super::{BurnOutcome, BurnResult, IncomingImage, MOST_STARTS, WatchProgress};
 use crate::fetch::ImagePart;
@@ -9,23 +10,25 @@ use std::path::Path;
 use std::time::Instant;
 
 impl IncomingImage {
-    /// Marks the content below the root as belonging to another owner. An image that changes during the download then
-    /// fails, because starting over would clear the root, and whiteouts remove only files of this burn.
+    /// Marks files that exist below the root as belonging to another owner. Files of the image may replace them, but
+    /// nothing else removes them: whiteouts remove only files of this burn, and if the image changes during the
+    /// download, the burn fails instead of clearing the root and starting over.
     pub fn among_others(self) -> IncomingImage {
         IncomingImage { among_others: true, ..self }
     }
 
-    /// Streams the image to files below `root`. After a failure, nothing of it is left on filesystems made by this run.
-    /// `watch` is called a few times per second.
+    /// Streams the image to files below `root`. After a failure, the unpacked files are removed from filesystems made
+    /// by this run. `watch` is called a few times per second.
     ///
-    /// Succeeds only if the server's length, the end of the compressed stream, the end blocks of the tar and the digest
-    /// all match. Nothing is synced, so a disk error may still be reported at the unmount.
+    /// Succeeds only if the download has the length that the server declared, the compressed stream and the tar are
+    /// complete, and the digest matches. Nothing is synced, so a disk error may still be reported at the unmount.
     ///
     /// On a merged filesystem, files of the image replace files and symlinks of the same name, directories keep their
     /// content, and nothing else is touched.
     ///
     /// An image that would replace existing files, or files of a lower layer, is verified before it is unpacked.
-    /// Unverified data is only written to filesystems made by this run, which are not booted before the end.
+    /// Unverified data is written only to filesystems made by this run, from which nothing boots before the
+    /// installation is complete.
     ///
     /// # Errors
     /// Returns the first error of download, decoder, tar, write and digest.
@@ -62,7 +65,8 @@ impl IncomingImage {
             let (why, before) = match end {
                 Ok(again) => again,
                 Err(error) => {
-                    // Verified layers without the one above them would look complete too.
+                    // Verified lower layers are removed too: without the layers above them they would look like a
+                    // complete image.
                     if let Err(why) = below.restore_snapshots(&fresh) {
                         tracing::warn!("cannot remove the incomplete image from {}: {why}", root.display());
                     }
@@ -78,13 +82,13 @@ impl IncomingImage {
         }
     }
 
-    /// Returns whether each piece is verified before it is written. An unsigned manifest is only as trustworthy as its
-    /// server: its pieces may differ from those of the digest.
+    /// Returns whether each chunk is verified by a signed manifest before it is written. An unsigned manifest does not
+    /// suffice: its chunk digests need not belong to the image with the expected digest.
     fn is_verified_by_piece(&self, part: &ImagePart) -> bool {
         self.reached.signed_by.is_some() && part.manifest.is_some()
     }
 
-    /// Burns all parts in order.
+    /// Burns all parts in order. `replaces` is whether the first part may replace existing files.
     fn burn_parts(
         &mut self,
         root: &UnpackRoot,
@@ -107,7 +111,7 @@ impl IncomingImage {
                 }
                 false => None,
             };
-            // If the part is held back, the data fetched for the check is fetched again.
+            // If the part is held back, the data that was fetched to check its beginning is fetched again.
             let arriving = match first.take().filter(|_| held_in.is_none()) {
                 Some(first) => first,
                 None => self.start_download(part, held_in)?,
@@ -137,7 +141,7 @@ fn add_result(sum: &mut BurnResult, part: BurnResult) {
     sum.conflicts.first.extend(part.conflicts.first);
 }
 
-/// Runs the pipeline of one part.
+/// Downloads and unpacks one part, and verifies its digest.
 fn burn_part(
     arriving: Download,
     part: &ImagePart,

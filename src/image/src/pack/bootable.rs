@@ -1,10 +1,10 @@
-//! Check whether a tree can boot a machine: whether it has a kernel and an init. It only looks at names, and is used
+//! Checks whether a tree can boot a machine, by the names of kernels and init programs in it. The result is only used
 //! for a warning.
 
 use std::fs;
 use std::path::Path;
 
-/// Directories, and the names of kernels in them.
+/// Directories, and the beginnings of the names of kernels in them. An empty list means any file `*.efi`.
 const KERNELS: [(&str, &[&str]); 4] = [
     ("boot", &["vmlinuz", "vmlinux", "Image", "kernel", "bzImage"]),
     ("boot/EFI/Linux", &[]),
@@ -12,7 +12,7 @@ const KERNELS: [(&str, &[&str]); 4] = [
     ("efi/EFI/Linux", &[]),
 ];
 
-/// Directories with one subdirectory for each kernel, which may contain it.
+/// Directories with one subdirectory for each kernel version, which may contain the kernel.
 const MODULES: [&str; 2] = ["usr/lib/modules", "lib/modules"];
 
 const INITS: [&str; 7] = [
@@ -25,7 +25,7 @@ const INITS: [&str; 7] = [
     "usr/bin/init",
 ];
 
-/// Returns why the tree cannot boot, if so.
+/// Returns a warning if the tree has no kernel or no init.
 pub(crate) fn find_missing(tree: &Path) -> Option<String> {
     let is_there = |name: &str| fs::symlink_metadata(tree.join(name)).is_ok();
     let has_kernel = KERNELS.iter().any(|(directory, names)| {

@@ -1,4 +1,4 @@
-//! Reading a disk image to pack: raw, or qcow2, which is converted to a raw disk.
+//! Reads the disk image to pack: raw, or qcow2, which is converted to a raw disk image.
 
 use super::PackSource;
 use super::seekable_zstd::FrameWriter;
@@ -35,14 +35,14 @@ pub(crate) fn detect_source(source: &Path) -> Result<PackSource> {
     }
 }
 
-/// Packs the file unchanged.
+/// Packs a raw disk image unchanged.
 pub(crate) fn pack_raw<W: Write>(source: &Path, mut frames: FrameWriter<W>) -> Result<FrameWriter<W>> {
     let packed = File::open(source).and_then(|mut file| io::copy(&mut file, &mut frames));
     packed.context(Phase::Image, || format!("pack {}", source.display()))?;
     Ok(frames)
 }
 
-/// Packs the raw disk of a qcow2.
+/// Converts a qcow2 to a raw disk image and packs it.
 pub(crate) fn pack_qcow2<W: Write>(source: &Path, mut frames: FrameWriter<W>) -> Result<FrameWriter<W>> {
     let packed = File::open(source).and_then(|file| qcow2::unpack_file(&file, &mut frames));
     packed.context(Phase::Image, || format!("pack {}", source.display()))?;

@@ -1,5 +1,5 @@
-//! Writer for one member of a tar: a ustar header, preceded by a PAX header for what does not fit into it. GNU tar,
-//! bsdtar and this program can read it.
+//! Writes one member of a tar: a ustar header, preceded by a PAX header with the values that do not fit into the ustar
+//! header. GNU tar, bsdtar and this program can read the result.
 
 use super::seekable_zstd::FrameWriter;
 use nix::errno::Errno;
@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use tar::{Builder, EntryType, Header};
 
-/// Length of the names in a ustar header, in bytes.
+/// Length of the name fields in a ustar header, in bytes.
 const NAME_BYTES: usize = 100;
 const BLOCK: usize = 512;
 
@@ -26,7 +26,7 @@ pub(crate) enum PackedKind {
     File(File),
     Directory,
     Symlink(Vec<u8>),
-    /// Hard link to an earlier member.
+    /// Hard link to the earlier member with this path.
     HardLink(Vec<u8>),
     CharacterDevice,
     BlockDevice,
@@ -82,7 +82,7 @@ impl PackedMember<'_> {
             self.set_name(&mut header, &mut records);
             write_member(tar, header, records, content)?;
         } else {
-            // GNU sparse 1.0: the map is in front of the data.
+            // GNU sparse 1.0: the map precedes the data.
             let map = format_sparse_map(&pieces, size);
             header.set_size(map.len() as u64 + data);
             let base = self.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -164,7 +164,7 @@ fn write_member<W: Write>(
     tar.append(&header, content)
 }
 
-/// Copies as much of the name as fits.
+/// Copies a name to its header field, or the beginning of the name if it is longer than the field.
 fn copy_name(field: &mut [u8; NAME_BYTES], name: &[u8]) {
     let length = name.len().min(NAME_BYTES);
     field[..length].copy_from_slice(&name[..length]);
@@ -174,7 +174,8 @@ fn device_number(device: u64) -> io::Result<u32> {
     u32::try_from(device).map_err(io::Error::other)
 }
 
-/// Formats a time: nanoseconds are added to seconds, so -2 and 500000000 are -1.5.
+/// Formats a time for a PAX record as a decimal number. Nanoseconds are added to the seconds: -2 and 500000000 are
+/// -1.5.
 fn format_time(seconds: i64, nanoseconds: i64) -> String {
     match (seconds, nanoseconds) {
         (seconds, 0) => seconds.to_string(),
@@ -183,13 +184,13 @@ fn format_time(seconds: i64, nanoseconds: i64) -> String {
     }
 }
 
-/// Returns offset and length of the data segments.
+/// Returns offset and length of each data segment of a file.
 fn data_segments(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
     let (mut pieces, mut end) = (Vec::new(), 0);
     let seek = |offset: u64, whence| -> io::Result<Option<u64>> {
         match lseek(file, i64::try_from(offset).map_err(io::Error::other)?, whence) {
             Ok(found) => Ok(u64::try_from(found).ok()),
-            // Only a hole follows up to the end.
+            // The rest of the file is a hole.
             Err(Errno::ENXIO) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -202,7 +203,7 @@ fn data_segments(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
     Ok(pieces)
 }
 
-/// Formats a sparse map: decimal lines, padded to a block.
+/// Formats a sparse map: decimal numbers, one per line, padded to a whole block.
 fn format_sparse_map(pieces: &[(u64, u64)], size: u64) -> Vec<u8> {
     let mut pieces = pieces.to_vec();
     // A hole at the end is followed by an empty segment.
@@ -218,7 +219,7 @@ fn format_sparse_map(pieces: &[(u64, u64)], size: u64) -> Vec<u8> {
     map
 }
 
-/// The data segments of a file, with exactly the length found before.
+/// Reader of the data segments of a file. Fails if the file is now shorter than when its segments were determined.
 struct SegmentReader<'a> {
     file: &'a File,
     pieces: std::vec::IntoIter<(u64, u64)>,

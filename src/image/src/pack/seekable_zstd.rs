@@ -1,6 +1,6 @@
-//! Writer for a stream of independent zstd frames of 4 MiB each, followed by a seek table:
+//! Writes a stream of independent zstd frames, each with 4 MiB of content, followed by a seek table:
 //! <https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_compression_format.md>. Several
-//! cores compress, and several can decompress.
+//! cores compress the frames, and several can decompress them.
 
 use common::sync::lock_mutex;
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ pub(crate) struct FrameWriter<W> {
     out: W,
     block: Vec<u8>,
     jobs: Sender<CompressJob>,
-    /// Frames being compressed, in stream order, each with the length of its block.
+    /// Frames that are being compressed, in stream order, each with the length of its uncompressed block.
     pending: VecDeque<(usize, Receiver<FrameResult>)>,
     most_pending: usize,
     table: Vec<u8>,
@@ -43,7 +43,7 @@ impl<W: Write> FrameWriter<W> {
         let queue = Arc::new(Mutex::new(queue));
         for _ in 0..cores {
             let queue = queue.clone();
-            // Ends when the sender is dropped.
+            // The loop ends when the sender is dropped.
             thread::spawn(move || run_compressor(&queue, level));
         }
         let (block, pending, table) = (Vec::with_capacity(FRAME_BYTES), VecDeque::new(), Vec::new());
@@ -51,7 +51,7 @@ impl<W: Write> FrameWriter<W> {
         FrameWriter { out, block, jobs, pending, most_pending: 2 * cores, table, frames: 0, bytes_in: 0 }
     }
 
-    /// Writes the remaining data and the table; returns the uncompressed length and the output.
+    /// Writes the remaining data and the seek table; returns the uncompressed length in bytes, and the output.
     ///
     /// # Errors
     /// Returns an error if compressing or writing fails.
@@ -106,7 +106,7 @@ impl<W: Write> Write for FrameWriter<W> {
         Ok(taken)
     }
 
-    /// Does not flush an incomplete block: frame boundaries must not depend on how the stream is written.
+    /// Does not flush an incomplete block, because frame boundaries must not depend on how the stream is written.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -115,7 +115,7 @@ impl<W: Write> Write for FrameWriter<W> {
 fn run_compressor(queue: &Mutex<Receiver<CompressJob>>, level: i32) {
     let next = || lock_mutex(queue).recv();
     while let Ok(CompressJob { block, answer }) = next() {
-        // If the receiver is gone, it has failed already and reports that.
+        // If the receiver is gone, it has failed, and its error is reported elsewhere.
         let _ = answer.send(compress_frame(&block, level));
     }
 }

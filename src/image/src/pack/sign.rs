@@ -1,4 +1,4 @@
-//! Signatures in minisign's format, made with its secret keys.
+//! Creates signatures in minisign's format, with secret keys created by minisign.
 
 use crate::NAME_IN_COMMENT;
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -11,10 +11,10 @@ use time::OffsetDateTime;
 /// Environment variable with the password of the key, for non-interactive use.
 const PASSWORD: &str = "DROPHAMMER_KEY_PASSWORD";
 
-/// Length of a public key in its file, in bytes: algorithm, id and key.
+/// Length of a public key after base64 decoding, in bytes: algorithm, id and key.
 const PUBLIC_BYTES: usize = 42;
 
-/// First line of a signature, which is not signed.
+/// Untrusted comment, the first line of a signature file, which the signature does not cover.
 const UNTRUSTED: &str = "signature of drophammer image pack";
 
 /// Unlocked secret key.
@@ -25,10 +25,11 @@ pub(crate) struct ImageSigner {
 }
 
 impl ImageSigner {
-    /// Reads the key. Its password comes from the environment, or else from the terminal.
+    /// Reads and unlocks the secret key. The password is read from the environment or, if it is not set there, from the
+    /// terminal.
     ///
     /// # Errors
-    /// Returns an error if there is no such key, or the password is missing or wrong.
+    /// Returns an error if the file is not a secret key, or the password is missing or wrong.
     pub(crate) fn open_key(path: &Path) -> Result<ImageSigner> {
         ImageSigner::open_with_password(path, || read_password(path))
     }
@@ -54,7 +55,8 @@ impl ImageSigner {
         Ok(ImageSigner { secret, public, id: format!("{number:016X}") })
     }
 
-    /// Returns the content of a file's `.minisig`, with the id of the image that it covers.
+    /// Signs the text of a file and returns the content of its `.minisig`. The trusted comment contains the image id,
+    /// if given.
     ///
     /// # Errors
     /// Returns an error if signing fails.
@@ -72,7 +74,7 @@ fn unlock_key(path: &Path, text: &str, password: Option<String>) -> Result<Secre
     opened.context(Phase::Settings, || format!("unlock the secret key {}", path.display()))
 }
 
-/// Returns the password from the environment; `None` if it can be read from the terminal.
+/// Returns the password from the environment; `None` if it is not set there, but can be read from the terminal.
 fn read_password(key: &Path) -> Result<Option<String>> {
     match std::env::var(PASSWORD) {
         Ok(password) => Ok(Some(password)),

@@ -208,13 +208,13 @@ fn what_cannot_boot_and_what_is_called_otherwise_is_warned_of() {
         (
             tree.path(),
             "image.tar",
-            "image.tar is a tar, compressed with zstd, which its name does not show; use the extension .tar.zst",
+            "image.tar is a tar compressed with zstd, but its name does not show this; use the extension .tar.zst",
         ),
         (tree.path(), "image.raw.zst", "image.raw.zst is a tar"),
-        (tree.path(), "debian-12.0.20261101", "which its name does not show"),
+        (tree.path(), "debian-12.0.20261101", "but its name does not show this"),
         (&disk, "image.raw.zst", ""),
         (&disk, "image.img.ZST", ""),
-        (&disk, "image.qcow2.zst", "is a raw disk image, compressed with zstd"),
+        (&disk, "image.qcow2.zst", "is a raw disk image compressed with zstd"),
         (&disk, "image.tar.zst", "use the extension .raw.zst"),
     ] {
         let warnings = pack_image(&options(source, &out.path().join(name))).unwrap().warnings;

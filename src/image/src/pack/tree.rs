@@ -1,5 +1,5 @@
-//! Packing a directory as a tar: depth first, names sorted by their bytes, so that the order in which files were
-//! created has no effect.
+//! Packs a directory as a tar: depth first, names sorted by their bytes, so that the result does not depend on the
+//! order in which the filesystem lists them.
 
 use super::member::{PackedKind, PackedMember};
 use super::seekable_zstd::FrameWriter;
@@ -18,16 +18,16 @@ struct TreeWalk<'a, W: Write> {
     device: u64,
     tar: Builder<FrameWriter<W>>,
     epoch: Option<i64>,
-    /// First name of each file with several names, by device and inode.
+    /// First name of each file that has several names (hard links), by device and inode number.
     first_names: HashMap<(u64, u64), PathBuf>,
     files: u64,
 }
 
-/// Packs the directory, and returns how many names were packed.
+/// Packs the directory, and returns the number of packed entries.
 ///
 /// # Errors
-/// Returns an error if a file cannot be read, is modified meanwhile or is on another filesystem, or the image cannot be
-/// written.
+/// Returns an error if a file cannot be read or is modified while it is packed, if another filesystem is mounted in the
+/// directory, or if the image cannot be written.
 pub(crate) fn pack_tree<W: Write>(
     root: &Path,
     frames: FrameWriter<W>,
@@ -36,7 +36,7 @@ pub(crate) fn pack_tree<W: Write>(
     let metadata = fs::metadata(root).context(Phase::Image, || format!("stat {}", root.display()))?;
     let tar = Builder::new(frames);
     let mut walk = TreeWalk { root, device: metadata.dev(), tar, epoch, first_names: HashMap::new(), files: 0 };
-    // A stack, so names are sorted in reverse: the next to pack is always the last.
+    // A stack: names are pushed in reverse order, so that the first one is packed next.
     let mut todo = vec![PathBuf::new()];
     while let Some(path) = todo.pop() {
         if walk.add_entry(&path)? {
@@ -56,7 +56,7 @@ impl<W: Write> TreeWalk<'_, W> {
         listed.context(Phase::Image, || format!("list {}", directory.display()))
     }
 
-    /// Packs one name, and returns whether it is a directory.
+    /// Packs one entry, and returns whether it is a directory.
     fn add_entry(&mut self, path: &Path) -> Result<bool> {
         let full = self.root.join(path);
         // The given root may be a symlink; symlinks below it are packed as such.
@@ -68,7 +68,7 @@ impl<W: Write> TreeWalk<'_, W> {
             return Err(Error::refusal(Phase::Image, format!("{}: {why}", full.display())));
         }
         if metadata.file_type().is_socket() {
-            tracing::warn!("{} is a socket, which is left out", full.display());
+            tracing::warn!("{} is a socket and is not packed", full.display());
             return Ok(false);
         }
         self.append_member(path, &full, &metadata).context(Phase::Image, || format!("pack {}", full.display()))?;
@@ -78,7 +78,7 @@ impl<W: Write> TreeWalk<'_, W> {
 
     fn append_member(&mut self, path: &Path, full: &Path, metadata: &Metadata) -> std::io::Result<()> {
         let what = self.member_kind(path, full, metadata)?;
-        // Hard links have no attributes of their own: those of the first name apply.
+        // Members that are hard links have no attributes: those of the member with the first name apply.
         let xattrs = if let PackedKind::HardLink(_) = what { Vec::new() } else { sorted_xattrs(full)? };
         PackedMember { path: member_name(path, metadata.is_dir()), metadata, what, xattrs, epoch: self.epoch }
             .append_to(&mut self.tar)
@@ -103,7 +103,7 @@ impl<W: Write> TreeWalk<'_, W> {
     }
 }
 
-/// Returns the name of a member; that of a directory ends with a slash.
+/// Returns the name of a member. Names of directories end with a slash.
 fn member_name(path: &Path, is_directory: bool) -> Vec<u8> {
     let mut name = path.as_os_str().as_bytes().to_owned();
     if name.is_empty() {
@@ -115,7 +115,7 @@ fn member_name(path: &Path, is_directory: bool) -> Vec<u8> {
     name
 }
 
-/// Returns the xattrs, sorted by name: filesystems list them in any order.
+/// Returns the xattrs of a file, sorted by name, since filesystems list them in any order.
 fn sorted_xattrs(full: &Path) -> std::io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let listed = match xattr::list(full) {
         Err(error) if error.kind() == std::io::ErrorKind::Unsupported => return Ok(Vec::new()),
