@@ -1,13 +1,13 @@
-//! The pipeline of one image: from its source through digest and decoder to the consumer, in constant memory. Each
-//! stage is a thread, connected by `buffer_pipe`. A stream that would replace files is held back in front of the decoder until
-//! its digest is verified (`spool`). The decoder and the tar reader run in a sandboxed process (`worker_client` and `worker_main`).
+//! The pipeline of one image: from its source through digest and decoder to the consumer, in constant memory. Each stage is a thread; the
+//! stages are connected by pipes (`buffer_pipe`). A stream that would replace files is held back before the decoder until its digest is
+//! verified (`spool`). The decoder and the tar reader run in a sandboxed process (`worker_client` and `worker_main`).
 //!
-//! It uses no other module of `image`. `fetch` provides a [`StreamSource`]; `tree` and `raw` read the output. It has no knowledge
-//! of servers or disks.
+//! It uses no other module of `image`. `fetch` provides a [`StreamSource`]; `tree` and `raw` read the output. The pipeline does not depend
+//! on servers or disks.
 //!
-//! It provides [`Download`], a stream being downloaded, with its digest; [`WorkerStart`], the worker's side of it;
-//! [`PipelineReader`], its output; [`StageClocks`], the time that stages wait for each other; [`ProgressMeter`], the progress; and
-//! [`Digest`].
+//! It provides [`Download`], a stream that is being downloaded; [`PipelineReader`], which reads its decompressed output; [`WorkerStart`],
+//! the worker's side of the download; [`StageClocks`], which measure how long stages wait for each other; [`ProgressMeter`], which reports
+//! the progress; and [`Digest`].
 
 mod buffer_pipe;
 mod decode;
@@ -40,11 +40,12 @@ pub(crate) use stage_clock::{LoadAverage, StageClock, StageClocks};
 pub(crate) use worker_main::{WorkerOutput, WorkerStart, pass_through};
 pub(crate) use worker_protocol::{PacketParser, add_text};
 
-/// 16 MiB of compressed stream: a head start while the disks are partitioned, and slack for a decoder that is slow for
-/// a moment. Each buffer wakes a thread of the worker and one here, so few large ones cost less than many small ones.
+/// Number of buffers for the compressed stream, 16 MiB in total. They are filled while the disks are still being
+/// partitioned, and later absorb short delays of the decoder. Few large buffers cost less than many small ones, because
+/// each one wakes a thread in the worker and in the agent.
 const BUFFERS: usize = 16;
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Buffers between the decoder and the last stage: 24 MiB.
+/// Number of buffers between the decoder and the last stage, 24 MiB in total.
 const PLAIN_BUFFERS: usize = 12;
 const PLAIN_BUFFER_BYTES: usize = 2 << 20;

@@ -1,7 +1,7 @@
 //! Buffers that are passed from stage to stage and reused: memory stays constant, and the slowest stage sets the pace.
 //!
-//! A [`BufferPool`] has a fixed number of buffers. A stage takes one, fills it and sends it as a [`BufferChunk`], parts of which
-//! several stages can hold without a copy. When the last of them is dropped, the buffer is free again.
+//! A [`BufferPool`] has a fixed number of buffers. A stage takes one, fills it and sends it as a [`BufferChunk`], parts of which several
+//! stages can hold without a copy. When the last part is dropped, the buffer returns to the pool.
 //!
 //! The buffers are in private memory, or in memory shared with another process (`shm`).
 
@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::mpsc::{self, RecvError, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Memory of a buffer, private or shared.
+/// Memory of a buffer: private, or shared with another process.
 pub(crate) enum BufferMemory {
     Own(Vec<u8>),
     Shared(SharedSpan),
@@ -29,16 +29,16 @@ impl Deref for BufferMemory {
     }
 }
 
-/// Destination of a buffer that is no longer in use.
+/// Owner of a buffer, to which it returns when it is no longer in use.
 pub(crate) trait BufferOwner: Send + Sync {
     fn take_back(&self, buffer: BufferMemory);
 }
 
-/// A fixed number of buffers of one size.
+/// Pool with a fixed number of buffers of the same size.
 #[derive(Clone)]
 pub(crate) struct BufferPool {
     shelf: Arc<PoolShared>,
-    /// Memory that further pools can be allocated in.
+    /// Rest of the shared memory, from which further pools are allocated; `None` for private memory.
     arena: Option<Arc<Mutex<SharedSpan>>>,
 }
 
@@ -50,7 +50,8 @@ struct PoolShared {
 
 struct FreeBuffers {
     buffers: Vec<BufferMemory>,
-    /// Number of buffers that are allocated only when they are first needed: a small image needs few.
+    /// Number of buffers that are not allocated yet. Each is allocated when it is first needed, since a small image
+    /// needs only few.
     unmade: usize,
 }
 
@@ -59,12 +60,12 @@ impl BufferPool {
         BufferPool::with_buffers(Vec::new(), buffers, buffer_bytes, None)
     }
 
-    /// Creates a pool whose buffers are in `arena`, as far as there is space.
+    /// Creates a pool whose buffers are in `arena`. Buffers that do not fit there are in private memory.
     pub(crate) fn in_arena(arena: SharedSpan, buffers: usize, buffer_bytes: usize) -> BufferPool {
         BufferPool::carve_arena(&Arc::new(Mutex::new(arena)), buffers, buffer_bytes)
     }
 
-    /// Creates another pool in the same memory.
+    /// Creates another pool in the rest of the same memory.
     pub(crate) fn create_sibling(&self, buffers: usize, buffer_bytes: usize) -> BufferPool {
         match &self.arena {
             Some(arena) => BufferPool::carve_arena(arena, buffers, buffer_bytes),
@@ -92,7 +93,7 @@ impl BufferPool {
         BufferPool { shelf: Arc::new(PoolShared { free, returned: Condvar::new(), buffer_bytes }), arena }
     }
 
-    /// Waits for a free buffer and returns it for filling.
+    /// Waits for a free buffer and returns it. The wait is recorded on `clock`.
     pub(crate) fn take_buffer(&self, clock: &StageClock) -> WritableBuffer {
         let mut free = self.shelf.lock();
         let buffer = loop {
@@ -110,7 +111,7 @@ impl BufferPool {
 }
 
 impl PoolShared {
-    /// Locks the free list. No operation leaves it inconsistent, so a panic elsewhere does not matter.
+    /// Locks the free list. A poisoned lock is ignored, because no operation can leave the list inconsistent.
     fn lock(&self) -> MutexGuard<'_, FreeBuffers> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,7 +126,7 @@ impl BufferOwner for PoolShared {
 
 struct OwnedBuffer {
     buffer: BufferMemory,
-    /// `None` if the buffer belongs to no pool.
+    /// Owner, to which the buffer returns; `None` if it does not belong to a pool.
     home: Option<Arc<dyn BufferOwner>>,
 }
 
@@ -137,7 +138,7 @@ impl Drop for OwnedBuffer {
     }
 }
 
-/// Buffer owned by one stage. It contains old data.
+/// Buffer that one stage owns and fills. At first it contains old data.
 pub(crate) struct WritableBuffer(OwnedBuffer);
 
 impl WritableBuffer {
@@ -165,7 +166,7 @@ impl DerefMut for WritableBuffer {
     }
 }
 
-/// Part of a filled buffer. A clone shares the buffer.
+/// Part of a filled buffer. Clones refer to the same buffer.
 #[derive(Clone)]
 pub(crate) struct BufferChunk {
     held: Arc<OwnedBuffer>,
@@ -174,13 +175,14 @@ pub(crate) struct BufferChunk {
 }
 
 impl BufferChunk {
-    /// Creates a chunk of bytes that are in no pool.
+    /// Creates a chunk from bytes that do not belong to a pool.
     pub(crate) fn from_vec(bytes: Vec<u8>) -> BufferChunk {
         let end = bytes.len();
         BufferChunk { held: Arc::new(OwnedBuffer { buffer: BufferMemory::Own(bytes), home: None }), start: 0, end }
     }
 
-    /// Creates a chunk of a buffer that another process has filled.
+    /// Creates a chunk from a buffer that another process has filled. `home` is notified when the buffer is no longer
+    /// in use.
     pub(crate) fn from_shared(span: SharedSpan, home: Arc<dyn BufferOwner>) -> BufferChunk {
         let end = span.len();
         BufferChunk {
@@ -198,14 +200,14 @@ impl BufferChunk {
         }
     }
 
-    /// Returns a part of the chunk, or `None` if the range is outside.
+    /// Returns a part of the chunk, or `None` if the range exceeds the chunk.
     pub(crate) fn slice(&self, range: Range<usize>) -> Option<BufferChunk> {
         let (start, end) = (self.start.checked_add(range.start)?, self.start.checked_add(range.end)?);
         let held = self.held.clone();
         (start <= end && end <= self.end).then_some(BufferChunk { held, start, end })
     }
 
-    /// Takes up to `count` bytes off the front.
+    /// Splits off and returns the first `count` bytes, or all bytes if the chunk is shorter.
     pub(crate) fn split_to(&mut self, count: usize) -> BufferChunk {
         let end = self.start.saturating_add(count).min(self.end);
         let front = BufferChunk { held: self.held.clone(), start: self.start, end };
@@ -234,8 +236,8 @@ pub(crate) enum PipeMessage {
     Failed(io::Error),
 }
 
-/// Sending end of a pipe. Dropping it without [`PipeSender::end`] or [`PipeSender::fail`] counts as a failure: a stage that
-/// panicked must not look like the end of the stream.
+/// Sending end of a pipe. If it is dropped without [`PipeSender::end`] or [`PipeSender::fail`], for example by a panic, the receiver gets
+/// an error instead of the end of the stream.
 pub(crate) struct PipeSender(SenderTarget);
 
 enum SenderTarget {
@@ -243,24 +245,24 @@ enum SenderTarget {
     Other(Box<dyn ChunkSink>),
 }
 
-/// Receiver of chunks other than a stage of this process. It must not block: the pool limits what is in flight.
+/// Receiver of chunks that is not a stage of this process. It must not block. The pool limits the number of chunks in
+/// flight.
 pub(crate) trait ChunkSink: Send {
-    /// Takes a message.
+    /// Receives a message.
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.
     fn take_message(&self, message: PipeMessage) -> Result<(), ReceiverGone>;
 }
 
-/// Error of a stream that was dropped without an end.
+/// Error message for a stream whose sender was dropped without an end.
 pub(crate) const WITHOUT_A_WORD: &str = "the previous stage ended unexpectedly";
 
-/// The next stage is gone and has reported its error elsewhere.
+/// Error: the next stage has ended. Its own error is reported elsewhere.
 #[derive(Debug)]
 pub(crate) struct ReceiverGone;
 
-/// Creates a pipe between two stages. The pool limits the memory; `depth` is only the number of chunks that can be
-/// queued.
+/// Creates a pipe between two stages, in which `depth` chunks can be queued. The memory is limited by the buffer pool.
 pub(crate) fn create_pipe(depth: usize) -> (PipeSender, PipeReceiver) {
     let (sender, receiver) = mpsc::sync_channel(depth);
     (
@@ -289,7 +291,7 @@ impl PipeSender {
         let _ = self.send_message(PipeMessage::End, &StageClock::default());
     }
 
-    /// Ends the stream with an error, which the next stage receives after all chunks sent before.
+    /// Ends the stream with an error. The next stage receives the error after all chunks that were sent before.
     pub(crate) fn fail(self, error: io::Error) {
         let _ = self.send_message(PipeMessage::Failed(error), &StageClock::default());
     }
@@ -309,7 +311,7 @@ impl PipeSender {
     }
 }
 
-/// Source of chunks other than a stage of this process.
+/// Source of chunks that is not a stage of this process.
 pub(crate) trait ChunkSource: Send {
     /// Returns the next chunk; `None` after the end.
     ///
@@ -321,7 +323,7 @@ pub(crate) trait ChunkSource: Send {
 /// Receiving end of a pipe.
 pub struct PipeReceiver {
     origin: ReceiverOrigin,
-    /// Message received by [`PipeReceiver::is_ready`], before it was requested.
+    /// Message that [`PipeReceiver::is_ready`] has received ahead of [`PipeReceiver::receive_chunk`].
     early: Option<PipeMessage>,
     ended: bool,
 }

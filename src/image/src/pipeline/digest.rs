@@ -1,4 +1,4 @@
-//! Digest of the image as served, computed while it is downloaded.
+//! Digests of images, and a reader that computes the digest of a stream while it is read.
 
 use common::encoding::encode_hex;
 use md5::Md5;
@@ -13,14 +13,14 @@ use std::str::FromStr;
 pub enum DigestKind {
     Sha256,
     Sha512,
-    /// Detects damage, but no forgery. Only for images that have no better digest.
+    /// Detects damage, but not forgery. Used only if an image has no better digest.
     Md5,
 }
 
 const KINDS: [(DigestKind, &str, usize); 3] =
     [(DigestKind::Sha256, "sha256", 64), (DigestKind::Sha512, "sha512", 128), (DigestKind::Md5, "md5", 32)];
 
-/// A digest as written: `sha256:HEX`. Upper-case digits are converted to lower case.
+/// Digest in the form `sha256:HEX`. Upper-case hexadecimal digits are converted to lower case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest {
@@ -68,7 +68,7 @@ impl fmt::Display for Digest {
 }
 
 impl Digest {
-    /// Returns the digest of all data added to a hasher.
+    /// Returns the SHA-256 digest of all data added to a hasher.
     pub(crate) fn from_sha256(of: Sha256) -> Digest {
         Digest { kind: DigestKind::Sha256, hex: encode_hex(of.finalize()) }
     }

@@ -1,4 +1,4 @@
-//! First half of the pipeline: download, digest and decoder, each in its own threads.
+//! First half of the pipeline: the threads of download and digest, and the worker process that decodes.
 
 use super::buffer_pipe::{BufferPool, PipeReceiver, PipeSender, ReceiverGone, WritableBuffer, create_pipe};
 use super::decode::PayloadKind;
@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 
-/// Source of the bytes of one stream.
+/// Source of the compressed bytes of one stream.
 pub(crate) trait StreamSource: Read + Send {
-    /// Returns how often the download was resumed.
+    /// Returns how often the download was resumed so far.
     fn resumed(&self) -> u32;
 
-    /// Returns why the stream cannot be continued and has to start over, if that is what ended it.
+    /// Returns the reason if the stream ended because it cannot be resumed and must start over.
     fn start_over(&self) -> Option<&str>;
 }
 
-/// Stream that is being downloaded.
+/// Stream that is being downloaded and decoded.
 pub(crate) struct Download {
     /// Output of the worker: the decompressed stream.
     pub reader: PipelineReader,
@@ -47,7 +47,8 @@ pub(crate) struct DownloadState {
 const BEGINNING_BYTES: usize = 8;
 
 impl DownloadState {
-    /// Returns the first bytes as served, before decompression. Available once any byte was decoded.
+    /// Returns the first [`BEGINNING_BYTES`] of the stream as served, before decompression; empty before any data was
+    /// fetched.
     pub(crate) fn beginning(&self) -> &[u8] {
         self.beginning.get().map(Vec::as_slice).unwrap_or_default()
     }
@@ -57,7 +58,7 @@ impl DownloadState {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Adds to the number of fetched bytes.
+    /// Adds `bytes` to the number of fetched bytes.
     pub(crate) fn add_fetched(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -67,7 +68,7 @@ impl DownloadState {
         self.resumed.load(Ordering::Relaxed)
     }
 
-    /// Returns why the stream cannot be continued and has to start over, if that is what ended it.
+    /// Returns the reason if the stream ended because it cannot be resumed and must start over.
     pub(crate) fn start_over(&self) -> Option<String> {
         lock_mutex(&self.start_over).clone()
     }
@@ -77,12 +78,12 @@ impl DownloadState {
 pub(crate) struct DigestThread(pub JoinHandle<io::Result<Digest>>);
 
 impl DigestThread {
-    /// Waits for the end of the stream and returns its digest.
+    /// Waits for the end of the stream and returns the digest of the stream.
     ///
     /// # Errors
     /// Returns an error if the stream did not end successfully.
     pub(crate) fn join(self) -> io::Result<Digest> {
-        // The release build aborts on a panic: this is for development and tests.
+        // The release build aborts on a panic, so this error occurs only in development and tests.
         self.0.join().unwrap_or_else(|_| {
             Err(io::Error::other(
                 "the digest thread panicked; see the console for its \
@@ -93,8 +94,8 @@ impl DigestThread {
 }
 
 impl Download {
-    /// Starts the threads of the pipeline. With `held_in`, nothing reaches the worker before the whole stream matches
-    /// the expected digest.
+    /// Starts the worker and the threads of the pipeline. With `held_in`, the stream is held in that file, and passed
+    /// to the worker only after its digest matches `promised`.
     ///
     /// # Errors
     /// Returns an error if the worker process cannot be started.
@@ -138,14 +139,14 @@ impl Download {
         Ok(Download { reader, line, digest, told, stages })
     }
 
-    /// Restarts the measurement of time.
+    /// Restarts the time measurement, here and in the worker.
     pub(crate) fn restart(&self) {
         self.stages.restart();
         self.line.restart();
     }
 }
 
-/// Sends all fetched bytes to digest and decoder; ends early if the decoder is gone.
+/// Fetches the stream and sends it to digest and decoder. Ends early if one of them has ended.
 fn fetch_all(
     mut feed: Box<dyn StreamSource>,
     told: &DownloadState,
@@ -182,7 +183,8 @@ fn fetch_all(
     }
 }
 
-/// Fills the buffer. If the stream ends before the buffer is full, also returns how it ended.
+/// Fills the buffer and returns the number of bytes. If the stream ends before the buffer is full, also returns the
+/// result of the stream.
 fn fill_buffer(feed: &mut impl Read, filling: &mut WritableBuffer) -> (usize, Option<io::Result<()>>) {
     let mut filled = 0;
     while filled < filling.len() {

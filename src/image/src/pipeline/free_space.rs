@@ -1,13 +1,14 @@
-//! Check for free space, so that a file that is too large is rejected before the disk is full.
+//! Checks for free space, so that a file that is too large is rejected before the filesystem is full.
 
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
 use std::fs::File;
 use std::io;
 
-/// Minimum size of a file that is checked, in bytes. For smaller ones the error of the write is sufficient.
+/// Minimum size of files for which free space is checked, in bytes. For a smaller file the error of the write is
+/// sufficient.
 const ASKED_FROM: u64 = 1 << 20;
 
-/// Returns the free bytes of the filesystem of `file` if they are fewer than `bytes`.
+/// Returns the number of free bytes on the filesystem of `file` if fewer than `bytes` are free; otherwise `None`.
 ///
 /// # Errors
 /// Returns an error if the filesystem cannot be queried.
@@ -16,7 +17,7 @@ pub(crate) fn insufficient_space(file: &File, bytes: u64) -> io::Result<Option<u
         return Ok(None);
     }
     let filesystem = fstatfs(file)?;
-    // Btrfs compresses and only estimates. A tmpfs without a size has no blocks.
+    // Btrfs may compress the file, and only estimates its free space. A tmpfs without a size limit reports no blocks.
     if filesystem.filesystem_type() == BTRFS_SUPER_MAGIC || filesystem.blocks() == 0 {
         return Ok(None);
     }

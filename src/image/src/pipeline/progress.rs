@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Time between two calls of the watcher.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Time over which the rate is smoothed, in seconds.
+/// Time constant of the exponential smoothing of the rate, in seconds.
 const SMOOTHING_SECONDS: f64 = 3.0;
 
 type ProgressWatcher<'a> = &'a (dyn Fn(TransferProgress) + Sync);
@@ -26,14 +26,14 @@ pub(crate) fn report_progress<T>(
 
 /// Progress over several consecutive streams, with a smoothed rate.
 pub(crate) struct ProgressMeter {
-    /// Size of all streams.
+    /// Size of all streams together, in bytes, if known.
     total: Option<u64>,
-    /// Bytes of the streams that have ended.
+    /// Number of bytes of the streams that have ended.
     before: u64,
     interval: Duration,
     told_at: Instant,
     told_bytes: u64,
-    /// Bytes per second; `None` until the first interval is over.
+    /// Smoothed rate in bytes per second; `None` before the first measurement.
     rate: Option<f64>,
 }
 
@@ -42,8 +42,8 @@ impl ProgressMeter {
         ProgressMeter { total, before: 0, interval: INTERVAL, told_at: Instant::now(), told_bytes: 0, rate: None }
     }
 
-    /// Runs `work` on the next stream and calls the watcher meanwhile, and once more at the end regardless of the
-    /// interval.
+    /// Runs `work`, which processes the next stream. Meanwhile calls the watcher at each interval, and once more when
+    /// `work` has ended.
     pub(crate) fn report_while<T>(
         &mut self,
         told: &DownloadState,

@@ -1,16 +1,16 @@
-//! Reader for the receiving end of a pipe.
+//! Reads the receiving end of a pipe as a stream of bytes.
 
 use super::buffer_pipe::{BufferChunk, BufferPool, PipeReceiver};
 use super::stage_clock::StageClock;
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 
-/// The chunks of a [`PipeReceiver`] as one stream of bytes.
+/// Reader of the chunks of a [`PipeReceiver`] as one stream of bytes.
 pub struct PipelineReader {
     receiver: PipeReceiver,
     clock: Arc<StageClock>,
     current: Option<BufferChunk>,
-    /// The chunk after it, if it has been received already.
+    /// Chunk after `current`, if it was received already.
     behind: Option<BufferChunk>,
     position: u64,
 }
@@ -20,17 +20,17 @@ impl PipelineReader {
         PipelineReader { receiver, clock, current: None, behind: None, position: 0 }
     }
 
-    /// Returns the clock for the waits of this thread, also for those of its output.
+    /// Returns the clock of the reading thread, on which the thread also records waits for its output.
     pub(crate) fn clock(&self) -> Arc<StageClock> {
         self.clock.clone()
     }
 
-    /// Sets the clock that waits are counted on from now on, after the work has moved to another thread.
+    /// Sets the clock on which waits are recorded from now on, after the work has moved to another thread.
     pub(crate) fn count_on(&mut self, clock: Arc<StageClock>) {
         self.clock = clock;
     }
 
-    /// Returns the number of bytes consumed.
+    /// Returns the number of bytes consumed so far.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
@@ -42,7 +42,7 @@ impl PipelineReader {
             || self.receiver.is_ready()
     }
 
-    /// Takes up to `count` bytes without a copy, at least one; `None` at the end.
+    /// Takes between one and `count` bytes without a copy; returns `None` at the end of the stream.
     ///
     /// # Errors
     /// Returns the error of the previous stage.
@@ -55,8 +55,8 @@ impl PipelineReader {
         Ok(chunk)
     }
 
-    /// Returns the next `count` bytes in one piece without consuming them; fewer at the end. They are copied if they
-    /// came in several chunks.
+    /// Returns the next `count` bytes as one slice without consuming them; fewer at the end of the stream. Bytes from
+    /// several chunks are copied into one buffer.
     ///
     /// # Errors
     /// Returns the error of the previous stage; nothing more can be read after it.
@@ -71,7 +71,7 @@ impl PipelineReader {
                 whole[filled..filled + chunk.len()].copy_from_slice(&chunk);
                 filled += chunk.len();
             }
-            // The former next chunk is now part of it or the current chunk.
+            // All former chunks are now in `whole`, except for the rest of the last one, which follows it.
             self.behind = self.current.replace(whole.into_chunk(filled));
             self.position = position;
         }
@@ -79,7 +79,8 @@ impl PipelineReader {
         Ok(&current[..count.min(current.len())])
     }
 
-    /// Returns whether another byte is available.
+    /// Makes the next byte available in `current`, waiting for it if necessary. Returns `false` at the end of the
+    /// stream.
     fn advance(&mut self) -> io::Result<bool> {
         while self.current.as_ref().is_none_or(|current| current.is_empty()) {
             // Release the buffer before waiting for the next chunk, which may need it.

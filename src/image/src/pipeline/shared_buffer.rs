@@ -1,4 +1,4 @@
-//! Buffers lent to the other process, held here until it releases them.
+//! Buffers that the other process uses. They are held here until that process releases them.
 
 use super::buffer_pipe::BufferChunk;
 use super::shm::SharedRegion;
@@ -10,10 +10,10 @@ use std::sync::Mutex;
 pub(crate) struct LentBuffers(Mutex<BTreeMap<(SharedRegion, usize), BufferChunk>>);
 
 impl LentBuffers {
-    /// Adds a chunk by the region and offset of its buffer.
+    /// Adds a chunk. `place` is the region of its buffer, and the offset of the buffer there.
     pub(crate) fn add(&self, place: (SharedRegion, usize), chunk: BufferChunk) {
         let before = lock_mutex(&self.0).insert(place, chunk);
-        // Drop it outside of the lock: the buffer returns to its pool.
+        // Dropped outside of the lock, since this returns the buffer to its pool.
         drop(before);
     }
 

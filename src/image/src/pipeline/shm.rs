@@ -1,7 +1,7 @@
 //! Memory shared by two processes, to pass the bytes of an image without a copy.
 //!
-//! The other process may write to it at any time. Data read from it is either content, which is written to a file
-//! unchanged, or is copied before any decision is based on it.
+//! The other process may write to the memory at any time. Therefore data in it is either content, which is written to a
+//! file unchanged, or is copied before a decision is based on it.
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -18,9 +18,9 @@ use std::sync::Arc;
 /// One of the two memory regions shared by the agent and its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SharedRegion {
-    /// The image as served. The worker can only read it.
+    /// Image as served. The worker can only read this region.
     Packed,
-    /// Output of the worker. The agent can only read it.
+    /// Output of the worker. The agent can only read this region.
     Plain,
 }
 
@@ -34,7 +34,7 @@ impl SharedRegion {
     }
 }
 
-/// Mapping of a region.
+/// Mapping of a region into this process.
 struct MappedMemory {
     region: SharedRegion,
     start: NonNull<c_void>,
@@ -49,13 +49,13 @@ unsafe impl Sync for MappedMemory {}
 
 impl Drop for MappedMemory {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and its last span is gone.
+        // SAFETY: the memory was mapped with this length, and no span of it is left.
         let unmapped = unsafe { munmap(self.start, self.bytes) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// Creates memory that can neither grow nor shrink, so that reading it never fails.
+/// Creates memory for a region. Its size is sealed, so that the other process cannot shrink it and cause a SIGBUS here.
 ///
 /// # Errors
 /// Returns the error of the kernel.
@@ -70,16 +70,16 @@ pub(crate) fn create_memory(region: SharedRegion, bytes: usize) -> io::Result<Ow
     Ok(fd)
 }
 
-/// Prevents all further writable mappings.
+/// Seals the memory, so that no further writable mapping can be created. Existing writable mappings remain.
 ///
 /// # Errors
-/// Returns the error of the kernel. Linux before 5.1 does not support it.
+/// Returns the error of the kernel. Linux before 5.1 does not support this seal.
 pub(crate) fn seal_writes(fd: impl AsFd) -> io::Result<()> {
     fcntl(fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL))?;
     Ok(())
 }
 
-/// Piece of shared memory.
+/// Contiguous part of a shared region.
 #[derive(Clone)]
 pub(crate) struct SharedSpan {
     memory: Arc<MappedMemory>,
@@ -88,7 +88,7 @@ pub(crate) struct SharedSpan {
 }
 
 impl SharedSpan {
-    /// Maps all of the memory made by [`create_memory`].
+    /// Maps the whole memory created by [`create_memory`].
     ///
     /// # Errors
     /// Returns the error of the kernel.
@@ -105,12 +105,12 @@ impl SharedSpan {
         self.memory.region
     }
 
-    /// Returns the offset in its region.
+    /// Returns the offset of the span in its region, in bytes.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// Splits `bytes` off the front, or returns `None` if the span is shorter.
+    /// Splits off and returns the first `bytes` bytes, or returns `None` if the span is shorter.
     pub(crate) fn split_front(&mut self, bytes: usize) -> Option<SharedSpan> {
         let left = self.bytes.checked_sub(bytes)?;
         let front = SharedSpan { memory: self.memory.clone(), at: self.at, bytes };
@@ -118,7 +118,7 @@ impl SharedSpan {
         Some(front)
     }
 
-    /// Returns the rest of the span from an offset in its region, or `None` outside of it.
+    /// Returns the part of the span from offset `at` of its region on, or `None` if that offset is outside the span.
     pub(crate) fn rest_from(&self, at: usize) -> Option<SharedSpan> {
         let skipped = at.checked_sub(self.at)?;
         let bytes = self.bytes.checked_sub(skipped)?;
@@ -130,7 +130,7 @@ impl Deref for SharedSpan {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: it is within the mapping, which cannot shrink.
+        // SAFETY: the span is within the mapping, and the memory cannot shrink.
         unsafe { std::slice::from_raw_parts(self.memory.start.cast::<u8>().as_ptr().add(self.at), self.bytes) }
     }
 }

@@ -1,6 +1,6 @@
-//! Verification of a stream before it is unpacked: it is downloaded completely into an unnamed file on the target's
+//! Verifies a stream before it is unpacked: the stream is downloaded completely into an unnamed file on the target's
 //! filesystem, and passed on only after its digest matches. Used for a stream that would replace existing files, or
-//! files of a layer that is verified already.
+//! files of a layer that is already verified.
 
 use super::buffer_pipe::{BufferPool, PipeSender};
 use super::digest::Digest;
@@ -12,14 +12,14 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::thread;
 
-/// File that holds a stream, and the length of the stream if known.
+/// File in which a stream is held, and the length of the stream in bytes, if known.
 pub(crate) struct HoldFile {
     pub file: File,
     pub size_bytes: Option<u64>,
 }
 
-/// Holds a stream back until its digest matches, then sends it on in buffers of `pool`. The returned digest is
-/// verified.
+/// Starts a thread that holds a stream back until its digest matches `promised`, and then sends it to `sender` in
+/// buffers of `pool`. The thread returns the verified digest.
 pub(crate) fn hold_until_verified(
     hold: HoldFile,
     compressed: PipelineReader,
@@ -86,7 +86,7 @@ fn send_file(mut file: &File, clock: &StageClock, pool: &BufferPool, sender: Pip
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return sender.fail(error),
         };
-        // The decoder is gone and reports why.
+        // The decoder has ended and reports its error itself.
         if sender.send(filling.into_chunk(got), clock).is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Time that each stage of a burn worked and waited for other stages, which shows the bottleneck.
+//! Measures how long each stage of a burn works, and how long it waits for other stages. This shows the bottleneck.
 
 use common::sync::lock_mutex;
 use model::install_report::StageShare;
@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time that one thread of a stage has waited for another stage. Waiting for the network or a disk counts as work.
+/// Measures the time that one thread of a stage waits for other stages. Waiting for the network or a disk counts as
+/// work, not as waiting.
 #[derive(Debug, Default)]
 pub struct StageClock {
     waited_nanoseconds: AtomicU64,
-    /// Time before which waits do not count.
+    /// Time of the last restart. Waits before it do not count.
     restarted: Mutex<Option<Instant>>,
 }
 
 impl StageClock {
-    /// Runs `wait`, which only waits for another stage, and adds its time.
+    /// Runs `wait`, which only waits for another stage, and adds its duration.
     pub(crate) fn time_wait<T>(&self, wait: impl FnOnce() -> T) -> T {
         let began = Some(Instant::now());
         let result = wait();
@@ -40,7 +41,7 @@ impl StageClock {
 pub(crate) struct StageClocks {
     began: Arc<Mutex<Instant>>,
     clocks: Arc<Mutex<Vec<NamedClock>>>,
-    /// Busy time of stages in another process.
+    /// Busy times of stages, as reported by the worker process.
     elsewhere: Arc<Mutex<Vec<(String, Duration)>>>,
 }
 
@@ -53,7 +54,7 @@ impl StageClocks {
         StageClocks { began: Arc::new(Mutex::new(Instant::now())), clocks: Arc::default(), elsewhere: Arc::default() }
     }
 
-    /// Restarts the measurement: the time that a reached image has waited for the disks does not belong to the burn.
+    /// Restarts the measurement when the burn begins. Before that, the started download may have waited for the disks.
     pub(crate) fn restart(&self) {
         let now = Instant::now();
         *lock_mutex(&self.began) = now;
@@ -65,7 +66,8 @@ impl StageClocks {
             .for_each(|clock| clock.restart(now));
     }
 
-    /// Returns a clock for one more thread of a stage. The time before counts as waiting.
+    /// Creates a clock for one more thread of a stage. The time from the start of the measurement until now counts as
+    /// waiting.
     pub(crate) fn add_clock(&self, stage: &'static str) -> Arc<StageClock> {
         let before = lock_mutex(&self.began).elapsed();
         let before = AtomicU64::new(u64::try_from(before.as_nanos()).unwrap_or(u64::MAX));
@@ -74,13 +76,13 @@ impl StageClocks {
         clock
     }
 
-    /// Adds a stage that runs in another process; its busy time is added at the end.
+    /// Adds a stage that runs in the worker process. Its busy time is added later, by [`Self::add_busy_times`].
     pub(crate) fn add_external_stage(&self, stage: &'static str) {
         lock_mutex(&self.clocks).push((stage, None));
     }
 
-    /// Returns the load of each stage, in the order in which they began, averaged over its threads. If there are fewer
-    /// cores than busy threads, the time that a thread waits for a core counts as work.
+    /// Returns the load of each stage in percent, averaged over its threads. Stages are in the order in which they were
+    /// added. Time in which a thread waits for a CPU core counts as work.
     pub(crate) fn shares(&self) -> Vec<StageShare> {
         self.shares_of(lock_mutex(&self.began).elapsed())
     }
@@ -103,7 +105,8 @@ impl StageClocks {
         sums.into_iter().map(|(stage, sum, threads)| (stage, sum / threads)).collect()
     }
 
-    /// Adds busy times of stages in another process. A stage that runs in both is as busy as the busier half.
+    /// Adds busy times of stages in the worker process, in nanoseconds. For a stage that runs in both processes, the
+    /// larger busy time is used.
     pub(crate) fn add_busy_times(&self, busy: Vec<(&str, u64)>) {
         let busy = busy.into_iter().map(|(stage, nanoseconds)| (stage.to_owned(), Duration::from_nanos(nanoseconds)));
         lock_mutex(&self.elsewhere).extend(busy);
@@ -120,11 +123,11 @@ impl StageClocks {
     }
 }
 
-/// Average load over several consecutive streams.
+/// Average load of each stage over several consecutive streams, weighted by their durations.
 #[derive(Debug, Default)]
 pub(crate) struct LoadAverage {
     seconds: f64,
-    /// Percent times seconds.
+    /// Sum of percent times seconds for each stage.
     sums: Vec<(String, f64)>,
 }
 

@@ -8,8 +8,8 @@
 //!                  └─> decode ─> members ────┘                 worker
 //! ```
 //!
-//! The digest is computed here, so that a compromised worker cannot forge it. Events of the worker are only trusted to
-//! be content of the image, or the reason why there is none.
+//! The digest is computed in the agent, so that a compromised worker cannot forge it. Events from the worker are
+//! untrusted: the agent uses them only as content of the image, or as an error message.
 
 use super::buffer_pipe::{
     BufferChunk, BufferMemory, BufferOwner, BufferPool, ChunkSink, ChunkSource, PipeMessage, PipeSender, ReceiverGone,
@@ -34,17 +34,18 @@ use std::thread;
 
 pub(crate) const PACKED_BYTES: usize = BUFFERS * BUFFER_BYTES;
 
-/// Size of the region for output, including what is decoded in one piece.
+/// Size of the region for the worker's output, in bytes, including the buffers for frames that are decoded in one
+/// piece.
 pub(crate) const PLAIN_BYTES: usize = PLAIN_BUFFERS * PLAIN_BUFFER_BYTES + super::decode::MOST_WHOLE_BYTES;
 
-/// Placeholder for the download error in messages of the worker. The worker does not learn that error; the agent
+/// Placeholder for the download error in messages of the worker. The worker does not receive that error, so the agent
 /// inserts it.
 pub(crate) const SOURCE: &str = "\u{1}the source\u{1}";
 
-/// A worker process and the reading end of its output.
+/// Worker process, and the receiving end of its output.
 pub(crate) struct DecodeWorker {
     line: WorkerConnection,
-    /// `None` if a test takes the place of the worker.
+    /// Worker process; `None` if a test plays its role.
     process: Option<WorkerProcess>,
     packed: SharedSpan,
     plain: SharedSpan,
@@ -54,9 +55,9 @@ pub(crate) struct DecodeWorker {
     broken: SharedDownloadError,
     stages: StageClocks,
     packet: Vec<u8>,
-    /// Unread rest of the packet.
+    /// Range of the packet that has not been parsed yet.
     left: Range<usize>,
-    /// The buffer that was lent last, with its region and offset.
+    /// Buffer to which the worker's last event referred, with its region and its offset there.
     current: Option<((SharedRegion, usize), BufferChunk)>,
     is_ready: bool,
 }
@@ -68,23 +69,23 @@ type SharedDownloadError = Arc<Mutex<Option<String>>>;
 pub(crate) struct WorkerConnection(Arc<WorkerSocket>);
 
 impl WorkerConnection {
-    /// Restarts the measurement of time.
+    /// Restarts the time measurement of the worker.
     pub(crate) fn restart(&self) {
         self.send_request(WorkerRequest::Restart);
     }
 
-    /// Answers a question of the worker.
+    /// Sends the response to a request of the worker for its limits.
     pub(crate) fn answer(&self, answer: [u64; 2]) {
         self.send_request(WorkerRequest::Answer(answer));
     }
 
-    /// Sends a packet. A closed connection is detected when reading.
+    /// Sends a packet. Errors are ignored, since a closed connection is detected when reading.
     fn send_request(&self, word: WorkerRequest) {
         let _ = self.0.send(&word.to_packet());
     }
 }
 
-/// Reports to the worker that its buffer was released.
+/// Reports to the worker that the agent has released one of the worker's buffers.
 impl BufferOwner for WorkerConnection {
     fn take_back(&self, buffer: BufferMemory) {
         if let BufferMemory::Shared(span) = buffer
@@ -96,7 +97,7 @@ impl BufferOwner for WorkerConnection {
 }
 
 impl DecodeWorker {
-    /// Starts a worker. Its busy times are added to `stages`.
+    /// Starts a worker process. When it ends, the busy times of its stages are added to `stages`.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory, or /proc is missing.
@@ -139,7 +140,7 @@ impl DecodeWorker {
         self.line.clone()
     }
 
-    /// Returns the process id.
+    /// Returns the process id of the worker.
     #[cfg(test)]
     pub(crate) fn id(&self) -> Option<u32> {
         self.process.as_ref().map(WorkerProcess::id)
@@ -150,7 +151,7 @@ impl DecodeWorker {
         self.pool.clone()
     }
 
-    /// Returns the sending end for the image. Chunks must be in buffers of the pool.
+    /// Returns the pipe through which the image is sent to the worker. Chunks must be in buffers of [`Self::pool`].
     pub(crate) fn sender(&self) -> PipeSender {
         let (line, lent, broken) = (self.line.clone(), self.lent.clone(), self.broken.clone());
         PipeSender::to_sink(Box::new(WorkerSink { line, lent, broken, is_whole: Cell::new(false) }))
@@ -191,7 +192,7 @@ impl ChunkSource for DecodeWorker {
             if self.left.is_empty() {
                 self.receive_packet()?;
             }
-            // Taken out while the event is parsed, which borrows it.
+            // Taken out of `self`, because the parsed event borrows the packet.
             let packet = std::mem::take(&mut self.packet);
             let mut words = &packet[self.left.clone()];
             let given = match WorkerEvent::parse_front(&mut words) {
@@ -235,7 +236,7 @@ fn protocol_error() -> io::Error {
     io::Error::other("the worker that decodes the image sent an invalid packet and is no longer trusted")
 }
 
-/// Logs the warning once: the kernel is the same for all images.
+/// Logs a warning on the first call only, since the kernel is the same for all images.
 fn warn_without_landlock() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
@@ -246,13 +247,13 @@ fn warn_without_landlock() {
     });
 }
 
-/// Sending end of the image to its worker. The download thread sends directly: another thread would cost a wake-up for
-/// each buffer.
+/// Sink that sends the image to the worker. The download thread calls it directly, because a separate thread would cost
+/// a wake-up for each buffer.
 struct WorkerSink {
     line: WorkerConnection,
     lent: Arc<LentBuffers>,
     broken: SharedDownloadError,
-    /// Whether the end was sent.
+    /// Whether the end of the image, or an error, was sent.
     is_whole: Cell<bool>,
 }
 
@@ -288,15 +289,15 @@ impl Drop for WorkerSink {
     }
 }
 
-/// Converts a chunk to a request. The download fills buffers from their beginning, so the span's offset identifies the
-/// buffer.
+/// Returns the request that passes a chunk to the worker, and the region and offset that identify its buffer. Returns
+/// `None` for private memory.
 fn packed_request(chunk: &BufferChunk) -> Option<((SharedRegion, usize), WorkerRequest)> {
     let (span, range) = chunk.shared_range()?;
     let (at, bytes) = (u32::try_from(range.start).ok()?, u32::try_from(range.len()).ok()?);
     Some(((span.region(), span.at()), WorkerRequest::Packed { at, bytes }))
 }
 
-/// Releases buffers that the worker has read, until the pipe is closed.
+/// Releases the buffers that the worker reports as read, until the worker closes the pipe.
 fn release_returned(mut returned: File, lent: &LentBuffers) {
     let mut at = [0; 4];
     while returned.read_exact(&mut at).is_ok() {

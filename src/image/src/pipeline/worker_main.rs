@@ -20,26 +20,26 @@ const TEXT_BYTES: usize = 4000;
 
 /// Receiver of the worker's output.
 pub(crate) trait WorkerOutput {
-    /// Sends bytes as a copy.
+    /// Adds bytes, which are copied, to the output.
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.
     fn put(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Sends a chunk without a copy, if it is in shared memory.
+    /// Adds a chunk to the output. If it is in shared memory, it is not copied.
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.
     fn content(&mut self, chunk: BufferChunk) -> io::Result<()>;
 
-    /// Sends what was put so far, because there may be nothing more for a while.
+    /// Sends all output added so far. Called when more output may not follow soon.
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.
     fn flush(&mut self) -> io::Result<()>;
 }
 
-/// Everything that a worker receives at its start.
+/// Parameters, memory and sockets that a worker receives when it starts.
 pub(crate) struct WorkerStart {
     wire: Arc<WorkerSocket>,
     pub plain: PayloadKind,
@@ -50,7 +50,7 @@ pub(crate) struct WorkerStart {
 }
 
 impl WorkerStart {
-    /// Receives the first packet with the shared memory.
+    /// Receives the first packet, to which the shared memory is attached.
     ///
     /// # Errors
     /// Returns an error if the packet is invalid.
@@ -75,8 +75,8 @@ impl WorkerStart {
         Ok(WorkerStart { wire, plain, packed, pool, returned, lent: Arc::default() })
     }
 
-    /// Decodes the image and passes the output to `rest`, together with the answers of the agent and buffers whose
-    /// content need not be copied. `alone` is called when the agent is gone.
+    /// Decodes the image and passes the decompressed stream to `rest`, with the sender to the agent, the agent's
+    /// answers, and a pool of buffers in shared memory. `alone` is called when the connection to the agent is closed.
     pub(crate) fn run(
         self,
         landlock: bool,
@@ -113,7 +113,7 @@ impl WorkerStart {
         });
     }
 
-    /// Reports an error instead of starting to work.
+    /// Reports an error to the agent without starting to decode.
     pub(crate) fn report_error(self, error: &io::Error) {
         // If the agent is gone, the error is not needed.
         let _ = self.open_sender().send_failure(error);
@@ -155,14 +155,14 @@ fn receive_packets(
             WorkerRequest::Packed { at, bytes } => {
                 let Some(span) = packed.rest_from(at as usize) else { return };
                 let piece = BufferChunk::from_shared(span, returned.clone()).split_to(bytes as usize);
-                // This fails only if the decoder is gone, and its error is on the way.
+                // This fails only if the decoder has ended, and its error is already being sent.
                 let _ = source.as_ref().map(|source| source.send(piece, &clock));
             }
             WorkerRequest::Whole => drop(source.take().map(PipeSender::end)),
             WorkerRequest::Broken => drop(source.take().map(|source| source.fail(io::Error::other(SOURCE)))),
             WorkerRequest::Freed { region, at } => lent.release((region, at as usize)),
             WorkerRequest::Answer(answer) => {
-                // After a failure the receiver does not wait for it.
+                // If the receiver has failed, the answer is not needed.
                 let _ = tell.send(answer);
             }
             WorkerRequest::Restart => stages.restart(),
@@ -170,7 +170,7 @@ fn receive_packets(
     }
 }
 
-/// Reports to the agent that a buffer of the image can be reused.
+/// Pipe through which the worker reports to the agent that a buffer of the image can be reused.
 struct ReturnPipe(File);
 
 impl BufferOwner for ReturnPipe {
@@ -188,10 +188,10 @@ impl BufferOwner for ReturnPipe {
 pub(crate) struct PacketSender {
     wire: Arc<WorkerSocket>,
     lent: Arc<LentBuffers>,
-    /// The buffer that was lent last.
+    /// Region and offset of the buffer to which the last event referred.
     last: Option<(SharedRegion, usize)>,
     packet: Vec<u8>,
-    /// Offset of the inline bytes that are still being added to; their length is not final.
+    /// Offset in the packet of the inline bytes that are still growing, and whose length is not yet written.
     inline: Option<usize>,
 }
 
@@ -253,7 +253,7 @@ impl WorkerOutput for PacketSender {
             self.lent.add(place, chunk);
         }
         self.add_event(&WorkerEvent::Lent { region: place.0, buffer, at, bytes })?;
-        // Flush, since only few buffers are in flight at a time.
+        // Send at once: only few buffers are in flight at a time, and the agent may wait for this one.
         if is_new { self.flush() } else { Ok(()) }
     }
 

@@ -1,4 +1,5 @@
-//! Protocol between the agent and its worker: packets over a socket that preserves their boundaries.
+//! Protocol between the agent and its worker: packets over a Unix socket of type SOCK_SEQPACKET, which preserves packet
+//! boundaries.
 
 use super::shm::SharedRegion;
 use nix::errno::Errno;
@@ -12,7 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 /// Maximum length of a packet, in bytes.
 pub(crate) const PACKET_BYTES: usize = 32 << 10;
 
-/// One end of the socket.
+/// One end of the socket pair between agent and worker.
 pub(crate) struct WorkerSocket(OwnedFd);
 
 impl WorkerSocket {
@@ -20,7 +21,7 @@ impl WorkerSocket {
         WorkerSocket(socket)
     }
 
-    /// Creates both ends.
+    /// Creates the socket pair; the second descriptor is for the worker.
     ///
     /// # Errors
     /// Returns the error of the kernel.
@@ -39,7 +40,7 @@ impl WorkerSocket {
         Ok(retry_interrupted(|| send(self.0.as_raw_fd(), packet, flags)).map(drop)?)
     }
 
-    /// Sends a packet with open files.
+    /// Sends a packet to which open files are attached.
     ///
     /// # Errors
     /// Returns an error if the peer is gone.
@@ -50,22 +51,22 @@ impl WorkerSocket {
         Ok(retry_interrupted(|| sendmsg::<()>(self.0.as_raw_fd(), &packet, &rights, flags, None)).map(drop)?)
     }
 
-    /// Receives a packet and returns its length; 0 if the peer is gone.
+    /// Receives a packet and returns its length in bytes; 0 if the peer has closed its end.
     ///
     /// # Errors
     /// Returns the error of the kernel.
     pub(crate) fn receive(&self, packet: &mut [u8]) -> io::Result<usize> {
         loop {
             match retry_interrupted(|| recv(self.0.as_raw_fd(), packet, MsgFlags::empty())) {
-                // Reported once, before the packets that the peer has still sent: it closed its end with unread
-                // packets.
+                // The peer has closed its end without reading all packets. The kernel reports this once; packets that
+                // the peer has sent can still be received.
                 Err(Errno::ECONNRESET) => {}
                 other => return Ok(other?),
             }
         }
     }
 
-    /// Receives a packet like [`WorkerSocket::receive`], with up to three open files.
+    /// Receives a packet like [`WorkerSocket::receive`], with up to three attached files.
     ///
     /// # Errors
     /// Returns the error of the kernel.
@@ -77,16 +78,16 @@ impl WorkerSocket {
         let mut files = Vec::new();
         for control in message.cmsgs()? {
             if let ControlMessageOwned::ScmRights(numbers) = control {
-                // SAFETY: the kernel has just created them for this process, and they have no other owner.
+                // SAFETY: the kernel has just created these descriptors for this process, so they have no other owner.
                 files.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
             }
         }
         Ok((message.bytes, files))
     }
 
-    /// Closes the connection and wakes both ends.
+    /// Shuts the connection down, which wakes threads that wait at either end.
     pub(crate) fn close(&self) {
-        // It makes no difference if it is closed already.
+        // An error means that the connection is already closed.
         let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
     }
 }
@@ -100,20 +101,20 @@ fn retry_interrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T,
     }
 }
 
-/// Packet from the agent to the worker. Offsets are those in a region.
+/// Packet from the agent to the worker. `at` is an offset in a shared region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WorkerRequest {
-    /// A piece of the image has been received.
+    /// A part of the image is available in the region [`SharedRegion::Packed`].
     Packed { at: u32, bytes: u32 },
-    /// The image is complete.
+    /// The image has been received completely.
     Whole,
     /// The rest of the image cannot be fetched.
     Broken,
-    /// The agent has released this buffer.
+    /// The agent has released the buffer at this offset.
     Freed { region: SharedRegion, at: u32 },
-    /// Answer to a question of the worker.
+    /// Response to a request of the worker for its limits.
     Answer([u64; 2]),
-    /// Restart of the time measurement.
+    /// The worker must restart its time measurement.
     Restart,
 }
 
@@ -149,18 +150,19 @@ impl WorkerRequest {
 /// Event in a packet from the worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WorkerEvent<'a> {
-    /// The first event: the process is sandboxed; whether Landlock also restricts file access.
+    /// First event: the worker is sandboxed. `landlock` is whether Landlock restricts its file access.
     Ready {
         landlock: bool,
     },
-    /// The next bytes, in this buffer.
+    /// The next bytes of the output, at offset `at` of a shared region. `buffer` is the offset of the buffer that
+    /// contains them.
     Lent {
         region: SharedRegion,
         buffer: u32,
         at: u32,
         bytes: u32,
     },
-    /// The next bytes, inline.
+    /// The next bytes of the output, contained in the packet itself.
     Inline(&'a [u8]),
     /// Successful end, with the busy time of each stage, in nanoseconds.
     End(Vec<(&'a str, u64)>),
@@ -176,11 +178,11 @@ pub(crate) const INLINE: u8 = 2;
 const END: u8 = 3;
 const FAILED: u8 = 4;
 
-/// Maximum number of stages.
+/// Maximum number of stages in [`WorkerEvent::End`].
 const MOST_STAGES: u8 = 16;
 
 impl<'a> WorkerEvent<'a> {
-    /// Parses one event at the front of a packet; `None` if it is invalid.
+    /// Parses and removes the first event of a packet; returns `None` if the event is invalid.
     pub(crate) fn parse_front(packet: &mut &'a [u8]) -> Option<WorkerEvent<'a>> {
         let mut words = PacketParser(packet);
         let event = match words.take_u8()? {
@@ -241,7 +243,7 @@ pub(crate) fn add_text(packet: &mut Vec<u8>, text: &[u8]) {
     packet.extend(&text[..length as usize]);
 }
 
-/// Parser for numbers and texts at the front of a packet; returns `None` if there are too few bytes.
+/// Parser of the numbers and texts in a packet. Its functions return `None` if too few bytes are left.
 pub(crate) struct PacketParser<'a>(pub &'a [u8]);
 
 impl<'a> PacketParser<'a> {
