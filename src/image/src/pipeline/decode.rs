@@ -1,5 +1,5 @@
-//! Decompression of a stream: zstd, lz4, gzip, xz or uncompressed, as detected by the first bytes. The stream is
-//! complete only if its last frame is complete and nothing follows it.
+//! Decompresses a stream. The format (zstd, lz4, gzip, xz or uncompressed) is detected by the first bytes. The stream
+//! is accepted only if its last frame is complete and no other data follows.
 //!
 //! ```text
 //! input ──> reading thread ─┬─> tasks ──> decoder threads ──┬─> output, in order
@@ -33,21 +33,21 @@ use std::thread;
 use thread_pool::{DecodePart, DecoderPool, DecoderState, MOST_BYTES, ROOMS_BESIDE, TASK_BYTES};
 use xz::XzDecoder;
 
-/// Maximum number of decoder threads: no link delivers enough data to keep more than four cores busy.
+/// Maximum number of decoder threads. Usual links do not deliver enough data for more than four.
 const MOST_THREADS: usize = 4;
 
-/// Maximum memory for what is decoded in one piece, in addition to the pool.
+/// Maximum memory for frames and blocks that are decoded in one piece, in bytes, in addition to the pool.
 pub(crate) const MOST_WHOLE_BYTES: usize = (MOST_THREADS + ROOMS_BESIDE) * MOST_BYTES;
 
-/// Returns a specific error for the first bytes of a stream that is not a tar, if the caller knows more about them than
-/// the decoders.
+/// Function that receives the first bytes of a stream that is not a tar, and returns a specific error if it recognizes
+/// them, such as a disk image.
 pub(crate) type RefusePayload = fn(&[u8]) -> io::Result<()>;
 
-/// Sends the decompressed stream on, to its end or its first error. `plain` is the expected content; if that is a tar
-/// and the stream has another format, `refuse` may return a better error.
+/// Decompresses the stream and sends the output to `sender`, until the end or the first error. `plain` is the expected
+/// content. If a tar is expected and the format is unknown, `refuse` may return a specific error.
 ///
-/// zstd frames and independent lz4 blocks are decoded by several threads; all clocks belong to the stage "decode".
-/// Memory is bounded for any input and is allocated in the pool's shared memory.
+/// zstd frames and independent lz4 blocks are decoded by several threads, all of which belong to the stage "decode" of
+/// `stages`. Memory is bounded for any input. Output buffers are in the shared memory of `pool`.
 pub(crate) fn decode(
     compressed: PipelineReader,
     plain: PayloadKind,
@@ -74,7 +74,7 @@ fn decode_with(
         let crew = DecoderPool::new(scope, &shared, stages, pool, threads, input.clock());
         let mut decoding = StreamDecoder { input, crew, plain, refuse, format: None };
         let end = decoding.decode_frames();
-        // This fails only if the output is closed, and then the end is not needed.
+        // This fails only if the output is closed, in which case the end is not needed.
         let _ = decoding.crew.send_in_order(&mut decoding.input, DecodedItem::End(end));
     });
 }
@@ -84,7 +84,7 @@ struct StreamDecoder<'scope, 'env> {
     crew: DecoderPool<'scope, 'env>,
     plain: PayloadKind,
     refuse: RefusePayload,
-    /// Format of the frames so far; all of them have the same one.
+    /// Format of the first frame, which all further frames must have; `None` before it is detected.
     format: Option<CompressionFormat>,
 }
 
@@ -113,7 +113,7 @@ impl StreamDecoder<'_, '_> {
         }
         let position = self.input.position();
         let mut start = [0; format::START_BYTES];
-        // Only the first frame can have any format.
+        // The first frame may have any format, also that of a tar, which requires a whole header.
         let count = if self.format.is_none() { start.len() } else { format::MAGIC_BYTES };
         let got = self.input.peek(0, &mut start[..count])?;
         let start = &start[..got];
@@ -134,7 +134,7 @@ impl StreamDecoder<'_, '_> {
         }
     }
 
-    /// Passes the stream on without a copy.
+    /// Passes on an uncompressed stream without a copy.
     fn pass_plain(&mut self) -> io::Result<()> {
         while let Some(chunk) = self.input.take_some()? {
             self.crew.send_in_order(&mut self.input, DecodedItem::Content(chunk))?;
@@ -147,7 +147,8 @@ impl StreamDecoder<'_, '_> {
             let position = self.input.position();
             let mut whole = self.crew.measure(&mut self.input)?;
             if whole.is_none() {
-                // Without a task in the making there may be enough buffers to scan further.
+                // If the task being assembled is flushed, it holds no buffers, which may be enough to scan the frame to
+                // its end.
                 self.crew.flush_task(&mut self.input)?;
                 whole = self.crew.measure(&mut self.input)?;
             }
@@ -192,8 +193,8 @@ impl StreamDecoder<'_, '_> {
         }
     }
 
-    /// Decodes linked blocks. The data that the next block refers to stays in front of it in the buffer, so that it is
-    /// contiguous.
+    /// Decodes linked blocks, which refer to the output of earlier blocks. This output is kept directly before the next
+    /// block in the buffer, so that both are contiguous.
     fn decode_linked_blocks(&mut self, frame: &Lz4Frame) -> error::DecodeResult<lz4_blocks::ContentTrailer> {
         let mut history = Vec::new();
         loop {

@@ -1,19 +1,20 @@
-//! Limit on compressed input that produces no output: skippable frames, padding, empty frames and blocks. Without it, a
-//! server could send such input forever: the download is never slow, and no limit on the output is ever reached.
+//! Limits compressed input that produces no output: skippable frames, padding, empty frames and blocks. Without this
+//! limit, a server could send such input forever, because the download is not slow and the output stays below its
+//! limits.
 
 use super::error::damaged_error;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Maximum length of such input in a row. It exceeds the seek table of any seekable image, 4 MiB per TiB, plus what is
-/// in flight between download and output (16 MiB) and the last buffer, which is not full yet.
+/// Maximum length of consecutive input without output, in bytes. It exceeds what valid images need: a seek table of 4
+/// MiB per TiB, the data in flight between download and output (16 MiB), and a partly filled output buffer.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
-/// Number of input bytes that one output byte accounts for, so that an occasional byte does not reset the counter.
-/// Frames and blocks of a single byte stay below.
+/// Number of input bytes for which one output byte compensates. An occasional output byte therefore does not reset the
+/// counter, while frames and blocks with a single byte of content remain valid.
 const MADE_UP: u64 = 32;
 
-/// Counter of one stream: the reading side counts up, the output side counts down.
+/// Counter of one stream. Input increases it, output decreases it.
 pub(crate) struct EmptyInputLimit {
     bytes: AtomicU64,
     most: u64,
@@ -24,10 +25,10 @@ impl EmptyInputLimit {
         EmptyInputLimit { bytes: AtomicU64::new(0), most }
     }
 
-    /// Counts compressed input.
+    /// Adds bytes of compressed input.
     ///
     /// # Errors
-    /// Returns an error if there was too much of it with next to no output.
+    /// Returns an error if too much input in a row produced next to no output.
     pub(crate) fn add_input(&self, bytes: usize) -> io::Result<()> {
         let bytes = bytes as u64;
         if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.most {
@@ -41,10 +42,10 @@ impl EmptyInputLimit {
         )))
     }
 
-    /// Counts decompressed output.
+    /// Adds bytes of decompressed output.
     pub(crate) fn add_output(&self, bytes: usize) {
         let less = |barren: u64| Some(barren.saturating_sub(MADE_UP.saturating_mul(bytes as u64)));
-        // The closure always returns a value, so this is always `Ok`.
+        // The closure always returns a value, so the result is always `Ok`.
         let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 }

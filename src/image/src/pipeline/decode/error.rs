@@ -1,4 +1,4 @@
-//! Errors of the decoder inside a frame.
+//! Errors that occur while a frame is decoded.
 
 use super::CompressionFormat;
 use std::io;
@@ -21,7 +21,8 @@ impl From<io::Error> for DecodeError {
 }
 
 impl DecodeError {
-    /// Returns the error as a message; `position` is the offset in the compressed stream.
+    /// Converts the error to an I/O error with a message. `position` is the offset of the error in the compressed
+    /// stream, in bytes.
     pub(crate) fn into_io_error(self, format: CompressionFormat, position: u64) -> io::Error {
         match self {
             DecodeError::Source(error) => error,

@@ -4,7 +4,8 @@ use super::error::damaged_error;
 use common::encoding::join_hex;
 use std::{fmt, io};
 
-/// Length of the magic numbers of compression formats; a tar is recognized by its first block.
+/// Maximum length of the magic numbers of compression formats, in bytes. A tar is recognized by its first header,
+/// [`START_BYTES`] bytes.
 pub(crate) const MAGIC_BYTES: usize = 6;
 pub(crate) const START_BYTES: usize = 512;
 
@@ -27,9 +28,9 @@ pub enum PayloadKind {
     AnyBytes,
     /// A qcow2, which is converted to a raw disk image.
     Qcow2,
-    /// The beginning of a qcow2, to list the offsets of its tables.
+    /// The beginning of a qcow2. The worker returns the offsets of its tables.
     Qcow2Head,
-    /// The beginning of a qcow2 and its tables, to check whether the image can be converted as a stream.
+    /// The beginning of a qcow2 and its tables. The worker checks whether the image can be converted as a stream.
     Qcow2Tables,
 }
 
@@ -47,7 +48,7 @@ impl PayloadKind {
 }
 
 impl CompressionFormat {
-    /// Returns `None` for an unknown format. `Plain` means a tar.
+    /// Returns the format of a stream by its first bytes; `None` if it is unknown. `Plain` means an uncompressed tar.
     pub(crate) fn detect(start: &[u8]) -> Option<CompressionFormat> {
         match start {
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(CompressionFormat::Zstd),
@@ -71,21 +72,21 @@ impl fmt::Display for CompressionFormat {
     }
 }
 
-/// Returns whether this is a tar header: it has the magic number of POSIX or GNU, or, in older formats, a correct
-/// checksum.
+/// Returns whether the bytes begin with a tar header: with the magic number of the POSIX or GNU format or, for older
+/// formats, a correct checksum.
 fn is_tar(start: &[u8]) -> bool {
     let Some(header) = start.get(..512) else { return false };
     header[257..].starts_with(b"ustar")
         || parse_checksum(&header[148..156]).is_some_and(|sum| sum == sum_header(header))
 }
 
-/// Parses the checksum field: octal digits between spaces and a NUL byte.
+/// Parses the checksum field: octal digits, padded with spaces and NUL bytes.
 fn parse_checksum(field: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(field).ok()?;
     u32::from_str_radix(text.trim_matches(['\0', ' ']), 8).ok()
 }
 
-/// Returns the sum of all bytes of a header, with the checksum field itself taken as spaces.
+/// Returns the checksum of a header: the sum of all bytes, in which the checksum field counts as spaces.
 fn sum_header(header: &[u8]) -> u32 {
     let sum = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
     sum(&header[..148]) + 8 * u32::from(b' ') + sum(&header[156..])

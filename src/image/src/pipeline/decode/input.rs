@@ -1,5 +1,5 @@
-//! The compressed stream with lookahead. The pieces cut from it, and what the decoders read, are parts of the fetched
-//! buffers; nothing is copied.
+//! Reader of the compressed stream with lookahead. The decoders read directly from the fetched buffers, and parts that
+//! are cut from the stream refer to these buffers, so that data is not copied.
 
 use super::empty_input::{EmptyInputLimit, MOST_BYTES};
 use super::error::damaged_error;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub(crate) struct CompressedInput {
     source: PipelineReader,
-    /// Fetched chunks that have not been consumed. None of them is empty.
+    /// Fetched chunks that have not been consumed. None of the chunks is empty.
     ahead: VecDeque<BufferChunk>,
     /// Number of chunks received so far.
     pulled: usize,
@@ -26,7 +26,7 @@ impl CompressedInput {
         CompressedInput::bounded(source, MOST_BYTES)
     }
 
-    /// Creates an input with a limit on consecutive input bytes that produce no output.
+    /// Creates an input that fails after `most_barren` consecutive bytes that produce no output.
     pub(crate) fn bounded(source: PipelineReader, most_barren: u64) -> CompressedInput {
         let barren = Arc::new(EmptyInputLimit::with_limit(most_barren));
         CompressedInput { source, ahead: VecDeque::new(), pulled: 0, position: 0, barren, failed: false }
@@ -36,12 +36,12 @@ impl CompressedInput {
         self.source.clock()
     }
 
-    /// Returns the counter that has to be informed of all output.
+    /// Returns the counter of input without output. The caller must add all output to it.
     pub(crate) fn barren(&self) -> Arc<EmptyInputLimit> {
         self.barren.clone()
     }
 
-    /// Sets the clock that records waiting times from this call on.
+    /// Sets the clock on which waits are recorded from this call on.
     pub(crate) fn count_on(&mut self, clock: Arc<StageClock>) {
         self.source.count_on(clock);
     }
@@ -51,12 +51,13 @@ impl CompressedInput {
         self.position
     }
 
-    /// Returns the offset at which the fetched data ends.
+    /// Returns the offset in the stream at which the fetched data ends.
     pub(crate) fn end(&self) -> u64 {
         self.position + self.ahead.iter().map(|chunk| chunk.len() as u64).sum::<u64>()
     }
 
-    /// Returns whether the source failed or produced no output, so that an error of a decoder is only a consequence.
+    /// Returns whether the source has failed, or the limit on input without output was exceeded. A decoder's error is
+    /// then only a consequence.
     pub(crate) fn failed(&self) -> bool {
         self.failed
     }
@@ -70,7 +71,7 @@ impl CompressedInput {
         self.ahead.len()
     }
 
-    /// Fetches one more chunk; returns `false` at the end.
+    /// Fetches one more chunk; returns `false` at the end of the stream.
     fn pull(&mut self) -> io::Result<bool> {
         let next = self.source.take_chunk(usize::MAX).and_then(|next| {
             self.barren.add_input(next.as_ref().map_or(0, |chunk| chunk.len()))?;
@@ -83,8 +84,8 @@ impl CompressedInput {
         Ok(more)
     }
 
-    /// Copies bytes at an offset ahead and returns their number, which is smaller than requested only at the end of the
-    /// stream.
+    /// Copies bytes that begin `offset` bytes after the current position, without consuming them. Returns their number,
+    /// which is smaller than the buffer only at the end of the stream.
     pub(crate) fn peek(&mut self, offset: usize, into: &mut [u8]) -> io::Result<usize> {
         let (mut skip, mut filled, mut at) = (offset, 0, 0);
         while filled < into.len() {
@@ -103,14 +104,15 @@ impl CompressedInput {
         Ok(filled)
     }
 
-    /// Returns bytes at an offset ahead, or `None` if the stream ends before.
+    /// Returns the `COUNT` bytes that begin `offset` bytes after the current position, or `None` if the stream ends
+    /// before.
     pub(crate) fn peek_all<const COUNT: usize>(&mut self, offset: usize) -> io::Result<Option<[u8; COUNT]>> {
         let mut bytes = [0; COUNT];
         let got = self.peek(offset, &mut bytes)?;
         Ok((got == COUNT).then_some(bytes))
     }
 
-    /// Takes the next bytes without a copy; fewer only at the end of the stream.
+    /// Takes the next `count` bytes without a copy; fewer only at the end of the stream.
     pub(crate) fn cut_off(&mut self, count: usize) -> io::Result<Vec<BufferChunk>> {
         let (mut left, mut pieces) = (count, Vec::new());
         while left > 0 {
@@ -128,14 +130,14 @@ impl CompressedInput {
         Ok(pieces)
     }
 
-    /// Takes the next contiguous bytes; `None` at the end of the stream.
+    /// Takes the rest of the current chunk; returns `None` at the end of the stream.
     pub(crate) fn take_some(&mut self) -> io::Result<Option<BufferChunk>> {
         let count = self.fill_buf()?.len();
         Ok(self.cut_off(count)?.pop())
     }
 
-    /// Skips skippable frames, which zstd and lz4 have in common. pzstd writes one before each frame. They contain
-    /// nothing of the image.
+    /// Skips skippable frames, which contain no data of the image. zstd and lz4 define them in the same way. pzstd
+    /// writes one before each frame.
     pub(crate) fn skip_skippable_frames(&mut self) -> io::Result<()> {
         while let Some([0x50..=0x5f, 0x2a, 0x4d, 0x18, a, b, c, d]) = self.peek_all::<8>(0)? {
             let mut left = 8 + u64::from(u32::from_le_bytes([a, b, c, d]));

@@ -1,4 +1,4 @@
-//! lz4's frame format, block by block: <https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md>.
+//! Reads lz4's frame format block by block: <https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md>.
 
 use super::error::{DecodeError, DecodeResult};
 use super::input::CompressedInput;
@@ -6,13 +6,13 @@ use crate::pipeline::buffer_pipe::BufferChunk;
 use std::hash::Hasher;
 use twox_hash::XxHash32;
 
-/// Distance that a linked block may refer back to, in bytes.
+/// Maximum distance to which a linked block may refer back, in bytes.
 pub(crate) const HISTORY_BYTES: usize = 64 * 1024;
 
 /// Frame descriptor.
 pub(crate) struct Lz4Frame {
     pub block_bytes: usize,
-    /// Whether each block refers to those before it.
+    /// Whether blocks may refer to the output of earlier blocks.
     pub linked: bool,
     block_checksums: bool,
     content_checksum: bool,
@@ -21,14 +21,14 @@ pub(crate) struct Lz4Frame {
 
 /// One block as stored in the stream.
 pub(crate) struct Lz4Block {
-    /// Data of the block, with its checksum at the end.
+    /// Data of the block, followed by its checksum if `checksum` is set.
     pub pieces: Vec<BufferChunk>,
     pub most_bytes: usize,
     stored: bool,
     checksum: bool,
 }
 
-/// Length and checksum of a frame's content, as stored in the frame.
+/// Length and checksum of a frame's content, as declared in the frame.
 pub(crate) struct ContentTrailer {
     checksum: Option<u32>,
     bytes: Option<u64>,
@@ -72,7 +72,7 @@ impl Lz4Frame {
         })
     }
 
-    /// Reads the next block, or the end of the frame.
+    /// Reads the next block or, as the inner error, the declared length and checksum at the end of the frame.
     ///
     /// # Errors
     /// Returns the error of the source, or an error if the stream is truncated or damaged here.
@@ -118,15 +118,15 @@ impl Lz4Frame {
         Ok(ContentTrailer { checksum, bytes: self.content_bytes })
     }
 
-    /// Returns a counter for the frame's content.
+    /// Returns the counter of length and checksum for the frame's content.
     pub(crate) fn start_sum(&self) -> ContentSum {
         ContentSum { bytes: 0, hasher: self.content_checksum.then(|| XxHash32::with_seed(0)) }
     }
 }
 
 impl Lz4Block {
-    /// Decodes into `room`, whose first `history` bytes are the output before this block, and returns the number of
-    /// bytes written.
+    /// Decodes the block into `room` after its first `history` bytes, which are the output of earlier blocks. Returns
+    /// the number of bytes written. `scratch` holds a block whose data is in several pieces.
     ///
     /// # Errors
     /// Returns an error if the block is damaged.
@@ -159,7 +159,7 @@ impl Lz4Block {
     }
 }
 
-/// Running length and checksum of a frame's content.
+/// Length and checksum of a frame's content so far.
 pub(crate) struct ContentSum {
     bytes: u64,
     hasher: Option<XxHash32>,
@@ -173,7 +173,7 @@ impl ContentSum {
         }
     }
 
-    /// Compares the content with what the frame declares.
+    /// Compares length and checksum of the content with those that the frame declares.
     ///
     /// # Errors
     /// Returns an error if they differ.

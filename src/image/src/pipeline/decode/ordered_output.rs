@@ -1,4 +1,4 @@
-//! Output of the decoder threads, restored to stream order.
+//! Restores the output of the decoder threads to stream order.
 
 use super::CompressionFormat;
 use super::empty_input::EmptyInputLimit;
@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, TryLockError};
 /// Item of the output. Items are numbered consecutively.
 pub(crate) enum DecodedItem {
     Content(BufferChunk),
-    /// Start of an lz4 frame whose content is checksummed. The buffer is a slot that is released when this item is
-    /// sent.
+    /// Start of an lz4 frame, with the counter for its content. The buffer is an empty one; it limits the number of
+    /// pending frames and is released when this item is sent.
     Begins(ContentSum, WritableBuffer),
-    /// End of an lz4 frame, at this offset of the compressed stream.
+    /// End of an lz4 frame, with its declared length and checksum, and its offset in the compressed stream.
     Ends(ContentTrailer, u64),
     End(io::Result<()>),
 }
@@ -28,10 +28,10 @@ pub(crate) struct OrderedOutput {
 }
 
 struct PendingItems {
-    /// `None` after the end, or after the receiver was dropped.
+    /// `None` after the end or an error was sent, or after the receiver was dropped.
     sender: Option<PipeSender>,
     next: u64,
-    /// Items whose turn has not come.
+    /// Items that arrived before items with lower numbers, and wait for them.
     early: BTreeMap<u64, DecodedItem>,
     sum: Option<ContentSum>,
     barren: Arc<EmptyInputLimit>,
@@ -43,13 +43,13 @@ impl OrderedOutput {
         OrderedOutput { order: Mutex::new(order), stopped: AtomicBool::new(false) }
     }
 
-    /// Returns whether nothing more is sent, after an error or after the receiver was dropped.
+    /// Returns whether the output is closed: after its end, after an error, or after the receiver was dropped.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Sends the item if it is the next one, and those that waited for it. A thread that comes meanwhile waits: the
-    /// next stage is the slower one then, so there is nothing to gain.
+    /// Adds an item. If it is the next one in order, sends it and the items that waited for it. Other threads that add
+    /// an item meanwhile wait. This costs nothing, since in this case the next stage is the slower one.
     pub(crate) fn put_item(&self, number: u64, item: DecodedItem, clock: &StageClock) {
         let mut order = match self.order.try_lock() {
             Ok(order) => order,
@@ -68,7 +68,7 @@ impl OrderedOutput {
         }
     }
 
-    /// Stops the output after a panic, so that the next stage gets an error and no thread waits for the missing part.
+    /// Stops the output after a panic, so that the next stage gets an error, and no thread waits for the missing item.
     pub(crate) fn abandon(&self) {
         self.close(&mut lock_mutex(&self.order));
     }

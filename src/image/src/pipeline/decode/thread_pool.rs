@@ -1,8 +1,8 @@
-//! Thread pool of the decoder: independent parts of the stream are decoded by several threads, the rest by the thread
-//! that reads the stream. The output is in the order of the stream.
+//! Thread pool of the decoder. Parts of the stream that can be decoded independently are decoded by several threads,
+//! all other parts by the thread that reads the stream. The output is in stream order.
 //!
-//! There is no deadlock: the buffer for the output of a part is allocated before the part is queued, in stream order,
-//! so the part whose turn it is always has one.
+//! There is no deadlock: output buffers are allocated in stream order, before a part is queued. Therefore the part that
+//! must be sent next always has its buffer.
 
 use super::CompressionFormat;
 use super::empty_input::EmptyInputLimit;
@@ -18,23 +18,25 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use zstd::zstd_safe::DCtx;
 
-/// Maximum output of one part, in bytes. Frames of pzstd are this large.
+/// Maximum output of one part, in bytes: the size of pzstd's frames.
 pub(crate) const MOST_BYTES: usize = 8 << 20;
 
 /// Number of output buffers in addition to one per thread.
 pub(crate) const ROOMS_BESIDE: usize = 3;
 
-/// Output size of a task, in bytes: smaller parts are grouped into one task until they reach it.
+/// Maximum output of a task with several parts, in bytes. Parts are added to a task until their output would exceed it.
 pub(crate) const TASK_BYTES: usize = 4 << 20;
 
-/// Maximum number of parts in a task, since a part without output takes memory too. Ordinary tasks have 64 at most.
+/// Maximum number of parts in a task. It limits the memory for parts without output; ordinary tasks have at most 64
+/// parts.
 const MOST_PARTS: usize = 256;
 
-/// Maximum number of lz4 frames that have begun and whose turn has not come; a frame without content holds no buffer.
+/// Maximum number of lz4 frames that have begun, but whose start has not been sent. Frames without content need this
+/// limit, because they are not limited by buffers.
 const MOST_FRAMES: usize = 1024;
 
-/// Maximum number of fetched buffers held by the task being assembled, and twice as many together with the frame being
-/// scanned. The download has 32 and must not run out of them.
+/// Maximum number of fetched buffers that the task being assembled holds, and twice as many ([`MOST_HELD`]) for this
+/// task together with the frame being scanned. The download must always have a free buffer left.
 const HELD: usize = 8;
 const MOST_HELD: usize = 2 * HELD;
 
@@ -57,7 +59,7 @@ struct PositionedPart {
     position: u64,
 }
 
-/// Decoder state of one thread.
+/// Reusable decoder state of one thread.
 #[derive(Default)]
 pub(crate) struct ThreadDecoders {
     zstd: Option<DCtx<'static>>,
@@ -91,7 +93,7 @@ impl DecodeTask {
     }
 }
 
-/// State shared by the threads.
+/// State shared by the threads of the pool and the thread that reads the stream.
 pub(crate) struct DecoderState {
     outlet: OrderedOutput,
     tasks: Mutex<TaskQueue>,
@@ -140,8 +142,8 @@ fn item_of_result(made: io::Result<BufferChunk>) -> DecodedItem {
     made.map_or_else(|error| DecodedItem::End(Err(error)), DecodedItem::Content)
 }
 
-/// Guard that stops the output if a thread panics. Otherwise the other threads would wait for its part, and a test
-/// would hang instead of failing. The release build aborts on a panic and needs neither this nor [`OrderedOutput::abandon`].
+/// Guard that stops the output if its thread panics. Otherwise the other threads would wait for the missing part, and a test would hang
+/// instead of failing. The release build aborts on a panic, and would need neither this guard nor [`OrderedOutput::abandon`].
 struct PanicGuard<'a>(&'a OrderedOutput);
 
 impl Drop for PanicGuard<'_> {
@@ -159,16 +161,18 @@ pub(crate) struct DecoderPool<'scope, 'env> {
     stages: &'env StageClocks,
     threads: usize,
     hired: bool,
-    /// Clock for the waits of this thread.
+    /// Clock for the waits of the reading thread.
     clock: Arc<StageClock>,
-    /// Buffers for what this thread decodes.
+    /// Buffers for output that the reading thread decodes piecemeal.
     pool: &'env BufferPool,
     filling: Option<(WritableBuffer, usize)>,
     pub tools: ThreadDecoders,
-    /// Buffers for what is decoded in one piece. Memory is committed when it is filled, and half of it seldom is.
+    /// Buffers for frames and blocks that are decoded in one piece. Their memory is committed when it is first written,
+    /// and often half of a buffer is never written.
     rooms: BufferPool,
     turns: BufferPool,
-    /// The task being assembled: its parts, their output size, and how many buffers had been fetched when it began.
+    /// Task being assembled: its parts, the size of their output (`parts_bytes`), and the number of buffers that had
+    /// been fetched when it began (`began`).
     parts: Vec<PositionedPart>,
     parts_bytes: usize,
     began: usize,
@@ -204,12 +208,12 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
     }
 
-    /// Returns whether splitting the stream is worthwhile.
+    /// Returns whether there are several threads, so that splitting the stream is worthwhile.
     pub(crate) fn is_several(&self) -> bool {
         self.threads > 1
     }
 
-    /// Scans the frame that begins here.
+    /// Scans the zstd frame that begins at the current position. Returns `None` if it cannot be decoded in one piece.
     ///
     /// # Errors
     /// Returns the error of the source.
@@ -218,7 +222,8 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         zstd_frames::scan_frame(input, MOST_BYTES, MOST_HELD - held)
     }
 
-    /// Adds a part to decode.
+    /// Adds a part to the task being assembled, and queues the task if it is full. `position` is the part's offset in
+    /// the compressed stream.
     ///
     /// # Errors
     /// Returns an error if the output is closed.
@@ -241,7 +246,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         if full { self.flush_task(input) } else { Ok(()) }
     }
 
-    /// Queues the parts added so far; what this thread decodes next comes after them.
+    /// Queues the task being assembled. Output that is decoded later is sent after the task's output.
     ///
     /// # Errors
     /// Returns an error if the output is closed.
@@ -266,7 +271,8 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         Ok(())
     }
 
-    /// Starts the threads. This thread mostly waits from now on, so its clock goes to the first of them.
+    /// Starts the threads. The first of them takes over the clock of the reading thread, which mostly waits from now
+    /// on.
     fn start_threads(&mut self, input: &mut CompressedInput) {
         self.hired = true;
         let mut first = Some(std::mem::take(&mut self.clock));
@@ -278,13 +284,13 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
     }
 
-    /// Returns the free space of the current output buffer, and the decoder state of this thread.
+    /// Returns the free space of the current output buffer, and the decoder state of the reading thread.
     pub(crate) fn output_space(&mut self) -> (&mut [u8], &mut ThreadDecoders) {
         let (filling, filled) = self.filling.get_or_insert_with(|| (self.pool.take_buffer(&self.clock), 0));
         (&mut filling[*filled..], &mut self.tools)
     }
 
-    /// Marks bytes of that space as filled.
+    /// Marks the next `count` bytes of the current output buffer as filled. Sends the buffer if it is full.
     ///
     /// # Errors
     /// Returns an error if the output is closed.
@@ -301,23 +307,23 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
     }
 
-    /// Returns a buffer for what this thread decodes in one piece.
+    /// Waits for a buffer in which the reading thread decodes blocks in one piece.
     pub(crate) fn take_whole_buffer(&self) -> WritableBuffer {
         self.rooms.take_buffer(&self.clock)
     }
 
-    /// Starts an lz4 frame.
+    /// Starts an lz4 frame, after all output before it.
     ///
     /// # Errors
     /// Returns an error if the output is closed.
     pub(crate) fn begin_frame(&mut self, input: &mut CompressedInput, sum: ContentSum) -> io::Result<()> {
-        // Queue the task being assembled first: the slots that are taken may come after it.
+        // Queue the task being assembled first. All slots may be taken by frames that can be sent only after this task.
         self.flush_task(input)?;
         let turn = self.turns.take_buffer(&self.clock);
         self.send_in_order(input, DecodedItem::Begins(sum, turn))
     }
 
-    /// Sends an item after everything that came before it.
+    /// Sends an item after all output of earlier parts of the stream.
     ///
     /// # Errors
     /// Returns an error if the output is closed.

@@ -1,12 +1,12 @@
-//! xz decompression with liblzma, stream by stream. All checks of a stream and its index are verified.
+//! Decompresses xz with liblzma, stream by stream. Verifies all integrity checks of a stream, and its index.
 
 use super::error::{DecodeError, DecodeResult};
 use super::input::CompressedInput;
 use liblzma::stream::{Action, Error, Status, Stream, TELL_UNSUPPORTED_CHECK};
 use std::io::{self, BufRead};
 
-/// Memory limit of the decoder: a dictionary of 128 MiB, as for zstd and twice that of `xz -9`, plus the decoder
-/// itself.
+/// Memory limit of the decoder, in bytes: a dictionary of 128 MiB (like zstd's window, and twice that of `xz -9`), and
+/// 2 MiB for the decoder itself.
 const MEMORY_BYTES: u64 = (128 + 2) << 20;
 
 pub(crate) struct XzDecoder(Stream);
@@ -40,8 +40,7 @@ impl XzDecoder {
     }
 }
 
-/// Skips padding between and after streams: multiples of four zero bytes, which fill a file up to the block size of a
-/// medium.
+/// Skips the padding between and after streams, which consists of zero bytes in multiples of four.
 ///
 /// # Errors
 /// Returns the error of the source.

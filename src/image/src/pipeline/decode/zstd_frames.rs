@@ -1,5 +1,5 @@
-//! zstd frames: length and maximum output of a frame, read from its headers without decoding it (RFC 8878 §3.1.1), and
-//! decoding.
+//! Scans and decodes zstd frames. A scan determines the compressed length and the maximum output of a frame from its
+//! headers, without decoding it (RFC 8878 §3.1.1).
 
 use super::error::{DecodeError, DecodeResult};
 use super::input::CompressedInput;
@@ -7,8 +7,8 @@ use crate::pipeline::buffer_pipe::BufferChunk;
 use std::io::{self, BufRead};
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
 
-/// Maximum window: 128 MiB, which `zstd -d` accepts by default and `--long` and `--ultra -22` produce. It is the most
-/// that a ramdisk with 512 MiB can spare. The window is allocated as the frame requires, so `-19` takes 8 MiB.
+/// Maximum window: 128 MiB, which `zstd -d` accepts by default, and which `--long` and `--ultra -22` produce. A machine
+/// with 512 MiB of memory cannot spare more. Only the size that a frame requires is allocated: 8 MiB for `-19`.
 const WINDOW_LOG_MAX: u32 = 27;
 const WINDOW_BYTES_MAX: u64 = 1 << WINDOW_LOG_MAX;
 
@@ -18,12 +18,12 @@ const BLOCK_BYTES_MAX: u64 = 128 * 1024;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ZstdFrame {
     pub compressed_bytes: usize,
-    /// Maximum output of the frame.
+    /// Maximum length of the frame's output, in bytes.
     pub most_bytes: usize,
 }
 
 /// Scans the frame that begins here. Returns `None` if its output may exceed `most_bytes`, if the scan would hold more
-/// than `most_held` buffers, or if the frame is invalid: the decoder reports that error.
+/// than `most_held` buffers, or if the frame is invalid. For an invalid frame, the decoder then returns the error.
 ///
 /// # Errors
 /// Returns the error of the source.
@@ -71,14 +71,14 @@ pub(crate) fn scan_frame(
 struct ZstdHeader {
     bytes: usize,
     content_bytes: Option<u64>,
-    /// Size of the largest block.
+    /// Maximum size of a block's content, in bytes.
     block_bytes: u64,
     checksum_bytes: usize,
 }
 
 impl ZstdHeader {
-    /// Returns `None` also for frames that the decoder rejects: with reserved bits, a dictionary or a window that is
-    /// too large.
+    /// Parses the header of a frame. Returns `None` if it is truncated or not supported: with reserved bits, a
+    /// dictionary, or a window that is too large. The decoder rejects such frames.
     fn parse(bytes: &[u8]) -> Option<ZstdHeader> {
         let descriptor = *bytes.get(4)?;
         let single_segment = descriptor & 0x20 != 0;
@@ -119,13 +119,13 @@ impl ZstdHeader {
     }
 }
 
-/// Decodes a complete frame directly into its place in the output.
+/// Decodes a complete frame directly into its part of the output buffer. Returns the number of bytes written.
 ///
 /// # Errors
 /// Returns an error if the frame is damaged.
 pub(crate) fn decode_whole(decoder: &mut DCtx, pieces: &[BufferChunk], room: &mut [u8]) -> DecodeResult<usize> {
     reset_decoder(decoder)?;
-    // The library then needs no window of its own, which saves a copy of all data.
+    // With this parameter the library uses the output buffer as its window, which saves a copy of all data.
     decoder.set_parameter(DParameter::StableOutBuffer(true)).map_err(describe_error)?;
     let mut output = OutBuffer::around(room);
     let mut left = 1;
@@ -142,7 +142,7 @@ pub(crate) fn decode_whole(decoder: &mut DCtx, pieces: &[BufferChunk], room: &mu
     }
 }
 
-/// Starts a frame of the stream.
+/// Resets the decoder for a new frame, and sets the window limit.
 ///
 /// # Errors
 /// Returns the error of the library.
