@@ -90,7 +90,7 @@ fn bombs(codec: &str) -> Vec<Bomb> {
     let xattrs: Vec<u8> = (0..2000).flat_map(xattr).collect();
     vec![
         endless("a file of an exbibyte", claims(b'0', 1 << 60), "its filesystem has only"),
-        endless("a directory of an exbibyte", claims(b'5', 1 << 60), "it is not a file, but has"),
+        endless("a directory of an exbibyte", claims(b'5', 1 << 60), "the member is not a file, but has"),
         endless("zeros behind the end", Tar(Tar::new().file("a", b"a").end()), ""),
         endless("nothing but zeros", Tar::new(), "the tar contains no members"),
         bomb("packed twice", packed(&zeros), "the tar "),
@@ -116,8 +116,8 @@ fn bombs(codec: &str) -> Vec<Bomb> {
         bomb("members behind a large global header", behind(|tar| tar.directory("d")), HEADERS),
         bomb("headers behind a large global header", behind(|tar| tar.pax(b'g', &[b"k=1"])), HEADERS),
         bomb("a map of headers", chained(), HEADERS),
-        bomb("a map of many pieces", sparse("9", b"1000000000\n"), "its map does not end"),
-        bomb("a map of one number", sparse("9", &[b'1'; 4096]), "its map contains a number that is too long"),
+        bomb("a map of many pieces", sparse("9", b"1000000000\n"), "the sparse map does not end"),
+        bomb("a map of one number", sparse("9", &[b'1'; 4096]), "the sparse map contains a number that is too long"),
         bomb(
             "a sparse file of 8 EiB",
             sparse("9223372036854775808", &[&b"0\n"[..], &[0; 510]].concat()),
@@ -126,7 +126,7 @@ fn bombs(codec: &str) -> Vec<Bomb> {
         bomb(
             "many attributes",
             Tar::new().raw("pax", b'x', &xattrs, |_| ()).file("a", b""),
-            "it has 2000 extended attributes; at most 1000 are supported",
+            "the member has 2000 extended attributes; at most 1000 are supported",
         ),
         Bomb { layered: true, ..bomb("whiteouts that look at much", whiteouts, HEADERS) },
         Bomb { layered: true, parts: 30, ..bomb("layers of a few files", layer(), HEADERS) },

@@ -87,17 +87,17 @@ impl MemberClaims<'_> {
 
     fn records_disagreement(&self) -> Option<String> {
         if let Some(key) = UNSUPPORTED.iter().find(|key| self.has(key)) {
-            return Some(format!("it has the record {key}, which tar readers handle differently"));
+            return Some(format!("the member has the record {key}, which tar readers handle differently"));
         }
         let charset = self.records.get("hdrcharset");
         if charset.is_some_and(|charset| ![&b"BINARY"[..], b"ISO-IR 10646 2000 UTF-8"].contains(&charset)) {
-            return Some("its hdrcharset is not supported".to_owned());
+            return Some("the member's hdrcharset is not supported".to_owned());
         }
         SINGLE.iter().find_map(|key| {
             let mut values = self.records.iter().filter(|(own, _)| *own == key.as_bytes()).map(|(_, value)| value);
             match (values.next(), values.next()) {
-                (Some(_), Some(_)) => Some(format!("it has the record {key} twice")),
-                (Some([]), None) => Some(format!("its record {key} is empty")),
+                (Some(_), Some(_)) => Some(format!("the member has the record {key} twice")),
+                (Some([]), None) => Some(format!("the member's record {key} is empty")),
                 _ => None,
             }
         })
@@ -109,22 +109,22 @@ impl MemberClaims<'_> {
         let sparse_name = self.records.get("GNU.sparse.name");
         let differs = |one: Option<&[u8]>, other: Option<&[u8]>| matches!((one, other), (Some(a), Some(b)) if a != b);
         if differs(self.long_name, path) || differs(self.long_name, sparse_name) {
-            return Some("it has two different long names".to_owned());
+            return Some("the member has two different long names".to_owned());
         }
         if differs(self.long_link, link) {
-            return Some("it has two different long link targets".to_owned());
+            return Some("the member has two different long link targets".to_owned());
         }
         if self.has_ambiguous_sparse_path() {
-            return Some("it has a path after the name of its sparse file".to_owned());
+            return Some("the member has a path record after the name record of a sparse file".to_owned());
         }
         let header_path = self.header.path_bytes();
         let name = sparse_name.or(path).or(self.long_name).unwrap_or(&header_path);
         if matches!(self.header.as_bytes()[156], b'0' | b'7') && name.ends_with(b"/") {
-            return Some("it is a file, but its name is that of a directory".to_owned());
+            return Some("the member is a file, but its name ends with a slash like that of a directory".to_owned());
         }
         let names = [path, link, sparse_name, self.long_name, self.long_link];
         let has_nul = names.into_iter().flatten().any(|name| name.contains(&0));
-        has_nul.then(|| "its name has a zero byte".to_owned())
+        has_nul.then(|| "the member's name has a zero byte".to_owned())
     }
 
     /// Python takes the last of `GNU.sparse.name` and `path`, the others always the former. GNU tar itself writes a
@@ -142,18 +142,18 @@ impl MemberClaims<'_> {
             return None;
         }
         if !matches!(self.header.entry_type().as_byte(), 0 | b'0' | b'7') {
-            return Some("it has records of a sparse file, but is not a regular file".to_owned());
+            return Some("the member has records of a sparse file, but is not a regular file".to_owned());
         }
         if &self.header.as_bytes()[257..265] != b"ustar\x0000" {
             return Some(
-                "it has records of a sparse file, but its header is not in POSIX format, for which GNU tar ignores \
+                "the member has records of a sparse file, but its header is not in POSIX format, for which GNU tar ignores \
                  them"
                     .to_owned(),
             );
         }
         // Writers use only version 1; with 0, other readers use no map, or another one.
         if self.has("GNU.sparse.major") && self.records.get("GNU.sparse.major") != Some(&b"1"[..]) {
-            return Some("the version of its sparse map is not supported".to_owned());
+            return Some("the version of the member's sparse map is not supported".to_owned());
         }
         let maps = [
             self.has("GNU.sparse.offset") || self.has("GNU.sparse.numbytes"),
@@ -162,23 +162,26 @@ impl MemberClaims<'_> {
             self.has("GNU.sparse.major"),
         ];
         if maps.into_iter().filter(|is_there| *is_there).count() > 1 {
-            return Some("it has two sparse maps".to_owned());
+            return Some("the member has two sparse maps".to_owned());
         }
         // The number is in front of the data.
         if self.has("GNU.sparse.major") && self.has("GNU.sparse.numblocks") {
-            return Some("it declares the number of segments of its sparse map twice".to_owned());
+            return Some("the member declares the number of segments of its sparse map twice".to_owned());
         }
         let (size, real_size) = (self.records.get("GNU.sparse.size"), self.records.get("GNU.sparse.realsize"));
         if matches!((size, real_size), (Some(size), Some(real_size)) if size != real_size) {
-            return Some("its records contain two different lengths of the sparse file".to_owned());
+            return Some("the member's records contain two different lengths of the sparse file".to_owned());
         }
         if size.or(real_size).is_none() {
-            return Some("it is a sparse file without a record of its length, which is not supported".to_owned());
+            return Some(
+                "the member is a sparse file without a record of its length, which is not supported".to_owned(),
+            );
         }
         // Python interprets the length as the extent.
         let is_small = self.records.parse_number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);
-        is_small
-            .then(|| "it is a sparse file with a record of its size, which readers interpret differently".to_owned())
+        is_small.then(|| {
+            "the member is a sparse file with a size record, which tar readers interpret differently".to_owned()
+        })
     }
 
     /// The size of a member beyond 8 GiB does not fit into the header, which then has 0 or the largest number.
@@ -188,7 +191,10 @@ impl MemberClaims<'_> {
         if size == self.header_size || is_placeholder {
             return None;
         }
-        Some(format!("its size is {} bytes in the header, but {size} bytes in the PAX record", self.header_size))
+        Some(format!(
+            "the member's size is {} bytes in the header, but {size} bytes in the PAX record",
+            self.header_size
+        ))
     }
 }
 
@@ -215,9 +221,9 @@ fn format_disagreement(header: &Header) -> Option<String> {
         b"ustar\x0000" => None,
         b"ustar  \0" | [0, 0, 0, 0, 0, 0, 0, 0] if kind == b'S' || bytes[345] == 0 => None,
         b"ustar  \0" | [0, 0, 0, 0, 0, 0, 0, 0] => {
-            Some("its header has a path prefix, which its format does not support".to_owned())
+            Some("the member's header has a path prefix, which its format does not support".to_owned())
         }
-        _ => Some("its header has an unknown format".to_owned()),
+        _ => Some("the member's header has an unknown format".to_owned()),
     }
 }
 

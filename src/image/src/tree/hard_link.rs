@@ -53,7 +53,9 @@ pub(crate) fn copy_source(
             place.make_symlink(target.as_bytes())?;
             set_by_name(place, &attributes_of(&stat, Vec::new()), true)
         }
-        _ => Err(io::Error::other("it cannot be linked and is neither a file nor a symlink that could be copied")),
+        _ => Err(io::Error::other(
+            "the file cannot be linked here, and is neither a regular file nor a symlink that could be copied",
+        )),
     }
 }
 

@@ -62,7 +62,10 @@ impl MemberAttributes {
             let id = records.parse_number(name)?.map_or(of_header, Ok)?;
             // The highest id means "do not change" to chown(2).
             u32::try_from(id).ok().filter(|id| *id != u32::MAX).ok_or_else(|| {
-                io::Error::new(io::ErrorKind::InvalidData, format!("its {name} {id} is larger than Linux supports"))
+                io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("the member's {name} {id} is larger than Linux supports"),
+                )
             })
         };
         Ok(MemberAttributes {

@@ -98,9 +98,9 @@ impl PaxRecords {
     pub(crate) fn xattrs(&self) -> io::Result<Vec<(OsString, Vec<u8>)>> {
         let named = || self.0.iter().filter_map(|(key, value)| Some((key.strip_prefix(b"SCHILY.xattr.")?, value)));
         match named().count() {
-            count if count > MOST_XATTRS => {
-                Err(invalid_record(format!("it has {count} extended attributes; at most {MOST_XATTRS} are supported")))
-            }
+            count if count > MOST_XATTRS => Err(invalid_record(format!(
+                "the member has {count} extended attributes; at most {MOST_XATTRS} are supported"
+            ))),
             _ => Ok(named().map(|(name, value)| (decode_xattr_name(name), value.clone())).collect()),
         }
     }
@@ -181,7 +181,7 @@ mod tests {
         let records = |count: usize| PaxRecords(vec![(b"SCHILY.xattr.user.a".to_vec(), Vec::new()); count]);
         assert_eq!(records(MOST_XATTRS).xattrs().unwrap().len(), MOST_XATTRS);
         let error = records(MOST_XATTRS + 1).xattrs().unwrap_err().to_string();
-        assert_eq!(error, "it has 1001 extended attributes; at most 1000 are supported");
+        assert_eq!(error, "the member has 1001 extended attributes; at most 1000 are supported");
     }
 
     #[test]

@@ -262,7 +262,7 @@ impl UnpackRoot {
         let kept = self.merged_identities()?;
         let own = fstat(&self.fd)?.st_dev;
         if kept.iter().any(|(device, _)| *device == own) {
-            return Err(io::Error::other("a merged directory is not a filesystem of its own"));
+            return Err(io::Error::other("a directory that the image is merged into is not a separate filesystem"));
         }
         let mut fresh =
             vec![DirectorySnapshot::record_directory(openat(&self.fd, ".", directory_flags(), Mode::empty())?)?];
@@ -273,7 +273,7 @@ impl UnpackRoot {
             let device = fstat(&directory)?.st_dev;
             if kept.iter().any(|(kept, _)| *kept == device) {
                 return Err(named(io::Error::other(
-                    "it is on a preserved filesystem, and not a filesystem of its own",
+                    "the directory is on a preserved filesystem, instead of being the mount point of another one",
                 )));
             }
             fresh.push(DirectorySnapshot::record_directory(directory).map_err(named)?);

@@ -27,24 +27,26 @@ impl SparseMap {
         let (mut end, mut sum) = (0, 0_u64);
         for &(offset, length) in &segments {
             let next = offset.checked_add(length).filter(|next| offset >= end && *next <= file_size);
-            end = next.ok_or_else(|| invalid_map("its segments overlap or are outside the file"))?;
+            end = next.ok_or_else(|| invalid_map("the segments of the sparse map overlap or are outside the file"))?;
             // This cannot overflow: the segments are disjoint.
             sum += length;
         }
         if sum != data_size {
-            return Err(invalid_map(&format!("its map has {sum} bytes of data, but the archive has {data_size}")));
+            return Err(invalid_map(&format!(
+                "the sparse map has {sum} bytes of data, but the archive has {data_size}"
+            )));
         }
         if i64::try_from(file_size).is_err() {
-            return Err(invalid_map("it is too long for any filesystem"));
+            return Err(invalid_map("the file is too long for any filesystem"));
         }
         // GNU tar makes the file as long as its map, other readers as long as the header declares.
         if end != file_size {
-            return Err(invalid_map("its map ends before the file"));
+            return Err(invalid_map("the sparse map ends before the end of the file"));
         }
         // GNU tar reads each segment from its own block, other readers read all segments as one.
         let with_data = || segments.iter().filter(|(_, length)| *length > 0);
         if with_data().rev().skip(1).any(|(_, length)| length % BLOCK != 0) {
-            return Err(invalid_map("a segment of its map ends within a block, but is not the last one"));
+            return Err(invalid_map("a segment of the sparse map ends within a block, but is not the last one"));
         }
         Ok(SparseMap { segments, file_size })
     }
@@ -62,7 +64,7 @@ impl SparseMap {
                 for (key, value) in records.iter().filter(|(key, _)| keys.contains(key)) {
                     // Offset and length alternate.
                     if key != keys[numbers.len() % 2] {
-                        return Err(invalid_map("its map has an offset without a length"));
+                        return Err(invalid_map("the sparse map has an offset without a length"));
                     }
                     numbers.push(parse_decimal(value)?);
                 }
@@ -71,7 +73,7 @@ impl SparseMap {
         };
         let count = records.parse_number("GNU.sparse.numblocks")?;
         if !numbers.len().is_multiple_of(2) || count.is_some_and(|count| count != numbers.len() as u64 / 2) {
-            return Err(invalid_map("its map does not have the declared number of segments"));
+            return Err(invalid_map("the sparse map does not have the declared number of segments"));
         }
         SparseMap::new(pair_segments(&numbers)?, file_size, data_size)
     }
@@ -84,7 +86,7 @@ impl SparseMap {
         let mut lines =
             DecimalLines { stream, block: [0; BLOCK as usize], at: BLOCK as usize, read: 0, limit: data_size };
         let count = usize::try_from(lines.next_number()?).ok().filter(|count| *count <= MOST_SEGMENTS);
-        let count = count.ok_or_else(|| invalid_map("its map has too many segments"))?;
+        let count = count.ok_or_else(|| invalid_map("the sparse map has too many segments"))?;
         // The vector grows with the data received, not with the declared count.
         let mut segments = Vec::new();
         for _ in 0..count {
@@ -109,15 +111,15 @@ pub(crate) fn add_segments(
     let (filled, rest) = pieces.split_at(count);
     let is_cut = (!is_last && !rest.is_empty()) || rest.iter().any(|piece| !piece.is_empty());
     if is_cut {
-        return Err(invalid_map("its map continues after its end"));
+        return Err(invalid_map("the sparse map continues after its end"));
     }
     for piece in filled {
         if ![piece.offset, piece.numbytes].iter().all(|number| is_plain_number(number)) {
-            return Err(invalid_map("its map contains a number that is not plain"));
+            return Err(invalid_map("the sparse map contains a number that tar readers parse differently"));
         }
         segments.push((piece.offset()?, piece.length()?));
     }
-    if segments.len() > MOST_SEGMENTS { Err(invalid_map("its map has too many segments")) } else { Ok(()) }
+    if segments.len() > MOST_SEGMENTS { Err(invalid_map("the sparse map has too many segments")) } else { Ok(()) }
 }
 
 struct DecimalLines<'a, R> {
@@ -134,7 +136,7 @@ impl<R: Read> DecimalLines<'_, R> {
         loop {
             if self.at == self.block.len() {
                 if self.read + BLOCK > self.limit {
-                    return Err(invalid_map("its map does not end"));
+                    return Err(invalid_map("the sparse map does not end"));
                 }
                 self.stream.read_exact(&mut self.block)?;
                 (self.at, self.read) = (0, self.read + BLOCK);
@@ -144,7 +146,7 @@ impl<R: Read> DecimalLines<'_, R> {
             match byte {
                 b'\n' => return parse_decimal(&digits),
                 _ if digits.len() < 20 => digits.push(byte),
-                _ => return Err(invalid_map("its map contains a number that is too long")),
+                _ => return Err(invalid_map("the sparse map contains a number that is too long")),
             }
         }
     }
@@ -152,7 +154,7 @@ impl<R: Read> DecimalLines<'_, R> {
 
 fn pair_segments(numbers: &[u64]) -> io::Result<Vec<(u64, u64)>> {
     if numbers.len() / 2 > MOST_SEGMENTS {
-        return Err(invalid_map("its map has too many segments"));
+        return Err(invalid_map("the sparse map has too many segments"));
     }
     Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
 }
@@ -161,7 +163,7 @@ fn parse_decimal(text: &[u8]) -> io::Result<u64> {
     let digits = text.iter().all(u8::is_ascii_digit).then_some(text);
     let number = digits.and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
     number.ok_or_else(|| {
-        invalid_map(&format!("its map contains {:?} instead of a number", String::from_utf8_lossy(text)))
+        invalid_map(&format!("the sparse map contains {:?} instead of a number", String::from_utf8_lossy(text)))
     })
 }
 

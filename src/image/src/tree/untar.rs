@@ -252,7 +252,7 @@ impl Unpacker<'_, '_> {
         match insufficient_space(file, bytes)? {
             None => Ok(()),
             Some(free) => {
-                let text = format!("it has {bytes} bytes, but its filesystem has only {free} bytes free");
+                let text = format!("the file has {bytes} bytes, but its filesystem has only {free} bytes free");
                 Err(io::Error::new(io::ErrorKind::StorageFull, text))
             }
         }

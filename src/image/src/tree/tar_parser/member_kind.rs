@@ -36,13 +36,13 @@ impl TarParser<'_> {
             }
             other => {
                 let shown = other.as_byte() as char;
-                return Err(self.malformed_error(&format!("its type {shown:?} is not supported")));
+                return Err(self.malformed_error(&format!("the member's type {shown:?} is not supported")));
             }
         };
         let has_content = matches!(kind, MemberKind::File { .. } | MemberKind::Sparse(_));
         if !has_content && size > 0 {
             // Tar readers disagree about what follows, so what one has checked is not what another unpacks.
-            return Err(self.malformed_error(&format!("it is not a file, but has {size} bytes of content")));
+            return Err(self.malformed_error(&format!("the member is not a file, but has {size} bytes of content")));
         }
         Ok(kind)
     }
@@ -61,14 +61,15 @@ impl TarParser<'_> {
                 SparseMap::from_records(records, real_size, size).map(MemberKind::Sparse)
             }
             ((None, None), None) => Ok(MemberKind::File { size }),
-            _ => Err(self.malformed_error("its sparse format is not supported")),
+            _ => Err(self.malformed_error("the member's sparse format is not supported")),
         }
     }
 
     /// Reads the map of an old sparse file, from the header and, beyond four pieces, from blocks after it.
     fn old_sparse_kind(&mut self, header: &Header, size: u64) -> io::Result<MemberKind> {
-        let gnu =
-            header.as_gnu().ok_or_else(|| self.malformed_error("it is sparse, but its header is not in GNU format"))?;
+        let gnu = header
+            .as_gnu()
+            .ok_or_else(|| self.malformed_error("the member is sparse, but its header is not in GNU format"))?;
         let mut segments = Vec::new();
         let mut more = gnu.is_extended();
         sparse::add_segments(&mut segments, &gnu.sparse, !more)?;
@@ -80,7 +81,9 @@ impl TarParser<'_> {
             sparse::add_segments(&mut segments, extension.sparse(), !more)?;
         }
         if !is_plain_number(&gnu.realsize) {
-            return Err(self.malformed_error("the length of its sparse file is not a plain number"));
+            return Err(
+                self.malformed_error("the length of the sparse file is a number that tar readers parse differently")
+            );
         }
         SparseMap::new(segments, gnu.real_size()?, size).map(MemberKind::Sparse)
     }

@@ -119,13 +119,13 @@ fn what_is_malformed_is_refused() {
         (Tar::new().raw("", b'L', b"a", |_| ()).raw("", b'L', b"b", |_| ()).file("a", b""), "two extended"),
         (Tar::new().pax(b'x', &[b"uid=1"]), "not followed by a member"),
         (Tar::new().pax(b'x', &[b"uid=-1"]).file("a", b""), "a: the PAX header has uid"),
-        (Tar::new().pax(b'x', &[b"uid=4294967295"]).file("a", b""), "a: its uid 4294967295 is larger"),
+        (Tar::new().pax(b'x', &[b"uid=4294967295"]).file("a", b""), "a: the member's uid 4294967295 is larger"),
         (Tar::new().pax(b'x', &[b"mtime=x"]).file("a", b""), "which is not a time"),
         (Tar::new().pax(b'x', &[b"size=18446744073709551615"]).file("a", b""), "larger than any file"),
         (Tar::new().pax(b'x', &[b"GNU.sparse.major=2", b"GNU.sparse.realsize=9"]).file("a", b""), "not supported"),
         (Tar::new().pax(b'x', &[b"GNU.sparse.major=1", b"GNU.sparse.minor=0"]).file("a", b""), "not supported"),
-        (as_type(b'V'), "a: the tar is malformed before byte 512: its type 'V' is not supported"),
-        (as_type(b'M'), "its type 'M' is not supported"),
+        (as_type(b'V'), "a: the tar is malformed before byte 512: the member's type 'V' is not supported"),
+        (as_type(b'M'), "the member's type 'M' is not supported"),
         (Tar::new().raw("a", b'2', b"content", |_| ()), "not a file, but has 7 bytes"),
         (Tar::new().raw("a", b'1', b"content", |_| ()), "not a file, but has 7 bytes"),
         (Tar::new().raw("a", b'5', b"content", |_| ()), "not a file, but has 7 bytes"),
@@ -152,7 +152,7 @@ fn sizes_that_others_would_read_otherwise_are_refused() {
         [0xff; 12],
         [0x81, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     ] {
-        assert!(with_size(size).contains("its size is larger than any file"), "{size:?}: {}", with_size(size));
+        assert!(with_size(size).contains("the member's size is larger than any file"), "{size:?}: {}", with_size(size));
     }
     for record in ["size=+1", "size=-1", "size= 1", "size=0x1"] {
         let tar = Tar::new().pax(b'x', &[record.as_bytes()]).raw("a", b'0', b"x", |_| ()).end();

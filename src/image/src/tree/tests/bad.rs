@@ -17,10 +17,10 @@ fn sizes_that_cannot_be_are_one_clear_error_each() {
     let version: [&[u8]; 2] = [b"comment=a", b"atime=5"];
     let with = |more: [&'static [u8]; 2]| sparse(&[&version[..], &more].concat());
     let cases: Vec<(Tar, &str)> = vec![
-        (sized(1 << 63), "big: the tar is malformed before byte 512: its size is larger than any file"),
+        (sized(1 << 63), "big: the tar is malformed before byte 512: the member's size is larger than any file"),
         (sized(u64::MAX), "larger than any file"),
-        (sized(i64::MAX as u64), "big: it has 9223372036854775807 bytes, but its filesystem has only "),
-        (sized(1 << 50), "big: it has 1125899906842624 bytes, but its filesystem has only "),
+        (sized(i64::MAX as u64), "big: the file has 9223372036854775807 bytes, but its filesystem has only "),
+        (sized(1 << 50), "big: the file has 1125899906842624 bytes, but its filesystem has only "),
         (Tar::new().pax(b'x', &[b"size=9223372036854775808"]).file("big", b""), "larger than any file"),
         (Tar::new().pax(b'x', &[b"size=1125899906842624"]).file("big", b""), "its filesystem has only "),
         (
@@ -84,10 +84,13 @@ fn root_an_archive_is_bounded_by_what_it_is_unpacked_to() {
     let (error, used) = in_little_room(&Tar::new().file("big", &noise(5 << 20)).end(), MsFlags::empty());
     assert_eq!(
         (error.as_str(), used),
-        ("big: it has 5242880 bytes, but its filesystem has only 4194304 bytes free", 0)
+        ("big: the file has 5242880 bytes, but its filesystem has only 4194304 bytes free", 0)
     );
     let (error, _) = in_little_room(&several(5, false).end(), MsFlags::empty());
-    assert!(error.starts_with("file4: it has 1048576 bytes, but its filesystem has only 0 bytes free"), "{error}");
+    assert!(
+        error.starts_with("file4: the file has 1048576 bytes, but its filesystem has only 0 bytes free"),
+        "{error}"
+    );
     let small = (0..5000).fold(Tar::new(), |tar, number| tar.file(&format!("small{number}"), &mib[..1000]));
     let (error, _) = in_little_room(&small.end(), MsFlags::empty());
     assert!(error.contains("No space left on device"), "{error}");
@@ -164,7 +167,7 @@ fn root_hard_links_that_become_copies_count_as_the_tar_does() {
     assert!(error.starts_with("last: the tar, with copies of files"), "{error}");
     // Refused before anything of it is copied.
     let (error, seen) = beside_another(memory("size=1m"), links(2 << 20, 1), length);
-    let text = "srv/x: hard link to big: it has 2097152 bytes, but its filesystem has only 1048576 bytes free";
+    let text = "srv/x: hard link to big: the file has 2097152 bytes, but its filesystem has only 1048576 bytes free";
     assert_eq!((error.as_str(), seen), (text, 0));
 }
 
@@ -199,7 +202,6 @@ fn vm_image_a_hard_link_becomes_a_copy_on_fat() {
     let read = |root: &Path| ["a", "b"].map(|name| fs::read_to_string(root.join("srv").join(name)).unwrap_or_default());
     assert_eq!(beside_another(fat, tar, read), (String::new(), ["content", "content"].map(str::to_owned)));
     let tar = Tar::new().directory("srv/a").hard_link("srv/b", "srv/a");
-    let error =
-        "srv/b: hard link to srv/a: it cannot be linked and is neither a file nor a symlink that could be copied";
+    let error = "srv/b: hard link to srv/a: the file cannot be linked here, and is neither a regular file nor a symlink that could be copied";
     assert_eq!(beside_another(fat, tar, |_| ()).0, error);
 }
