@@ -1,10 +1,10 @@
-//! Conversion of a qcow2, the format of most cloud images, to a raw disk: from a stream or a file. It runs in the
-//! sandboxed process, because the image is untrusted.
+//! Converts a qcow2, the format of most cloud images, to a raw disk image, from a stream or a file. Streams are
+//! converted in the sandboxed process, because images are untrusted.
 //!
-//! Whether a qcow2 can be converted as a stream is checked before anything is written: [`list_tables`] returns the offsets of
-//! its tables, and [`check_tables`] goes through them like [`convert`] later, without the clusters.
+//! Before anything is written, it is checked whether a qcow2 can be converted as a stream: [`list_tables`] returns the offsets of its
+//! tables, and [`check_tables`] processes the tables like [`convert`], but without the clusters.
 //!
-//! It uses no other module of `image` but `pipeline`.
+//! The only other module of `image` that it uses is `pipeline`.
 
 mod convert;
 mod file;
@@ -24,7 +24,7 @@ use sink::PacketSink;
 use std::io::{self, Read};
 use stream::{SequentialFile, StreamClusters};
 
-/// Sends the raw disk of the qcow2 in this stream to `out`.
+/// Converts the qcow2 in this stream, and sends the raw disk image to `out`.
 ///
 /// # Errors
 /// Returns the error of the stream, or an error if the qcow2 is damaged, cannot be converted as a stream, or the
@@ -35,7 +35,7 @@ pub(crate) fn convert_stream(stream: PipelineReader, out: &mut impl WorkerOutput
     let mut packets = PacketSink::new(out, pool, &clock);
     convert::convert_clusters(&mut arriving, &mut packets)?;
     packets.finish()?;
-    // The sender must be able to finish.
+    // Read the stream to its end, so that the sender can finish.
     arriving.skip_rest()
 }
 
@@ -60,7 +60,7 @@ impl SequentialFile for PipelineReader {
     }
 }
 
-/// Returns the error for an image that is damaged or not supported.
+/// Returns the error for an image that is damaged or not supported, with the kind `InvalidData`.
 fn invalid_image(text: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.into())
 }

@@ -1,13 +1,13 @@
-//! Writing a raw disk image from the pipeline to a whole disk.
+//! Writes a raw disk image from the pipeline to a whole disk.
 //!
-//! The first MiB of the image, where partition table and boot loader begin, is held back until decoder, length and
-//! digest have succeeded, and so is the disk's last sector, which has the header of a backup GPT. Until then both are
-//! zero, so that neither an incomplete image nor the old content can boot.
+//! Two parts of the image are held back until it is decoded and verified completely: its first MiB, where partition
+//! table and boot loader begin, and the data for the disk's last sector, which contains the header of a backup GPT.
+//! Until then both are zero on the disk, so that neither an incomplete image nor the old content can boot.
 //!
-//! It uses no other module of `image` but `pipeline`, whose output it reads.
+//! The only other module of `image` that it uses is `pipeline`, whose output it reads.
 //!
-//! It provides [`write_image()`] to a [`RawTarget`], and the checks before it: [`check_disk_image`] and [`require_tree`], by the beginning
-//! of an image.
+//! It provides [`write_image()`], which writes to a [`RawTarget`], and two checks of the beginning of an image: [`check_disk_image`] and
+//! [`require_tree`].
 
 mod detect;
 pub mod duplicate_uuids;

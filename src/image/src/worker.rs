@@ -1,7 +1,8 @@
-//! Sandboxed process that decodes an image and parses its content: it has the bytes of the image and a socket, and no
-//! other privileges.
+//! Sandboxed process that decodes an image and parses its content. It has access only to the bytes of the image and a
+//! socket.
 //!
-//! It is this program, called with [`WORKER`](linux::process::worker::WORKER). The agent starts one for each stream.
+//! The process runs this program with the argument [`WORKER`](linux::process::worker::WORKER). The agent starts one
+//! worker for each stream.
 
 use super::pipeline::{PayloadKind, WorkerStart, pass_through};
 use super::{qcow2, raw, tree};
@@ -10,11 +11,11 @@ use linux::process::unprivileged;
 use std::os::fd::AsFd;
 use std::{io, process};
 
-/// Limit on private memory, in bytes. The largest windows of zstd and xz have 128 MiB, and there is one for each of
-/// their streams.
+/// Limit on the worker's private memory, in bytes. The window of zstd or dictionary of xz may have 128 MiB, and each
+/// decoder thread may have one.
 const DATA_BYTES: u64 = 1 << 30;
 
-/// Decodes the image received over the socket on standard input.
+/// Runs the worker: decodes the image received over the socket on standard input.
 ///
 /// # Errors
 /// Returns an error if the agent is gone or sends an invalid packet.
@@ -42,7 +43,7 @@ fn process_image(inside: WorkerStart, landlock: bool) {
     });
 }
 
-/// Exits when the agent is gone: a thread that waits for another one would wait forever.
+/// Exits when the agent is gone, because threads that wait for one another would never end.
 fn exit_without_agent() {
     process::exit(1);
 }

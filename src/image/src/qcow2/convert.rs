@@ -1,4 +1,4 @@
-//! Conversion of the clusters of a qcow2, from any source, to a raw disk.
+//! Converts the clusters of a qcow2, from any source, to a raw disk image.
 
 use super::header::{ClusterCodec, ClusterLocation, Qcow2Header, table_entries};
 use super::invalid_image;
@@ -6,39 +6,41 @@ use flate2::{Decompress, FlushDecompress};
 use std::io;
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
 
-/// Maximum window of zstd: clusters are no larger.
+/// Base-2 logarithm of the maximum window of zstd: 2 MiB, the maximum size of a cluster.
 const WINDOW_LOG_MAX: u32 = 21;
 
-/// The clusters of a qcow2 file, requested in disk order. `guest` is the current cluster of the disk.
+/// Source of the clusters of a qcow2 file, which are requested in the order of the disk. `at` is an offset in the file,
+/// and `guest` the number of the current cluster of the disk.
 pub(crate) trait ClusterSource {
     fn header(&self) -> &Qcow2Header;
 
     /// Returns the used entries of the L1 table.
     ///
     /// # Errors
-    /// Returns the error of the source, or an error if the file is too short or the offset has already passed.
+    /// Returns the error of the source, or an error if the file is too short, or if a stream is already beyond the
+    /// offset.
     fn read_l1_table(&mut self) -> io::Result<Vec<u64>>;
 
-    /// Returns the L2 table with this number, at this offset.
+    /// Returns the L2 table with this number, which is at offset `at`.
     ///
     /// # Errors
     /// Returns the same errors as [`ClusterSource::read_l1_table`].
     fn read_l2_table(&mut self, number: usize, at: u64) -> io::Result<Vec<u8>>;
 
-    /// Copies the beginning of a cluster to `sink`.
+    /// Copies the first `bytes` bytes of the cluster at offset `at` to `sink`.
     ///
     /// # Errors
     /// Returns the same errors as [`ClusterSource::read_l1_table`].
     fn copy_cluster(&mut self, at: u64, bytes: usize, guest: u64, sink: &mut impl DiskSink) -> io::Result<()>;
 
-    /// Returns compressed data; fewer bytes at the end of the file.
+    /// Returns `bytes` bytes of compressed data at offset `at`; fewer at the end of the file.
     ///
     /// # Errors
-    /// Returns the error of the source, or an error if the offset has already passed.
+    /// Returns the error of the source, or an error if a stream is already beyond the offset.
     fn read_compressed(&mut self, at: u64, bytes: usize, guest: u64) -> io::Result<Vec<u8>>;
 }
 
-/// Receiver of the raw disk, from its first byte to the last.
+/// Receiver of the raw disk image, in order from the first byte to the last.
 pub(crate) trait DiskSink {
     /// Returns the buffer for the next bytes, which is never empty.
     ///
@@ -46,24 +48,24 @@ pub(crate) trait DiskSink {
     /// Returns the error of the sink.
     fn next_buffer(&mut self) -> io::Result<&mut [u8]>;
 
-    /// Marks bytes of the buffer as filled.
+    /// Marks the next `bytes` bytes of the buffer as filled.
     ///
     /// # Errors
     /// Returns the error of the sink.
     fn advance(&mut self, bytes: usize) -> io::Result<()>;
 
-    /// Adds zeros.
+    /// Adds `bytes` zero bytes.
     ///
     /// # Errors
     /// Returns the error of the sink.
     fn write_zeros(&mut self, bytes: u64) -> io::Result<()>;
 
-    /// Returns whether the data is discarded, so that it need not be read.
+    /// Returns whether the sink discards all data, so that the clusters need not be read.
     fn is_dry(&self) -> bool {
         false
     }
 
-    /// Adds bytes.
+    /// Adds the bytes of a slice.
     ///
     /// # Errors
     /// Returns the error of the sink.
@@ -79,10 +81,10 @@ pub(crate) trait DiskSink {
     }
 }
 
-/// Converts all clusters.
+/// Converts all clusters in the order of the disk.
 ///
 /// # Errors
-/// Returns an error of the clusters or the sink, or an error if the image is damaged.
+/// Returns an error of the source or the sink, or an error if the image is damaged.
 pub(crate) fn convert_clusters(clusters: &mut impl ClusterSource, sink: &mut impl DiskSink) -> io::Result<()> {
     let header = clusters.header().clone();
     let (entries, cluster_bytes) = (header.clusters_per_table(), header.cluster_bytes() as u64);
@@ -131,7 +133,7 @@ impl ClusterDecoder {
             ClusterCodec::Deflate => self.inflate(packed),
             ClusterCodec::Zstd => self.decode_zstd(packed),
         };
-        // The rest of the last sector belongs to another cluster.
+        // Data after the compressed cluster is ignored: the rest of its last sector belongs to another cluster.
         match unpacked {
             Ok(bytes) if bytes == self.cluster.len() => Ok(&self.cluster),
             Ok(bytes) => {
@@ -146,7 +148,7 @@ impl ClusterDecoder {
 
     fn inflate(&mut self, packed: &[u8]) -> Result<usize, String> {
         self.deflate.reset(false);
-        // The data may have no end mark; only a full cluster counts.
+        // The data may lack an end mark. The caller checks that the output is a full cluster.
         self.deflate.decompress(packed, &mut self.cluster, FlushDecompress::Finish).map_err(|why| why.to_string())?;
         Ok(self.deflate.total_out() as usize)
     }

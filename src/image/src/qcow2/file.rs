@@ -1,4 +1,4 @@
-//! The clusters of a qcow2 in a file, in any order.
+//! Converts a qcow2 in a file, whose clusters may be in any order.
 
 use super::convert::{self, ClusterSource, DiskSink};
 use super::header::{HEADER_BYTES, Qcow2Header, table_entries};
@@ -13,7 +13,7 @@ struct FileClusters<'a> {
     header: Qcow2Header,
 }
 
-/// Writes the raw disk of a qcow2 file.
+/// Converts a qcow2 file, and writes the raw disk image to `to`.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is damaged, or the writer fails.
@@ -24,7 +24,8 @@ pub(crate) fn unpack_file(file: &File, to: impl Write) -> io::Result<()> {
     convert::convert_clusters(&mut lying, &mut WriterSink::new(to))
 }
 
-/// Reads at an offset; fewer bytes at the end of the file.
+/// Reads bytes at an offset until the buffer is full. Returns their number, which is smaller only at the end of the
+/// file.
 fn read_at(file: &File, at: u64, into: &mut [u8]) -> io::Result<usize> {
     let mut got = 0;
     while got < into.len() {

@@ -6,19 +6,20 @@ use std::io;
 /// Magic number of a qcow2.
 pub(crate) const MAGIC: [u8; 4] = *b"QFI\xfb";
 
-/// Number of bytes of the header that are parsed.
+/// Number of bytes of the header that are read and parsed.
 pub(crate) const HEADER_BYTES: usize = 112;
 
-/// Maximum size of the L1 table, in bytes. With the cluster size of qemu-img it describes an image of 256 TiB.
+/// Maximum size of the L1 table, in bytes. With the default cluster size of qemu-img (64 KiB) such a table describes an
+/// image of 256 TiB.
 const MOST_TABLES_BYTES: u64 = 4 << 20;
 
-/// Offset in an entry: bits 9 to 55.
+/// Mask of the offset in a table entry: bits 9 to 55.
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 const COPIED: u64 = 1 << 63;
 const PACKED: u64 = 1 << 62;
 const ZERO: u64 = 1;
 
-/// Sector size, in bytes: a disk consists of whole sectors.
+/// Sector size, in bytes. The size of a disk must be a multiple of it.
 const SECTOR_BYTES: u64 = 512;
 
 const DIRTY: u64 = 1;
@@ -30,7 +31,7 @@ const SUBCLUSTERS: u64 = 16;
 /// Compression of clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClusterCodec {
-    /// Deflate without a zlib header.
+    /// Raw deflate, without a zlib header.
     Deflate,
     Zstd,
 }
@@ -40,15 +41,15 @@ pub(crate) struct Qcow2Header {
     cluster_bits: u32,
     has_zero_flag: bool,
     pub codec: ClusterCodec,
-    /// Size of the disk, in bytes.
+    /// Size of the raw disk image, in bytes.
     pub size_bytes: u64,
-    /// Offset of the L1 table in the file.
+    /// Offset of the L1 table in the file, in bytes.
     pub tables_at: u64,
     /// Number of used entries of the L1 table.
     pub tables: usize,
 }
 
-/// Location of a cluster of the disk.
+/// Location of a cluster of the disk in the qcow2 file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClusterLocation {
     Zeros,
@@ -64,7 +65,8 @@ impl Qcow2Header {
     /// Parses a header.
     ///
     /// # Errors
-    /// Returns an error with a remedy if it is not a qcow2 or is not supported.
+    /// Returns an error if the header is not that of a qcow2, or a feature is not supported. The error contains a
+    /// remedy.
     pub(crate) fn parse(head: &[u8]) -> io::Result<Qcow2Header> {
         let (Some(magic), Some(version)) = (head.get(..4), parse_number(head, 4, 4)) else {
             return Err(truncated_header());
@@ -124,12 +126,13 @@ impl Qcow2Header {
         1 << (self.cluster_bits - 3)
     }
 
-    /// Returns the number of the cluster in the file at this offset.
+    /// Returns the number of the cluster of the file that contains this offset.
     pub(crate) fn cluster_at(&self, at: u64) -> u64 {
         at >> self.cluster_bits
     }
 
-    /// Returns the offset of an L2 table; `None` if all of its clusters are zeros.
+    /// Parses an entry of the L1 table. Returns the offset of the L2 table; `None` if all clusters that it would
+    /// describe are zeros.
     ///
     /// # Errors
     /// Returns an error if the entry is invalid.
@@ -140,7 +143,7 @@ impl Qcow2Header {
         }
     }
 
-    /// Parses an entry of an L2 table.
+    /// Parses an entry of an L2 table, which describes one cluster.
     ///
     /// # Errors
     /// Returns an error if the entry is invalid.
@@ -171,7 +174,7 @@ impl Qcow2Header {
 fn reject_unsupported(backing: u64, encryption: u64, snapshots: u64, features: u64) -> io::Result<()> {
     let one = "convert it to a single file with `qemu-img convert -O qcow2`";
     if backing != 0 || features & ELSEWHERE != 0 {
-        // The header can name any file of the machine that reads it.
+        // The header could name any file of the machine that converts the image.
         return Err(invalid_image(format!("the qcow2 refers to another file; {one}")));
     }
     if encryption != 0 {
@@ -194,7 +197,8 @@ fn reject_unsupported(backing: u64, encryption: u64, snapshots: u64, features: u
     }
 }
 
-/// Returns the codec of a compression type, which must be marked in the features unless it is the default.
+/// Returns the codec of a compression type. `is_marked` is the feature bit that must be set for any type except the
+/// default (0).
 fn select_codec(compression: u8, is_marked: bool) -> io::Result<ClusterCodec> {
     match compression {
         0 if !is_marked => Ok(ClusterCodec::Deflate),
@@ -208,12 +212,12 @@ fn truncated_header() -> io::Error {
     invalid_image("the qcow2 ends in its header")
 }
 
-/// Parses a big-endian number of `length` bytes.
+/// Parses a big-endian number of `length` bytes at offset `at`; returns `None` if the bytes are too short.
 fn parse_number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     Some(bytes.get(at..at + length)?.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }
 
-/// Returns the entries of a table.
+/// Returns the entries of an L1 or L2 table.
 pub(crate) fn table_entries(table: &[u8]) -> impl Iterator<Item = u64> {
     table.as_chunks::<8>().0.iter().map(|entry| u64::from_be_bytes(*entry))
 }

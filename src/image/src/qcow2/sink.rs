@@ -1,19 +1,19 @@
-//! Receivers of the raw disk of a qcow2.
+//! Receivers of the raw disk image that is converted from a qcow2.
 
 use super::convert::DiskSink;
 use crate::pipeline::{BufferChunk, BufferPool, StageClock, WorkerOutput, WritableBuffer};
 use std::io::{self, Write};
 
-/// Sends the disk to the agent, in buffers of a pool.
+/// Sink that sends the disk image to the agent, in buffers of a pool.
 pub(crate) struct PacketSink<'a, O> {
     out: &'a mut O,
     pool: &'a BufferPool,
     clock: &'a StageClock,
     filling: Option<WritableBuffer>,
     filled: usize,
-    /// Number of zeros that have not been sent.
+    /// Number of zero bytes that were added, but not sent yet.
     zeros: u64,
-    /// A whole buffer of zeros, which is sent repeatedly.
+    /// Buffer full of zeros, which is sent for long runs of zeros.
     blank: Option<BufferChunk>,
 }
 
@@ -22,7 +22,7 @@ impl<'a, O: WorkerOutput> PacketSink<'a, O> {
         PacketSink { out, pool, clock, filling: None, filled: 0, zeros: 0, blank: None }
     }
 
-    /// Sends what is left.
+    /// Sends the data that has not been sent yet.
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.
@@ -104,7 +104,7 @@ impl<O: WorkerOutput> DiskSink for PacketSink<'_, O> {
     }
 }
 
-/// Writes the disk to a writer.
+/// Sink that writes the disk image to a writer.
 pub(crate) struct WriterSink<W> {
     to: W,
     buffer: Vec<u8>,
@@ -130,7 +130,7 @@ impl<W: Write> DiskSink for WriterSink<W> {
     }
 }
 
-/// Discards the disk contents.
+/// Sink that discards the disk image, used to check the tables. The vector is the buffer that it returns.
 pub(crate) struct NullSink(pub Vec<u8>);
 
 impl DiskSink for NullSink {

@@ -1,7 +1,7 @@
-//! The clusters of a qcow2 stream. `qemu-img convert` writes them in disk order, each table before its clusters;
-//! compressed clusters fill up the rest of an earlier one while others follow. So few of the clusters that have passed
-//! are needed again, and those are kept. An image that was written to by a running machine has no such order, and is
-//! rejected.
+//! Reads the clusters of a qcow2 from a stream. `qemu-img convert` writes the clusters in the order of the disk, and
+//! each table before the clusters that it describes. Compressed data may also fill up the rest of an earlier cluster.
+//! Therefore few of the clusters that were already read are needed again, and only these are kept in memory. An image
+//! that a running machine has written to is not in this order, and is rejected.
 
 use super::convert::{ClusterSource, DiskSink};
 use super::header::{ClusterLocation, HEADER_BYTES, Qcow2Header, table_entries};
@@ -9,25 +9,25 @@ use super::{invalid_image, truncated_error};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-/// Maximum size of clusters kept for later use, in bytes.
+/// Maximum size of all clusters and tables that are kept for later use, in bytes.
 const MOST_KEPT_BYTES: usize = 32 << 20;
 
-/// Maximum number of clusters known to be needed, over all tables read ahead.
+/// Maximum number of clusters that are known to be needed, according to all tables read so far.
 const MOST_WANTED: usize = 1 << 20;
 
-/// Number of compressed clusters that later data may still be packed into: qemu-img fills one at a time, and data may
-/// span two.
+/// Number of clusters with compressed data that are kept because more compressed data may be in them. qemu-img fills
+/// one cluster at a time, and data may span two.
 const OPEN: usize = 2;
 
-/// File read from its beginning to its end.
+/// File that is read sequentially from its beginning to its end.
 pub(crate) trait SequentialFile {
-    /// Reads bytes; fewer only at the end.
+    /// Reads bytes until the buffer is full; fewer only at the end of the file.
     ///
     /// # Errors
     /// Returns the error of the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Skips bytes.
+    /// Skips this number of bytes, or the rest of the file if it is shorter.
     ///
     /// # Errors
     /// Returns the error of the stream.
@@ -37,21 +37,21 @@ pub(crate) trait SequentialFile {
 pub(crate) struct StreamClusters<S> {
     stream: S,
     header: Qcow2Header,
-    /// Number of the next cluster.
+    /// Number of the next cluster of the file.
     next: u64,
-    /// Tables that have not passed yet: the cluster, and the number of the table.
+    /// L2 tables that have not been read yet: number of the table, by its cluster in the file.
     tables: BTreeMap<u64, usize>,
-    /// Tables that have passed before they are needed.
+    /// L2 tables that were read before they are needed, by their number.
     early: BTreeMap<usize, Vec<u8>>,
     wanted: BTreeMap<u64, ClusterUse>,
     kept: BTreeMap<u64, Vec<u8>>,
     open: VecDeque<u64>,
 }
 
-/// Further use of a cluster of the file.
+/// Further use of a cluster of the file in which data is known to be.
 #[derive(Debug, Clone, Copy)]
 struct ClusterUse {
-    /// The last cluster of the disk that is in it.
+    /// Number of the last cluster of the disk whose data is in this cluster of the file.
     last: u64,
     is_packed: bool,
 }
@@ -60,7 +60,7 @@ impl<S: SequentialFile> StreamClusters<S> {
     /// Reads the header.
     ///
     /// # Errors
-    /// Returns the error of the stream, or an error if it is not a supported qcow2.
+    /// Returns the error of the stream, or an error if the stream is not a supported qcow2.
     pub(crate) fn open_stream(mut stream: S) -> io::Result<StreamClusters<S>> {
         let mut head = [0; HEADER_BYTES];
         let got = stream.read(&mut head)?;
@@ -78,7 +78,7 @@ impl<S: SequentialFile> StreamClusters<S> {
         self.stream.skip(u64::MAX)
     }
 
-    /// Advances to this cluster, keeping tables and clusters that are needed later.
+    /// Advances to cluster `to` of the file. Keeps tables and clusters before it that are needed later.
     fn advance_to(&mut self, to: u64) -> io::Result<()> {
         if to < self.next {
             return Err(unordered_error(to));
@@ -112,7 +112,7 @@ impl<S: SequentialFile> StreamClusters<S> {
         self.stream.skip(u64::try_from(clusters).unwrap_or(u64::MAX))
     }
 
-    /// Takes the next cluster; fewer bytes at the end of the file.
+    /// Reads the next cluster; fewer bytes at the end of the file.
     fn take_cluster(&mut self) -> io::Result<Vec<u8>> {
         let mut cluster = vec![0; self.header.cluster_bytes()];
         let got = self.stream.read(&mut cluster)?;
@@ -142,7 +142,8 @@ impl<S: SequentialFile> StreamClusters<S> {
         Ok(())
     }
 
-    /// Notes the clusters that a table needs. Fails if one of them has passed already.
+    /// Records the clusters that a table refers to as needed. Fails if the stream is already beyond one of them, and it
+    /// was not kept.
     fn note_table(&mut self, number: usize, table: &[u8]) -> io::Result<()> {
         let first = number as u64 * self.header.clusters_per_table();
         let clusters = self.header.size_bytes.div_ceil(self.header.cluster_bytes() as u64);
@@ -171,7 +172,7 @@ impl<S: SequentialFile> StreamClusters<S> {
         Ok(())
     }
 
-    /// Releases a cluster after its use for this cluster of the disk.
+    /// Releases a cluster of the file after its use for cluster `guest` of the disk, if it is not needed again.
     fn release_cluster(&mut self, cluster: u64, guest: u64) {
         if self.wanted.get(&cluster).is_none_or(|want| want.last <= guest) {
             self.wanted.remove(&cluster);

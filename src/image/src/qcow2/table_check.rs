@@ -1,5 +1,5 @@
-//! Check whether a qcow2 can be converted as a stream, by its tables alone: these are fetched one by one before
-//! anything is written.
+//! Checks whether a qcow2 can be converted as a stream. The check needs only the tables of the qcow2, which are fetched
+//! one by one before anything is written.
 
 use super::header::{HEADER_BYTES, Qcow2Header, table_entries};
 use super::sink::NullSink;
@@ -9,17 +9,18 @@ use crate::pipeline::{PipelineReader, WorkerOutput};
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
-/// Length of the file's beginning that is read, in bytes. It contains the L1 table of images made by `qemu-img`, which
-/// is in the fourth cluster, and no cluster is larger than 2 MiB.
+/// Length of the file's beginning that is fetched for the check, in bytes. It contains the first four clusters, since a
+/// cluster has at most 2 MiB, and thus the L1 table: `qemu-img` places it in the fourth cluster.
 pub const HEAD_BYTES: usize = 8 << 20;
 
-/// Maximum number of L2 tables that are fetched. With the cluster size of qemu-img they describe an image of 2 TiB.
+/// Maximum number of L2 tables that are fetched. With the default cluster size of qemu-img (64 KiB) they describe an
+/// image of 2 TiB.
 const MOST_TABLES: usize = 4096;
 /// Maximum size of all L2 tables together, in bytes.
 const MOST_TABLES_BYTES: usize = 512 << 20;
 
-/// Lists the L2 tables: the length of each, followed by their offsets in file order, as big-endian numbers of eight
-/// bytes. The stream contains the file's first [`HEAD_BYTES`].
+/// Sends a list of the L2 tables to `out`: the length that all tables have, followed by the offset of each table, in
+/// file order. All are big-endian numbers of eight bytes. The stream contains the file's first [`HEAD_BYTES`] bytes.
 ///
 /// # Errors
 /// Returns the error of the stream, or an error if the qcow2 is not supported or cannot be converted as a stream.
@@ -57,8 +58,8 @@ fn table_offsets(head: &[u8]) -> io::Result<(Qcow2Header, Vec<u64>)> {
     }
 }
 
-/// Checks the tables. The stream contains the length of the file's beginning as a number of eight bytes, the beginning,
-/// and the tables in the order of [`list_tables`].
+/// Checks the tables. The stream contains the length of the file's beginning as a big-endian number of eight bytes, the
+/// beginning itself, and the L2 tables in the order of [`list_tables`].
 ///
 /// # Errors
 /// Returns the same errors as [`list_tables`].
@@ -73,7 +74,7 @@ pub fn check_tables(mut stream: PipelineReader) -> io::Result<()> {
     convert::convert_clusters(&mut arriving, &mut NullSink(vec![0; header.cluster_bytes()]))
 }
 
-/// File of which only the beginning and the tables are known. The rest reads as zeros, without an end.
+/// File of which only the beginning and the tables are known. The rest is read as zeros, and the file has no end.
 struct PartialFile {
     head: Vec<u8>,
     at: u64,

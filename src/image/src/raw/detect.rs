@@ -1,4 +1,4 @@
-//! Detection of disk images by their first MiB, and the check whether an image fits a disk.
+//! Detects disk images by their first MiB, and checks whether an image fits a disk.
 
 use super::{TargetDisk, duplicate_uuids};
 use crate::qcow2::MAGIC;
@@ -14,21 +14,21 @@ use std::io;
 pub struct ImageRequirements {
     /// Numbers of the partitions that have filesystems. If empty, the image need not have partitions.
     pub partitions: Vec<u32>,
-    /// Number of the partition that grows.
+    /// Number of the partition that is enlarged to the end of the disk.
     pub grow: Option<u32>,
-    /// UUIDs on other disks, in lower case, and the device of each.
+    /// UUIDs on preserved disks, in lower case, with the device of each. The image must not contain any of them.
     pub taken: BTreeMap<String, DevicePath>,
     /// Partition that is added after those of the image.
     pub added: Option<AddedPartition>,
 }
 
-/// Number of bytes that distinguish a disk from a tree of files: the first two sectors of any size.
+/// Number of bytes by which a disk image is distinguished from a tree of files: two sectors of the largest size.
 pub const KIND_BYTES: usize = 2 * 4096;
 
 /// Rejects data that cannot be the beginning of a tree of files.
 ///
 /// # Errors
-/// Returns an error if it begins like a disk.
+/// Returns an error if the data begins like a disk image or a qcow2.
 pub fn require_tree(head: &[u8]) -> io::Result<()> {
     if head.starts_with(&MAGIC) {
         return Err(rejection(QCOW2_FOR_TREE.to_owned()));
@@ -36,11 +36,11 @@ pub fn require_tree(head: &[u8]) -> io::Result<()> {
     if is_disk_image(head) { Err(rejection(DISK_FOR_TREE.to_owned())) } else { Ok(()) }
 }
 
-/// Error for a qcow2 that should be unpacked.
+/// Message for a qcow2 if a tree of files is expected.
 const QCOW2_FOR_TREE: &str =
     "it is a qcow2; use a layout with image: true on the target disk, or burn it to a disk with --overwrite";
 
-/// Error for a raw image that should be unpacked.
+/// Message for a raw disk image if a tree of files is expected.
 const DISK_FOR_TREE: &str = "it is a raw disk image; use a layout with image: true on the target disk, or burn it \
                              to a disk with --overwrite";
 
@@ -51,21 +51,22 @@ fn tar_for_disk(name: &str) -> String {
     )
 }
 
-/// Returns whether this is the beginning of a partitioned disk. A tar may contain anything, but is recognized by its
-/// magic number.
+/// Returns whether these are the first bytes of a partitioned disk. A tar, whose first header may also contain an MBR,
+/// is recognized by its magic number.
 pub(super) fn is_disk_image(head: &[u8]) -> bool {
     !is_tar(head)
         && (SECTORS_BYTES.iter().any(|sector| read_claimed_disk_size(head, *sector).is_some())
             || parse_mbr(head).is_some())
 }
 
-/// Rejects an image that does not fit this disk. `head` is the first MiB of the image, or less if the image is shorter.
+/// Rejects an image that is not a disk image, or does not fit this disk and the layout. `head` is the first MiB of the
+/// image, or less if the image is shorter.
 ///
 /// # Errors
 /// Returns the reason why the image does not fit.
 pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
     let name = &disk.name;
-    // The sender should have converted it to a raw disk.
+    // The worker should have converted it to a raw disk image.
     if head.starts_with(&MAGIC) {
         return Err(rejection("the image is a qcow2 and would be written without conversion".to_owned()));
     }
@@ -91,7 +92,7 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
             Err(rejection("the image has a protective MBR but no GPT: it is damaged".to_owned()))
         }
         Some(entries) => {
-            // Sector numbers are relative to the disk that it is on (UEFI specification 5.2.1).
+            // Sector numbers are in units of the disk's sector size (UEFI specification 5.2.1).
             let end = entries.iter().map(|entry| entry.end * sector).max().unwrap_or_default();
             if end > disk.size_bytes {
                 Err(too_long_error(disk, Some(end)))
@@ -110,7 +111,8 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
     }
 }
 
-/// Checks everything that would be rejected when the table is fitted to the disk.
+/// Checks the GPT of an image in advance: whether it can be fitted to the disk, has the required partitions, and does
+/// not have UUIDs of other disks.
 fn check_gpt(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
     let TargetDisk { name, size_bytes, sector_bytes } = disk;
     let fitted =
@@ -131,7 +133,7 @@ fn check_mbr(entries: &[MbrEntry], disk: &TargetDisk, expected: &ImageRequiremen
         return Err(rejection(image_table_fit::cannot_add_without_gpt(added)));
     }
     let numbers: Vec<u32> = entries.iter().map(|entry| entry.number).collect();
-    // Logical partitions may begin anywhere on the disk.
+    // Logical partitions are not checked, because their tables may be anywhere on the disk.
     let has_logical = entries.iter().any(|entry| EXTENDED.contains(&entry.kind));
     require_partitions(&numbers, disk, expected, |number| number > 4 && has_logical)
 }
@@ -159,7 +161,8 @@ pub(super) fn rejection(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Returns the error for an image that is too long; `needed` is the size according to its partition table.
+/// Returns the error for an image that is longer than the disk. `needed` is the disk size according to its partition
+/// table, in bytes.
 pub(super) fn too_long_error(disk: &TargetDisk, needed: Option<u64>) -> io::Error {
     let TargetDisk { name, size_bytes, .. } = disk;
     let needed =
@@ -167,22 +170,24 @@ pub(super) fn too_long_error(disk: &TargetDisk, needed: Option<u64>) -> io::Erro
     rejection(format!("the image is longer than the disk{needed}: {name} has {size_bytes} bytes"))
 }
 
-/// Returns whether this is a tar header, by the magic number of ustar, POSIX and GNU (tar(5)).
+/// Returns whether the bytes begin with a tar header, by the magic number of ustar, which the formats of POSIX and GNU
+/// share (tar(5)).
 fn is_tar(head: &[u8]) -> bool {
     head.get(257..262) == Some(b"ustar")
 }
 
-/// Types of partitions that contain logical partitions.
+/// Types of extended partitions, which contain logical partitions.
 const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
 
 struct MbrEntry {
     number: u32,
     kind: u8,
-    /// First sector after the partition.
+    /// Number of the first sector after the partition.
     end: u64,
 }
 
-/// Returns the used partitions of an MBR; `None` if there is none. A boot sector of FAT ends like an MBR.
+/// Returns the used entries of an MBR; `None` if the bytes are not an MBR, or no entry is used. A boot sector of FAT
+/// has the same signature, but its code rarely looks like valid boot flags.
 fn parse_mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
     let table = head.get(446..512)?.strip_suffix(&[0x55, 0xaa])?;
     let (entries, _) = table.as_chunks::<16>();

@@ -1,6 +1,5 @@
-//! Check for duplicate UUIDs of a raw image. They are the same on every disk that it is written to, so another disk
-//! with the image, such as an old one that was left plugged in, has the same names, and a mount by UUID may find it
-//! instead.
+//! Checks for duplicate UUIDs of a raw image. Every disk to which an image is written has the same UUIDs. If another
+//! disk with this image is still attached, a mount by UUID may find the wrong disk.
 
 use super::detect::rejection;
 use model::device::DevicePath;
@@ -8,10 +7,10 @@ use model::inventory::DiskTable;
 use std::collections::BTreeMap;
 use std::io;
 
-/// Rejects the partition table of an image for `disk` if a preserved disk has one of its UUIDs.
+/// Rejects the partition table of an image for `disk` if a preserved disk has one of the UUIDs in it (`taken`).
 ///
 /// # Errors
-/// Returns an error with all of them and both devices.
+/// Returns an error that lists all duplicate UUIDs, each with both devices.
 pub fn check_duplicate_uuids(
     table: &DiskTable,
     disk: &DevicePath,

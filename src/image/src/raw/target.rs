@@ -1,4 +1,4 @@
-//! The disk that a raw image is written to, bypassing the page cache.
+//! Disk to which a raw image is written, bypassing the page cache.
 
 use super::write::{BUFFER_BYTES, ZEROS_BYTES};
 use common::error::{Context, Phase, Result};
@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Alignment of buffers in memory that every disk accepts, in bytes.
+/// Alignment of memory buffers for direct I/O, in bytes, which every disk accepts.
 const ALIGNMENT_BYTES: usize = 4096;
 
 /// Sector size assumed for a regular file, in bytes.
@@ -26,25 +26,24 @@ pub struct TargetDisk {
     pub sector_bytes: u32,
 }
 
-/// An open disk that no other process uses, or a regular file in place of one.
+/// Disk that is open exclusively, or a regular file in place of a disk.
 pub struct RawTarget {
     file: File,
     pub disk: TargetDisk,
-    /// End of the data written by all starts of the burn.
+    /// Largest end offset of the data written so far, over all starts of the burn.
     written_to: AtomicU64,
 }
 
 impl RawTarget {
-    /// Opens the disk. With O_EXCL the kernel rejects a disk that is mounted, swapped to or held.
+    /// Opens the disk with O_EXCL, for which the kernel rejects a disk that is mounted, used as swap, or has holders.
     ///
     /// # Errors
-    /// Returns an error if it does not exist, is in use, is neither a disk nor a file, or is a file whose length is not
-    /// a multiple of the sector size.
+    /// Returns an error if the path does not exist, is in use, or is neither a disk nor a file of whole sectors.
     pub fn open(path: &DevicePath) -> Result<RawTarget> {
         let what = || format!("open {path} for a raw image");
         let metadata = std::fs::metadata(path).context(Phase::Image, what)?;
         if metadata.file_type().is_block_device() {
-            // Waits for other users of the disk and names them in its error.
+            // This waits until the disk is no longer in use; its error names the users of the disk.
             drop(linux::storage::wipe::open_exclusive(path)?);
             let file = open_disk(path, nix::libc::O_DIRECT | nix::libc::O_EXCL).context(Phase::Image, what)?;
             let size_bytes =
@@ -62,7 +61,8 @@ impl RawTarget {
             let why = "it is neither a disk nor a file with a multiple of 512 bytes";
             return Err(io::Error::other(why)).context(Phase::Image, what);
         }
-        // Some filesystems have no direct I/O, or require larger sectors than ours.
+        // Opened without O_DIRECT: some filesystems do not support it, or require larger sectors than those assumed
+        // here.
         let file = open_disk(path, 0).context(Phase::Image, what)?;
         Ok(RawTarget::new(file, TargetDisk { name: path.clone(), size_bytes, sector_bytes }))
     }
@@ -76,12 +76,12 @@ impl RawTarget {
         RawTarget { file, disk, written_to: AtomicU64::new(0) }
     }
 
-    /// Rounds up to whole sectors.
+    /// Rounds a number of bytes up to whole sectors.
     pub fn round_to_sectors(&self, bytes: usize) -> usize {
         bytes.next_multiple_of(self.disk.sector_bytes as usize)
     }
 
-    /// Returns the range of the last sector, which has the header of a backup GPT.
+    /// Returns the byte range of the disk's last sector, which contains the header of a backup GPT.
     pub(crate) fn last_sector_range(&self) -> Range<u64> {
         let TargetDisk { size_bytes, sector_bytes, .. } = self.disk;
         size_bytes.saturating_sub(u64::from(sector_bytes))..size_bytes
@@ -94,7 +94,8 @@ impl RawTarget {
             .map_err(|error| self.io_error("write", bytes.len() as u64, offset, &error))
     }
 
-    /// Zeroes data that an earlier start wrote after the end of the image, since it was never verified.
+    /// Zeroes data after the end of the image that an earlier start of the burn has written, since that data was never
+    /// verified.
     pub(crate) fn zero_after_image(&self, image_bytes: u64) -> io::Result<()> {
         let end = self.written_to.load(Ordering::Relaxed);
         let mut at = image_bytes.next_multiple_of(u64::from(self.disk.sector_bytes));
@@ -106,7 +107,7 @@ impl RawTarget {
         Ok(())
     }
 
-    /// Zeroes whole sectors, with the command of the disk if it has one.
+    /// Zeroes a range of whole sectors, with a command of the disk if it supports one, otherwise by writing zeros.
     pub fn zero_range(&self, range: Range<u64>) -> io::Result<()> {
         let length = range.end - range.start;
         let zeroed = block_device::zero_range(&self.file, range.start, length).or_else(|error| match error {
@@ -129,7 +130,7 @@ impl RawTarget {
         Ok(())
     }
 
-    /// Flushes all data, including the disk's own cache.
+    /// Flushes all written data, including the disk's write cache.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all().map_err(|error| io::Error::new(error.kind(), format!("flush {}: {error}", self.disk.name)))
     }
@@ -149,7 +150,7 @@ fn punch_hole(file: &File, range: &Range<u64>) -> nix::Result<()> {
     fallocate(file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, start, length)
 }
 
-/// Buffer aligned for direct I/O.
+/// Memory buffer aligned for direct I/O.
 pub struct AlignedBuffer {
     bytes: Vec<u8>,
     start: usize,

@@ -1,4 +1,5 @@
-//! Writing a stream to a disk: direct I/O, several writes in flight, runs of zeros by a command of the disk.
+//! Writes a stream to a disk with direct I/O and several writes in flight. Runs of zeros are written by a command of
+//! the disk.
 
 use super::detect::{self, ImageRequirements};
 use super::target::{AlignedBuffer, RawTarget};
@@ -9,8 +10,8 @@ use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Mutex, PoisonError};
 use std::{io, thread};
 
-/// Length of the beginning that is held back, in bytes. It contains everything that a disk boots from: boot sector, GPT
-/// and its entries, and the gap with GRUB's core.
+/// Length of the beginning that is held back, in bytes. It contains everything from which a disk boots: boot sector,
+/// GPT and its entries, and GRUB's core image in the gap before the first partition.
 pub const HEAD_BYTES: usize = 1 << 20;
 
 /// Size of one write, in bytes: large enough to keep the disk busy, and small enough that a slow write does not delay
@@ -18,16 +19,18 @@ pub const HEAD_BYTES: usize = 1 << 20;
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
 /// Number of buffers, 8 MiB in total.
 const BUFFERS: usize = 8;
-/// Number of writes in flight.
+/// Number of writer threads, and thus of writes in flight.
 const WRITERS: usize = 4;
 
-/// Granularity of runs of zeros, in bytes. Shorter runs are written: a command costs more than a few zeros.
+/// Granularity of runs of zeros, in bytes. Shorter runs are written as data, because a command costs more than writing
+/// a few zeros.
 const BLOCK_BYTES: usize = 128 * 1024;
 
-/// Maximum length of one zeroing ioctl, in bytes: it cannot be interrupted, and another thread may take the next one.
+/// Maximum length of one zeroing ioctl, in bytes. An ioctl cannot be interrupted, and shorter ones can run in several
+/// threads.
 pub(super) const ZEROS_BYTES: u64 = 256 << 20;
 
-/// A written image whose first MiB and last sector are held back.
+/// Image that was written except for its first MiB and the disk's last sector, which are held back.
 pub struct HeldBackImage<'t> {
     target: &'t RawTarget,
     head: AlignedBuffer,
@@ -38,11 +41,12 @@ pub struct HeldBackImage<'t> {
     pub bytes: u64,
 }
 
-/// Writes a stream to the disk. Zeros of the image are zeroed on the disk: nothing is skipped.
+/// Writes a stream to the disk, except for the parts that are held back. Zeros in the image are also written: nothing
+/// of the old content remains in its range.
 ///
 /// # Errors
-/// Returns the error of the stream, or an error if it is not a disk image for this disk, is longer than the disk, or
-/// the disk cannot be written.
+/// Returns the error of the stream, or an error if the image is rejected, is longer than the disk, or the disk cannot
+/// be written.
 pub fn write_image<'t>(
     mut stream: PipelineReader,
     target: &'t RawTarget,
@@ -64,7 +68,7 @@ pub fn write_image<'t>(
 }
 
 impl HeldBackImage<'_> {
-    /// Writes what was held back, which makes the disk bootable.
+    /// Writes the parts that were held back, which makes the disk bootable. The caller has verified the digest.
     ///
     /// # Errors
     /// Returns an error if the disk cannot be written.
@@ -80,7 +84,8 @@ impl HeldBackImage<'_> {
     }
 }
 
-/// Fills the buffer as far as the stream goes.
+/// Fills the buffer from the stream. Returns the number of bytes, which is smaller than the buffer only at the end of
+/// the stream.
 fn fill_from_stream(stream: &mut PipelineReader, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -93,7 +98,7 @@ fn fill_from_stream(stream: &mut PipelineReader, buffer: &mut [u8]) -> io::Resul
 
 /// Job of a writer thread.
 enum WriterJob {
-    /// Ranges of a buffer that begins at `offset` of the disk.
+    /// Writes these ranges (`parts`) of a buffer whose first byte belongs to `offset` of the disk.
     Write {
         buffer: AlignedBuffer,
         offset: u64,
@@ -104,9 +109,9 @@ enum WriterJob {
 
 /// Result of writing everything after the first MiB.
 struct WrittenRest {
-    /// End of the image.
+    /// Length of the image, in bytes.
     end: u64,
-    /// Data for the disk's last sector, unless that is zero.
+    /// Data for the disk's last sector; `None` if that is zero or after the end of the image.
     tail: Option<AlignedBuffer>,
 }
 
@@ -151,15 +156,15 @@ fn run_job(job: WriterJob, target: &RawTarget, empty: &mpsc::Sender<AlignedBuffe
         WriterJob::Write { buffer, offset, parts } => {
             let written =
                 parts.into_iter().try_for_each(|part| target.write_at(offset + part.start as u64, &buffer[part]));
-            // At the end of the stream, buffers are not needed any longer.
+            // At the end of the stream the receiver is gone, and the buffer is no longer needed.
             let _ = empty.send(buffer);
             written
         }
     }
 }
 
-/// Cuts the stream into jobs. Waiting for the writers does not count as waiting for another stage: they are part of
-/// this stage.
+/// Splits the stream into jobs for the writers. Waits for the writers are not recorded on the clock, because the
+/// writers belong to the same stage.
 fn dispatch_jobs(
     stream: &mut PipelineReader,
     target: &RawTarget,
@@ -207,7 +212,7 @@ fn dispatch_jobs(
     }
 }
 
-/// Replaces a sector by zeros and returns its data.
+/// Replaces the first sector of `from` by zeros and returns its data.
 fn hold_back_sector(from: &mut [u8], target: &RawTarget) -> AlignedBuffer {
     let mut sector = AlignedBuffer::new(target.disk.sector_bytes as usize);
     let length = sector.len();
@@ -216,7 +221,7 @@ fn hold_back_sector(from: &mut [u8], target: &RawTarget) -> AlignedBuffer {
     sector
 }
 
-/// Queue of the writers; consecutive zeros become one job.
+/// Queue of jobs for the writers. Consecutive ranges of zeros are combined into one job.
 struct WriterQueue {
     jobs: SyncSender<WriterJob>,
     zeros: Range<u64>,
@@ -224,7 +229,7 @@ struct WriterQueue {
 
 impl WriterQueue {
     fn send(&self, job: WriterJob) {
-        // The receiver lives as long as the writers, which end only after this.
+        // The receiver exists as long as the writers, which end only when this queue is dropped.
         let _ = self.jobs.send(job);
     }
 
@@ -248,11 +253,11 @@ impl WriterQueue {
 /// Content of a filled buffer.
 #[derive(Debug, Default, PartialEq)]
 struct FilledBuffer {
-    /// Number of bytes. If fewer than the buffer holds, the stream has ended.
+    /// Number of bytes in the buffer. If it is not full, the stream has ended.
     bytes: usize,
-    /// Ranges to write, which are not adjacent.
+    /// Ranges with data to write; no two are adjacent.
     parts: Vec<Range<usize>>,
-    /// Ranges of zeros, whose buffer content may be undefined.
+    /// Ranges of zeros. The buffer may contain old data there.
     zeros: Vec<Range<usize>>,
 }
 
@@ -265,7 +270,7 @@ fn fill_buffer(stream: &mut PipelineReader, buffer: &mut [u8]) -> io::Result<Fil
         if got == 0 {
             break;
         }
-        // The last sector is written completely.
+        // The last sector of the image is written completely, padded with zeros.
         block[got..].fill(0);
         filled.bytes = start + got;
         let ranges = if is_zero { &mut filled.zeros } else { &mut filled.parts };
@@ -280,8 +285,8 @@ fn fill_buffer(stream: &mut PipelineReader, buffer: &mut [u8]) -> io::Result<Fil
     Ok(filled)
 }
 
-/// Fills a block, and returns the number of bytes and whether all of them are zero; if so, they are not copied where
-/// this can be avoided.
+/// Fills a block from the stream. Returns the number of bytes, and whether all of them are zero. A chunk of zeros for
+/// the whole block is not copied.
 fn fill_block(stream: &mut PipelineReader, block: &mut [u8]) -> io::Result<(usize, bool)> {
     let Some(chunk) = stream.take_chunk(block.len())? else { return Ok((0, true)) };
     if chunk.len() == block.len() && is_zero(&chunk) {
