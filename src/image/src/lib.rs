@@ -1,5 +1,5 @@
-//! Streams an image from its URL to files below the target's root, or to a disk, in constant memory. Each stage is a
-//! thread:
+//! Streams an image from its URL to files below the target's root, or to a disk, in constant memory. Each stage of this
+//! diagram is a thread:
 //!
 //! ```text
 //!  fetch            pipeline                     tree                  raw
@@ -11,8 +11,9 @@
 //! Decoding and parsing of the tar run in a sandboxed process (`worker`). This process computes the digest and writes
 //! to files or the disk.
 //!
-//! `pipeline` has no knowledge of the others: `fetch` feeds it, `tree` and `raw` read its output, and these three do
-//! not use each other. `ingest` connects them, and this module exports what the rest of the crate uses.
+//! `pipeline` does not depend on the other modules: `fetch` supplies its input, `tree` and `raw` read its output, and
+//! these three modules do not use each other. `ingest` connects all of them. This file exports the interface for other
+//! crates.
 
 mod fetch;
 mod ingest;
@@ -38,10 +39,11 @@ pub use tree::{FileConflicts, MountsBelow};
 use common::error::Result;
 use linux::http;
 
-/// Resolves size, ETag and digest of an image; writes nothing.
+/// Resolves size, ETag and digest of an image, and verifies its signature if keys are configured. Writes nothing.
 ///
 /// # Errors
-/// Returns an error if the server does not answer or does not have the image, or no digest is available.
+/// Returns an error if the server does not answer or does not have the image, if no digest is available, or if a
+/// required signature is missing or invalid.
 pub fn resolve_image(source: &ImageSource) -> Result<ResolvedImage> {
     fetch::resolve_image(&http::new_client()?, source, &fetch::FetchRetryPolicy::default())
 }

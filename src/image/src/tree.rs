@@ -1,18 +1,18 @@
-//! Unpacking the tar of the pipeline to files below the target's root. Nothing is written outside of the root, and
-//! nothing is touched that the image does not contain.
+//! Unpacks the tar of the pipeline to files below the target's root. Nothing is written outside of the root, and files
+//! that the image does not contain remain unchanged, except for those that whiteouts remove.
 //!
 //! ```text
 //! tar parser ──> worker ─ ─> agent ──> untar ──> writers
 //! ```
 //!
-//! The tar is parsed in a sandboxed process, which sends its members to this one. `untar` trusts them no more than
-//! members of a tar.
+//! The tar is parsed in a sandboxed process, which sends the members to the agent. Since this process may be
+//! compromised, `untar` checks the members as if it had parsed the tar itself.
 //!
-//! It uses no other module of `image` but `pipeline`, whose output it reads.
+//! The only other module of `image` that it uses is `pipeline`, whose output it reads.
 //!
-//! It provides [`send_members`] for the worker, and for the agent [`check_beginning`], [`MemberReceiver`] and [`untar`] below a [`UnpackRoot`],
-//! with a [`HiddenFileCounter`] over all parts of an image. [`MountsBelow`] lists what is or will be mounted there, and [`FileConflicts`]
-//! what the image could not create.
+//! It provides [`send_members`] for the worker. For the agent it provides [`check_beginning`], [`MemberReceiver`], and [`untar`], which
+//! unpacks below an [`UnpackRoot`] and counts hidden files with a [`HiddenFileCounter`]. [`MountsBelow`] lists the filesystems that are or
+//! will be mounted below the root, and [`FileConflicts`] the files that could not be created.
 
 mod acl;
 mod ambiguity;

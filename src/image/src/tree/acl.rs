@@ -1,5 +1,5 @@
-//! ACLs of members: text ACLs are converted to the extended attributes of the kernel, and ACLs that a new file inherits
-//! from its directory's default ACL are removed, since the image does not have them.
+//! ACLs of members. ACLs in text form are converted to the extended attributes of the kernel. ACLs that a new file
+//! inherits from the default ACL of its directory are removed, because the image does not contain them.
 
 use super::member::MemberAttributes;
 use super::pax::PaxRecords;
@@ -12,12 +12,13 @@ use std::path::PathBuf;
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 
-/// Returns whether a directory with these attributes has a default ACL, which new files in it inherit.
+/// Returns whether these attributes of a directory contain a default ACL, which new files in the directory would
+/// inherit.
 pub(crate) fn has_default_acl(attributes: &MemberAttributes) -> bool {
     attributes.xattrs.iter().any(|(name, _)| name == DEFAULT)
 }
 
-/// Returns whether the directory has a default ACL.
+/// Returns whether the directory has a default ACL, which new files in it inherit.
 ///
 /// # Errors
 /// Returns the error of the filesystem.
@@ -29,7 +30,7 @@ pub(crate) fn inherits_acl(directory: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Removes the inherited ACLs of a new file.
+/// Removes the ACLs that a new file in `directory` has inherited.
 ///
 /// # Errors
 /// Returns the error of the filesystem.
@@ -41,7 +42,8 @@ pub(crate) fn remove_inherited(directory: impl AsFd, name: &OsStr) -> Result<(),
     })
 }
 
-/// Linux before 6.13 has no getxattrat(2). The magic link refers to exactly this directory.
+/// Returns a path in /proc for the name in an open directory, since Linux before 6.13 does not have getxattrat(2). The
+/// magic link refers to exactly this directory.
 fn proc_path(directory: impl AsFd, name: &OsStr) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd())).join(name)
 }
@@ -51,8 +53,9 @@ type AclEntry = (u16, u32, u16);
 
 const NO_ID: u32 = u32::MAX;
 
-/// Adds the ACLs that `tar --acls` and bsdtar write as text in their own records, unless the member also has them as
-/// extended attributes. Returns what is not supported: without the image's own list of users, a user name has no id.
+/// Adds the ACLs that `tar --acls` and bsdtar write in text form to separate records, unless the member also has them
+/// as extended attributes. Returns a message for each ACL that is not supported, such as one with a user name: its id
+/// is defined in the image's list of users, which is not available here.
 pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttributes) -> Vec<String> {
     let mut lost = Vec::new();
     if records.get("SCHILY.acl.ace").is_some() {
@@ -62,7 +65,7 @@ pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttribu
         let is_there = attributes.xattrs.iter().any(|(there, _)| there == name);
         let Some(text) = records.get(key).filter(|_| !is_there) else { continue };
         match parse_entries(&String::from_utf8_lossy(text)) {
-            // The mode is equivalent, and the kernel would store only the mode.
+            // This ACL is equivalent to the mode, and the kernel would store only the mode.
             Ok(entries) if name == ACCESS && entries.iter().all(|(tag, ..)| [1, 4, 32].contains(tag)) => {}
             Ok(entries) => {
                 if name == ACCESS {
@@ -81,27 +84,27 @@ pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttribu
     lost
 }
 
-/// Returns the mode bits that stat(2) shows with this ACL. Headers of bsdtar have the permissions of the group instead
-/// of the mask.
+/// Returns the permission bits that stat(2) shows for a file with this ACL: those of the mask in place of the group.
+/// The mode in headers of bsdtar contains the permissions of the group instead.
 fn mode_with_acl(entries: &[AclEntry]) -> u32 {
     let may = |tag| entries.iter().find(|entry| entry.0 == tag).map(|entry| u32::from(entry.2));
     may(1).unwrap_or(0) << 6 | may(16).or(may(4)).unwrap_or(0) << 3 | may(32).unwrap_or(0)
 }
 
-/// Returns the permissions of the group. With an ACL, the mode contains the mask instead of them; without the ACL the
-/// group must not get more than its own permissions.
+/// Returns the permissions of the owning group in an ACL that cannot be restored. The mode of the member contains the
+/// mask in their place, which may grant more; without the ACL the group must not get more than its own permissions.
 fn group_permissions(text: &[u8]) -> u32 {
     let text = String::from_utf8_lossy(text);
     let group = split_entries(&text).filter_map(parse_entry).find(|(tag, ..)| *tag == 4);
     group.map_or(0, |(_, _, rights)| rights.into())
 }
 
-/// Splits the entries: bsdtar separates them by commas, GNU tar by newlines.
+/// Splits an ACL in text form into entries, which bsdtar separates by commas, and GNU tar by newlines.
 fn split_entries(text: &str) -> impl Iterator<Item = &str> {
     text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty())
 }
 
-/// Parses all entries; the error is the first invalid one.
+/// Parses all entries of an ACL. The error is the text of the first invalid entry.
 fn parse_entries(text: &str) -> Result<Vec<AclEntry>, String> {
     let mut entries = split_entries(text)
         .map(|part| parse_entry(part).ok_or_else(|| part.to_owned()))
@@ -141,7 +144,7 @@ fn encode_acl(entries: &[AclEntry]) -> Vec<u8> {
     value
 }
 
-/// Returns whether the error means that there is no such ACL, or ACLs are not supported.
+/// Returns whether the error means that the file has no such ACL, or the filesystem does not support ACLs.
 fn is_none(error: &io::Error) -> bool {
     [Errno::ENODATA, Errno::EOPNOTSUPP].map(|errno| Some(errno as i32)).contains(&error.raw_os_error())
 }

@@ -1,5 +1,5 @@
-//! Rejection of members whose name or extent is ambiguous, because tar readers interpret it differently: what one
-//! reader has checked must be what another one unpacks.
+//! Rejects members whose name or extent is ambiguous, because tar readers interpret it differently. Otherwise the
+//! content that one tar reader has checked may not be the content that another one unpacks.
 //!
 //! | claims | GNU tar, libarchive, Python and others |
 //! |---|---|
@@ -17,7 +17,8 @@ use tar::Header;
 /// Maximum size that fits into the octal digits of a header.
 const MAXIMUM_OCTAL_SIZE: u64 = 0o777_7777_7777;
 
-/// Maximum size of the placeholder that GNU tar writes as the path of a sparse file: that of a name in a header.
+/// Maximum size of the placeholder that GNU tar writes as the path of a sparse file, in bytes: the size of the name
+/// field in a header.
 const PLACEHOLDER_SIZE: usize = 100;
 
 /// Keywords of PAX extended header records that change the name or extent of a member. Each may occur only once per
@@ -36,7 +37,7 @@ const SINGLE: [&str; 11] = [
     "hdrcharset",
 ];
 
-/// Records of other programs that change names or extents.
+/// Keywords of records that change names or extents, and that only some tar readers support.
 const UNSUPPORTED: [&str; 8] = [
     "SCHILY.realsize",
     "SCHILY.offset",
@@ -48,17 +49,17 @@ const UNSUPPORTED: [&str; 8] = [
     "GNU.dumpdir",
 ];
 
-/// All declarations of one member's name and extent.
+/// All declarations of the name and the extent of one member.
 pub(crate) struct MemberClaims<'a> {
     pub header: &'a Header,
     pub records: &'a PaxRecords,
     pub long_name: Option<&'a [u8]>,
     pub long_link: Option<&'a [u8]>,
-    /// Size in the header.
+    /// Size field of the header, in bytes.
     pub header_size: u64,
 }
 
-/// Returns why readers disagree about records of a global header, if they do.
+/// Returns the reason if tar readers interpret records of a global header differently.
 pub(crate) fn global_disagreement(records: &PaxRecords) -> Option<String> {
     let key = records.iter().map(|(key, _)| key).find(|key| {
         let is = |known: &&str| known.as_bytes() == *key;
@@ -68,7 +69,7 @@ pub(crate) fn global_disagreement(records: &PaxRecords) -> Option<String> {
 }
 
 impl MemberClaims<'_> {
-    /// Returns why readers disagree about this member, if they do.
+    /// Returns the reason if tar readers interpret this member differently.
     pub(crate) fn disagreement(&self) -> Option<String> {
         format_disagreement(self.header)
             .or_else(|| self.records_disagreement())
@@ -127,9 +128,10 @@ impl MemberClaims<'_> {
         has_nul.then(|| "the member's name has a zero byte".to_owned())
     }
 
-    /// Python takes the last of `GNU.sparse.name` and `path`, the others always the former. GNU tar itself writes a
-    /// `path` after the name if it is not ASCII or too long for the header: a placeholder that no reader confuses with
-    /// another member.
+    /// Returns whether tar readers use different names for a sparse file. Of the records `GNU.sparse.name` and `path`,
+    /// Python uses the last one, and other readers always use the former. A `path` after the name is accepted only if
+    /// it is the placeholder that GNU tar writes if the name is not ASCII or too long for the header. It cannot be
+    /// confused with the name of another member.
     fn has_ambiguous_sparse_path(&self) -> bool {
         let position = |key: &str| self.records.iter().position(|(own, _)| own == key.as_bytes());
         let (Some(name), Some(path)) = (position("GNU.sparse.name"), position("path")) else { return false };
@@ -151,20 +153,20 @@ impl MemberClaims<'_> {
                     .to_owned(),
             );
         }
-        // Writers use only version 1; with 0, other readers use no map, or another one.
+        // Writers use only version 1. With version 0, some readers use no map, others another one.
         if self.has("GNU.sparse.major") && self.records.get("GNU.sparse.major") != Some(&b"1"[..]) {
             return Some("the version of the member's sparse map is not supported".to_owned());
         }
         let maps = [
             self.has("GNU.sparse.offset") || self.has("GNU.sparse.numbytes"),
             self.has("GNU.sparse.map"),
-            // In front of the data.
+            // The map is stored before the data.
             self.has("GNU.sparse.major"),
         ];
         if maps.into_iter().filter(|is_there| *is_there).count() > 1 {
             return Some("the member has two sparse maps".to_owned());
         }
-        // The number is in front of the data.
+        // The number of segments is also stored before the data.
         if self.has("GNU.sparse.major") && self.has("GNU.sparse.numblocks") {
             return Some("the member declares the number of segments of its sparse map twice".to_owned());
         }
@@ -184,7 +186,8 @@ impl MemberClaims<'_> {
         })
     }
 
-    /// The size of a member beyond 8 GiB does not fit into the header, which then has 0 or the largest number.
+    /// Returns the reason if the size in the header differs from that in the PAX records. A size beyond 8 GiB does not
+    /// fit into the header, which then contains 0 or the largest number instead.
     fn size_disagreement(&self) -> Option<String> {
         let size = self.records.parse_number("size").ok().flatten()?;
         let is_placeholder = size > MAXIMUM_OCTAL_SIZE && [0, MAXIMUM_OCTAL_SIZE].contains(&self.header_size);
@@ -198,8 +201,9 @@ impl MemberClaims<'_> {
     }
 }
 
-/// Returns whether a path is the placeholder that GNU tar writes for a sparse file: `%d/GNUSparseFile.%p/%f`, with the
-/// directory and the file name of the name, and the process ID, cut off after [`PLACEHOLDER_SIZE`] bytes.
+/// Returns whether a path is the placeholder that GNU tar writes for a sparse file with this name:
+/// `%d/GNUSparseFile.%p/%f`, in which `%d` and `%f` are directory and file name of the name, and `%p` is the process
+/// ID. GNU tar truncates it after [`PLACEHOLDER_SIZE`] bytes.
 fn is_sparse_placeholder(path: &[u8], name: &[u8]) -> bool {
     let (directory, file_name) = match name.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&name[..slash], &name[slash + 1..]),
@@ -214,7 +218,7 @@ fn is_sparse_placeholder(path: &[u8], name: &[u8]) -> bool {
     digits > 0 && (path == expected || path.len() == PLACEHOLDER_SIZE && expected.starts_with(path))
 }
 
-/// Checks that the format is that of POSIX, that of GNU, or the oldest one.
+/// Returns the reason if the header is not in the format of POSIX, GNU or the old Unix V7.
 fn format_disagreement(header: &Header) -> Option<String> {
     let (bytes, kind) = (header.as_bytes(), header.entry_type().as_byte());
     match &bytes[257..265] {
@@ -227,8 +231,8 @@ fn format_disagreement(header: &Header) -> Option<String> {
     }
 }
 
-/// Returns whether all readers parse this number of a header alike: octal digits after spaces, then spaces or zero
-/// bytes. Numbers in base 256 are accepted here.
+/// Returns whether all tar readers parse this numeric field of a header alike. It must consist of optional spaces,
+/// octal digits, and spaces or NUL bytes at the end. Numbers in base 256 are accepted too.
 pub(crate) fn is_plain_number(field: &[u8]) -> bool {
     if field[0] & 0x80 != 0 {
         return true;

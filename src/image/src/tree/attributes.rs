@@ -1,4 +1,4 @@
-//! Owner, xattrs, mode and mtime of a new file, set in the one order in which none undoes another.
+//! Sets owner, xattrs, mode and mtime of a new file, in an order in which no step undoes an earlier one.
 
 use super::dirfd::RootEntry;
 use super::member::MemberAttributes;
@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use xattr::FileExt;
 
-/// Sets the attributes of an open file or directory, after everything has been written to it.
+/// Sets the attributes of an open file or directory. All its content must have been written before.
 ///
 /// # Errors
 /// Returns an error that names the attribute.
@@ -30,7 +30,7 @@ pub(crate) fn set_on_file(file: &File, attributes: &MemberAttributes) -> io::Res
         ignore_on_fat(file, "owner", fchown(file, Some(uid), Some(gid)))?;
     }
     set_xattrs(file, attributes)?;
-    // A new owner clears bits, and an ACL among the xattrs changes them.
+    // A change of owner clears mode bits, and an ACL among the xattrs changes them.
     let untouched = attributes.xattrs.is_empty() && (owned || is.st_mode & 0o6000 == 0);
     if !untouched || is.st_mode & 0o7777 != attributes.mode {
         ignore_on_fat(file, "mode", fchmod(file, mode_bits(attributes)))?;
@@ -39,7 +39,7 @@ pub(crate) fn set_on_file(file: &File, attributes: &MemberAttributes) -> io::Res
     ignore_on_fat(file, "mtime", futimens(file, &atime, &mtime))
 }
 
-/// Sets the xattrs.
+/// Sets the xattrs of an open file or directory.
 ///
 /// # Errors
 /// Returns an error that names the attribute.
@@ -50,14 +50,15 @@ pub(crate) fn set_xattrs(file: &File, attributes: &MemberAttributes) -> io::Resu
     Ok(())
 }
 
-/// Returns the mode to create a file or directory with, so that little remains to be set. Bits that writing or a new
-/// owner would clear are set later, and xattrs require write permission.
+/// Returns the mode with which a file or directory is created. It is the final mode where possible, so that it need not
+/// be set again. Bits that writing or a change of owner would clear are set later. Setting xattrs requires write
+/// permission.
 pub(crate) fn creation_mode(attributes: &MemberAttributes) -> Mode {
     let bits = if attributes.xattrs.is_empty() { attributes.mode & 0o777 } else { 0o600 };
     Mode::from_bits_truncate(bits)
 }
 
-/// Sets the attributes of a symlink, device or FIFO, which cannot be opened for this.
+/// Sets the attributes of a symlink, device or FIFO by its name, because such a file cannot be opened for this purpose.
 ///
 /// # Errors
 /// Returns the same errors as [`set_on_file`].
@@ -68,20 +69,22 @@ pub(crate) fn set_by_name(place: &RootEntry, attributes: &MemberAttributes, is_s
         let (uid, gid) = owner_ids(attributes);
         ignore_on_fat(parent, "owner", fchownat(parent, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW))?;
     }
-    // Linux before 6.13 has no fsetxattrat(2). The magic link refers to exactly this directory.
+    // Linux before 6.13 does not have setxattrat(2). The magic link refers to exactly this directory.
     let path = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name);
     for (xattr, value) in &attributes.xattrs {
         ignore_on_fat(parent, &xattr.to_string_lossy(), xattr::set(&path, xattr, value))?;
     }
     if !is_symlink {
-        // This follows symlinks, but mknod(2) has just created the file, which fails if the name exists.
+        // This follows symlinks, but the file is not one: mknod(2) has just created it, and would have failed if the
+        // name existed.
         ignore_on_fat(parent, "mode", fchmodat(parent, name, mode_bits(attributes), FchmodatFlags::FollowSymlink))?;
     }
     let (atime, mtime) = file_times(attributes);
     ignore_on_fat(parent, "mtime", utimensat(parent, name, &atime, &mtime, UtimensatFlags::NoFollowSymlink))
 }
 
-/// Ignores errors on FAT, the filesystem of an EFI system partition, which has no owners, modes and xattrs.
+/// Ignores errors of unsupported attributes on FAT, the filesystem of an EFI system partition, which does not support
+/// owners, modes and xattrs.
 fn ignore_on_fat<E: Into<io::Error>>(near: impl AsFd, what: &str, result: Result<(), E>) -> io::Result<()> {
     let Err(error) = result.map_err(Into::into) else { return Ok(()) };
     let cannot = [Errno::EPERM, Errno::EOPNOTSUPP].map(|errno| Some(errno as i32));
@@ -91,7 +94,7 @@ fn ignore_on_fat<E: Into<io::Error>>(near: impl AsFd, what: &str, result: Result
     Err(io::Error::new(error.kind(), format!("set its {what}: {error}")))
 }
 
-/// Returns whether this is on a FAT filesystem.
+/// Returns whether an open file is on a FAT filesystem.
 ///
 /// # Errors
 /// Returns the error of the filesystem.
@@ -107,7 +110,7 @@ fn mode_bits(attributes: &MemberAttributes) -> Mode {
     Mode::from_bits_truncate(attributes.mode)
 }
 
-/// Returns access and modification time. The access time is the time of the installation.
+/// Returns access and modification time of a file. The access time is the current time.
 fn file_times(attributes: &MemberAttributes) -> (TimeSpec, TimeSpec) {
     let (seconds, nanoseconds) = attributes.mtime;
     (TimeSpec::new(0, nix::libc::UTIME_NOW), TimeSpec::new(seconds, nanoseconds.into()))

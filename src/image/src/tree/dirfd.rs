@@ -1,5 +1,5 @@
-//! A name in a directory below the root of a burn, and the operations that create, replace or remove the file there.
-//! The name itself is never followed.
+//! A name in an open directory below the root of a burn, and the operations that create, replace or remove the file
+//! with this name. If the name is that of a symlink, it is never followed.
 
 use super::acl;
 use super::remove_tree::{DirectoryEntry, TreeRemoval, inode_identity};
@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-/// A name in a directory; a file may exist there or not.
+/// Name in an open directory, whether a file with this name exists or not.
 pub(crate) struct RootEntry<'r> {
     pub(super) root: &'r UnpackRoot,
     pub(super) directory: Rc<ResolvedDirectory>,
@@ -27,25 +27,26 @@ impl RootEntry<'_> {
         &self.directory.fd
     }
 
-    /// Returns device and inode number of the directory.
+    /// Returns device and inode number of the directory that contains the name.
     pub(crate) fn parent_identity(&self) -> (u64, u64) {
         self.directory.identity
     }
 
-    /// Returns whether the directory is on a preserved filesystem.
+    /// Returns whether the directory that contains the name is on a preserved filesystem.
     pub(crate) fn is_merged(&self) -> bool {
         self.directory.merged
     }
 
-    /// Returns the root that contains it.
+    /// Returns the root of the burn.
     pub(crate) fn root(&self) -> &UnpackRoot {
         self.root
     }
 
-    /// Records that the burn creates this name. An existing directory keeps its owner.
+    /// Records that the burn creates this name. With `as_directory`, does nothing if the directory exists, which then
+    /// still belongs to its owner.
     ///
     /// # Errors
-    /// Returns an error if there are too many names.
+    /// Returns an error if too many names are recorded.
     pub(crate) fn record_created(&self, as_directory: bool) -> io::Result<()> {
         match as_directory && self.is_directory().unwrap_or(false) {
             true => Ok(()),
@@ -53,11 +54,12 @@ impl RootEntry<'_> {
         }
     }
 
-    /// Creates a file, open for writing. The umask and a default ACL of the directory may remove bits of its mode.
+    /// Creates a regular file and opens it for writing, replacing an existing file. The umask and a default ACL of the
+    /// directory may clear bits of its mode.
     ///
     /// # Errors
-    /// Like the other `make_` functions, returns an error if there is no space or permission, or a non-empty directory
-    /// is in the way.
+    /// Like all `make_` functions, returns an error if space or permission is missing, or if a non-empty directory or
+    /// mount point has this name.
     pub(crate) fn make_file(&self, mode: Mode) -> io::Result<File> {
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = self.replace_with(|| openat(self.parent(), self.name.as_os_str(), flags, mode))?;
@@ -65,7 +67,7 @@ impl RootEntry<'_> {
         Ok(file.into())
     }
 
-    /// Creates a directory that at least its owner can enter; an existing one is not changed.
+    /// Creates a directory whose owner can at least read, write and enter it. An existing directory is not changed.
     pub(crate) fn make_directory(&self, mode: Mode) -> io::Result<()> {
         let make = || mkdirat(self.parent(), self.name.as_os_str(), mode | Mode::S_IRWXU);
         match make() {
@@ -80,7 +82,7 @@ impl RootEntry<'_> {
         self.replace_with(|| symlinkat(OsStr::from_bytes(target), self.parent(), self.name.as_os_str()))
     }
 
-    /// Creates another name for `source`, even if that is a symlink.
+    /// Creates a hard link to `source`, even if that is a symlink.
     pub(crate) fn make_hard_link(&self, source: &RootEntry) -> io::Result<()> {
         let link = || {
             let (from, to) = (source.name.as_os_str(), self.name.as_os_str());
@@ -104,13 +106,13 @@ impl RootEntry<'_> {
         if self.directory.leaves_acls { acl::remove_inherited(self.parent(), &self.name) } else { Ok(()) }
     }
 
-    /// Opens the directory here; `None` if it does not exist or is something else.
+    /// Opens the directory with this name; returns `None` if the name does not exist or is not a directory.
     pub(crate) fn open_directory(&self) -> io::Result<Option<File>> {
         let flags = directory_flags() | OFlag::O_NOFOLLOW;
         not_a_directory_as_none(openat(self.parent(), self.name.as_os_str(), flags, Mode::empty()))
     }
 
-    /// Returns whether a directory of a preserved filesystem is here, which the image must not remove even if it is
+    /// Returns whether the name is a directory of a preserved filesystem, which the image must not remove even if it is
     /// empty.
     ///
     /// # Errors
@@ -125,8 +127,8 @@ impl RootEntry<'_> {
         }
     }
 
-    /// Removes another name of this directory with its content, except for what `stays`. Returns how many non-empty
-    /// mount points were not removed.
+    /// Removes `name` from the directory that also contains this entry, with its content, except for entries for which
+    /// `stays` returns `true`. Returns the number of non-empty mount points, which are not removed.
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
@@ -138,7 +140,7 @@ impl RootEntry<'_> {
         Ok(sweep.closed_met)
     }
 
-    /// Removes all names of this directory like [`RootEntry::sweep_sibling`].
+    /// Removes all names of the directory that contains this entry, like [`RootEntry::sweep_sibling`].
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
@@ -150,7 +152,7 @@ impl RootEntry<'_> {
         Ok(sweep.closed_met)
     }
 
-    /// Returns whether the directory also has this name.
+    /// Returns whether `name` exists in the directory that contains this entry.
     ///
     /// # Errors
     /// Returns the error of the filesystem.
@@ -162,7 +164,8 @@ impl RootEntry<'_> {
         }
     }
 
-    /// Creates a name that must not exist yet, and removes what is there first: a later member replaces an earlier one.
+    /// Calls `make`, which creates the name and fails if it exists. In this case removes the existing file or empty
+    /// directory and calls `make` again, since a later member replaces an earlier one.
     fn replace_with<T>(&self, make: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
         match make() {
             Err(Errno::EEXIST) => {}
@@ -182,7 +185,7 @@ impl RootEntry<'_> {
         Ok(make()?)
     }
 
-    /// Returns the attributes of the file itself, even if it is a symlink.
+    /// Returns the attributes of the file with this name; for a symlink, those of the symlink itself.
     pub(crate) fn stat(&self) -> Result<FileStat, Errno> {
         fstatat(self.parent(), self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
     }

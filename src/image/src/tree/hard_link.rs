@@ -1,4 +1,4 @@
-//! Hard links, and copies in their place if the filesystem does not support them: between filesystems and on FAT.
+//! Creates hard links. Where they are not possible, between filesystems and on FAT, creates copies instead.
 
 use super::attributes::{is_fat, set_by_name, set_on_file};
 use super::dirfd::RootEntry;
@@ -11,23 +11,24 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use xattr::FileExt;
 
-/// Creates a hard link to `source`; returns `false` if the filesystem does not support it.
+/// Creates a hard link to `source`. Returns `false` if it is not possible there, but a copy is.
 ///
 /// # Errors
-/// Returns an error if the source is missing or cannot have a second name, or the error of the filesystem.
+/// Returns an error if the source is missing or the kernel does not allow a hard link to it, or the error of the
+/// filesystem.
 pub(crate) fn try_hard_link(source: &RootEntry, place: &RootEntry) -> io::Result<bool> {
     let Err(error) = place.make_hard_link(source) else { return Ok(true) };
     match error.raw_os_error().map(Errno::from_raw) {
-        // Another filesystem, or more links than one file can have: 65,000 on ext4.
+        // The source is on another filesystem, or has the maximum number of links: 65,000 on ext4.
         Some(Errno::EXDEV | Errno::EMLINK) => Ok(false),
-        // FAT does not support hard links. Elsewhere EPERM concerns the file itself.
+        // FAT does not support hard links. On other filesystems EPERM is an error about the source.
         Some(Errno::EPERM) if is_fat(place.parent())? => Ok(false),
         _ => Err(error),
     }
 }
 
-/// Copies `source`, which must be complete. `allowed` is called with the new file and its length before the first byte
-/// is written.
+/// Copies `source`, which must have been written completely. `allowed` is called with the new file and the length of
+/// the source before the first byte is written.
 ///
 /// # Errors
 /// Returns an error if the source cannot be copied, the error of `allowed`, or that of the filesystem.

@@ -1,15 +1,16 @@
-//! Limit on the work that an image may cause. A few compressed bytes can contain millions of headers, each of which
-//! costs as much as one that is followed by a file. So header blocks are counted, and their number is limited by the
-//! length of the image.
+//! Limits the work that an image may cause. A few compressed bytes can contain millions of headers, and each of them
+//! costs as much work as the header of a real file. Therefore the number of header blocks is limited in proportion to
+//! the length of the image.
 
-/// Number of header blocks that any image may have, however small it is.
+/// Number of header blocks that any image may have, regardless of its length.
 const FREE: u64 = 1 << 18;
 
-/// Number of further header blocks for each compressed byte received. Empty files with consecutive numbers in their
-/// names have been measured at 1.5 bytes each (zstd -19), and with PAX records they have three to five blocks.
+/// Number of additional header blocks per compressed byte received. The highest ratio measured was that of empty files
+/// with consecutive numbers in their names: each takes 1.5 bytes (zstd -19), and with PAX records has three to five
+/// header blocks.
 const PER_BYTE: u64 = 4;
 
-/// Work of the finished parts of one image.
+/// Header blocks and compressed bytes of the finished parts of one image.
 #[derive(Debug, Default)]
 pub(crate) struct HeaderBudget {
     blocks: u64,
@@ -17,20 +18,21 @@ pub(crate) struct HeaderBudget {
 }
 
 impl HeaderBudget {
-    /// Returns how many header blocks the current part may have, given the bytes of it that were fetched.
+    /// Returns the number of header blocks that the current part may have. `fetched_bytes` is the number of its
+    /// compressed bytes fetched so far.
     pub(crate) fn left(&self, fetched_bytes: u64) -> u64 {
         let paid = self.fetched_bytes.saturating_add(fetched_bytes).saturating_mul(PER_BYTE);
         FREE.saturating_add(paid).saturating_sub(self.blocks)
     }
 
-    /// Adds a finished part.
+    /// Adds header blocks and compressed bytes of a finished part.
     pub(crate) fn add_part(&mut self, blocks: u64, fetched_bytes: u64) {
         self.blocks += blocks;
         self.fetched_bytes += fetched_bytes;
     }
 }
 
-/// Returns the error message for too many header blocks.
+/// Returns the error message for a tar with more than `blocks` header blocks.
 pub(crate) fn too_much_message(blocks: u64) -> String {
     format!(
         "the tar has more than {blocks} header blocks, too many for the length of the image: {PER_BYTE} per byte \

@@ -6,10 +6,10 @@ use std::ffi::OsString;
 use std::io;
 use tar::Header;
 
-/// A member without its content.
+/// Member of a tar archive, without its content.
 #[derive(Debug)]
 pub(crate) struct TarMember {
-    /// Path as in the archive.
+    /// Path as in the archive, not yet checked.
     pub path: Vec<u8>,
     pub kind: MemberKind,
     pub attributes: MemberAttributes,
@@ -17,7 +17,7 @@ pub(crate) struct TarMember {
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum MemberKind {
-    /// Regular file; its content follows.
+    /// Regular file. In the stream of members, its content follows the member.
     File {
         size: u64,
     },
@@ -43,20 +43,20 @@ pub(crate) struct MemberAttributes {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// Seconds since 1970, and nanoseconds.
+    /// Modification time: seconds since 1970, and nanoseconds.
     pub mtime: (i64, u32),
     pub xattrs: Vec<(OsString, Vec<u8>)>,
 }
 
 impl MemberAttributes {
-    /// Returns the approximate memory use, in bytes.
+    /// Returns the approximate memory use of the xattrs, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 64).sum()
     }
-    /// Reads the attributes from a header and its records.
+    /// Reads the attributes from a header and the PAX records of the member.
     ///
     /// # Errors
-    /// Returns an error if Linux does not support a value.
+    /// Returns an error if a value is malformed or not supported by Linux.
     pub(crate) fn from_header(header: &Header, records: &PaxRecords) -> io::Result<MemberAttributes> {
         let id = |name: &str, of_header: io::Result<u64>| {
             let id = records.parse_number(name)?.map_or(of_header, Ok)?;
@@ -74,7 +74,7 @@ impl MemberAttributes {
             gid: id("gid", header.gid())?,
             mtime: match records.time_value("mtime")? {
                 Some(time) => time,
-                // Times before 1970 are stored as negative binary numbers.
+                // Times before 1970 are stored as negative numbers in base 256.
                 None => (header.mtime()?.cast_signed(), 0),
             },
             xattrs: records.xattrs()?,

@@ -1,7 +1,7 @@
-//! Encoding of members between the worker that parses the tar and the agent.
+//! Encoding of members for the transfer from the worker, which parses the tar, to the agent.
 //!
-//! The stream consists of frames: a type, a length, and that number of bytes. The agent does not trust them: the
-//! decoded members can contain nothing that a tar could not.
+//! The stream consists of frames: a type, a length, and that number of bytes. Frames are untrusted. The decoder accepts
+//! only members that a tar could contain.
 
 use super::member::{MemberAttributes, MemberKind, TarMember};
 use super::sparse::SparseMap;
@@ -12,18 +12,18 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// Type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemberFrame {
-    /// The first frame: the stream is not a disk image.
+    /// First frame, if the stream is accepted: it does not begin like a disk image.
     Begins,
-    /// Instead of the first frame: why the stream is rejected.
+    /// First frame, if the stream is rejected. Contains the reason.
     Refused,
     Member,
-    /// Content of the previous member; as long as the frame.
+    /// Next part of the content of the current member.
     Content,
-    /// Request for the limits; the worker waits for the answer.
+    /// Request for the current limits. The worker waits for the answer.
     Asks,
-    /// Message for the console.
+    /// Message for the agent's log.
     Says,
-    /// The last frame, after the end of the archive and the stream.
+    /// Last frame, after the end of the archive and of the stream. Contains the progress.
     Last,
 }
 
@@ -37,18 +37,18 @@ const FRAMES: [MemberFrame; 7] = [
     MemberFrame::Last,
 ];
 
-/// Length of a frame's head: type and length.
+/// Length of a frame's head (type and length), in bytes.
 pub const HEAD_BYTES: usize = 5;
 
-/// Maximum length of a frame. The largest sparse map has 4 MiB, the longest names and attributes three more.
+/// Maximum length of a frame, in bytes. The largest sparse map takes 4 MiB, and the longest names and attributes 3 MiB.
 pub(crate) const MOST_BYTES: usize = 8 << 20;
 
 /// Progress of parsing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ParseProgress {
-    /// Bytes of the tar.
+    /// Number of bytes of the tar parsed so far.
     pub position: u64,
-    /// Header blocks.
+    /// Number of header blocks so far.
     pub blocks: u64,
 }
 
@@ -59,7 +59,7 @@ impl MemberFrame {
         [self as u8, a, b, c, d]
     }
 
-    /// Decodes the head of a frame: its type and length; `None` if it is invalid.
+    /// Decodes the head of a frame into type and length; returns `None` if it is invalid.
     pub(crate) fn decode_head(head: &[u8]) -> Option<(MemberFrame, usize)> {
         let mut words = PacketParser(head);
         let kind = words.take_u8()?;
@@ -125,7 +125,8 @@ pub(crate) fn encode_member(member: &TarMember, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Decodes a member that a tar could contain, and the length of its content; `None` if it is invalid.
+/// Decodes a member, and returns it with the length of its content; returns `None` if it is invalid or a tar could not
+/// contain it.
 pub(crate) fn decode_member(words: &mut PacketParser) -> Option<(TarMember, u64)> {
     let path = words.take_text()?.to_vec();
     let (mode, uid, gid, nanoseconds) =

@@ -1,31 +1,31 @@
-//! Filesystems that are or will be mounted below the root: which files of the image they hide, and which files could
-//! not be created because a directory is in the way.
+//! Filesystems that are or will be mounted below the root. Counts the files of the image that they hide, and lists
+//! files that could not be created because a directory has their name.
 
 use super::header_budget::HeaderBudget;
 use model::install_report::HiddenFiles;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of conflicts that are listed; all are counted.
+/// Maximum number of conflicts whose paths are listed. All conflicts are counted.
 const NAMED: usize = 10;
 
-/// Mount points as in the installed system: `/var/lib`.
+/// Mount points below the root, as paths in the installed system, such as `/var/lib`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MountsBelow<'a> {
-    /// Preserved filesystems that are mounted after the burn and hide files of the image.
+    /// Preserved filesystems that are mounted after the burn, and then hide files of the image.
     pub hidden: &'a [String],
-    /// Preserved filesystems that are mounted during the burn: files of the image are added and replace files of the
-    /// same name.
+    /// Preserved filesystems that are mounted during the burn. Files of the image are added to them, and replace files
+    /// of the same name.
     pub merged: &'a [String],
-    /// Filesystems made by this run and mounted during the burn; files of the image on them are removed when it starts
-    /// over.
+    /// Filesystems that this run has created, and that are mounted during the burn. If the burn starts over, files of
+    /// the image are removed from them.
     pub fresh: &'a [String],
 }
 
-/// Files of the image that could not be created, because a directory of a preserved filesystem has their name.
+/// Files of the image that could not be created because a directory of a preserved filesystem has the same name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileConflicts {
     pub files: u64,
-    /// Paths of the first of them.
+    /// Paths of the first of these files.
     pub first: Vec<String>,
 }
 
@@ -38,12 +38,12 @@ impl FileConflicts {
     }
 }
 
-/// Converts `/var/lib` to `var/lib`, the form of member paths.
+/// Converts mount points such as `/var/lib` to the form of member paths, `var/lib`.
 pub fn relative_paths(mount_points: &[String]) -> Vec<PathBuf> {
     mount_points.iter().map(|path| Path::new(path).components().skip(1).collect()).collect()
 }
 
-/// Counts, over all parts of an image, its files below mount points that hide them, and the work for its headers.
+/// Counts, over all parts of an image, the files that mount points will hide, and the header blocks.
 pub struct HiddenFileCounter<'a> {
     pub work: HeaderBudget,
     beneath: MountsBelow<'a>,
@@ -57,7 +57,8 @@ impl<'a> HiddenFileCounter<'a> {
         HiddenFileCounter { work: HeaderBudget::default(), beneath, hidden, merged: relative_paths(beneath.merged) }
     }
 
-    /// Counts a member that is not a directory, once, for the deepest mount point above it.
+    /// Counts a member that is not a directory. If it is below several mount points, it is counted only for the deepest
+    /// one.
     pub(crate) fn count_file(&mut self, path: &Path) {
         let depth = |mount_point: &Path| mount_point.components().count();
         let covers = |mount_point: &Path| path != mount_point && path.starts_with(mount_point);
@@ -69,7 +70,7 @@ impl<'a> HiddenFileCounter<'a> {
         }
     }
 
-    /// Returns the counts for the hidden mount points, in their order.
+    /// Returns the number of hidden files for each mount point in [`MountsBelow::hidden`], in the same order.
     pub(crate) fn finish(self) -> Vec<HiddenFiles> {
         let files = self.hidden.into_iter().map(|(_, files)| files);
         self.beneath.hidden.iter().zip(files).map(|(path, files)| HiddenFiles { path: path.clone(), files }).collect()

@@ -1,17 +1,17 @@
-//! Set of names created by a layer, or by a burn among existing files, in bounded memory.
+//! Set of the names that a layer, or a burn among existing files, has created. Its memory is bounded.
 
 use super::remove_tree::DirectoryEntry;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 
-/// Maximum number of names, about 1.8 million. The size of the table is a power of two, of which seven eighths can be
-/// used: up to this limit it takes 19 MiB, and 28 MiB while it grows to that. One more name would make it 38 MiB, and
-/// 57 MiB while growing.
+/// Maximum number of names, about 1.8 million. The hash table has a power of two of slots, of which seven eighths can
+/// be used. With this number of names the table takes 19 MiB, and while it grows to this size 28 MiB. For one more name
+/// it would take 38 MiB, and 57 MiB while growing.
 const MOST: usize = (2 << 20) / 8 * 7;
 
-/// Hashes of directory (device and inode number) and name, eight bytes each, since there may be a million. The key is
-/// random, so that collisions cannot be crafted.
+/// Hashes of directory (device and inode number) and name. Only hashes of eight bytes are stored, since there may be a
+/// million names. The key of the hash function is random, so that an image cannot be crafted to cause collisions.
 #[derive(Default)]
 pub(crate) struct NameSet {
     hashes: HashSet<u64>,
@@ -22,7 +22,7 @@ impl NameSet {
     /// Adds a name.
     ///
     /// # Errors
-    /// Returns an error if there are too many.
+    /// Returns an error if the set already contains the maximum number of names.
     pub(crate) fn insert(&mut self, entry: DirectoryEntry) -> io::Result<()> {
         self.insert_hash(self.key.hash_one(entry))
     }

@@ -1,16 +1,18 @@
-//! PAX extended headers: records of the form `LENGTH KEY=VALUE\n`, parsed by their length.
+//! Parses PAX extended headers, which consist of records of the form `LENGTH KEY=VALUE\n`.
 //!
-//! The tar crate splits them at newlines instead, which loses values that contain one: a file capability is binary, and
-//! CAP_DAC_OVERRIDE with CAP_FOWNER is the byte 0x0a.
+//! Records are split by their length. The tar crate splits them at newlines instead, and therefore loses values that
+//! contain a newline. Binary values may do so: the file capabilities CAP_DAC_OVERRIDE and CAP_FOWNER together are the
+//! byte 0x0a.
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 
-/// Maximum number of xattrs of a member. A short one takes several times its length in memory.
+/// Maximum number of xattrs of a member. The number is limited because a short xattr takes several times its length in
+/// memory.
 const MOST_XATTRS: usize = 1000;
 
-/// The records of one header, in order; keys may repeat (in GNU sparse 0.0).
+/// Records of one PAX header, in order. Keys may occur several times, as in GNU sparse format 0.0.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct PaxRecords(Vec<PaxRecord>);
 
@@ -20,7 +22,7 @@ impl PaxRecords {
     /// Parses the content of a PAX header.
     ///
     /// # Errors
-    /// Returns an error if the length of a record is wrong, or it has no `=`.
+    /// Returns an error if a record has a wrong length or no `=`.
     pub(crate) fn parse(mut text: &[u8]) -> io::Result<PaxRecords> {
         let mut records = Vec::new();
         while !text.is_empty() {
@@ -34,7 +36,8 @@ impl PaxRecords {
         Ok(PaxRecords(records))
     }
 
-    /// Combines these records with global ones, which they override. An empty value removes a global one.
+    /// Combines these records of a member with global ones. A member's record overrides the global record with the same
+    /// key; if it is empty, it removes that record.
     pub(crate) fn override_global(mut self, global: &PaxRecords) -> PaxRecords {
         if global.0.is_empty() {
             return self;
@@ -50,7 +53,7 @@ impl PaxRecords {
         self.0.iter().map(|(key, value)| key.len() + value.len() + 48).sum()
     }
 
-    /// Returns the last value of a key; an empty one counts as none.
+    /// Returns the last value of a key; `None` if the key does not exist or the value is empty.
     pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
         let (_, value) = self.0.iter().rev().find(|(own, _)| own == key.as_bytes())?;
         (!value.is_empty()).then_some(value)
@@ -61,10 +64,10 @@ impl PaxRecords {
         self.0.iter().map(|(key, value)| (key.as_slice(), value.as_slice()))
     }
 
-    /// Parses a value as a decimal number.
+    /// Parses the value of a key as a decimal number; returns `None` if there is no value.
     ///
     /// # Errors
-    /// Returns an error if it is not a number.
+    /// Returns an error if the value is not a number.
     pub(crate) fn parse_number(&self, key: &str) -> io::Result<Option<u64>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let number =
@@ -77,10 +80,11 @@ impl PaxRecords {
         })
     }
 
-    /// Parses a time such as `1700000000.123456789` or `-0.5`, and returns seconds since 1970 and nanoseconds.
+    /// Parses the value of a key as a time such as `1700000000.123456789` or `-0.5`. Returns seconds since 1970 and
+    /// nanoseconds.
     ///
     /// # Errors
-    /// Returns an error if it is not a time.
+    /// Returns an error if the value is not a time.
     pub(crate) fn time_value(&self, key: &str) -> io::Result<Option<(i64, u32)>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         parse_time(value).map(Some).ok_or_else(|| {
@@ -91,10 +95,10 @@ impl PaxRecords {
         })
     }
 
-    /// Returns the extended attributes, as written by GNU tar and bsdtar.
+    /// Returns the extended attributes from the records `SCHILY.xattr.*`, which GNU tar and bsdtar write.
     ///
     /// # Errors
-    /// Returns an error if there are too many.
+    /// Returns an error if there are more than [`MOST_XATTRS`].
     pub(crate) fn xattrs(&self) -> io::Result<Vec<(OsString, Vec<u8>)>> {
         let named = || self.0.iter().filter_map(|(key, value)| Some((key.strip_prefix(b"SCHILY.xattr.")?, value)));
         match named().count() {
@@ -106,8 +110,8 @@ impl PaxRecords {
     }
 }
 
-/// Returns whether these are only digits. Rust also accepts a sign, which other tar readers do not: what one has
-/// checked would not be what another unpacks.
+/// Returns whether the text consists only of digits. Rust also parses numbers with a sign, but other tar readers do
+/// not, so that the archive would be ambiguous.
 fn is_digits(text: &[u8]) -> bool {
     text.iter().all(u8::is_ascii_digit)
 }
@@ -138,7 +142,7 @@ fn parse_time(value: &[u8]) -> Option<(i64, u32)> {
     Some((seconds, nanoseconds))
 }
 
-/// Decodes the name of an xattr: GNU tar writes `=` as `%3D`, because it would end the key, and therefore `%` as `%25`.
+/// Decodes the name of an xattr. GNU tar writes `=`, which would end the key, as `%3D`, and `%` as `%25`.
 fn decode_xattr_name(name: &[u8]) -> OsString {
     let mut plain = Vec::with_capacity(name.len());
     let mut rest = name;

@@ -1,24 +1,24 @@
-//! Capacity of the filesystems below the root. An image that is larger is a mistake or a decompression bomb, and is
-//! rejected before the disk is full.
+//! Capacity of the filesystems below the root. An image that exceeds it is a mistake or a decompression bomb, and is
+//! rejected before the filesystems are full.
 
 use nix::sys::stat::FileStat;
 use nix::sys::statfs::fstatfs;
 use std::io;
 use std::os::fd::AsFd;
 
-/// Allowance above twice the capacity, in bytes, for the parts of a tar besides content: a small filesystem full of
-/// symlinks needs it.
+/// Number of bytes that a tar may have in addition to twice the capacity. It accounts for headers, which may be larger
+/// than the files, such as in a small filesystem full of symlinks.
 const MARGIN: u64 = 64 << 20;
 
-/// The filesystems found so far.
+/// Capacity of the filesystems found so far.
 #[derive(Debug, Default)]
 pub(crate) struct TargetCapacity {
-    /// Device number and capacity of each, in bytes.
+    /// Device number and capacity in bytes of each filesystem.
     seen: Vec<(u64, u64)>,
 }
 
 impl TargetCapacity {
-    /// Adds the filesystem of a directory.
+    /// Adds the filesystem that contains a directory, if it is new.
     ///
     /// # Errors
     /// Returns an error if its size cannot be determined.
@@ -32,15 +32,15 @@ impl TargetCapacity {
         Ok(())
     }
 
-    /// Returns the maximum length of a tar. Later files may replace earlier ones, and the filesystem may compress, but
-    /// a longer tar cannot fit in the end.
+    /// Returns the maximum length of a tar, in bytes: twice the capacity and [`MARGIN`]. A tar may be longer than the
+    /// capacity, because later files may replace earlier ones, and filesystems may compress.
     pub(crate) fn max_tar_bytes(&self) -> u64 {
         let sum = self.seen.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
         sum.saturating_mul(2).saturating_add(MARGIN)
     }
 }
 
-/// Returns the error message for a tar that is longer.
+/// Returns the error message for a tar that exceeds the maximum length.
 pub(crate) fn too_long_message(longest: u64) -> String {
     format!("the tar is longer than {longest} bytes, twice the size of the target filesystems")
 }
