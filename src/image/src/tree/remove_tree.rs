@@ -1,5 +1,5 @@
-//! Recursive removal of directory contents. Mount points are not entered: the filesystems mounted there may be
-//! preserved ones.
+//! Removes directory contents recursively. Mount points are not entered, because preserved filesystems may be mounted
+//! there.
 
 use linux::safe_open::{self, PathRestriction};
 use nix::dir::Dir;
@@ -10,24 +10,24 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A directory entry, independent of its path: device and inode number of the directory, and the name.
+/// Directory entry, identified independently of its path: device and inode number of the directory, and the name.
 pub(crate) type DirectoryEntry<'a> = ((u64, u64), &'a CStr);
 
-/// State of one removal.
+/// Rules and counters of one removal.
 pub(crate) struct TreeRemoval<'a> {
-    /// Returns whether an entry is not removed. The content of a directory is removed even if the directory itself is
-    /// not.
+    /// Function that returns whether an entry is not removed. If it is a directory, its content is removed
+    /// nevertheless, unless the content stays too.
     pub stays: &'a dyn Fn(DirectoryEntry) -> bool,
-    /// Directories that are not entered, whether they are mount points or not.
+    /// Device and inode numbers of directories that are not entered, even if they are not mount points.
     pub closed: &'a [(u64, u64)],
-    /// Number of non-empty mount points and closed directories.
+    /// Number of non-empty mount points and closed directories found.
     pub closed_met: u64,
-    /// Number of names that were looked at and not removed.
+    /// Number of names that were examined, but not removed.
     pub stayed: u64,
 }
 
 impl TreeRemoval<'_> {
-    /// Removes the contents of a directory. Returns whether it is empty now.
+    /// Removes the contents of a directory. Returns whether the directory is empty afterwards.
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
@@ -42,7 +42,8 @@ impl TreeRemoval<'_> {
         Ok(empty)
     }
 
-    /// Removes one entry of a directory. Returns whether the entry no longer exists.
+    /// Removes one entry of a directory, with its content. `within` is device and inode number of the directory.
+    /// Returns whether the entry no longer exists.
     ///
     /// # Errors
     /// Returns the same errors as [`TreeRemoval::empty_directory`].
@@ -67,7 +68,7 @@ impl TreeRemoval<'_> {
         };
         match removed {
             Ok(()) => Ok(true),
-            // A mount point, of another filesystem or a bind mount; it may also be a file.
+            // The entry is a mount point, possibly a file with a bind mount.
             Err(Errno::EBUSY) => {
                 self.closed_met += u64::from(has_content(&directory, name)?);
                 Ok(false)
@@ -77,15 +78,15 @@ impl TreeRemoval<'_> {
     }
 }
 
-/// Returns device and inode number.
+/// Returns device and inode number of a file.
 pub(crate) fn inode_identity(stat: &FileStat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Returns whether the name is a file or a non-empty directory.
+/// Returns whether the entry is a non-empty directory, in which `lost+found` does not count, or not a directory.
 ///
 /// # Errors
-/// Returns an error if it cannot be read.
+/// Returns an error if the entry cannot be read.
 pub(crate) fn has_content(directory: impl AsFd, name: &CStr) -> Result<bool, Errno> {
     match openat(&directory, name, open_flags(), Mode::empty()) {
         Ok(below) => Ok(list_names(&below)?.iter().any(|name| name.as_c_str() != c"lost+found")),
@@ -94,8 +95,8 @@ pub(crate) fn has_content(directory: impl AsFd, name: &CStr) -> Result<bool, Err
     }
 }
 
-/// Returns all names of a directory. They are collected first: removing files while reading a directory can skip
-/// entries.
+/// Returns all names in a directory. The names are collected before any is removed, because removing files while a
+/// directory is read can skip entries.
 pub(crate) fn list_names(directory: impl AsFd) -> Result<Vec<CString>, Errno> {
     let own = directory.as_fd().try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
     let mut names = Vec::new();

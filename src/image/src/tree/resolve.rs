@@ -1,6 +1,6 @@
-//! Resolution of a member's parent if preserved filesystems are mounted below the root, component by component:
-//! symlinks of the image are followed within the root, those of a preserved filesystem never. They point to where
-//! another owner wanted, and files of the image would be written there.
+//! Resolves the parent directory of a member component by component, if preserved filesystems are mounted below the
+//! root. Symlinks of the image are followed within the root. Symlinks on a preserved filesystem are never followed:
+//! their targets were chosen by another owner, and files of the image would be written there.
 
 use super::acl;
 use nix::errno::Errno;
@@ -12,22 +12,22 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-/// Maximum number of symlinks, like MAXSYMLINKS of the kernel.
+/// Maximum number of symlinks that are followed for one path, equal to the kernel's MAXSYMLINKS.
 const MOST_SYMLINKS: u32 = 40;
 
-/// A directory, and its path below the root without symlinks.
+/// Open directory, and its path below the root without symlinks.
 pub(crate) struct WalkedDirectory {
     pub fd: OwnedFd,
     pub path: PathBuf,
 }
 
-/// Returns whether this path without symlinks is at or below a merged mount point.
+/// Returns whether a path, which must not contain symlinks, is at or below a merged mount point.
 pub(crate) fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
     merged.iter().any(|mount_point| path.starts_with(mount_point))
 }
 
-/// Opens the directory at `path`. With `make`, missing directories are created with mode 0755, and a non-directory on a
-/// preserved filesystem is replaced by one.
+/// Opens the directory at `path`. With `make`, missing directories are created with mode 0755, and a file or symlink on
+/// a preserved filesystem that is in place of a directory is replaced by a directory.
 ///
 /// # Errors
 /// Returns an error if a component is missing or not a directory.
@@ -82,12 +82,13 @@ pub(crate) fn walk_to_directory(
     way.pop().ok_or(Errno::ENOENT)
 }
 
-/// Flags with which opening anything else fails with ENOTDIR, even a symlink (open(2), O_PATH).
+/// Returns flags with which opening fails with ENOTDIR for everything but a directory, even for a symlink (open(2),
+/// O_PATH).
 fn open_flags() -> OFlag {
     OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
 }
 
-/// Returns the target of a symlink; ENOTDIR for any other file.
+/// Returns the target of a symlink; fails with ENOTDIR for any other file.
 fn read_symlink(parent: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
     readlinkat(parent, name).map_err(|error| match error {
         Errno::EINVAL => Errno::ENOTDIR,
@@ -103,7 +104,7 @@ fn path_components(path: &Path) -> impl Iterator<Item = OsString> + '_ {
     })
 }
 
-/// Creates a directory with mode 0755, set separately because mkdir(2) applies the umask.
+/// Creates a directory with mode 0755. The mode is set separately, because mkdir(2) applies the umask.
 pub(crate) fn make_directory(parent: impl AsFd, name: &OsStr) -> Result<(), Errno> {
     mkdirat(&parent, name, Mode::S_IRWXU)?;
     fchmodat(&parent, name, Mode::from_bits_truncate(0o755), FchmodatFlags::FollowSymlink)

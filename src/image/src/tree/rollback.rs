@@ -1,5 +1,5 @@
-//! Rollback for a burn that starts over: the image was not verified, so nothing of it may remain on the filesystems
-//! made by this run.
+//! Rollback for a burn that fails or starts over. The unpacked files were not verified completely, so none of them may
+//! remain on the filesystems made by this run.
 
 use super::remove_tree::{TreeRemoval, inode_identity, list_names};
 use linux::safe_open::{self, PathRestriction};
@@ -14,8 +14,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use xattr::FileExt;
 
-/// State of a directory before the image is unpacked: the root of a filesystem, its `lost+found`, or the parent of a
-/// mount point. It is held open, so that its inode number is not reused.
+/// State of a directory before the image is unpacked: of the root of a filesystem, its `lost+found`, or the parent of a
+/// mount point. The directory is held open, so that its inode number is not reused.
 pub(crate) struct DirectorySnapshot {
     directory: File,
     was: FileStat,
@@ -26,10 +26,10 @@ pub(crate) struct DirectorySnapshot {
 type XattrMap = BTreeMap<OsString, Vec<u8>>;
 
 impl DirectorySnapshot {
-    /// Records the directory and those in it, without entering mount points.
+    /// Records the directory and its subdirectories, without entering mount points.
     ///
     /// # Errors
-    /// Returns an error if one cannot be read.
+    /// Returns an error if one of the directories cannot be read.
     pub(crate) fn record_directory(directory: OwnedFd) -> io::Result<DirectorySnapshot> {
         let mut within = BTreeMap::new();
         for name in list_names(&directory)? {
@@ -44,11 +44,11 @@ impl DirectorySnapshot {
         Ok(DirectorySnapshot { was: fstat(&directory)?, xattrs: read_xattrs(&directory)?, directory, within })
     }
 
-    /// Removes everything that was not there before. Mount points are not entered: the filesystems mounted there may be
-    /// preserved ones. Recorded files are not kept, only directories.
+    /// Removes everything except the recorded directories, whose attributes it restores. Files are removed even if they
+    /// existed before. Mount points are not entered, because preserved filesystems may be mounted there.
     ///
     /// # Errors
-    /// Returns an error if something cannot be removed or set.
+    /// Returns an error if an entry cannot be removed or an attribute cannot be set.
     pub(crate) fn restore(&self) -> io::Result<()> {
         self.restore_attributes()?;
         for name in list_names(&self.directory)? {
@@ -68,8 +68,8 @@ impl DirectorySnapshot {
         Ok(inode_identity(&there) == inode_identity(&self.was))
     }
 
-    /// Restores the attributes, in the order in which none undoes another. Filesystems without owners and xattrs, such
-    /// as FAT, have nothing to restore.
+    /// Restores owner, xattrs and mode, in an order in which no step undoes an earlier one. On filesystems that do not
+    /// support an attribute, such as FAT, there is nothing to restore.
     fn restore_attributes(&self) -> io::Result<()> {
         let (directory, was) = (&self.directory, &self.was);
         let is = fstat(directory)?;

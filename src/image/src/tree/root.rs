@@ -1,5 +1,5 @@
-//! Root directory of a burn. No path, symlink or hard link leads out of it: every parent is resolved as if it were the
-//! root.
+//! Root directory of a burn. No path, symlink or hard link leads out of it, because every path is resolved as if this
+//! directory were the root of the filesystem, as with chroot(2).
 
 use super::acl;
 use super::dirfd::RootEntry;
@@ -23,40 +23,41 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Maximum number of cached directories; when it is exceeded, the cache is cleared.
+/// Maximum number of cached directories. When it is reached, the cache is cleared.
 const MOST_KNOWN: usize = 64;
 
-/// The root directory.
+/// Root directory of a burn.
 pub(crate) struct UnpackRoot {
     fd: OwnedFd,
     /// Mount points of preserved filesystems that the image is merged into.
     merged: Vec<PathBuf>,
-    /// Cache of directories by path. A path leads over existing names, so creating files cannot change it; removing
-    /// files can, and then the cache is cleared.
+    /// Cache of open directories by path. The directory at a path does not change when files are created. It may change
+    /// when files are removed; the cache is then cleared.
     known: RefCell<HashMap<OsString, Rc<ResolvedDirectory>>>,
     space: RefCell<TargetCapacity>,
-    /// Cost of operations besides creating members, in header blocks of the same cost.
+    /// Cost of operations other than creating members, expressed as the number of header blocks that would cost the
+    /// same.
     worked: Cell<u64>,
-    /// Names created by this burn, if everything else below the root belongs to another owner.
+    /// Names created by this burn, if all other files below the root belong to another owner.
     ours: Option<RefCell<NameSet>>,
 }
 
-/// Resolved directory.
+/// Open directory that was resolved from a path.
 pub(super) struct ResolvedDirectory {
     pub fd: OwnedFd,
     pub identity: (u64, u64),
-    /// Whether it is on a preserved filesystem.
+    /// Whether the directory is on a preserved filesystem.
     pub merged: bool,
-    /// Whether new files in it inherit ACLs that must be removed. On a preserved filesystem its owner wants them
-    /// inherited.
+    /// Whether new files in the directory inherit ACLs that must be removed. On a preserved filesystem inherited ACLs
+    /// are intended by its owner, and are not removed.
     pub leaves_acls: bool,
 }
 
 /// Returns the path of a member below the root, without leading `/` and `.`; empty for the root itself.
 ///
 /// # Errors
-/// Returns an error if it has `..` or a zero byte. Well-formed archives have neither, so this is rejected and not
-/// repaired.
+/// Returns an error if the path contains `..` or a zero byte. Well-formed archives contain neither, so such a path is
+/// rejected instead of corrected.
 pub(crate) fn relative_inside(path: &[u8]) -> io::Result<PathBuf> {
     let mut inside = PathBuf::new();
     for component in path.split(|byte| *byte == b'/') {
@@ -77,7 +78,7 @@ impl UnpackRoot {
     /// leading `/`.
     ///
     /// # Errors
-    /// Returns an error if it is not a directory that can be opened.
+    /// Returns an error if the path is not a directory, or the directory cannot be opened.
     pub fn open(path: &Path, merged: Vec<PathBuf>) -> io::Result<UnpackRoot> {
         let fd = nix::fcntl::open(path, directory_flags(), Mode::empty())?;
         let mut space = TargetCapacity::default();
@@ -97,18 +98,18 @@ impl UnpackRoot {
         ours.borrow_mut().insert((directory, &CString::new(name.as_bytes())?))
     }
 
-    /// Returns whether the root contains nothing but what a new filesystem has.
+    /// Returns whether the root is empty, except for an empty `lost+found`, as on a new filesystem.
     ///
     /// # Errors
-    /// Returns an error if it cannot be read.
+    /// Returns an error if the root cannot be read.
     pub(crate) fn is_empty(&self) -> io::Result<bool> {
         let own = c"lost+found";
         let listed = list_names(openat(&self.fd, ".", directory_flags(), Mode::empty())?)?;
         Ok(listed.iter().all(|name| name.as_c_str() == own) && (listed.is_empty() || !has_content(&self.fd, own)?))
     }
 
-    /// Creates an unnamed file on the root's filesystem. No other process can open it, and it is removed when it is
-    /// closed.
+    /// Creates an unnamed file on the root's filesystem. No other process can open the file, and its space is freed
+    /// when it is closed.
     ///
     /// # Errors
     /// Returns an error if the filesystem is full or read-only.
@@ -126,18 +127,18 @@ impl UnpackRoot {
         }
     }
 
-    /// Marks the existing content as belonging to another owner: whiteouts do not remove it.
+    /// Marks the existing content as belonging to another owner. Whiteouts do not remove such content.
     pub fn among_others(self) -> UnpackRoot {
         UnpackRoot { ours: Some(RefCell::default()), ..self }
     }
 
-    /// Returns whether a name belongs to another owner and was not created by this burn.
+    /// Returns whether an entry belongs to another owner, because it was not created by this burn.
     pub(crate) fn belongs_to_others(&self, entry: DirectoryEntry) -> bool {
         self.ours.as_ref().is_some_and(|ours| !ours.borrow().contains(entry))
     }
 
-    /// Returns the cost of operations besides creating members: creating parents that are not members, and skipping
-    /// what a whiteout does not remove.
+    /// Returns the cost of operations other than creating members, in header blocks: creating parents that are not
+    /// members, and examining names that a whiteout does not remove.
     pub(crate) fn worked(&self) -> u64 {
         self.worked.get()
     }
@@ -146,18 +147,18 @@ impl UnpackRoot {
         self.worked.set(self.worked.get() + blocks);
     }
 
-    /// Adds the cost of names that were only looked at. This costs less than creating one, and an existing directory
-    /// can have many.
+    /// Adds the cost of names that were only examined. Examining a name costs a fraction of creating one, and an
+    /// existing directory can have many names.
     pub(super) fn add_looked_at(&self, names: u64) {
         self.add_work(names / 4);
     }
 
-    /// Returns the maximum length of a tar whose files fit here.
+    /// Returns the maximum length of a tar, in bytes, given the filesystems found so far below the root.
     pub(crate) fn longest_tar(&self) -> u64 {
         self.space.borrow().max_tar_bytes()
     }
 
-    /// Resolves `path` (from [`relative_inside`]); missing parents are created with mode 0755.
+    /// Resolves `path`, which [`relative_inside`] has returned. Missing parents are created with mode 0755.
     ///
     /// # Errors
     /// Returns an error if a parent is not a directory.
@@ -173,10 +174,11 @@ impl UnpackRoot {
         Ok(RootEntry { root: self, directory: self.resolve_parent(parent_of(path), false)?, name: name_of(path)? })
     }
 
-    /// Opens the directory at `path` to set its attributes; `None` if it does not exist or is something else.
+    /// Opens the directory at `path` to set its attributes; returns `None` if it does not exist or is not a directory.
     ///
     /// # Errors
-    /// Returns an error if its parent, on a preserved filesystem, is missing, or there are no file descriptors left.
+    /// Returns an error if preserved filesystems are mounted below the root and the parent is missing, or if no file
+    /// descriptors are left.
     pub(crate) fn open_directory(&self, path: &Path) -> io::Result<Option<File>> {
         if path == Path::new("") {
             return Ok(Some(self.fd.try_clone()?.into()));
@@ -194,7 +196,7 @@ impl UnpackRoot {
         let (fd, merged) = if self.merged.is_empty() {
             (if make { self.make_directories(path)? } else { self.open_path(path)? }, false)
         } else {
-            // Resolving may remove a file that is in the way.
+            // Resolving may replace a file by a directory, which invalidates cached directories.
             self.clear_cache();
             let WalkedDirectory { fd, path: real } = walk_to_directory(&self.fd, &self.merged, path, make)?;
             (fd, is_merged(&real, &self.merged))
@@ -232,7 +234,7 @@ impl UnpackRoot {
     fn make_directories(&self, path: &Path) -> io::Result<OwnedFd> {
         match self.open_path(path) {
             Err(Errno::ENOENT) if path != Path::new("") => {
-                // Creating deep directories costs more.
+                // The cost increases with the depth of the directory.
                 self.add_work(1 + path.as_os_str().len() as u64 / 64);
                 let above = self.make_directories(parent_of(path))?;
                 make_directory(&above, &name_of(path)?)?;
@@ -281,17 +283,17 @@ impl UnpackRoot {
         Ok(fresh)
     }
 
-    /// Restores the state before the image was unpacked.
+    /// Restores the recorded directories to their state before the image was unpacked, and removes all other files.
     ///
     /// # Errors
-    /// Returns an error if something cannot be removed.
+    /// Returns an error if a file cannot be removed or an attribute cannot be set.
     pub(crate) fn restore_snapshots(&self, fresh: &[DirectorySnapshot]) -> io::Result<()> {
         self.clear_cache();
         fresh.iter().try_for_each(DirectorySnapshot::restore)
     }
 }
 
-/// Flags to open a directory for reading.
+/// Returns the flags with which a directory is opened for reading.
 pub(super) fn directory_flags() -> OFlag {
     OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC
 }

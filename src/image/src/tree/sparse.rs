@@ -1,4 +1,4 @@
-//! Maps of sparse files: the old GNU map in headers, and the three PAX formats (0.0, 0.1, 1.0).
+//! Maps of sparse files: the old GNU format, whose map is in headers, and the three PAX formats (0.0, 0.1, 1.0).
 //!
 //! <https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html>
 
@@ -7,22 +7,23 @@ use super::pax::PaxRecords;
 use std::io::{self, Read};
 use tar::GnuSparseHeader;
 
-/// Maximum number of segments of one file, 4 MiB of memory. No file of an OS image has more.
+/// Maximum number of segments of one file, which take 4 MiB of memory. Files of OS images have far fewer.
 const MOST_SEGMENTS: usize = 1 << 18;
 
 const BLOCK: u64 = 512;
 
-/// Data segments of a sparse file, in order; the rest are holes.
+/// Data segments of a sparse file, in order. The rest of the file consists of holes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SparseMap {
-    /// Offset and length in the file, in bytes.
+    /// Offset in the file and length of each segment, in bytes.
     pub segments: Vec<(u64, u64)>,
     /// Length of the file including its holes, in bytes.
     pub file_size: u64,
 }
 
 impl SparseMap {
-    /// Checks that the segments are in order, inside the file, and together as long as the data in the archive.
+    /// Creates a map. Checks that the segments are in order and inside the file, and that their total length is
+    /// `data_size`, the length of the data in the archive.
     pub fn new(segments: Vec<(u64, u64)>, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
         let (mut end, mut sum) = (0, 0_u64);
         for &(offset, length) in &segments {
@@ -51,10 +52,10 @@ impl SparseMap {
         Ok(SparseMap { segments, file_size })
     }
 
-    /// Reads a map in PAX records of format 0.0 or 0.1.
+    /// Parses a map in PAX records of format 0.0 or 0.1.
     ///
     /// # Errors
-    /// Returns an error if there is none, or it is inconsistent.
+    /// Returns an error if the records contain no map, or the map is inconsistent.
     pub(crate) fn from_records(records: &PaxRecords, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
         let numbers: Vec<u64> = match records.get("GNU.sparse.map") {
             Some(text) => text.split(|byte| *byte == b',').map(parse_decimal).collect::<io::Result<_>>()?,
@@ -78,7 +79,8 @@ impl SparseMap {
         SparseMap::new(pair_segments(&numbers)?, file_size, data_size)
     }
 
-    /// Reads a map of format 1.0: decimal lines before the data, padded to a block. `data_size` includes the map.
+    /// Reads a map of format 1.0: decimal numbers, one per line, before the data, padded to a whole block. `data_size`
+    /// includes the length of the map.
     ///
     /// # Errors
     /// Returns an error if the map is inconsistent or does not end.
@@ -97,11 +99,12 @@ impl SparseMap {
     }
 }
 
-/// Adds the segments of an old GNU header or its extensions. `is_last` means that no extension follows.
+/// Adds the segments of an old GNU header or of one of its extension blocks. `is_last` means that no extension block
+/// follows.
 ///
 /// # Errors
-/// Returns an error if a number is invalid, there are too many segments, or some follow an empty one, at which other
-/// readers stop.
+/// Returns an error if a number is invalid, there are too many segments, or segments follow an empty one, at which
+/// other tar readers stop.
 pub(crate) fn add_segments(
     segments: &mut Vec<(u64, u64)>,
     pieces: &[GnuSparseHeader],

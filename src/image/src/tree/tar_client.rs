@@ -1,4 +1,4 @@
-//! Members of a tar, received from the worker that parses it.
+//! Receives the members of a tar from the worker, which parses the tar.
 
 use super::header_budget::too_much_message;
 use super::member::TarMember;
@@ -12,26 +12,28 @@ use std::sync::Arc;
 /// Minimum length of a header, in bytes.
 const BLOCK: u64 = 512;
 
-/// Sends the answer to the worker's question: the maximum length of the tar, and the maximum number of header blocks.
+/// Function that answers the worker's request for its limits: the maximum length of the tar in bytes, and the maximum
+/// number of header blocks.
 pub(crate) type AnswerSender = Box<dyn Fn([u64; 2])>;
 
-/// Receiver of members. The chunks of a member's content follow the member.
+/// Receiver of members, each followed by the chunks of its content.
 pub(crate) struct MemberReceiver {
     stream: PipelineReader,
     answers: AnswerSender,
     has_begun: bool,
-    /// Maximum length of the tar; a longer one is a decompression bomb.
+    /// Maximum length of the tar, in bytes. A longer tar is treated as a decompression bomb.
     longest: u64,
     most_blocks: u64,
-    /// Progress reported by the worker, never less than what was received.
+    /// Progress of the worker as it reports it, at least the data that was received.
     reached: ParseProgress,
     /// Unread content of the current member, in bytes.
     left: u64,
-    /// The part of it in the current frame.
+    /// Unread content in the current frame, in bytes.
     in_frame: u64,
 }
 
-/// Returns whether the stream begins like a tree of files, or why it is rejected. Waits for its first bytes.
+/// Waits for the first frame, which contains whether the stream begins like a tree of files. Returns the reason as the
+/// inner error if the worker rejects the stream.
 ///
 /// # Errors
 /// Returns the error of the stream.
@@ -60,28 +62,28 @@ impl MemberReceiver {
         }
     }
 
-    /// Returns the clock for the waits of this thread.
+    /// Returns the clock for the waits of the reading thread.
     pub(crate) fn clock(&self) -> Arc<StageClock> {
         self.stream.clock()
     }
 
-    /// Returns the number of bytes of the tar read so far.
+    /// Returns the number of bytes of the tar that were parsed so far.
     pub(crate) fn position(&self) -> u64 {
         self.reached.position
     }
 
-    /// Sets the maximum length of the whole tar from now on.
+    /// Sets the maximum length of the whole tar, in bytes.
     pub(crate) fn set_limit(&mut self, bytes: u64) {
         self.longest = bytes;
     }
 
-    /// Returns the number of header blocks so far.
+    /// Returns the number of header blocks that were parsed so far.
     pub(crate) fn header_blocks(&self) -> u64 {
         self.reached.blocks
     }
 
-    /// Returns the next member; `None` after the last one. `most_blocks` returns the current limit of header blocks in
-    /// total.
+    /// Returns the next member; `None` after the last one. `most_blocks` returns the current limit on the total number
+    /// of header blocks.
     ///
     /// # Errors
     /// Returns an error if the tar is malformed, truncated or too long, or the worker is gone or sends invalid frames.
@@ -120,7 +122,7 @@ impl MemberReceiver {
         }
     }
 
-    /// Returns the next piece of the content, up to `count` bytes.
+    /// Returns the next part of the current member's content, at most `count` bytes.
     ///
     /// # Errors
     /// Returns the same errors as [`MemberReceiver::next_member`], or an error if there is no more content.
@@ -159,7 +161,7 @@ impl MemberReceiver {
         Ok(bytes)
     }
 
-    /// Handles a frame that may come anywhere.
+    /// Handles a frame of a type that may occur at any position.
     fn handle_common_frame(&mut self, frame: MemberFrame, bytes: &[u8]) -> io::Result<()> {
         match frame {
             MemberFrame::Asks => (self.answers)([self.longest, self.most_blocks]),
@@ -169,7 +171,8 @@ impl MemberReceiver {
         Ok(())
     }
 
-    /// Updates the progress. The worker cannot have read less of the tar than it has sent.
+    /// Updates the progress with that reported by the worker, and checks the limits. `headers` is the number of headers
+    /// that at least must have been added. The worker cannot have parsed less of the tar than it has sent.
     fn update_progress(&mut self, reached: ParseProgress, headers: u64) -> io::Result<()> {
         let ParseProgress { position, blocks } = self.reached;
         let least = position.saturating_add(headers * BLOCK);
@@ -191,7 +194,7 @@ impl MemberReceiver {
     }
 }
 
-/// Returns the error for a stream that ended without its last frame.
+/// Converts an unexpected end of the stream, which lacks its last frame, to a protocol error.
 fn map_eof(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::UnexpectedEof { protocol_error() } else { error }
 }

@@ -1,7 +1,8 @@
-//! Parser for the members of a tar stream. It also verifies that the archive is complete.
+//! Parses the members of a tar stream, and verifies that the archive is complete.
 //!
-//! Single headers are decoded by the tar crate. Its iterator is not used: it takes the end of the input for the end of
-//! the archive, holds extended headers of any size, and misreads PAX values with a newline (see [`super::pax`]).
+//! Single headers are decoded by the tar crate. The iterator of that crate is not used, because it treats the end of
+//! the input as the end of the archive, reads extended headers of any size into memory, and misreads PAX values that
+//! contain a newline (see [`super::pax`]).
 
 mod member_kind;
 
@@ -17,37 +18,39 @@ use tar::{EntryType, Header};
 
 const BLOCK: usize = 512;
 
-/// Maximum length of the long names and PAX records of one member, in bytes. An xattr has at most 64 KiB.
+/// Maximum length of one extended header (long name or PAX records), in bytes. An xattr has at most 64 KiB.
 const EXTENSION_BYTES: u64 = 1 << 20;
 
-/// Maximum size of all global records together, in bytes: they are searched for each member.
+/// Maximum size of all global PAX records together, in bytes. It is limited because they are searched for each member.
 const GLOBAL_BYTES: usize = 64 * 1024;
 
-/// Returns the current limits on the length of the tar, in bytes, and on the number of header blocks.
+/// Function that returns the current limits: the maximum length of the tar in bytes, and the maximum number of header
+/// blocks.
 type QueryLimits<'a> = Box<dyn FnMut() -> io::Result<[u64; 2]> + 'a>;
 
-/// The members of a tar. Reading it, or taking chunks, returns the content of the current member.
+/// Parser of a tar. Reading from it, or [`Self::next_chunk`], returns the content of the current member.
 pub(crate) struct TarParser<'a> {
     stream: PipelineReader,
-    /// Called when a limit is exceeded, since it may have grown.
+    /// Function that is called when a limit is exceeded, because the limit may have been raised.
     asks: QueryLimits<'a>,
-    /// Maximum length of the tar; a longer one is a decompression bomb.
+    /// Maximum length of the tar, in bytes. A longer tar is treated as a decompression bomb.
     longest: u64,
     /// Unread content of the current member, in bytes.
     left: u64,
     padding: u64,
     global: PaxRecords,
-    /// Size of the global records in blocks, as held in memory: they are searched for each member.
+    /// Size of the global records in memory, in blocks. It is added to the cost of each member, for which they are
+    /// searched.
     global_blocks: u64,
-    /// Number of header blocks so far, and its limit.
+    /// Number of header blocks so far, and the limit on it (`most_blocks`).
     blocks: u64,
     most_blocks: u64,
     warned_of_acls: bool,
-    /// Warning about the first ACL that is not restored.
+    /// Warning about the first ACL that is not restored, until it is sent.
     pub lost_acl: Option<String>,
 }
 
-/// Extended headers before a member.
+/// Extended headers that precede a member.
 #[derive(Default)]
 struct ExtendedHeaders {
     records: Option<PaxRecords>,
@@ -77,26 +80,27 @@ impl<'a> TarParser<'a> {
         }
     }
 
-    /// Returns whether data is available without waiting.
+    /// Returns whether more of the tar is available without waiting.
     pub(crate) fn is_ready(&mut self) -> bool {
         self.stream.is_ready()
     }
 
-    /// Returns the number of bytes of the tar read so far.
+    /// Returns the number of bytes of the tar that were read so far.
     pub(crate) fn position(&self) -> u64 {
         self.stream.position()
     }
 
-    /// Returns the number of header blocks so far: the cost of members besides their content. Global records count
-    /// again for each member.
+    /// Returns the number of header blocks so far, which measures the cost of members without their content. Global
+    /// records are counted for each member.
     pub(crate) fn header_blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Returns the next piece of the content, without a copy, up to `count` bytes.
+    /// Returns the next part of the current member's content without a copy, at most `count` bytes.
     ///
     /// # Errors
-    /// Returns the error of the stream, or an error if it is truncated or too long, or there is no more content.
+    /// Returns the error of the stream, or an error if the tar is truncated or too long, or the member has no more
+    /// content.
     pub(crate) fn next_chunk(&mut self, count: u64) -> io::Result<BufferChunk> {
         let count = usize::try_from(count.min(self.left)).unwrap_or(usize::MAX);
         let chunk = if count == 0 { None } else { self.stream.take_chunk(count)? };
@@ -106,7 +110,7 @@ impl<'a> TarParser<'a> {
         Ok(chunk)
     }
 
-    /// Returns the next member; `None` after the end of the archive, if nothing but zeros follows it.
+    /// Returns the next member, or `None` at the end of the archive, after which only zeros may follow.
     ///
     /// # Errors
     /// Returns the error of the stream, or an error if the archive is malformed or truncated.
@@ -193,7 +197,7 @@ impl<'a> TarParser<'a> {
         Ok(TarMember { path, kind, attributes })
     }
 
-    /// Reads a header block; `None` for the first of the zero blocks that end the archive.
+    /// Reads a header block. Returns `None` for a block of zeros, the first of the two that end the archive.
     fn read_header(&mut self) -> io::Result<Option<Header>> {
         self.count_blocks(1)?;
         let mut header = Header::new_old();
@@ -201,7 +205,7 @@ impl<'a> TarParser<'a> {
         if header.as_bytes().iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
-        // The checksum is computed with its own eight bytes as spaces.
+        // In the checksum, the eight bytes of the checksum field count as spaces.
         let sum = header.as_bytes().iter().map(|byte| u32::from(*byte)).sum::<u32>();
         let own = header.as_bytes()[148..156].iter().map(|byte| u32::from(*byte)).sum::<u32>();
         if header.cksum().ok() != Some(sum - own + 8 * u32::from(b' ')) {
@@ -221,7 +225,8 @@ impl<'a> TarParser<'a> {
         Ok(())
     }
 
-    /// Returns the size in the header. A number in base 256 has more bytes than the tar crate reads.
+    /// Returns the size in the header. Rejects numbers in base 256 beyond 64 bits, of which the tar crate ignores the
+    /// upper bytes.
     fn parse_size(&self, header: &Header) -> io::Result<u64> {
         let size = header.as_old().size;
         if !is_plain_number(&size) {
@@ -250,8 +255,8 @@ impl<'a> TarParser<'a> {
         Ok(content)
     }
 
-    /// Checks the end: after the first zero block there must be a second one and then only zeros, since tars are padded
-    /// to a record.
+    /// Checks the end of the archive: the first block of zeros must be followed by a second one, and then only by
+    /// zeros, with which tars are padded to a whole record.
     fn expect_only_zeros(&mut self) -> io::Result<()> {
         let mut zeros = BLOCK as u64;
         let mut buffer = [0; 8192];
@@ -339,7 +344,7 @@ fn with_member_path(path: &[u8], error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", String::from_utf8_lossy(path)))
 }
 
-/// Removes the zero byte at the end of long names of GNU tar.
+/// Removes the NUL byte with which GNU tar terminates long names.
 fn without_nul(mut name: Vec<u8>) -> Vec<u8> {
     if name.last() == Some(&0) {
         name.pop();

@@ -1,4 +1,4 @@
-//! Unpacking members to files below the root.
+//! Unpacks members to files below the root.
 
 use super::acl::has_default_acl;
 use super::attributes::{creation_mode, set_by_name, set_xattrs};
@@ -22,7 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Maximum memory for directories, in bytes: enough for 180,000 with paths of 60 bytes.
+/// Maximum memory for the attributes of directories, in bytes: enough for 180,000 directories with paths of 60 bytes.
 const DIRECTORIES_BYTES: usize = 32 << 20;
 
 /// Results of unpacking one part.
@@ -33,14 +33,14 @@ pub(crate) struct UnpackResult {
     pub conflicts: FileConflicts,
 }
 
-/// Unpacks all members. Later members replace earlier ones and existing files; only a directory of a preserved
-/// filesystem is not replaced and counts as a conflict. Each member that is not a directory is passed to `counter`. In
-/// a layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of the
-/// download: the number of bytes fetched so far limits how many header blocks the archive may have.
+/// Unpacks all members. Later members replace earlier ones and existing files. Only a directory of a preserved
+/// filesystem is not replaced; this is recorded as a conflict. Each member that is not a directory is passed to
+/// `counter`. In a layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of
+/// the download; the number of bytes fetched so far limits the number of header blocks.
 ///
 /// # Errors
 /// Returns the error of the member receiver, or an error if the archive is malformed, truncated or empty, or a file
-/// cannot be written. An error in unpacking a member names the member.
+/// cannot be written. If a member cannot be unpacked, the error contains its path.
 pub(crate) fn untar(
     members: MemberReceiver,
     root: &UnpackRoot,
@@ -76,18 +76,18 @@ struct Unpacker<'a, 'b> {
     directories: DirectoryAttributes,
     layer: Option<LayerNames>,
     entries: u64,
-    /// Bytes of hard links that became copies.
+    /// Number of bytes of files that were copied in place of hard links.
     copied: u64,
     counter: &'a mut HiddenFileCounter<'b>,
     told: &'a DownloadState,
     conflicts: FileConflicts,
 }
 
-/// Attributes of directories, which are set at the end: a directory may deny writing, and each file created in it
-/// changes its mtime.
+/// Attributes of directories. They are set after all members were unpacked, because the final mode may deny writing,
+/// and each file created in a directory changes its mtime.
 #[derive(Default)]
 struct DirectoryAttributes {
-    /// Attributes by path, the deepest last.
+    /// Attributes by path. A directory precedes the directories in it.
     by_path: BTreeMap<PathBuf, MemberAttributes>,
     /// Approximate memory use, in bytes.
     bytes: usize,
@@ -138,8 +138,8 @@ impl Unpacker<'_, '_> {
         {
             return self.apply_whiteout(&path, &whiteout);
         }
-        // The install marker of the machine that the image was made of: until it was removed, it would be taken for an
-        // installation.
+        // Install marker of the machine from which the image was made. It is not unpacked, because it would look like
+        // the marker of a complete installation.
         if path == Path::new(install_marker::PATH.trim_start_matches('/')) && member.kind != MemberKind::Directory {
             return Ok(());
         }
@@ -177,7 +177,7 @@ impl Unpacker<'_, '_> {
         if let Some(place) = place {
             place.make_directory(creation_mode(&attributes))?;
         }
-        // Set xattrs now: nothing undoes them, and keeping them would take much memory.
+        // Set the xattrs now. Later steps do not change them, and storing them until the end would take much memory.
         if !attributes.xattrs.is_empty()
             && let Some(directory) = self.root.open_directory(&path)?
         {
@@ -198,7 +198,7 @@ impl Unpacker<'_, '_> {
             MemberKind::Sparse(SparseMap { segments, file_size }) => {
                 self.write_file(path, place, &segments, attributes, Some(file_size))
             }
-            // The attributes are those of the file, which came before.
+            // A hard link has the attributes of its file, which an earlier member has set.
             MemberKind::HardLink(target) => self.make_hard_link(&path, place, &target).map_err(|error| {
                 let target = String::from_utf8_lossy(&target);
                 io::Error::new(error.kind(), format!("hard link to {target}: {error}"))
@@ -219,8 +219,8 @@ impl Unpacker<'_, '_> {
         }
     }
 
-    /// Creates a file from these pieces (offset and length). Holes remain holes; a hole at the end results from the
-    /// length.
+    /// Creates a file with these data segments (offset and length). All other ranges are holes. `length` is the length
+    /// of a file that may end with a hole.
     fn write_file(
         &mut self,
         path: PathBuf,
@@ -260,7 +260,7 @@ impl Unpacker<'_, '_> {
 
     fn make_hard_link(&mut self, path: &Path, place: &RootEntry, target: &[u8]) -> io::Result<()> {
         let source = self.root.resolve_existing(&relative_inside(target)?)?;
-        // The file that it links to is a conflict already, and its content has passed.
+        // The target of the link was a conflict itself, and was not unpacked.
         if source.is_kept_directory()? {
             self.conflicts.add_conflict(path);
             return Ok(());
@@ -277,8 +277,8 @@ impl Unpacker<'_, '_> {
         })
     }
 
-    /// Checks the total of tar and copies: a small member that copies a large file again and again is as much a bomb as
-    /// a long tar.
+    /// Checks the total length of the tar and of copied files. Otherwise an image could fill the disk with many small
+    /// members, each of which copies a large file.
     fn check_copied_bytes(&self, more: u64) -> io::Result<()> {
         let (longest, copied) = (self.root.longest_tar(), self.copied.saturating_add(more));
         if copied == 0 || self.members.position().saturating_add(copied) <= longest {
@@ -300,7 +300,8 @@ impl Unpacker<'_, '_> {
 
     fn finish_directories(&mut self) -> io::Result<()> {
         while let Some((path, attributes)) = self.directories.by_path.pop_last() {
-            // A later member may have replaced it under another name, through a symlinked parent.
+            // The directory may no longer exist: a later member may have replaced it through another path with a
+            // symlink.
             if let Some(file) = self.root.open_directory(&path).map_err(|error| with_path(&path, &error))? {
                 self.writers.finish_file(Arc::new(OpenedFile { file, path }), attributes, None)?;
             }
@@ -309,7 +310,7 @@ impl Unpacker<'_, '_> {
     }
 }
 
-/// Creates a device, unless the layout mounts the filesystem with `nodev`.
+/// Creates a device. Fails if the filesystem is mounted with `nodev`.
 fn make_device(place: &RootEntry, kind: SFlag, numbers: (u32, u32), attributes: &MemberAttributes) -> io::Result<()> {
     if fstatfs(place.parent())?.flags().contains(FsFlags::ST_NODEV) {
         let text = "devices are not allowed here: the filesystem is mounted with nodev";

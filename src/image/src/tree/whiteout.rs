@@ -1,4 +1,4 @@
-//! Whiteouts of OCI image layers: files whose names specify what is removed from the layers below.
+//! Whiteouts of OCI image layers: members whose names specify which files of lower layers are removed.
 //!
 //! <https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>
 
@@ -17,19 +17,19 @@ const PREFIX: &[u8] = b".wh.";
 /// Effect of a whiteout.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Whiteout {
-    /// Removes this name from its directory.
+    /// Removes this name from the directory that contains the whiteout.
     Name(OsString),
-    /// Removes everything from its directory.
+    /// Removes all files of lower layers from the directory that contains the whiteout.
     Opaque,
-    /// Metadata of the tool that made the layer, without effect.
+    /// Metadata of the tool that created the layer. It has no effect.
     Nothing,
 }
 
 impl Whiteout {
-    /// Parses the name of a member; `None` if it is not a whiteout.
+    /// Parses the name of a member; returns `None` if it is not a whiteout.
     ///
     /// # Errors
-    /// Returns an error if it has the form of a whiteout, but with an invalid name.
+    /// Returns an error if the member is a whiteout of an invalid name.
     pub(crate) fn parse(path: &Path) -> io::Result<Option<Whiteout>> {
         let name = path.file_name().unwrap_or_default().as_bytes();
         match name.strip_prefix(PREFIX) {
@@ -46,14 +46,15 @@ impl Whiteout {
     }
 }
 
-/// Names created by one layer. Its whiteouts only affect the layers below, regardless of their position in the tar.
+/// Names that one layer has created. The whiteouts of this layer do not remove them, regardless of the order in the
+/// tar.
 #[derive(Default)]
 pub(crate) struct LayerNames {
     brought: NameSet,
 }
 
 impl LayerNames {
-    /// Records a name of this layer.
+    /// Records that this layer has created a name.
     ///
     /// # Errors
     /// Returns an error if there are too many.
@@ -62,7 +63,7 @@ impl LayerNames {
         self.brought.insert((place.parent_identity(), &name))
     }
 
-    /// Removes a directory with its content, so that the layer can replace it by another file.
+    /// Removes the directory at `place` with its content, if there is one, so that a file of this layer can replace it.
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
@@ -81,8 +82,8 @@ impl LayerNames {
         Ok(())
     }
 
-    /// Applies the whiteout at `path`. Returns `false` if a part of a preserved filesystem or a mount point is in the
-    /// way, which is not removed.
+    /// Applies the whiteout at `path`. Returns `false` if files were not removed because they are on a preserved
+    /// filesystem or contain a mount point.
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.

@@ -1,4 +1,4 @@
-//! Tar reader of the worker: parses the tar and sends its members to the agent.
+//! The worker's side of unpacking: parses the tar and sends its members to the agent.
 
 use super::member::MemberKind;
 use super::member_codec::{HEAD_BYTES, MemberFrame, ParseProgress, encode_member};
@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::mpsc;
 
-/// Sends all members of the stream to its end, or why it is `refused`. Limits are requested from the agent and received
-/// through `answers`.
+/// Sends all members of the stream to `out`, or only the reason if the stream is `refused`. The limits are requested
+/// from the agent, which sends them through `answers`.
 ///
 /// # Errors
 /// Returns the error of the stream, or an error if the archive is malformed, truncated or too long, or the receiver is
@@ -36,7 +36,7 @@ pub(crate) fn send_members(
     let mut members = TarParser::with_limits(stream, Box::new(asks));
     let mut record = Vec::new();
     loop {
-        // Send what there is before waiting: the agent can already process it.
+        // Before waiting for more of the tar, send the output so far, so that the agent can process it.
         if !members.is_ready() {
             out.borrow_mut().flush()?;
         }

@@ -1,7 +1,8 @@
-//! Threads that write the content of files and set their attributes. The parser creates the files in archive order; the
-//! work done here needs no order between files.
+//! Threads that write the content of files and set their attributes. The unpacking thread creates the files in archive
+//! order. After that, files can be written in any order.
 //!
-//! Memory is bounded by the pool of the chunks, the number of open files by the queues.
+//! The memory is bounded by the buffer pool to which the chunks belong, and the number of open files by the length of
+//! the queues.
 
 use super::attributes::set_on_file;
 use super::member::MemberAttributes;
@@ -18,21 +19,22 @@ use std::{io, mem};
 
 const MOST_WRITERS: usize = 4;
 
-/// Size of a batch sent to a writer: a channel operation wakes a thread, which costs as much as a small file.
+/// Limits of a batch of jobs for a writer. Jobs are sent in batches, because waking a thread costs as much as writing a
+/// small file.
 const BATCH_FILES: usize = 32;
 const BATCH_JOBS: usize = 256;
 const BATCH_BYTES: usize = 256 * 1024;
 
-/// Maximum number of open files, in batches that are being filled, queued or processed.
+/// Maximum number of open files in all batches: being filled, queued, or processed.
 const OPEN_FILES: usize = 512;
 
-/// Cost of a file besides its content, as the number of bytes that could be written in the same time.
+/// Cost of creating and finishing a file, expressed as the number of bytes that could be written in the same time.
 const COST_OF_A_FILE: u64 = 16 * 1024;
 
-/// New file. It is closed when its last job is done.
+/// New open file. It is closed when the last job that refers to it is done.
 pub(crate) struct OpenedFile {
     pub file: File,
-    /// Path for error messages.
+    /// Path below the root, for error messages.
     pub path: PathBuf,
 }
 
@@ -47,7 +49,7 @@ enum WriteJob {
         attributes: MemberAttributes,
         length: Option<u64>,
     },
-    /// Acknowledges that everything before is done.
+    /// Sends an acknowledgement when all earlier jobs of this writer are done.
     Tell(mpsc::Sender<()>),
 }
 
@@ -58,12 +60,12 @@ struct JobBatch {
 
 struct WriterThread {
     queue: SyncSender<JobBatch>,
-    /// Cost of the batches that were sent and are not done.
+    /// Cost of the batches that were sent to this writer, and are not done yet.
     load: Arc<AtomicU64>,
     thread: JoinHandle<()>,
 }
 
-/// The first error of all threads.
+/// First error of any writer or of the unpacking thread.
 #[derive(Clone, Default)]
 struct FirstError(Arc<Mutex<Option<io::Error>>>);
 
@@ -81,24 +83,24 @@ impl FirstError {
     }
 }
 
-/// The threads, as seen by the parser.
+/// Writer threads, as used by the unpacking thread.
 pub(crate) struct WriterPool {
     writers: Vec<WriterThread>,
-    /// Index of the writer that gets the next batch.
+    /// Index of the writer to which the next batch is sent.
     turn: usize,
     batch: JobBatch,
-    /// Number of files and bytes in the batch.
+    /// Number of finished files, and of bytes, in the current batch.
     files: usize,
     bytes: usize,
-    /// Whether a file is incomplete: all of it goes to one writer.
+    /// Whether the current file is incomplete. All jobs of a file are sent to the same writer.
     within: bool,
     first: FirstError,
-    /// Clock of the parser.
+    /// Clock of the unpacking thread.
     clock: Arc<StageClock>,
 }
 
 impl WriterPool {
-    /// Starts the threads. `clock` counts the waits of the parser.
+    /// Starts the threads. `clock` records the waits of the unpacking thread.
     pub fn start(clock: Arc<StageClock>, stages: &StageClocks) -> WriterPool {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let count = cores.clamp(2, MOST_WRITERS);
@@ -109,12 +111,13 @@ impl WriterPool {
         WriterPool { writers, turn: 0, batch: JobBatch::new(), files: 0, bytes: 0, within: false, first, clock }
     }
 
-    /// Writes bytes at an offset of a file. [`WriterPool::finish_file`] must follow before another file.
+    /// Queues bytes to be written at an offset of a file. [`WriterPool::finish_file`] must be called before another
+    /// file is written.
     ///
     /// # Errors
     /// Returns an error if a writer has failed; [`WriterPool::join_writers`] returns the cause.
     pub(crate) fn write_chunk(&mut self, to: &Arc<OpenedFile>, offset: u64, bytes: BufferChunk) -> io::Result<()> {
-        // The stage that fills buffers may be waiting for the one held by this batch.
+        // The decoder may be waiting for the buffer that this batch holds, so a batch holds only one buffer.
         let held = self.batch.jobs.iter().rev().find_map(|job| match job {
             WriteJob::Write { bytes, .. } => Some(bytes),
             _ => None,
@@ -128,7 +131,8 @@ impl WriterPool {
         self.add_job(WriteJob::Write { to: to.clone(), offset, bytes })
     }
 
-    /// Finishes a file after all its bytes: sets its length, for a hole at its end, and its attributes.
+    /// Queues the end of a file: its length is set if specified, because it may end with a hole, and then its
+    /// attributes.
     ///
     /// # Errors
     /// Returns the same errors as [`WriterPool::write_chunk`].
@@ -165,7 +169,7 @@ impl WriterPool {
         Ok(())
     }
 
-    /// Waits until everything so far is written.
+    /// Waits until all jobs queued so far are done.
     ///
     /// # Errors
     /// Returns the same errors as [`WriterPool::write_chunk`].
@@ -181,10 +185,10 @@ impl WriterPool {
         if answers == self.writers.len() { Ok(()) } else { Err(stopped_error()) }
     }
 
-    /// Waits for the threads to end. `parsed` is the result of the parser.
+    /// Sends the last batch and waits for the threads to end. `parsed` is the result of the unpacking thread.
     ///
     /// # Errors
-    /// Returns the first error, of a writer or the parser.
+    /// Returns the first error of any writer or of the unpacking thread.
     pub(crate) fn join_writers(mut self, parsed: io::Result<()>) -> io::Result<()> {
         let parsed = parsed.and_then(|()| self.send_batch());
         if let Err(error) = parsed {
@@ -194,7 +198,7 @@ impl WriterPool {
         let WriterPool { writers, first, clock, .. } = self;
         let threads: Vec<_> = writers.into_iter().map(|writer| writer.thread).collect();
         for thread in threads {
-            // The release build aborts on a panic: this is for development and tests.
+            // The release build aborts on a panic, so this error occurs only in development and tests.
             if clock.time_wait(|| thread.join()).is_err() {
                 first.set_if_empty(io::Error::other("a writer thread panicked; see the console for its message"));
             }
@@ -228,7 +232,8 @@ impl WriterThread {
     }
 }
 
-/// Runs a writer. After an error it stops: queued batches are dropped, and the parser finds it gone.
+/// Runs a writer. After an error the writer ends and drops queued batches; the unpacking thread detects this when it
+/// sends the next batch.
 fn run_writer(batches: &Receiver<JobBatch>, load: &AtomicU64, clock: &StageClock, first: &FirstError) {
     loop {
         let batch = match batches.try_recv() {
@@ -276,7 +281,8 @@ fn write_error(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("write: {error}"))
 }
 
-/// Never shown, because the writer's own error came first.
+/// Returns the error for a writer that has ended. It is never reported, because the error of that writer was recorded
+/// first.
 fn stopped_error() -> io::Error {
     io::Error::other("a writer has stopped")
 }

@@ -1,4 +1,4 @@
-//! Type of a member, and the map of a sparse one.
+//! Parses the type of a member and, for a sparse file, its map.
 
 use super::super::member::MemberKind;
 use super::super::pax::PaxRecords;
@@ -8,8 +8,8 @@ use std::io;
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
 impl TarParser<'_> {
-    /// Returns the type of a member with this path and this size of its content. Reads the map of a sparse file. `link` returns the target
-    /// of a link.
+    /// Returns the type of a member with this path and this size of its content. For a sparse file, also reads its map. `link` returns the
+    /// target of a link.
     pub(super) fn read_kind(
         &mut self,
         header: &Header,
@@ -41,13 +41,13 @@ impl TarParser<'_> {
         };
         let has_content = matches!(kind, MemberKind::File { .. } | MemberKind::Sparse(_));
         if !has_content && size > 0 {
-            // Tar readers disagree about what follows, so what one has checked is not what another unpacks.
+            // Tar readers disagree on whether content or the next header follows, so the archive is ambiguous.
             return Err(self.malformed_error(&format!("the member is not a file, but has {size} bytes of content")));
         }
         Ok(kind)
     }
 
-    /// Returns the type of a regular file, which may be sparse in one of the PAX formats.
+    /// Returns the type of a regular file: plain, or sparse in one of the PAX formats.
     fn file_kind(&mut self, records: &PaxRecords, size: u64) -> io::Result<MemberKind> {
         let version = (records.parse_number("GNU.sparse.major")?, records.parse_number("GNU.sparse.minor")?);
         let real_size = records
@@ -65,7 +65,8 @@ impl TarParser<'_> {
         }
     }
 
-    /// Reads the map of an old sparse file, from the header and, beyond four pieces, from blocks after it.
+    /// Reads the map of a sparse file in the old GNU format: from the header and, if it has more than four segments,
+    /// from extension blocks.
     fn old_sparse_kind(&mut self, header: &Header, size: u64) -> io::Result<MemberKind> {
         let gnu = header
             .as_gnu()
