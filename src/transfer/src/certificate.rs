@@ -1,5 +1,5 @@
 //! Certificates of sender and receiver, and Ganeti's signature over them. The signature proves that the creator of a certificate knows the
-//! secret that both clusters share, which a man in the middle does not know.
+//! secret that both clusters share, and thus is not a man in the middle.
 
 use super::x509::{self, CertificateFields};
 use common::encoding::{decode_hex, encode_hex};
@@ -12,11 +12,12 @@ use std::fmt;
 /// Size limit of a certificate file, in bytes.
 pub(crate) const FILE_BYTES: u64 = 64 << 10;
 
-/// Header that precedes a signed certificate (ganeti's constants.X509_CERT_SIGNATURE_HEADER).
+/// Name of the header with the signature, which precedes the certificate in PEM (ganeti's
+/// constants.X509_CERT_SIGNATURE_HEADER).
 const HEADER: &str = "X-Ganeti-Signature";
 
-/// Tolerated clock skew between two machines (ganeti's constants.NODE_MAX_CLOCK_SKEW). A certificate is accepted this much before its
-/// start, but not after its end.
+/// Tolerated clock skew between two machines, in seconds (ganeti's constants.NODE_MAX_CLOCK_SKEW). A certificate is accepted this long
+/// before its validity period starts, but not after it ends.
 const SKEW_SECONDS: i64 = 150;
 
 /// X.509 certificate in DER, with its parsed fields.
@@ -37,10 +38,10 @@ impl fmt::Debug for SharedSecret {
 }
 
 impl SharedSecret {
-    /// Parses Ganeti's `cluster-domain-secret`, which is one line.
+    /// Parses the content of Ganeti's file `cluster-domain-secret`, a single line.
     ///
     /// # Errors
-    /// Fails if the text has no line or several lines.
+    /// Fails if the text is empty or has several lines.
     pub(crate) fn parse_secret(text: &str) -> Result<SharedSecret, String> {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         match (lines.next(), lines.next()) {
@@ -58,15 +59,15 @@ impl PeerCertificate {
     /// # Errors
     /// Fails if the text contains no certificate.
     pub(crate) fn parse_pem(text: &str) -> Result<PeerCertificate, String> {
-        let der =
-            CertificateDer::from_pem_slice(text.as_bytes()).map_err(|why| format!("no PEM certificate: {why}"))?;
+        let der = CertificateDer::from_pem_slice(text.as_bytes())
+            .map_err(|why| format!("the text contains no PEM certificate: {why}"))?;
         PeerCertificate::from_der(der).ok_or_else(|| "not an X.509 certificate".to_owned())
     }
 
     /// Parses a certificate that must be signed with the secret.
     ///
     /// # Errors
-    /// Fails if the certificate or the signature is missing, or the signature is wrong.
+    /// Fails if the certificate or the signature is missing, or the signature does not match.
     pub(crate) fn parse_signed_pem(text: &str, secret: &SharedSecret) -> Result<PeerCertificate, String> {
         let (salt, signature) =
             parse_signature(text).ok_or_else(|| format!("certificate is not signed: header {HEADER} is missing"))?;
@@ -77,18 +78,19 @@ impl PeerCertificate {
         Ok(certificate)
     }
 
-    /// Parses a DER certificate.
+    /// Parses a DER certificate; returns `None` if it is malformed.
     pub(crate) fn from_der(der: CertificateDer<'static>) -> Option<PeerCertificate> {
         let fields = x509::parse_certificate(&der)?;
         Some(PeerCertificate { der, fields })
     }
 
-    /// Returns the certificate in PEM, formatted as OpenSSL does. Signatures cover these bytes.
+    /// Returns the certificate in PEM, formatted like OpenSSL's output. The signature covers exactly these bytes.
     pub(crate) fn to_pem(&self) -> String {
         pem::encode_pem("CERTIFICATE", &self.der)
     }
 
-    /// Returns the certificate in PEM with its signature header. The salt must be alphanumeric.
+    /// Signs the certificate with the secret. Returns the signature header, followed by the certificate in PEM. The
+    /// salt must be alphanumeric.
     pub(crate) fn to_signed_pem(&self, secret: &SharedSecret, salt: &str) -> String {
         let pem = self.to_pem();
         let signature = hmac::sign(&secret.0, &[salt.as_bytes(), pem.as_bytes()].concat());
@@ -111,7 +113,7 @@ impl PeerCertificate {
     }
 }
 
-/// Parses salt and signature as Ganeti does: from a line before the first one that begins with `---`.
+/// Parses salt and signature like Ganeti: from a header line before the first line that begins with `---`.
 fn parse_signature(text: &str) -> Option<(&str, Vec<u8>)> {
     let headers = text.lines().take_while(|line| !line.starts_with("---"));
     headers.map(str::trim).find_map(|line| {

@@ -18,29 +18,30 @@ const HANDSHAKE: Duration = Duration::from_secs(15);
 /// Delay between two connection attempts, as in Ganeti.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Timeout of unacknowledged data. The keepalive parameters are Ganeti's.
+/// Timeout for sent data that the peer does not acknowledge (TCP_USER_TIMEOUT). The keepalive parameters below are
+/// those of Ganeti.
 const GONE_MILLISECONDS: u32 = 110_000;
 const KEEP_IDLE_SECONDS: u32 = 60;
 const KEEP_INTERVAL_SECONDS: u32 = 10;
 const KEEP_COUNT: u32 = 5;
 
-/// Send buffer: as large as a chunk, to keep the number of system calls low.
+/// Size of the send and receive buffers, in bytes. Large buffers keep the number of system calls low.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Established connection of which both certificates were verified.
+/// Established connection. This end has verified the peer's certificate; [`Self::is_taken`] is about the local one.
 pub(crate) struct TlsLink {
     connection: Connection,
     tcp: TcpStream,
-    /// Buffered read half: rustls reads only 4 KiB at a time.
+    /// Buffered reader of the socket, because rustls reads only 4 KiB at a time.
     incoming: BufReader<TcpStream>,
-    /// Whether the peer is known to have accepted our certificate.
+    /// Whether the peer is known to have accepted the local certificate.
     is_taken: bool,
     /// Address of the peer, for messages.
     pub peer: String,
 }
 
 impl TlsLink {
-    /// Connects to the peer, retrying once a second until the timeout.
+    /// Connects to the peer, and retries once a second until the timeout `patience`.
     ///
     /// # Errors
     /// Fails if no connection is established in time, or the peer does not have the pinned certificate.
@@ -49,7 +50,7 @@ impl TlsLink {
         let config = ends.client_config().context(Phase::Move, what)?;
         let end = Instant::now() + patience;
         loop {
-            // Neither sent nor compared.
+            // This name is neither sent nor compared with the certificate.
             let name = ServerName::from(std::net::IpAddr::from([127, 0, 0, 1]));
             let connection = ClientConnection::new(config.clone(), name).context(Phase::Move, what)?;
             let tcp = connect_tcp(address, end.saturating_duration_since(Instant::now()));
@@ -63,7 +64,7 @@ impl TlsLink {
         }
     }
 
-    /// Accepts a connection and does the TLS handshake.
+    /// Performs the TLS handshake on an accepted connection.
     ///
     /// # Errors
     /// Fails if the peer does not have the pinned certificate or does not support TLS 1.3.
@@ -73,7 +74,7 @@ impl TlsLink {
         TlsLink::do_handshake(connection.into(), tcp, HANDSHAKE)
     }
 
-    /// Does the handshake. `patience` limits its total duration, even if the peer sends its bytes slowly.
+    /// Performs the handshake. `patience` limits its total duration, even if the peer sends single bytes slowly.
     fn do_handshake(mut connection: Connection, mut tcp: TcpStream, patience: Duration) -> io::Result<TlsLink> {
         let end = Instant::now() + patience;
         connection.set_buffer_limit(Some(BUFFER_BYTES));
@@ -102,7 +103,7 @@ impl TlsLink {
         Ok(TlsLink { connection, tcp, incoming, is_taken, peer })
     }
 
-    /// Returns whether the peer is a drophammer.
+    /// Returns whether the peer is another drophammer, according to the ALPN protocol.
     pub(crate) fn is_own(&self) -> bool {
         self.connection.alpn_protocol() == Some(OWN)
     }
@@ -124,7 +125,7 @@ impl TlsLink {
         ShutdownHandle::from_stream(&self.tcp)
     }
 
-    /// Sends close_notify.
+    /// Sends TLS's close_notify, which marks the end of the stream.
     ///
     /// # Errors
     /// Fails if the peer is gone.
@@ -135,8 +136,8 @@ impl TlsLink {
 }
 
 impl TlsLink {
-    /// Sends close_notify and lets the peer read pending data for at most `patience`. Closing the socket while the peer still sends would
-    /// make the kernel discard that data.
+    /// Sends close_notify, and waits at most `patience` until the peer has closed the connection. Without waiting, data that the peer still
+    /// sends would make the kernel reset the connection, and the peer might not receive the last message.
     pub(crate) fn close_gracefully(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         let mut rest = vec![0; BUFFER_BYTES];
@@ -154,7 +155,7 @@ impl TlsLink {
     }
 }
 
-/// Handle that shuts down a connection from another thread. Pending reads and writes fail.
+/// Handle that shuts down a connection from another thread. Pending reads and writes on the connection then fail.
 pub(crate) struct ShutdownHandle(TcpStream);
 
 impl ShutdownHandle {
@@ -195,8 +196,8 @@ impl Read for TlsLink {
 }
 
 impl TlsLink {
-    /// Classifies a TLS error. Data damaged in transit is not `InvalidData`, since a new connection may succeed. An alert in place of the
-    /// first data is `InvalidData`: the peer rejects our certificate, as in the handshake.
+    /// Classifies a TLS error as permanent (`InvalidData`) or temporary. An alert instead of the first data is permanent, because the peer
+    /// rejects the local certificate. Data damaged in transit is a temporary error, since a new connection may succeed.
     fn classify_tls_error(&self, error: rustls::Error) -> io::Error {
         match error {
             rustls::Error::AlertReceived(alert) if !self.is_taken && alert != AlertDescription::BadRecordMac => {
@@ -230,7 +231,7 @@ fn handshake_timeout(patience: Duration) -> io::Error {
     io::Error::new(ErrorKind::TimedOut, format!("TLS handshake timed out after {} s", patience.as_secs()))
 }
 
-/// Does one read or write of the handshake.
+/// Performs one read or write of the handshake.
 fn handshake_step(connection: &mut Connection, tcp: &mut TcpStream) -> io::Result<()> {
     if connection.wants_write() {
         return connection.write_tls(tcp).map(drop);
@@ -272,15 +273,15 @@ fn set_keepalive(tcp: &TcpStream) -> io::Result<()> {
 /// Listening socket.
 pub(crate) struct ListeningPort {
     listener: TcpListener,
-    /// Bound address, with the port number that the kernel chose for port 0.
+    /// Bound address. If port 0 was requested, it contains the port that the kernel has chosen.
     pub address: String,
 }
 
 impl ListeningPort {
-    /// Binds and listens.
+    /// Binds the address and listens.
     ///
     /// # Errors
-    /// Fails if the address is in use or not local.
+    /// Fails if the address is in use or is not an address of this host.
     pub(crate) fn open(address: &str) -> Result<ListeningPort> {
         let what = || format!("listen at {address}");
         let listener = TcpListener::bind(address).context(Phase::Move, what)?;
@@ -292,7 +293,7 @@ impl ListeningPort {
     /// Accepts the next connection. Returns `None` if none is pending.
     ///
     /// # Errors
-    /// Fails if the kernel reports an error other than an aborted connection.
+    /// Fails if the kernel reports an error, except for a connection that the client has aborted.
     pub(crate) fn accept_next(&self) -> Result<Option<TcpStream>> {
         match self.listener.accept() {
             Ok((tcp, _)) => {
@@ -300,7 +301,7 @@ impl ListeningPort {
                 Ok(Some(tcp))
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-            // The client closed it before it was accepted.
+            // The client closed the connection before it was accepted.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => Ok(None),
             Err(error) => Err(Error::with_source(Phase::Move, format!("listen at {}", self.address), error)),
         }

@@ -1,5 +1,5 @@
-//! Destination of a transfer: a disk, or a file in place of one. Its first MiB, which contains all that boots or mounts, is written last.
-//! Until then it is zero, so that neither old nor partial contents can be mistaken for a complete disk.
+//! Destination of a transfer: a disk, or a file in place of one. Its first MiB, which contains partition table, boot loader and most
+//! signatures, is written last. Until then it is zero, so that neither old nor partial contents can be mistaken for a complete disk.
 
 use common::error::{Context, Error, Phase, Result};
 use common::sync::lock_mutex;
@@ -16,17 +16,18 @@ use std::{fs, io};
 /// Exclusively opened destination.
 pub(crate) struct TransferDest {
     disk: TargetDisk,
-    /// Open device, closed when the disk is complete: rereading the partition table requires that it is not held open.
+    /// Open device; `None` when the disk is complete. It is closed then, because the kernel rereads the partition table
+    /// only if no process holds the device open.
     target: RwLock<Option<RawTarget>>,
-    /// Whether a GPT in the data is adapted to the size of this disk.
+    /// Whether a GPT in the received data is adapted to the size of this disk.
     fits: bool,
     head: Mutex<HeldBackHead>,
 }
 
-/// First MiB, which is held back.
+/// First MiB of the received data, which is held back.
 struct HeldBackHead {
     bytes: AlignedBuffer,
-    /// Number of bytes received so far.
+    /// Number of bytes of the first MiB received so far.
     length: usize,
 }
 
@@ -48,12 +49,12 @@ impl TransferDest {
         }
         let target = RawTarget::open(&device).map_err(|error| refuse(error.to_string()))?;
         let head = Mutex::new(HeldBackHead { bytes: AlignedBuffer::new(HEAD_BYTES), length: 0 });
-        // On other devices the kernel does not read partitions, so a table there is plain content.
+        // On devices without partition support, such as files, a partition table is ordinary content.
         let fits = is_disk && block_device::supports_partitions(&device)?;
         Ok(TransferDest { disk: target.disk.clone(), target: RwLock::new(Some(target)), fits, head })
     }
 
-    /// Disables the adaptation of a GPT, for a guest's disk, which is copied byte by byte.
+    /// Disables the adaptation of a GPT, so that the device is copied byte by byte.
     pub(crate) fn without_gpt_fit(self) -> TransferDest {
         TransferDest { fits: false, ..self }
     }
@@ -100,7 +101,7 @@ impl TransferDest {
         })
     }
 
-    /// Reads `length` bytes, rounded up to whole sectors.
+    /// Reads `length` bytes at `offset` from the disk, rounded up to whole sectors.
     ///
     /// # Errors
     /// Fails if the disk cannot be read.
@@ -108,10 +109,11 @@ impl TransferDest {
         self.with_target(|target| target.file().read_exact_at(&mut bytes[..target.round_to_sectors(length)], offset))
     }
 
-    /// Writes zeros to a range of whole sectors. Only the end of all data may be unaligned.
+    /// Writes zeros to a range. The start must be aligned to sectors; only the last range of a transfer may have an
+    /// unaligned end, which is rounded up.
     ///
     /// # Errors
-    /// Fails as [`TransferDest::write_piece`] does.
+    /// Fails for the same reasons as [`TransferDest::write_piece`].
     pub(crate) fn zero_range(&self, range: Range<u64>) -> io::Result<()> {
         if range.end > self.size_bytes() {
             return Err(self.too_small_error(range.end));
@@ -125,10 +127,10 @@ impl TransferDest {
         if rest.is_empty() { Ok(()) } else { self.with_target(|target| target.zero_range(rest)) }
     }
 
-    /// Writes the first MiB and closes the disk. Moves the backup of an adapted GPT to the end of the disk.
+    /// Writes the first MiB and closes the disk. If a GPT is adapted, also moves its backup to the end of the disk.
     ///
     /// # Errors
-    /// Fails if the disk cannot be written, or the GPT does not fit it.
+    /// Fails if the disk cannot be written, or the GPT does not fit the disk.
     pub(crate) fn write_head(&self) -> Result<()> {
         let head = lock_mutex(&self.head);
         let written = self.with_target(|target| {
@@ -153,7 +155,7 @@ impl TransferDest {
         ))
     }
 
-    /// Calls `work` with the open disk. Fails if the disk is complete.
+    /// Calls `work` with the open disk. Fails if the disk is complete and was therefore closed.
     fn with_target<T>(&self, work: impl FnOnce(&RawTarget) -> io::Result<T>) -> io::Result<T> {
         let target = self.target.read().unwrap_or_else(PoisonError::into_inner);
         target.as_ref().map_or_else(|| Err(io::Error::other("the disk is already complete")), work)
@@ -164,7 +166,7 @@ impl TransferDest {
     }
 }
 
-/// Lists the loop devices that are backed by this file, as reasons for a refusal.
+/// Lists the loop devices that are backed by this file. Each entry is a reason for a refusal.
 pub(crate) fn loop_devices_on(file: &Path) -> Vec<String> {
     let loops = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
     let has_it = |device: &PathBuf| {

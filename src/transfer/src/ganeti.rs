@@ -1,5 +1,5 @@
-//! Ganeti's `import-export` protocol for one disk: a magic followed by the bytes of the disk, compressed as one stream. The stream has no
-//! length or checksum, so only TLS's close_notify distinguishes a complete stream from a truncated one.
+//! Ganeti's `import-export` protocol for one disk: a magic followed by the bytes of the disk, compressed as one stream. The stream has
+//! neither length nor checksum, so a complete stream is distinguished from a truncated one only by TLS's close_notify.
 
 use super::connection::TlsLink;
 use super::dest::TransferDest;
@@ -14,13 +14,13 @@ use std::str::FromStr;
 use std::sync::mpsc;
 use std::thread;
 
-/// Bytes per read or write.
+/// Number of bytes per read or write.
 const BLOCK_BYTES: usize = HEAD_BYTES;
 
-/// Blocks buffered between the network and the disk.
+/// Number of blocks that are buffered between the network and the disk.
 const BLOCKS: usize = 8;
 
-/// Compression of the stream, with Ganeti's names.
+/// Compression of the stream. The names are those of Ganeti.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GanetiCompression {
     None,
@@ -31,7 +31,7 @@ pub enum GanetiCompression {
     Lzop,
 }
 
-/// Magic that identifies the disk of a stream (ganeti's constants.IE_MAGIC_RE).
+/// Magic at the start of a stream, which identifies the disk (ganeti's constants.IE_MAGIC_RE).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GanetiMagic(String);
 
@@ -52,7 +52,7 @@ impl GanetiMagic {
         &self.0
     }
 
-    /// Returns the bytes that precede those of the disk.
+    /// Returns the bytes that precede the content of the disk in the stream.
     fn wire_prefix(&self) -> String {
         format!("M={}", self.0)
     }
@@ -67,11 +67,11 @@ pub(crate) struct GanetiTerms {
     pub size_bytes: Option<u64>,
 }
 
-/// Sends a disk and returns its size in bytes. Success means that the peer closed TLS in order, so it accepted the certificate and read to
-/// the end.
+/// Sends a disk and returns its size in bytes. On success, the peer has closed the TLS connection with close_notify, so it has accepted the
+/// certificate and read the stream to its end.
 ///
 /// # Errors
-/// Fails if the disk cannot be read or the peer rejects it.
+/// Fails if the disk cannot be read, or the peer rejects the certificate or aborts the transfer.
 pub(crate) fn send_disk(link: &mut TlsLink, disk: impl Read, terms: &GanetiTerms) -> io::Result<u64> {
     let magic = terms.magic.as_ref().map(GanetiMagic::wire_prefix).unwrap_or_default();
     let plain = magic.as_bytes().chain(disk);
@@ -81,7 +81,7 @@ pub(crate) fn send_disk(link: &mut TlsLink, disk: impl Read, terms: &GanetiTerms
         GanetiCompression::GzipSlow => send_gzip(plain, link, Level::default()),
         GanetiCompression::Lzop => send_lzop(plain, link),
     };
-    // A peer that refuses sends an alert before it closes the connection.
+    // A peer that rejects the certificate sends an alert before it closes the connection.
     let sent = sent.map_err(|error| read_pending_alert(link).unwrap_or(error))?;
     link.send_close_notify()?;
     // With TLS 1.3, the alert of a rejected certificate arrives only after everything has been sent.
@@ -92,7 +92,7 @@ pub(crate) fn send_disk(link: &mut TlsLink, disk: impl Read, terms: &GanetiTerms
     }
 }
 
-/// Returns the pending alert, if any.
+/// Returns the alert that the peer has sent, if any, as an error.
 fn read_pending_alert(link: &mut TlsLink) -> Option<io::Error> {
     match link.has_pending_data() {
         true => link.read(&mut [0; 1]).err(),
@@ -128,7 +128,7 @@ fn send_lzop(plain: impl Read, link: &mut TlsLink) -> io::Result<u64> {
         drop(input);
         (fed, sending.join().unwrap_or_else(|_| Err(io::Error::other("a thread has panicked"))))
     });
-    // A broken connection terminates lzop, not the reverse, so its error comes first.
+    // A broken connection also terminates lzop, so the error of the connection is returned first.
     sent?;
     lzop.finish()?;
     fed
@@ -153,7 +153,8 @@ fn receive_lzop(link: &mut TlsLink, onto: &TransferDest, terms: &GanetiTerms) ->
     let cutter = link.shutdown_handle()?;
     thread::scope(|scope| {
         let feeding = scope.spawn(move || copy_blocks(link, &mut input));
-        // Only lzop's exit status proves that all of its input was valid, so the end waits for it.
+        // Only lzop's exit status shows that its whole input was valid, so the exit status is checked at the end of the
+        // stream.
         let end = move || {
             feeding.join().unwrap_or_else(|_| Err(io::Error::other("a thread has panicked")))?;
             lzop.finish()
@@ -181,10 +182,10 @@ fn receive_until(
     let mut magic = vec![0; wanted.len()];
     let other = || io::Error::new(ErrorKind::InvalidInput, "magic mismatch: this is not the expected disk");
     if let Err(error) = plain.read_exact(&mut magic) {
-        // The error of the source is more precise: a broken connection is not a magic mismatch.
+        // If the connection or lzop has failed, return that error, since it is more precise than a magic mismatch.
         drop(plain);
         end()?;
-        // An UnexpectedEof created by std means that the stream was too short.
+        // An UnexpectedEof of `read_exact` itself means that the stream was shorter than the magic.
         return Err(if error.get_ref().is_none() && error.kind() == ErrorKind::UnexpectedEof {
             other()
         } else {
@@ -204,12 +205,13 @@ fn receive_until(
     }
 }
 
-/// Receives the blocks: one thread reads, another one writes.
+/// Receives the blocks of the disk and returns their total length. One thread reads from the network, another one
+/// writes to the disk.
 fn receive_blocks(plain: &mut impl Read, onto: &TransferDest, most: Option<u64>) -> io::Result<u64> {
     let (full, todo) = mpsc::sync_channel::<(u64, AlignedBuffer, usize)>(BLOCKS);
     let (empty, empties) = mpsc::channel();
     for _ in 0..BLOCKS {
-        // Cannot fail: the receiver exists.
+        // This cannot fail, because the receiver still exists.
         let _ = empty.send(AlignedBuffer::new(BLOCK_BYTES));
     }
     thread::scope(|scope| {
@@ -219,14 +221,14 @@ fn receive_blocks(plain: &mut impl Read, onto: &TransferDest, most: Option<u64>)
                     true => onto.zero_range(offset..offset + length as u64)?,
                     false => onto.write_piece(offset, &mut block, length)?,
                 }
-                // Fails after the end of the stream, when no block is needed.
+                // This fails after the end of the stream, when the block is no longer needed.
                 let _ = empty.send(block);
                 Ok(())
             })
         });
         let mut offset = 0;
         let read = loop {
-            // The writer has failed; its error is returned below.
+            // The writer has failed. Its error is returned below.
             let Ok(mut block) = empties.recv() else { break Ok(()) };
             let length = match fill_block(plain, &mut block) {
                 Ok(0) => break Ok(()),

@@ -1,4 +1,4 @@
-//! Private key, which never leaves this machine, and its certificate for the peer: in files (`drophammer move key`) or in memory.
+//! Generates a private key, which never leaves this machine, and a certificate for the peer: in files (`drophammer move key`) or in memory.
 
 use super::certificate::{PeerCertificate, SharedSecret};
 use common::encoding::encode_hex;
@@ -12,19 +12,20 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use time::{Duration, OffsetDateTime};
 
-/// The only common name that Ganeti's exporter accepts (ganeti's constants.X509_CERT_CN).
+/// Common name of the certificates, the only one that Ganeti's `import-export` accepts (ganeti's
+/// constants.X509_CERT_CN).
 const COMMON_NAME: &str = "ganeti.example.com";
 
-/// Backdating of a certificate, since the clock of the peer may be behind.
+/// Time by which a certificate is backdated, since the clock of the peer may be behind.
 pub(crate) const EARLIER: Duration = Duration::minutes(2);
 
-/// Length of the salt, as in Ganeti.
+/// Number of random bytes in the salt, as in Ganeti.
 const SALT_BYTES: usize = 8;
 
 /// Private key and certificate, both in PEM.
 pub(crate) struct KeyPairPem {
     pub key: String,
-    /// Certificate, signed if there is a secret.
+    /// Certificate; if there is a secret, with a signature header.
     pub certificate: String,
 }
 
@@ -43,7 +44,7 @@ pub(crate) fn write_files(
     write_new_file(certificate_file, 0o644, &certificate)
 }
 
-/// Generates a key and a certificate that is valid from `earlier` before now.
+/// Generates a key and a certificate that is backdated by `earlier`, and valid for `hours` from now on.
 ///
 /// # Errors
 /// Fails if no random numbers are available.

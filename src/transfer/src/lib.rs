@@ -1,8 +1,8 @@
 //! Disk transfer to another machine, over mutually authenticated TLS with pinned certificates. The peer is Ganeti's `import-export` or
 //! another drophammer.
 //!
-//! Start with [`send_command`] and [`receive_command`], the two ends. [`machine`] does the same for the agents of two machines, one of which replaces
-//! the other.
+//! The entry points are [`send_command`] for the sender and [`receive_command`] for the receiver. [`machine`] transfers the disks of a
+//! machine that is migrated to other hardware, between the agents of both machines.
 
 mod certificate;
 mod connection;
@@ -48,7 +48,8 @@ fn create_key(KeyOptions { key, cert, hours, secret }: &KeyOptions) -> Result<Co
     key::write_files(key, cert, *hours, secret.as_ref()).map(|()| CommandOutcome::Good)
 }
 
-/// Loads both certificates and the key. The certificates must be valid now, and the peer's must be signed if there is a secret.
+/// Loads the local certificate and key, and the certificate of the peer. Both certificates must be valid now. If a secret is specified, the
+/// peer's certificate must be signed with it.
 fn load_endpoints(common: &CommonOptions) -> Result<TlsEndpoints> {
     let secret = common.secret.as_deref().map(read_secret).transpose()?;
     let now = OffsetDateTime::now_utc().unix_timestamp();
@@ -61,7 +62,8 @@ fn load_endpoints(common: &CommonOptions) -> Result<TlsEndpoints> {
     ends.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", common.key.display())))
 }
 
-/// Parses a PEM certificate and checks its validity at the given time, and its signature if there is a secret.
+/// Parses a PEM certificate. Checks its validity at the time `now`, in seconds since 1970, and, if a secret is given,
+/// its signature.
 fn check_certificate(text: &str, signed_with: Option<&SharedSecret>, now: i64) -> Result<PeerCertificate, String> {
     let certificate = match signed_with {
         Some(secret) => PeerCertificate::parse_signed_pem(text, secret)?,

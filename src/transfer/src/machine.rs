@@ -1,5 +1,5 @@
-//! Transfer of a machine to another one by their two agents: devices of the layout, over the protocol of `drophammer move`. Each agent
-//! generates its key at boot, and the key never leaves its memory.
+//! Migration of a machine to other hardware, performed by the agents of both machines: the devices of the layout are transferred with the
+//! protocol of `drophammer move`. Each agent generates its key at boot; the key never leaves the agent's memory.
 
 use super::certificate::{PeerCertificate, SharedSecret};
 use super::connection::ListeningPort;
@@ -22,37 +22,39 @@ use std::thread;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
-/// File in the ramdisk with the shared secret of both machines, in one line. Optional.
+/// Optional file in the ramdisk with the secret that both machines share, in one line.
 pub const SECRET_FILE: &str = "/etc/drophammer/move-secret";
 
-/// Validity period of a certificate. A transfer that was interrupted for days can be resumed.
+/// Validity period of a certificate, in hours: a week, so that a transfer that was interrupted for days can be resumed.
 const HOURS: u32 = 24 * 7;
 
-/// Backdating of a certificate: the clocks of these machines may be set to local time, or hours off.
+/// Time by which a certificate is backdated, because the clocks of the machines may be set to local time, or be wrong
+/// by hours.
 const EARLIER: time::Duration = time::Duration::days(1);
 
-/// Time that the sender tries to reach the peer before it asks the control plane for a new address.
+/// Time for which the sender tries to reach the peer, before it requests the peer's current address from the control
+/// plane.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time without any information from a control plane about the transfer after which it is considered ended.
+/// If the control plane has had no information about the transfer for this time, the transfer is considered ended.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
 
-/// Tracker of the time since the control plane last had information about the transfer.
+/// Timer of the period in which the control plane has no information about the transfer. `None` while it has.
 #[derive(Debug, Default)]
 pub struct ControlSilence(Option<Instant>);
 
-/// Reaction to the missing information.
+/// State of [`ControlSilence`] after a response without information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SilenceState {
-    /// First occurrence, which is reported to the operator.
+    /// The period begins with this response, which is reported to the operator.
     Begins,
     Lasts,
-    /// Timeout: the transfer is considered ended.
+    /// The period exceeds the timeout: the transfer is considered ended.
     Ends,
 }
 
 impl ControlSilence {
-    /// Records that the control plane had no information.
+    /// Records that the control plane has answered without information about the transfer.
     pub fn note_silence(&mut self) -> SilenceState {
         self.note_silence_at(Instant::now())
     }
@@ -68,13 +70,13 @@ impl ControlSilence {
         }
     }
 
-    /// Resets the timer, because the control plane had information or did not answer.
+    /// Resets the timer, because the control plane has sent information, or has not answered at all.
     pub fn is_broken(&mut self) {
         self.0 = None;
     }
 }
 
-/// Key and certificate of this boot.
+/// Key and certificate that the agent has generated at this boot.
 pub struct OwnIdentity {
     pair: KeyPairPem,
     certificate: PeerCertificate,
@@ -93,12 +95,13 @@ impl OwnIdentity {
         Ok(OwnIdentity { pair, certificate, secret })
     }
 
-    /// Returns the certificate to send to the peer.
+    /// Returns the certificate of this boot in PEM, which the control plane passes to the peer.
     pub fn certificate(&self) -> &str {
         &self.pair.certificate
     }
 
-    /// Describes for the console how the peer is authenticated, with the fingerprint of this machine.
+    /// Returns a text for the console that describes how the peer is authenticated, with the fingerprint of this
+    /// machine's certificate.
     pub fn describe_trust(&self) -> String {
         let own = self.fingerprint();
         match self.secret {
@@ -122,7 +125,7 @@ impl OwnIdentity {
         self.secret.is_some()
     }
 
-    /// Returns whether the peer may be trusted if its certificate is valid: because of the secret, or the operator's approval.
+    /// Returns whether the certificate of the peer can be verified with the shared secret, or was approved by the operator.
     pub fn may_trust(&self, peer: &MigrationPeer) -> bool {
         self.has_secret() || peer.approved
     }
@@ -130,7 +133,8 @@ impl OwnIdentity {
     /// Checks the certificate of the peer before anything is erased.
     ///
     /// # Errors
-    /// Refuses a certificate that is not valid now, or not signed as required.
+    /// Refuses a certificate that is not valid now, or not signed with the shared secret. Fails if the operator has not
+    /// approved a certificate that requires it.
     pub fn check_peer(&self, peer: &MigrationPeer) -> Result<()> {
         self.endpoints_for(peer).map(drop)
     }
@@ -152,17 +156,17 @@ impl OwnIdentity {
     }
 }
 
-/// Local device of the layout.
+/// Device of the layout on this machine.
 pub struct TransferDevice {
-    /// Name that sender and receiver use.
+    /// Name of the device that sender and receiver use.
     pub name: String,
     pub path: DevicePath,
 }
 
-/// Sends devices, which are only read. Groups have no disk in common and are sent concurrently. The devices of a group are sent one after
-/// another, since concurrent reads slow a disk down.
+/// Sends devices, which are opened read-only. Groups of devices that have no disk in common are sent concurrently. The devices of a group
+/// are sent one after another, since concurrent reads slow a disk down.
 ///
-/// `fails` is called immediately for each failure, while the other groups continue.
+/// `fails` is called as soon as a group fails; the other groups continue.
 ///
 /// # Errors
 /// Fails if a device was not transferred completely.
@@ -200,7 +204,7 @@ fn build_terms(order: &str) -> Result<GanetiTerms> {
     Ok(GanetiTerms { magic: Some(magic), compression: GanetiCompression::None, size_bytes: None })
 }
 
-/// Receiving end, which already listens before the plan is made.
+/// Receiving end of a migration. It listens before the plan is made.
 pub struct IncomingMigration {
     own: OwnIdentity,
     port: ListeningPort,
@@ -216,8 +220,8 @@ struct PeerNews {
     over: Option<String>,
 }
 
-/// Opens a destination without adapting a GPT: the machine's own partition tables come from the plan, and one inside of a device is
-/// content.
+/// Opens a destination without adapting a GPT. The partition tables of the machine are created by the plan, and a GPT inside of a device is
+/// content of a virtual disk, for example.
 fn open_unfitted(path: &Path) -> Result<TransferDest> {
     Ok(TransferDest::open_dest(path)?.without_gpt_fit())
 }
@@ -241,7 +245,7 @@ impl IncomingMigration {
         self.port.address.rsplit(':').next()?.parse().ok()
     }
 
-    /// Sets the peer that may connect from now on. Ignores a peer whose certificate is neither approved nor signed with the secret.
+    /// Sets the peer that may connect from now on. Without a shared secret, ignores a peer whose certificate is not approved.
     ///
     /// # Errors
     /// Refuses a certificate that is not valid, or not signed with the secret.
@@ -257,12 +261,13 @@ impl IncomingMigration {
         Ok(())
     }
 
-    /// Returns whether a peer is known and may connect.
+    /// Returns whether a peer was set, which may connect.
     pub fn knows_sender(&self) -> bool {
         lock_mutex(&self.news).peer.is_some()
     }
 
-    /// Compares the inventory that the peer sends after each boot with the planned one, whose ids are part of the plan.
+    /// Compares the inventory that the peer sends after each boot with the one for which the plan was made. The plan
+    /// contains ids from that inventory, so the transfer ends if the contents differ.
     pub fn compare_inventory(&self, carried: &MigratedMachine) {
         if self.planned.as_ref().is_some_and(|planned| !planned.has_same_content(carried)) {
             self.end_transfer(
@@ -295,7 +300,8 @@ impl IncomingMigration {
         Ok(ReceivingDevices { incoming: self, waiting: TransferReceiver::with_disks(disks, build_terms(order)?) })
     }
 
-    /// Returns the peer that may connect now, and its TLS configuration.
+    /// Returns the peer that may connect now, with the TLS configuration for it. Fails if the transfer has ended or no
+    /// peer was set.
     fn current_endpoints(&self) -> Result<(MigrationPeer, TlsEndpoints)> {
         let news = lock_mutex(&self.news);
         match (&news.over, &news.peer) {
@@ -318,16 +324,16 @@ impl ReceivingDevices<'_> {
         self.waiting.received_bytes()
     }
 
-    /// Receives all devices. Returns the peer that sent them; its certificate identifies the boot.
+    /// Receives all devices. Returns the peer that has sent them. Its certificate identifies the boot of the sender.
     ///
     /// # Errors
-    /// Fails if a device cannot be completed: it cannot be written, or the control plane has ended the transfer.
+    /// Fails if a device cannot be written, or the transfer was ended.
     pub fn receive_all(&self, say: &dyn Fn(&str)) -> Result<MigrationPeer> {
         let say = |line: &str| {
             say(line);
             Ok(())
         };
-        // Data counts only if it comes from the peer that was announced last.
+        // Data is accepted only from the peer that was announced last.
         let from = RefCell::new(MigrationPeer { certificate: String::new(), address: String::new(), approved: false });
         self.waiting.receive_all(&self.incoming.port, Duration::MAX, &say, || {
             let (peer, ends) = self.incoming.current_endpoints()?;

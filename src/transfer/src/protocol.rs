@@ -1,8 +1,9 @@
-//! Protocol between two drophammers: a disk in pieces, each with its digest, and finally an acknowledgement of all of them.
+//! Protocol between two drophammers: a disk is sent in pieces, each with its digest, and the receiver finally acknowledges all pieces.
 //!
 //! The sender describes its disk (`TransferHello`). The receiver answers with the position from which it needs data, or with a refusal
-//! (`HelloAnswer`). Then the sender transmits pieces in the order of the disk, without gaps: bytes, zeros, unused ranges, and, if the
-//! receiver has some of the data from before, pieces that it has already. The receiver reports failure or completion (`ReceiverVerdict`).
+//! (`HelloAnswer`). Then the sender transmits pieces in the order of the disk, without gaps: bytes, zeros, and unused ranges. If the
+//! receiver may have data from an earlier run, the sender first offers the digests of pieces, and does not transmit the bytes that the
+//! receiver already has. The receiver reports failure or completion (`ReceiverVerdict`).
 
 mod frames;
 pub(crate) mod receive;
@@ -15,10 +16,11 @@ use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Alignment that pieces do not cross: unit of digests, of writes, and of retransmission.
+/// Size of a chunk, in bytes. Pieces with data do not cross a multiple of it; it is the unit of digests, writes and
+/// retransmission.
 pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Alignment of the start of pieces.
+/// Alignment of the start of pieces, in bytes.
 pub(crate) const GRANULE_BYTES: u64 = 64 << 10;
 
 /// Returns the number of worker threads per disk.
@@ -29,18 +31,18 @@ fn worker_count() -> usize {
 /// Reason why a connection did not complete the transfer of a disk.
 #[derive(Debug)]
 pub(crate) enum ConnectionEnd {
-    /// Interrupted. Verified data is preserved, and the next connection resumes there.
+    /// The connection was interrupted. Verified data is preserved, and the next connection resumes after it.
     Again(io::Error),
-    /// The ends disagree about the disk. Nothing was written.
+    /// The receiver does not accept the disk. Nothing was written.
     Refused(String),
-    /// Permanent failure: a retry would not help.
+    /// Permanent failure, which a retry would not change.
     Failed(String),
 }
 
 impl From<io::Error> for ConnectionEnd {
     fn from(error: io::Error) -> ConnectionEnd {
         match error.kind() {
-            // The peer rejects our certificate or sends malformed frames. Data damaged in transit has another error kind.
+            // The peer rejects the local certificate or sends malformed frames. The error for data damaged in transit has another kind.
             ErrorKind::InvalidData => ConnectionEnd::Failed(error.to_string()),
             _ => ConnectionEnd::Again(error),
         }
@@ -59,7 +61,8 @@ impl BusyTime {
         done
     }
 
-    /// Returns the busy share of `elapsed`, in percent, averaged over the threads.
+    /// Returns the share of the duration `elapsed` in which the threads were busy, in percent, averaged over the
+    /// threads.
     fn busy_percent(&self, elapsed: Duration, threads: usize) -> u8 {
         let all = elapsed.as_nanos() as f64 * threads as f64;
         (self.0.load(Ordering::Relaxed) as f64 / all.max(1.0) * 100.0).clamp(0.0, 100.0) as u8

@@ -1,4 +1,4 @@
-//! `drophammer move receive`: listens, and receives until all disks are complete.
+//! `drophammer move receive`: listens for connections, and receives until all disks are complete.
 
 use super::connection::{ListeningPort, TlsLink};
 use super::dest::TransferDest;
@@ -21,7 +21,7 @@ use unauthenticated::{UnauthenticatedLimit, UnauthenticatedSlot};
 
 mod unauthenticated;
 
-/// Limit of concurrent connections.
+/// Maximum number of concurrent connections.
 const CONNECTIONS: usize = 64;
 
 /// Polling interval of the listening socket.
@@ -41,10 +41,10 @@ pub(crate) fn run_receive(options: &ReceiveOptions) -> Result<CommandOutcome> {
     Ok(CommandOutcome::Good)
 }
 
-/// Function that reports progress.
+/// Function that reports a line of progress.
 type ReportLine<'a> = &'a dyn Fn(&str) -> Result<()>;
 
-/// State that all connections share.
+/// Receiver of one or several disks. All connections share its state.
 pub(super) struct TransferReceiver {
     disks: Vec<ReceivedDisk>,
     terms: GanetiTerms,
@@ -54,7 +54,7 @@ pub(super) struct TransferReceiver {
 
 /// Outcome of a connection.
 enum ConnectionOutcome {
-    /// The client was not the expected peer.
+    /// The client was not authenticated as the expected peer.
     Stranger(String),
     Cut(String),
     Whole(String),
@@ -89,18 +89,18 @@ impl TransferReceiver {
     }
 
     pub(super) fn with_disks(disks: Vec<ReceivedDisk>, terms: GanetiTerms) -> TransferReceiver {
-        // A sender transfers all disks concurrently.
+        // A sender opens one connection per disk at the same time.
         let strangers = UnauthenticatedLimit::new(disks.len());
         TransferReceiver { disks, terms, connections: AtomicUsize::new(0), strangers }
     }
 
-    /// Returns the number of bytes received, over all disks.
+    /// Returns the total number of bytes received of all disks.
     pub(super) fn received_bytes(&self) -> u64 {
         self.disks.iter().map(ReceivedDisk::received_bytes).sum()
     }
 
-    /// Receives until all disks are complete. `ends` returns the expected certificates. It is called repeatedly, and its error ends the
-    /// transfer.
+    /// Receives until all disks are complete. `ends` returns the local certificate and that of the peer that may connect now. `ends` is
+    /// called repeatedly, and its error ends the transfer.
     pub(super) fn receive_all(
         &self,
         port: &ListeningPort,
@@ -112,7 +112,7 @@ impl TransferReceiver {
         thread::scope(|scope| {
             let serve = |tcp, place, ends: TlsEndpoints| {
                 let tell = tell.clone();
-                // Cannot fail: the receiver outlives all connections.
+                // This cannot fail, because the receiver outlives all connections.
                 scope.spawn(move || drop(tell.send(self.serve_connection(tcp, place, &ends))));
             };
             let ended = self.accept_until_complete(port, patience, &news, say, ends, serve);
@@ -203,12 +203,12 @@ impl TransferReceiver {
         }
     }
 
-    /// Receives from Ganeti's import-export, which cannot resume, so the first failure is final.
+    /// Receives a disk from Ganeti's import-export. The first failure is final, because that program cannot resume.
     fn receive_from_ganeti(&self, link: &mut TlsLink, ends: &TlsEndpoints) -> ConnectionOutcome {
         let [disk] = &self.disks[..] else {
             return ConnectionOutcome::Over(Error::refusal(
                 Phase::Move,
-                "Ganeti's import-export sends one disk, but several are expected",
+                "the sender is Ganeti's import-export, which sends only one disk; specify a single disk",
             ));
         };
         let taken = disk.receive_at_once(ends.peer_certificate(), |onto| ganeti::receive_disk(link, onto, &self.terms));

@@ -1,4 +1,5 @@
-//! `drophammer move send`: sends each disk over a connection of its own, until the peer has it completely.
+//! `drophammer move send`: sends each disk over a separate connection, and reconnects until the peer has received the
+//! disk completely.
 
 use super::connection::TlsLink;
 use super::ganeti::{self, GanetiTerms};
@@ -16,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Minimum duration of a successful connection. Shorter ones do not reset the retry timeout.
+/// Minimum duration of a connection that resets the retry timeout. Shorter connections are treated as failed attempts.
 const PROGRESS: Duration = Duration::from_secs(5);
 
 /// Runs `drophammer move send`.
@@ -52,12 +53,12 @@ pub(super) struct TransferTarget<'w> {
     pub to: &'w str,
     pub ends: &'w TlsEndpoints,
     pub terms: GanetiTerms,
-    /// Timeout for reaching the peer.
+    /// Timeout for connecting to the peer, and for attempts without progress.
     pub patience: Duration,
     pub run: Option<SenderRun>,
 }
 
-/// Sends one of `of` disks, reconnecting as often as necessary.
+/// Sends a disk, and reconnects after interruptions. `of` is the number of disks that are sent.
 pub(super) fn send_one_disk(
     name: &str,
     source: &TransferSource,
@@ -69,7 +70,10 @@ pub(super) fn send_one_disk(
     let mut link = TlsLink::connect(to, ends, *patience)?;
     if !link.is_own() {
         if of > 1 {
-            return Err(Error::refusal(Phase::Move, "Ganeti's import-export receives only one disk"));
+            return Err(Error::refusal(
+                Phase::Move,
+                "the peer is Ganeti's import-export, which receives only one disk; specify a single disk",
+            ));
         }
         let began = Instant::now();
         let sent = source
@@ -113,7 +117,7 @@ pub(super) fn send_one_disk(
 #[derive(Debug, Serialize)]
 pub(super) struct TransferFigures {
     disk: String,
-    /// Description of its contents.
+    /// Description of the disk's contents.
     what: String,
     /// Statistics of the last connection: bytes on the wire, and the load of each stage.
     sent: ImageTransferFigures,
@@ -121,9 +125,9 @@ pub(super) struct TransferFigures {
     bytes: u64,
     zero_bytes: u64,
     unused_bytes: u64,
-    /// Bytes that the peer had already.
+    /// Number of bytes that the peer already had.
     same_bytes: u64,
-    /// Digest that the peer acknowledged. Ganeti's import-export acknowledges nothing.
+    /// Digest that the peer acknowledged. `None` for Ganeti's import-export, which does not acknowledge data.
     #[serde(skip_serializing_if = "Option::is_none")]
     acknowledged: Option<String>,
 }

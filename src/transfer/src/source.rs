@@ -1,4 +1,4 @@
-//! Source of a transfer, opened read-only and exclusively.
+//! Source of a transfer: a disk or file, which is opened read-only. A disk is opened exclusively.
 
 use super::dest::loop_devices_on;
 use super::protocol::CHUNK_BYTES;
@@ -13,13 +13,13 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Sector size assumed for a plain file.
+/// Sector size assumed for a regular file, in bytes.
 const FILE_SECTOR_BYTES: u32 = 512;
 
-/// Disk or file that is sent.
+/// Open disk or file that is sent.
 pub(crate) struct TransferSource {
     pub path: PathBuf,
-    /// Opened with O_DIRECT if it is a disk.
+    /// Open file. A disk is opened with O_DIRECT.
     file: File,
     pub size_bytes: u64,
     pub sector_bytes: u32,
@@ -27,10 +27,10 @@ pub(crate) struct TransferSource {
 }
 
 impl TransferSource {
-    /// Opens a disk and reads which blocks its filesystems use, unless `whole` is set.
+    /// Opens a disk or file. Unless `whole` is set, also determines which blocks its filesystems use.
     ///
     /// # Errors
-    /// Refuses a path that does not exist, is in use, empty, or neither a disk nor a file.
+    /// Refuses a path that does not exist, is in use, is empty, or is neither a disk nor a file.
     pub(crate) fn open_source(path: &Path, whole: bool) -> Result<TransferSource> {
         let refuse = |why: String| Error::refusal(Phase::Move, format!("{} cannot be sent: {why}", path.display()));
         let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
@@ -56,7 +56,7 @@ impl TransferSource {
         if size_bytes == 0 {
             return Err(refuse("it is empty".to_owned()));
         }
-        // The page cache serves the small random reads of metadata.
+        // Opened without O_DIRECT, so that the page cache serves the small random reads of metadata.
         let cached = File::open(&real).context(Phase::Move, || format!("open {}", real.display()))?;
         let sector = u64::from(sector_bytes);
         let used = if whole {
@@ -67,7 +67,7 @@ impl TransferSource {
         Ok(TransferSource { path: real, file, size_bytes, sector_bytes, used })
     }
 
-    /// Returns a description of the contents.
+    /// Returns a description of the disk's contents, such as `ext4`.
     pub(crate) fn describe_contents(&self) -> &str {
         &self.used.what
     }
@@ -90,13 +90,13 @@ impl TransferSource {
     /// Returns a reader of the whole disk.
     ///
     /// # Errors
-    /// Fails if it cannot be opened again.
+    /// Fails if the disk cannot be opened again.
     pub(crate) fn open_stream(&self) -> io::Result<impl Read> {
         File::open(&self.path).map(|file| file.take(self.size_bytes))
     }
 }
 
-/// Opens a disk with O_EXCL, which prevents mounts in the meantime.
+/// Opens a disk with O_EXCL, so that it cannot be mounted during the transfer.
 fn open_disk(path: &Path) -> io::Result<File> {
     let flags = nix::libc::O_DIRECT | nix::libc::O_EXCL;
     OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
@@ -108,15 +108,15 @@ fn open_disk(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Contiguous segment of a disk.
+/// Contiguous segment of a disk, used or unused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DiskSegment {
-    /// Used bytes, which do not cross a multiple of [`CHUNK_BYTES`].
+    /// Range of used bytes, which does not cross a multiple of [`CHUNK_BYTES`].
     Used(Range<u64>),
     Unused(Range<u64>),
 }
 
-/// Iterator over all segments of a disk from an offset on, in order and without gaps.
+/// Iterator over all segments of a disk from an offset to the end, in order and without gaps.
 pub(crate) struct SegmentIter<'s> {
     used: &'s [Range<u64>],
     position: u64,

@@ -1,4 +1,5 @@
-//! TLS 1.3 between two peers that pin each other's certificate. Both are verified; names and authorities are not used.
+//! TLS 1.3 between two peers that pin each other's certificate. Each peer compares the other's certificate with the
+//! pinned one; host names and certificate authorities are not used.
 
 use super::certificate::PeerCertificate;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 /// ALPN protocol between two drophammers. Ganeti neither offers nor accepts one.
 pub(crate) const OWN: &[u8] = b"drophammer-move/1";
 
-/// Own certificate with its key, and the pinned certificate of the peer.
+/// Local certificate with its key, and the pinned certificate of the peer.
 #[derive(Debug, Clone)]
 pub(crate) struct TlsEndpoints {
     own: Arc<OwnCertResolver>,
@@ -26,13 +27,14 @@ pub(crate) struct TlsEndpoints {
 }
 
 impl TlsEndpoints {
-    /// Combines the certificates with the private key in PEM.
+    /// Combines both certificates with the local private key, which is in PEM.
     ///
     /// # Errors
-    /// Fails if the key cannot be used or does not belong to the certificate.
+    /// Fails if the key cannot be used or does not belong to the local certificate.
     pub(crate) fn new(key: &str, own: &PeerCertificate, peer: PeerCertificate) -> Result<TlsEndpoints, String> {
         let provider = rustls::crypto::ring::default_provider();
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|why| format!("no PEM private key: {why}"))?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
+            .map_err(|why| format!("the key file contains no PEM private key: {why}"))?;
         let key = provider.key_provider.load_private_key(key).map_err(|why| why.to_string())?;
         if key.public_key().is_none_or(|public| *public != *own.fields.public_key) {
             return Err("the private key does not belong to the certificate".to_owned());
@@ -46,7 +48,7 @@ impl TlsEndpoints {
         &self.peer.certificate
     }
 
-    /// Returns the client configuration.
+    /// Returns the TLS configuration of the sender, which is the client.
     ///
     /// # Errors
     /// Fails if rustls does not support TLS 1.3.
@@ -63,10 +65,10 @@ impl TlsEndpoints {
         Ok(Arc::new(config))
     }
 
-    /// Returns the server configuration.
+    /// Returns the TLS configuration of the receiver, which is the server.
     ///
     /// # Errors
-    /// Fails as [`TlsEndpoints::client_config`] does.
+    /// Fails for the same reasons as [`TlsEndpoints::client_config`].
     pub(crate) fn server_config(&self) -> Result<Arc<ServerConfig>, Error> {
         let config = ServerConfig::builder_with_provider(self.peer.provider.clone());
         let config = config.with_protocol_versions(&[&rustls::version::TLS13])?;
@@ -77,7 +79,7 @@ impl TlsEndpoints {
     }
 }
 
-/// Own certificate, presented unconditionally.
+/// Resolver that always presents the local certificate.
 #[derive(Debug)]
 struct OwnCertResolver(Arc<CertifiedKey>);
 
@@ -97,7 +99,7 @@ impl ResolvesServerCert for OwnCertResolver {
     }
 }
 
-/// Verifier that accepts only one certificate.
+/// Verifier that accepts only the pinned certificate, during its validity period.
 #[derive(Debug)]
 struct PinnedVerifier {
     certificate: PeerCertificate,
@@ -113,7 +115,7 @@ impl PinnedVerifier {
         self.certificate.check_validity(now).map_err(|_| CertificateError::Expired.into())
     }
 
-    /// Verifies a signature with the public key of the pinned certificate.
+    /// Verifies a signature of the handshake with the public key of the pinned certificate.
     fn verify_signature(
         &self,
         message: &[u8],

@@ -1,6 +1,8 @@
-//! Minimal X.509 parser (RFC 5280, 4.1): validity period and public key, which is all that a pinned certificate needs.
+//! Minimal X.509 parser (RFC 5280, section 4.1). It parses only validity period and public key, since a pinned
+//! certificate requires no other fields.
 //!
-//! Ganeti creates version 1 certificates, while the verifier of rustls accepts only version 3.
+//! The verifier of rustls is not used, because it accepts only certificates of version 3, while Ganeti creates version
+//! 1.
 
 use time::{Date, Month, PrimitiveDateTime, Time};
 
@@ -10,7 +12,7 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Fields of a certificate.
+/// Parsed fields of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CertificateFields {
     /// Start of the validity period, in seconds since 1970.
@@ -51,7 +53,7 @@ struct DerElement<'b> {
     content: &'b [u8],
 }
 
-/// Splits off the first element, which must have this tag. Returns it and the remaining bytes.
+/// Splits off the first DER element, which must have this tag. Returns the element and the remaining bytes.
 fn split_element(bytes: &[u8], tag: u8) -> Option<(DerElement<'_>, &[u8])> {
     let (&found, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -69,7 +71,7 @@ fn split_element(bytes: &[u8], tag: u8) -> Option<(DerElement<'_>, &[u8])> {
     (found == tag).then_some((DerElement { whole, content }, behind))
 }
 
-/// Parses a time. Returns seconds since 1970 and the remaining bytes.
+/// Parses a UTCTime or GeneralizedTime. Returns seconds since 1970 and the remaining bytes.
 fn parse_time(bytes: &[u8]) -> Option<(i64, &[u8])> {
     let tag = *bytes.first()?;
     let (found, rest) = split_element(bytes, tag)?;

@@ -1,4 +1,5 @@
-//! Frames: type, length, body. Frames of the peer are read completely and checked against limits before use.
+//! Frames of the protocol, which consist of type, length and body. Lengths are checked against limits, and a frame is
+//! read completely before it is used.
 
 use super::{CHUNK_BYTES, GRANULE_BYTES};
 use ring::digest::{Context, Digest, SHA256, SHA256_OUTPUT_LEN};
@@ -8,13 +9,14 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
 use uuid::Uuid;
 
-/// Size limit of JSON bodies.
+/// Maximum length of the body of a frame with JSON, offers or answers to offers, in bytes.
 const TEXT_BYTES: usize = 64 << 10;
 
-/// Size limit of other bodies. A piece that grows under compression is sent uncompressed.
+/// Maximum length of the body of all other frames, in bytes. A piece that compression would enlarge is sent
+/// uncompressed.
 const BODY_BYTES: usize = CHUNK_BYTES as usize + PIECE_HEAD_BYTES;
 
-/// Header of a piece: offset, length, encoding, digest.
+/// Length of the header of a piece, in bytes: offset, length, encoding and digest.
 const PIECE_HEAD_BYTES: usize = 8 + 4 + 1 + SHA256_OUTPUT_LEN;
 
 pub(crate) type Sha256Bytes = [u8; SHA256_OUTPUT_LEN];
@@ -22,31 +24,32 @@ pub(crate) type Sha256Bytes = [u8; SHA256_OUTPUT_LEN];
 /// Description of the sender's disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TransferHello {
-    /// Name that selects one of several disks.
+    /// Name of the disk, by which the receiver selects the destination.
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub magic: Option<String>,
     pub size_bytes: u64,
     pub sector_bytes: u32,
-    /// Whether the disk has a partition table, which requires the same sector size at the destination.
+    /// Whether the disk has a partition table. If so, the destination must have the same sector size.
     pub has_table: bool,
-    /// Run of the sender. `None` for older senders, and for agents, whose certificate changes with each boot.
+    /// Run of the sender. `None` for older senders, and for agents, which are identified by their certificate, since it
+    /// changes with each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<SenderRun>,
 }
 
 impl TransferHello {
-    /// Returns whether both describe the same disk, regardless of the run.
+    /// Returns whether both descriptions are equal, except for the run.
     pub(crate) fn is_same_disk(&self, other: &TransferHello) -> bool {
         TransferHello { run: None, ..self.clone() } == TransferHello { run: None, ..other.clone() }
     }
 }
 
-/// One execution of the sender. Its disks may be written before and after it.
+/// Execution of `drophammer move send`. Between two runs, other programs may write to its disks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SenderRun {
     pub id: Uuid,
-    /// Names of all disks that it sends.
+    /// Names of all disks that this run sends.
     pub disks: Vec<String>,
 }
 
@@ -54,7 +57,8 @@ pub(crate) struct SenderRun {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum HelloAnswer {
-    /// Data before this offset is verified and on the disk. `compare`: data after it may be there too, subject to its digest.
+    /// The disk is accepted. All data before offset `position` is verified and on the destination. With `compare`, the destination may also
+    /// contain later data from an earlier run, which must be compared by digest.
     From {
         position: u64,
         compare: bool,
@@ -62,7 +66,7 @@ pub(crate) enum HelloAnswer {
     Refused(String),
 }
 
-/// Final message of the receiver.
+/// Final message of the receiver: success or failure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ReceiverVerdict {
@@ -70,16 +74,16 @@ pub(crate) enum ReceiverVerdict {
     Failed(String),
 }
 
-/// Acknowledgement that all data is on the disk.
+/// Acknowledgement of the receiver that all data is on its disk.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReceiptFigures {
-    /// Digest over all pieces of this connection, in hex.
+    /// Digest of all pieces of this connection, in hexadecimal; see [`PiecesDigest`].
     pub digest: String,
-    /// Busy share of the receiver's disk, in percent.
+    /// Share of time in which the receiver's disk was busy, in percent.
     pub disk_percent: u8,
 }
 
-/// Contiguous piece of the disk.
+/// Piece of the disk: a contiguous range with its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DiskPiece {
     Bytes {
@@ -88,7 +92,7 @@ pub(crate) enum DiskPiece {
         encoding: PieceEncoding,
         sha256: Sha256Bytes,
     },
-    /// Data that the receiver has already.
+    /// Bytes that the receiver already has, and that are not transmitted.
     Same {
         offset: u64,
         length: u32,
@@ -110,18 +114,18 @@ pub(crate) enum PieceEncoding {
 pub(crate) enum ProtocolFrame {
     Hello(TransferHello),
     Answer(HelloAnswer),
-    /// Piece with its encoded bytes.
+    /// Piece, with its encoded bytes for [`DiskPiece::Bytes`].
     Piece(DiskPiece, Vec<u8>),
-    /// Digests of pieces that the receiver may have.
+    /// Offers of pieces that the receiver may already have.
     Offered(Vec<PieceOffer>),
-    /// Whether each offered piece is needed.
+    /// Answer to the offers: for each piece, whether the receiver needs it.
     Wanted(Vec<bool>),
-    /// Digest over all pieces.
+    /// Digest of all pieces of this connection; ends the transfer of the disk.
     End(Sha256Bytes),
     Verdict(ReceiverVerdict),
 }
 
-/// Piece that the receiver may have.
+/// Range and digest of a piece that the receiver may already have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PieceOffer {
     pub offset: u64,
@@ -150,7 +154,7 @@ impl DiskPiece {
         }
     }
 
-    /// Returns whether the piece is aligned and within a disk of that size.
+    /// Returns whether the range of the piece is aligned and within a disk of this size.
     pub(crate) fn is_within(&self, size_bytes: u64) -> bool {
         let range = self.range();
         let in_one_chunk = || range.start / CHUNK_BYTES == (range.end - 1) / CHUNK_BYTES;
@@ -191,7 +195,8 @@ impl DiskPiece {
     }
 }
 
-/// Digest over all pieces of a connection: content and position, whether transmitted or not.
+/// Digest of all pieces of a connection. It covers position and content of each piece, even if its bytes were not
+/// transmitted.
 pub(crate) struct PiecesDigest(Context);
 
 impl PiecesDigest {
@@ -252,10 +257,10 @@ pub(crate) fn write_frame(onto: &mut impl Write, frame: &ProtocolFrame) -> io::R
     }
 }
 
-/// Writes a piece whose bytes are stored separately.
+/// Writes a piece as a frame. `bytes` are its encoded bytes.
 ///
 /// # Errors
-/// Fails as [`write_frame`] does.
+/// Fails for the same reasons as [`write_frame`].
 pub(crate) fn write_piece(onto: &mut impl Write, piece: &DiskPiece, bytes: &[u8]) -> io::Result<()> {
     write_parts(onto, piece.frame_type(), &piece.encode_head(), bytes)
 }
@@ -287,11 +292,12 @@ pub(crate) fn read_frame(from: &mut impl Read) -> io::Result<ProtocolFrame> {
         _ => BODY_BYTES,
     };
     if length > most {
-        return Err(protocol_error(&format!("frame of {length} bytes")));
+        return Err(protocol_error(&format!("a frame of {length} bytes is longer than allowed")));
     }
     let mut body = vec![0; length];
     from.read_exact(&mut body)?;
-    parse_frame(kind, body).ok_or_else(|| protocol_error(&format!("frame of type {kind} with {length} bytes")))
+    parse_frame(kind, body)
+        .ok_or_else(|| protocol_error(&format!("a frame of type {kind} with {length} bytes is malformed")))
 }
 
 fn protocol_error(what: &str) -> io::Error {

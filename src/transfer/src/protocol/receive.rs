@@ -1,4 +1,5 @@
-//! Receiver of one connection. One thread reads; several decompress, verify and write.
+//! Receives a disk over one connection. One thread reads from the connection; several threads decompress, verify and
+//! write.
 
 use super::frames::{
     self, DiskPiece, HelloAnswer, PieceEncoding, PieceOffer, PiecesDigest, ProtocolFrame, ReceiptFigures,
@@ -19,13 +20,14 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 use zstd::zstd_safe::DCtx;
 
-/// Pieces buffered between the network and the disk.
+/// Number of pieces that are buffered between the network and the disk.
 const PIECES: usize = 8;
 
-/// Time for the peer to read the reason of a failure.
+/// Time that the peer has to read the reason for a failure before the connection is closed.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// Receives a disk over one connection of `from`. Returns the name of the completed disk.
+/// Receives a disk over one connection. `from` is the certificate of the sender. Returns the name of the completed
+/// disk.
 ///
 /// # Errors
 /// See [`ConnectionEnd`].
@@ -59,7 +61,7 @@ pub(crate) fn receive_disk(
             // While this thread waited for the state, a newer connection may have completed the disk, or all disks may be complete.
             if !disk.is_current(number) {
                 return Err(ConnectionEnd::Again(io::Error::other(
-                    "superseded by another connection, or the receiver has ended",
+                    "this connection was superseded by another one, or the receiver has ended",
                 )));
             }
             let sender = TransferSender { certificate: from.clone(), run: hello.run.clone() };
@@ -108,8 +110,8 @@ fn receive_after_hello(
     }
 }
 
-/// Prepares the destination for the first connection, or for another run of the sender. Refuses another disk than that of the previous
-/// connection.
+/// Prepares the destination for the first connection, or for another run of the sender. Refuses a disk that differs from that of the
+/// previous connection.
 fn accept_hello(
     link: &mut TlsLink,
     disk: &ReceivedDisk,
@@ -122,7 +124,7 @@ fn accept_hello(
             (state.hello, state.from) = (Some(hello.clone()), Some(from));
         }
         Some(before) if !before.is_same_disk(hello) => {
-            let why = format!("{} is not the disk of the previous connection", disk.name);
+            let why = format!("the disk offered as {} differs from that of the previous connection", disk.name);
             frames::write_frame(link, &ProtocolFrame::Answer(HelloAnswer::Refused(why.clone())))?;
             return Err(ConnectionEnd::Failed(why));
         }
@@ -138,13 +140,14 @@ fn permanent_failure(error: impl ToString) -> ConnectionEnd {
     ConnectionEnd::Failed(error.to_string())
 }
 
-/// Result of a connection of which all pieces are on the disk.
+/// Result of a connection whose pieces were all received and written.
 struct ReceivedPieces {
     digest: String,
     busy: BusyTime,
 }
 
-/// Receives pieces until the end of the disk or of the connection. On return they are on the disk, and the position is updated.
+/// Receives pieces until the end of the disk or of the connection. On return, all received pieces are written to the disk, and `position`
+/// in the state is updated.
 fn receive_pieces(
     link: &mut TlsLink,
     disk: &ReceivedDisk,
@@ -190,7 +193,7 @@ fn read_pieces(
                 *position = piece.range().end;
                 shared.placed.store(*position, Ordering::Relaxed);
                 sum.add_piece(&piece);
-                // Cannot fail: the workers end after this loop.
+                // This cannot fail, because the workers end only after this loop.
                 let _ = jobs.send((piece, bytes));
             }
             ProtocolFrame::Offered(offers) => {
@@ -211,7 +214,8 @@ fn read_pieces(
     }
 }
 
-/// Returns whether the piece is on the disk from before. The first MiB is not: it was zeroed.
+/// Returns whether the disk already contains the offered piece, by its digest. Pieces of the first MiB are always
+/// missing, because it was zeroed.
 fn has_piece(onto: &TransferDest, offer: &PieceOffer, size_bytes: u64, scratch: &mut AlignedBuffer) -> bool {
     let PieceOffer { offset, length, sha256 } = *offer;
     let piece = DiskPiece::Same { offset, length, sha256 };
@@ -222,7 +226,7 @@ fn has_piece(onto: &TransferDest, offer: &PieceOffer, size_bytes: u64, scratch: 
         && frames::hash_bytes(&scratch[..length]) == sha256
 }
 
-/// State that the worker threads share.
+/// State shared by the worker threads and the thread that reads.
 struct ReceiveShared<'d> {
     onto: &'d TransferDest,
     placed: &'d AtomicU64,
@@ -266,7 +270,7 @@ impl ReceiveShared<'_> {
     }
 }
 
-/// Decompresses into `onto`. Returns whether the output fills it exactly.
+/// Decompresses the bytes into `onto`. Returns whether the output fills `onto` exactly.
 fn decompress_piece(encoding: PieceEncoding, bytes: &[u8], onto: &mut [u8], zstd: &mut DCtx<'_>) -> bool {
     match encoding {
         PieceEncoding::Plain if bytes.len() == onto.len() => {

@@ -1,4 +1,5 @@
-//! Receiving state of a disk: acceptable contents, sender, and progress. It outlives single connections.
+//! State of a disk that is being received: expected contents, sender, and progress. The state outlives single
+//! connections.
 
 use super::frames::{SenderRun, TransferHello};
 use crate::certificate::PeerCertificate;
@@ -15,7 +16,7 @@ use uuid::Uuid;
 /// Function that opens a destination.
 pub(crate) type OpenDest = fn(&Path) -> Opened<TransferDest>;
 
-/// Limit of remembered runs. A sender that restarts more often attempts to exhaust the memory.
+/// Maximum number of earlier runs that are remembered. It limits the memory that a sender can use by restarting.
 const MOST_EARLIER_RUNS: usize = 1024;
 
 /// Disk that is being received.
@@ -26,15 +27,15 @@ pub(crate) struct ReceivedDisk {
     own_bytes: u64,
     sector_bytes: u32,
     magic: Option<String>,
-    /// Expected size in bytes.
+    /// Expected size in bytes, if the operator has specified it.
     size: Option<u64>,
     pub state: Mutex<ReceiveState>,
-    /// Current `position`, readable while a connection holds the state.
+    /// Copy of the current position, which can be read while a connection has locked `state`.
     pub placed: AtomicU64,
     current: Mutex<CurrentConnection>,
 }
 
-/// Whether connections are still accepted.
+/// State of the receiver, which determines whether connections are still accepted.
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum WaitState {
     #[default]
@@ -47,9 +48,9 @@ enum WaitState {
 /// Reason why a connection is not accepted.
 #[derive(Debug)]
 pub(crate) enum ConnectionRejection {
-    /// The peer receives the message and gives up.
+    /// The peer receives the message as a refusal, and does not retry.
     Refused(String),
-    /// The connection is closed, and the peer may retry with a restarted receiver.
+    /// The connection is closed without a message. The peer retries, possibly with a restarted receiver.
     Cut(String),
 }
 
@@ -58,30 +59,31 @@ pub(crate) enum ConnectionRejection {
 struct CurrentConnection {
     wait: WaitState,
     cutter: Option<ShutdownHandle>,
-    /// Counter of connections.
+    /// Number of the current connection; each new connection increments it.
     number: u64,
     run: Option<Uuid>,
-    /// Earlier runs, which are rejected. Otherwise two concurrent senders would restart each other's transfer forever.
+    /// Earlier runs, whose connections are rejected. Otherwise two concurrent senders would restart each other's
+    /// transfer forever.
     earlier: Vec<Uuid>,
 }
 
 /// Sender of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TransferSender {
-    /// Certificate of the sender. A machine has a new one after each boot.
+    /// Certificate of the sender. An agent has a new certificate after each boot.
     pub certificate: PeerCertificate,
     pub run: Option<SenderRun>,
 }
 
 /// Progress of a disk.
 pub(crate) struct ReceiveState {
-    /// Destination, or `None` if it could not be reopened.
+    /// Destination; `None` if it could not be reopened for another run.
     onto: Option<TransferDest>,
-    /// Whether the disk may contain data from an earlier run.
+    /// Whether the disk may contain data from an earlier run, which is compared by digest.
     pub compare: bool,
-    /// Offset up to which all data is verified and on the disk.
+    /// Offset before which all data is verified and on the disk, in bytes.
     pub position: u64,
-    /// Description from the first connection. Later connections must offer the same disk.
+    /// Description of the disk from the first connection. Later connections must offer the same disk.
     pub hello: Option<TransferHello>,
     /// Sender of the data before `position`.
     pub from: Option<TransferSender>,
@@ -95,10 +97,10 @@ impl ReceiveState {
 }
 
 impl ReceivedDisk {
-    /// Opens a destination.
+    /// Opens the destination for a disk.
     ///
     /// # Errors
-    /// Fails as [`TransferDest::open_dest`] does.
+    /// Fails for the same reasons as [`TransferDest::open_dest`].
     pub(crate) fn open_disk(
         name: String,
         (path, opens): (PathBuf, OpenDest),
@@ -128,10 +130,10 @@ impl ReceivedDisk {
         })
     }
 
-    /// Checks that the disk is large enough.
+    /// Checks that the destination has at least `bytes` bytes.
     ///
     /// # Errors
-    /// Fails if it is too small.
+    /// Fails if the destination is too small.
     pub(crate) fn require_size(&self, bytes: u64) -> io::Result<()> {
         match bytes > self.own_bytes {
             true => Err(lock_mutex(&self.state).open_dest()?.too_small_error(bytes)),
@@ -159,19 +161,19 @@ impl ReceivedDisk {
         Ok(taken)
     }
 
-    /// Returns the offset up to which all data has been received.
+    /// Returns the number of bytes of the disk that were received so far.
     pub fn received_bytes(&self) -> u64 {
         self.placed.load(Ordering::Relaxed)
     }
 
-    /// Returns the sender of the disk if it is complete.
+    /// Returns the sender of the disk if the disk is complete.
     fn complete_sender(&self) -> Option<TransferSender> {
-        // A held lock means that a connection is still transferring it.
+        // A locked state means that a connection is still transferring the disk.
         let state = self.state.try_lock().ok()?;
         state.from.clone().filter(|_| state.is_whole)
     }
 
-    /// Fails the transfer: closes the current connection and accepts no other.
+    /// Ends the transfer as failed: closes the current connection and rejects further ones.
     pub(crate) fn fail_transfer(&self) {
         let mut current = lock_mutex(&self.current);
         current.wait = WaitState::Failed;
@@ -180,10 +182,11 @@ impl ReceivedDisk {
         }
     }
 
-    /// Makes this the current connection and closes the previous one, which the peer must have abandoned.
+    /// Makes a new connection the current one, and closes the previous one, which the peer must have abandoned. Returns
+    /// the number of the new connection.
     ///
     /// # Errors
-    /// Fails if a later run has started or no disk is awaited.
+    /// Fails if the connection belongs to an earlier run, or the receiver has ended.
     pub(crate) fn make_current(&self, cutter: ShutdownHandle, run: Option<Uuid>) -> Result<u64, ConnectionRejection> {
         let mut current = lock_mutex(&self.current);
         match current.wait {
@@ -214,19 +217,19 @@ impl ReceivedDisk {
         Ok(current.number)
     }
 
-    /// Returns whether this is still the current connection and the disk is still awaited.
+    /// Returns whether connection `number` is still the current one, and the receiver has not ended.
     pub(crate) fn is_current(&self, number: u64) -> bool {
         let current = lock_mutex(&self.current);
         current.number == number && current.wait == WaitState::Lasts
     }
 
-    /// Restarts the transfer for another run, or another boot, of the sender. Its disk may have been written anywhere in between, so data
-    /// from before counts only if its digest matches.
+    /// Restarts the transfer for another run, or another boot, of the sender. The sender's disk may have been modified in between, so data
+    /// that was received before is accepted only if its digest matches.
     pub(crate) fn restart_transfer(&self, state: &mut ReceiveState, from: TransferSender) -> io::Result<()> {
         tracing::warn!("{}: sender restarted; comparing all data from the beginning", self.name);
         (state.position, state.compare, state.is_whole) = (0, true, false);
         self.placed.store(0, Ordering::Relaxed);
-        // It may be closed already, and it holds the first MiB of the previous run.
+        // Reopen the destination: it may be closed, and it holds the first MiB of the previous run.
         state.onto = None;
         let onto = (self.opens)(&self.path).map_err(io::Error::other)?;
         onto.erase_head()?;
@@ -234,7 +237,7 @@ impl ReceivedDisk {
         Ok(())
     }
 
-    /// Checks whether the offered disk is acceptable. Returns the reason if not.
+    /// Checks whether the offered disk is acceptable. The error is the reason if it is not.
     pub(crate) fn check_offer(&self, hello: &TransferHello) -> Result<(), String> {
         let (own, sector) = (self.own_bytes, self.sector_bytes);
         let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));
@@ -258,10 +261,11 @@ impl ReceivedDisk {
     }
 }
 
-/// Stops accepting connections if all disks are complete. Returns whether they are.
+/// Stops accepting connections if all disks are complete. Returns whether all are complete.
 pub(crate) fn close_if_complete(disks: &[ReceivedDisk], from: &PeerCertificate) -> bool {
-    // A thread that holds a disk's state may wait for these locks, so the state is only tried. A thread that has not yet taken the state
-    // sees the closed wait before it writes. No other code holds two of these locks.
+    // The locks of all connections are held while the states are examined with `try_lock`, because a thread that has locked a state may
+    // wait for these locks. A thread that has not locked its state yet detects `WaitState::Whole` before it writes. No other code holds two
+    // of these locks.
     let mut all: Vec<_> = disks.iter().map(|disk| lock_mutex(&disk.current)).collect();
     let whole = are_complete(disks, from);
     if whole {
@@ -270,8 +274,8 @@ pub(crate) fn close_if_complete(disks: &[ReceivedDisk], from: &PeerCertificate) 
     whole
 }
 
-/// Returns whether all disks were received from this certificate, and all disks of a run by that run. A mixture of two runs would be
-/// inconsistent.
+/// Returns whether all disks are complete and consistent: the sender of each has this certificate, and all disks of a run were received
+/// from that run. Disks from two runs would be inconsistent with each other.
 fn are_complete(disks: &[ReceivedDisk], from: &PeerCertificate) -> bool {
     let whole: Option<Vec<(&str, TransferSender)>> =
         disks.iter().map(|disk| Some((disk.name.as_str(), disk.complete_sender()?))).collect();

@@ -1,4 +1,5 @@
-//! Sender of one connection. Several threads read, detect zeros, compute digests and compress; one thread writes to the link, in order.
+//! Sends a disk over one connection. Several threads read, detect zeros, compute digests and compress; one thread writes to the connection,
+//! in order.
 
 mod piece_writer;
 
@@ -24,22 +25,22 @@ use zstd::zstd_safe::{CCtx, compress_bound};
 /// Number of chunk buffers, 16 MiB in total.
 const BUFFERS: usize = 16;
 
-/// Pieces per offer to a receiver that may have them already. Less than the number of buffers, so that the workers continue in the
-/// meantime.
+/// Number of segments whose pieces are offered at once to a receiver that may already have them. It is smaller than the number of buffers,
+/// so that the workers continue in the meantime.
 const OFFERS: usize = 8;
 
-/// Number of pieces waiting for the network from which on the network is the bottleneck, so that slower compression pays off.
+/// If at least this number of segments waits for the network, the network is the bottleneck, and slower compression pays off.
 const MANY: usize = BUFFERS / 2;
 
-/// Compression level of zstd: the fastest one with the usual ratio.
+/// Compression level of zstd: the fastest one with a good compression ratio.
 const LEVEL: i32 = 1;
 
-/// Result of a connection.
+/// Result of a connection over which the disk was sent completely.
 #[derive(Debug)]
 pub(crate) struct SendResult {
     /// Statistics as for `image burn`: bytes on the wire, and the load of each stage.
     pub figures: ImageTransferFigures,
-    /// Bytes of the disk since the start of this connection.
+    /// Bytes of the disk that this connection has transferred.
     pub carried: SentBytes,
     pub digest: String,
 }
@@ -50,7 +51,7 @@ pub(crate) struct SentBytes {
     pub sent: u64,
     pub zero: u64,
     pub unused: u64,
-    /// Bytes that the receiver had already.
+    /// Bytes that the receiver already had.
     pub same: u64,
 }
 
@@ -99,7 +100,9 @@ pub(crate) fn send_disk(
     let digest = encode_hex(sum.current_digest());
     let ReceiptFigures { digest: theirs, disk_percent } = received?;
     if theirs != digest {
-        return Err(ConnectionEnd::Failed(format!("the receiver acknowledged {theirs}, but {digest} was sent")));
+        return Err(ConnectionEnd::Failed(format!(
+            "the receiver acknowledged the digest {theirs}, but the sent data has the digest {digest}"
+        )));
     }
     let elapsed = began.elapsed();
     let shares = shared.compute_shares(elapsed, &wire, disk_percent);
@@ -107,7 +110,8 @@ pub(crate) fn send_disk(
     Ok(SendResult { figures, carried, digest })
 }
 
-/// Sends the description of the disk. Returns the offset from which the receiver requests data, and whether it may have data after it.
+/// Sends the description of the disk. Returns the offset from which the receiver requests data, and whether the receiver may already have
+/// data after this offset.
 fn request_position(link: &mut TlsLink, hello: &TransferHello) -> Result<(u64, bool), ConnectionEnd> {
     frames::write_frame(link, &ProtocolFrame::Hello(hello.clone()))?;
     match frames::read_frame(link)? {
@@ -119,11 +123,11 @@ fn request_position(link: &mut TlsLink, hello: &TransferHello) -> Result<(u64, b
     }
 }
 
-/// Creates the queue of free buffers, with all buffers in it.
+/// Creates the queue of free buffers, filled with all buffers.
 fn create_buffers() -> (Sender<AlignedBuffer>, Receiver<AlignedBuffer>) {
     let (empty, empties) = mpsc::channel();
     for _ in 0..BUFFERS {
-        // Cannot fail: the receiver exists.
+        // This cannot fail, because the receiver still exists.
         let _ = empty.send(AlignedBuffer::new(CHUNK_BYTES as usize));
     }
     (empty, empties)
@@ -132,15 +136,16 @@ fn create_buffers() -> (Sender<AlignedBuffer>, Receiver<AlignedBuffer>) {
 /// State that the worker threads share.
 struct SendShared<'s> {
     source: &'s TransferSource,
-    /// Segments and free buffers. A segment is only taken together with a buffer, so the segment that the writer needs next always has one.
+    /// Remaining segments, and free buffers. A segment is taken only together with a buffer. Therefore the segment that the writer needs
+    /// next always has a buffer, and there is no deadlock.
     todo: Mutex<(std::iter::Enumerate<SegmentIter<'s>>, Receiver<AlignedBuffer>)>,
-    /// Number of pieces that are ready but not yet written. Zero means that the network is faster than compression.
+    /// Number of segments that are ready but not yet written. Zero means that the network is faster than the workers.
     queued: AtomicUsize,
     read: BusyTime,
     pack: BusyTime,
 }
 
-/// Segment that is ready to be sent.
+/// Segment of the disk that was read and is ready to be sent.
 struct PackedSegment {
     buffer: AlignedBuffer,
     parts: Vec<PackedPart>,
@@ -148,13 +153,13 @@ struct PackedSegment {
 
 struct PackedPart {
     piece: DiskPiece,
-    /// Position in the buffer of bytes that are sent uncompressed.
+    /// Range of the piece's bytes in the buffer, which are sent if `packed` is `None`.
     plain: Range<usize>,
     packed: Option<Vec<u8>>,
 }
 
 impl SendShared<'_> {
-    /// Returns the load of each stage.
+    /// Returns the load of each stage, in percent.
     fn compute_shares(&self, elapsed: Duration, wire: &BusyTime, disk_percent: u8) -> Vec<StageShare> {
         let threads = worker_count();
         let share = |stage: &str, percent| StageShare { stage: stage.to_owned(), percent };
@@ -177,7 +182,7 @@ impl SendShared<'_> {
             };
             let packed = self.pack_segment(segment, buffer, &mut zstd);
             self.queued.fetch_add(1, Ordering::Relaxed);
-            // The writer has failed.
+            // If the writer has failed, end the thread.
             if done.send((number, packed)).is_err() {
                 return;
             }
@@ -231,12 +236,13 @@ impl SendShared<'_> {
     }
 }
 
-/// Returns the compressed bytes if they are small enough to be worth decompressing.
+/// Returns the compressed bytes if they are at least an eighth smaller, so that decompression is worthwhile.
 fn keep_if_smaller(bytes: &[u8], encoding: PieceEncoding, packed: Vec<u8>) -> Option<(PieceEncoding, Vec<u8>)> {
     (packed.len() < bytes.len() - bytes.len() / 8).then_some((encoding, packed))
 }
 
-/// Splits the bytes into runs of granules that are all zero or all nonzero.
+/// Splits the bytes into runs of granules ([`GRANULE_BYTES`]). Each run consists either only of zeros, or of granules
+/// that contain other bytes. The flag is whether a run is zero.
 fn split_zero_runs(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
     let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
     let mut start = 0;

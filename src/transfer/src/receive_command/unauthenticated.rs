@@ -1,17 +1,18 @@
-//! Limits on connections that are not yet authenticated.
+//! Limits the number of connections that are not yet authenticated.
 
 use crate::connection::ShutdownHandle;
 use common::sync::lock_mutex;
 use std::net::{IpAddr, TcpStream};
 use std::sync::Mutex;
 
-/// Limit per address, in addition to one connection per disk.
+/// Maximum number of unauthenticated connections per client address, in addition to one per disk.
 const OF_ONE_ADDRESS: usize = 8;
 
-/// Limit over all addresses. A new connection replaces the oldest one: the expected peer completes its handshake within milliseconds.
+/// Maximum number of unauthenticated connections of all addresses. If it is exceeded, the oldest one is closed, which is rarely that of the
+/// expected peer: its handshake takes only milliseconds.
 const OF_ALL_ADDRESSES: usize = 256;
 
-/// Unauthenticated connections, with their limits.
+/// Registry of unauthenticated connections, with their limits.
 pub(crate) struct UnauthenticatedLimit {
     of_one_address: usize,
     here: Mutex<OpenConnections>,
@@ -19,12 +20,12 @@ pub(crate) struct UnauthenticatedLimit {
 
 #[derive(Default)]
 struct OpenConnections {
-    /// Counter of connections.
+    /// Number of the last connection.
     number: u64,
     places: Vec<(u64, IpAddr, ShutdownHandle)>,
 }
 
-/// Slot of an unauthenticated connection, freed on drop.
+/// Slot of an unauthenticated connection. It is freed when this value is dropped.
 pub(crate) struct UnauthenticatedSlot<'s> {
     strangers: &'s UnauthenticatedLimit,
     number: u64,
@@ -35,7 +36,8 @@ impl UnauthenticatedLimit {
         UnauthenticatedLimit { of_one_address: OF_ONE_ADDRESS + disks, here: Mutex::default() }
     }
 
-    /// Allocates a slot. Returns `None` if the client has disconnected or its address has too many connections.
+    /// Allocates a slot for a connection. Returns `None` if the client has disconnected, or its address has too many
+    /// connections.
     pub(crate) fn slot_for(&self, tcp: &TcpStream) -> Option<UnauthenticatedSlot<'_>> {
         self.allocate_slot(tcp.peer_addr().ok()?.ip(), ShutdownHandle::from_stream(tcp).ok()?)
     }

@@ -38,7 +38,7 @@ impl WorkLimits {
             self.is_exceeded.set(true);
         }
         if self.is_exceeded.get() {
-            return Err(io::Error::other("the filesystems exceed the limit of reads"));
+            return Err(io::Error::other("the filesystems require more reads than the limit allows, or a read failed"));
         }
         read_at(bytes, at).inspect_err(|_| self.is_exceeded.set(true))
     }

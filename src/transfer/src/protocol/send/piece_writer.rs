@@ -1,4 +1,4 @@
-//! Writer of a connection: sends the packed segments in order, and skips pieces that the receiver has.
+//! Sends the packed segments of a connection in order, without the bytes of pieces that the receiver already has.
 
 use super::{OFFERS, PackedPart, PackedSegment, SentBytes};
 use crate::connection::TlsLink;
@@ -12,12 +12,12 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 
-/// Writer, the only thread that uses the link.
+/// Writer of a connection. Its thread is the only one that uses `link`.
 pub(super) struct PieceWriter<'l> {
     pub(super) link: &'l mut TlsLink,
     pub(super) wire: &'l BusyTime,
     pub(super) sum: PiecesDigest,
-    /// Zero or unused range, to which the next piece may be merged.
+    /// Zero or unused range that is not sent yet, because the next piece may extend it.
     pub(super) pending: Option<DiskPiece>,
     pub(super) batch: Vec<PackedSegment>,
     pub(super) compare: bool,
@@ -56,7 +56,7 @@ impl PieceWriter<'_> {
         })
     }
 
-    /// Sends all pieces of the batch.
+    /// Sends all pieces of the batch. If the receiver may have data, offers them first.
     fn flush_batch(&mut self) -> Result<(), ConnectionEnd> {
         if self.link.has_pending_data() {
             return self.read_verdict().and(Err(ConnectionEnd::Failed(
@@ -75,13 +75,13 @@ impl PieceWriter<'_> {
                 };
                 self.put_piece(piece, packed.as_deref().unwrap_or(&buffer[plain]))?;
             }
-            // Fails if the workers have ended.
+            // This fails if the workers have ended.
             let _ = self.empty.send(buffer);
         }
         Ok(())
     }
 
-    /// Offers the pieces of the batch. Returns which of them the receiver needs.
+    /// Offers the pieces of the batch to the receiver. Returns for each offered piece whether the receiver needs it.
     fn offer_batch(&mut self) -> Result<Vec<bool>, ConnectionEnd> {
         let offer = |part: &PackedPart| match part.piece {
             DiskPiece::Bytes { offset, length, sha256, .. } => Some(PieceOffer { offset, length, sha256 }),

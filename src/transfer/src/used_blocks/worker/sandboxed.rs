@@ -58,6 +58,6 @@ fn read_piece(answers: &mut impl Read, mut socket: &UnixStream, piece: &mut [u8]
     answers.read_exact(&mut is_read)?;
     match is_read {
         [1] => answers.read_exact(piece),
-        _ => Err(io::Error::other("read error of the disk")),
+        _ => Err(io::Error::other("the parent cannot read the disk")),
     }
 }
