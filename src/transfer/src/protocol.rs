@@ -33,7 +33,7 @@ fn worker_count() -> usize {
 pub(crate) enum ConnectionEnd {
     /// The connection was interrupted. Verified data is preserved, and the next connection resumes after it.
     Again(io::Error),
-    /// The receiver does not accept the disk. Nothing was written.
+    /// The receiver does not accept the disk. This connection has not written anything.
     Refused(String),
     /// Permanent failure, which a retry would not change.
     Failed(String),

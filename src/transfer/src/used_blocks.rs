@@ -1,9 +1,9 @@
-//! Used blocks of a disk, read from the free-space maps of its filesystems. If a filesystem is not clean, not supported, or inconsistent,
-//! all of its blocks count as used.
+//! Determines the used blocks of a disk from the free-space maps of its filesystems. If a filesystem is not clean, not supported, or
+//! inconsistent, all of its blocks are treated as used.
 //!
-//! The readers ([`read_used_blocks`]) run in a sandboxed process ([`worker`]), which has no access to the disk: the parent reads for it.
-//! Each metadata block is visited once, and reads, visits and ranges are limited ([`limits`], [`ranges`]). Beyond a limit, all blocks count
-//! as used.
+//! The filesystem readers ([`read_used_blocks`]) run in a sandboxed process ([`worker`]), which cannot access the disk itself: its parent
+//! process reads the disk on request. Each metadata block is visited only once, and the numbers of reads, visits and ranges are limited
+//! ([`limits`], [`ranges`]). If a limit is exceeded, more blocks are treated as used, up to the whole disk.
 
 mod btrfs;
 mod disk_view;
@@ -23,25 +23,26 @@ use linux::gpt::{Gpt, ReadAt};
 use ranges::{GAP_BYTES, UsedRanges};
 use std::ops::Range;
 
-/// Size of the areas at both ends of a disk that always count as used, because signatures of earlier contents lie there.
+/// Size of the areas at both ends of a disk or partition that are always treated as used, in bytes, because they may contain signatures of
+/// earlier contents.
 const ENDS_BYTES: u64 = 1 << 20;
 
-/// Used ranges of a disk, and a description of its contents.
+/// Used ranges of a disk, with a description of its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UsedBlocks {
-    /// Sorted, not adjacent, and aligned to [`GRANULE_BYTES`] except at the end of the disk.
+    /// Used ranges, sorted and not adjacent. They are aligned to [`GRANULE_BYTES`], except at the end of the disk.
     pub ranges: Vec<Range<u64>>,
-    /// Description, such as `ext4` or `GPT with vfat, ext4 (all of it)`.
+    /// Description of the contents, such as `ext4` or `GPT with vfat, ext4 (all of it)`.
     pub what: String,
     pub has_table: bool,
 }
 
-/// Marks the whole disk as used.
+/// Returns the whole disk as one used range.
 pub(crate) fn mark_all_used(size: u64) -> UsedBlocks {
     UsedBlocks { ranges: std::iter::once(0..size).collect(), what: "all of it".to_owned(), has_table: false }
 }
 
-/// Returns the used blocks of a disk. Returns the whole disk if it cannot be read, or its filesystems exceed the work limits.
+/// Returns the used blocks of a disk; the whole disk if it cannot be read, or if its filesystems exceed the limits in `work`.
 pub(crate) fn read_used_blocks(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> UsedBlocks {
     let counted = |bytes: &mut [u8], at: u64| work.read_within(read_at, bytes, at);
     let used = read_disk(&counted, size, sector, work);
@@ -54,7 +55,8 @@ pub(crate) fn read_used_blocks(read_at: ReadAt, size: u64, sector: u64, work: &W
 fn read_disk(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> UsedBlocks {
     let disk = DiskView { read_at, work, start: 0, size };
     match Gpt::read(read_at, sector, 1) {
-        // On a member of an array, the table's offsets are those of the array. Without a protective MBR, Linux ignores a GPT.
+        // A GPT is used only if there is no signature at the end of the disk: on a member of an array, the offsets in the table are
+        // relative to the array. Linux also ignores a GPT without a protective MBR.
         Ok(Some(table))
             if foreign_signatures::find_end_signature(&disk).is_none() && foreign_signatures::is_protected(&disk) =>
         {
@@ -65,8 +67,8 @@ fn read_disk(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> Used
             let (what, ranges) = read_filesystem(&disk);
             let mut head = [0; 512];
             let has_mbr = read_at(&mut head, 0).is_ok() && head.ends_with(&[0x55, 0xaa]);
-            // A boot loader in front of a filesystem also has this signature, but no table. A vfat has it itself, and depends on the sector
-            // size as a table does.
+            // A boot loader before a filesystem also has this signature, but is not a partition table. A vfat has the signature too; it is
+            // treated like a table, because it also depends on the sector size.
             let is_alone = |name: &&str| what.strip_prefix(*name).is_some_and(|rest| !rest.starts_with(OR));
             let is_loader = ["ext4", "xfs", "btrfs"].iter().any(is_alone);
             UsedBlocks { ranges: round_ranges(ranges.into_sorted(), size), what, has_table: has_mbr && !is_loader }
@@ -74,7 +76,7 @@ fn read_disk(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> Used
     }
 }
 
-/// Returns the used blocks of all partitions. Space outside of partitions counts as used.
+/// Returns the used blocks of all partitions. Space outside of partitions is treated as used.
 fn read_partitions(disk: &DiskView, table: &Gpt) -> UsedBlocks {
     let (size, sector) = (disk.size, table.sector_bytes());
     let mut entries: Vec<Range<u64>> = table
@@ -104,7 +106,7 @@ fn read_partitions(disk: &DiskView, table: &Gpt) -> UsedBlocks {
     }
 }
 
-/// Returns the name and the used ranges of a filesystem.
+/// Returns the description and the used ranges of the filesystem on a disk or partition.
 fn read_filesystem(view: &DiskView) -> (String, UsedRanges) {
     let whole = || UsedRanges::all_used(view.size);
     let found =
@@ -115,7 +117,7 @@ fn read_filesystem(view: &DiskView) -> (String, UsedRanges) {
         (Some(FilesystemUsage::Doubtful(name)), None, None) => (format!("{name} (all of it)"), whole()),
         (None, _, None) => ("all of it".to_owned(), whole()),
         (None, _, Some(other)) => (format!("{other} (all of it)"), whole()),
-        // Two signatures: one of them is stale, and it is unknown which.
+        // There are two signatures, one of which is stale, and it is unknown which one.
         (Some(FilesystemUsage::Used(name, _) | FilesystemUsage::Doubtful(name)), None, Some(other)) => {
             (format!("{name}{OR}{other} (all of it)"), whole())
         }
@@ -123,7 +125,7 @@ fn read_filesystem(view: &DiskView) -> (String, UsedRanges) {
     }
 }
 
-/// Adds both ends of the disk, and rounds ranges to granules.
+/// Adds both ends of the disk or partition, rounds ranges to granules, and merges ranges with small gaps between them.
 fn round_ranges(mut ranges: Vec<Range<u64>>, size: u64) -> Vec<Range<u64>> {
     ranges.push(0..size.min(ENDS_BYTES));
     ranges.push(size.saturating_sub(ENDS_BYTES)..size);

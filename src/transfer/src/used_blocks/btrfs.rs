@@ -1,7 +1,9 @@
-//! btrfs: allocated extents on this device, from the extent tree (include/uapi/linux/btrfs_tree.h). Each device of several has its own
-//! part. A committed device is consistent at any time: extents of the last transaction are not overwritten before the next one.
+//! Reader of btrfs: the used blocks are the allocated extents on this device, according to the extent tree
+//! (include/uapi/linux/btrfs_tree.h). If a filesystem has several devices, each device is read separately. An unmount is not required for
+//! consistency, because extents of the last committed transaction are not overwritten before the next commit.
 //!
-//! If that tree cannot be read from this device alone, is inconsistent, or is incomplete because of a tree log, whole chunks count as used.
+//! If the extent tree cannot be read from this device alone, is inconsistent, or is incomplete because of a tree log, whole chunks are
+//! treated as used.
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::limits::{MOST_NODES, VisitedBlocks};
@@ -27,15 +29,17 @@ const INCOMPAT: usize = 0xbc;
 const ROOT_LEVEL: usize = 0xc6;
 const CHUNK_ROOT_LEVEL: usize = 0xc7;
 const DEVICE_ID: usize = 0xc9;
-/// Bytes allocated to chunks on this device, in its device item.
+/// Number of bytes allocated to chunks on this device, a field of its device item.
 const DEVICE_BYTES_USED: usize = DEVICE_ID + 16;
 const SYSTEM_CHUNKS: usize = 0x32b;
 const SYSTEM_CHUNKS_MOST: usize = 2048;
 
-/// All features except zoned (0x1000), extent tree v2 (0x2000) and the RAID stripe tree (0x4000).
+/// Supported incompatible features: all except zoned (0x1000), extent tree v2 (0x2000) and the RAID stripe tree
+/// (0x4000).
 const KNOWN_INCOMPAT: u64 = 0xfff | 0x1_0000;
 
-/// Free space tree and its validity, verity, and block group tree. None of them moves extents.
+/// Supported read-only compatible features: free space tree, its validity flag, verity, and block group tree. None of
+/// them changes the location of extents.
 const KNOWN_COMPAT_RO: u64 = 0xf;
 
 /// Item types, and block group profiles.
@@ -62,13 +66,14 @@ const CHUNK_TREE: u64 = 3;
 const TREE_AT: usize = 176;
 const TREE_LEVEL: usize = 238;
 
-/// Limit of tree levels (BTRFS_MAX_LEVEL).
+/// Maximum number of tree levels (BTRFS_MAX_LEVEL).
 const MOST_LEVELS: u8 = 8;
 
-/// Limit of chunks. A chunk has at least 256 MiB, except on tiny devices, so this is 64 TiB. It takes 24 MiB of memory.
+/// Maximum number of chunks, which take 24 MiB of memory. A chunk has at least 256 MiB, except on tiny devices, so this
+/// number of chunks describes 64 TiB.
 const MOST_CHUNKS: usize = 1 << 18;
 
-/// Limit of copies of a chunk on one device (DUP).
+/// Maximum number of copies of a chunk on one device (profile DUP).
 const MOST_COPIES: usize = 2;
 
 pub(crate) fn read_btrfs(view: &DiskView) -> FilesystemUsage {
@@ -90,16 +95,16 @@ pub(crate) fn read_btrfs(view: &DiskView) -> FilesystemUsage {
     FilesystemUsage::Used(name, used)
 }
 
-/// Range of logical addresses.
+/// Chunk: a range of logical addresses, and its location on this device.
 struct BtrfsChunk {
     start: u64,
     length: u64,
     kind: u64,
-    /// Stripes on this device: offset and maximum length.
+    /// Ranges of the chunk's stripes on this device. Their length is an upper bound.
     stripes: Vec<Range<u64>>,
 }
 
-/// Reads all chunks, in order.
+/// Reads all chunks, sorted by address. Returns `None` if the chunk tree is inconsistent or a feature is not supported.
 fn read_chunks(view: &DiskView, superblock: &[u8], visited: &VisitedBlocks) -> Option<Vec<BtrfsChunk>> {
     let (device, node) = (superblock.le64(DEVICE_ID), u64::from(superblock.le32(NODE_SIZE)));
     let is_sane = (4096..=65536).contains(&node) && superblock.le64(INCOMPAT) & !KNOWN_INCOMPAT == 0;
@@ -116,7 +121,8 @@ fn read_chunks(view: &DiskView, superblock: &[u8], visited: &VisitedBlocks) -> O
         }
         (found.len() <= MOST_CHUNKS).then_some(())
     })?;
-    // The superblock contains the sum. Stripes of parity profiles are overestimated here.
+    // The sum of the stripes must match the superblock, except for parity profiles, whose stripes are overestimated
+    // here.
     let has_parity = found.iter().any(|chunk| chunk.kind & PARITY != 0);
     let stripes = found.iter().flat_map(|chunk| &chunk.stripes).map(|stripe| stripe.end - stripe.start);
     let on_device = stripes.fold(0, u64::saturating_add);
@@ -134,7 +140,8 @@ fn sort_chunks(mut found: Vec<BtrfsChunk>) -> Option<Vec<BtrfsChunk>> {
     (!found.windows(2).any(overlaps)).then_some(found)
 }
 
-/// Returns the extents on this device. Returns `None` if the extent tree cannot be read from this device alone or is incomplete.
+/// Returns the ranges of allocated extents on this device. Returns `None` if the extent tree cannot be read from this device alone, or is
+/// incomplete.
 fn read_extents(
     view: &DiskView,
     superblock: &[u8],
@@ -172,11 +179,12 @@ fn read_extents(
     })?;
     let striped = chunks.iter().filter(|chunk| chunk.kind & STRIPED != 0);
     striped.flat_map(|chunk| &chunk.stripes).for_each(|stripe| used.add_range(stripe.clone()));
-    // The superblock contains the same total.
+    // The superblock must contain the same total.
     (total == superblock.le64(BYTES_USED)).then_some(used)
 }
 
-/// Adds the location of an extent on this device. Striped extents are not added: their chunks count as used entirely.
+/// Adds the locations of an extent on this device. Extents in striped chunks are not added, because such chunks are
+/// treated as used entirely.
 fn add_extent(chunks: &[BtrfsChunk], extent: Range<u64>, used: &mut UsedRanges) -> Option<()> {
     let chunk = &chunks[chunks.partition_point(|chunk| chunk.start <= extent.start).checked_sub(1)?];
     if extent.end > chunk.start.checked_add(chunk.length)? {
@@ -191,25 +199,26 @@ fn add_extent(chunks: &[BtrfsChunk], extent: Range<u64>, used: &mut UsedRanges) 
     Some(())
 }
 
-/// Tree, whose nodes are located by the chunks.
+/// B-tree. The chunks map the logical addresses of its nodes to this device.
 struct BtrfsTree<'t> {
     view: &'t DiskView<'t>,
     visited: &'t VisitedBlocks<'t>,
     chunks: &'t [BtrfsChunk],
-    /// Size of a node in bytes.
+    /// Size of a node, in bytes.
     node: u64,
     /// Generation of the last transaction.
     newest: u64,
     owner: u64,
 }
 
-/// Callback for the key and the data of an item. Returns `None` to stop.
+/// Callback that receives the key and the data of an item. It returns `None` to stop the visit.
 type VisitItem<'e> = &'e mut dyn FnMut(&[u8], &[u8]) -> Option<()>;
 
 impl BtrfsTree<'_> {
-    /// Visits all items in order. Returns `None` if a node does not match its parent, or `each` stops.
+    /// Visits all items in order. Returns `None` if a node does not match the pointer in its parent, or `each` returns
+    /// `None`.
     fn visit_items(&self, root: u64, level: u8, each: VisitItem<'_>) -> Option<()> {
-        // Per level, the stack contains the right siblings of the current node: a few thousand at most.
+        // For each level, the stack contains the right siblings of the current node, a few thousand in total at most.
         let mut todo = vec![(root, Some(level).filter(|level| *level < MOST_LEVELS)?, None)];
         while let Some((logical, level, generation)) = todo.pop() {
             let place = map_to_device(self.chunks, logical, self.node)?;
@@ -240,7 +249,7 @@ impl BtrfsTree<'_> {
     }
 }
 
-/// Parses the system chunks, which contain the chunk tree.
+/// Parses the list of system chunks in the superblock. These chunks contain the chunk tree.
 fn parse_system_chunks(superblock: &[u8], device: u64) -> Option<Vec<BtrfsChunk>> {
     let size = superblock.le32(SYSTEM_CHUNKS_SIZE) as usize;
     let mut rest = superblock.get(SYSTEM_CHUNKS..SYSTEM_CHUNKS + size).filter(|_| size <= SYSTEM_CHUNKS_MOST)?;
@@ -262,7 +271,7 @@ fn parse_chunk(start: u64, item: &[u8], device: u64) -> Option<(BtrfsChunk, usiz
     let on_a_device = match kind & STRIPED {
         RAID0 => length.div_ceil(count.max(1)),
         RAID10 => length.checked_mul(copies)?.div_ceil(count.max(1)),
-        // Parity profiles need less than this, not more.
+        // For parity profiles, this length is an upper bound.
         _ => length,
     };
     let stripes = item.get(CHUNK_HEAD..end)?.chunks(STRIPE).filter(|stripe| stripe.le64(0) == device);
@@ -271,7 +280,7 @@ fn parse_chunk(start: u64, item: &[u8], device: u64) -> Option<(BtrfsChunk, usiz
     (length > 0 && stripes.len() <= MOST_COPIES).then_some((BtrfsChunk { start, length, kind, stripes }, end))
 }
 
-/// Maps a logical range to this device. Returns `None` if it is not contiguous there.
+/// Maps a range of logical addresses to an offset on this device. Returns `None` if the range is not contiguous there.
 fn map_to_device(chunks: &[BtrfsChunk], logical: u64, length: u64) -> Option<u64> {
     let end = logical.checked_add(length)?;
     let holds = |chunk: &&BtrfsChunk| {

@@ -1,23 +1,23 @@
-//! Access of the readers to a disk or partition, and their results.
+//! Access of the filesystem readers to a disk or partition, and the results of the readers.
 
 use super::limits::{self, WorkLimits};
 use super::ranges::UsedRanges;
 use linux::gpt::ReadAt;
 
-/// Separator between the names of two signatures.
+/// Separator between the names of two signatures in a description.
 pub(super) const OR: &str = " or ";
 
 /// Result of reading one filesystem.
 pub(super) enum FilesystemUsage {
-    /// Not this filesystem.
+    /// The disk or partition does not contain this filesystem.
     Other,
-    /// This filesystem, but unclean or with unsupported features: all of its blocks count as used.
+    /// It contains this filesystem, but unclean or with unsupported features. All blocks are treated as used.
     Doubtful(&'static str),
-    /// This filesystem, with its used ranges.
+    /// It contains this filesystem, with these used ranges.
     Used(&'static str, UsedRanges),
 }
 
-/// Disk or partition.
+/// Disk or partition that is read. Offsets are relative to its start.
 pub(super) struct DiskView<'d> {
     pub(super) read_at: ReadAt<'d>,
     pub(super) work: &'d WorkLimits,
@@ -26,7 +26,7 @@ pub(super) struct DiskView<'d> {
 }
 
 impl DiskView<'_> {
-    /// Reads bytes. Returns `None` if they lie outside of the partition, cannot be read, or exceed the limit of a single read.
+    /// Reads bytes. Returns `None` if they are outside of the disk or partition, cannot be read, or exceed the limit of a single read.
     pub(super) fn read_bytes(&self, at: u64, length: u64) -> Option<Vec<u8>> {
         let end = at.checked_add(length)?;
         if end > self.size || length > limits::MOST_BYTES_AT_ONCE {
@@ -37,13 +37,13 @@ impl DiskView<'_> {
         Some(bytes)
     }
 
-    /// Returns whether these bytes are at the offset. `None` as an offset never matches.
+    /// Returns whether the disk contains these bytes at the offset. If the offset is `None`, returns `false`.
     pub(super) fn has_bytes(&self, at: Option<u64>, bytes: &[u8]) -> bool {
         at.and_then(|at| self.read_bytes(at, bytes.len() as u64)).is_some_and(|there| there == bytes)
     }
 }
 
-/// Reads integers of on-disk structures whose bounds were checked by reading the whole block.
+/// Functions to read integers from a block of an on-disk structure. The block is expected to contain them completely.
 pub(super) trait ReadIntegers {
     fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N];
 
@@ -73,7 +73,7 @@ pub(super) trait ReadIntegers {
 }
 
 impl ReadIntegers for [u8] {
-    /// Returns zeros beyond the end.
+    /// Returns zeros if the bytes are beyond the end of the block.
     fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N] {
         self.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
     }

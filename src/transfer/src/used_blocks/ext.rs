@@ -1,4 +1,4 @@
-//! ext2, ext3 and ext4: a block bitmap per group (fs/ext4/ext4.h).
+//! Reader of ext2, ext3 and ext4: the used blocks are those in the block bitmap of each group (fs/ext4/ext4.h).
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::limits::{MOST_READS, VisitedBlocks};
@@ -22,24 +22,24 @@ const RESERVED_TABLE_BLOCKS: usize = 0xce;
 const DESCRIPTOR_SIZE: usize = 0xfe;
 const BLOCKS_HIGH: usize = 0x150;
 
-/// Filetype, extents, 64bit, MMP, flex_bg, ea_inode, csum_seed, largedir, inline_data, encrypt, casefold. Other features change what a
-/// bitmap means, or mark a journal that needs replay.
+/// Supported incompatible features: filetype, extents, 64bit, MMP, flex_bg, ea_inode, csum_seed, largedir, inline_data, encrypt, casefold.
+/// Other features change the meaning of a bitmap, or mark a journal that needs replay.
 const KNOWN_INCOMPAT: u32 =
     0x2 | 0x40 | IS_64BIT | 0x100 | 0x200 | 0x400 | 0x2000 | 0x4000 | 0x8000 | 0x1_0000 | 0x2_0000;
 const IS_64BIT: u32 = 0x80;
 
-/// Sparse superblocks, large files, huge files, dir_nlink, extra_isize, quota, read-only, project, verity, orphan file, and both descriptor
-/// checksums. Not bigalloc (0x200) and shared blocks.
+/// Supported read-only compatible features: sparse superblocks, large files, huge files, dir_nlink, extra_isize, quota, read-only, project,
+/// verity, orphan file, and both descriptor checksums. Bigalloc (0x200) and shared blocks are not supported.
 const KNOWN_RO_COMPAT: u32 = 0x1 | 0x2 | 0x8 | HAS_SUMS | 0x20 | 0x40 | 0x100 | 0x1000 | 0x2000 | 0x8000 | 0x1_0000;
-/// Features with which a group may have an uninitialized bitmap.
+/// Features with which the bitmap of a group may be uninitialized.
 const HAS_SUMS: u32 = 0x10 | 0x400;
 
 const STATE_CLEAN: u16 = 1;
 
-/// Flag of a group descriptor: the bitmap is uninitialized, and only filesystem metadata is used in the group.
+/// Flag of a group descriptor: the block bitmap is uninitialized, and the group contains only filesystem metadata.
 const BITMAP_MISSING: u16 = 0x2;
 
-/// Bytes of group descriptors per read.
+/// Number of bytes of group descriptors per read.
 const TABLE_STEP_BYTES: u64 = 64 << 10;
 
 pub(crate) fn read_ext(view: &DiskView) -> FilesystemUsage {
@@ -58,9 +58,9 @@ struct ExtSuperblock {
     blocks: u64,
     first: u64,
     per_group: u64,
-    /// Blocks of the inode table of a group.
+    /// Number of blocks of a group's inode table.
     inode_blocks: u64,
-    /// Blocks of the superblock and the descriptors, at the start of a group that has copies of them.
+    /// Number of blocks that superblock and group descriptors take at the start of a group with copies of them.
     front_blocks: u64,
     descriptor: u64,
     groups: u64,
@@ -126,7 +126,7 @@ impl ExtSuperblock {
         Some(used)
     }
 
-    /// Adds a range of blocks.
+    /// Adds a range of block numbers to the used ranges.
     fn add_blocks(&self, used: &mut UsedRanges, start: u64, end: u64) {
         used.add_range(start.saturating_mul(self.block)..end.saturating_mul(self.block));
     }
@@ -163,7 +163,7 @@ impl ExtSuperblock {
             set_count += range.end - range.start;
             self.add_blocks(used, start + range.start, start + range.end);
         });
-        // The bitmap and the descriptor disagree, so the whole group counts as used.
+        // If bitmap and descriptor contradict each other, the whole group is treated as used.
         if count - set_count != free {
             self.add_blocks(used, start, start + count);
         }

@@ -1,23 +1,24 @@
-//! FAT12, FAT16 and FAT32: one table entry per cluster, zero for free ones.
+//! Reader of FAT12, FAT16 and FAT32: the table has one entry per cluster, which is zero if the cluster is free.
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::ranges::UsedRanges;
 
-/// Size limit of a FAT.
+/// Maximum size of a file allocation table, in bytes.
 const MOST_TABLE_BYTES: u64 = 1 << 30;
 
-/// Bytes per read, at which entries of 12, 16 and 32 bits end.
+/// Number of bytes per read, a multiple of the sizes of entries of 12, 16 and 32 bits.
 const STEP_BYTES: u64 = 3 << 16;
 
-/// Maximum number of clusters of FAT12 and FAT16 (fatgen103, "FAT Type Determination"). Linux recognizes FAT32 not by this but by a zero
-/// FAT16 table size (`fat_fill_super` of fs/fat/inode.c), and mkfs can create a FAT32 with few clusters.
+/// Maximum number of clusters of FAT12 and FAT16 (fatgen103, "FAT Type Determination"). FAT32 is not recognized by the number of clusters,
+/// since mkfs can create a FAT32 with few clusters. Like Linux, the reader recognizes it by a FAT16 table size of zero (`fat_fill_super` of
+/// fs/fat/inode.c).
 const MOST_CLUSTERS_12: u64 = 4084;
 const MOST_CLUSTERS_16: u64 = 65524;
 
-/// Offset in the boot sector of the table size of FAT12 and FAT16; zero for FAT32.
+/// Offset in the boot sector of the table size of FAT12 and FAT16, in sectors. For FAT32 this field is zero.
 const TABLE_SECTORS: usize = 22;
 
-/// Number of the first cluster. The first two entries are reserved.
+/// Number of the first cluster. The first two entries of the table are reserved.
 const FIRST_CLUSTER: u64 = 2;
 
 pub(crate) fn read_fat(view: &DiskView) -> FilesystemUsage {
@@ -69,7 +70,7 @@ fn read_clusters(view: &DiskView, boot: &[u8]) -> Option<UsedRanges> {
     while at < table_bytes {
         let step = STEP_BYTES.min(table_bytes - at);
         let entries = view.read_bytes(table + at, step)?;
-        // If the copies differ, it is unknown which one is right.
+        // If the copies of the table differ, it is unknown which one is correct.
         if (1..copies).any(|copy| view.read_bytes(table + copy * table_bytes + at, step).as_ref() != Some(&entries)) {
             return None;
         }
@@ -83,7 +84,7 @@ fn read_clusters(view: &DiskView, boot: &[u8]) -> Option<UsedRanges> {
     Some(used)
 }
 
-/// Returns an entry, counted from the start of `entries`.
+/// Returns entry `number` of `entries`, a part of the table with entries of `bits` bits.
 fn table_entry(entries: &[u8], bits: u64, number: u64) -> u32 {
     let at = (number * bits / 8) as usize;
     match bits {

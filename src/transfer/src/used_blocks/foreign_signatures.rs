@@ -1,5 +1,5 @@
-//! Signatures of unsupported contents. In addition to a filesystem's signature, such a signature makes it unknown which of the two is
-//! stale: a swap signature survives the creation of an array.
+//! Detects signatures of unsupported contents. If a device has such a signature in addition to that of a supported filesystem, it is
+//! unknown which one is stale. For example, a swap signature survives the creation of an array.
 //!
 //! Offsets and bytes are those of libblkid (libblkid/src/superblocks of util-linux) unless stated otherwise.
 
@@ -7,13 +7,13 @@ use super::disk_view::{DiskView, ReadIntegers};
 
 const LUKS_SECOND: &[u8] = b"SKUL\xba\xbe";
 
-/// Name, offset and bytes.
+/// Name, offset and bytes of each signature.
 #[rustfmt::skip]
 const SIGNATURES: &[(&str, u64, &[u8])] = &[
     // Metadata 1.1 and 1.2, always little-endian (linux/raid/md_p.h).
     (MD, 0, &MD_MAGIC.to_le_bytes()),
     (MD, 4096, &MD_MAGIC.to_le_bytes()),
-    // In any of the first four 512-byte sectors (LABEL_SCAN_SECTORS of LVM2).
+    // The label is in one of the first four sectors of 512 bytes (LABEL_SCAN_SECTORS of LVM2).
     ("LVM", 0, b"LABELONE"),
     ("LVM", 512, b"LABELONE"),
     ("LVM", 1024, b"LABELONE"),
@@ -44,7 +44,7 @@ const SIGNATURES: &[(&str, u64, &[u8])] = &[
     ("exFAT", 3, b"EXFAT   "),
     ("F2FS", 1024, b"\x10\x20\xf5\xf2"),
     ("JFS", 32 << 10, b"JFS1"),
-    // A nested disk in a partition, and a table for another sector size.
+    // Disk image inside a partition, or a table for another sector size.
     ("GPT", 512, b"EFI PART"),
     ("GPT", 4096, b"EFI PART"),
 ];
@@ -58,7 +58,7 @@ const FIRMWARE_RAID: &str = "firmware RAID";
 const INTEL: &[u8] = b"Intel Raid ISM Cfg Sig. ";
 const DDF: &[u8] = b"\xde\x11\xde\x11";
 
-/// Offset in the last 4 KiB of DRBD, after sizes, ids and flags.
+/// Offset of the magic number in the last 4 KiB of a DRBD device, in bytes. Sizes, ids and flags precede it.
 const DRBD_MAGIC: u64 = 60;
 
 /// The first ZFS label ends with a ring of uberblocks, each aligned to at least 1 KiB (module/zfs/vdev_label.c).
@@ -70,7 +70,7 @@ const ZFS_MAGIC: u64 = 0x00ba_b10c;
 /// Partition type of a protective MBR.
 const PROTECTIVE: u8 = 0xee;
 
-/// Returns the name of a signature on the device, if any.
+/// Returns the name of an unsupported signature on the device, if there is one.
 pub(crate) fn find_signature(view: &DiskView) -> Option<&'static str> {
     let holds = |(_, at, magic): &&(&str, u64, &[u8])| view.has_bytes(Some(*at), magic);
     let found = SIGNATURES.iter().find(holds).map(|(name, ..)| *name);
@@ -80,8 +80,8 @@ pub(crate) fn find_signature(view: &DiskView) -> Option<&'static str> {
         .or_else(|| read_mbr_types(view).is_some().then_some("MBR"))
 }
 
-/// Returns the name of a signature at the end of the device. These coexist with a GPT at the start: a member with its metadata at the end
-/// begins like the array.
+/// Returns the name of an unsupported signature at the end of the device, if there is one. A device with such a signature may also begin
+/// with a GPT: an array member with its metadata at the end has the same beginning as the array.
 pub(crate) fn find_end_signature(view: &DiskView) -> Option<&'static str> {
     let size = view.size;
     // 0.90 has the byte order of the CPU, 1.0 is little-endian (MD_NEW_SIZE_SECTORS of linux/raid/md_p.h, super_1_load of md.c).
@@ -96,10 +96,10 @@ pub(crate) fn find_end_signature(view: &DiskView) -> Option<&'static str> {
         ("DRBD", before_end(4096 - DRBD_MAGIC), b"\x83\x74\x02\x6b"),
         ("DRBD", before_end(4096 - DRBD_MAGIC), b"\x83\x74\x02\x6c"),
         ("DRBD", before_end(4096 - DRBD_MAGIC), b"\x83\x74\x02\x6d"),
-        // In the next-to-last sector.
+        // The signature is in the next-to-last sector.
         (FIRMWARE_RAID, before_end(2 * 512), INTEL),
         (FIRMWARE_RAID, before_end(2 * 4096), INTEL),
-        // In the last sector, or at the offset that some controllers use.
+        // The signature is in the last sector, or at an offset that some controllers use.
         (FIRMWARE_RAID, before_end(512), DDF),
         (FIRMWARE_RAID, before_end(257 * 512), DDF),
     ]
@@ -113,13 +113,14 @@ fn has_uberblock(view: &DiskView) -> bool {
     view.read_bytes(ZFS_RING, ZFS_RING_BYTES).is_some_and(|ring| ring.chunks(ZFS_SLOT).any(is_one))
 }
 
-/// Returns whether the disk has a protective MBR (block/partitions/efi.c).
+/// Returns whether the disk has a protective MBR, without which the kernel ignores a GPT (block/partitions/efi.c).
 pub(crate) fn is_protected(view: &DiskView) -> bool {
     read_mbr_types(view).is_some_and(|entries| entries.contains(&PROTECTIVE))
 }
 
-/// Returns the partition types in the MBR, with the kernel's checks (block/partitions/msdos.c). A boot sector with code has other bytes in
-/// some of the flags. The kernel checks a sector with a FAT signature in the same way, and treats it as FAT only if a flag is invalid.
+/// Returns the partition types in the MBR; `None` if the sector is not an MBR according to the kernel's checks (block/partitions/msdos.c).
+/// The boot flags distinguish an MBR from a boot sector, which has code at their offsets. The kernel checks the flags of a sector with a
+/// FAT signature in the same way, and treats it as FAT only if one is invalid.
 fn read_mbr_types(view: &DiskView) -> Option<Vec<u8>> {
     let mbr = view.read_bytes(0, 512).filter(|mbr| mbr.ends_with(&[0x55, 0xaa]))?;
     let (entries, _) = mbr[446..510].as_chunks::<16>();

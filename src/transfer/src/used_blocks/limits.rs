@@ -1,23 +1,24 @@
-//! Limits on the work for one disk, whatever its filesystems claim. Work is counted, not timed, so that tests can assert the counters.
+//! Limits the work for one disk, regardless of the contents of its filesystems. Operations are counted instead of measuring time, so that
+//! tests can assert the counters.
 
 use linux::gpt::ReadAt;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io;
 
-/// Size limit of a single read, in bytes.
+/// Maximum size of a single read, in bytes.
 pub(crate) const MOST_BYTES_AT_ONCE: u64 = 1 << 20;
 
-/// Limit of reads per disk. An ext4 with 4 KiB blocks needs one per 128 MiB.
+/// Maximum number of reads per disk. An ext4 with blocks of 4 KiB needs one read per 128 MiB.
 pub(crate) const MOST_READS: u64 = 1 << 20;
 
-/// Limit of bytes read per disk. An ext4 of 64 TiB needs 2 GiB, and so does the log of the largest XFS.
+/// Maximum number of bytes read per disk. An ext4 of 64 TiB and the log of the largest XFS need 2 GiB each.
 pub(crate) const MOST_BYTES: u64 = 4 << 30;
 
-/// Limit of tree nodes visited per filesystem: about twenty million extents of btrfs.
+/// Maximum number of tree nodes visited per filesystem. For btrfs they contain about twenty million extents.
 pub(crate) const MOST_NODES: usize = 1 << 16;
 
-/// Counters of the work for one disk.
+/// Counters of the work for one disk, which are checked against the limits.
 #[derive(Debug, Default)]
 pub(crate) struct WorkLimits {
     reads: Cell<u64>,
@@ -27,10 +28,11 @@ pub(crate) struct WorkLimits {
 }
 
 impl WorkLimits {
-    /// Reads within the limits.
+    /// Reads bytes if the limits allow it.
     ///
     /// # Errors
-    /// Fails if the disk cannot be read or a limit is exceeded. After either, the whole disk counts as used.
+    /// Fails if the disk cannot be read or a limit is exceeded. All later reads then fail too, and the whole disk is
+    /// treated as used.
     pub(crate) fn read_within(&self, read_at: ReadAt, bytes: &mut [u8], at: u64) -> io::Result<()> {
         self.reads.set(self.reads.get() + 1);
         self.bytes.set(self.bytes.get().saturating_add(bytes.len() as u64));
@@ -43,7 +45,7 @@ impl WorkLimits {
         read_at(bytes, at).inspect_err(|_| self.is_exceeded.set(true))
     }
 
-    /// Returns whether a limit was exceeded or a read failed. A signature may then have been missed.
+    /// Returns whether a limit was exceeded or a read failed. In this case a signature may have been missed.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.is_exceeded.get()
     }
@@ -55,7 +57,7 @@ impl WorkLimits {
     }
 }
 
-/// Set of visited metadata blocks of one filesystem.
+/// Set of the metadata blocks of one filesystem that were visited.
 pub(crate) struct VisitedBlocks<'w> {
     work: &'w WorkLimits,
     seen: RefCell<HashSet<u64>>,
@@ -63,7 +65,7 @@ pub(crate) struct VisitedBlocks<'w> {
 }
 
 impl<'w> VisitedBlocks<'w> {
-    /// Creates an empty set for at most `most` blocks.
+    /// Creates an empty set. At most `most` blocks can be visited.
     pub(crate) fn new(work: &'w WorkLimits, most: usize) -> VisitedBlocks<'w> {
         VisitedBlocks { work, seen: RefCell::default(), most }
     }

@@ -1,22 +1,24 @@
-//! Used ranges in bounded memory. If there are too many ranges, small gaps count as used. The result never lacks a block that the
-//! filesystem uses.
+//! Set of used ranges in bounded memory. If there are too many ranges, small gaps between them are treated as used. No block that the
+//! filesystem uses is ever missing.
 
 use std::ops::Range;
 
-/// Size below which a gap is not worth a piece of its own.
+/// Minimum size of an unused gap between two ranges, in bytes. Smaller gaps are treated as used, because a separate
+/// piece would cost more.
 pub(super) const GAP_BYTES: u64 = 256 << 10;
 
-/// Limit of ranges per disk: 16 MiB of memory.
+/// Maximum number of ranges per disk, which take 16 MiB of memory.
 pub(crate) const MOST_RANGES: usize = 1 << 20;
 
-/// Number of recent ranges that may grow: copies of one extent, and the metadata in front of them.
+/// Number of most recent ranges that are checked whether a new range extends them. Several are needed, since copies of
+/// an extent, and metadata before them, are added alternately.
 const RECENT: usize = 4;
 
 /// Set of used ranges.
 #[derive(Debug, Clone)]
 pub(crate) struct UsedRanges {
     ranges: Vec<Range<u64>>,
-    /// Size below which a gap counts as used.
+    /// Minimum size of a gap, in bytes; smaller gaps are treated as used. It grows if there are too many ranges.
     gap: u64,
     most: usize,
 }
@@ -72,7 +74,8 @@ impl UsedRanges {
     }
 }
 
-/// Calls `each` with the ranges of set bits among the first `count` bits of a bitmap, in order. Missing bytes count as set.
+/// Calls `each` with the ranges of set bits among the first `count` bits of a bitmap, in order. Bits beyond the end of the bitmap are
+/// treated as set.
 pub(super) fn set_bits(bitmap: &[u8], count: u64, mut each: impl FnMut(Range<u64>)) {
     let mut run: Option<Range<u64>> = None;
     let mut set = |range: Range<u64>| match &mut run {

@@ -1,13 +1,13 @@
-//! Swap: its contents are worthless on another machine, except for a hibernated system.
+//! Reader of swap space. Its contents are not needed on another machine, unless it contains a hibernated system.
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::ranges::UsedRanges;
 use std::ops::Range;
 
-/// Page sizes of Linux.
+/// Page sizes of Linux, in bytes.
 const PAGES_BYTES: [u64; 4] = [4 << 10, 8 << 10, 16 << 10, 64 << 10];
 
-/// Length of the signature, which is at the end of the first page.
+/// Length of the signature, which is at the end of the first page, in bytes.
 const SIGNATURE_BYTES: u64 = 10;
 
 /// Offsets in the header (`union swap_header` of linux/swap.h).
@@ -35,8 +35,8 @@ pub(crate) fn read_swap(view: &DiskView) -> FilesystemUsage {
     FilesystemUsage::Other
 }
 
-/// Returns the space after the last page. The header lies in the first MiB, which always counts as used. Returns `None` if the header is
-/// inconsistent in either byte order.
+/// Returns the space after the last page, the only range to transfer besides the header. The header is in the first MiB, which is always
+/// treated as used. Returns `None` if the header is inconsistent in both byte orders.
 fn space_after_swap(view: &DiskView, first: &[u8]) -> Option<Range<u64>> {
     let last_page = match (first.le32(VERSION), first.be32(VERSION)) {
         (1, _) => first.le32(LAST_PAGE),

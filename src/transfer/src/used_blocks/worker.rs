@@ -1,7 +1,7 @@
-//! Sandboxed process that reads filesystems, and its parent, which reads the disk for it. The process has a socket and nothing else: no
-//! descriptor of the disk, no files, no network.
+//! Sandboxed process (the worker) that reads filesystems, and its parent, which reads the disk on the worker's request. The worker has
+//! access only to a socket: it has no descriptor of the disk, no files, and no network.
 //!
-//! If the process ends before its answer is complete, the whole disk counts as used.
+//! If the worker ends before its answer is complete, the whole disk is treated as used.
 
 mod protocol;
 mod sandboxed;
@@ -21,13 +21,13 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Timeout, after which the whole disk counts as used.
+/// Timeout of the worker, after which the whole disk is treated as used.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
-/// Length limit of the description of a disk, such as `GPT with vfat, ext4, …`, in bytes.
+/// Maximum length of the description of a disk, such as `GPT with vfat, ext4, …`, in bytes.
 const NAME_BYTES: usize = 400;
 
-/// Returns the used blocks of a disk. Never writes to it.
+/// Starts a worker, and returns the used blocks of a disk. Never writes to the disk.
 pub(crate) fn read_in_worker(disk: &File, size: u64, sector: u64) -> UsedBlocks {
     let started = start_worker().map_err(|error| error.to_string());
     let read = started.and_then(|(mut worker, socket)| {
@@ -70,7 +70,7 @@ fn serve_worker(socket: &UnixStream, disk: &File, order: ReadRequest, until: Ins
             WorkerMessage::Read { at, length } => {
                 (reads, bytes) = (reads + 1, bytes + u64::from(length));
                 let is_within = at.checked_add(length.into()).is_some_and(|end| end <= order.size);
-                // A well-behaved worker observes the same limits.
+                // A worker that is not compromised observes the same limits.
                 if reads > MOST_READS + MOST_BYTES / u64::from(protocol::MOST_READ) || bytes > MOST_BYTES || !is_within
                 {
                     return Err(worker_protocol_error());
@@ -96,7 +96,7 @@ fn serve_worker(socket: &UnixStream, disk: &File, order: ReadRequest, until: Ins
                 }
             }
             WorkerMessage::Done { has_table, what } => {
-                // Nothing follows. Both ends of a disk always count as used.
+                // This is the last message. Both ends of the disk are added here, regardless of the worker's answer.
                 socket.shutdown(std::net::Shutdown::Both)?;
                 let what = replace_hidden(truncate_bytes(&what, NAME_BYTES));
                 return Ok(UsedBlocks { ranges: round_ranges(found, order.size), what, has_table });
@@ -109,7 +109,7 @@ fn worker_protocol_error() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "protocol error of the worker process")
 }
 
-/// Socket whose operations fail after a deadline.
+/// Socket whose reads and writes fail after a deadline.
 struct DeadlineSocket<'s> {
     socket: &'s UnixStream,
     until: Instant,

@@ -1,5 +1,5 @@
-//! XFS: free space from the by-block B-tree of each allocation group (fs/xfs/libxfs/xfs_format.h), which is up to date only if the log
-//! needs no replay.
+//! Reader of XFS: the free space is read from the by-block B-tree of each allocation group (fs/xfs/libxfs/xfs_format.h). The trees are up
+//! to date only if the log needs no replay.
 
 mod log;
 
@@ -22,13 +22,15 @@ const IN_PROGRESS: usize = 126;
 const RO_COMPAT: usize = 212;
 const INCOMPAT: usize = 216;
 
-/// Ftype, sparse inodes, metadata UUID, bigtime, large extent counts, exchange-range, parent pointers. Not needs-repair.
+/// Supported incompatible features: ftype, sparse inodes, metadata UUID, bigtime, large extent counts, exchange-range, parent pointers.
+/// Needs-repair (0x10) is rejected.
 const KNOWN_INCOMPAT: u32 = 0x1 | 0x2 | 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
 
-/// Free inode B-tree, reverse mapping, reflink, inode B-tree counts. None of them changes the free-space B-tree.
+/// Supported read-only compatible features: free inode B-tree, reverse mapping, reflink, inode B-tree counts. None of
+/// them changes the free-space B-tree.
 const KNOWN_RO_COMPAT: u32 = 0xf;
 
-/// Offsets in the AGF header.
+/// Offsets in the AGF, the free-space header of an allocation group.
 const GROUP_LENGTH: usize = 12;
 const ROOT: usize = 16;
 const LEVELS: usize = 28;
@@ -41,10 +43,10 @@ const NONE: u32 = u32::MAX;
 const LEFT: usize = 8;
 const RIGHT: usize = 12;
 
-/// Limit of tree levels (XFS_BTREE_MAXLEVELS).
+/// Maximum number of tree levels (XFS_BTREE_MAXLEVELS).
 const MOST_LEVELS: u32 = 9;
 
-/// Minimum number of blocks per group (XFS_MIN_AG_BLOCKS).
+/// Minimum number of blocks per allocation group (XFS_MIN_AG_BLOCKS).
 const FEWEST_GROUP_BLOCKS: u64 = 64;
 
 pub(crate) fn read_xfs(view: &DiskView) -> FilesystemUsage {
@@ -94,7 +96,7 @@ impl XfsSuperblock {
             return None;
         }
         let (start, bits) = (superblock.be64(LOG_START), u32::from(superblock[GROUP_LOG]));
-        // An external log, or a malformed superblock.
+        // The log is external, or the superblock is malformed.
         if start == 0 || bits >= 32 {
             return None;
         }
@@ -120,7 +122,8 @@ impl XfsSuperblock {
         Some(used)
     }
 
-    /// Calls `each` with the free ranges of a group, in order. Returns `None` if its B-tree is inconsistent.
+    /// Calls `each` with the free ranges of an allocation group, in order. Returns `None` if the group's B-tree is
+    /// inconsistent.
     fn visit_free(
         &self,
         view: &DiskView,
@@ -165,15 +168,15 @@ impl XfsSuperblock {
                 break;
             }
             left = std::mem::replace(&mut number, right);
-            // Records ascend, each block is visited once, and only a root may be empty.
+            // This loop terminates, because each block is visited only once. Only a root may be empty.
             block = read(right, 0).filter(|_| count > 0)?;
         }
         (sum == u64::from(head.be32(FREE))).then_some(())
     }
 }
 
-/// Calls `each` with the ranges of a leaf, which must ascend from `end` within the `blocks` of the group. Returns the end of the last range,
-/// and the sum of their lengths.
+/// Calls `each` with the ranges in a leaf. The ranges must ascend, start at `end` or later, and lie within the `blocks` of the group.
+/// Returns the end of the last range, and the sum of the lengths.
 fn visit_records(records: &[u8], mut end: u64, blocks: u64, each: &mut impl FnMut(Range<u64>)) -> Option<(u64, u64)> {
     let mut sum = 0;
     for record in records.chunks(8) {

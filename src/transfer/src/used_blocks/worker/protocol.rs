@@ -1,11 +1,11 @@
-//! Messages between the worker and its parent. Lengths are checked before anything is allocated.
+//! Messages between the worker and its parent. Lengths are checked before memory is allocated.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
 
-/// Limit of bytes per read.
+/// Maximum number of bytes per read.
 pub(crate) const MOST_READ: u32 = 1 << 20;
-/// Limit of ranges per message.
+/// Maximum number of ranges per message.
 pub(crate) const MOST_RANGES_AT_ONCE: usize = 4096;
 const MOST_NAME: u32 = 1 << 20;
 
@@ -13,7 +13,7 @@ const READ: u8 = 1;
 const USED: u8 = 2;
 const DONE: u8 = 3;
 
-/// Disk to read: size and sector size in bytes.
+/// Request of the parent: size and sector size of the disk to read, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReadRequest {
     pub size: u64,
@@ -23,9 +23,10 @@ pub(crate) struct ReadRequest {
 /// Message from the worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WorkerMessage {
-    /// Request for bytes of the disk. The response is 1 followed by the bytes, or 0.
+    /// Request for bytes of the disk. The response is the byte 1 and the requested bytes, or the byte 0 if the disk
+    /// cannot be read.
     Read { at: u64, length: u32 },
-    /// Used ranges, in order.
+    /// Next used ranges, in order.
     Used(Vec<Range<u64>>),
     /// All ranges have been sent.
     Done { has_table: bool, what: String },
@@ -98,7 +99,7 @@ fn read_u64(from: &mut impl Read) -> io::Result<u64> {
     from.read_exact(&mut number).map(|()| u64::from_le_bytes(number))
 }
 
-/// Reads a length and checks it against its limit.
+/// Reads a length and checks it against the limit `most`.
 fn read_length(from: &mut impl Read, most: u32) -> io::Result<u32> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;

@@ -1,4 +1,4 @@
-//! Worker side: runs the filesystem readers over a socket in place of the disk.
+//! The worker's side: runs the filesystem readers, which read the disk over a socket to the parent.
 
 use super::protocol::{MOST_RANGES_AT_ONCE, MOST_READ, ReadRequest, WorkerMessage};
 use crate::used_blocks::limits::WorkLimits;
@@ -10,16 +10,17 @@ use std::io::{self, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-/// Memory limit: 24 MiB for ranges, 18 for visited blocks, 32 for the log of an XFS, 24 for the chunks of a btrfs, and a reserve.
+/// Memory limit of the worker, in bytes: 24 MiB for ranges, 18 MiB for visited blocks, 32 MiB for the log of an XFS, 24 MiB for the chunks
+/// of a btrfs, and a reserve.
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// CPU time limit in seconds. The largest bitmaps take a few seconds.
+/// Limit on the worker's CPU time, in seconds. The largest bitmaps take a few seconds.
 const PROCESSOR_SECONDS: u64 = 300;
 
-/// Reads the parent's disk over the socket on standard input.
+/// Runs the worker: reads the parent's disk over the socket on standard input, and sends the used ranges.
 ///
 /// # Errors
-/// Fails if the kernel cannot sandbox this process or the parent is gone.
+/// Fails if this process cannot be sandboxed, or the parent is gone.
 pub fn run_worker() -> io::Result<()> {
     unprivileged::close_inherited_files()?;
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);

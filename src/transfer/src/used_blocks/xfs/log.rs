@@ -1,4 +1,4 @@
-//! Clean-unmount check of an XFS: its log must end with an unmount record (fs/xfs/xfs_log_recover.c, xlog_check_unmount_rec).
+//! Checks whether an XFS was unmounted cleanly: its log must end with an unmount record (fs/xfs/xfs_log_recover.c, xlog_check_unmount_rec).
 //!
 //! The log is circular. Each of its sectors starts with a cycle number, so the log ends at the sector where the number decreases by one.
 
@@ -6,7 +6,7 @@ use crate::used_blocks::disk_view::{DiskView, ReadIntegers};
 
 const SECTOR: u64 = 512;
 
-/// Magic of a record header.
+/// Magic number of a record header.
 const RECORD: u32 = 0xfeed_babe;
 
 /// Offsets in a record's header.
@@ -16,17 +16,17 @@ const LENGTH: usize = 12;
 const OPERATIONS: usize = 40;
 const BUFFER_BYTES: usize = 320;
 
-/// Number of record bytes per header; longer records have several headers.
+/// Number of bytes of a record for which one header suffices. Longer records have several headers.
 const HEADER_REACH: u32 = 32 << 10;
 
 /// Offset of the flags in the only operation of an unmount record.
 const FLAGS: usize = 9;
 const UNMOUNT: u8 = 0x20;
 
-/// Size limit of a log.
+/// Maximum size of a log, in bytes.
 const MOST_BYTES: u64 = 2 << 30;
 
-/// Bytes per read.
+/// Number of bytes per read.
 const STEP: u64 = 1 << 20;
 
 /// Returns whether the log ends with an unmount record.
@@ -35,7 +35,7 @@ pub(crate) fn is_clean(view: &DiskView, start: u64, length: u64) -> bool {
     log.ends_with_unmount(view, start).unwrap_or(false)
 }
 
-/// Sectors of the log.
+/// Cycle number of each sector of the log (`rounds`), and the sectors with record headers.
 struct XfsLog {
     rounds: Vec<u32>,
     /// Sector numbers of record headers.
@@ -63,11 +63,11 @@ impl XfsLog {
         Some(log)
     }
 
-    /// Returns the number of the sector after the last record.
+    /// Returns the number of the sector after the last record; `None` if the cycle numbers are inconsistent.
     fn find_head(&self) -> Option<usize> {
         let first = *self.rounds.first()?;
         let head = self.rounds.iter().position(|round| *round != first).unwrap_or(self.rounds.len());
-        // All sectors after it belong to the previous cycle. Otherwise a write was torn.
+        // All sectors from this one on must belong to the previous cycle. Otherwise a write was torn.
         let before = first.checked_sub(1)?;
         self.rounds[head..].iter().all(|round| *round == before).then_some(head)
     }
