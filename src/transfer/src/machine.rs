@@ -36,10 +36,11 @@ const EARLIER: time::Duration = time::Duration::days(1);
 /// plane.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// If the control plane has had no information about the transfer for this time, the transfer is considered ended.
+/// Time after which the transfer is considered ended if the control plane has no information about it.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
 
-/// Timer of the period in which the control plane has no information about the transfer. `None` while it has.
+/// Start of the period in which the control plane has no information about the transfer; `None` as long as it has
+/// information.
 #[derive(Debug, Default)]
 pub struct ControlSilence(Option<Instant>);
 
@@ -221,7 +222,7 @@ struct PeerNews {
 }
 
 /// Opens a destination without adapting a GPT. The partition tables of the machine are created by the plan, and a GPT inside of a device is
-/// content of a virtual disk, for example.
+/// part of its content, such as that of a virtual disk.
 fn open_unfitted(path: &Path) -> Result<TransferDest> {
     Ok(TransferDest::open_dest(path)?.without_gpt_fit())
 }

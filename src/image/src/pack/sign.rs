@@ -119,7 +119,7 @@ mod tests {
             let error = open(wrong).err().unwrap().to_string();
             assert!(error.contains("locked.key") && error.contains("Wrong password"), "{error}");
         }
-        // Where a password is needed nobody is asked who is not there.
+        // If the password cannot be read, the error of reading it is returned.
         let asked = ImageSigner::open_with_password(locked, || Err(Error::new(Phase::Settings, "nobody is there")));
         assert!(asked.err().unwrap().to_string().contains("nobody is there"));
     }

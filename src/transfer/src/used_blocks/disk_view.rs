@@ -11,9 +11,9 @@ pub(super) const OR: &str = " or ";
 pub(super) enum FilesystemUsage {
     /// The disk or partition does not contain this filesystem.
     Other,
-    /// It contains this filesystem, but unclean or with unsupported features. All blocks are treated as used.
+    /// The filesystem is this one, but unclean or with unsupported features. All blocks are treated as used.
     Doubtful(&'static str),
-    /// It contains this filesystem, with these used ranges.
+    /// The filesystem is this one, with these used ranges.
     Used(&'static str, UsedRanges),
 }
 

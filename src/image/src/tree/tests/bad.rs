@@ -202,6 +202,7 @@ fn vm_image_a_hard_link_becomes_a_copy_on_fat() {
     let read = |root: &Path| ["a", "b"].map(|name| fs::read_to_string(root.join("srv").join(name)).unwrap_or_default());
     assert_eq!(beside_another(fat, tar, read), (String::new(), ["content", "content"].map(str::to_owned)));
     let tar = Tar::new().directory("srv/a").hard_link("srv/b", "srv/a");
-    let error = "srv/b: hard link to srv/a: the file cannot be linked here, and is neither a regular file nor a symlink that could be copied";
+    let error = "srv/b: hard link to srv/a: the file cannot be linked here, and is neither a regular file nor a \
+                 symlink that could be copied";
     assert_eq!(beside_another(fat, tar, |_| ()).0, error);
 }
