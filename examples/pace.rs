@@ -35,11 +35,11 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Rate limiter for all connections, or for one.
+/// Rate limiter for all connections together, or for a single connection.
 struct Link {
-    /// 0: unlimited.
+    /// Rate in bytes per second; 0 is unlimited.
     bytes_per_second: u64,
-    /// Time at which all data so far have been sent.
+    /// Time at which all data accounted so far will have been sent.
     free: Mutex<Instant>,
 }
 

@@ -17,8 +17,8 @@ need() {
 		done
 		[ ${#missing[@]} -gt 0 ] || return 0
 		[ "$(id -u)" = 0 ] || die "these packages are required, and only root can install them: apt-get install ${missing[*]}"
-		# A package from another release (backports) may conflict with an installed one: apt removes it, and the next round installs the matching
-		# one.
+		# A package from another release (backports) may conflict with an installed package: apt removes the latter, and the next round installs
+		# the matching package.
 		[ $round -lt 3 ] || die "apt does not install all of these together: $*; missing: ${missing[*]}"
 		say "installing with apt: ${missing[*]}"
 		export DEBIAN_FRONTEND=noninteractive
@@ -28,7 +28,7 @@ need() {
 	done
 }
 
-# need_rust: ensures a cargo that can build this package. Debian 12's own (1.63) cannot.
+# need_rust: installs a cargo that can build this workspace, if it is missing. Debian 12's cargo (1.63) is too old.
 need_rust() {
 	local wanted have
 	wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$repository/Cargo.toml")
@@ -37,7 +37,7 @@ need_rust() {
 	[ -z "$have" ] || [ "$(printf '%s\n' "$wanted" "$have" | sort -V | head -n1)" != "$wanted" ] || return 0
 	need curl ca-certificates
 	say "cargo ${have:-is missing}, $wanted or later is required: installing Rust with rustup (https://rustup.rs) into ${CARGO_HOME:-$HOME/.cargo}"
-	# --no-modify-path: the scripts find it themselves, without changes to the user's shell startup files.
+	# --no-modify-path: the scripts find cargo themselves, without changes to the user's shell startup files.
 	curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
 		sh -s -- -y -q --no-modify-path --profile minimal --component rustfmt --component clippy --default-toolchain stable ||
 		die "rustup could not be installed; install Rust $wanted or later manually, then run this again"
@@ -74,7 +74,8 @@ test_programs() {
 	echo "$programs"
 }
 
-# library_tests [CRATE]: builds the tests of the libraries, or of one, unless scripts/test has done so, and prints the paths of their programs.
+# library_tests [CRATE]: builds the tests of all libraries, or of this crate, unless scripts/test has built them, and prints the paths of the
+# test programs.
 library_tests() {
 	if [ -n "${DROPHAMMER_LIBRARY_TESTS:-}" ]; then
 		grep "/${1:-[a-z]*}-[0-9a-f]*$" <<<"$DROPHAMMER_LIBRARY_TESTS"

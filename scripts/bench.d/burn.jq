@@ -1,5 +1,5 @@
-# Aggregates single runs to one row per case and contender. ratio: drophammer's median divided by this one's; below 1 if drophammer is
-# faster.
+# Aggregates single runs to one row per case and contender. ratio: drophammer's median divided by the contender's median; below 1 if drophammer
+# is faster.
 ($stages | group_by([.case, .stage]) | map({case: .[0].case, stage: .[0].stage, cpu_seconds: (map(.cpu_seconds) | median)})) as $alone
 | $cases | map(. as $case
   | ($alone | map(select(.case == $case.case) | {(.stage): .cpu_seconds}) | add) as $alone

@@ -97,7 +97,7 @@ drop_caches() {
 	for program in curl zstd lz4 tar dd openssl md5sum bmaptool qemu-img; do $program --version >/dev/null 2>&1 || true; done
 }
 
-# rss COMMAND...: runs it and stores its peak memory, in KiB, in a file.
+# rss COMMAND...: runs the command and stores its peak memory, in KiB, in a file.
 rss() { /usr/bin/time -q -f %M -o "$(mktemp -p "$work/rss")" "$@"; }
 
 # Sum of the values that `rss` has stored, in bytes.

@@ -10,7 +10,7 @@ need_sushy() {
 	! "$venv/bin/python" -c "import sushy_tools" 2>/dev/null || return 0
 	need python3 python3-venv
 	say "installing from PyPI into $venv: sushy-tools $sushy_version"
-	# Debian's own Python: its module for libvirt is built for that.
+	# Debian's Python, because Debian's libvirt module is built for it.
 	/usr/bin/python3 -m venv "$venv"
 	"$venv/bin/pip" install --quiet "sushy-tools==$sushy_version"
 }
@@ -20,7 +20,8 @@ sushy_operator() {
 	"$venv/bin/python" -c 'import bcrypt; print("operator:" + bcrypt.hashpw(b"hunter2", bcrypt.gensalt(4)).decode())' >"$1"
 }
 
-# ipmi_controller FOLDER PORT CHASSIS: writes the two files of ipmi_sim, for operator with hunter2. CHASSIS is the program that it runs.
+# ipmi_controller FOLDER PORT CHASSIS: writes the two files of ipmi_sim, for the user operator with the password hunter2. CHASSIS is the program
+# that ipmi_sim runs.
 ipmi_controller() {
 	mkdir -p "$1/state"
 	cat >"$1/lan.conf" <<-END

@@ -9,7 +9,7 @@ qemu_machine() {
 		-netdev tap,id=net,ifname=machine,script=no,downscript=no)
 	local card=virtio-net-pci,netdev=net,mac=$mac
 	if [ "$firmware" != bios ]; then
-		# Without the ROM, which is iPXE, the firmware itself does the PXE boot.
+		# Without the NIC's ROM, which is iPXE, the firmware itself boots over PXE.
 		card=$card,romfile=
 		options+=(-drive if=pflash,format=raw,readonly=on,file=/usr/share/OVMF/OVMF_CODE_4M.fd -drive "if=pflash,format=raw,file=$work/vars.fd")
 	fi
@@ -69,7 +69,7 @@ ipmi_sim_controller() {
 	die "ipmi_sim does not answer"
 }
 
-# A domain of a separate libvirtd, whose state is in a filesystem of its own that is removed at the end.
+# A domain of a separate libvirtd, whose state is in a separate filesystem that is removed at the end.
 libvirt_machine() {
 	local files one
 	mkdir -p "$work/libvirt"

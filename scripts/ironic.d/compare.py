@@ -33,7 +33,7 @@ def ask(server, method, path, body, headers):
 def plain(value, base):
     """Returns the value without the fields that differ on every server."""
     if isinstance(value, dict):
-        # Ironic's is null as long as only steps have changed.
+        # In Ironic this field is null as long as only steps have changed.
         return {name: "TIME" if name == "updated_at" else plain(inner, base) for name, inner in value.items()}
     if isinstance(value, list):
         return [plain(inner, base) for inner in value]

@@ -287,7 +287,7 @@ def rescue(world):
     with world.machine("saved", words=words, vda=4) as machine:
         world.available("saved")
         ironic.choose("saved", [step("install", {"layout": one_disk(), "image": image})])
-        # The conductor requires one before a rescue.
+        # The conductor requires an image_source before a rescue.
         ironic.set("saved", {"/instance_info/image_source": image["url"]})
         first, _ = world.deploy(machine)
         ironic.wish("saved", target="rescue", rescue_password="correct horse")

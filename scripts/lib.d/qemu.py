@@ -40,7 +40,7 @@ def accelerator():
 class Consoles:
     """Serial consoles of a machine that has a `folder`, and whose `qemu` is the process of its boot."""
 
-    # Seconds.
+    # Time for which a text on the console is awaited, in seconds.
     patience = 300
     boots, heard, qemu = 0, 0, None
 
@@ -65,10 +65,10 @@ class Consoles:
         return self.qemu is None or self.qemu.poll() is not None
 
     def says(self, text):
-        """Waits until it is, and returns the time."""
+        """Waits until the text is on this boot's console, and returns the time."""
         end = time.monotonic() + self.patience
         while not self.hears(text):
-            # Its last output may have arrived in between.
+            # The last output of the machine may have arrived in between.
             if time.monotonic() > end or self.is_gone() and not self.hears(text):
                 last = "\n".join(self.read("console").splitlines()[-30:])
                 raise Failed(f"no {text!r} in {self.log('console')}: {last}")

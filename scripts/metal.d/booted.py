@@ -82,7 +82,7 @@ class Machine(Consoles):
         return (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
 
     def stays(self, seconds):
-        """Checks that it neither boots a system nor powers off in that time."""
+        """Checks that the machine neither boots a system nor powers off in that time."""
         time.sleep(seconds)
         console = self.read("console")
         check(self.qemu.poll() is None and UP not in console, f"it does not stay where it is: {console[-2000:]}")

@@ -48,7 +48,7 @@ BEFORE = {
 
 # Address of this host for the machines.
 NAME = sys.argv[4] if len(sys.argv) > 4 else "localhost"
-# metal-api's limit for the clock skew of a signature is 30 s; its library has 15.
+# metal-api's limit for the clock skew of a signature is 30 s; the default of its library is 15 s.
 LIMIT = 15
 # A sign of life is sent at most once a minute. A message that was delayed may seem to arrive too early.
 OFTEN = 50
@@ -106,7 +106,7 @@ def judged(name, request, context):
 
 def super_user_password(request, context):
     judged("SuperUserPassword", request, context)
-    # Inverted in the real one, too.
+    # Inverted in the real metal-api, too.
     return Messages["SuperUserPasswordResponse"](feature_disabled=False)
 
 
@@ -125,7 +125,7 @@ def register(request, context):
     if not request.partition_id:
         refused(context, "partition id is empty")
     with state.lock:
-        # It is stored before the switches are checked.
+        # The machine is stored before the switches are checked.
         state.machine = request.uuid
         state.hardware = plain(request.hardware)
         state.ipmi = plain(request.ipmi)
@@ -147,7 +147,7 @@ def wait(request, context):
             if state.allocation is not None:
                 return
         if time.monotonic() >= end:
-            # As if a proxy in between had cut the stream.
+            # Behaves as if a proxy had cut the stream.
             context.abort(grpc.StatusCode.UNAVAILABLE, "the stream was cut")
         yield Messages["Empty"]()
 

@@ -153,8 +153,8 @@ def first(target, directory):
 
 
 def first_pool(rack, machine, loki):
-    """A clock six years off; a late leaf; data of the previous owner; a control plane that dies, and a certificate that has expired since; a
-    late and invalid allocation."""
+    """A clock six years off; a late leaf; data of the previous owner; a killed control plane, and a certificate that expires meanwhile; a late and
+    invalid allocation."""
     leave_secrets(machine)
     ends = time.time() + CERTIFICATE_ENDS
     certificate_until(rack.directory, ends)
@@ -189,7 +189,7 @@ def first_pool(rack, machine, loki):
 
 
 def first_install(rack, machine):
-    """The control plane dies while it receives the report, and the switches move the ports right after it."""
+    """The control plane is killed while it receives the report, and the switches move the ports immediately after the report."""
     rack.begin()
     rack.allocate(allocation(rack, 2))
     rack.refuse("Report", hang=True)
@@ -223,7 +223,7 @@ def second(target, directory):
             check(f"clock: set from {TOLD}" in machine.read("console"), "the time server did not set the clock")
             check(secrets(machine, "vda") == 0 and secrets(machine, "vdb") == 0, "something of the last owner's is left")
             waits = rack.heard("Wait")
-            # Its token is lost with it.
+            # The machine's token is lost with the control plane.
             rack.dies()
             until(lambda: rack.heard("Wait") > waits + 1, "it waits again")
             time.sleep(max(0, waiting + LATE - time.monotonic()))
@@ -268,7 +268,7 @@ def second_accident(rack, machine):
 
 
 def later_image(machine, allocated):
-    """Checks the input of os-installer by the rules of its API."""
+    """Checks the input of os-installer by the published rules of the API."""
     machine.off()
     kept = lambda name: yaml(shell(FILE, machine.disk("vda"), "2", f"/var/lib/judge/{name}"))
     details, found = kept("machine-details.yaml"), ParseDict(kept("machine-allocation.yaml"), MachineAllocation())

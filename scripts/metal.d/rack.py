@@ -25,7 +25,7 @@ from qemu import Failed, check, free_port  # noqa: E402
 
 # Address of this host's loopback interface in QEMU's user network.
 TOLD = "10.0.2.2"
-# Switches send every 10 to 30 seconds. Here it is more often, because these tests check other properties.
+# Real switches send LLDP frames every 10 to 30 seconds. These switches send more often, because the tests check other properties.
 SPEAKS = 3
 SLOW = int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
 PATIENCE = 300 * SLOW
@@ -117,8 +117,8 @@ class Clock:
 
 
 class Loki:
-    """Accepts requests of Loki's push API only: https://grafana.com/docs/loki/latest/reference/loki-http-api/#ingest-logs. Its clients
-    have a name and a password, or a certificate."""
+    """Accepts only requests of Loki's push API: https://grafana.com/docs/loki/latest/reference/loki-http-api/#ingest-logs. Clients authenticate
+    with a name and a password, or with a certificate."""
 
     def __init__(self, basic=None, certificates=None):
         self.lines, self.labels, self.wrong, self.lock = [], [], [], threading.Lock()

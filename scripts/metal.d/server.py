@@ -108,7 +108,7 @@ class Boot(BootServiceSync):
     def wait(self, request, ctx):
         judged("Wait", request, ctx)
         with state.lock:
-            # Nothing is sent without a change.
+            # The stream sends a message only after a change.
             state.lock.wait_for(lambda: state.allocation is not None, state.stream)
             allocation = state.allocation
         if allocation is not None:
@@ -119,7 +119,7 @@ class Boot(BootServiceSync):
         with state.lock:
             if state.allocation is None:
                 raise ConnectError(Code.FAILED_PRECONDITION, "the machine is not allocated")
-            # metal-apiserver (pkg/repository/machine.go) stores it, whatever was stored before. The same report may arrive twice if its
+            # metal-apiserver (pkg/repository/machine.go) stores the report, whatever was stored before. The same report may arrive twice if its
             # response was lost.
             if state.installed not in (None, request.console_password):
                 state.wrong.append("InstallationSucceeded: it replaces the console password of an installed machine")

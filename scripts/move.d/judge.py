@@ -102,7 +102,7 @@ class Wire:
                 continue
             threading.Thread(target=self.pass_on, args=(near, far, True), daemon=True).start()
             threading.Thread(target=self.pass_on, args=(far, near, False), daemon=True).start()
-            # The last thread that uses them closes them.
+            # The last thread that uses the connections closes them.
             del near, far
 
     def pass_on(self, source, sink, forward):
@@ -139,7 +139,7 @@ def nothing():
 
 
 def descendants(process):
-    """Ganeti's pipeline runs in a separate session."""
+    """Returns a process and its descendants: Ganeti's pipeline runs in a separate session."""
     found = [process]
     try:
         with open("/proc/%d/task/%d/children" % (process, process), encoding="ascii") as children:
@@ -207,7 +207,7 @@ def ours(cert, peer, compression, magic):
 
 
 def ganeti(cert, peer, compression, magic, work):
-    # It gets the bare certificate, as from ganeti-noded.
+    # Ganeti's program gets the bare certificate, as from ganeti-noded.
     for name in (cert, peer):
         with open(path(name + ".pem"), encoding="ascii") as file:
             bare = file.read().partition("\n\n")[2] or open(path(name + ".pem"), encoding="ascii").read()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-# It finds qemu in lib.d.
+# rack.py adds lib.d, with qemu.py, to the search path.
 from rack import CARDS, Machine, Rack
 import rate
 from qemu import Failed, check
@@ -42,7 +42,7 @@ filesystems:
 constraints: {{sizes: [], images: {{}}}}
 """
 PROOFS = ["/data-proof/random", "/var/lib/data-proof/random", "/srv/data-proof/random"]
-# Its disks have no more pending writes, so that their filesystems are clean.
+# The disks of the machine then have no more pending writes, so that their filesystems are clean.
 REST = "umount /srv /var/lib /boot/efi\nmount -o remount,ro /\nsync\npoweroff -f\n"
 # Prints the NICs of the system.
 TELL = "".join(f"echo '--- {name}'\ncat {name}\n" for name in CARDS) + "echo '--- end of cards'\n"

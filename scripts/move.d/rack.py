@@ -65,7 +65,7 @@ class Rack:
             file.write(text)
 
     def put_secret(self):
-        """Adds a secret to the ramdisk that both boot, with the commands of the documentation."""
+        """Adds a secret to the ramdisk that both machines boot, with the commands of the documentation."""
         with open(os.path.join(HERE, "..", "..", "docs", "move-machine.md")) as page:
             commands = page.read().partition("```sh\n")[2].partition("```")[0]
         check("move-secret" in commands, "docs/move-machine.md has no commands for the secret")
@@ -223,7 +223,7 @@ class Machine(Consoles):
             time.sleep(0.3)
 
     def ends(self):
-        """Waits until it powers off or reboots."""
+        """Waits until the machine powers off or reboots."""
         self.qemu.wait(PATIENCE)
         self.qemu = None
 
@@ -235,7 +235,7 @@ class Machine(Consoles):
             time.sleep(0.2)
 
     def came(self):
-        """Returns the number of bytes that it reported last."""
+        """Returns the number of bytes that the machine reported last."""
         units = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
         said = re.findall(r"([\d.]+) (kB|MB|GB) of [\d.]+ GB, ", self.read("console"))
         return float(said[-1][0]) * units[said[-1][1]] if said else 0

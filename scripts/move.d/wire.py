@@ -15,7 +15,7 @@ class Recorder:
         self.file = file
         command = ["tcpdump", "--immediate-mode", "-B", "65536", "-U", "-s", "0", "-i", "lan", "-w", file, "tcp"]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        # It prints a message when it listens.
+        # The recorder prints a message when it listens.
         self.process.stderr.readline()
         time.sleep(0.5)
 
@@ -51,7 +51,7 @@ def packets(file):
 
 
 def streams_of(file, a, b):
-    """Returns the reassembled TCP payload between both, in each direction."""
+    """Returns the reassembled TCP payload between the two machines, in each direction."""
     both = {bytes(map(int, address.split("."))) for address in (a, b)}
     parts = {}
     for frame in packets(file):

@@ -1,4 +1,4 @@
-"""Server with a directory of its own, and simulated agents."""
+"""Server with a temporary directory, and simulated agents."""
 
 import copy
 import json
