@@ -37,8 +37,10 @@ const MOST_FRAMES: usize = 1024;
 
 /// Maximum number of fetched buffers that the task being assembled holds, and twice as many ([`MOST_HELD`]) for this
 /// task together with the frame being scanned. The download must always have a free buffer left.
-const HELD: usize = 8;
+const HELD: usize = 7;
 const MOST_HELD: usize = 2 * HELD;
+// The limit is checked after a block's header was read, which may have fetched one more buffer.
+const _: () = assert!(MOST_HELD + 1 < crate::pipeline::BUFFERS);
 
 /// Part of the stream that can be decoded independently.
 pub(crate) enum DecodePart {

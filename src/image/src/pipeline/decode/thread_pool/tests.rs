@@ -101,3 +101,19 @@ fn frames_without_content_wait_for_their_turn() {
         crew.send_in_order(&mut input, DecodedItem::End(Ok(()))).unwrap();
     });
 }
+
+/// The download waits for a free buffer, and the scan for the download: if the scan held all buffers, neither would end.
+#[test]
+fn a_scan_leaves_the_download_a_buffer() {
+    const BLOCK_BYTES: usize = 128 << 10;
+    let window_and_content = [0x68, 0, 0, 0x80, 0];
+    let block = [&[0, 0, 0x10][..], &[b'x'; BLOCK_BYTES]].concat();
+    let frame = [&[0x28, 0xb5, 0x2f, 0xfd, 0x80][..], &window_and_content, &block.repeat(130)].concat();
+    for consumed in [0, 1 << 19, (1 << 20) - 1] {
+        let stream = [&vec![0; consumed][..], &frame].concat();
+        let mut input = CompressedInput::new(source(&stream, 1 << 20, Ok(())));
+        input.cut_off(consumed).unwrap();
+        assert!(zstd_frames::scan_frame(&mut input, MOST_BYTES, MOST_HELD).unwrap().is_none());
+        assert!(input.held() < crate::pipeline::BUFFERS, "{consumed}: {} buffers", input.held());
+    }
+}
