@@ -1,5 +1,5 @@
-//! Commands that run on a workstation, one file each. They are read-only, except `check --fix --write`. `image pack` is in the crate
-//! `image`.
+//! Commands that run on a workstation, one file per command. All of them are read-only except `check --fix --write`. `image pack` is in
+//! the crate `image`.
 
 pub(crate) mod check;
 #[cfg(test)]
@@ -48,8 +48,8 @@ fn read_layout(path: &Path) -> Result<std::result::Result<ParsedLayout, Vec<Diag
     Ok(decode_layouts(path, &read_bytes(path)?).and_then(|text| layout::read_yaml(&text)))
 }
 
-/// Decodes a file of layouts: UTF-8, and strict JSON if its name ends in `.json`. YAML would accept more than JSON, but other JSON readers
-/// would not.
+/// Decodes the content of a layout file as UTF-8. A file whose name ends in `.json` must be strict JSON: the YAML parser accepts more than
+/// JSON, but other programs that read the file as JSON would reject it.
 fn decode_layouts(path: &Path, bytes: &[u8]) -> std::result::Result<String, Vec<Diagnostic>> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         vec![Diagnostic::new("", format!("not UTF-8 text from byte {} on", error.valid_up_to() + 1))]

@@ -51,7 +51,7 @@ fn the_spellings_in_the_docs_are_understood() {
     }
 }
 
-/// All documented steps are offered to Ironic and accepted, and all offered steps are documented.
+/// Checks that `docs/ironic.md` documents exactly the steps that are offered to Ironic, and that they are accepted.
 #[test]
 fn the_steps_for_ironic_in_the_docs_are_those_that_are_offered() {
     use model::deploy_steps::{OFFERED, TemplateStep};
@@ -140,7 +140,7 @@ fn the_manifest_and_the_key_in_the_docs_are_such() {
     assert_eq!(keys.0.len(), 1);
 }
 
-/// Compares the output of `drophammer plan`; omitted lines are shown as `…`.
+/// Checks that the page contains the output of `drophammer plan`, in which `…` stands for omitted lines.
 #[test]
 fn the_plan_in_the_readme_is_what_a_desk_prints() {
     let layout = layout::read_yaml(include_str!("../../../testdata/layouts/storage.yaml")).unwrap().layout;
@@ -213,7 +213,7 @@ fn the_networks_in_the_docs_are_good() {
     }
 }
 
-/// The parser lists all fields of a device in the error message for an unknown field.
+/// Checks that the page lists all fields of a device, as named by the parser in its error message for an unknown field.
 #[test]
 fn every_field_of_a_network_is_in_the_docs() {
     let page = include_str!("../../../docs/network.md");
@@ -228,7 +228,7 @@ fn every_field_of_a_network_is_in_the_docs() {
     }
 }
 
-/// The parser lists all known fields in the error message for an unknown field that resembles none.
+/// Checks that the page lists all fields, as named by the parser in its error message for an unknown field that resembles no known one.
 #[test]
 fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
     use site::operator_files::{parse_image, parse_machine};

@@ -1,4 +1,4 @@
-//! Commands that read hostile names: inventories, layouts, images, servers, management controllers.
+//! Tests of commands that print hostile names, received from inventories, layouts, images, servers or management controllers.
 
 use crate::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 use clap::Parser;
@@ -32,14 +32,14 @@ fn run(arguments: &[&str]) -> String {
     })
 }
 
-/// Nothing that a terminal obeys, and no line that a name has made.
+/// Checks that the output contains neither control characters nor a line that begins with injected text.
 fn assert_tame(what: &str, output: &str) {
     assert!(!output.is_empty(), "{what}: no output");
     assert_eq!(first_hidden(output), None, "{what}: {output:?}");
     assert!(!output.lines().any(|line| line.starts_with("drophammer: forged")), "{what}: {output}");
 }
 
-/// Appends the hostile text to strings of these fields, or of all.
+/// Appends the hostile text to all strings, or only to those in the given fields.
 fn poison(value: &mut Value, fields: &[&str]) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| poison(item, fields)),

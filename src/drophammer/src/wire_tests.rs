@@ -1,5 +1,5 @@
-//! The fields of all documents and of the API, recorded in `testdata/wire.txt`: a change of the file is a change of the wire. Descriptions
-//! are not part of it.
+//! Test that compares the fields of all documents and of the API with `testdata/wire.txt`. A change of that file is a change of the wire
+//! format. Descriptions of fields are not compared.
 
 use crate::commands::schema::{SchemaDocument, generate_schema};
 use clap::ValueEnum;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Adds a line for each property of a schema and its parts: path, `?` if it may be absent, and type.
+/// Adds a line for each property of a schema and of its nested schemas: path, `?` if the property is optional, and type.
 fn add_lines(path: &str, schema: &Value, lines: &mut BTreeSet<String>) {
     let Some(schema) = schema.as_object() else { return };
     let required: BTreeSet<&str> = schema

@@ -2,12 +2,12 @@
 
 use testing::sources::product_sources;
 
-/// Files that write to a terminal themselves, each through `format::terminal`.
+/// Files that write to a terminal directly, each through `format::terminal`.
 const WRITERS: [&str; 3] = ["common/src/output.rs", "linux/src/console.rs", "server/src/status_log.rs"];
-/// A process in a sandbox, whose standard error its parent reads.
+/// Sandboxed process that writes to its standard error, which its parent reads.
 const WORKER: &str = "linux/src/verify/worker.rs";
 
-/// Returns the line with the first use of a writer.
+/// Returns the first line that writes to standard output or standard error.
 fn writes(code: &str) -> Option<&str> {
     let words = ["print!(", "println!(", "dbg!(", "io::stdout()", "io::stderr()", "ProgressDrawTarget::"];
     code.lines().find(|line| words.iter().any(|word| line.replace("stdout().is_terminal()", "").contains(word)))

@@ -1,4 +1,4 @@
-//! `drophammer check`: checks layouts one by one, and as a set that selects at most one layout for every size and image.
+//! `drophammer check`: checks each layout, and that at most one layout of the set matches any size and image.
 
 mod fix;
 
@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 /// Options of `drophammer check`.
 #[derive(Debug, Args)]
 pub struct CheckOptions {
-    /// Layouts in YAML or JSON, one or several per file; of a directory all *.yaml, *.yml and *.json; - is standard input. All layouts form
-    /// one set. Machine files are recognized by their fields.
+    /// Layouts in YAML or JSON, one or several per file. For a directory, all *.yaml, *.yml and *.json in it are read; - is standard
+    /// input. All layouts together form one set. Machine files are recognized by their fields.
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
     /// Print the findings as JSON.
@@ -29,7 +29,7 @@ pub struct CheckOptions {
     /// Print id and file of the layout that is selected for this size and image.
     #[arg(long, num_args = 2, value_names = ["SIZE", "IMAGE"])]
     pub select: Vec<String>,
-    /// Output of `drophammer inventory`: check that the networks of machine files match its NICs.
+    /// Output of `drophammer inventory`. The networks of machine files must match its NICs.
     #[arg(long, value_name = "FILE", conflicts_with = "fix")]
     pub inventory: Option<PathBuf>,
     /// Treat notes as problems.
@@ -91,7 +91,7 @@ pub fn run_check(options: &CheckOptions) -> Result<CommandOutcome> {
     Ok(outcome)
 }
 
-/// Returns the output and the exit status.
+/// Checks the files, or fixes them with `--fix`. Returns the output and the exit status.
 pub(super) fn check_output(options: &CheckOptions) -> Result<(String, CommandOutcome)> {
     if options.fix {
         return fix::fix_files(&read_files(&options.files)?, options.write);
@@ -111,7 +111,7 @@ pub(super) fn check_output(options: &CheckOptions) -> Result<(String, CommandOut
     Ok((text, CommandOutcome::good_if(good)))
 }
 
-/// Returns the NICs that networks are checked against.
+/// Returns the NICs of the inventory given with `--inventory`, which the networks of machine files must match.
 fn read_nics(options: &CheckOptions) -> Result<Option<Vec<Nic>>> {
     if let Some(path) = &options.inventory {
         return Ok(Some(super::plan::read_inventory(path)?.nics));
@@ -120,7 +120,7 @@ fn read_nics(options: &CheckOptions) -> Result<Option<Vec<Nic>>> {
     Ok(None)
 }
 
-/// Checks a machine file. Returns `None` if the file is not one.
+/// Checks a machine file. Returns `None` for any other file.
 fn check_machine_file(file: &TextFile, nics: Option<&[Nic]>) -> Option<MachineReport> {
     let text = file.text.as_ref().ok().filter(|text| super::machine_file::is_machine_text(text))?;
     let problems = super::machine_file::read_allocation(text, nics).err().unwrap_or_default();
@@ -128,13 +128,13 @@ fn check_machine_file(file: &TextFile, nics: Option<&[Nic]>) -> Option<MachineRe
 }
 
 impl CheckReport {
-    /// Reads all files, and the layouts in directories, as one set.
+    /// Checks all files, and the files in directories, as one set.
     #[cfg(test)]
     pub(crate) fn check_files(paths: &[PathBuf]) -> Result<CheckReport> {
         CheckReport::check_files_with_nics(paths, None)
     }
 
-    /// Reads all files, and the layouts in directories, as one set. Networks of machine files must match the NICs, if given.
+    /// Checks all files, and the files in directories, as one set. If NICs are given, the networks of machine files must match them.
     fn check_files_with_nics(paths: &[PathBuf], nics: Option<&[Nic]>) -> Result<CheckReport> {
         let (mut layouts, mut machines) = (Vec::new(), Vec::new());
         for file in read_files(paths)? {
@@ -276,8 +276,8 @@ struct TextFile {
     text: std::result::Result<String, Vec<Diagnostic>>,
 }
 
-/// Reads all files, and those in directories. A file named on the command line must exist; in a directory, an unreadable file such as a
-/// dangling link is a problem of that file only.
+/// Reads the files, and the layout files in directories. It is an error if a file named on the command line does not exist. An unreadable
+/// file in a directory, such as a dangling link, is reported as a problem of that file.
 fn read_files(paths: &[PathBuf]) -> Result<Vec<TextFile>> {
     let mut files = Vec::new();
     for given in paths {

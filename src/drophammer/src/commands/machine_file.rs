@@ -1,15 +1,15 @@
-//! Files about a machine on a workstation: the operator's machine file, as in `machines/` of `drophammer serve`, or the document that the
-//! agent receives.
+//! Documents that describe a machine, read on a workstation: the operator's machine file, as in `machines/` of `drophammer serve`, or the
+//! document that the agent receives.
 
 use common::diagnostic::Diagnostic;
 use model::allocation::{self, Allocation};
 use model::inventory::Nic;
 use site::operator_files;
 
-/// Returns whether the text is about a machine, and not a layout.
+/// Returns whether the text describes a machine rather than a layout.
 pub use site::operator_files::is_machine_text;
 
-/// Returns the allocation in the text, if it has one. If NICs are given, the network must match them.
+/// Returns the allocation in the text, or `None` if the text contains no allocation. If NICs are given, the network must match them.
 ///
 /// # Errors
 /// All problems, with line and column if known.
@@ -43,7 +43,7 @@ fn format_json_error(error: &serde_json::Error) -> String {
     format!("{}:{}: {why}", error.line().max(1), error.column().max(1))
 }
 
-/// Converts messages to problems. Messages may start with line and column.
+/// Converts messages to diagnostics. A line and column at the start of a message become the position.
 fn parse_messages(lines: Vec<String>) -> Vec<Diagnostic> {
     let problem = |line: &String| {
         let mut parts = line.splitn(3, ':');

@@ -24,8 +24,8 @@ pub struct PlanArgs {
     /// The layout, YAML or JSON; - is standard input.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["machine", "template"])]
     pub layout: Option<PathBuf>,
-    /// Plan for a machine of a server, by its id or name: with the allocation that it would receive now, and the inventory that it has
-    /// registered. --layout and --inventory replace these.
+    /// Plan for a machine of a server, by its id or name: with the allocation that the machine would receive now, and with its registered
+    /// inventory. --layout replaces the layout, and --inventory the inventory.
     #[arg(long, value_name = "ID")]
     pub machine: Option<String>,
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub struct PlanArgs {
     /// Preview a reinstall: disks without wipeonreinstall are preserved, and their contents are shown.
     #[arg(long)]
     pub reinstall: bool,
-    /// Plan as after a reboot into the agent: mounts and swap of the inventory are not in use. Always the case for a reinstall.
+    /// Plan as after a reboot into the agent: mounts and swap in the inventory are ignored. A reinstall is always planned this way.
     #[arg(long)]
     pub at_rest: bool,
     /// Preview a reinstall that is ordered with --without-marker.
@@ -78,7 +78,7 @@ pub(super) struct PlanInputs {
     pub templates: NamedTemplates,
 }
 
-/// Returns the output and the exit status.
+/// Makes the plan. Returns the output and the exit status.
 pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
     match collect_inputs(options)? {
         Ok(asked) => make_plan(options, asked),
@@ -86,7 +86,7 @@ pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
     }
 }
 
-/// Collects the inputs of the plan. The inner error lists all problems of the layout's file.
+/// Collects the inputs of the plan. The inner error lists all problems of the files that the options name.
 fn collect_inputs(options: &PlanArgs) -> Result<std::result::Result<PlanInputs, String>> {
     if let Some(machine) = &options.machine {
         return super::plan_registered::collect_inputs(options, machine);
@@ -98,7 +98,7 @@ fn collect_inputs(options: &PlanArgs) -> Result<std::result::Result<PlanInputs, 
     inputs_from_files(options, inventory)
 }
 
-/// Collects the inputs with the layout of a file, without a server's allocation.
+/// Collects the inputs from the files that the options name, without a server.
 pub(super) fn inputs_from_files(
     options: &PlanArgs,
     mut inventory: Inventory,
@@ -141,7 +141,7 @@ pub(super) fn inputs_from_files(
     }))
 }
 
-/// Returns the layout of a file, or the one that a template generates. The inner error lists all problems of the layout.
+/// Returns the layout from the file, or the one that a template generates. The inner error lists all problems of the layout.
 fn choose_layout(
     file: Option<&Path>,
     generated: Option<std::result::Result<ParsedLayout, String>>,
@@ -156,7 +156,7 @@ fn choose_layout(
     }
 }
 
-/// Returns the allocation of a file, if one is given. The inner error lists all problems of that file.
+/// Returns the allocation from the file of `--allocation`, if given. The inner error lists all problems of that file.
 fn read_assignment(options: &PlanArgs, inventory: &Inventory) -> Result<std::result::Result<PlanAssignment, String>> {
     let Some(path) = &options.allocation else { return Ok(Ok(PlanAssignment::default())) };
     let allocation = match super::machine_file::read_allocation(&read_text(path)?, Some(&inventory.nics)) {
@@ -203,7 +203,8 @@ fn colourize(said: &impl Display) -> String {
     if wants_colour() { format!("{said:#}") } else { said.to_string() }
 }
 
-/// Returns the claim of an order with `--without-marker`, for the machine of the inventory whatever its marker.
+/// Returns the claim that an order with `--without-marker` would carry. Machine and allocation are those of a marker in the inventory, if
+/// it contains one, so that no marker contradicts the claim.
 fn waived_claim(inventory: &Inventory) -> InstallClaim {
     let marker = inventory.filesystems.iter().find_map(|filesystem| filesystem.marker.as_ref());
     InstallClaim {
@@ -214,7 +215,8 @@ fn waived_claim(inventory: &Inventory) -> InstallClaim {
     }
 }
 
-/// Returns notes about existing installations. Without a server, it is unknown for which allocation the machine would ask.
+/// Returns a note for each existing installation in the inventory. Without a server, the allocation that the machine would receive is
+/// unknown, so that the note states both cases.
 fn note_installations(mode: InstallMode, inventory: &Inventory) -> Vec<String> {
     let marked = inventory.filesystems.iter().filter(|_| mode == InstallMode::Install);
     let marked = marked.filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));

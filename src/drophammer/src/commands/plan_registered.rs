@@ -17,7 +17,8 @@ use server::plan_input::{PlanInput, RegisteredInventory};
 
 const FRESH: &str = "`drophammer inventory` on the machine prints a current one for --inventory FILE";
 
-/// Collects the inputs of the plan that the machine's agent would make. The inner error lists all problems of a layout file.
+/// Collects the inputs of the plan that the machine's agent would make. The inner error lists all problems of the files that the options
+/// name.
 ///
 /// # Errors
 /// The server cannot be reached, lacks the inventory or the allocation, or the options contradict the machine's state.
@@ -56,7 +57,7 @@ fn inventory_refusal(why: impl Into<String>) -> Error {
     Error::refusal(Phase::Inventory, why)
 }
 
-/// Returns the inventory stored by the server, and a note with its age.
+/// Returns the inventory stored by the server, and a note that states its age.
 fn registered_inventory(
     machine: &str,
     registered: Option<&RegisteredInventory>,
@@ -96,7 +97,7 @@ fn format_age(seconds: u64) -> String {
     format!("{count} {unit} ago")
 }
 
-/// Collects the inputs as the agent does: with the layout and the options that the server gives it, for its own allocation.
+/// Collects the inputs as the agent would: from the allocation, layout and options that the server would send to the machine.
 fn inputs_from_allocation(
     options: &PlanArgs,
     name: &str,
@@ -147,7 +148,8 @@ fn inputs_from_allocation(
     Ok(Ok(PlanInputs { parsed, inventory, request, notes, templates }))
 }
 
-/// Plans without the install marker, which is not in the inventory. Returns a note about it, unless the plan itself explains it.
+/// Plans without checking the install marker, because the registered inventory does not contain it. Returns a note about that, unless the
+/// plan itself mentions it.
 fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
     let claim = request.claim.as_mut().filter(|claim| claim.waiver.is_none());
     match (request.mode, claim) {
@@ -164,7 +166,7 @@ fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
     }
 }
 
-/// Turns the allocation into a hypothetical reinstall if `--reinstall` is given and none is ordered.
+/// Turns the allocation into a hypothetical reinstall if `--reinstall` is given and the server has no order for one.
 fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocation) -> Result<()> {
     if !allocation.succeeded && options.reinstall {
         return Err(inventory_refusal(format!(

@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Deploy templates of the named files.
+/// Deploy templates with the paths of their files.
 pub(crate) struct NamedTemplates(Vec<(PathBuf, DeployTemplate)>);
 
-/// Steps after merging the templates.
+/// Steps of the installation after the templates were merged into the default steps.
 pub(crate) struct MergedSteps {
     pub steps: Vec<PlannedStep>,
     arrays: Option<TemplateArrays>,
 }
 
-/// Array configuration that the layout is generated from, and the step and template that it comes from.
+/// Array configuration from which the layout is generated, with the template that contains it and its path there.
 struct TemplateArrays {
     config: RaidConfig,
     template: usize,
@@ -29,7 +29,7 @@ struct TemplateArrays {
 }
 
 impl NamedTemplates {
-    /// Reads the files. The inner error lists all problems of the files.
+    /// Reads the template files. The inner error lists all problems of the files.
     pub(crate) fn read(paths: &[PathBuf]) -> Result<std::result::Result<NamedTemplates, String>> {
         let (mut templates, mut wrong) = (Vec::new(), String::new());
         for path in paths {
@@ -82,7 +82,7 @@ impl NamedTemplates {
         }
     }
 
-    /// Returns the path of a step in its template.
+    /// Returns the path of a step within its template, such as `steps[2]`.
     fn step_path(&self, template: usize, step: &PlannedStep) -> String {
         let wanted = step.as_template_step();
         let is_this = |other: &TemplateStep| other.interface == wanted.interface && other.step == wanted.step;
@@ -99,7 +99,8 @@ impl NamedTemplates {
         }
     }
 
-    /// Returns the layout that a template generates for a machine with this inventory, if any. The inner error is the reason why it cannot.
+    /// Returns the layout that a template generates for a machine with this inventory, or `None` if no template generates one. The inner
+    /// error lists the reasons why the layout cannot be generated.
     pub(crate) fn generate_layout(
         &self,
         merged: &MergedSteps,
@@ -119,7 +120,7 @@ impl NamedTemplates {
         }))
     }
 
-    /// Formats the merged steps as a table, with the templates that each comes from.
+    /// Formats the merged steps as a table that names the templates of each step.
     pub(crate) fn format_steps(&self, steps: &[PlannedStep]) -> String {
         let width = steps.iter().map(|step| step.entry.name.len()).max().unwrap_or_default();
         let mut text = "steps\n".to_owned();
@@ -133,7 +134,7 @@ impl NamedTemplates {
         text + "\n"
     }
 
-    /// Returns the merged steps as JSON, with the templates that each comes from.
+    /// Returns the merged steps as JSON, each with the names of its templates.
     pub(crate) fn steps_as_json(&self, steps: &[PlannedStep]) -> Value {
         let of = |step: &PlannedStep| {
             let mut shown = json!(step.as_template_step());

@@ -1,5 +1,5 @@
-//! `drophammer rack`: shows what a change would do to every machine of a server's directory. Each machine is planned as by `drophammer plan
-//! --machine`, from its registered inventory, but without a server.
+//! `drophammer rack`: shows what a change would do to every machine of a server's directory. Each machine is planned as by `drophammer
+//! plan --machine`, from its registered inventory. No running server is needed.
 
 mod machine_outcome;
 mod table;
@@ -81,9 +81,9 @@ pub struct PlanOptions {
 pub(crate) enum RackOutcome {
     /// No change.
     Nothing,
-    /// The machine is installed, and the disks that are wiped contain no data.
+    /// Installation or reinstall in which no wiped disk contains data.
     Installs,
-    /// The machine loses data.
+    /// Installation or reinstall in which data is lost.
     Erases,
     /// The outcome cannot be determined yet.
     Unknown,
@@ -102,11 +102,11 @@ pub(crate) struct RackRow {
     /// Disks that the layout lists.
     pub disks: Vec<PlannedDisk>,
     pub lost_bytes: u64,
-    /// Reasons for a refusal, an unknown outcome or no change; otherwise important notes.
+    /// Reasons for the outcome if the plan is refused, unknown or changes nothing; otherwise important notes.
     pub reasons: Vec<String>,
     /// Time at which the inventory was registered.
     pub inventory: Option<String>,
-    /// The disks have changed since the inventory was registered: their contents are inferred from the last installation.
+    /// True if the disks have changed since the inventory was registered: their contents are then inferred from the last installation.
     pub foreseen: bool,
     /// Estimated duration; `None` if unknown.
     pub minutes: Option<u64>,
@@ -129,7 +129,7 @@ pub(crate) struct RackSummary {
     pub lost_bytes: u64,
     /// Estimated duration of the slowest machine, if known.
     pub minutes: Option<u64>,
-    /// Number of installed machines with an unknown duration.
+    /// Number of machines that will be installed and whose duration is unknown.
     pub of_unknown_length: usize,
 }
 
@@ -150,7 +150,7 @@ pub fn run_rack(options: &RackArgs) -> Result<CommandOutcome> {
     report_refusal(rack_output(options).and_then(|(text, exit)| print_text(&text).map(|()| exit)))
 }
 
-/// Returns the output and the exit status.
+/// Plans the rack. Returns the output and the exit status.
 pub fn rack_output(options: &PlanOptions) -> Result<(String, CommandOutcome)> {
     let rack = RackSnapshot::open_directory(&options.dir, options.new.as_deref())?;
     let change =
@@ -178,7 +178,7 @@ fn exit_code(summary: &RackSummary, problems: &[String]) -> CommandOutcome {
     }
 }
 
-/// Returns the selected machines; all if none is selected.
+/// Returns ids and names of the selected machines, or of all machines if none is selected.
 fn select_machines(all: Vec<(String, String)>, wanted: &[String]) -> Result<Vec<(String, String)>> {
     if wanted.is_empty() {
         return Ok(all);
@@ -204,7 +204,7 @@ fn select_machines(all: Vec<(String, String)>, wanted: &[String]) -> Result<Vec<
     Ok(chosen)
 }
 
-/// Reads the inventories in a directory, by the names of their files.
+/// Reads the inventories in a directory. The key of each is its file name without `.json`.
 fn read_inventories(folder: &Path) -> Result<BTreeMap<String, Inventory>> {
     let mut all = BTreeMap::new();
     let what = || format!("read {}", folder.display());

@@ -1,10 +1,10 @@
-//! Messages that the documentation quotes, and the sources that print them.
+//! Tests that messages quoted in the documentation occur in the product sources.
 
 use std::fs;
 use std::path::Path;
 use testing::docs::blocks;
 
-/// Returns the product sources below a folder, without tests. Literals that span several lines are joined.
+/// Returns the product sources below a folder, without tests. String literals that span several lines are joined.
 fn sources(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {

@@ -21,11 +21,11 @@ enum CanonicalizedFile {
     /// Regenerated from the layout, since the differences cannot be edited in place.
     Anew(String),
     NotValid(Vec<Diagnostic>),
-    /// Several layouts, at least one of which cannot be edited in place.
+    /// The file contains several layouts, at least one of which cannot be edited in place.
     ByHand,
 }
 
-/// Returns the canonical spelling of the one file to print, or what was done with each of the files.
+/// With `write`, rewrites all files and returns a message for each. Otherwise, returns the canonical spelling of the only file.
 pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, CommandOutcome)> {
     if write {
         let said: Vec<(String, bool)> = files.iter().map(fix_file).collect::<Result<_>>()?;
@@ -46,7 +46,7 @@ pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, Comm
     })
 }
 
-/// Rewrites a file unless it is invalid or already canonical. Returns the message, and whether the file is canonical now.
+/// Rewrites a file unless it is invalid or already canonical. Returns a message for the operator, and whether the file is canonical now.
 fn fix_file(file: &TextFile) -> Result<(String, bool)> {
     let name = file.path.display();
     if file.path.as_os_str() == STDIN {

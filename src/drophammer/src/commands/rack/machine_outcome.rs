@@ -16,7 +16,7 @@ pub(crate) fn plan_failure(why: impl Into<String>) -> Error {
     Error::new(Phase::Plan, why)
 }
 
-/// Returns the row, and the verdicts that can be approved. A fresh inventory replaces the registered one.
+/// Plans the machine. Returns its row, and the verdicts if the plan can be approved. A fresh inventory replaces the registered one.
 pub(crate) fn judge_machine(seen: PredictedMachine, fresh: Option<Inventory>) -> (RackRow, Option<ApprovalSummary>) {
     let minutes = seen.seconds.map(|seconds| (seconds / 60.0).ceil().max(1.0) as u64);
     let mut row = create_row(seen.id, seen.name, seen.size);
@@ -78,7 +78,7 @@ fn create_row(id: String, name: String, size: Option<String>) -> RackRow {
     }
 }
 
-/// Completes the row with the plan or its refusal.
+/// Completes the row with the plan, or with the reasons for its refusal.
 fn plan_row(
     mut row: RackRow,
     planned: Result<PreviewPlan, PreviewRefusal>,

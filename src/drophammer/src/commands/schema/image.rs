@@ -1,4 +1,5 @@
-//! JSON Schema of an image file, `images/*.yaml` of `drophammer serve`; written by hand for the same reason as that of machine files.
+//! JSON Schema of an image file, `images/*.yaml` of `drophammer serve`. It is written by hand for the same reason as the schema of machine
+//! files: the types of the reader carry positions in the file.
 
 use serde_json::{Value, json};
 

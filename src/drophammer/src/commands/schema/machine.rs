@@ -157,8 +157,8 @@ pub(crate) fn machine_schema() -> Value {
     })
 }
 
-/// Returns the schema of a network by device types. The contents of the devices are checked by the reader, with better messages than a
-/// schema has.
+/// Returns the schema of a network, which lists only the device types. The reader checks the contents of the devices, since its messages
+/// are better than those of a schema.
 fn network_schema() -> Value {
     let devices = |description: &str| json!({"type": ["object", "null"], "description": description});
     let fields = json!({

@@ -1,5 +1,5 @@
-//! JSON Schema of `IMAGE.manifest`, which `image pack` writes next to an image; written by hand because not every build contains the
-//! reader.
+//! JSON Schema of `IMAGE.manifest`, which `image pack` writes next to an image. It is written by hand, because the reader of manifests is
+//! not part of every build.
 
 use model::boot_contents::BootContents;
 use schemars::generate::SchemaSettings;

@@ -1,5 +1,6 @@
-//! Rules for layouts that cannot be derived from the Rust types: optional fields, patterns of text, and accepted alternative spellings. The
-//! latter are marked with the standard `deprecated` and with `deprecationMessage`, which editors display (VS Code, JetBrains).
+//! Rules for layouts that cannot be derived from the Rust types: optional fields, patterns of text, and accepted alternative spellings.
+//! Alternative spellings are marked with the standard keyword `deprecated`, and with `deprecationMessage`, which editors display (VS Code,
+//! JetBrains).
 
 use model::layout::{FILESYSTEM_OF_V2, FilesystemFormat, LAYOUT_OF_V2, LvmType, OnReinstall, RaidLevel};
 use serde_json::{Map, Value, json};
@@ -10,13 +11,13 @@ const VERSION: &str = r"v?[0-9]+(\.[0-9]+){0,2}(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*
 const OPERATORS: &str = "(=|!=|>|<|>=|=>|<=|=<|~|~>|\\^)";
 const WHOLE_NUMBER: &str = "^(0|[1-9][0-9]*)$";
 const LVM_NAME: &str = r"^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$";
-/// A word that is passed to a command unchanged: no shell interprets quotes.
+/// Pattern of a single word, which is passed to a command unchanged. Quotes are excluded, because no shell would interpret them.
 const WORD: &str = r#"^[^\s"']+$"#;
 
-/// Names of GPT types in metal-stack's first proposal and in its v2 API (`GPT_TYPE_LINUX_RAID`), and the codes.
+/// Pattern of GPT types: their names in metal-stack's first proposal and in its v2 API (`GPT_TYPE_LINUX_RAID`), and sgdisk's type codes.
 const KINDS: &str = "gpt_?(type_?)?(boot|linux(_?(raid|lvm))?)|ef00|fd00|8e00";
 
-/// Adds the rules of the layout, which is the root of one schema and a definition in another.
+/// Adds the rules of the layout itself, which is the root of the layout schema and a definition in the schema of allocations.
 pub(super) fn add_layout_rules(layout: &mut Value) {
     set_required(layout, &["id", "filesystems", "disks"]);
     set_rules(layout, "id", json!({"minLength": 1, "examples": ["storage"]}));
@@ -163,7 +164,7 @@ fn add_partition_rules(partition: &mut Value) {
     add_aliases(partition, "gpttype", &["type", "gpt_type", "gptType"]);
 }
 
-/// Returns a pattern for the whole text that ignores the case of letters.
+/// Returns a pattern that matches the whole text and ignores the case of letters.
 fn ignore_case(pattern: &str) -> String {
     let either = |c: char| match c.is_ascii_alphabetic() {
         true => format!("[{c}{}]", c.to_ascii_uppercase()),
@@ -236,7 +237,7 @@ fn mark_deprecated(mut schema: Value, message: &str) -> Value {
     schema
 }
 
-/// Declares exactly these fields as required; the others also accept null, which is equivalent to absence.
+/// Declares exactly these fields as required. All other fields also accept null, which is equivalent to omitting the field.
 fn set_required(owner: &mut Value, names: &[&str]) {
     owner["required"] = json!(names);
     let optional: Vec<String> = match owner.get("properties").and_then(Value::as_object) {
@@ -262,7 +263,7 @@ fn find_property<'a>(owner: &'a mut Value, name: &str) -> Option<&'a mut SchemaF
     owner.get_mut("properties")?.get_mut(name)?.as_object_mut()
 }
 
-/// Returns the canonical alternative of a property, or the property itself.
+/// Returns the alternative of a property that describes the canonical spelling, or the property itself if it has no alternatives.
 fn find_canonical(property: &mut SchemaFields) -> Option<&mut SchemaFields> {
     if property.contains_key("anyOf") {
         property.get_mut("anyOf")?.as_array_mut()?.first_mut()?.as_object_mut()
@@ -271,7 +272,7 @@ fn find_canonical(property: &mut SchemaFields) -> Option<&mut SchemaFields> {
     }
 }
 
-/// Adds rules to the canonical spelling. Annotations apply to all alternatives.
+/// Adds rules to the canonical spelling of a property. `examples` and `default` are added to the property itself.
 fn set_rules(owner: &mut Value, name: &str, rules: Value) {
     let (Some(property), Value::Object(rules)) = (find_property(owner, name), rules) else { return };
     for (keyword, rule) in rules {
@@ -305,7 +306,7 @@ fn add_alternative(owner: &mut Value, name: &str, alternative: Value) {
     }
 }
 
-/// Adds other names of a field. At most one of the names may be present; each satisfies a requirement of the canonical one. Editors do not
+/// Adds alternative names of a field. At most one of all its names may be present, and any of them satisfies `required`. Editors do not
 /// propose fields with a `deprecationMessage`.
 fn add_aliases(owner: &mut Value, name: &str, others: &[&str]) {
     let Some(property) = find_property(owner, name) else { return };

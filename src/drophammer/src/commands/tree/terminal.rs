@@ -50,9 +50,9 @@ fn draw_title(graph: &LayoutGraph, colour: bool) -> String {
     format!("{text}\n{purpose}\n\n")
 }
 
-/// Line of a device.
+/// Row of a device in the drawing.
 struct TreeRow {
-    /// Tree lines before the name, and before its continuation lines.
+    /// Tree lines in front of the name; `lines_below` are those in front of continuation lines.
     lines: String,
     lines_below: String,
     name: String,
@@ -66,7 +66,7 @@ struct TreePainter<'a> {
     rows: Vec<TreeRow>,
 }
 
-/// Node waiting to be drawn, with the tree lines before it and before its children, and the disk that it is on.
+/// Node that is not drawn yet: the tree lines in front of it and of its children, and the disk that contains it.
 struct PendingNode {
     node: usize,
     lines: String,
@@ -100,7 +100,7 @@ impl TreePainter<'_> {
         }
     }
 
-    /// Returns whether the node is a filesystem that is shown in the line of its device.
+    /// Returns whether the node is a filesystem on a device, which is shown in the row of that device.
     fn is_content(&self, node: usize) -> bool {
         matches!(self.graph.nodes[node].item, LayoutItem::Filesystem(filesystem) if filesystem.format != FilesystemFormat::Tmpfs)
     }
@@ -168,7 +168,7 @@ impl TreePainter<'_> {
     }
 }
 
-/// Returns the displayed name of a device. A partition of a disk with a long path is shown as its suffix.
+/// Returns the displayed name of a device. For a partition of a disk with a long path, it is `…` and the part after the disk's path.
 fn display_name(device: &str, item: LayoutItem, disk: &str) -> String {
     match item {
         LayoutItem::Filesystem(_) => "tmpfs".to_owned(),
@@ -204,7 +204,7 @@ fn draw_table(rows: &[TreeRow], colour: bool) -> String {
 struct TreeTable {
     first: usize,
     widths: [usize; 4],
-    /// Whether the details are printed in a column next to the others, and not on separate lines.
+    /// True if the details are printed in a column of the table, false if they are printed on separate lines.
     beside: bool,
     details_at: usize,
     colour: bool,
@@ -270,7 +270,8 @@ fn replace_control_chars(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// Wraps items into lines of at most `most` characters. Items are joined in a line; a longer item is broken at blanks.
+/// Wraps items into lines of at most `most` characters. Several items share a line if they fit; an item that is longer than a line is
+/// broken at spaces.
 fn wrap_items(items: &[String], most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for item in items {
