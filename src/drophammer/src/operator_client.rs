@@ -84,13 +84,14 @@ fn add_machine(server: &OperatorClient, asked: &options::AddOptions, json: bool)
     }
 }
 
-/// Renames a machine. The ids are not looked up in the list: the old id may no longer have a file.
+/// Moves the records of a machine to its new id. The old id is not looked up in the list of machines, because it may no longer have a
+/// file.
 fn rename_machine(server: &OperatorClient, asked: &options::RenameOptions, json: bool) -> Result<CommandOutcome> {
     let (old, new) = (asked.old.to_lowercase(), asked.new.to_lowercase());
     let is_id = |text: &str| uuid::Uuid::parse_str(text).is_ok();
     if let Some(bad) = [&old, &new].into_iter().find(|text| !is_id(text)) {
         return Ok(print_refusal(&format!(
-            "{bad:?} is not a machine id, which is a UUID; names cannot be renamed here, as they belong to the file"
+            "{bad:?} is not a machine id (a UUID); to change a machine's name, edit its file in machines/"
         )));
     }
     let request =
@@ -122,7 +123,7 @@ fn print_json(value: &impl Serialize) -> Result<CommandOutcome> {
     Ok(CommandOutcome::Good)
 }
 
-/// Finds the machine with that id or that name.
+/// Finds the machine with this id or this name.
 pub(crate) fn find_machine<'a>(all: &'a [MachineSummary], wanted: &str) -> Result<&'a MachineSummary, String> {
     let by_id = all.iter().find(|machine| machine.id.eq_ignore_ascii_case(wanted));
     let by_name: Vec<&MachineSummary> =

@@ -223,7 +223,7 @@ fn note_installations(mode: InstallMode, inventory: &Inventory) -> Vec<String> {
     let said = |(device, marker): (&DevicePath, &InstallMarker)| {
         let (image, allocation) = (&marker.image, &marker.allocation);
         format!(
-            "{device} contains {image}, installed for allocation {allocation}: for that allocation this plan is not carried out; the installed system is booted"
+            "{device} contains {image}, installed for allocation {allocation}: a machine with that allocation boots this system, and does not carry out this plan"
         )
     };
     marked.map(said).collect()

@@ -60,7 +60,7 @@ impl NamedTemplates {
         let arrays = makers.next().map(|step| self.read_arrays(step)).transpose()?;
         match makers.next() {
             Some(other) => {
-                let message = format!("{} generates the layout, which only one step may do", other.entry.name);
+                let message = format!("{} also generates the layout: only one step may generate it", other.entry.name);
                 let template = other.from.first().copied().unwrap_or_default();
                 Err(self.format_problem(template, self.step_path(template, other), message))
             }

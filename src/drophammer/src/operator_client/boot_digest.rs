@@ -1,4 +1,5 @@
-//! The command that starts a reinstall on the running machine, with the digest of what it boots.
+//! `drophammer machine boot-digest`: prints the command that starts a reinstall on the running machine. The command contains the digest of
+//! kernel, ramdisk and kernel command line.
 
 use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_json, print_refusal};
 use common::command_outcome::CommandOutcome;
@@ -8,7 +9,7 @@ use reqwest::Method;
 use server::boot_digest::BootDigestResponse;
 use server::operator::MachineSummary;
 
-/// Prints the command for one machine.
+/// Prints the reinstall command for one machine.
 ///
 /// # Errors
 /// The server cannot be reached or fails.

@@ -48,7 +48,7 @@ fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -> String {
     }
 }
 
-/// Describes the record of a machine that needs confirmation, and the installation that its disks have instead.
+/// Describes the order of a machine that needs confirmation, and the unrecorded installation that the machine has reported from its disks.
 fn describe_unconfirmed(order: Option<&ReinstallOrder>, on_disk: Option<&WaitingMarker>) -> String {
     let order = order.map(|order| format!("{} ", order.image)).unwrap_or_default();
     let on_disk =
@@ -56,20 +56,21 @@ fn describe_unconfirmed(order: Option<&ReinstallOrder>, on_disk: Option<&Waiting
     format!("{order}needs confirmation{on_disk}")
 }
 
-/// Returns the name of the machine with that id, or the id if it is unnamed.
+/// Returns the name of the machine with this id, or the id if the machine has no name.
 pub(super) fn machine_name<'a>(all: &'a [MachineSummary], id: &'a str) -> &'a str {
     let named = all.iter().find(|machine| machine.id == id && !machine.name.is_empty());
     named.map_or(id, |machine| machine.name.as_str())
 }
 
-/// Returns one line of the report; the rest is in the server's output.
+/// Returns image and result of the last reinstall, with the first 60 characters of its message. The server's log contains the whole
+/// message.
 fn describe_outcome(outcome: &::server::operator::ReinstallOutcome) -> String {
     let how = if outcome.success { "done" } else { "FAILED" };
     let message: String = outcome.message.lines().next().unwrap_or_default().chars().take(60).collect();
     format!("{how} {}: {}", outcome.image, format::replace_hidden(&message))
 }
 
-/// Returns the installed image. An image that only an adopted install marker names is marked as a claim.
+/// Returns the installed image. It is marked as `(claimed)` if only an adopted install marker names it.
 fn installed_image(machine: &MachineSummary) -> String {
     let claim = if machine.claimed { " (claimed)" } else { "" };
     format!("{}{claim}", machine.image.as_deref().unwrap_or("-"))

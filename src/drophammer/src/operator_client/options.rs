@@ -36,15 +36,16 @@ pub enum MachineCommand {
     Reinstall(ReinstallOrderOptions),
     /// Switch a machine through its management controller, or set its next boot to PXE.
     Power(PowerOptions),
-    /// Migrate a machine to another one's hardware: order, show, approve, cancel or finish the migration.
+    /// Migrate a machine to the hardware of another machine: order, show, approve, cancel or finish the migration.
     Move(MoveOptions),
-    /// Record that machines are installed as their install markers claim, if the server has lost its records. They boot their disks.
+    /// Record that machines are installed as their install markers claim, after the server has lost its records of them. The machines then
+    /// boot their disks.
     Adopt(AdoptOptions),
-    /// Print the command that carries out a reinstall on the running machine, with a digest of kernel, ramdisk and command line. Over plain
-    /// HTTP, another host could replace them.
+    /// Print the command that carries out a reinstall on the running machine. Its digest protects kernel, ramdisk and kernel command line,
+    /// which another host could replace on the way if the server uses plain HTTP.
     BootDigest(BootDigestOptions),
-    /// Confirm that the records of these machines are up to date after the database was restored from a backup. Orders are carried out
-    /// again.
+    /// Confirm that the records of these machines are up to date after the database was restored from a backup. The server then carries
+    /// out their orders again.
     Confirm(ConfirmOptions),
     /// Move the records of a machine to its new id, after a new mainboard or new firmware.
     Rename(RenameOptions),
@@ -249,8 +250,8 @@ pub struct MoveOptions {
     /// Start it now: set both machines to boot over PXE next and power-cycle them, through `bmc:` of their files.
     #[arg(long, requires = "to")]
     pub now: bool,
-    /// Approve the certificate of A or B by its fingerprint, which its console prints. Nothing is copied until both are approved. After
-    /// another boot of either, approve both again.
+    /// Approve the certificate of A or B by its fingerprint, which the console of that machine shows. Nothing is copied until both
+    /// certificates are approved. If A or B boots again, both need another approval.
     #[arg(long, value_name = "FINGERPRINT")]
     pub approve: Vec<String>,
     /// Copy without approval of the certificates, on trusted networks only: any machine that impersonates B receives the disks of A, and
@@ -263,7 +264,7 @@ pub struct MoveOptions {
     /// With --cancel, if B has received all data and may run the system: confirm that B is switched off. This is not checked.
     #[arg(long, value_name = "B", requires = "cancel")]
     pub off: Option<String>,
-    /// Confirm that the system runs on B: A is released.
+    /// Confirm that the system runs on B. A is then released.
     #[arg(long)]
     pub finish: bool,
 }

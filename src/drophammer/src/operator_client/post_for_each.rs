@@ -1,4 +1,4 @@
-//! The same request for each of several machines.
+//! Sends the same request for each of several machines.
 
 use super::{OperatorClient, OperatorResponse, find_machine, print_refusal};
 use common::command_outcome::CommandOutcome;
@@ -7,12 +7,12 @@ use common::output::print_text;
 use reqwest::Method;
 use server::operator::MachineSummary;
 
-/// Posts an action for each named machine. Returns the machines that accepted it, in their new state, and prints the refusals of the others.
-/// `describe` is called with the machine before and after, and its text is printed; with `None` nothing is printed.
-///
-/// Describes a machine before and after the request.
+/// Describes the effect of a request on a machine, given its summary before and after the request.
 type ChangeDescription = dyn Fn(&MachineSummary, &MachineSummary) -> String;
 
+/// Posts an action for each named machine, and prints the refusals. Returns the machines that accepted the action, in their new state, and
+/// the exit status. If `describe` is given, prints its text for each accepting machine.
+///
 /// # Errors
 /// The server cannot be reached, or the text cannot be printed.
 pub(crate) fn post_for_each(

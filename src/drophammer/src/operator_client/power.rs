@@ -69,7 +69,7 @@ pub(crate) fn switch_through_server(
     }
 }
 
-/// Power-cycles the machine into PXE, so that it carries out the order now. The order remains even if this fails.
+/// Power-cycles the machine into PXE, so that it carries out its order now. If that fails, the order remains open.
 pub(crate) fn power_cycle_now(
     server: &OperatorClient,
     machine: &MachineSummary,

@@ -24,7 +24,7 @@ pub(crate) struct OperatorClient {
 
 pub(crate) enum OperatorResponse<T> {
     Good(T),
-    /// Error message of the server.
+    /// The server refused the request, with this message.
     Refused(String),
 }
 

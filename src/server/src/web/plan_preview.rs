@@ -83,7 +83,7 @@ fn plan_from_registration(
 
 impl PlanPreview {
     fn unregistered() -> PlanPreview {
-        let why = "it has never registered, so its disks are unknown: boot it over PXE once";
+        let why = "the machine has never registered, so its disks are unknown: boot it over PXE once";
         PlanPreview::Unknown(why.to_owned())
     }
 }
@@ -120,7 +120,7 @@ pub(crate) fn show_plan(planned: &PreviewPlan) -> Markup {
     html! {
         @if let Some(why) = planned.foreseen { p.problem { (why) ": " (NOBODY_LOOKED) } }
         @if planned.plan.as_ref().is_some_and(|plan| plan.already.is_some()) {
-            p { "The ordered installation already exists: it is booted, and nothing is written." }
+            p { "The machine already has the ordered installation and boots it. Nothing is written." }
         }
         div.sides {
             section.dies {

@@ -71,7 +71,9 @@ fn fix_file(file: &TextFile) -> Result<(String, bool)> {
 
 fn several_layouts_message(file: &TextFile) -> String {
     let name = file.path.display();
-    format!("{name}: contains several layouts and cannot be edited in place: change it manually as `check` notes\n")
+    format!(
+        "{name}: contains several layouts and cannot be edited in place: change it manually as noted by `drophammer check`\n"
+    )
 }
 
 fn canonicalize(file: &TextFile) -> Result<CanonicalizedFile> {

@@ -32,7 +32,7 @@ pub(crate) fn judge_machine(seen: PredictedMachine, fresh: Option<Inventory>) ->
         MachineForecast::Told(machine) => *machine,
     };
     let Some(allocation) = machine.allocation.clone() else {
-        return ends(RackOutcome::Nothing, "it does not have an allocation".to_owned());
+        return ends(RackOutcome::Nothing, "the machine does not have an allocation".to_owned());
     };
     let (inventory, is_outdated) = match (fresh, seen.registered) {
         (Some(fresh), _) => (fresh, false),
@@ -41,7 +41,8 @@ pub(crate) fn judge_machine(seen: PredictedMachine, fresh: Option<Inventory>) ->
             (registered.inventory, registered.outdated)
         }
         (None, None) => {
-            let why = "it has never registered: boot it over PXE once, or provide its inventory with --inventories";
+            let why =
+                "the machine has never registered: boot it over PXE once, or provide its inventory with --inventories";
             return ends(RackOutcome::Unknown, why.to_owned());
         }
     };
@@ -86,7 +87,7 @@ fn plan_row(
 ) -> (RackRow, Option<ApprovalSummary>) {
     match planned {
         Ok(PreviewPlan { verdicts: None, .. }) => {
-            row.reasons = vec!["the ordered installation already exists and is booted".to_owned()];
+            row.reasons = vec!["the machine already has the ordered installation and boots it".to_owned()];
             (row, None)
         }
         Ok(PreviewPlan { disks, verdicts: Some(verdicts), foreseen, .. }) => {

@@ -47,7 +47,7 @@ pub(crate) fn image_schema() -> Value {
             "digest": {
                 "type": ["string", "null"],
                 "pattern": "^(sha256:[0-9a-fA-F]{64}|sha512:[0-9a-fA-F]{128})$",
-                "description": "Digest of the file as downloaded; of an image in a registry, the digest of its manifest. For file, it is computed.",
+                "description": "Digest of the image as downloaded, before decompression; for an image in a registry, the digest of its manifest. For an image in a file, the server computes it.",
             },
             "pull_secret": {
                 "type": ["object", "null"],
@@ -58,7 +58,7 @@ pub(crate) fn image_schema() -> Value {
                     "password": word("Password, or a token that the registry accepts instead."),
                     "token_service": {
                         "type": "string",
-                        "description": "Host of the registry's token service, with a port other than 443, if it differs from that of url: gitlab.example.org.",
+                        "description": "Host of the registry's token service, if it differs from the host in url, such as gitlab.example.org. A port other than 443 is appended.",
                     },
                     "identitytoken": word("Identity token that `docker login` stores if the registry issues one instead of the password."),
                 },

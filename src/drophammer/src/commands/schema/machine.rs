@@ -124,7 +124,7 @@ pub(crate) fn machine_schema() -> Value {
                 "type": ["array", "null"],
                 "items": {"type": "string", "pattern": "^[0-9A-Za-z,._:/-]+$"},
                 "default": ["tty0", "ttyS0,115200n8"],
-                "description": "console= arguments of the kernel; the last one has the shell.",
+                "description": "Values of console= arguments of the kernel. The last console has the shell.",
             },
             "ramdisk_network": {
                 "oneOf": [network_schema(), {"type": "null"}],
@@ -178,7 +178,7 @@ fn network_schema() -> Value {
             "vlans": fields["vlans"],
             "network": {
                 "type": ["object", "null"],
-                "description": "The same, nested as in netplan's files.",
+                "description": "The same fields, nested below network as in netplan's files.",
                 "additionalProperties": false,
                 "properties": fields,
             },

@@ -87,7 +87,7 @@ async fn a_machine_has_hardware_disks_plan_events_and_log() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let path = format!("/machines/{ONE}");
-    assert!(browser.text(&path).await.contains("it has never registered"));
+    assert!(browser.text(&path).await.contains("the machine has never registered"));
     assert_eq!(browser.get(&format!("/machines/{STRANGER}")).await.status, 404);
     let token = server.registered(ONE).await;
     server.allocated(ONE, &token).await;

@@ -23,7 +23,7 @@ async fn the_plan_comes_first_and_the_name_is_typed_in() {
     refused(&format!("{path}?image=debian-99"), "there is no image &quot;debian-99&quot;").await;
     // Without an inventory there is no plan, and the page orders nothing.
     let page = browser.text(&with_image).await;
-    assert!(page.contains("it has never registered") && !page.contains("button class=\"danger\""), "{page}");
+    assert!(page.contains("the machine has never registered") && !page.contains("button class=\"danger\""), "{page}");
 
     assert_eq!(server.press(ONE, "debian-12", json!({ "without_marker": true })).await.status, 200);
     let token = server.registered(ONE).await;
