@@ -1,5 +1,5 @@
-//! Rate limit for events of clients that have not registered: a quota per address and minute, so that they neither displace the history of
-//! a machine nor fill the log.
+//! Rate limit for events of clients that have not registered: a quota per address and minute. Without it, such clients could displace the
+//! stored events of a machine, and fill the log.
 
 use common::sync::lock_mutex;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(60);
 /// Maximum number of events per address and minute. A rack that boots behind one address may exceed it, but losing an event is harmless.
 pub(crate) const EVENTS: u32 = 120;
-/// Maximum number of addresses counted per minute. Events of others are dropped.
+/// Maximum number of addresses counted per minute. Events of further addresses are dropped.
 const ADDRESSES: usize = 16 << 10;
 
 /// Number of events in the current minute by address.

@@ -40,12 +40,13 @@ use store::{InstallState, ServedInstall};
 use wire_allocation::to_wire_allocation;
 
 const MAX_WAIT_SECONDS: u64 = 300;
-/// Maximum size of inventories and reports with plans. They are text; that of the largest server has some ten thousand bytes.
+/// Maximum size of inventories, and of reports with plans, in bytes. The text of the largest server has some ten thousand bytes.
 const DOCUMENT_BYTES: usize = 4 << 20;
-/// Maximum size of the registration of a machine without a file. Any client can send hundreds of them, and each is stored.
+/// Maximum size of the registration of a machine without a file, in bytes. Any client can send hundreds of such registrations, and the
+/// server stores each.
 const UNKNOWN_DOCUMENT_BYTES: usize = 1 << 20;
 
-/// `POST /v1/machine/register`: registers the machine that a boot was requested for.
+/// `POST /v1/machine/register`: registers the machine for which the boot of the token was requested.
 pub(crate) async fn register_boot(
     State(app): State<Arc<AppState>>,
     peer: ClientAddress,
@@ -100,7 +101,7 @@ async fn check_limits(
     judged.map_err(|why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("registration refused: {why}")))
 }
 
-/// Refuses a machine if the NIC in the kernel's neighbour table is not listed in its file.
+/// Refuses a machine if its file lists MACs, and the kernel's neighbour table has another MAC for the client's address.
 fn refuse_other_nic(app: &AppState, directory: &SiteSnapshot, id: &str, peer: ClientAddress) -> Result<(), ApiError> {
     let message = directory.find_machine(id).and_then(|machine| auth::foreign_nic_message(app, machine, peer));
     let Some(message) = message else { return Ok(()) };
@@ -136,7 +137,8 @@ pub(crate) async fn wait_for_allocation(
     .await
 }
 
-/// Returns as soon as the machine has an allocation that can be carried out. Any change publishes a new directory.
+/// Returns as soon as the machine has an allocation that can be carried out. Every change of files or database publishes a new snapshot,
+/// which wakes this function.
 async fn until_allocated(app: &AppState, id: &str) -> Result<(), ApiError> {
     let mut directory = app.directory.clone();
     loop {
@@ -219,7 +221,8 @@ pub(crate) async fn post_event(
     Ok(Json(json!({})))
 }
 
-/// Returns whether another event of an unregistered client is kept and printed.
+/// Counts an event of an unregistered client, and returns whether the event is within the quota. Otherwise, the event must be neither
+/// stored nor printed.
 pub(crate) fn is_event_within_quota(app: &AppState, ClientAddress(address): ClientAddress) -> bool {
     let is_kept = app.anonymous_events.count_event(address);
     if !is_kept {

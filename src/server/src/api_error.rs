@@ -28,7 +28,7 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, message)
     }
 
-    /// Returns status and message, for responses in another format.
+    /// Returns status and message, for callers that respond in another format.
     pub(crate) fn parts(self) -> (StatusCode, String) {
         (self.status, self.message)
     }
@@ -38,7 +38,7 @@ impl ApiError {
     }
 }
 
-/// Seconds after which a client retries a request to a busy server.
+/// Value of `Retry-After`: seconds after which a client should repeat a request to a busy server.
 const RETRY_AFTER: &str = "5";
 
 /// Sets `Retry-After` in the response of a busy server.

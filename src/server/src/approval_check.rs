@@ -1,10 +1,11 @@
-//! Check that the plan of an agent is the one that the operator has approved.
+//! Check that the agent has compared its plan with the plan that the operator approved.
 
 use super::api_error::ApiError;
 use super::{AppState, full_install_state};
 use site::snapshot::SiteSnapshot;
 
-/// Checks that the agent has compared its plan with the approval in force. Agents of earlier versions compare nothing.
+/// Checks that the agent has compared its plan with the approval in force, as stated in its request. Agents of earlier versions do not
+/// compare.
 ///
 /// # Errors
 /// The database cannot be read. The inner error is the reason why the agent must not pass the point of no return.
@@ -25,7 +26,7 @@ pub(crate) async fn check_compared(
             Err(format!("the plan was compared with approval {said}, but approval {} is now in force", approved.sha256))
         }
         (Ok(Some(approved)), None) => Err(format!(
-            "approval {} is in force, and the agent has not compared its plan with it: it was written after the plan was made, or the ramdisk is of an earlier version",
+            "the agent has not compared its plan with approval {}, which is in force: the approval was written after the plan was made, or the ramdisk is of an earlier version",
             approved.sha256
         )),
     })

@@ -12,7 +12,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Lookup of the MACs of the neighbour with an address: none if it is behind a router or unknown; several if two segments use the address.
+/// Lookup of the MACs of a neighbour by its IP address. Returns no MAC if the address is unknown or behind a router, and several if it is
+/// in use on two segments.
 pub(crate) type MacLookup = Arc<dyn Fn(IpAddr) -> Vec<String> + Send + Sync>;
 
 /// Lengths of `struct nlmsghdr` (length, type, flags, sequence, port) and `struct ndmsg` (family, padding, interface, state, flags, type).
@@ -21,14 +22,14 @@ const NEIGHBOUR: usize = 12;
 /// Alignment of messages and attributes, see `nda_header_len`.
 const ALIGNED: usize = 4;
 
-/// Limit of the kernel's messages (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
+/// Maximum size of the kernel's messages, in bytes (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
 const MOST_BYTES: usize = 32 << 10;
 
 /// Timeout of a lookup, during which a request of a machine waits. The kernel responds within a millisecond.
 const PATIENCE_SECONDS: i64 = 2;
 
-/// Looks up MACs in the kernel's table. Without a response in time the MACs are unknown, and a warning is logged. No client is refused for
-/// that: a MAC is only ever checked in addition to the token.
+/// Looks up MACs in the kernel's neighbour table. If the kernel does not respond in time, logs a warning and returns no MAC. No client is
+/// refused for a missing MAC, since the MAC is checked only in addition to the token.
 pub(crate) fn look_up_macs(address: IpAddr) -> Vec<String> {
     query_kernel(address).unwrap_or_else(|error| {
         tracing::warn!("cannot read the kernel's neighbour table: {error}");
@@ -62,7 +63,7 @@ fn receive_macs(socket: &OwnedFd, address: IpAddr) -> nix::Result<Vec<String>> {
     }
 }
 
-/// Returns a request for all neighbours of that address family.
+/// Returns a request for all neighbours of the address family.
 fn build_request(family: u8) -> Vec<u8> {
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
     let length = (HEAD + NEIGHBOUR) as u32;
@@ -99,7 +100,7 @@ fn parse_entry(body: &[u8], address: IpAddr) -> Option<String> {
     parse_mac(&join_hex(card, ":")).ok().filter(|_| is_it && card != [0; 6])
 }
 
-/// Finds an attribute among `struct nlattr`: length including this head, type, content.
+/// Finds an attribute among `struct nlattr`, each of which consists of a length (including the header), a type, and the content.
 fn find_attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let (length, kind) = (read_integer(bytes, 0, 2)?, read_integer(bytes, 2, 2)?);

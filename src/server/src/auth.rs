@@ -1,5 +1,5 @@
-//! Authentication of machines by the token of their boot and the address that registered with it. It only needs the head of a request, so
-//! that no body of an unauthenticated client is read.
+//! Authentication of machines by the token of their boot, and by the address from which that boot registered. Only the head of a request
+//! is needed, so that the body of an unauthenticated request is never read.
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -14,14 +14,15 @@ use site::operator_files::MachineSpec;
 use std::sync::Arc;
 use store::{EnrollOutcome, Enrollment, MachineBoot, token};
 
-/// Authenticated machine of the path. A handler with this extractor requires a registered boot.
+/// Authenticated machine whose id is in the path. A handler with this extractor requires a boot that has registered and has not succeeded
+/// yet.
 pub(crate) struct MachineCaller {
     pub id: String,
     pub boot: MachineBoot,
     pub peer: ClientAddress,
 }
 
-/// Authenticated machine whose boot may not have registered yet or may have ended, for events and reports.
+/// Authenticated machine for events and reports: its boot may not have registered yet, or may have ended.
 pub(crate) struct EventCaller(pub MachineCaller);
 
 impl FromRequestParts<Arc<AppState>> for MachineCaller {
@@ -69,7 +70,7 @@ async fn authenticate_path(parts: &mut Parts, app: &Arc<AppState>) -> Result<Mac
     Ok(MachineCaller { id, boot, peer })
 }
 
-/// Returns the registered or recently requested boot with the request's token.
+/// Returns the boot to which the request's token belongs: a registered one, or one that was requested recently.
 pub(crate) async fn find_boot(app: &AppState, headers: &HeaderMap) -> Result<Option<MachineBoot>, ApiError> {
     let Some(token) = bearer_token(headers) else { return Ok(None) };
     let hash = token::hash_token(token);
@@ -90,7 +91,7 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
 
 pub(crate) fn not_authorized_for(id: &str) -> ApiError {
     unauthorized(&format!(
-        "the bearer token is missing, expired, not that of machine {id:?}, or older than its last boot or its release"
+        "the bearer token is missing, expired, not that of machine {id:?}, or older than the machine's last boot or release"
     ))
 }
 
@@ -98,8 +99,8 @@ fn unauthorized(message: &str) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, message)
 }
 
-/// Registers the boot of a machine. The caller has verified that a privileged process registers. `two_machines` is the reason why two
-/// machines may share the id.
+/// Registers the boot of a machine. The caller has verified that the request comes from a privileged process. `two_machines` is the reason
+/// to suspect that two machines share the id, if any.
 ///
 /// # Errors
 /// Another boot of the machine is active. The client retries until that boot is silent.
@@ -142,7 +143,8 @@ pub(crate) async fn enroll_boot(
     }
 }
 
-/// Returns the reason why the client at that address is not this machine: the neighbour table has a MAC that is not one of the machine's.
+/// Returns why the client at this address is not the machine, if so: the neighbour table has a MAC for the address that the machine's file
+/// does not list.
 pub(crate) fn foreign_nic_message(
     app: &AppState,
     machine: &MachineSpec,

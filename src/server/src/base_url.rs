@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use site::boot_values;
 use std::sync::Arc;
 
-/// Base URLs, without a trailing slash. They differ if firmware uses plain HTTP but the agent must use TLS.
+/// Base URLs, without a trailing slash. The two differ if the agent must use TLS, while firmware uses plain HTTP.
 pub(crate) struct BaseUrls {
     /// Base URL of API calls and images.
     pub calls: String,

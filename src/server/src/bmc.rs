@@ -13,11 +13,11 @@ use std::fmt;
 #[serde(rename_all = "lowercase")]
 #[derive(schemars::JsonSchema)]
 pub enum PowerAction {
-    /// Switch it on.
+    /// Switch the machine on.
     On,
-    /// Switch it off immediately, without a shutdown.
+    /// Switch the machine off immediately, without a shutdown.
     Off,
-    /// Power-cycle it; switch it on if it is off.
+    /// Power-cycle the machine, or switch it on if it is off.
     Cycle,
     /// Boot over PXE at the next boot only.
     Pxe,
@@ -34,7 +34,7 @@ impl fmt::Display for PowerAction {
     }
 }
 
-/// Performs the action on the machine with that UUID. Returns as soon as the controller has accepted the request, with a warning if the
+/// Performs the action on the machine with this UUID. Returns as soon as the controller has accepted the request, with a warning if the
 /// controller may belong to another machine.
 ///
 /// # Errors

@@ -20,7 +20,7 @@ pub(crate) struct DigestQuery {
     server: Option<String>,
 }
 
-/// Arguments of `drophammer reinstall` for one machine.
+/// Arguments with which `drophammer reinstall` is started on one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct BootDigestResponse {
     /// URL at which the machine reaches this server.

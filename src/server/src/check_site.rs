@@ -1,5 +1,5 @@
-//! `drophammer serve --check`: reports all problems of a server's directory. It uses the server's own code and a copy of the database. The
-//! directory is not written, and the server may be running.
+//! `drophammer serve --check`: reports all problems of a server's directory. It reads the directory with the same code as the server, and
+//! a copy of the database. The directory is not written, and a server may be running in it.
 
 use super::start_checks::{check_at_start, check_options, refuse_lost_database};
 use super::{ServerConfig, listeners, pxe};
@@ -18,7 +18,7 @@ use std::time::Duration;
 use store::image_digests::ImageDigests;
 use store::{DATABASE, ServerState, backup, database_file, database_id};
 
-/// Longer than any `verify` may take.
+/// Timeout for the result of a `verify`, longer than a `verify` may take.
 const VERIFY: Duration = Duration::from_secs(60);
 
 /// Result of the check.
@@ -30,7 +30,7 @@ pub(crate) struct SiteCheckReport {
     pub layouts: usize,
     pub images: usize,
     pub problems: Vec<SiteProblem>,
-    /// Remarks that are not problems.
+    /// Remarks for the operator that are not problems.
     pub notes: Vec<SiteProblem>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     })
 }
 
-/// Returns the snapshot that a server would publish once every `verify` has ended.
+/// Returns the snapshot that a server would publish once all `verify` programs have ended.
 fn load_site(dir: &Path, state: ServerState) -> Result<SiteScan> {
     let (done, verdicts) = mpsc::channel();
     let verified = VerifyCache::start(move |verdict| drop(done.send(verdict)));
@@ -120,7 +120,8 @@ impl DatabaseCopy {
             .context(Phase::Serve, || format!("make {}", template.display()))
     }
 
-    /// Copies and opens the database. The inner result has the type of [`DatabaseCopy::open_empty`], which takes its place after an error.
+    /// Copies the database and opens the copy. If it cannot be copied, the caller uses [`DatabaseCopy::open_empty`] instead, whose type
+    /// the inner result has.
     fn open_copy(&self, dir: &Path) -> std::result::Result<Result<ServerState>, String> {
         let (database, copy) = (dir.join(DATABASE), self.0.join(DATABASE));
         let told = |error: common::error::Error| {

@@ -1,4 +1,4 @@
-//! HTTP connections: limits overall and per address, timeouts, and panics that end one request only.
+//! HTTP connections: limits overall and per address, timeouts, and isolation of panics, which end only the request that caused them.
 
 use super::api_error::ApiError;
 use super::quotas::{ClientQuotas, ConnectionInfo, QuotaShare};
@@ -43,10 +43,10 @@ pub(crate) struct RoutedListener {
     pub tls: Option<ServerTls>,
 }
 
-/// Permits that are released at the end of a connection.
+/// Permits that are released when the connection ends.
 type ConnectionPermits = (Option<OwnedSemaphorePermit>, QuotaShare);
 
-/// Admits connections within the limits.
+/// Accepts connections within the limits.
 pub(crate) struct ConnectionLimiter {
     places: Arc<Semaphore>,
     peers: ClientQuotas,
@@ -74,7 +74,8 @@ impl ConnectionLimiter {
     ) -> (&'a RoutedListener, Option<OwnedSemaphorePermit>, io::Result<(TcpStream, SocketAddr)>) {
         let place = self.places.clone().try_acquire_owned().ok();
         if place.is_none() && !self.is_full.swap(true, Ordering::Relaxed) {
-            self.watch.log_problem("the limit of open connections is reached: further connections wait".to_owned());
+            self.watch
+                .log_problem("the server's limit of open connections is reached: further connections wait".to_owned());
         }
         self.is_full.store(place.is_none(), Ordering::Relaxed);
         let place = match place {

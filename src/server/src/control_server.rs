@@ -1,4 +1,4 @@
-//! Server whose sockets are bound: its start, from the database to the routers, and its end.
+//! The server after its sockets are bound: start of all its threads and routers, and shutdown.
 
 use super::anonymous_events::AnonymousEvents;
 use super::connections::ConnectionLimiter;
@@ -47,9 +47,9 @@ pub(super) struct ControlServer {
     wake: mpsc::Sender<ReloadEvent>,
     pub state: ServerState,
     pxe: Option<PxeServer>,
-    /// Task that updates machine files after migrations.
+    /// Task that updates machine files when migrations have ended.
     files: tokio::task::JoinHandle<()>,
-    /// Held as long as the server runs.
+    /// Lock on the server's directory, held while the server runs.
     _lock: Option<store::backup::DirectoryLock>,
 }
 
@@ -146,7 +146,7 @@ impl ControlServer {
     }
 }
 
-/// Services that run before the first request is served, and the tokens of the operator.
+/// Services that are started before the first request is served, and the hashes of the operator's tokens.
 struct StartedServices {
     /// Directory of iPXE's binaries, with `--pxe`.
     ipxe: Option<PathBuf>,
@@ -200,7 +200,7 @@ fn build_app_state(
     })
 }
 
-/// Opens the database. A boot that has not called for `quiet` no longer counts as active.
+/// Opens the database. A boot counts as active until it has not called for `quiet`.
 fn open_state(options: &ServerConfig, quiet: Duration, counters: &Arc<metrics::Metrics>) -> Result<ServerState> {
     let observed = counters.clone();
     let hooks = StoreHooks {
@@ -210,8 +210,8 @@ fn open_state(options: &ServerConfig, quiet: Duration, counters: &Arc<metrics::M
     Ok(ServerState::open(&options.dir.join(store::DATABASE), quiet)?.with_hooks(hooks))
 }
 
-/// Starts the threads that read the directory, and waits until it has been read once. Returns the channel that wakes them, and the
-/// channel of their snapshots.
+/// Starts the threads that read the directory, and waits until it has been read once. Returns a channel that wakes them, and a channel on
+/// which they publish snapshots.
 async fn start_reloader(
     options: &ServerConfig,
     state: &ServerState,

@@ -27,7 +27,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct MachineFileRequest {
     pub name: String,
-    /// Size; if absent, the one that matches the hardware.
+    /// Id of the size. If absent, the size whose constraints match the hardware is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
 }
@@ -39,7 +39,7 @@ pub struct CreatedMachineFile {
     pub name: String,
     pub size: Option<String>,
     pub macs: Vec<String>,
-    /// MACs of the machine that are not in its file, as they do not identify it.
+    /// MACs of the machine that were not written to its file, because they do not identify the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted: Vec<OmittedMac>,
     /// Path relative to the server's directory.
@@ -92,7 +92,7 @@ fn conflict_error(why: String) -> ApiError {
     ApiError::new(StatusCode::CONFLICT, why)
 }
 
-/// Returns the machine to add, or why it cannot be added, for example because the name is taken.
+/// Returns the machine to add. The error is the reason why it cannot be added, such as a name that is taken.
 fn validate_new_machine(
     directory: &SiteSnapshot,
     id: String,
@@ -116,18 +116,18 @@ fn validate_new_machine(
     let size = sizes::choose_size(&directory.known.sizes, hardware, asked.size.as_deref())?;
     if let ([], Some(first)) = (&macs[..], omitted.iter().find(|omitted| omitted.reason.contains(OF_A_FILE))) {
         return Err(format!(
-            "its MAC {} {}, and no other MAC identifies it: write the file by hand, with its MACs",
+            "machine {id}: its MAC {} {}, and no other MAC identifies the machine: write its file by hand, with its MACs",
             first.mac, first.reason
         ));
     }
     Ok(CreatedMachineFile { id, name: name.to_owned(), size, macs, omitted, file: format!("machines/{name}.yaml") })
 }
 
-/// Start of the reason for omitting a MAC that the file of another machine lists.
+/// First words of the reason for omitting a MAC that the file of another machine lists.
 const OF_A_FILE: &str = "belongs to machine";
 
-/// Returns the MACs that identify the machine, and those that do not: NICs on USB move between machines, and management controllers have
-/// the same MAC on all machines of some models.
+/// Returns the MACs that identify the machine, and those that do not, with the reason. A USB NIC can move between machines, and the
+/// management controllers of some models all have the same MAC.
 async fn find_identifying_macs(
     app: &AppState,
     directory: &SiteSnapshot,

@@ -1,6 +1,7 @@
 //! Kernel, ramdisk and images over HTTP, with support for Range, If-Range and ETag.
 //!
-//! Only files listed by the operator can be requested, which prevents path traversal; symbolic links are followed within the directory.
+//! Clients can request only the files that the operator lists, which prevents path traversal. Symbolic links are followed within the
+//! directory.
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -61,7 +62,7 @@ async fn serve_from_folder(
     send_file(&resolve_within(app, folder, &folder.join(name)).await?, method, headers).await
 }
 
-/// Resolves symbolic links. The file must lie below the directory, so that a link does not expose other files.
+/// Resolves symbolic links. Refuses a file outside of the directory, so that a link cannot expose other files.
 async fn resolve_within(app: &AppState, directory: &FilePath, file: &FilePath) -> Result<PathBuf, ApiError> {
     let name = file.file_name().unwrap_or_default().display().to_string();
     let gone = |_| ApiError::not_found(format!("{name} does not exist"));
@@ -70,8 +71,12 @@ async fn resolve_within(app: &AppState, directory: &FilePath, file: &FilePath) -
     if real.starts_with(&directory) {
         return Ok(real);
     }
-    app.log_rate_limited(format!("{} is a link out of {}: refused", file.display(), directory.display()));
-    Err(ApiError::not_found(format!("{name} is a link out of its directory")))
+    app.log_rate_limited(format!(
+        "refused to serve {}: it is a symbolic link to a file outside of {}",
+        file.display(),
+        directory.display()
+    ));
+    Err(ApiError::not_found(format!("{name} is a symbolic link to a file outside of its directory")))
 }
 
 /// Sends the file with support for If-Range, which tower-http lacks: a Range request whose If-Range does not match the file is answered

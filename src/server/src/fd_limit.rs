@@ -1,4 +1,4 @@
-//! Limit of open connections. A client that opens connections without end must not exhaust the file descriptors that the server needs for
+//! Limit of open connections, so that a client that opens many connections cannot exhaust the file descriptors that the server needs for
 //! its own files.
 
 use super::status_log::StatusLog;
@@ -6,7 +6,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Descriptors reserved for the database, the operator's files and the runtime.
 const RESERVE: u64 = 128;
-/// Descriptors per connection, as it may send a file.
+/// Descriptors per connection: its socket, and a file that it may send.
 const BY_CONNECTION: u64 = 2;
 /// Minimum number of connections.
 const AT_LEAST: u64 = 16;

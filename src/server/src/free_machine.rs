@@ -1,11 +1,11 @@
-//! Release of a machine that the operator frees: its previous tenant's system must stop.
+//! Consequences of freeing a machine: the system of its previous tenant must be stopped.
 
 use super::api_error::ApiError;
 use super::{AppState, power};
 use crate::bmc::PowerAction;
 
-/// Revokes the tokens of earlier boots, and powers the machine off if its system may still run. A machine that cannot be powered off is
-/// reported.
+/// Revokes the tokens of earlier boots, and powers the machine off if the previous tenant's system may still run. If the machine cannot be
+/// powered off, a problem is logged.
 ///
 /// # Errors
 /// The database fails.

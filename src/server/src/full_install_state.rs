@@ -8,7 +8,7 @@ use site::requested_steps::{GeneratedLayout, find_requested_arrays};
 use site::resolve::SiteObjects;
 use store::InstallState;
 
-/// Returns the state of the allocation, with everything from which its layout may be generated.
+/// Returns the state of the allocation, including the layout that its templates generate and the approval in force.
 ///
 /// # Errors
 /// The database cannot be read or written.
@@ -23,7 +23,8 @@ pub(crate) async fn read_full_state(
     add_approval(app, machine, &allocation.id, InstallState { generated, ..standing }, known).await
 }
 
-/// Generates the layout from the templates of the allocation and the machine's registered hardware, if both exist.
+/// Generates the layout from the templates of the allocation and the registered hardware of the machine. Returns `None` if no template
+/// generates a layout, or the machine has not registered.
 ///
 /// # Errors
 /// The database cannot be read, or the planner fails.
@@ -39,7 +40,7 @@ pub(crate) async fn generate_layout(
     app.planner.run_job(machine, generate).await
 }
 
-/// Returns the standing with the approval in force for the machine.
+/// Adds the machine's approval in force to the state.
 ///
 /// # Errors
 /// The database cannot be read or written.

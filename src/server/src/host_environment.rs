@@ -1,11 +1,11 @@
-//! Properties of the host and its network, which tests replace.
+//! Properties of the host and its network. Tests replace them.
 
 use super::arp::{self, MacLookup};
 use super::source_port_check::FIRST_UNPRIVILEGED_PORT;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Interval in which the directory is read.
+/// Interval at which the operator's directory is read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Properties of the host and its network.

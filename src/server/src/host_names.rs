@@ -1,7 +1,8 @@
 //! Names by which clients may address this server.
 //!
-//! A browser sends the name of its address bar as `Host`. The owner of another site can let the site's name resolve to this server (DNS rebinding): scripts of
-//! that site may then read every answer. Such requests carry the site's own name, and are rejected.
+//! A browser sends the host name in its address bar as `Host`. The owner of another site can make that site's name resolve to the address
+//! of this server (DNS rebinding), so that scripts of the site could read all responses. Such requests contain the name of the site, and
+//! are rejected.
 
 use super::ServerConfig;
 use super::tls::{ServerTls, strip_port};
@@ -11,7 +12,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// Table of host names, hosts(5).
 const HOSTS: &str = "/etc/hosts";
 
-/// Names of this server, in lower case, and those in its certificate.
+/// Names of this server in lower case; its certificate may cover further names.
 pub(crate) struct HostNames {
     names: Vec<String>,
     certificate: Option<ServerTls>,
@@ -31,8 +32,8 @@ impl HostNames {
 
     /// Returns whether a request may address the server as `host`: `NAME`, `ADDRESS`, `[ADDRESS]`, each with or without a port.
     ///
-    /// Any IP address is accepted. A browser sends an address only if that address itself was opened, so that no other site can cause it; and the addresses of
-    /// this host change.
+    /// Any IP address is accepted, since the addresses of this host may change. This is safe: a browser sends an address only if the page
+    /// was opened at that address, which another site cannot cause.
     pub(crate) fn accepts_host(&self, host: &str) -> bool {
         let name = strip_port(host);
         if is_address(name) {
@@ -44,7 +45,7 @@ impl HostNames {
     }
 }
 
-/// Reads the value of `--host`: a name without scheme, port or path.
+/// Parses the value of `--host`: a name without scheme, port or path.
 ///
 /// # Errors
 /// Describes what is wrong with the value.
@@ -71,7 +72,7 @@ fn canonicalize_name(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Returns the names that a line of hosts(5) lists together with `own`, such as the fully qualified one.
+/// Returns the names that a line of hosts(5) lists together with the name `own`, such as the fully qualified one.
 fn find_aliases(table: &str, own: &str) -> Vec<String> {
     let lines = table.lines().map(|line| line.split('#').next().unwrap_or_default());
     let names = lines.map(|line| line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>());

@@ -1,10 +1,10 @@
-//! iPXE scripts, and validation of everything that an unauthenticated client may put into one.
+//! iPXE scripts, and validation of all values in them that unauthenticated clients control.
 
 /// Parameters of a ramdisk boot: addresses of the server, and identity of the machine.
 pub(crate) struct RamdiskBoot<'a> {
     /// Base URL of the API, without a trailing slash.
     pub url: &'a str,
-    /// Base URL of kernel and ramdisk, for firmware.
+    /// Base URL of kernel and ramdisk, which the firmware loads.
     pub files: &'a str,
     pub token: &'a str,
     pub machine: &'a str,
@@ -13,7 +13,7 @@ pub(crate) struct RamdiskBoot<'a> {
     pub network: Option<&'a str>,
     /// Additional kernel arguments of the operator.
     pub cmdline: &'a str,
-    /// Offer a shell at the console instead of starting the agent.
+    /// True if the ramdisk must offer a shell at the console instead of starting the agent.
     pub stop: bool,
     /// File name of the ramdisk.
     pub initrd: &'a str,
@@ -28,7 +28,7 @@ impl RamdiskBoot<'_> {
         format!("{}/boot/{}", self.files, self.initrd)
     }
 
-    /// Returns the kernel's command line, which does not depend on how the kernel is started.
+    /// Returns the kernel's command line. It is the same for iPXE and for kexec.
     pub(crate) fn kernel_arguments(&self) -> String {
         let RamdiskBoot { url, token, machine, .. } = self;
         let mut arguments = vec![
@@ -60,8 +60,8 @@ pub(crate) fn local_disk_script(machine: &str) -> String {
     )
 }
 
-/// Returns a script that waits and repeats the request, until the operator has corrected the machine's file or its migration has ended. It
-/// never returns to the firmware, even on errors, as the firmware would boot the disk.
+/// Returns a script that waits and repeats the request, until the operator has corrected the machine's file or its migration has ended.
+/// The script never returns to the firmware, even on errors, because the firmware would then boot the disk.
 pub(crate) fn hold_script(url: &str, machine: &str) -> String {
     format!(
         "#!ipxe\n:again\necho drophammer: {machine} waits: it takes part in a migration, and its file does not list the NIC ${{netX/mac}}\n\

@@ -94,7 +94,7 @@ use systemd_notify::ServiceManager;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
 
-/// Acceptable for a bench. For a rack, the systemd unit runs the server as a separate user.
+/// Note for a server that runs as root, which is acceptable for a bench. For a rack, the systemd unit runs the server as a separate user.
 const AS_ROOT: &str = "this server runs as root, which only --pxe requires: use the systemd unit to run it as a separate user, see \
      docs/serve.md";
 
@@ -103,7 +103,7 @@ pub(crate) struct AppState {
     url: Option<String>,
     hosts: HostNames,
     boot: PathBuf,
-    /// Directory of iPXE's binaries, with `--pxe`.
+    /// Directory of iPXE's binaries; `None` without `--pxe`.
     ipxe: Option<PathBuf>,
     images: PathBuf,
     layouts: PathBuf,
@@ -134,12 +134,12 @@ pub(crate) struct AppState {
 }
 
 impl AppState {
-    /// Returns the current state of the directory.
+    /// Returns the current snapshot of the directory.
     fn directory(&self) -> Arc<SiteSnapshot> {
         self.directory.borrow().clone()
     }
 
-    /// Logs a message for the operator that any client on the network can cause, with a rate limit.
+    /// Logs a problem for the operator with a rate limit, because any client on the network can cause it.
     fn log_rate_limited(&self, text: String) {
         self.alarms.log_problem(text);
     }
@@ -151,7 +151,7 @@ impl AppState {
     }
 }
 
-/// Runs `drophammer serve`: serves, checks the directory, or copies the database.
+/// Runs `drophammer serve`: serves, checks the directory, or backs up or restores the database.
 ///
 /// # Errors
 /// As [`run_server`], or a file cannot be read or written.

@@ -1,5 +1,5 @@
-//! Listening sockets and their routes. With TLS, requests that carry a token are only accepted over TLS; firmware, which mostly supports
-//! only plain HTTP, still gets its scripts, kernel and ramdisk.
+//! Listening sockets and their routes. With TLS, requests that carry a token are accepted over TLS only. Boot scripts, kernel and ramdisk
+//! remain available over plain HTTP, since most firmware does not support TLS.
 
 use super::api_error::ApiError;
 use super::connections::RoutedListener;
@@ -17,13 +17,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-/// TLS configuration and its port.
+/// TLS configuration, and the port on which TLS is served.
 pub(crate) struct HttpsPort {
     pub tls: ServerTls,
     pub port: u16,
 }
 
-/// Bound sockets that do not accept connections yet.
+/// Bound sockets on which no connection is accepted yet.
 pub(crate) struct BoundListeners {
     machines: TcpListener,
     tls: Option<(TcpListener, ServerTls)>,
@@ -32,9 +32,9 @@ pub(crate) struct BoundListeners {
 
 pub(crate) struct ServerFronts {
     pub machines: RoutedListener,
-    /// With TLS: all requests that carry a token.
+    /// Listener for all requests that carry a token; `None` without TLS.
     pub tls: Option<RoutedListener>,
-    /// Only for the operator.
+    /// Listener for the operator's API; `None` if it shares one of the others.
     pub operators: Option<RoutedListener>,
 }
 
@@ -85,7 +85,7 @@ impl BoundListeners {
         self.tls.as_ref().map(|(_, tls)| tls.clone())
     }
 
-    /// Returns the port for firmware.
+    /// Returns the port on which firmware loads its files.
     pub(crate) fn port(&self) -> Result<u16> {
         let address = self.machines.local_addr().context(Phase::Serve, || "get the address of --listen")?;
         Ok(address.port())
@@ -116,7 +116,7 @@ impl BoundListeners {
     }
 }
 
-/// Loads the certificate. Returns it with its address, and with a warning about its files, if any.
+/// Loads the certificate. Returns it with the address to listen on, and with a warning if the key is readable by all users.
 ///
 /// # Errors
 /// The files are invalid, or contradict other options.
@@ -127,7 +127,7 @@ pub(crate) fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, Sock
         let host = url.strip_prefix("https://").map(|rest| rest.split('/').next().unwrap_or_default());
         let refuse = |why: &str| Err(Error::new(Phase::Serve, format!("--url {url}: {why}")));
         match host {
-            None => return refuse("must begin with https://, as machines use TLS with --tls-cert"),
+            None => return refuse("must begin with https://, since machines use TLS because of --tls-cert"),
             Some(host) if !tls.covers_host(host) => {
                 let names = format!("{} does not cover this host", asked.certificates.display());
                 return refuse(&names);
@@ -136,8 +136,8 @@ pub(crate) fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, Sock
         }
     }
     let readable = tls::world_readable_key(&asked.key);
-    let problem =
-        readable.map(|key| format!("the key is readable by all users of this host: run chmod o-r {}", key.display()));
+    let problem = readable
+        .map(|key| format!("the TLS key is readable by all users of this host: run chmod o-r {}", key.display()));
     Ok(Some((tls, asked.listen, problem)))
 }
 
@@ -172,12 +172,12 @@ fn finish_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
     guard_router(router, app)
 }
 
-/// Adds the check of request heads, which also applies to unknown paths.
+/// Adds the check of request heads. As a layer, it also applies to unknown paths.
 fn guard_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
     router.layer(from_fn_with_state(app.clone(), request_guard::guard_request)).with_state(app.clone())
 }
 
-/// Refuses the request without reading it. Its content was sent unencrypted and may be compromised.
+/// Refuses a request that must use TLS, without reading it. A token in it was sent unencrypted and may be compromised.
 async fn refuse_plain_http(State(app): State<Arc<AppState>>, peer: ClientAddress, headers: HeaderMap) -> ApiError {
     let port = app.https.as_ref().map(|https| https.port).unwrap_or_default();
     if headers.contains_key(header::AUTHORIZATION) {

@@ -1,5 +1,5 @@
-//! Identity of machines that boot and register: collects data from files and registrations for the decisions of
-//! [`model::machine_identity`], and reports the results.
+//! Identification of machines that boot and register. Collects the data for [`model::machine_identity`], which decides, from files and
+//! registrations, and reports the results.
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -51,8 +51,8 @@ async fn load_known_machine(app: &AppState, machine: &MachineSpec) -> Result<Kno
     })
 }
 
-/// Rejects the registration of a machine that is not the one with this id, so that it neither gets that machine's allocation nor replaces
-/// its data.
+/// Rejects a registration that comes from another machine than the one with this id, so that the other machine neither gets its allocation
+/// nor replaces its data.
 ///
 /// # Errors
 /// The registration is from another machine.
@@ -84,7 +84,7 @@ pub(crate) async fn refuse_other_machine(
     Err(ApiError::new(StatusCode::CONFLICT, message))
 }
 
-/// Returns why the registration's MACs belong to another machine. A NIC that several machines have identifies none of them.
+/// Returns why the registration is from another machine, judging by its MACs. A MAC that several machines have identifies none of them.
 async fn explain_mac_contradiction(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -105,7 +105,7 @@ async fn explain_mac_contradiction(
     Ok(Some(match known.macs.is_empty() {
         false => describe_other_macs(known, &seen),
         true => format!(
-            "a machine with id {} ({:?}) has MACs {seen}, but was registered with {}: these may be two machines with the same UUID, so that it gets \
+            "a machine with id {} ({:?}) has MACs {seen}, but was registered with {}: these may be two machines with the same UUID, so that this one gets \
             nothing. If it is the same machine, list its MACs in its file; if there are two, give each its own id and list their macs",
             known.id,
             known.name,
@@ -132,7 +132,8 @@ fn reported_uuid(register: &RegisterRequest) -> Option<Uuid> {
     register.inventory.as_ref()?.system.uuid.as_deref().and_then(parse_usable_uuid)
 }
 
-/// Returns a warning for the operator if the machine with this id has registered with other MACs: there may be two machines.
+/// Returns a warning for the operator if the id was registered before, and none of the MACs of then and now are the same: two machines may
+/// share the id.
 pub(crate) async fn warn_of_two_machines(
     app: &AppState,
     id: &str,
@@ -143,15 +144,15 @@ pub(crate) async fn warn_of_two_machines(
         return Ok(None);
     }
     Ok(Some(format!(
-        "these may be two machines with the same UUID: it has MACs {}, but {id} was registered with {}; if so, give each its own id \
+        "this machine has MACs {}, but {id} was registered with {}: these may be two machines with the same UUID; if so, give each its own id \
         and list their macs",
         macs.join(" "),
         before.join(" ")
     )))
 }
 
-/// Returns why the machine may be installed on blank disks only: the UUID of its last registration does not prove that it is the machine of
-/// the file.
+/// Returns why the machine may be installed only on blank disks: the UUID in its last registration does not prove that it is the machine
+/// described by the file.
 pub(crate) async fn explain_blank_only(
     app: &AppState,
     directory: &SiteSnapshot,

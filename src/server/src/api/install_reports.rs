@@ -1,4 +1,4 @@
-//! Reports at the end of an installation, and the responses to those that are refused or ignored.
+//! Endpoint for reports at the end of an installation, and its responses to reports that are refused or ignored.
 
 use super::DOCUMENT_BYTES;
 use super::request_body::read_machine_document;
@@ -59,7 +59,7 @@ pub(crate) async fn post_report(
     Ok(Json(ReportAcknowledgement { retry: reported.retry }))
 }
 
-/// Refuses a success that is not proven. The machine must not boot its disks, and the operator is warned.
+/// Refuses a reported success that is not proven, so that the machine does not boot its disks, and warns the operator.
 fn refuse_success(app: &AppState, machine: &str, report: &InstallReport, why: &UnprovenReason) -> ApiError {
     let message = why
         .explain(machine, &common::format::truncate_bytes(&report.allocationuuid, ID_BYTES).escape_debug().to_string());
@@ -67,8 +67,8 @@ fn refuse_success(app: &AppState, machine: &str, report: &InstallReport, why: &U
     ApiError::new(StatusCode::CONFLICT, message).with_code(why.code())
 }
 
-/// Responds to a report about an allocation that the machine never had, or of a boot that never registered. One line of it is logged, and
-/// nothing is stored.
+/// Responds to a report about an allocation that the machine never had, or of a boot that never registered. The report is logged as one
+/// line, and not stored.
 fn ignore_foreign_report(
     app: &AppState,
     who: &MachineOrigin,
@@ -79,7 +79,7 @@ fn ignore_foreign_report(
     let end = if report.success { "success" } else { "failure" };
     let why = match has_registered {
         true => format!("this machine never had allocation {allocation:?}"),
-        false => "its boot has not registered".to_owned(),
+        false => "the sending boot has not registered".to_owned(),
     };
     app.alarms.log_note(format!(
         "{who}  reports {end}; ignored: {why}: {}",
@@ -87,7 +87,7 @@ fn ignore_foreign_report(
     ));
     match report.success {
         true => {
-            let message = format!("this machine never had allocation {allocation:?}: its success is rejected");
+            let message = format!("success rejected: this machine never had allocation {allocation:?}");
             Err(ApiError::new(StatusCode::CONFLICT, message))
         }
         false => Ok(Json(ReportAcknowledgement::default())),

@@ -72,7 +72,8 @@ pub(crate) async fn pass_point_of_no_return(
     }
 }
 
-/// Checks that the operator still wants the installation: the inner error is the change since the allocation was sent.
+/// Checks that the operator still wants the installation. The inner error describes what has changed since the allocation was sent to the
+/// agent.
 async fn check_still_wanted(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -93,7 +94,9 @@ async fn check_still_wanted(
     if let Some(current) = current {
         let standing = app.state.read_install_state(id, allocation).await?;
         if directory.known.states.installation_blocked(current, &standing).is_some() {
-            return Ok(Err("its image was blacklisted after the allocation was sent".to_owned()));
+            return Ok(Err(format!(
+                "the image of allocation {allocation} was blacklisted after the allocation was sent"
+            )));
         }
     }
     approval_check::check_compared(app, directory, id, allocation, approved).await

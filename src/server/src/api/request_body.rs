@@ -1,4 +1,4 @@
-//! Bodies of requests: read within limits; their texts are shortened and sanitized.
+//! Request bodies: they are read within limits, and their texts are shortened and sanitized.
 
 use crate::api_error::ApiError;
 use crate::quotas::{ClientAddress, LARGE_BODY_BYTES};
@@ -41,8 +41,8 @@ fn parse_document<T: DeserializeOwned>(json: &[u8], author: DocumentAuthor) -> R
     serde_json::from_slice(&json).map_err(wrong)
 }
 
-/// Reads a body unchanged, within the quotas. Its memory is accounted to the client until the response is sent. Few large bodies are
-/// handled at the same time, as parsing takes many times their size.
+/// Reads a body unchanged, within the quotas. Its memory is accounted to the client until the response is sent. The number of large bodies
+/// that are handled at the same time is limited, since parsing takes many times their size.
 pub(crate) async fn read_body(
     app: &AppState,
     peer: ClientAddress,

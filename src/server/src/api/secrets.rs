@@ -1,4 +1,4 @@
-//! Secrets of an allocation. Each is sent only when the boot that installs needs it.
+//! Secrets of an allocation. Each is sent only to the boot that installs, and only when that boot needs it.
 
 use super::request_body::{EVENT_BYTES, read_operator_document};
 use crate::AppState;
@@ -16,7 +16,7 @@ use site::resolve::ResolvedAllocation;
 use std::sync::Arc;
 use store::MachineBoot;
 
-/// `POST /v1/machine/{id}/secrets`: secrets of one purpose, for the boot that installs the allocation.
+/// `POST /v1/machine/{id}/secrets`: returns the secrets for one purpose to the boot that installs the allocation.
 pub(crate) async fn release_secrets(
     State(app): State<Arc<AppState>>,
     MachineCaller { id, boot, peer }: MachineCaller,
@@ -47,7 +47,7 @@ pub(crate) async fn release_secrets(
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(released)).into_response())
 }
 
-/// Returns why the boot does not need secrets of this purpose now.
+/// Returns why the boot must not receive secrets for this purpose now, if so.
 fn refusal_reason(boot: &MachineBoot, purpose: SecretPurpose) -> Option<&'static str> {
     match (purpose, boot.begun) {
         _ if boot.over.is_some() => Some("this boot has reported its end"),
@@ -59,7 +59,8 @@ fn refusal_reason(boot: &MachineBoot, purpose: SecretPurpose) -> Option<&'static
     }
 }
 
-/// Returns the fields that the machine can still request: all of them before the point of no return.
+/// Returns the secret fields that the machine can still request: all of them before the point of no return, and after it only those for
+/// the installed system.
 pub(crate) fn requestable_fields(assigned: &ResolvedAllocation, has_not_begun: bool) -> Vec<SecretField> {
     let can_request = |field: &SecretField| has_not_begun || field.purpose() == SecretPurpose::System;
     let fields = if assigned.installs { secret_fields(assigned) } else { Vec::new() };

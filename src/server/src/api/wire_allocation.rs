@@ -1,4 +1,4 @@
-//! The allocation of a machine in the format of the agent.
+//! Conversion of a machine's allocation to the format that the agent receives.
 
 use super::secrets;
 use crate::AppState;
@@ -16,8 +16,8 @@ use site::resolve::{ResolvedAllocation, resolve_allocation};
 use site::snapshot::SiteSnapshot;
 use store::{ATTEMPTS, InstallState, ReinstallOrder};
 
-/// Returns the machine's allocation with its installation state, or `None` if it cannot be carried out; the reason has been logged when the
-/// directory was read.
+/// Returns the machine's allocation with its installation state, or `None` if the allocation cannot be carried out. The reason was logged
+/// when the directory was read.
 pub(crate) async fn find_assignment(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -31,9 +31,9 @@ pub(crate) async fn find_assignment(
     Ok(assigned.map(|assigned| (assigned, standing)))
 }
 
-/// Converts an allocation for the agent. Without an order, an installed machine gets its identity, so that it boots its system, and an
-/// image without a URL, so that it cannot install it. Secrets are released separately by `api::secrets`, except the parameters of an OS
-/// definition, which its `verify` needs before the plan.
+/// Converts an allocation for the agent. If the machine is installed and no reinstall is ordered, the allocation identifies the installed
+/// system, which the agent boots; its image has no URL, so that the agent cannot install it. Secrets are released separately by
+/// `api::secrets`, except the parameters of an OS definition, which its `verify` needs before the plan.
 pub(crate) fn to_wire_allocation(
     assigned: &ResolvedAllocation,
     standing: InstallState,
@@ -110,7 +110,8 @@ fn to_wire_order(order: ReinstallOrder) -> allocation::OrderedReinstall {
     }
 }
 
-/// Converts a volume reported by the last installation. The install marker records its disks.
+/// Converts a volume that the last installation reported. Its disks are not included, because the install marker on the machine records
+/// them.
 fn recorded_volume(volume: &PreparedVolume) -> RecordedVolume {
     let PreparedVolume { name, uid, path, .. } = volume.clone();
     RecordedVolume { name, uid, path, ..RecordedVolume::default() }

@@ -54,8 +54,8 @@ fn reported_guid(text: &str) -> Option<Uuid> {
     parse_usable_uuid(line.split_once(':')?.1)
 }
 
-/// Returns whether both are the same in one of the byte orders that controllers and ipmitool use: RFC 4122, SMBIOS, and either reversed
-/// as a whole (IPMI 2.0, 20.8).
+/// Returns whether both GUIDs are the same in one of the byte orders that controllers and ipmitool use: RFC 4122, SMBIOS, and the reversed
+/// order of either (IPMI 2.0, 20.8).
 fn is_same_guid(reported: Uuid, wanted: Uuid) -> bool {
     let mut bytes = *reported.as_bytes();
     bytes.reverse();

@@ -67,8 +67,8 @@ pub(crate) fn perform_action(
 }
 
 impl RedfishClient<'_> {
-    /// Finds the path of the machine's system: the only system, unless it belongs to another machine; if there are several, the one with
-    /// its UUID.
+    /// Finds the path of the machine's system. A single system must not report the UUID of another machine; of several systems, exactly
+    /// one must report the machine's UUID.
     fn find_system(&self, machine: Option<&str>) -> Result<String> {
         let (RedfishSystems { members }, _) = self.fetch("/redfish/v1/Systems")?;
         let wanted = machine.and_then(|id| Uuid::try_parse(id).ok());
@@ -110,7 +110,7 @@ impl RedfishClient<'_> {
         Ok(uuid.as_deref().and_then(parse_usable_uuid))
     }
 
-    /// Refuses a system that reports the UUID of another machine: the address was reassigned, swapped or mistyped.
+    /// Refuses a system that reports the UUID of another machine, as after an address was reassigned, swapped or mistyped.
     fn refuse_another(&self, path: &str, wanted: Uuid) -> Result<()> {
         match self.read_uuid(path)? {
             Some(uuid) if !is_same_uuid(uuid, wanted) => Err(bmc_refusal(format!(

@@ -1,4 +1,4 @@
-//! Creation, changes and deletion of templates. The response is sent once the change is in force.
+//! Creation, changes and deletion of templates. The response to a request is sent once its change is in force.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use super::listing::is_name;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// Timeout for a change to come into force. A scan of the directory takes less, even of a large one.
+/// Timeout for a change to come into force. A scan of the directory takes less time, even if the directory is large.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Fields of a template that requests can set.
 const FIELDS: [&str; 5] = ["uuid", "name", "steps", "extra", "description"];
@@ -43,7 +43,10 @@ pub(crate) async fn create_template(app: &AppState, document: &Value) -> Templat
     template.created_at = Some(format_now());
     let path = app.templates.template_path(&template);
     if path.exists() {
-        return Err(IronicRefusal::conflict(format!("{} already exists, and is not this template", path.display())));
+        return Err(IronicRefusal::conflict(format!(
+            "{} already exists, but is not the file of this template",
+            path.display()
+        )));
     }
     write_template(app, path, &template).await?;
     find_in_force(app, &uuid)
@@ -81,7 +84,10 @@ pub(crate) async fn change_template(
     let (here, there) = (app.templates.template_path(old), app.templates.template_path(&template));
     let path = if stored.path == here && there != here { there } else { stored.path.clone() };
     if path != stored.path && path.exists() {
-        return Err(IronicRefusal::conflict(format!("{} already exists, and is not this template", path.display())));
+        return Err(IronicRefusal::conflict(format!(
+            "{} already exists, but is not the file of this template",
+            path.display()
+        )));
     }
     let is_elsewhere = path != stored.path;
     put_file(path.clone(), render_template(&template)?).await?;
@@ -101,7 +107,7 @@ pub(crate) async fn delete_template(app: &AppState, ident: &str) -> TemplateResu
     wait_until_published(app, |templates| templates.all().all(|other| other.path != stored.path)).await
 }
 
-/// Returns the template as its file would contain it together with the UUID.
+/// Returns the template with its UUID, as a file would contain it that the server writes.
 fn with_uuid(stored: &StoredTemplate) -> DeployTemplate {
     DeployTemplate { uuid: Some(stored.uuid.clone()), ..stored.template.clone() }
 }
@@ -135,7 +141,7 @@ fn order_steps(old: &[Value], new: Vec<Value>) -> Vec<Value> {
     kept
 }
 
-/// Refuses to overwrite an edit of the operator that is not in force.
+/// Refuses a change if the template's file differs from the version in force, so that an edit of the operator is not overwritten.
 fn check_unchanged(stored: &StoredTemplate) -> TemplateResult<()> {
     let now = std::fs::read_to_string(&stored.path).ok().and_then(|text| DeployTemplate::parse_file(&text).ok());
     match now.is_some_and(|now| now.equals_ignoring_locations(&stored.template)) {

@@ -1,5 +1,5 @@
-//! Request handlers. There is a single one for each form, because whether and how a request is refused depends on version, method and path
-//! together.
+//! Request handlers: one for each of the two forms, which dispatches on version, method and path. The order of these checks determines the
+//! error response.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use super::listing::list_templates;
@@ -21,15 +21,15 @@ use serde_json::{Value, json};
 use site::deploy_templates::StoredTemplate;
 use std::sync::Arc;
 
-/// Limit of a template. It may contain a layout; a large one has some ten thousand bytes.
+/// Maximum size of a template, in bytes. It may contain a layout; a large layout has some ten thousand bytes.
 const TEMPLATE_BYTES: usize = 1 << 20;
 /// Header in which OpenStack clients send a token.
 const TOKEN: &str = "x-auth-token";
 
-/// Request without its body.
+/// Request without its body. Its body is read by the handler, after the token is checked.
 pub(crate) struct TemplateRequest {
     method: Method,
-    /// Path below the collection: a template, and a field of it.
+    /// Segments of the path below the collection: at most a template and one of its fields.
     path: Vec<String>,
     query: Vec<(String, String)>,
     headers: HeaderMap,
@@ -56,7 +56,7 @@ impl FromRequestParts<Arc<AppState>> for TemplateRequest {
     }
 }
 
-/// Handles `/v1/deploy_templates` and everything below.
+/// Handles `/v1/deploy_templates` and all paths below it.
 pub(crate) async fn handle_ironic(State(app): State<Arc<AppState>>, asked: TemplateRequest, body: Body) -> Response {
     let minor = microversions::requested_version(&asked.headers);
     let told = minor.as_ref().ok().copied();
@@ -69,12 +69,12 @@ pub(crate) async fn handle_ironic(State(app): State<Arc<AppState>>, asked: Templ
     response
 }
 
-/// Handles `/v1/deploy-templates` and everything below.
+/// Handles `/v1/deploy-templates` and all paths below it.
 pub(crate) async fn handle_proposed(State(app): State<Arc<AppState>>, asked: TemplateRequest, body: Body) -> Response {
     handle_request(&app, TemplateForm::Proposed, &asked, body).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// Handles `/`: returns the supported versions, which clients request first.
+/// Handles `/`: returns the supported API versions. OpenStack clients request this first.
 pub(crate) async fn show_root(headers: HeaderMap, base: BaseUrls) -> Response {
     let version = describe_version(&base.calls);
     discovery_response(
@@ -84,7 +84,7 @@ pub(crate) async fn show_root(headers: HeaderMap, base: BaseUrls) -> Response {
     )
 }
 
-/// Handles `/v1`: returns its resources.
+/// Handles `/v1`: returns the resources of the API.
 pub(crate) async fn show_version_one(headers: HeaderMap, base: BaseUrls) -> Response {
     let base = base.calls;
     let link = |path: &str, rel: &str| json!({"href": format!("{base}{path}"), "rel": rel});
@@ -119,7 +119,7 @@ fn check_version(method: &Method, minor: u32) -> TemplateResult<()> {
     }
 }
 
-/// Checks the operator's token, as it is sent by this program or by OpenStack clients.
+/// Checks the operator's token, in the header that this program sends or in the one that OpenStack clients send.
 fn check_token(app: &AppState, headers: &HeaderMap) -> TemplateResult<()> {
     let as_bearer = headers.get(TOKEN).and_then(|token| token.to_str().ok()).and_then(|token| {
         let value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;

@@ -1,4 +1,5 @@
-//! Responses in Ironic's format. An error is JSON text in a JSON object, and has two forms, depending on the component that refuses.
+//! Responses in Ironic's format. The body of an error is a JSON object that contains JSON text. Its form depends on whether a handler or
+//! the router refuses.
 
 use crate::api_error::ApiError;
 use axum::Json;
@@ -16,9 +17,9 @@ pub(crate) struct IronicRefusal {
 
 #[derive(Debug, Clone, Copy)]
 enum RefusalForm {
-    /// The handler of the request refuses.
+    /// Error of the request's handler.
     Call,
-    /// The route does not exist, or not in this version.
+    /// Error of the router: the route does not exist, or does not exist in the requested version.
     Router,
 }
 

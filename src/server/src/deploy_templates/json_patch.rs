@@ -1,4 +1,4 @@
-//! JSON patches (RFC 6902) as Ironic accepts them: `add`, `replace` and `remove`, for some fields only.
+//! JSON patches (RFC 6902) in the subset that Ironic accepts: `add`, `replace` and `remove`, on some fields only.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use serde_json::Value;
@@ -10,7 +10,7 @@ const CHANGEABLE: [&str; 4] = ["extra", "name", "steps", "description"];
 #[derive(Debug)]
 pub(crate) struct PatchOperation {
     kind: PatchKind,
-    /// Path as it was written.
+    /// Path of the field, as written in the patch.
     path: String,
     steps: Vec<String>,
     value: Option<Value>,

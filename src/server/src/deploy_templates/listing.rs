@@ -116,7 +116,7 @@ impl ListQuery {
         Ok(asked)
     }
 
-    /// Returns the arguments of the page after that template.
+    /// Returns the query for the next page, which starts after the template with this UUID.
     fn next_page_query(&self, uuid: &str) -> String {
         let key = KEYS.iter().find(|(_, key)| *key == self.key).map_or("id", |(name, _)| name);
         let direction = if self.backwards { "desc" } else { "asc" };
@@ -128,7 +128,7 @@ impl ListQuery {
     }
 }
 
-/// Returns whether the text is a name: letters, digits, and characters that need no escaping in URLs.
+/// Returns whether the text can be a template's name: letters, digits, and punctuation that is not escaped in URLs.
 pub(crate) fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     !text.is_empty() && text.len() <= 255 && text.bytes().all(plain)

@@ -1,22 +1,22 @@
-//! Microversions: the version of a request, and the headers that list the supported ones.
+//! Microversions: the API version that a request specifies, and the response headers that contain the supported range.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 
-/// Versions of Ironic 39.
+/// Range of versions that Ironic 39 supports.
 pub(crate) const LOWEST: &str = "1.1";
 pub(crate) const HIGHEST: &str = "1.115";
 const LOWEST_MINOR: u32 = 1;
 const HIGHEST_MINOR: u32 = 115;
-/// First version with deploy templates.
+/// Minor version of the first API version with deploy templates.
 pub(crate) const WITH_TEMPLATES: u32 = 55;
 
 const HEADER: &str = "x-openstack-ironic-api-version";
 const OF_ALL_SERVICES: &str = "openstack-api-version";
 const SERVICE: &str = "baremetal";
 
-/// Returns the minor version of a request. One that specifies none uses the lowest.
+/// Returns the minor version that a request specifies, or the lowest one if it specifies none.
 pub(crate) fn requested_version(headers: &HeaderMap) -> TemplateResult<u32> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let of_service = |all: &str| {
@@ -40,7 +40,7 @@ pub(crate) fn requested_version(headers: &HeaderMap) -> TemplateResult<u32> {
     }
 }
 
-/// Adds the supported versions to a response. Clients read them there, also when theirs was refused.
+/// Adds the supported versions to a response. Clients read them even from a response that refuses their version.
 pub(crate) fn add_version_headers(response: &mut Response, minor: Option<u32>) {
     let headers = response.headers_mut();
     headers.insert("x-openstack-ironic-api-minimum-version", HeaderValue::from_static(LOWEST));

@@ -1,4 +1,4 @@
-//! Templates as they are returned by requests.
+//! JSON representation of templates in responses.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use crate::openapi::SchemaGenerators;
@@ -9,7 +9,7 @@ use site::deploy_templates::StoredTemplate;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TemplateForm {
     Ironic,
-    /// Format of Ironic's design document for deploy templates: without links and times; lists contain complete templates.
+    /// Format of the proposal for deploy templates: without links and times, and with complete templates in lists.
     Proposed,
 }
 
@@ -25,7 +25,7 @@ impl TemplateForm {
 const FIELDS: [&str; 8] = ["created_at", "description", "extra", "links", "name", "steps", "updated_at", "uuid"];
 const OF_THE_PROPOSAL: [&str; 3] = ["name", "steps", "uuid"];
 const MASK: &str = "******";
-/// Parts of field names that mark their values as secrets.
+/// Substrings of field names whose values are secrets.
 const SECRETS: [&str; 12] = [
     "admin_pass",
     "adminpass",
@@ -61,7 +61,7 @@ pub(crate) fn parse_fields(text: &str) -> TemplateResult<Vec<String>> {
     Ok(fields)
 }
 
-/// Returns the template, or the given fields of it. Links are always included.
+/// Returns the template, or only the given fields of it. Links are included in either case.
 pub(crate) fn render_template(
     stored: &StoredTemplate,
     base: &str,
@@ -93,7 +93,7 @@ pub(crate) fn render_template(
     Value::Object(whole)
 }
 
-/// Returns the schema of a template in a response, which has fewer fields if the request selects some.
+/// Returns the schema of a template in a response. A response has fewer fields if the request selects some.
 pub(crate) fn template_schema(_: &mut SchemaGenerators) -> Value {
     let (text, time) = (json!({"type": "string"}), json!({"type": ["string", "null"]}));
     let (objects, object) = (json!({"type": "array", "items": {"type": "object"}}), json!({"type": "object"}));
@@ -130,7 +130,7 @@ fn mask_step(step: &Value) -> Value {
     step
 }
 
-/// Masks the secrets of a template, which are never returned, not even to the operator.
+/// Replaces the secrets of a template by `******`. They are never returned, not even to the operator.
 fn mask_secrets(value: &mut Value) {
     match value {
         Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| {

@@ -23,7 +23,7 @@ impl TemplateWriter {
         TemplateWriter { folder: dir.join(FOLDER), turn: Arc::default() }
     }
 
-    /// Waits for the lock. Until it is dropped, no other request changes a file.
+    /// Waits for the lock. No other request changes a file until the returned guard is dropped.
     pub(crate) async fn lock_changes(&self) -> OwnedMutexGuard<()> {
         self.turn.clone().lock_owned().await
     }

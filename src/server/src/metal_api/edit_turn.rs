@@ -1,4 +1,4 @@
-//! Changes requested by the operator. They are serialized, and each is based on the version in effect when its turn comes.
+//! Changes requested by the operator. They are made one after the other, each based on the version in effect when its turn comes.
 
 use crate::AppState;
 use crate::api::request_body::read_operator_document;
@@ -14,7 +14,7 @@ use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
-/// Exclusive right of one of the operator's requests to make changes, until this is dropped; for a request without a document.
+/// Exclusive right of one operator request to make changes, until this value is dropped. Extractor for requests without a body.
 pub(crate) struct EditTurn {
     pub app: Arc<AppState>,
     pub peer: ClientAddress,
@@ -23,8 +23,8 @@ pub(crate) struct EditTurn {
     _turn: OwnedMutexGuard<()>,
 }
 
-/// The same right, for a request with a document of at most `BYTES` bytes. The document is read first, so that a slow sender does not block
-/// others.
+/// Exclusive right as [`EditTurn`], for a request with a document of at most `BYTES` bytes. The document is read before the turn starts,
+/// so that a slow sender does not block others.
 pub(crate) struct EditRequest<T, const BYTES: usize> {
     pub asked: T,
     pub turn: EditTurn,

@@ -1,5 +1,5 @@
-//! Files that are changed over the API: atomically, one at a time, and never overwriting a concurrent edit. A response is sent when the
-//! change is in effect.
+//! Files that are changed over the API: atomically, one at a time, and without overwriting a concurrent edit. The response to a request is
+//! sent when its change is in effect.
 
 pub(crate) mod atomic_file;
 
@@ -17,17 +17,17 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Time limit for a change to take effect. Reading even a large directory takes less.
+/// Time limit for a change to take effect. Reading even a large directory takes less time.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Interval at which the file is checked for concurrent edits.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Maximum length of an id used as a file name, whose limit is 255 bytes.
+/// Maximum length of an id that is used as a file name. Longer ids are replaced by a digest, since a file name has at most 255 bytes.
 const LONGEST_NAME: usize = 200;
 
-/// Object of a request.
+/// Object that a request changes.
 #[derive(Clone, Copy)]
 pub(crate) struct EditedObject<'a> {
-    /// metal-api's name of its type.
+    /// Type of the object, as metal-api names it in error messages.
     pub kind: &'a str,
     pub id: &'a str,
 }
@@ -37,7 +37,7 @@ impl EditedObject<'_> {
         ApiRefusal::not_found(self.kind, self.id)
     }
 
-    /// Returns the error for a concurrent change, with the file's current text and the requested version.
+    /// Returns the error for a concurrent change. It contains the file's current text and the version that the client requested.
     pub(crate) fn conflict(self, path: &Path, now: Option<&str>, yours: &Value) -> ApiRefusal {
         let file = json!({"path": path.display().to_string(), "text": now});
         ApiRefusal::concurrent_change(self.kind, self.id, json!({"file": file, "yours": yours}))
@@ -56,7 +56,7 @@ pub(crate) fn file_path(folder: &Path, id: &str) -> PathBuf {
     folder.join(format!("{name}-{}.yaml", &hex_digest(id.as_bytes())[..12]))
 }
 
-/// Returns a digest that identifies a version.
+/// Returns a digest that identifies a version of a file.
 pub(crate) fn hex_digest(bytes: &[u8]) -> String {
     encode_hex(Sha256::digest(bytes))
 }
@@ -124,7 +124,7 @@ fn flatten_result<T>(what: &str, result: Result<std::io::Result<T>, tokio::task:
     result.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
 }
 
-/// Requests a reload of the directory, and waits until it meets the condition. `now` is the file's content after the change.
+/// Requests a reload of the directory, and waits until its snapshot meets the condition. `now` is the file's content after the change.
 pub(crate) async fn wait_until_published(
     app: &AppState,
     path: &Path,
@@ -150,7 +150,7 @@ pub(crate) async fn wait_until_published(
     Err(ApiRefusal::internal_error(format!("{} {why}", path.display())))
 }
 
-/// Applies a change to a text. Refuses it if the operator's comments would be lost.
+/// Applies a change to the text of a file. Refuses the change if it would misplace the operator's comments.
 pub(crate) fn change_text(
     path: &Path,
     text: &str,
@@ -172,7 +172,7 @@ pub(crate) fn change_text(
 /// Logs the comments that were removed by a change.
 pub(crate) fn log_removed_comments(app: &AppState, path: &Path, gone: &[String]) {
     if !gone.is_empty() {
-        let what = "these comments were removed together with the removed fields";
+        let what = "the change removed these comments together with the fields that they describe";
         app.watch.log_note(format!("{}: {what}: {}", path.display(), gone.join(" ")));
     }
 }

@@ -171,7 +171,7 @@ async fn links_are_followed_within_their_directory_only() {
         assert_eq!(answer.status, status, "{path}: {}", answer.text());
         assert!(!answer.text().contains("not served"), "{path}");
     }
-    server.heard("out.tar is a link out of ").await;
+    server.heard("out.tar: it is a symbolic link to a file outside of ").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -102,7 +102,7 @@ async fn no_more_connections_are_taken_than_there_are_places() {
     for _ in 0..8 {
         idle.push(TcpStream::connect(server.address).await.unwrap());
     }
-    server.heard("the limit of open connections is reached").await;
+    server.heard("the server's limit of open connections is reached").await;
     let asked = format!("uuid={ONE}");
     let (_, script) = tokio::join!(
         async {

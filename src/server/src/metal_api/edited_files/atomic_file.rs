@@ -1,5 +1,5 @@
-//! Atomic changes of a file on disk. The old content is compared after the file was swapped out atomically, so that a concurrent edit is
-//! detected and put back.
+//! Atomic changes of a file on disk. The new file is exchanged with the old one atomically before the old content is compared. If it
+//! differs from the expected content, it is a concurrent edit, and is put back.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Error, ErrorKind};
@@ -7,11 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Result of a change.
+/// Result of an attempt to change a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum EditResult {
     Yes,
-    /// The file was changed concurrently: nothing was done.
+    /// The file was changed concurrently, and is left as it is.
     Changed,
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn create_file(path: &Path, text: &str) -> std::io::Result<EditResult
     made
 }
 
-/// Replaces the content of a file that contains `old`.
+/// Replaces the content of a file, which must be `old`.
 pub(crate) fn replace_content(path: &Path, old: &str, new: &str) -> std::io::Result<EditResult> {
     let is = fs::symlink_metadata(path)?;
     if is.is_symlink() {
@@ -61,7 +61,7 @@ fn rename_over(new: &Path, path: &Path, old: &str) -> std::io::Result<EditResult
     Ok(EditResult::Yes)
 }
 
-/// Removes a file that contains `old`.
+/// Removes a file, whose content must be `old`.
 pub(crate) fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditResult> {
     let aside = hidden_path(path, "gone")?;
     match fs::rename(path, &aside) {
@@ -83,7 +83,7 @@ pub(crate) fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditRe
     Ok(done)
 }
 
-/// Writes a new file next to the path, and syncs it.
+/// Writes a temporary file next to the path, and syncs it. Returns its path.
 pub(crate) fn write_temporary(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<PathBuf> {
     let new = hidden_path(path, "new")?;
     if let Some(folder) = path.parent() {
@@ -96,18 +96,18 @@ pub(crate) fn write_temporary(path: &Path, text: &str, permissions: Permissions)
     Ok(new)
 }
 
-/// Returns a hidden path, which no file of the directory uses.
+/// Returns a random hidden path in the same folder. The reader of the directory ignores hidden files.
 fn hidden_path(path: &Path, suffix: &str) -> std::io::Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| Error::other("not the path of a file"))?;
     Ok(path.with_file_name(format!(".{}.{suffix}", name.display())))
 }
 
-/// Makes changes of names in this file's folder durable.
+/// Makes changes of file names in this file's folder durable.
 pub(crate) fn sync_folder(path: &Path) -> std::io::Result<()> {
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Exchanges both files atomically.
+/// Exchanges two files atomically.
 fn exchange_files(one: &Path, other: &Path) -> std::io::Result<()> {
     let text = |path: &Path| std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(Error::other);
     let (one, other) = (text(one)?, text(other)?);
