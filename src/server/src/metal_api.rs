@@ -1,4 +1,4 @@
-//! metal-api's REST API for objects that this server has too: `/v1/filesystemlayout`, `/v1/image`, `/v1/size` and `/v1/machine`; and, in
+//! metal-api's REST API for the object types that both servers have: `/v1/filesystemlayout`, `/v1/image`, `/v1/size` and `/v1/machine`. In
 //! the same style, the Kubernetes volumes of machines.
 //!
 //! Requests change the files of the directory, and responses show the versions in effect.

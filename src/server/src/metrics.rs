@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::InstallState;
 
-/// Maximum number of step names, as they come from machines. A plan does not have more.
+/// Maximum number of different step names. They are received from machines, whose plans have fewer steps.
 const MOST_STEPS: usize = 100;
 const LONGEST_STEP: usize = 60;
 const OTHER_STEP: &str = "other";
-/// Upper bounds of the histograms, in seconds.
+/// Upper bounds of the buckets of a histogram, in seconds.
 const OF_STEPS: [f64; 13] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
 const OF_STORE: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
@@ -25,7 +25,7 @@ const OF_STORE: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.
 #[derive(Default)]
 pub(crate) struct Metrics {
     counts: Mutex<MetricCounts>,
-    /// Requests of machines that wait for their allocation.
+    /// Number of requests of machines that are waiting for their allocation.
     waiting: AtomicU64,
     phases: endpoints::CachedPhases,
 }
@@ -54,7 +54,7 @@ impl Default for MetricCounts {
     }
 }
 
-/// Events of an order to reinstall.
+/// Event in the life of a reinstall order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OrderEvent {
     Placed,
@@ -78,7 +78,7 @@ impl OrderEvent {
 #[derive(Clone)]
 struct DurationHistogram {
     bounds: &'static [f64],
-    /// Count for each bound, and one for larger values.
+    /// Number of values for each upper bound, and as the last element the number of larger values.
     within: Vec<u64>,
     sum: f64,
 }
@@ -97,7 +97,7 @@ impl DurationHistogram {
     }
 }
 
-/// Counts a waiting machine as long as it exists.
+/// Guard that counts a waiting request until it is dropped.
 pub(crate) struct WaitingGuard(Arc<Metrics>);
 
 impl Drop for WaitingGuard {
@@ -121,7 +121,7 @@ impl Metrics {
         lock_mutex(&self.counts).store.observe(took.as_secs_f64());
     }
 
-    /// Records a report that was not received before.
+    /// Records a report. The caller ensures that it is not a repetition.
     pub(crate) fn count_report(&self, report: &InstallReport) {
         let kind = if report.order.is_some() { "reinstall" } else { "first" };
         let result = if report.success { "success" } else { "failure" };
@@ -137,7 +137,7 @@ impl Metrics {
     }
 }
 
-/// Returns the name of a step as a label, or `other` if it is invalid or there are too many names already.
+/// Returns the name of a step as a label, or `other` if the name is invalid or the limit of names is reached.
 fn step_label(known: &BTreeMap<String, DurationHistogram>, name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let is_name = !name.is_empty() && name.len() <= LONGEST_STEP && name.bytes().all(plain);

@@ -1,5 +1,5 @@
-//! Boot scripts for PXE, and boot information for running systems that bypass their firmware. Every ramdisk that is served for an order is
-//! counted first.
+//! Boot scripts for PXE, and boot information for running systems that start the ramdisk without their firmware. An attempt at an order is
+//! counted before its ramdisk is served.
 
 use super::api_error::ApiError;
 use super::base_url::BaseUrls;
@@ -36,7 +36,7 @@ pub(crate) struct BootQuery {
     mac: String,
 }
 
-/// `/boot.ipxe`: the boot script of a machine, with a token that only authorizes its registration.
+/// `/boot.ipxe`: the boot script of a machine. It contains a token that authorizes only the registration of this boot.
 pub(crate) async fn boot_script(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
@@ -85,8 +85,8 @@ pub(crate) async fn boot_script(
     })
 }
 
-/// `/boot.json`: boot information for a running machine that carries out its reinstall. Refused if nothing is ordered, and to unprivileged
-/// processes.
+/// `/boot.json`: boot information for a running machine that carries out its reinstall. Refused if neither a reinstall nor a migration is
+/// ordered, and to unprivileged processes.
 pub(crate) async fn boot_json(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
@@ -140,10 +140,11 @@ pub(crate) async fn boot_json(
 
 const PLAIN: &str = "initrd";
 
-/// Ramdisk with cryptsetup, which only few machines need.
+/// File name of the ramdisk with cryptsetup, which only few machines need.
 const WITH_LUKS: &str = "initrd-luks";
 
-/// Returns the file name of the machine's ramdisk, as its current layout requires. A machine whose layout changes later boots again.
+/// Returns the file name of the ramdisk that the machine's current layout requires. If the layout changes after the boot, the machine must
+/// boot again.
 pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
     let directory = app.directory();
     let is_encrypted = match api::wire_allocation::find_assignment(app, &directory, id).await {
@@ -173,17 +174,17 @@ pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
     PLAIN
 }
 
-/// Machine that sends a boot request.
+/// Machine that sends a boot request, as identified from its UUID and MAC.
 struct BootRequest {
     id: String,
-    /// MAC of the NIC that the machine boots from.
+    /// MAC of the NIC from which the machine boots.
     mac: Option<String>,
     consoles: Vec<String>,
     network: Option<String>,
     files: FileAllocation,
-    /// Reason to refuse the request.
+    /// Reason why the request is refused, if it is.
     withheld: Option<String>,
-    /// Reason why it may be another machine.
+    /// Reason why the request may come from another machine, if it may.
     unproven: Option<String>,
 }
 
@@ -285,7 +286,7 @@ fn describe_attempt(order: &ReinstallOrder) -> String {
     )
 }
 
-/// Describes the boot of an unconfirmed machine: its agent boots the installed system and reports the install marker.
+/// Describes the boot of a machine that needs confirmation: its agent boots the installed system and reports the install marker.
 fn describe_unconfirmed(order: &ReinstallOrder) -> String {
     format!(
         "boots the ramdisk, which boots the installed system: the reinstall with image {} needs confirmation, because the database was restored",
@@ -293,8 +294,7 @@ fn describe_unconfirmed(order: &ReinstallOrder) -> String {
     )
 }
 
-const RELEASED: &str =
-    "boots the ramdisk and waits: the system on its disks was migrated to another machine, or copied from one";
+const RELEASED: &str = "boots the ramdisk and waits: the system on its disks was migrated to another machine, or was copied from another machine";
 
 fn describe_migration_role(part: MigrationSide, state: MigrationState) -> String {
     let what = match (part, state) {
@@ -337,7 +337,7 @@ fn describe_stopped(order: &ReinstallOrder) -> String {
     )
 }
 
-/// Logs the end of an order. Returns the reason why the machine is only partially installed, if it is.
+/// Logs that an order has ended. Returns the reason why the machine waits, if it is only partially installed.
 pub(crate) fn log_order_end(app: &AppState, id: &str, next: &BootTarget, peer: ClientAddress) -> Option<String> {
     if let BootTarget::Dropped(order) | BootTarget::Stop(order) = next {
         let text = format!("abandoned after {} attempts: image {} is not installed", order.attempts, order.image);
@@ -347,14 +347,14 @@ pub(crate) fn log_order_end(app: &AppState, id: &str, next: &BootTarget, peer: C
     if let BootTarget::Stop(order) = next { Some(describe_stopped(order)) } else { None }
 }
 
-/// Logs that a machine which may be another one gets the ramdisk for an installation.
+/// Logs a warning if the ramdisk is served for an installation to a machine whose identity is not proven.
 fn log_unproven(app: &AppState, asking: &BootRequest, next: &BootTarget, peer: ClientAddress) {
     if let (BootTarget::Install | BootTarget::Attempt(_), Some(why)) = (next, &asking.unproven) {
         app.log_rate_limited(format!("{why}; it is at {peer}"));
     }
 }
 
-/// Logs that a boot was requested while another one is active.
+/// Logs that a boot was requested while another boot of the machine is active.
 async fn log_active_boot(
     app: &AppState,
     asking: &BootRequest,

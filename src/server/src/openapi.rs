@@ -1,4 +1,5 @@
-//! `/openapi.json`: OpenAPI 3.1 description of the endpoints of [`super::routes`]. Bodies are described by their Rust types.
+//! `/openapi.json`: OpenAPI 3.1 description of the endpoints in [`super::routes`]. The schemas of bodies are derived from their Rust
+//! types.
 
 use super::metal_api::RefusalBody;
 use super::routes::{self, ApiRoute, OperationDoc, RequiredToken, ResponseContent};
@@ -10,7 +11,7 @@ use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 
 const COMPONENTS: &str = "/components/schemas";
-/// Suffix for the request form of a type that differs from its response form.
+/// Suffix that distinguishes the request schema of a type from its response schema.
 const ASKED: &str = "Asked";
 
 /// `GET /openapi.json`.
@@ -102,7 +103,8 @@ fn describe_operation(described: &OperationDoc, schemas: &mut SchemaGenerators) 
     operation
 }
 
-/// Generators for the schemas of responses and of requests. They differ, as a field may be optional in only one of them.
+/// Generators for the schemas of responses and of requests. Two are needed, since a field can be optional in requests only, or in
+/// responses only.
 pub(crate) struct SchemaGenerators {
     answered: SchemaGenerator,
     asked: SchemaGenerator,
@@ -161,7 +163,7 @@ pub(crate) fn request_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> V
     schema
 }
 
-/// Returns the schema of a request with some fields of a response, of which the id is required.
+/// Returns the schema of a request that consists of the given fields of a response. Only `id` is required.
 pub(crate) fn fields_schema<T: JsonSchema>(schemas: &mut SchemaGenerators, names: &[&str]) -> Value {
     let mut schema = T::json_schema(&mut schemas.answered).to_value();
     if let Some(properties) = schema["properties"].as_object_mut() {

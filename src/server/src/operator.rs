@@ -1,4 +1,4 @@
-//! The operator's API: lists and changes machines. `reinstalls` orders reinstalls.
+//! The operator's API: lists machines, adopts and renames them. `reinstalls` orders reinstalls, `confirmations` confirms machines.
 
 pub(crate) mod confirmations;
 mod machine_summary;
@@ -25,13 +25,13 @@ use store::{ATTEMPTS, AdoptOutcome, RenameOutcome, token};
 pub use store::{ReinstallOrder, ReinstallOutcome};
 use uuid::Uuid;
 
-/// The new id of a machine.
+/// Request body: the new id of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct RenameRequest {
     pub id: String,
 }
 
-/// Proof that a request carries the operator's token. A handler with this extractor is authorized.
+/// Proof that a request carries the operator's token. An extractor: a handler that takes it is called only for authorized requests.
 pub(crate) struct OperatorAuth;
 
 impl OperatorAuth {
@@ -58,7 +58,7 @@ impl FromRequestParts<Arc<AppState>> for OperatorAuth {
     }
 }
 
-/// `GET /v1/machines`: machines with a file, by name.
+/// `GET /v1/machines`: lists the machines with a file, sorted by name.
 pub(crate) async fn get_machines(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,
@@ -66,7 +66,7 @@ pub(crate) async fn get_machines(
     list_machines(&app).await.map(Json)
 }
 
-/// Returns the machines with a file, by name.
+/// Returns the machines with a file, sorted by name.
 pub(crate) async fn list_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
     let directory = app.directory();
     let mut all = Vec::new();
@@ -116,7 +116,8 @@ pub(crate) async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> 
     })
 }
 
-/// `POST /v1/machine/{id}/adopt`: records that the allocation is installed, if the server has lost that record.
+/// `POST /v1/machine/{id}/adopt`: records that the allocation of the machine is installed, after the server has lost its record of the
+/// installation.
 pub(crate) async fn adopt_machine(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -188,7 +189,8 @@ pub(crate) async fn rename_machine(
     }
 }
 
-/// Parses an old id. Earlier versions accepted vendor defaults as ids, and such a machine needs a new one.
+/// Parses the old id of a machine. Vendor defaults are accepted, unlike in a new id: earlier versions accepted them, and such a machine
+/// must be renamed.
 fn parse_old_id(text: &str) -> Result<String, ApiError> {
     match Uuid::try_parse(text) {
         Ok(uuid) if text.len() == 36 => Ok(uuid.to_string()),
@@ -201,7 +203,7 @@ fn parse_new_id(text: &str) -> Result<String, ApiError> {
     boot_values::parse_uuid(text).map_err(ApiError::bad_request)?.ok_or_else(default)
 }
 
-/// Returns metal-api's error message, with the exact reason.
+/// Returns metal-api's error message for a reinstall that cannot be ordered, with the exact reason.
 pub(crate) fn invalid_reinstall(what: String) -> ApiError {
     ApiError::bad_request(format!("machine either locked, not allocated yet or invalid image ID specified: {what}"))
 }

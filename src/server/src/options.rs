@@ -16,10 +16,10 @@ pub struct ServeArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ServeCommand {
-    /// Copy the database to a new file, complete and consistent, while the server runs.
+    /// Copy the database to a new file, complete and consistent. The server may be running.
     Backup(BackupOptions),
-    /// Replace the database with a backup. The server must not run. Unless the directory proves that the backup is complete, every machine
-    /// needs confirmation afterwards.
+    /// Replace the database with a backup. The server must not be running. Unless the directory proves that the backup is up to date,
+    /// every machine needs confirmation afterwards.
     Restore(RestoreOptions),
 }
 
@@ -29,7 +29,7 @@ pub struct BackupOptions {
     /// The server's directory.
     #[arg(default_value = ".")]
     pub dir: PathBuf,
-    /// The copy, which must not exist yet.
+    /// File for the copy. It must not exist yet.
     #[arg(required = true)]
     pub file: PathBuf,
 }
@@ -40,7 +40,7 @@ pub struct RestoreOptions {
     /// The server's directory.
     #[arg(default_value = ".")]
     pub dir: PathBuf,
-    /// A file created by `drophammer serve backup`.
+    /// Backup, a file created by `drophammer serve backup`.
     #[arg(required = true)]
     pub file: PathBuf,
     /// Restore even if the directory shows that the backup is outdated.
@@ -52,13 +52,13 @@ pub struct RestoreOptions {
 pub struct ServeOptions {
     /// Directory with machines/, layouts/, images/ and boot/.
     pub dir: PathBuf,
-    /// Print all problems of the directory and these options, without serving. A server may be running.
+    /// Print all problems of the directory and of these options, without serving. A server may be running in the directory.
     #[arg(long)]
     pub check: bool,
-    /// Address and port; port 0 selects a free one and prints it.
+    /// Address and port to listen on; port 0 selects a free port and prints it.
     #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
-    /// Serve the operator's API here, and not at --listen.
+    /// Serve the operator's API at this address and port, and no longer at --listen.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub operator_listen: Option<SocketAddr>,
     /// Serve over TLS with this certificate chain (PEM). --listen then only serves boot files.
@@ -67,7 +67,7 @@ pub struct ServeOptions {
     /// Private key of the certificate (PEM, without a passphrase).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Address and port of TLS.
+    /// Address and port to listen on for TLS.
     #[arg(long, default_value = "0.0.0.0:8443", value_name = "ADDRESS:PORT", requires = "tls_cert")]
     pub tls_listen: SocketAddr,
     /// Address of a reverse proxy whose X-Forwarded-For contains the client's address; may be given several times.
@@ -77,18 +77,18 @@ pub struct ServeOptions {
     /// machine's address can then register as that machine.
     #[arg(long)]
     pub any_source_port: bool,
-    /// Additional name of this server; may be given several times. Requests for other names are rejected (DNS rebinding). Addresses,
-    /// localhost, the host's own names, and those of --url and --tls-cert are always accepted.
+    /// Additional name of this server; may be given several times. Requests that address the server by another name are rejected, to
+    /// prevent DNS rebinding. IP addresses, localhost, the host's own names, and the names in --url and --tls-cert are always accepted.
     #[arg(long = "host", value_name = "NAME", value_parser = super::host_names::parse_name)]
     pub hosts: Vec<String>,
-    /// URL at which machines reach this server [default: that of each request].
+    /// URL at which machines reach this server [default: the URL to which a machine sends its request].
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// Boot machines over PXE or HTTP on this NIC, in addition to the existing DHCP server. Requires dnsmasq, and root or three
-    /// capabilities.
+    /// Let machines boot over PXE or HTTP from this NIC's network, in addition to the existing DHCP server. Requires dnsmasq, and root or
+    /// three capabilities.
     #[arg(long, value_name = "NIC")]
     pub pxe: Option<String>,
-    /// Also assign addresses, if there is no other DHCP server.
+    /// Assign addresses from this range. Only for a network without another DHCP server.
     #[arg(long, value_name = "FIRST,LAST", requires = "pxe")]
     pub range: Option<AddressRange>,
     /// Directory with iPXE's undionly.kpxe and snponly.efi [default: /usr/lib/ipxe].
@@ -100,7 +100,7 @@ pub struct ServeOptions {
     /// Additional arguments for the kernel command line of the ramdisk.
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     pub cmdline: String,
-    /// Install only machines whose plan is approved (`drophammer rack plan --approve`); the others wait.
+    /// Install only machines whose plan is approved (`drophammer rack plan --approve`). Machines without an approved plan wait.
     #[arg(long)]
     pub approved_only: bool,
     /// Print one JSON object per line instead of text.
@@ -123,7 +123,7 @@ pub struct ServerConfig {
     /// Directory with `machines/`, `layouts/` and `images/`, and the database.
     pub dir: PathBuf,
     pub listen: SocketAddr,
-    /// Address of the operator's API, if separate from that for machines.
+    /// Address of the operator's API, if it differs from the address for machines.
     pub operator_listen: Option<SocketAddr>,
     /// TLS options. If set, requests with a token are only accepted over TLS, and `listen` only serves boot files.
     pub tls: Option<TlsOptions>,
@@ -133,7 +133,7 @@ pub struct ServerConfig {
     pub any_source_port: bool,
     /// Additional names of this server.
     pub hosts: Vec<String>,
-    /// Base URL for machines; by default that of each request (the Host header).
+    /// Base URL for machines; by default taken from the Host header of each request.
     pub url: Option<String>,
     /// DHCP and TFTP options, to boot machines on a NIC.
     pub pxe: Option<PxeOptions>,
@@ -141,7 +141,7 @@ pub struct ServerConfig {
     pub boot: Option<PathBuf>,
     /// Additional kernel arguments of the ramdisk.
     pub cmdline: String,
-    /// Only carry out approved plans.
+    /// True if a machine without an approved plan gets nothing to install.
     pub approved_only: bool,
     /// Print one JSON object per line instead of text.
     pub json: bool,

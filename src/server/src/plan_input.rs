@@ -26,12 +26,12 @@ pub(crate) const WAITS: &str = "its image has no digest yet, its OS definition i
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlanInput {
-    /// The document that the machine would receive, without secrets.
+    /// Document that the machine would receive, without secrets.
     pub machine: allocation::AssignedMachine,
-    /// Reason why it would not receive an allocation.
+    /// Reason why the machine would not receive an allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
-    /// Last registration, at the beginning of a boot into the ramdisk.
+    /// Inventory of the last registration, which a machine sends at the beginning of a boot into the ramdisk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<RegisteredInventory>,
 }
@@ -40,10 +40,10 @@ pub struct PlanInput {
 pub struct RegisteredInventory {
     #[schemars(with = "serde_json::Value")]
     pub inventory: Inventory,
-    /// Time of the registration by this server's clock, RFC 3339, UTC; empty if it was registered before times were recorded.
+    /// Time of the registration by this server's clock, RFC 3339, UTC; empty if an earlier version of the server did not record it.
     pub time: String,
     pub seconds_ago: u64,
-    /// The machine has passed a point of no return since: the contents of its disks have changed.
+    /// True if the machine has passed a point of no return since the registration, so that the contents of its disks have changed.
     pub outdated: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Thread pool for planning. Everything that is computed from the inventory of a machine runs here, never on the threads that serve
-//! requests: a machine whose inventory takes long to plan delays only itself.
+//! Thread pool for planning. Everything that is computed from the inventory of a machine runs here, and not on the threads that serve
+//! requests. If planning one machine takes long, only that machine is delayed.
 //!
 //! | | |
 //! |---|---|
@@ -21,24 +21,24 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Limits of waiting jobs, per machine and in total.
+/// Maximum number of waiting jobs of one machine; below, of all machines.
 const WAITING_OF_ONE: usize = 4;
 const WAITING_OF_ALL: usize = 256;
-/// Time that a client waits for its response.
+/// Maximum time that a client waits for the result of its job.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// Time after which a computation counts as stuck: no inventory within the limits takes a tenth of it.
+/// Time after which a computation is considered stuck. Within the limits of inventories, no computation takes a tenth of it.
 const STUCK: Duration = Duration::from_secs(120);
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
-/// The planner bounds its recursion; this leaves room for debug builds.
+/// Stack size of each thread. The planner bounds its recursion; the rest is for debug builds.
 const STACK_BYTES: usize = 8 << 20;
 
 type PlannerWork = Box<dyn FnOnce() + Send>;
 
-/// Handle on the pool; cheap to clone. The threads end with the last clone.
+/// Handle on the pool; cheap to clone. The threads end when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct PlannerPool {
     shared: Arc<PoolState>,
-    /// Ends the threads with the last handle.
+    /// Ends the threads when the last handle is dropped.
     _owner: Arc<PoolOwner>,
 }
 
@@ -47,7 +47,7 @@ struct PoolState {
     queue: Mutex<PlannerQueue>,
     has_work: Condvar,
     started: Instant,
-    /// Start time of each thread's job, in milliseconds since the start of the pool; 0 while it is idle.
+    /// Start time of the current job of each thread, in milliseconds since the start of the pool; 0 while the thread is idle.
     busy_since: Vec<AtomicU64>,
 }
 
@@ -68,7 +68,7 @@ struct PlannerJob {
     work: PlannerWork,
 }
 
-/// Ends the threads when the last handle is dropped.
+/// Ends the threads when it is dropped.
 struct PoolOwner(Arc<PoolState>);
 
 impl Drop for PoolOwner {
@@ -105,8 +105,8 @@ impl PlannerPool {
         Ok(planner)
     }
 
-    /// Runs a computation about a machine on one of the threads. It counts against the limits of `machine`: the id of a machine with a
-    /// file, or the address of an unknown client.
+    /// Runs a computation about a machine on one of the threads. The job counts towards the limits of `machine`, which is the id of a
+    /// machine with a file, or the address of an unknown client.
     ///
     /// # Errors
     /// 503: too many jobs of the machine or in total are waiting, or the result takes too long. 500: the computation failed.
@@ -146,7 +146,7 @@ impl PlannerPool {
         }
     }
 
-    /// Returns whether at least one thread is idle, or has started its job recently. A watchdog restarts a server whose planner is stuck.
+    /// Returns whether at least one thread is idle, or has started its job recently. If not, the watchdog of systemd restarts the server.
     pub(crate) fn is_responsive(&self) -> bool {
         self.shared.is_responsive_at(self.shared.elapsed_millis())
     }
@@ -223,7 +223,7 @@ impl PoolState {
 }
 
 impl PlannerQueue {
-    /// Returns the next job of the first machine that has none running. The machine is then queued after all others.
+    /// Returns the next job of the first machine without a running job. A machine with more jobs is queued again after all others.
     fn take_next(&mut self) -> Option<(String, PlannerJob)> {
         let at = self.turns.iter().position(|machine| !self.running.contains(machine))?;
         let machine = self.turns.remove(at)?;

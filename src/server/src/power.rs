@@ -1,4 +1,4 @@
-//! Power control of a machine through the controller in its file.
+//! Power control of a machine through the management controller in its file.
 
 use super::AppState;
 use super::api::request_body::{EVENT_BYTES, read_operator_document};
@@ -34,7 +34,7 @@ pub(crate) async fn post_power(
     Ok(Json(PowerRequest { action }))
 }
 
-/// Switches the machine through the controller in its file.
+/// Switches the machine through the management controller in its file.
 ///
 /// # Errors
 /// The file does not name a controller, or the controller fails.

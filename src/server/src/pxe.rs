@@ -1,5 +1,5 @@
-//! `--pxe NIC`: machines on that NIC's network boot from this server. dnsmasq serves DHCP and TFTP, and is started, supervised and stopped
-//! here.
+//! `--pxe NIC`: machines on the network of that NIC boot from this server. dnsmasq serves DHCP and TFTP; this module starts, supervises
+//! and stops it.
 //!
 //! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages its directory, `supervisor`
 //! supervises it.
@@ -24,13 +24,13 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use supervisor::{DnsmasqCommand, DnsmasqSupervisor};
 
-/// Capabilities of dnsmasq: ports below 1024, a socket for pings, and entries in the neighbour table.
+/// Capabilities that dnsmasq needs: for ports below 1024, for raw sockets with which it pings, and for entries in the neighbour table.
 const CAPABILITIES: &[Capability] = &[Capability::NetBindService, Capability::NetAdmin, Capability::NetRaw];
 
-/// Directory of Debian's iPXE.
+/// Directory in which Debian installs iPXE.
 const IPXE: &str = "/usr/lib/ipxe";
 
-/// Running dnsmasq, which is stopped when this is dropped.
+/// Running dnsmasq. Dropping this stops it.
 pub(crate) struct PxeServer {
     end: Option<mpsc::Sender<()>>,
     keeper: Option<JoinHandle<()>>,
@@ -39,7 +39,7 @@ pub(crate) struct PxeServer {
 }
 
 impl PxeServer {
-    /// Starts it for a server that listens on that port. Returns when it serves.
+    /// Starts dnsmasq for a server that listens on that port. Returns when dnsmasq serves.
     ///
     /// # Errors
     /// dnsmasq cannot be started, or exits immediately.
@@ -86,7 +86,7 @@ fn ipxe_directory(asked: &PxeOptions) -> PathBuf {
     asked.ipxe.clone().unwrap_or_else(|| IPXE.into())
 }
 
-/// Checks everything that can be checked before the start.
+/// Checks everything that can be checked before dnsmasq is started.
 ///
 /// # Errors
 /// All problems, one sentence each.
@@ -117,7 +117,7 @@ pub(crate) fn check_pxe(asked: &PxeOptions, options: &ServerConfig) -> Result<()
     if wrong.is_empty() { Ok(()) } else { Err(pxe_error(wrong.join("\n--pxe: "))) }
 }
 
-/// Returns the NIC, if the options are consistent with it.
+/// Returns the NIC of `--pxe`, if the other options are consistent with it.
 fn check_nic(asked: &PxeOptions, options: &ServerConfig) -> std::result::Result<PxeNic, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if asked.card.is_empty() || !asked.card.bytes().all(plain) {
@@ -127,7 +127,7 @@ fn check_nic(asked: &PxeOptions, options: &ServerConfig) -> std::result::Result<
     let listen = options.listen.ip();
     if !listen.is_unspecified() && listen != IpAddr::V4(card.address) && options.url.is_none() {
         return Err(format!(
-            "machines on {} would be sent to {}, but --listen {listen} does not accept them there: listen on that address, or give the right URL with --url",
+            "machines on {} would be sent to {}, but --listen {listen} does not accept connections at that address: listen on it, or give another URL with --url",
             card.name, card.address
         ));
     }
@@ -136,7 +136,7 @@ fn check_nic(asked: &PxeOptions, options: &ServerConfig) -> std::result::Result<
         if first <= card.network() || last >= card.broadcast() {
             let (network, netmask) = (card.network(), card.netmask);
             return Err(format!(
-                "--range {first},{last} is outside of the network of {}, {network}/{netmask}",
+                "--range {first},{last} is not within the network of {}, {network}/{netmask}",
                 card.name
             ));
         }
@@ -153,7 +153,7 @@ fn check_nic(asked: &PxeOptions, options: &ServerConfig) -> std::result::Result<
     }
 }
 
-/// Returns the base URL of boot files, which contain no token and are served over plain HTTP.
+/// Returns the base URL of boot files. They contain no token, and are served over plain HTTP.
 fn boot_base_url(options: &ServerConfig, card: &PxeNic, port: u16) -> String {
     match &options.url {
         Some(url) if options.tls.is_none() => url.trim_end_matches('/').to_owned(),

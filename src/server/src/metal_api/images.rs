@@ -30,7 +30,8 @@ use std::sync::Arc;
 
 const KIND: &str = "image";
 const IMAGE_BYTES: usize = 64 << 10;
-/// Fields of a file that can be read and changed over the API, in their order. Registry credentials can only be changed in the file.
+/// Fields of an image file that can be read and changed over the API, in the order in which they are written. Registry credentials can be
+/// changed only in the file.
 const FIELDS: [&str; 8] = ["id", "name", "description", "url", "file", "mirrors", "digest", "finish"];
 /// Additional fields of responses, which are ignored in requests.
 const ANSWERED: [&str; 5] = ["hidden", "blacklisted", "usedby", "ready", "changed"];
@@ -41,18 +42,18 @@ pub(crate) struct ImageResponse {
     id: String,
     name: String,
     description: String,
-    /// URL of the image; of a file, the URL at which this server serves it.
+    /// URL of the image. For an image in a file, the URL at which this server serves the file.
     url: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mirrors: Vec<String>,
-    /// Digest; of a file, only after it has been computed.
+    /// Digest of the image. For an image in a file, it is absent until the server has computed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     finish: Option<FinisherChoice>,
-    /// Whether its digest is known.
+    /// True if the digest is known, so that the image can be installed.
     ready: bool,
     hidden: bool,
     blacklisted: bool,
@@ -61,7 +62,7 @@ pub(crate) struct ImageResponse {
     usedby: Option<Vec<String>>,
 }
 
-/// Returns the schema of a request.
+/// Returns the schema of a request that creates or changes an image.
 pub(crate) fn request_schema(schemas: &mut SchemaGenerators) -> Value {
     fields_schema::<ImageResponse>(schemas, &FIELDS)
 }
@@ -76,7 +77,7 @@ pub(crate) struct ImageQuery {
     show_usage: bool,
 }
 
-/// `GET /v1/image`, by id.
+/// `GET /v1/image`: lists the images, sorted by id.
 pub(crate) async fn list_images(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
@@ -177,7 +178,7 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
     Ok(response)
 }
 
-/// `DELETE /v1/image/{id}`. The image file itself is preserved.
+/// `DELETE /v1/image/{id}`: deletes the description in `images/*.yaml`. The image file that it names is preserved.
 pub(crate) async fn delete_image(Path(id): Path<String>, base: BaseUrls, turn: EditTurn) -> ApiResult {
     let EditTurn { app, peer, headers, directory, .. } = &turn;
     let what = EditedObject { kind: KIND, id: &id };
@@ -201,7 +202,7 @@ fn required_id(asked: &Map<String, Value>) -> ApiResult<&str> {
     id.ok_or_else(|| ApiRefusal::bad_request("id should not be empty"))
 }
 
-/// Returns the fields of a request that have a value.
+/// Returns the fields of a request that are not null, without fields that occur only in responses.
 fn given_fields(mut asked: Map<String, Value>, base: &BaseUrls) -> ApiResult<Map<String, Value>> {
     asked.retain(|name, value| !value.is_null() && !ANSWERED.contains(&name.as_str()));
     if let Some(other) = asked.keys().find(|name| !FIELDS.contains(&name.as_str())) {
@@ -220,7 +221,7 @@ fn is_empty_value(value: &Value) -> bool {
     value.is_null() || value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Merges the given fields into the old ones. Fields that are given empty are removed.
+/// Merges the given fields into the old ones. A field that is given with an empty value is removed.
 fn merge_fields(old: &Value, asked: Map<String, Value>) -> Value {
     let mut new = old.as_object().cloned().unwrap_or_default();
     for (one, other) in [("url", "file"), ("file", "url")] {
@@ -259,7 +260,7 @@ fn version_tag(image: &ImageSpec) -> String {
     hex_digest(image_document(image).to_string().as_bytes())
 }
 
-/// Returns the text of an image's file, if it is the version in effect and the client's `If-Match` matches.
+/// Returns the text of the image's file. Fails if the file differs from the version in effect, or the client's `If-Match` does not match.
 async fn read_unchanged(
     what: EditedObject<'_>,
     path: &File,
@@ -279,7 +280,7 @@ async fn read_unchanged(
     }
 }
 
-/// Checks that the image's file exists. metal-api checks the URL instead.
+/// Checks that the file of an image exists. metal-api instead checks that the URL is accessible.
 async fn check_file_exists(app: &AppState, image: &ImageSpec) -> ApiResult<()> {
     let ImageLocation::File(file) = &image.at else { return Ok(()) };
     let path = app.images.join(file);

@@ -29,17 +29,17 @@ use std::path::Path as File;
 use std::sync::Arc;
 
 const KIND: &str = "filesystemlayout";
-/// Maximum size of a layout, that of the file's reader.
+/// Maximum size of a layout in bytes, as for a layout file.
 const LAYOUT_BYTES: usize = 128 << 10;
 const ASKED_BYTES: usize = 4 << 10;
 
-/// Returns the schema of a request, which may use any supported spelling.
+/// Returns the schema of a request that creates or changes a layout. The request may use any supported spelling.
 pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     let what = "A layout in any supported spelling; `drophammer schema layout` prints its schema.";
     json!({"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}, "description": what})
 }
 
-/// `GET /v1/filesystemlayout`, by id.
+/// `GET /v1/filesystemlayout`: lists the layouts, sorted by id.
 pub(crate) async fn list_layouts(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<Vec<Value>> {
     Json(app.directory().known.layouts.values().map(layout_response).collect())
 }
@@ -133,7 +133,8 @@ pub(crate) struct LayoutMatchQuery {
     filesystemlayout: String,
 }
 
-/// `POST /v1/filesystemlayout/try` and `/matches`: returns the layout for a size and an image, and checks whether a layout fits a machine.
+/// `POST /v1/filesystemlayout/try`: returns the layout for a size and an image. `POST /v1/filesystemlayout/matches`: checks whether a
+/// layout fits the disks of a machine.
 pub(crate) async fn query_layout(
     State(app): State<Arc<AppState>>,
     Path(question): Path<String>,
@@ -196,7 +197,7 @@ fn tagged_response(status: StatusCode, layout: &Layout) -> Response {
     add_version((status, Json(layout_response(layout))).into_response(), &version_tag(layout))
 }
 
-/// Returns the version, which ignores comments and spelling.
+/// Returns a digest that identifies the version of a layout. It does not depend on comments and spelling.
 fn version_tag(layout: &Layout) -> String {
     layout::compute_digest(layout)
 }
@@ -228,7 +229,7 @@ fn required_id(document: &Value) -> ApiResult<&str> {
     id.ok_or_else(|| ApiRefusal::bad_request("id should not be empty"))
 }
 
-/// Returns the layout of a request, if it is valid and does not collide with another one.
+/// Returns the layout in a request, if it is valid and its constraints do not collide with those of another layout.
 fn validate_layout(app: &AppState, document: &Value) -> ApiResult<Layout> {
     let layout = layout::read_json(document).map_err(metal_api_refusal)?.layout;
     let directory = app.directory();
@@ -245,7 +246,7 @@ fn validate_layout(app: &AppState, document: &Value) -> ApiResult<Layout> {
     }
 }
 
-/// Returns an error with metal-api's status, which differs for unsupported values and for other problems.
+/// Returns an error with the status that metal-api uses: 422 for unsupported values, and 400 for all other problems.
 fn metal_api_refusal(problems: Vec<Diagnostic>) -> ApiRefusal {
     let is_word = |problem: &Diagnostic| {
         problem.message.starts_with("given ") && problem.message.contains("is not supported, but:")
@@ -256,7 +257,7 @@ fn metal_api_refusal(problems: Vec<Diagnostic>) -> ApiRefusal {
     }
 }
 
-/// Returns the file of a layout, if it is the version in effect and the client's `If-Match` matches.
+/// Returns the file of a layout. Fails if the file differs from the version in effect, or the client's `If-Match` does not match.
 async fn read_unchanged<'a>(
     directory: &'a SiteSnapshot,
     what: EditedObject<'_>,

@@ -45,7 +45,7 @@ pub(crate) const FIELDS: [&str; 11] = [
     "traits",
     "allocation",
 ];
-/// Criteria of a search.
+/// Fields by which machines can be searched.
 const SEARCHED: [&str; 12] = [
     "id",
     "name",
@@ -60,7 +60,7 @@ const SEARCHED: [&str; 12] = [
     "nics_mac_addresses",
     "state_value",
 ];
-/// Fields of an allocation request, and their names in the machine's file.
+/// Fields of an allocation request, each with its name in the machine's file.
 const ASKED: [(&str, &str); 9] = [
     ("name", "name"),
     ("projectid", "project"),
@@ -72,7 +72,7 @@ const ASKED: [(&str, &str); 9] = [
     ("dns_servers", "dns_servers"),
     ("ntp_servers", "ntp_servers"),
 ];
-/// Fields that select the machine. There is only one partition.
+/// Fields that select the machine. `partitionid` is ignored, since this server has only one partition.
 const CHOOSES: [&str; 3] = ["uuid", "sizeid", "partitionid"];
 
 /// A machine in a response.
@@ -83,7 +83,7 @@ pub(crate) struct MachineResponse {
     description: String,
     tags: Vec<String>,
     size: Option<IdReference>,
-    /// Registered hardware; likewise `bios`.
+    /// Registered hardware; `None` if the machine has not registered. The same applies to `bios`.
     hardware: Option<RegisteredHardware>,
     bios: Option<RegisteredBios>,
     /// Allocation without secrets.
@@ -115,7 +115,7 @@ struct LoggedEvent {
     message: Value,
 }
 
-/// Returns the schema of a search.
+/// Returns the schema of a search request.
 pub(crate) fn search_schema(_: &mut SchemaGenerators) -> Value {
     let kind = |name: &str| match name {
         "allocation_succeeded" => json!({"type": ["boolean", "null"]}),
@@ -138,7 +138,7 @@ pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     json!({"type": "object", "properties": properties, "required": ["imageid"]})
 }
 
-/// `GET /v1/machine`: machines with a file, by id.
+/// `GET /v1/machine`: lists the machines with a file, sorted by id.
 pub(crate) async fn list_machines(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
@@ -225,8 +225,8 @@ pub(crate) async fn allocate_machine(
     Ok(Json(machine_response(app, &id, &base).await?))
 }
 
-/// `DELETE /v1/machine/{id}/free`: removes the allocation from the file, and powers the machine off if the controller is known. At its next
-/// boot over PXE, the machine gets the ramdisk and waits; its disks are preserved.
+/// `DELETE /v1/machine/{id}/free`: removes the allocation from the machine's file, and powers the machine off if its management controller
+/// is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
 pub(crate) async fn free_machine(
     Path(id): Path<String>,
     base: BaseUrls,
@@ -293,7 +293,8 @@ async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -> ApiResult
     Err(ApiRefusal::unprocessable("no machine available"))
 }
 
-/// Changes the machine's file, which must meet the condition `was`, and waits until the machine meets `becomes`.
+/// Changes the machine's file, if the machine in it meets the condition `was`. Waits until the machine in the published snapshot meets
+/// `becomes`.
 pub(super) async fn rewrite_machine_file(
     app: &AppState,
     id: &str,

@@ -1,4 +1,4 @@
-//! Machines that use a layout or an image, which therefore cannot be deleted.
+//! Machines that use a layout or an image. A layout or image in use cannot be deleted.
 
 use super::refusal::ApiResult;
 use crate::AppState;
@@ -7,7 +7,7 @@ use site::resolve::layout_id;
 use site::snapshot::SiteSnapshot;
 use store::InstallState;
 
-/// Returns the ids of machines whose allocation has that layout, or would get it.
+/// Returns the ids of machines whose allocation is installed with this layout, or would be.
 pub(crate) async fn machines_with_layout(app: &AppState, directory: &SiteSnapshot, id: &str) -> ApiResult<Vec<String>> {
     let mut users = Vec::new();
     for machine in directory.machines() {
@@ -21,7 +21,7 @@ pub(crate) async fn machines_with_layout(app: &AppState, directory: &SiteSnapsho
     Ok(users)
 }
 
-/// Returns the ids of machines that run that image, or will get it.
+/// Returns the ids of machines that run this image, or would be installed with it.
 pub(crate) async fn machines_with_image(app: &AppState, directory: &SiteSnapshot, id: &str) -> ApiResult<Vec<String>> {
     let mut users = Vec::new();
     for machine in directory.machines() {

@@ -14,10 +14,10 @@ use serde_json::Value;
 pub(crate) struct RefusalBody {
     statuscode: u16,
     message: String,
-    /// Problems of a document, each with its position.
+    /// Problems of the request's document, each with its position.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<Diagnostic>,
-    /// Both versions in a conflict.
+    /// Both versions of an object that was changed concurrently.
     #[serde(skip_serializing_if = "Option::is_none")]
     conflict: Option<Value>,
 }
@@ -26,9 +26,9 @@ pub(crate) struct RefusalBody {
 pub(crate) struct ApiRefusal {
     status: StatusCode,
     message: String,
-    /// Problems of a document, each with its position.
+    /// Problems of the request's document, each with its position.
     problems: Vec<Diagnostic>,
-    /// Both versions in a conflict.
+    /// Both versions of an object that was changed concurrently.
     conflict: Option<Value>,
 }
 
@@ -66,7 +66,7 @@ impl ApiRefusal {
         ApiRefusal { conflict: Some(conflict), ..ApiRefusal::conflict(message) }
     }
 
-    /// Returns the message alone.
+    /// Returns the message without status and details.
     pub(crate) fn into_message(self) -> String {
         self.message
     }
@@ -76,7 +76,7 @@ impl ApiRefusal {
         ApiRefusal { problems, ..self }
     }
 
-    /// Lists the problems in the message, without their positions, which are in a separate field.
+    /// Returns an error whose message lists the problems without their positions. A separate field contains the problems with positions.
     pub(crate) fn from_problems(status: StatusCode, problems: Vec<Diagnostic>) -> ApiRefusal {
         let words: Vec<Diagnostic> = problems.iter().map(|problem| Diagnostic::new("", &problem.message)).collect();
         ApiRefusal { problems, ..ApiRefusal::new(status, join_problems(&words)) }

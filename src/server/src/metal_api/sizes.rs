@@ -1,4 +1,5 @@
-//! `/v1/size`: sizes of machines, defined by constraints on their hardware. They are stored in the folder that `machine add` selects from.
+//! `/v1/size`: sizes of machines, defined by constraints on their hardware. They are stored in `sizes/`, from which `drophammer machine
+//! add` selects the size of a machine.
 
 use super::edit_turn::{EditRequest, EditTurn};
 use super::edited_files::{
@@ -46,12 +47,12 @@ pub(crate) struct SizeResponse {
     labels: BTreeMap<String, String>,
 }
 
-/// Returns the schema of a request.
+/// Returns the schema of a request that creates or changes a size.
 pub(crate) fn request_schema(schemas: &mut SchemaGenerators) -> Value {
     fields_schema::<SizeResponse>(schemas, &FIELDS)
 }
 
-/// `GET /v1/size`, by id.
+/// `GET /v1/size`: lists the sizes, sorted by id.
 pub(crate) async fn list_sizes(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<Vec<SizeResponse>> {
     Json(app.directory().known.sizes.values().map(size_response).collect())
 }
@@ -113,7 +114,7 @@ pub(crate) async fn update_size(EditRequest { asked, turn }: EditRequest<Map<Str
     Ok(response)
 }
 
-/// `DELETE /v1/size/{id}`. Machine files that name it remain unchanged.
+/// `DELETE /v1/size/{id}`: deletes the size. Machine files that name the size are not changed.
 pub(crate) async fn delete_size(Path(id): Path<String>, turn: EditTurn) -> ApiResult {
     let EditTurn { app, peer, headers, directory, .. } = &turn;
     let what = EditedObject { kind: KIND, id: &id };
@@ -128,7 +129,7 @@ pub(crate) async fn delete_size(Path(id): Path<String>, turn: EditTurn) -> ApiRe
     Ok(tagged_response(StatusCode::OK, size))
 }
 
-/// Returns the file of a size, if it is the version in effect and the client's `If-Match` matches.
+/// Returns the file of a size. Fails if the file differs from the version in effect, or the client's `If-Match` does not match.
 async fn read_unchanged<'a>(
     directory: &'a SiteSnapshot,
     what: EditedObject<'_>,
@@ -154,7 +155,7 @@ pub(crate) struct SizeSuggestion {
     machine: String,
 }
 
-/// `POST /v1/size/suggest`: returns constraints that match only this machine.
+/// `POST /v1/size/suggest`: returns constraints that the registered hardware of the machine matches exactly.
 pub(crate) async fn suggest_size(
     State(app): State<Arc<AppState>>,
     Path(question): Path<String>,
@@ -181,7 +182,7 @@ pub(crate) async fn suggest_size(
     Ok(Json(json!(ConstraintKind::ALL.map(exactly))))
 }
 
-/// Returns the fields of a request that have a value.
+/// Returns the fields of a request that are not empty, without those that are ignored.
 fn given_fields(mut asked: Map<String, Value>) -> ApiResult<Map<String, Value>> {
     let says = |value: &Value| !value.is_null() && value.as_object().is_none_or(|fields| !fields.is_empty());
     asked.retain(|_, value| says(value) && value.as_array().is_none_or(|items| !items.is_empty()));
@@ -237,7 +238,7 @@ fn validate_size(mut asked: Value, all: &BTreeMap<String, MachineSize>) -> ApiRe
     }
 }
 
-/// Returns whether a machine can match both sizes. Like metal-api, only compares sizes with constraints of the same types.
+/// Returns whether a machine could match both sizes. Like metal-api, treats sizes whose constraints have different types as disjoint.
 fn sizes_overlap(one: &MachineSize, other: &MachineSize) -> bool {
     let kinds =
         |size: &MachineSize| size.constraints.iter().map(|one| one.kind).collect::<std::collections::BTreeSet<_>>();

@@ -1,4 +1,4 @@
-//! `/v1/volumes`: Kubernetes volumes of machines with their states, and the requests that change the list in a machine's file.
+//! `/v1/volumes`: Kubernetes volumes of machines with their states, and the requests that change the volumes in a machine's file.
 
 pub(crate) mod volume_state;
 
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use store::InstallState;
 use volume_state::{ObservedVolume, PersistentVolumePhase, StorageJob, can_be_deleted, settle_state};
 
-/// Maximum size of a list of resources.
+/// Maximum size of a request with a list of resources, in bytes.
 const LIST_BYTES: usize = 1 << 20;
 
 /// A volume of a machine.
@@ -33,20 +33,20 @@ pub struct VolumeResponse {
     pub machine: String,
     pub name: String,
     pub uid: String,
-    /// Mode and filesystem, such as `rawBlockDevice ext4`; empty if the volume is no longer listed.
+    /// Mode and filesystem, such as `rawBlockDevice ext4`; empty if the machine's file no longer lists the volume.
     pub kind: String,
     pub state: volume_state::VolumeState,
     /// Reason for the state, and the next step.
     pub message: String,
-    /// Path that the volume is mounted by; empty until it is prepared.
+    /// Path by which Kubernetes mounts the volume; empty until the volume is prepared.
     pub path: String,
     pub size_bytes: Option<u64>,
 }
 
-/// State in Kubernetes of a volume that will be removed.
+/// Query parameters of a request to remove a volume: its state in Kubernetes, as the operator reports it.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(crate) struct RemovalQuery {
-    /// Phase of its PersistentVolume, or `none`.
+    /// Phase of the volume's PersistentVolume, or `none` if it has no PersistentVolume.
     persistent_volume: BackingVolume,
 }
 
@@ -100,7 +100,7 @@ pub(crate) async fn get_manifests(State(app): State<Arc<AppState>>, _: OperatorA
     Ok(k8s_volume::format_manifests(backed))
 }
 
-/// `POST /v1/machine/{id}/volumes`: adds one or several resources to the list in the file.
+/// `POST /v1/machine/{id}/volumes`: adds resources to the list of volumes in the machine's file.
 pub(crate) async fn add_volumes(
     Path(id): Path<String>,
     EditRequest { asked, turn }: EditRequest<Value, LIST_BYTES>,
@@ -124,7 +124,8 @@ pub(crate) async fn add_volumes(
     current_volumes(&turn, &id).await
 }
 
-/// `DELETE /v1/machine/{id}/volumes/{name}`, if the deletion decision tree permits. The volume's data is preserved.
+/// `DELETE /v1/machine/{id}/volumes/{name}`: removes a volume from the machine's file, if [`can_be_deleted`] permits it. The data of the
+/// volume is preserved.
 pub(crate) async fn remove_volume(
     Path((id, name)): Path<(String, String)>,
     _: OperatorAuth,
@@ -171,7 +172,7 @@ pub(crate) async fn remove_volume(
     current_volumes(&turn, &id).await
 }
 
-/// Returns the volumes of a machine: those that its file lists, and others on its disks.
+/// Returns the volumes of a machine: those that its file lists, and those on its disks that the file no longer lists.
 pub(crate) async fn volumes_of(app: &AppState, machine: &MachineSpec) -> Result<Vec<VolumeResponse>, ApiError> {
     let Some(allocation) = &machine.allocation else { return Ok(Vec::new()) };
     let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
@@ -203,14 +204,14 @@ fn volume_responses(machine: &str, allocation: &AllocationSpec, standing: &Insta
         uid: is.uid.clone(),
         kind: String::new(),
         state: volume_state::VolumeState::Terminating,
-        message: "is no longer listed: the next reinstall ignores it".to_owned(),
+        message: "is no longer listed in the machine's file: the next reinstall ignores the volume".to_owned(),
         path: is.path.clone(),
         size_bytes: Some(is.size_bytes),
     });
     of_list.chain(left).collect()
 }
 
-/// Returns the observed state of a volume. Volumes are prepared by installations.
+/// Returns the observed state of a volume, as input for its lifecycle. An installation of the machine is the job that prepares the volume.
 fn observe_volume(
     volume: &K8sVolume,
     allocation: &AllocationSpec,
@@ -244,7 +245,8 @@ fn observe_volume(
     }
 }
 
-/// Returns whether the mode matches: a filesystem is identified by its UUID, a block volume otherwise.
+/// Returns whether the volume was prepared in its current mode. The path of a filesystem contains its UUID; the path of a block volume
+/// does not.
 fn matches_prepared_mode(volume: &K8sVolume, is: &PreparedVolume) -> bool {
     (volume.content == VolumeContent::Block) != is.path.starts_with("/dev/disk/by-uuid/")
 }
@@ -262,7 +264,7 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
     }
 }
 
-/// Returns the listed volumes. A file with an invalid list never takes effect.
+/// Returns the volumes that the machine's file lists. The list is valid, since a file with an invalid list never takes effect.
 fn listed_volumes(allocation: &AllocationSpec) -> Vec<K8sVolume> {
     k8s_volume::parse_volumes(allocation.passed_on.get("volumes").unwrap_or(&Value::Null)).unwrap_or_default()
 }
@@ -274,7 +276,7 @@ fn allocation_id(turn: &EditTurn, id: &str) -> ApiResult<String> {
     allocation.ok_or_else(|| ApiRefusal::unprocessable(format!("machine {id} is not allocated")))
 }
 
-/// Refuses volumes of other nodes, as the planner would refuse the installation.
+/// Refuses volumes of other nodes. Otherwise, the planner would refuse the installation.
 fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
     let allocation = turn.directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     let hostname = allocation.map(|allocation| allocation.hostname.as_str()).unwrap_or_default();
@@ -292,7 +294,7 @@ fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
     }
 }
 
-/// Returns whether both are versions of the same resource.
+/// Returns whether both values are versions of the same resource.
 fn is_same_resource(one: &Value, other: &Value) -> bool {
     let named = match one["kind"] == "StorageClass" {
         true => "name",

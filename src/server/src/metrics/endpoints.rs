@@ -13,16 +13,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::token::{self, METRICS_FILE};
 
-/// Minimum interval between two counts of the machines.
+/// Minimum interval between two counts of machines by phase.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
-/// Number of machines counted per database query, so that other queries are not delayed.
+/// Number of machines counted per database query. Other queries can run between two of these.
 const AT_ONCE: usize = 200;
 
 /// Number of machines by phase, and the time when they were counted.
 #[derive(Default)]
 pub(crate) struct CachedPhases(tokio::sync::Mutex<Option<(Instant, BTreeMap<&'static str, u64>)>>);
 
-/// `GET /metrics`, authorized by the token in `metrics.token`, which is only valid here, or by the operator's.
+/// `GET /metrics`, authorized by the token in `metrics.token`, which is valid only for this endpoint, or by the operator's token.
 pub(crate) async fn get_metrics(
     State(app): State<Arc<AppState>>,
     headers: HeaderMap,
@@ -42,7 +42,7 @@ pub(crate) async fn get_livez() -> &'static str {
     "ok\n"
 }
 
-/// `GET /readyz`: whether the database responds as well, and the server is not shutting down.
+/// `GET /readyz`: whether the database responds and the server is not shutting down.
 pub(crate) async fn get_readyz(State(app): State<Arc<AppState>>) -> Result<&'static str, ApiError> {
     let not = |why: String| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
     if *app.closing.borrow() {

@@ -1,5 +1,5 @@
-//! Update of the operator's files after a migration: the allocation is moved from one machine's file to the other's. The database has
-//! recorded the new owner before, and takes precedence until the files agree. An update that was interrupted by a crash or an edit is
+//! Update of the operator's files after a migration: the allocation is moved from the file of one machine to the file of the other. The
+//! database records the new owner first, and takes precedence until the files agree. If a crash or an edit interrupts the update, it is
 //! completed at the next scan.
 
 use super::Migration;
@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Updates the files with the results of migrations, at the start and whenever the snapshot of the directory changes. Returns when the
-/// server ends.
+/// Updates the files with the results of migrations, at the start of the server and whenever a new snapshot of the directory is published.
+/// Returns when the server ends.
 pub(crate) async fn keep_files_updated(app: Arc<AppState>) {
     let (mut directory, mut said) = (app.directory.clone(), BTreeSet::new());
     loop {
@@ -44,7 +44,7 @@ pub(crate) async fn keep_files_updated(app: Arc<AppState>) {
     }
 }
 
-/// File of a machine as it is now.
+/// Current file of a machine.
 struct CurrentMachineFile {
     path: PathBuf,
     text: String,
@@ -84,7 +84,8 @@ impl CurrentMachineFile {
     }
 }
 
-/// Moves the allocation to its owner's file. It is added there before it is removed from the other file, so that some file always has it.
+/// Moves the allocation to the file of the machine that owns it. The allocation is added to that file before it is removed from the other
+/// one, so that at any time at least one file contains it.
 async fn move_allocation(app: &AppState, is: &Migration) -> Result<(), String> {
     let (owner, other) = match is.state.owner_role() {
         MigrationSide::Send => (&is.a, &is.b),
@@ -102,13 +103,13 @@ async fn move_allocation(app: &AppState, is: &Migration) -> Result<(), String> {
         CurrentMachineFile::read_current(app, other).await?.filter(|file| file.allocation_id() == Some(&is.allocation));
     let now = match (to.allocation_id(), &from) {
         (Some(own), _) if own == is.allocation => to.text.clone(),
-        (Some(own), _) => return Err(said(&format!("remove allocation {own} from its file"))),
+        (Some(own), _) => return Err(said(&format!("remove allocation {own} from that machine's file"))),
         (None, Some(from)) => {
             let text = add_allocation(&to, from).map_err(|why| said(&why))?;
             to.replace_text(app, &text).await?;
             text
         }
-        (None, None) => return Err(said("no file contains it; add it to that machine's file")),
+        (None, None) => return Err(said("no file contains this allocation; add it to that machine's file")),
     };
     if let Some(from) = from {
         let edited = remove_allocation(&from).map_err(|why| said(&why))?;
@@ -161,7 +162,7 @@ fn edit_file(
         .map_err(ApiRefusal::into_message)
 }
 
-/// Returns the lines of the allocation and everything below it, if these are separate lines.
+/// Returns the lines that contain the allocation, if they contain nothing else.
 fn find_allocation_block(text: &str) -> Option<&str> {
     let mut at = 0;
     let mut begin = None;

@@ -14,7 +14,7 @@ pub struct MachineMigration {
     /// Id of the other machine.
     pub other: String,
     pub state: MigrationState,
-    /// Certificate of the machine's last boot for the migration, while it matters.
+    /// Certificate of the machine in its last boot for the migration; absent once the migration no longer uses certificates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<CertificateShown>,
 }
@@ -26,7 +26,7 @@ impl MachineMigration {
         MachineMigration { part, other: is.other_machine(machine).to_owned(), id: is.id, state: is.state, certificate }
     }
 
-    /// Describes the role in a few words. `name` is that of the other machine.
+    /// Describes the role in a few words. `name` is the name of the other machine.
     pub fn describe(&self, name: &str) -> String {
         let way = match self.part {
             MigrationSide::Send => "migrates to",

@@ -1,4 +1,4 @@
-//! Requests of the two machines of a migration, and the responses to them.
+//! Requests that the two machines of a migration send, and the responses to them.
 
 use super::certificate_approval::CertificateTrust;
 use super::offer::{self, Assignment, MigrationForecast};
@@ -32,12 +32,12 @@ use store::{AttemptStart, InstallState, MachineBoot, MoveHeard};
 const CERTIFICATE_BYTES: usize = 64 << 10;
 const CARRIED_BYTES: usize = 1 << 20;
 const WORDS_BYTES: usize = 4 << 10;
-/// Limit of a request. Escaping in JSON strings can double the length.
+/// Maximum size of a request, in bytes. Escaping in JSON strings can double the length of its texts.
 const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES + WORDS_BYTES);
 
 /// Effect of a migration on the response to a machine.
 pub(crate) enum MigrationResponse {
-    /// The migration does not affect this.
+    /// The response does not depend on the migration.
     AsEver,
     Nothing,
     Something(Box<Assignment>),
@@ -52,7 +52,7 @@ impl MigrationResponse {
     }
 }
 
-/// Handles `POST /v1/machine/{id}/moving`: the machine waits in its ramdisk.
+/// Handles `POST /v1/machine/{id}/moving`, with which a machine reports that it waits in its ramdisk for the migration.
 pub(crate) async fn register_endpoint(
     State(app): State<Arc<AppState>>,
     MachineCaller { id, boot, peer }: MachineCaller,
@@ -102,7 +102,7 @@ pub(crate) async fn register_endpoint(
     Ok(Json(json!({})))
 }
 
-/// Logs the fingerprint of a machine whose certificate the operator must approve.
+/// Logs the fingerprint of a machine's certificate, if the operator must approve that certificate.
 fn note_approval(app: &AppState, is: &Migration, part: MigrationSide) {
     let Some(shown) = is.certificate_view(part).filter(|shown| shown.trust == CertificateTrust::Unapproved) else {
         return;
@@ -110,14 +110,14 @@ fn note_approval(app: &AppState, is: &Migration, part: MigrationSide) {
     let directory = app.directory();
     let machine = if part == MigrationSide::Send { &is.a } else { &is.b };
     app.watch.log_note(format!(
-        "the certificate of {} is not approved: compare {} with its console, then `drophammer machine move {} --approve FINGERPRINT`",
+        "the certificate of {} is not approved: compare its fingerprint {} with the console of that machine, then run `drophammer machine move {} --approve FINGERPRINT`",
         directory.display_name(machine),
         shown.fingerprint,
         directory.display_name(&is.a)
     ));
 }
 
-/// Stores the current problem of a machine, which is shown with the migration.
+/// Stores the current problem of a machine, which is shown together with the migration. An empty text means that the problem is solved.
 async fn store_problem(
     app: &AppState,
     is: &Migration,
@@ -150,12 +150,12 @@ fn conflict_error(why: String) -> ApiError {
     ApiError::new(StatusCode::CONFLICT, why)
 }
 
-/// Describes a migration: `of one to two (copying)`.
+/// Describes a migration, for example as `of one to two (copying)`.
 pub(crate) fn describe_migration(directory: &SiteSnapshot, is: &Migration) -> String {
     format!("of {} to {} ({})", directory.display_name(&is.a), directory.display_name(&is.b), is.state)
 }
 
-/// Returns what the machine receives of an allocation. A migration takes precedence over everything else.
+/// Returns the allocation that the machine receives now. If a migration affects the machine, it determines the allocation.
 ///
 /// # Errors
 /// The database cannot be read or written.
@@ -170,7 +170,7 @@ pub(crate) async fn find_assignment(
     Ok(assigned.map(|(assigned, standing)| Assignment { assigned, standing, moving: None }))
 }
 
-/// Returns what the machine receives because of a migration.
+/// Returns the allocation that the machine receives because of a migration, if one affects it.
 ///
 /// # Errors
 /// The database cannot be read or written.
@@ -214,7 +214,7 @@ async fn read_source_allocation(
     Ok(offer::resolve_installed(directory, is, &standing).map(|assigned| (assigned, standing)))
 }
 
-/// Returns the state of the allocation on the source machine, if that machine's file can be read.
+/// Returns the state of the allocation on the source machine, or `None` if that machine's file cannot be read or lacks the allocation.
 async fn read_source_state(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -225,7 +225,7 @@ async fn read_source_state(
     full_install_state::read_full_state(app, &is.a, allocation, &directory.known).await.map(Some)
 }
 
-/// Returns the approval in force for the target's plan. The inner error is the reason why the target gets nothing.
+/// Returns the approval in force for the target's plan. The inner error is the reason why the target must wait.
 async fn find_target_approval(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -254,8 +254,8 @@ pub(crate) async fn forecast_migration(
     })
 }
 
-/// Handles the target's request to pass its point of no return. `None` if the machine is not a target. The inner error is the reason of a
-/// refusal.
+/// Handles the target's request to pass its point of no return. Returns `None` if the machine is not the target of an open migration. The
+/// inner error is the reason for a refusal.
 ///
 /// # Errors
 /// The database cannot be read or written.
@@ -302,10 +302,10 @@ pub(crate) async fn start_copy(
     Ok(Some(Ok(())))
 }
 
-/// Checks, before anything is erased, that the source machine has fetched the target's certificate and is alive.
+/// Checks, before anything is erased, that the source machine has called recently and has fetched the target's certificate.
 ///
 /// # Errors
-/// The target must ask again: this may change soon.
+/// The condition is not met yet. The target repeats its request.
 async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineBoot) -> Result<(), ApiError> {
     let is_own = |end: &&MigrationEndpoint| is.state == MigrationState::Planned && end.boot == boot.hash;
     let Some(receiver) = is.receiver.as_ref().filter(is_own) else { return Ok(()) };
@@ -316,17 +316,17 @@ async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineB
         false => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             format!(
-                "source machine {} has not fetched this machine's certificate yet, or has not called for half a minute: make sure that it waits in its ramdisk",
+                "source machine {} has not fetched this machine's certificate yet, or has not called for half a minute: make sure that the source waits in its ramdisk",
                 is.a
             ),
         )),
     }
 }
 
-/// Handles a report of a machine in a migration; `None` if the report is about something else.
+/// Handles a report of a machine in a migration. Returns `None` if the report is not about the migration.
 ///
 /// # Errors
-/// The database cannot be read or written, or the success is not valid: the machine must not boot what it received.
+/// The database cannot be read or written, or the reported success is not valid: the machine must not boot the data that it received.
 pub async fn handle_report(
     app: &AppState,
     who: &MachineOrigin,
@@ -353,7 +353,7 @@ pub async fn handle_report(
     Ok(Some(ReportAcknowledgement { retry }))
 }
 
-/// Logs if the source machine is silent when everything was received: it is off, or its own system runs.
+/// Logs a warning if the source machine is silent when the target has received everything: the source is off, or its own system runs.
 fn log_silent_source(app: &AppState, is: &Migration) {
     let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
     if receiver.is_some_and(|receiver| !app.looks.has_checked(&is.a, &receiver.certificate)) {
@@ -364,7 +364,7 @@ fn log_silent_source(app: &AppState, is: &Migration) {
     }
 }
 
-/// Records that the system runs on the target, as reported by the boot that received it.
+/// Records that the system runs on the target. The event must come from the boot that received the system.
 ///
 /// # Errors
 /// The database cannot be read or written.

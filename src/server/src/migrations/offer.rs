@@ -1,4 +1,4 @@
-//! Responses to the two machines of a migration about the allocation, and predictions of these before the machines call. Pure.
+//! Responses to the two machines of a migration when they request their allocation, and predictions of these responses. Pure.
 
 use super::{CurrentBoots, Migration, MigrationState};
 use crate::api::wire_allocation::to_wire_allocation;
@@ -10,20 +10,21 @@ use site::resolve::{ResolvedAllocation, resolve_allocation};
 use site::snapshot::SiteSnapshot;
 use store::{FirstInstall, InstallState};
 
-/// Response to a machine about an allocation.
+/// Allocation as it is sent to a machine, with the migration if the machine is part of one.
 pub(crate) struct Assignment {
     pub assigned: ResolvedAllocation,
     pub standing: InstallState,
     pub moving: Option<MigrationOffer>,
 }
 
-/// Returns the source machine, if its file can be read and has the migrated allocation.
+/// Returns the source machine, or `None` if its file cannot be read or lacks the migrated allocation.
 pub(crate) fn find_source<'d>(directory: &'d SiteSnapshot, is: &Migration) -> Option<&'d MachineSpec> {
     let has_it = |machine: &&MachineSpec| machine.allocation.as_ref().is_some_and(|has| *has.id == is.allocation);
     directory.find_machine(&is.a).filter(has_it)
 }
 
-/// Returns the allocation of the source machine. It is migrated only if it is installed, and no installation of it is pending.
+/// Returns the allocation of the source machine, or `None` if it cannot be migrated: it must be installed, and no installation of it may
+/// be pending.
 pub(crate) fn resolve_installed(
     directory: &SiteSnapshot,
     is: &Migration,
@@ -47,7 +48,8 @@ pub(crate) fn assign_source(
     Assignment { assigned, standing, moving: Some(moving) }
 }
 
-/// Returns the response to the target machine, with the approval in force for its plan. For the target, this is a first installation.
+/// Returns the response to the target machine, with the approval in force for its plan. The target treats the migration as a first
+/// installation.
 pub(crate) fn assign_target(
     is: Migration,
     now: CurrentBoots,
@@ -69,7 +71,8 @@ fn build_offer(is: Migration, part: MigrationSide, now: CurrentBoots) -> Migrati
     MigrationOffer { order: is.id, part, begun, awaits_approval, peer, carried: is.carried, disks: is.disks }
 }
 
-/// Returns the allocation as a first installation of the target machine. The image of the migrated system is not checked.
+/// Returns the state of the allocation for the target machine: that of a first installation. The attempt has no image, since a migration
+/// transfers the installed system.
 fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState {
     let begun = is.begun.as_ref();
     let secret_digest = begun.and_then(|begun| begun.secret_digest.clone());
@@ -83,7 +86,8 @@ fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState
 }
 
 impl Assignment {
-    /// Returns the allocation as it is sent to an agent. The source needs no secrets, and a target that has started already has them.
+    /// Returns the allocation as it is sent to an agent. Secrets are omitted for the source, which does not need them, and for a target that
+    /// has passed its point of no return, which already has them.
     pub(crate) fn into_wire(self, base: &str, has_not_begun: bool) -> Allocation {
         let Assignment { assigned, standing, moving } = self;
         let receives = moving.as_ref().is_some_and(|moving| moving.part == MigrationSide::Receive);
@@ -95,15 +99,15 @@ impl Assignment {
 pub(crate) enum MigrationForecast {
     /// The migration does not affect the machine.
     AsEver,
-    /// The disks are not written, for this reason.
+    /// The disks of the machine are not written, for this reason.
     Nothing(String),
-    /// Not predictable yet, for this reason.
+    /// The effect is not predictable yet, for this reason.
     Unknown(String),
-    /// The machine plans with this response as soon as the source waits in its ramdisk.
+    /// The target will plan with this response, once the source waits in its ramdisk.
     Told(Box<Assignment>),
 }
 
-/// Predicts the effect of a migration on one of its machines. `of_sender` is the state of the allocation on the source machine.
+/// Predicts the effect of a migration on one of its two machines. `of_sender` is the state of the allocation on the source machine.
 pub(crate) fn forecast_for_machine(
     is: Migration,
     machine: &str,
@@ -116,14 +120,14 @@ pub(crate) fn forecast_for_machine(
         (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused)
         | (MigrationSide::Receive, MigrationState::Booting) => MigrationForecast::AsEver,
         (MigrationSide::Send, state) => MigrationForecast::Nothing(format!(
-            "its system is migrated to {b} ({state}): its disks are read, and not written"
+            "the system of this machine is migrated to {b} ({state}): its disks are only read"
         )),
         (MigrationSide::Receive, state) if is.carried.is_none() => MigrationForecast::Unknown(format!(
-            "it receives the system of {a} ({state}), which has not waited in its ramdisk for that yet: its contents are not known before that"
+            "this machine receives the system of {a} ({state}), whose contents are unknown until {a} waits in its ramdisk for the migration"
         )),
         (MigrationSide::Receive, state) => match resolve_installed(directory, &is, &of_sender) {
             None => MigrationForecast::Unknown(format!(
-                "it receives the system of {a} ({state}), whose file cannot be read, or lacks the migrated allocation"
+                "this machine receives the system of {a} ({state}), but the file of {a} cannot be read, or lacks the migrated allocation"
             )),
             Some(assigned) => {
                 let given = assign_target(is, CurrentBoots::default(), assigned, of_sender, approved, directory);

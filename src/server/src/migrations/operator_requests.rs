@@ -26,21 +26,21 @@ use std::sync::Arc;
 use store::boot_activity::QUIET;
 use store::{InstallState, MigrationPlacement, MoveHeard, now};
 
-/// Request body: order of a migration.
+/// Request body: a migration that the operator orders.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MigrationRequest {
     /// Id of the target machine.
     pub to: String,
-    /// Disks of the target by the disk names of the layout: serial numbers, or device names of the target.
+    /// Disk of the target for each disk name of the layout: its serial number, or its device name on the target.
     #[serde(default)]
     pub disks: BTreeMap<String, String>,
-    /// Copy without the operator's approval of the certificates: any machine that impersonates one of the two takes part.
+    /// Copy without the operator's approval of the certificates. Another machine can then impersonate one of the two.
     #[serde(default)]
     pub allow_unapproved: bool,
 }
 
-/// Certificates that the operator compared with the consoles of their machines.
+/// Request body: certificates that the operator has compared with the consoles of the machines.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateApproval {
@@ -68,7 +68,7 @@ pub struct MigrationView {
     pub from_stands: bool,
     /// True if the target waits in its ramdisk, and has called recently.
     pub to_stands: bool,
-    /// Number of boots that started to receive and failed.
+    /// Number of boots of the target that passed the point of no return and failed.
     pub failures: u32,
     /// Last problem that the source reported.
     pub from_says: String,
@@ -136,7 +136,7 @@ pub(crate) async fn order_migration(
     Ok(Json(view_migration(app, new).await?))
 }
 
-/// Returns the order, unless there are objections.
+/// Checks the order and returns it as a migration. The error lists all objections.
 async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Result<Migration, ApiError> {
     let EditTurn { app, directory, .. } = turn;
     let to = asked.to.to_lowercase();
@@ -181,7 +181,7 @@ async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Res
     Ok(Migration { allow_unapproved: asked.allow_unapproved, ..new_migration(a, b, &allocation.id, marker, disks) })
 }
 
-/// Returns the objections from the record of the source's installation.
+/// Returns the objections that follow from the server's record of the source's installation.
 fn find_record_problems(machine: &MachineSpec, allocation: &str, standing: &InstallState) -> Vec<String> {
     let (id, mut problems) = (&machine.id, Vec::new());
     if !standing.succeeded {
@@ -201,7 +201,7 @@ fn find_record_problems(machine: &MachineSpec, allocation: &str, standing: &Inst
     problems
 }
 
-/// Selects the disks of the target for the installed layout, and adds the objections against layout and disks.
+/// Selects the disks of the target for the installed layout, and adds all objections to the layout and the disks to `problems`.
 fn map_target_disks(
     layout: &Value,
     inventory: &Inventory,
@@ -233,7 +233,7 @@ fn map_target_disks(
     })
 }
 
-/// Returns an order in which nothing has happened yet.
+/// Returns a newly ordered migration.
 fn new_migration(
     a: &MachineSpec,
     b: &MachineSpec,
@@ -265,7 +265,7 @@ fn new_migration(
     }
 }
 
-/// Returns a problem if a disk of the target is also a disk of the source.
+/// Returns an objection if the disk of the target is the same disk as one of the source.
 fn explain_shared_disk(disk: &RecordedDisk, of_sender: &InstallMarker, from: &str, to: &str) -> Option<String> {
     let (there, by) = of_sender.disks.iter().find_map(|there| Some((there, there.explain_same_disk(disk)?)))?;
     Some(format!(
@@ -290,8 +290,8 @@ pub(crate) struct CancelQuery {
     off: Option<String>,
 }
 
-/// Handles `DELETE /v1/machine/{id}/move`. Once the target may run the system, `off` must name it: the operator confirms that it is
-/// switched off.
+/// Handles `DELETE /v1/machine/{id}/move`. Once the target may run the system, the parameter `off` must contain the target's id, by which
+/// the operator confirms that the target is switched off.
 pub(crate) async fn cancel_migration(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -304,7 +304,7 @@ pub(crate) async fn cancel_migration(
     let is = app.state.find_live_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
     let off = off.map(|off| off.to_lowercase());
     if let Some(other) = off.as_ref().filter(|off| **off != is.b) {
-        return Err(ApiError::bad_request(format!("machine {} must be switched off, not {other}", is.b)));
+        return Err(ApiError::bad_request(format!("off must name the target machine {}, not {other}", is.b)));
     }
     apply_event(&app, &is, MigrationEvent::Cancel { off: off.is_some() }, peer).await
 }

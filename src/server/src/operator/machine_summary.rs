@@ -1,4 +1,4 @@
-//! Summary of a machine: the element of lists, in the API and on the page.
+//! Summary of a machine, as in the lists of the API and of the page.
 
 use crate::migrations::machine_migration::MachineMigration;
 use model::install_report::ProgressEvent;
@@ -16,31 +16,31 @@ pub struct MachineSummary {
     pub allocation: Option<String>,
     /// Id of the installed image.
     pub image: Option<String>,
-    /// Id of the wanted image: that of the order, or else that of the machine's file.
+    /// Id of the image that the machine should run: that of the order or, without an order, that of the machine's file.
     #[serde(default)]
     pub wanted: Option<String>,
     /// Id of the installed layout.
     pub layout: Option<String>,
     pub installed: bool,
-    /// The operator has recorded the machine as installed, and it has not reported itself yet.
+    /// True if the operator has recorded the machine as installed, and the machine has not confirmed that with a report yet.
     #[serde(default)]
     pub adopted: bool,
-    /// The installation is known only from an adopted install marker: image and layout are claims of the disk.
+    /// True if the installation is known only from an adopted install marker. Image and layout are then claims of the disk.
     #[serde(default)]
     pub claimed: bool,
-    /// Install marker with which the machine waits, because this server has no record that its allocation is installed.
+    /// Install marker for whose adoption the machine waits, because this server has no record that the allocation is installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<WaitingMarker>,
-    /// The server's database was restored from a backup, and its record of this machine has not been confirmed since.
+    /// True if the database was restored from a backup, and the record of this machine has not been confirmed since.
     #[serde(default)]
     pub needs_confirmation: bool,
-    /// Installation that a machine which needs confirmation has reported, and of which the server has no record.
+    /// Installation that the machine has reported while it needs confirmation, and of which the server has no record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disk: Option<WaitingMarker>,
-    /// The system of a previous tenant may still run: the machine has not booted the ramdisk since it was freed.
+    /// True if the system of a previous tenant may still run, because the machine has not booted the ramdisk since it was freed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_clean: bool,
-    /// Reason why the machine is locked and nothing can be ordered.
+    /// Reason why the machine is locked, so that nothing can be ordered for it.
     pub locked: Option<String>,
     pub order: Option<ReinstallOrder>,
     /// Open migration of the machine, as source or target.
@@ -54,7 +54,7 @@ pub struct MachineSummary {
     pub outcome: Option<ReinstallOutcome>,
 }
 
-/// Content of the install marker with which a machine waits.
+/// Content of an install marker that the server does not trust.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct WaitingMarker {
     /// Id of the image.

@@ -1,4 +1,4 @@
-//! Reinstall orders: validated, placed, cancelled.
+//! Reinstall orders: their checks, placement and cancellation.
 
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, summarize_machine};
 use crate::api::request_body::{EVENT_BYTES, read_operator_document};
@@ -24,7 +24,7 @@ use std::time::Duration;
 use store::promise_check::{contradiction_remedy, find_contradiction};
 use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, ReinstallOverrides, confirmation};
 
-/// Longest time that an order waits for `verify` of an OS definition.
+/// Maximum time that a request for a reinstall waits for the `verify` of an OS definition.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// metal-api's `v1.MachineReinstallRequest`, with additional fields.
@@ -33,10 +33,10 @@ pub struct ReinstallRequest {
     pub id: String,
     /// Id of the new image.
     pub imageid: String,
-    /// Proceed although the disk with the install marker was replaced.
+    /// Proceed without an install marker, because the disk that contained it was replaced.
     #[serde(default)]
     pub without_marker: bool,
-    /// Use the layout of the file even if it contradicts the promises of the installed one.
+    /// Use the layout of the machine's file, even if it contradicts the recorded wipe policies of the installed layout.
     #[serde(default)]
     pub change_promise: bool,
     /// Serial numbers of disks whose data may be erased.
@@ -88,10 +88,10 @@ pub(crate) async fn place_order(
     }
 }
 
-/// A machine that can be reinstalled.
+/// Reinstall whose checks have succeeded.
 pub(crate) struct OrderableReinstall {
     pub machine: MachineSpec,
-    /// Id of its allocation.
+    /// Id of the machine's allocation.
     pub allocation: String,
     pub standing: InstallState,
     pub words: ReinstallOverrides,
@@ -145,7 +145,7 @@ pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) ->
     Ok(OrderableReinstall { machine, allocation, standing, words })
 }
 
-/// Returns what the operator permits for this reinstall only.
+/// Returns the permissions that the operator gives for this reinstall only.
 fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiError> {
     let words = ReinstallOverrides {
         without_marker: asked.without_marker,
@@ -164,8 +164,8 @@ fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiErr
     Ok(words)
 }
 
-/// Waits until the `verify` of the OS definition that a machine's allocation names has ended. It runs after each start of the server
-/// and each change of the definition or its parameters.
+/// Waits until the `verify` of the machine's OS definition has ended, if its allocation names one. The server runs `verify` at its start,
+/// and after each change of the definition or its parameters.
 ///
 /// # Errors
 /// `verify` takes too long, or has refused the definition.
@@ -186,7 +186,7 @@ async fn await_definition(app: &AppState, id: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Returns whether a word is a placeholder, and neither a unique serial number nor a unique WWN.
+/// Returns whether a word identifies no disk: it is a placeholder both as a serial number and as a WWN.
 fn is_placeholder(word: &str) -> bool {
     is_placeholder_serial(word) && is_placeholder_wwn(word)
 }
@@ -222,7 +222,7 @@ fn describe_options(order: &ReinstallOrder) -> String {
     format!("{waived}{changed}{given_up}{replaced}")
 }
 
-/// Checks that the installed layout has a disk that a reinstall may erase.
+/// Checks that a reinstall may erase at least one disk of the layout that it would use.
 pub(crate) fn is_reinstallable(
     machine: &MachineSpec,
     standing: InstallState,
@@ -237,7 +237,7 @@ pub(crate) fn is_reinstallable(
     let marker = standing.marker.clone();
     let assigned = resolve_allocation(machine, &standing, known).map_err(invalid_reinstall)?;
     let Some(assigned) = assigned else {
-        return Err(invalid_reinstall("it is no longer allocated".to_owned()));
+        return Err(invalid_reinstall(format!("machine {} is no longer allocated", machine.id)));
     };
     let broken =
         marker.filter(|_| !words.change_promise).and_then(|marker| find_contradiction(&marker, &assigned.layout));
@@ -246,7 +246,11 @@ pub(crate) fn is_reinstallable(
     }
     let allocation = Allocation { filesystemlayout: assigned.layout, ..Allocation::default() };
     let layout = allocation.parse_layout().map_err(|problems| {
-        invalid_reinstall(format!("its layout is invalid: {}", common::diagnostic::join_problems(&problems)))
+        invalid_reinstall(format!(
+            "the layout of machine {} is invalid: {}",
+            machine.id,
+            common::diagnostic::join_problems(&problems)
+        ))
     })?;
     match layout.layout.disks.iter().any(|disk: &layout::DiskSpec| disk.wipeonreinstall) {
         true => Ok(()),

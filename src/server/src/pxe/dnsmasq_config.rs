@@ -1,12 +1,12 @@
-//! Configuration of dnsmasq, which reads no other file.
+//! Configuration of dnsmasq, which reads no other configuration file.
 
 use super::nic::PxeNic;
 use super::pxe_options::AddressRange;
 use std::fmt::Write;
 use std::path::Path;
 
-/// iPXE binaries for BIOS and for UEFI. Both use the firmware's NIC driver. iPXE with its own drivers, Debian's `ipxe.efi`, was seen to
-/// hang when it releases the NIC, so that an installed machine did not boot its disk.
+/// iPXE binaries for BIOS and for UEFI. Both use the NIC driver of the firmware. Debian's `ipxe.efi`, which contains its own drivers, was
+/// observed to hang when it released the NIC, so that an installed machine did not boot its disk.
 pub(crate) const BINARIES: [&str; 2] = [BIOS, UEFI];
 const BIOS: &str = "undionly.kpxe";
 pub(crate) const UEFI: &str = "snponly.efi";
@@ -17,21 +17,21 @@ pub(crate) const NAME_BYTES: usize = 127;
 /// Parameters of the configuration.
 pub(crate) struct DnsmasqParameters<'a> {
     pub card: &'a PxeNic,
-    /// Range of addresses to assign.
+    /// Range of addresses to assign; `None` if another DHCP server assigns addresses.
     pub range: Option<AddressRange>,
-    /// Whether this host forwards packets to other networks.
+    /// True if this host forwards packets to other networks.
     pub forwards: bool,
     /// URL of the iPXE script.
     pub script: &'a str,
-    /// URL of iPXE, for firmware that boots over HTTP.
+    /// URL of the iPXE binary, for firmware that boots over HTTP.
     pub ipxe: &'a str,
-    /// Directory of the binaries.
+    /// Directory of the iPXE binaries, which TFTP serves.
     pub tftp: &'a Path,
     pub leases: &'a Path,
 }
 
-/// Returns the configuration in the format of dnsmasq(8). A client that sends option 175 or the user class iPXE is iPXE; all others are
-/// firmware, which must load iPXE first.
+/// Returns the configuration in the format of dnsmasq(8). A client that sends option 175 or the user class iPXE is iPXE, and gets the
+/// script. Every other client is firmware, and must load iPXE first.
 pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
     let DnsmasqParameters { card, script, ipxe, .. } = asked;
     let mut text = format!(
@@ -66,8 +66,8 @@ pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
     text
 }
 
-/// Returns the configuration next to another DHCP server, which assigns the addresses. Firmware that boots over HTTP identifies itself as
-/// HTTPClient, and requires the same of the response.
+/// Returns the part of the configuration for a network in which another DHCP server assigns the addresses. Firmware that boots over HTTP
+/// identifies itself as HTTPClient, and accepts only a response with the same vendor class.
 fn proxy_config(card: &PxeNic) -> String {
     let mut text =
         format!("dhcp-range={},proxy,{}\ndhcp-pxe-vendor=PXEClient,HTTPClient\n", card.network(), card.netmask);
@@ -77,8 +77,8 @@ fn proxy_config(card: &PxeNic) -> String {
     text
 }
 
-/// Returns the configuration with assignment of one address per NIC. Firmware, iPXE, ramdisk and installed system identify the same NIC by
-/// different client identifiers, and boards that share an SMBIOS UUID send the same one.
+/// Returns the part of the configuration that assigns one address to each NIC, by its MAC. Client identifiers are ignored: firmware, iPXE,
+/// ramdisk and installed system send different ones for the same NIC, and boards that share an SMBIOS UUID send the same one.
 fn address_config(AddressRange { first, last }: AddressRange, card: &PxeNic, forwards: bool) -> String {
     // An empty option prevents dnsmasq from announcing itself as the router.
     let router = if forwards { format!(",{}", card.address) } else { String::new() };

@@ -1,4 +1,4 @@
-//! Temporary directory of dnsmasq with the files that it reads and writes, removed at the end.
+//! Temporary directory of dnsmasq. It contains the files that dnsmasq reads and writes, and is removed when the server ends.
 
 use super::dnsmasq_config::BINARIES;
 use common::bounded_read::read_prefix;
@@ -10,19 +10,19 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Maximum size of the leases. A lease has about a hundred bytes.
+/// Maximum size of the file of leases, in bytes. A lease has about a hundred bytes.
 const LEASES_BYTES: u64 = 8 << 20;
 
 pub(crate) struct DnsmasqDirectory {
     path: PathBuf,
     /// File in the server's directory that preserves the leases between starts.
     kept: PathBuf,
-    /// Modification time of the leases that were last copied.
+    /// Modification time of the file of leases when it was last copied.
     written: Option<SystemTime>,
 }
 
 impl DnsmasqDirectory {
-    /// Creates the directory with iPXE's binaries and the leases of the previous run.
+    /// Creates the directory with iPXE's binaries and the leases that the previous run preserved.
     ///
     /// # Errors
     /// The directory cannot be created.
@@ -52,7 +52,7 @@ impl DnsmasqDirectory {
         Ok(home)
     }
 
-    /// Changes the owner to the user that dnsmasq switches to when started by root.
+    /// Changes the owner of the path to the user that dnsmasq switches to when it is started by root.
     fn change_owner(&self, path: &Path) -> Result<()> {
         chown(path, Some(NOBODY_ELSE), Some(NOBODY_ELSE))
     }
@@ -61,7 +61,7 @@ impl DnsmasqDirectory {
         self.path.join("tftp")
     }
 
-    /// Returns the directory that dnsmasq may write.
+    /// Returns the subdirectory in which dnsmasq may write.
     fn writable_directory(&self) -> PathBuf {
         self.path.join("own")
     }
@@ -78,7 +78,8 @@ impl DnsmasqDirectory {
         Ok(path)
     }
 
-    /// As [`DnsmasqDirectory::keep_leases`], even if the clock is too coarse to detect a change.
+    /// Copies the leases as [`DnsmasqDirectory::keep_leases`], even if their modification time has not changed, because the clock may be
+    /// too coarse to show a change.
     pub(crate) fn keep_last_leases(&mut self) -> Result<()> {
         self.written = None;
         self.keep_leases()

@@ -1,4 +1,4 @@
-//! State of the NIC that machines boot from, and whether its ports are free.
+//! State of the NIC from which machines boot, and whether its UDP ports are free.
 
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
@@ -12,10 +12,11 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum time that another program takes to start.
+/// Maximum time for which an occupied port is tried again: a process that is being started holds inherited sockets until it executes its
+/// program.
 const STARTING: Duration = Duration::from_secs(2);
 
-/// A NIC with its first IPv4 address.
+/// NIC with its first IPv4 address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PxeNic {
     pub name: String,
@@ -62,8 +63,8 @@ impl PxeNic {
         Ipv4Addr::from_bits(self.address.to_bits() | !self.netmask.to_bits())
     }
 
-    /// Checks that a UDP port of the NIC is free by listening on it briefly. dnsmasq itself would share the port with another dnsmasq, and
-    /// each of the two would receive half of the packets.
+    /// Checks that a UDP port of the NIC is free, by listening on it briefly. dnsmasq itself would share the port with another dnsmasq,
+    /// and each of the two would receive only some of the packets.
     ///
     /// # Errors
     /// Another process listens on the port.

@@ -1,4 +1,5 @@
-//! Supervision of dnsmasq: starts it, forwards its log, restarts it if it dies or the NIC changes, and stops it with the server.
+//! Supervision of dnsmasq: this module starts it, forwards its log, restarts it if it dies or the NIC changes, and stops it when the
+//! server ends.
 
 use super::dnsmasq_config::{self, DnsmasqParameters};
 use super::dnsmasq_directory::DnsmasqDirectory;
@@ -14,14 +15,14 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Time within which it must report its start.
+/// Time within which dnsmasq must report that it serves.
 const START: Duration = Duration::from_secs(30);
 const END: Duration = Duration::from_secs(2);
-/// Pause before a restart, doubled each time up to [`LONGEST_PAUSE`].
+/// Pause before a restart. It is doubled each time up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Parameters of its start.
+/// Parameters with which dnsmasq is started.
 pub(crate) struct DnsmasqCommand {
     program: PathBuf,
     card: String,
@@ -43,7 +44,7 @@ impl DnsmasqCommand {
         DnsmasqCommand { program, card, range, options: options.clone(), port, words }
     }
 
-    /// Starts it, and waits until it serves.
+    /// Starts dnsmasq, and waits until it serves.
     fn start_process(&self, card: &PxeNic, home: &DnsmasqDirectory) -> Result<BackgroundProcess, String> {
         let (script, ipxe) = (script_url(&self.options, card, self.port), binary_url(&self.options, card, self.port));
         let (tftp, leases) = (home.tftp_directory(), home.leases_file());
@@ -98,10 +99,10 @@ pub(crate) struct DnsmasqSupervisor {
     dnsmasq: DnsmasqCommand,
     home: DnsmasqDirectory,
     running: Option<(BackgroundProcess, PxeNic)>,
-    /// Time before which it is not restarted.
+    /// Time before which dnsmasq is not restarted.
     due: Instant,
     pause: Duration,
-    /// Problem that was reported last.
+    /// Problem that was reported last, so that it is not repeated.
     said: Option<String>,
 }
 
@@ -110,7 +111,7 @@ impl DnsmasqSupervisor {
         DnsmasqSupervisor { dnsmasq, home, running: None, due: Instant::now(), pause: PAUSE, said: None }
     }
 
-    /// Runs until the sender of `ended` is dropped. Sends the result of the first start to `first`.
+    /// Supervises dnsmasq until the sender of `ended` is dropped. Sends the result of the first start to `first`.
     pub(crate) fn supervise(
         mut self,
         watch: &StatusLog,
@@ -145,7 +146,8 @@ impl DnsmasqSupervisor {
             Ok(card) => card,
             Err(why) => {
                 self.running.take().into_iter().for_each(|(running, _)| running.terminate(END));
-                return self.report_once(watch, format!("{why}. Machines cannot boot over PXE until then"));
+                return self
+                    .report_once(watch, format!("{why}. Until this is repaired, machines cannot boot over PXE"));
             }
         };
         match &mut self.running {
@@ -185,7 +187,7 @@ impl DnsmasqSupervisor {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// Reports a problem once.
+    /// Reports a problem, unless it is the one that was reported last.
     fn report_once(&mut self, watch: &StatusLog, what: String) {
         if self.said.as_ref() != Some(&what) {
             watch.log_problem(what.clone());

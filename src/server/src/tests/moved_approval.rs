@@ -30,7 +30,7 @@ async fn an_impostor_gets_nothing_before_its_certificate_is_approved() {
     let (one, impostor) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     assert_eq!(server.stands(ONE, &one, &order).await.status, 200);
     assert_eq!(server.stands(TWO, &impostor, &order).await.status, 200);
-    server.heard(&format!("is not approved: compare {}", fingerprint(TWO))).await;
+    server.heard(&format!("is not approved: compare its fingerprint {}", fingerprint(TWO))).await;
     for _ in 0..3 {
         let told = server.told(ONE, &one).await;
         assert_eq!((&told["moving"]["peer"], &told["moving"]["awaits_approval"]), (&Value::Null, &json!(true)));

@@ -116,7 +116,7 @@ impl Running {
 async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     let (server, order) = Running::move_ordered().await;
     // Nobody knows what comes before the one that is moved has said it; that one loses nothing.
-    let words = "which has not waited in its ramdisk for that yet";
+    let words = "waits in its ramdisk for the migration";
     let (one, two, exit) = server.both(false).await;
     assert_eq!(
         (&one["outcome"], &two["outcome"], exit),
@@ -239,7 +239,7 @@ async fn who_begins_while_the_other_machine_boots_is_asked_to_wait() {
     server.looks(&token_of_one).await;
     let token_of_one = server.ramdisk(ONE).await;
     let answer = server.begins_with(&token, None).await;
-    assert!(answer.status == 503 && answer.text().contains("make sure that it waits"), "{}", answer.text());
+    assert!(answer.status == 503 && answer.text().contains("make sure that the source waits"), "{}", answer.text());
     assert_eq!(server.about_move("GET", "", Value::Null).await.json()["state"], json!("planned"));
     assert_eq!(stands(&token_of_one).await, 200);
     server.looks(&token_of_one).await;

@@ -38,7 +38,9 @@ fn parse_request(id: &str, form: &SubmittedForm) -> ReinstallRequest {
 /// Returns the plan of the reinstall, if it can be ordered.
 async fn preview_reinstall(app: &AppState, base: &BaseUrls, asked: &ReinstallRequest) -> Result<PlanPreview, ApiError> {
     let OrderableReinstall { machine, standing, words, .. } = reinstalls::check_orderable(app, asked).await?;
-    let Some(allocation) = &machine.allocation else { return Err(ApiError::bad_request("it is no longer allocated")) };
+    let Some(allocation) = &machine.allocation else {
+        return Err(ApiError::bad_request("the machine is no longer allocated"));
+    };
     if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
         return Err(reinstalls::already_started(begun));
     }

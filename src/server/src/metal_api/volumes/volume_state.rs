@@ -1,6 +1,7 @@
-//! Lifecycle of a Kubernetes volume in MetalK8s' operator, translated from the diagrams of its proposal. Pure.
+//! Lifecycle of a Kubernetes volume as in the operator of MetalK8s, translated from the diagrams in its design proposal. Pure.
 //!
-//! A Salt job there corresponds to an installation of the machine here, so a volume waits for the next one.
+//! MetalK8s prepares a volume with a Salt job. Here, an installation of the machine takes the place of that job, so that a volume waits
+//! for the next installation.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,12 +10,12 @@ use std::fmt;
 /// Phase in the status of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VolumeState {
-    /// Its storage is being prepared, or will be.
+    /// The storage of the volume is being prepared, or will be.
     Pending,
-    /// Its storage is prepared and has a PersistentVolume.
+    /// The storage of the volume is prepared, and the volume has a PersistentVolume.
     Available,
     Failed,
-    /// Its storage is being released, or will be.
+    /// The storage of the volume is being released, or will be.
     Terminating,
 }
 
@@ -49,7 +50,7 @@ pub(crate) enum StorageJob {
     )]
     NotFound,
     Succeeded,
-    /// Succeeded, and recorded as such.
+    /// The job has succeeded, and the volume records that.
     Done,
 }
 
@@ -68,26 +69,26 @@ pub(crate) struct ObservedVolume {
 /// Next action of the reconciliation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LifecycleStep {
-    /// No action and no reschedule.
+    /// Do nothing until the volume changes.
     Rest,
-    /// No action; reconcile again in ten seconds.
+    /// Do nothing, and reconcile again in ten seconds.
     Wait,
     Fail,
     Prepare,
     Unprepare,
-    /// Unset the job, so that it is started again.
+    /// Clear the record of the job, so that the job is started again.
     Forget,
-    /// Record the job as done.
+    /// Record that the job has succeeded.
     Note,
     /// Create a PersistentVolume, and make the volume available.
     Publish,
     /// Delete the PersistentVolume.
     Withdraw,
-    /// Remove the finalizers, so that both objects are deleted.
+    /// Remove the finalizers, so that Kubernetes deletes the volume and its PersistentVolume.
     Release,
 }
 
-/// Top level of the reconciliation loop. `None`: the volume does not exist.
+/// Returns the next step of the reconciliation loop. `None` means that the volume does not exist.
 pub(crate) fn next_step(seen: Option<&ObservedVolume>) -> LifecycleStep {
     let Some(seen) = seen else { return LifecycleStep::Rest };
     match (seen.valid, seen.deleted, seen.state, seen.persistent) {
@@ -142,7 +143,7 @@ fn poll_step(job: StorageJob) -> LifecycleStep {
     }
 }
 
-/// Decision tree: returns whether deleting the volume would take effect immediately.
+/// Returns whether deleting the volume would take effect immediately, according to the decision tree of MetalK8s.
 pub(crate) fn can_be_deleted(state: Option<VolumeState>, persistent: Option<PersistentVolumePhase>) -> bool {
     match (state, persistent) {
         (None | Some(VolumeState::Pending | VolumeState::Terminating), _) => false,
@@ -154,7 +155,8 @@ pub(crate) fn can_be_deleted(state: Option<VolumeState>, persistent: Option<Pers
     }
 }
 
-/// Performs steps until one must wait for an installation. The longest sequence has five.
+/// Performs steps until an installation must be waited for, and returns the resulting state; `None` if the volume is deleted. The longest
+/// sequence has five steps.
 pub(crate) fn settle_state(mut seen: ObservedVolume) -> Option<VolumeState> {
     for _ in 0..8 {
         match next_step(Some(&seen)) {
