@@ -1,5 +1,5 @@
-//! Quotas of client addresses: connections, requests that are handled at the same time, and bytes of request bodies from their first byte
-//! until the response.
+//! Quotas of client addresses: connections, and the memory of request bodies from their first byte until the response. [`RequestTurns`]
+//! limits the requests that are handled at the same time.
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -13,14 +13,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
-/// Limits of request bodies in memory, per address and in total. A proxy forwards for many clients.
+/// Maximum memory of request bodies in bytes, per address and in total. A proxy's limit applies to each client for which it forwards.
 const BODIES_OF_ONE: u64 = 8 << 20;
 const BODIES_OF_ALL: u64 = 64 << 20;
-/// Larger bodies are parsed one after the other: the result takes many times their size.
+/// Size in bytes from which a body is large. Few large bodies are handled at the same time, since the result of parsing takes many times
+/// their size.
 pub(crate) const LARGE_BODY_BYTES: usize = 128 << 10;
 /// Number of large bodies that are parsed and answered at the same time.
 const LARGE_AT_ONCE: usize = 2;
-/// Connections that each address may have in any case.
+/// Minimum number of connections that each address may have, however few are possible in total.
 const PLACES_AT_LEAST: usize = 64;
 
 /// Remote address of a connection, attached to each of its requests.
@@ -31,8 +32,7 @@ pub(crate) struct ConnectionInfo {
     pub over_tls: bool,
 }
 
-/// Client of a request: the remote address of the connection or, behind a proxy that the operator has named, the client that the proxy
-/// declares.
+/// Client of a request: the remote address of the connection. If that is a proxy named with `--proxy`, the client that the proxy declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClientAddress(pub IpAddr);
 
@@ -54,12 +54,12 @@ impl FromRequestParts<Arc<AppState>> for ClientAddress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClientOrigin {
     pub address: IpAddr,
-    /// `None` if a proxy hides it.
+    /// Source port; `None` if a proxy hides it.
     pub port: Option<u16>,
 }
 
 impl ClientOrigin {
-    /// Returns the remote address of the connection or, behind a proxy that the operator has named, the client that the proxy declares.
+    /// Returns the remote address of the connection or, if that is a proxy named with `--proxy`, the client that the proxy declares.
     ///
     /// # Errors
     /// The request did not arrive over a connection.
@@ -83,7 +83,7 @@ impl ClientOrigin {
     }
 }
 
-/// Quotas in use; cheap to clone.
+/// Quotas and their current use. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ClientQuotas {
     taken: Arc<Mutex<HashMap<IpAddr, QuotaUse>>>,
@@ -109,7 +109,7 @@ pub(crate) struct QuotaShare {
 }
 
 impl ClientQuotas {
-    /// Limits an address to a quarter of all connections.
+    /// Creates quotas that limit each address to a quarter of all connections.
     pub(crate) fn new(all_places: usize, proxies: &[IpAddr]) -> ClientQuotas {
         let places = (all_places / 4).max(PLACES_AT_LEAST);
         let proxies = proxies.iter().map(IpAddr::to_canonical).collect();
@@ -117,8 +117,8 @@ impl ClientQuotas {
         ClientQuotas { taken: Arc::default(), turns: RequestTurns::default(), large_bodies, places, proxies }
     }
 
-    /// Returns the client of a request: the remote address of its connection or, behind a proxy of the operator, the client for which it
-    /// forwards.
+    /// Returns the client of a request: the remote address of its connection or, if that is a proxy named with `--proxy`, the client for
+    /// which the proxy forwards.
     pub(crate) fn find_origin(
         &self,
         ConnectionInfo { address, port, .. }: ConnectionInfo,
@@ -138,7 +138,7 @@ impl ClientQuotas {
         self.proxies.contains(&address)
     }
 
-    /// Reserves a connection, unless the address has reached its limit.
+    /// Reserves a connection, or returns `None` if the address has reached its limit.
     pub(crate) fn reserve_connection(&self, address: IpAddr) -> Option<QuotaShare> {
         let mut all = lock_mutex(&self.taken);
         let taken = all.entry(address).or_default();
@@ -149,7 +149,7 @@ impl ClientQuotas {
         Some(QuotaShare { peers: self.clone(), address, connections: 1, body_bytes: 0 })
     }
 
-    /// Reserves memory for a body, unless the address or the total has reached its limit.
+    /// Reserves memory for a body, or returns `None` if the address has reached its limit, or all addresses together have reached theirs.
     pub(crate) fn reserve_body(&self, ClientAddress(address): ClientAddress, body_bytes: u64) -> Option<QuotaShare> {
         let mut all = lock_mutex(&self.taken);
         let of_all: u64 = all.values().map(|taken| taken.body_bytes).sum();

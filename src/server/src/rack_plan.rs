@@ -1,5 +1,5 @@
-//! Predictions for `drophammer rack plan`: what each machine in a server's directory would receive after a change, without a server. Files
-//! and database are only read, whether a server is running or not.
+//! Predictions for `drophammer rack plan`: the response that each machine in a server's directory would receive after a change. No server
+//! is needed: files and database are read directly, even while a server is running.
 
 use super::api::wire_allocation::to_wire_allocation;
 use super::deploy_templates::template_files;
@@ -28,14 +28,15 @@ use store::{DATABASE, InstallState, ReinstallOrder, ReinstallOverrides, ServerSt
 /// Base URL in the predicted responses; never contacted.
 const URL: &str = "http://server";
 
-/// Requested change: installed machines would be reinstalled with it, and others installed with it. Without a change, the files apply.
+/// Change whose effect is predicted: all machines would be installed or reinstalled with this image and layout. If no field is set, the
+/// files and open orders apply as they are.
 #[derive(Debug, Clone, Default)]
 pub struct RackChange {
-    /// Id of the image.
+    /// Id of an image for all machines.
     pub image: Option<String>,
-    /// Id of the layout.
+    /// Id of a layout for all machines.
     pub layout: Option<String>,
-    /// True if installed machines are reinstalled with the image in their file.
+    /// True if installed machines are reinstalled with the image in their files.
     pub reinstall: bool,
 }
 
@@ -45,19 +46,19 @@ impl RackChange {
     }
 }
 
-/// Directory as it is now.
+/// Current content of a server's directory.
 pub struct RackSnapshot {
     /// Directory to which approvals are written.
     dir: PathBuf,
     directory: SiteSnapshot,
     state: ServerState,
-    /// Problems of the files. A machine may be missing because of one.
+    /// Problems of the files. A machine whose file has a problem may be missing.
     pub problems: Vec<String>,
-    /// Remarks that are not problems.
+    /// Remarks for the operator that are not problems.
     pub notes: Vec<String>,
-    /// Duration of the last installation in seconds, by machine.
+    /// Duration of each machine's last installation, in seconds.
     took: HashMap<String, f64>,
-    /// Durations of the last installations in seconds, by size.
+    /// Durations of the last installations of all machines of a size, in seconds, sorted.
     by_size: HashMap<String, Vec<f64>>,
 }
 
@@ -66,9 +67,9 @@ pub struct RackSnapshot {
 pub enum MachineForecast {
     /// Nothing would be done, for this reason.
     Nothing(String),
-    /// The machine would get nothing, for this reason.
+    /// The machine would get nothing to install, for this reason.
     Refused(String),
-    /// Not predictable yet, for this reason.
+    /// The response is not predictable yet, for this reason.
     Unknown(String),
     Told(Box<allocation::AssignedMachine>),
 }
@@ -81,13 +82,13 @@ pub struct PredictedMachine {
     pub size: Option<String>,
     pub outlook: MachineForecast,
     pub registered: Option<RegisteredInventory>,
-    /// Installation to which an approval applies; see [`InstallState::last_installation`].
+    /// Last completed installation, which an approval records; see [`InstallState::last_installation`].
     pub installed: String,
-    /// Expected duration in seconds: that of its last installation, or the median of machines of its size.
+    /// Expected duration in seconds: that of the machine's last installation or, if it is unknown, the median of all machines of its size.
     pub seconds: Option<f64>,
 }
 
-/// Fields of a report that are needed here.
+/// Fields of a report from which durations are read.
 #[derive(Deserialize)]
 struct InstallTimings {
     success: bool,
@@ -96,7 +97,7 @@ struct InstallTimings {
 }
 
 impl RackSnapshot {
-    /// Opens the state of `dir`, with the files of `new` in place of its own.
+    /// Opens the state of `dir`. If `new` is given, the operator's files are read from there.
     ///
     /// # Errors
     /// The directory does not exist, or no server has run in it.
@@ -158,10 +159,10 @@ impl RackSnapshot {
         all
     }
 
-    /// Checks that the layout and the image of a change exist.
+    /// Checks that the layout and the image of a change exist in the directory.
     ///
     /// # Errors
-    /// One of them does not exist.
+    /// The layout or the image does not exist.
     pub fn check_change(&self, change: &RackChange) -> Result<()> {
         let known = &self.directory.known;
         let layout = change.layout.as_ref().filter(|id| !known.layouts.contains_key(*id));
@@ -210,7 +211,8 @@ impl RackSnapshot {
         Ok(seen)
     }
 
-    /// Sets the prediction if a migration determines it, and returns whether one does. The change then does not apply.
+    /// Sets the prediction if a migration determines it, and returns whether that is the case. The change then has no effect on the
+    /// machine.
     fn predict_migration(&self, machine: &MachineSpec, seen: &mut PredictedMachine) -> Result<bool> {
         let Some(is) = self.state.find_live_migration_blocking(&machine.id)? else { return Ok(false) };
         let of = offer::find_source(&self.directory, &is);
@@ -290,7 +292,8 @@ impl RackSnapshot {
         }
     }
 
-    /// Orders the reinstall of an installed machine, as the change does. Returns the forecast if nothing would be installed.
+    /// Adds the order for the reinstall that the change requires of an installed machine. Returns the forecast instead if nothing would be
+    /// installed.
     fn order_reinstall(
         &self,
         machine: &MachineSpec,
@@ -300,7 +303,7 @@ impl RackSnapshot {
     ) -> Option<MachineForecast> {
         if standing.adopted {
             return Some(MachineForecast::Unknown(
-                "the operator reported it as installed, but it has not confirmed that yet".to_owned(),
+                "the operator reported the machine as installed, but the machine has not confirmed that yet".to_owned(),
             ));
         }
         match &standing.order {
@@ -308,7 +311,7 @@ impl RackSnapshot {
             Some(order) if order.given_up && !change.reinstalls() => {
                 let image = &order.image;
                 return Some(MachineForecast::Unknown(format!(
-                    "its reinstall with {image} was abandoned: it waits for the operator"
+                    "the reinstall with {image} was abandoned: the machine waits for the operator"
                 )));
             }
             Some(_) if !change.reinstalls() => {}
@@ -320,7 +323,7 @@ impl RackSnapshot {
             }
             _ => {
                 if let Some(why) = &machine.locked {
-                    return Some(MachineForecast::Refused(format!("it is locked: {why}")));
+                    return Some(MachineForecast::Refused(format!("the machine is locked: {why}")));
                 }
                 let words =
                     ReinstallOverrides { change_promise: change.layout.is_some(), ..ReinstallOverrides::default() };
@@ -343,7 +346,7 @@ impl RackSnapshot {
         self.took.get(id).copied().or_else(of_size)
     }
 
-    /// Writes the approval atomically to the file that the server reads.
+    /// Writes the approval atomically to the file from which the server reads it.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -359,7 +362,7 @@ impl RackSnapshot {
     }
 }
 
-/// Returns the order as the server would store it.
+/// Returns an order like the one that the server would store.
 pub(crate) fn build_order(image: String, words: ReinstallOverrides, earlier: Option<ReinstallOrder>) -> ReinstallOrder {
     let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer } = words;
     ReinstallOrder {

@@ -1,5 +1,6 @@
-//! Rate limit for log lines that any client on the network can cause. The same line is printed once a minute. Each address has its own
-//! quota of lines, so that the lines of one do not suppress those of another. The first dropped line is announced, and a count follows.
+//! Rate limit for log lines that any client on the network can cause. Equal lines are printed only once per minute. Each address has a
+//! quota, so that the lines of one address do not suppress those of another. When an address exceeds its quota, that is announced; the
+//! number of dropped lines is printed after the minute.
 
 use super::request_context;
 use super::status_log::StatusLog;
@@ -15,15 +16,15 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(60);
 /// Maximum number of lines per address and minute.
 const OF_ONE: u32 = 16;
-/// Maximum number of lines per minute without an address: those of the server itself and of dnsmasq.
+/// Maximum number of lines per minute that no address causes: those of the server itself and of dnsmasq.
 const OF_SERVER: u32 = 256;
 /// Maximum number of lines of all addresses per minute.
 const OF_ALL: u32 = 1024;
-/// Number of lines per minute that each address is granted even if [`OF_ALL`] is exhausted.
+/// Number of lines per minute that each address is granted, even if the limit [`OF_ALL`] is reached.
 const AT_LEAST: u32 = 2;
-/// Maximum number of addresses counted per minute; lines of others are dropped.
+/// Maximum number of addresses counted per minute. Lines of further addresses are dropped.
 const ADDRESSES: usize = 4096;
-/// Maximum number of addresses listed in the line about dropped lines.
+/// Maximum number of addresses listed in the line that reports dropped lines.
 const NAMED: usize = 4;
 
 /// Rate-limited log. Cheap to clone.
@@ -33,16 +34,16 @@ pub(crate) struct RateLimitedLog {
     minute: Arc<Mutex<MinuteQuota>>,
 }
 
-/// Lines of the current minute.
+/// Lines of the current minute, and their quotas.
 struct MinuteQuota {
     began: Instant,
     /// Hashes of the printed lines.
     printed: HashSet<u64>,
     hasher: RandomState,
     sources: HashMap<Option<IpAddr>, LineCounts>,
-    /// Lines of all addresses.
+    /// Number of printed lines of all addresses.
     total: u32,
-    /// Dropped lines of addresses that are not counted.
+    /// Number of dropped lines of addresses beyond [`ADDRESSES`].
     dropped: u64,
 }
 
@@ -56,7 +57,7 @@ struct LineCounts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum LineVerdict {
     Print,
-    /// Print this announcement instead, as the line is the first one dropped.
+    /// Print this announcement instead of the line, which is the first one to be dropped.
     Announce(String),
     Drop,
 }
@@ -66,12 +67,12 @@ impl RateLimitedLog {
         RateLimitedLog { watch, minute: Arc::new(Mutex::new(MinuteQuota::new())) }
     }
 
-    /// Logs a line that requires attention by the operator.
+    /// Logs a problem that requires attention by the operator.
     pub(crate) fn log_problem(&self, text: String) {
         self.print_line(request_context::current_client(), text, StatusLog::log_problem);
     }
 
-    /// Logs a line caused by an address before it has sent a request.
+    /// Logs a problem that an address causes before it has sent a request, such as a failed TLS handshake.
     pub(crate) fn log_problem_of(&self, address: IpAddr, text: String) {
         self.print_line(Some(address), text, StatusLog::log_problem);
     }
@@ -109,7 +110,7 @@ impl MinuteQuota {
         }
     }
 
-    /// Starts the next minute, and returns the line about dropped lines.
+    /// Starts the next minute. Returns a line that reports the dropped lines of the previous minute, if any.
     fn start_next_minute(&mut self) -> Option<String> {
         let ended = std::mem::replace(self, MinuteQuota::new());
         let mut sources: Vec<_> = ended.sources.into_iter().filter(|(_, lines)| lines.dropped > 0).collect();
@@ -134,7 +135,7 @@ impl MinuteQuota {
         if source.is_some() && self.sources.len() >= ADDRESSES && !self.sources.contains_key(&source) {
             self.dropped += 1;
             let announcement = format!(
-                "more than {ADDRESSES} addresses cause log lines: those of other addresses are dropped for up to a minute"
+                "more than {ADDRESSES} addresses cause log lines: lines that further addresses cause are dropped for up to a minute"
             );
             return if self.dropped == 1 { LineVerdict::Announce(announcement) } else { LineVerdict::Drop };
         }
@@ -147,7 +148,7 @@ impl MinuteQuota {
         if lines.printed >= most {
             lines.dropped += 1;
             let announcement = format!(
-                "{} causes more than {} different log lines a minute: further ones are dropped for up to a minute",
+                "{} causes more than {} different log lines a minute: further lines are dropped for up to a minute",
                 format_source(source),
                 lines.printed
             );

@@ -1,5 +1,5 @@
-//! Context of the request that is being handled: its id, which is in the response and in every log line that it causes, its client, its
-//! turn, and the memory accounted to the client until the response is ready.
+//! Context of the request that is being handled: its id, its client, its turn, and the memory accounted to the client until the response
+//! is ready. The id is part of the response, and of every log line that the request causes.
 
 use super::request_turns::RequestTurn;
 use axum::http::{HeaderMap, HeaderValue};
@@ -9,7 +9,7 @@ use std::any::Any;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-/// Maximum length of a client's own request id, in bytes.
+/// Maximum length of a request id that a client may choose, in bytes.
 const LONGEST: usize = 64;
 
 tokio::task_local! {
@@ -31,7 +31,7 @@ impl RequestContext {
     }
 }
 
-/// Returns the id of a request: that of the client if it is valid, otherwise a random one.
+/// Returns the id of a request: the one that the client sent if it is valid, otherwise a random one.
 pub(crate) fn request_id(headers: &HeaderMap) -> String {
     let given = headers.get(REQUEST_ID).and_then(|given| given.to_str().ok()).filter(|given| is_safe_id(given));
     given.map_or_else(|| format!("{:016x}", fastrand::u64(..)), str::to_owned)
@@ -52,13 +52,13 @@ pub(crate) fn current_id() -> Option<String> {
     REQUEST.try_with(|request| request.id.clone()).ok()
 }
 
-/// Returns the client of the current request, or `None` for the server's own work.
+/// Returns the client of the current request, or `None` outside of a request.
 pub(crate) fn current_client() -> Option<IpAddr> {
     REQUEST.try_with(|request| request.client).ok()
 }
 
-/// Yields the request's turn to another request of the client while it waits for something outside of the server. The caller must not hold
-/// a lock that other requests wait for: these may have taken all turns.
+/// Yields the turn of the current request to other requests of its client, while it waits for something outside of the server. The caller
+/// must not hold a lock for which other requests wait: those requests may have taken all turns.
 pub(crate) async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
     match REQUEST.try_with(Arc::clone) {
         Ok(request) => request.turn.rest_during(work).await,
@@ -66,7 +66,7 @@ pub(crate) async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// Keeps a permit until the response to the current request is ready. Outside of a request it is released at once.
+/// Keeps a permit until the response to the current request is ready. Outside of a request, the permit is released at once.
 pub(crate) fn hold_permit(permit: impl Any + Send) {
     let hold = |request: &Arc<RequestContext>| {
         lock_mutex(&request.held).push(Box::new(permit));
@@ -74,7 +74,7 @@ pub(crate) fn hold_permit(permit: impl Any + Send) {
     let _ = REQUEST.try_with(hold);
 }
 
-/// Adds the id to the response.
+/// Adds the request id to the response.
 pub(crate) fn add_id_header(headers: &mut HeaderMap, id: &str) {
     if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(REQUEST_ID, id);

@@ -1,5 +1,5 @@
-//! Checks of a request's head that apply to every path, before anything else reads the request: which host it addresses, and which site
-//! made a browser send it. Also the headers that keep responses out of caches.
+//! Checks of a request's head that apply to every path, before anything else reads the request: the host that the request addresses, and
+//! the site for which a browser sends it. Also adds the headers that keep responses out of caches.
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -12,19 +12,20 @@ use common::format::truncate_bytes;
 use site::boot_values;
 use std::sync::Arc;
 
-/// Probes of load balancers and Kubernetes, which may use any name for the server. The responses contain nothing about machines.
+/// Paths for probes of load balancers and Kubernetes. They may use any name for the server, since the responses contain nothing about
+/// machines.
 const PROBES: [&str; 2] = ["/livez", "/readyz"];
 
-/// Paths whose GET changes the state: it creates a token, and may count an attempt of an order.
+/// Paths whose GET changes the state: the response contains a new token, and an attempt at an order may be counted.
 const STATE_CHANGING: [&str; 2] = ["/boot.ipxe", "/boot.json"];
 
-/// Files that clients may cache, by ETag.
+/// Path prefixes of files that clients may cache, by their ETag.
 const FILES: [&str; 3] = ["/boot/", "/images/", "/ipxe/"];
 
-/// Length of a host name in a message, in bytes. DNS names are at most 253 bytes long.
+/// Maximum length of a host name in a message, in bytes. DNS names have at most 253 bytes.
 const HOST_BYTES: usize = 253;
 
-/// Handles a request, or rejects it by its head.
+/// Handles a request, unless its head is rejected.
 pub(crate) async fn guard_request(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
     let is_file = FILES.iter().any(|prefix| request.uri().path().starts_with(prefix));
     let mut response = match find_rejection(&app, &request) {
@@ -46,10 +47,10 @@ fn find_rejection(app: &AppState, request: &Request) -> Option<ApiError> {
     Some(ApiError::new(StatusCode::FORBIDDEN, format!("{path}: {cause}")))
 }
 
-/// Checks the host that a request addresses.
+/// Checks that the request addresses this server.
 ///
 /// # Errors
-/// It is not this server.
+/// The host is not a name or an address of this server.
 fn check_host(app: &AppState, request: &Request) -> Result<(), ApiError> {
     let named = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
     // An absolute request target takes precedence over the header (RFC 9112, 3.2.2), and must pass as well.
@@ -70,7 +71,7 @@ fn check_host(app: &AppState, request: &Request) -> Result<(), ApiError> {
 
 fn reject_misdirected(app: &AppState, request: &Request, name: &str) -> ApiError {
     let why = format!(
-        "{name} is not a name of this server; use its address, or start it with `drophammer serve --host {name}` if the name is its own"
+        "{name} is not a name of this server; use the server's address, or start the server with `drophammer serve --host {name}` if {name} is a name of its host"
     );
     if let Some(ConnectionInfo { address, .. }) = request.extensions().get() {
         app.log_rate_limited(format!("a request from {address} was rejected: {why}"));
@@ -78,8 +79,8 @@ fn reject_misdirected(app: &AppState, request: &Request, name: &str) -> ApiError
     ApiError::new(StatusCode::MISDIRECTED_REQUEST, why)
 }
 
-/// Returns why a GET of a browser is rejected. Other methods need no check: forms contain a token of their session, and API calls the
-/// operator's token.
+/// Returns why a GET that a browser sends is rejected, if so. Other methods need no check here: forms contain the token of their session,
+/// and API requests the operator's token.
 fn site_rejection(method: &Method, path: &str, headers: &HeaderMap) -> Option<&'static str> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return None;
@@ -89,7 +90,7 @@ fn site_rejection(method: &Method, path: &str, headers: &HeaderMap) -> Option<&'
     let changes_state = STATE_CHANGING.contains(&path);
     // Over plain HTTP browsers send no Sec-Fetch headers, and other sites cannot change their User-Agent.
     if changes_state && (is_foreign || text("user-agent").is_some_and(|agent| agent.starts_with("Mozilla/"))) {
-        return Some("boot scripts are served to firmware and agents, not to browsers; `curl` shows them");
+        return Some("boot scripts are served to firmware and agents, not to browsers; use `curl` to view them");
     }
     let is_navigation = text("sec-fetch-mode") == Some("navigate") && text("sec-fetch-dest") == Some("document");
     (is_foreign && !is_navigation).then_some("the browser sent this request for another site")

@@ -1,7 +1,7 @@
-//! Limit of the requests of each address that are handled at the same time, in the order of their arrival. Further requests of that address
-//! wait for their turn; those of other addresses do not.
+//! Limit of the number of requests of each address that are handled at the same time. Further requests of that address wait, in the order
+//! of their arrival; requests of other addresses do not.
 //!
-//! A request that waits for something outside of the server (its own body, an allocation, a controller) releases its turn in the meantime:
+//! While a request waits for something outside of the server (its own body, an allocation, a management controller), it releases its turn:
 //! see [`RequestTurn::rest_during`].
 
 use common::sync::lock_mutex;
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Number of requests of one address that are handled at the same time. A browser opens six connections.
+/// Maximum number of requests of one address that are handled at the same time. A browser opens six connections.
 pub(crate) const OF_ONE_ADDRESS: usize = 8;
 
 /// Requests that are being handled or are waiting, by address; cheap to clone.
@@ -18,19 +18,19 @@ pub(crate) const OF_ONE_ADDRESS: usize = 8;
 pub(crate) struct RequestTurns(Arc<Mutex<HashMap<IpAddr, AddressQueue>>>);
 
 struct AddressQueue {
-    /// Grants turns in the order of the requests.
+    /// Permits for turns, granted in the order of the requests.
     turns: Arc<Semaphore>,
     /// Number of requests that are being handled or are waiting.
     requests: usize,
 }
 
-/// Turn of one request, which ends when this is dropped.
+/// Turn of one request, which ends when this value is dropped.
 pub(crate) struct RequestTurn {
     permit: Mutex<Option<OwnedSemaphorePermit>>,
     place: QueuePlace,
 }
 
-/// Counts a request of an address until it is dropped.
+/// Guard that counts a request of an address until it is dropped.
 struct QueuePlace {
     turns: RequestTurns,
     address: IpAddr,
@@ -38,7 +38,7 @@ struct QueuePlace {
 }
 
 impl RequestTurns {
-    /// Waits for a turn of that address.
+    /// Waits for a turn of the address.
     pub(crate) async fn take_turn(&self, address: IpAddr) -> RequestTurn {
         let place = self.enter_queue(address);
         let permit = place.acquire_permit().await;
@@ -81,7 +81,7 @@ impl Drop for QueuePlace {
 }
 
 impl RequestTurn {
-    /// Releases the turn until the work is done, and then waits for the next one.
+    /// Releases the turn until the work is done, and then waits for another turn.
     pub(crate) async fn rest_during<T>(&self, work: impl Future<Output = T>) -> T {
         drop(lock_mutex(&self.permit).take());
         let done = work.await;

@@ -31,7 +31,7 @@ use site::image_states::ImageStates;
 use site::sizes::{MachineSize, SizeConstraint};
 use std::sync::Arc;
 
-/// Paths that metal-api's clients also use with a trailing `/`.
+/// Paths that metal-api's clients also request with a trailing `/`.
 const WITH_SLASH: [&str; 4] = ["/v1/filesystemlayout", "/v1/image", "/v1/machine", "/v1/size"];
 const TEMPLATES: [&str; 3] = ["/v1/deploy_templates", "/v1/deploy_templates/", "/v1/deploy_templates/{*path}"];
 const PROPOSED: [&str; 3] = ["/v1/deploy-templates", "/v1/deploy-templates/", "/v1/deploy-templates/{*path}"];
@@ -129,7 +129,7 @@ pub(crate) fn operator_routes() -> Vec<ApiRoute> {
     all.into_iter().flatten().collect()
 }
 
-/// Endpoints of metal-api for layouts.
+/// Endpoints for layouts, compatible with metal-api.
 fn layout_routes() -> Vec<ApiRoute> {
     let (layout, one_layout) = ("/v1/filesystemlayout", "/v1/filesystemlayout/{id}");
     vec![
@@ -153,7 +153,7 @@ fn layout_routes() -> Vec<ApiRoute> {
     ]
 }
 
-/// Endpoints of metal-api for images, and those for their states.
+/// Endpoints for images, compatible with metal-api, and endpoints for their states.
 fn image_routes() -> Vec<ApiRoute> {
     let (image, one_image, state) = ("/v1/image", "/v1/image/{id}", "/v1/image/{id}/{state}");
     let (hidden, blacklisted) = ("/v1/image/{id}/hidden", "/v1/image/{id}/blacklisted");
@@ -186,7 +186,7 @@ fn image_routes() -> Vec<ApiRoute> {
     ]
 }
 
-/// Endpoints of metal-api for sizes.
+/// Endpoints for sizes, compatible with metal-api.
 fn size_routes() -> Vec<ApiRoute> {
     let (size, one_size) = ("/v1/size", "/v1/size/{id}");
     vec![
@@ -323,7 +323,7 @@ fn volume_routes() -> Vec<ApiRoute> {
     ]
 }
 
-/// Endpoints of Ironic for deploy templates, and those of metal-stack's proposal.
+/// Endpoints for deploy templates, as in Ironic and as in the Ironic specification that proposed them.
 fn template_routes() -> Vec<ApiRoute> {
     let one =
         |method, path, summary| OperationDoc { refused: "RefusedAsIronic", ..OperationDoc::new(method, path, summary) };

@@ -11,11 +11,11 @@ use std::time::Duration;
 use store::{ServerState, image_digests};
 use tokio::sync::watch as published;
 
-/// Message to the thread.
+/// Message to the thread that reads the directory.
 pub(crate) enum ReloadEvent {
     Digest(image_digests::DigestResult),
     Verified(os_definitions::VerifyResult),
-    /// The state of a machine or allocation has changed.
+    /// The state of a machine or an allocation has changed in the database.
     State,
     End,
 }
@@ -26,9 +26,9 @@ pub(crate) struct SiteReloader {
     loader: SiteLoader,
     watch: StatusLog,
     publish: published::Sender<Arc<SiteSnapshot>>,
-    /// Problems that have been logged.
+    /// Current problems, all of which have been logged.
     said: BTreeSet<String>,
-    /// Notes that have been logged.
+    /// Current notes, all of which have been logged.
     noted: BTreeSet<String>,
 }
 
@@ -69,7 +69,7 @@ impl SiteReloader {
         }
     }
 
-    /// Scans the directory. A panic caused by one file must not end the thread.
+    /// Scans the directory. Catches panics, so that one file cannot end the thread.
     fn try_rescan(&mut self) {
         if catch_unwind(AssertUnwindSafe(|| self.rescan())).is_err() {
             self.watch.log_problem("reading the directory panicked: the last snapshot stays in force".to_owned());

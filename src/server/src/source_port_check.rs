@@ -1,5 +1,5 @@
-//! Proof that a privileged process on the machine's host sends a request: the source port. Only such a process can bind a port below
-//! 1024, so that neither an unprivileged user of an installed system nor a server-side request forgery can register as the machine.
+//! Check that a request comes from a privileged process of the machine, by its source port. Only such a process can bind a port below
+//! 1024. Thus neither an unprivileged user of an installed system nor a server-side request forgery can register as the machine.
 
 use super::api_error::ApiError;
 use super::host_environment::HostEnvironment;
@@ -10,15 +10,15 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use std::sync::Arc;
 
-/// First port that unprivileged processes may bind, as `ip_unprivileged_port_start` of Linux is by default.
+/// First port that unprivileged processes may bind: the default of Linux for `ip_unprivileged_port_start`.
 pub(crate) const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
 /// Source ports from which machines may register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SourcePorts {
-    /// Ports below this one.
+    /// Ports below this number.
     Below(u16),
-    /// All ports: NAT or a proxy hides those of the machines, and the operator has allowed it.
+    /// All ports, as permitted by the operator, because NAT or a proxy hides the source ports of the machines.
     Any,
 }
 
@@ -31,7 +31,7 @@ impl SourcePorts {
     }
 }
 
-/// Source port of a request. A proxy may hide it.
+/// Source port of a request; `None` if a proxy hides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SourcePort(Option<u16>);
 
@@ -43,7 +43,7 @@ impl FromRequestParts<Arc<AppState>> for SourcePort {
     }
 }
 
-/// Refuses a request that an unprivileged process may have sent. `action` completes "cannot".
+/// Refuses a request that an unprivileged process may have sent. `action` completes the message "cannot …".
 ///
 /// # Errors
 /// The source port is not privileged, or a proxy hides it.
@@ -62,7 +62,7 @@ pub(crate) fn require_privileged(
 
 /// Returns the reason why a request from this port does not prove a privileged process, with remedies.
 fn refusal_reason(ports: SourcePorts, SourcePort(port): SourcePort) -> Option<String> {
-    const ANY: &str = "or start the server with --any-source-port, docs/serve.md";
+    const ANY: &str = "or start the server with --any-source-port (see docs/serve.md)";
     match (ports, port) {
         (SourcePorts::Any, _) => None,
         (SourcePorts::Below(first), Some(port)) if port < first => None,

@@ -10,7 +10,7 @@ pub(crate) fn boot_directory(options: &ServerConfig) -> PathBuf {
     options.boot.clone().unwrap_or_else(|| options.dir.join("boot"))
 }
 
-/// Returns problems that are only checked at the start.
+/// Returns problems of the boot directory and of file permissions, which are checked only at the start.
 pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     let boot = ["vmlinuz", "initrd"].map(|name| boot_directory(options).join(name)).into_iter();
     let boot = boot.filter(|path| !path.is_file());
@@ -41,9 +41,9 @@ pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
     boot_values::validate_cmdline(&options.cmdline).or_else(|why| refuse(format!("--cmdline: {why}")))
 }
 
-/// Refuses to start if the database was lost: only the database records that a machine is in the middle of a reinstall and has no install
-/// marker, and without it all of its disks would be wiped. The operator's token, which is created after the database, proves that it
-/// existed.
+/// Refuses to start if the database was lost. Only the database records that a machine is in the middle of a reinstall and therefore has
+/// no install marker; without this record, all of its disks would be wiped. The operator's token is created after the database, so that an
+/// existing token proves that there was one.
 pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
     let database = dir.join(store::DATABASE);
     let has_token = dir.join(store::token::OPERATOR_FILE).exists();

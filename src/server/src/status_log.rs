@@ -1,4 +1,4 @@
-//! Log of the server: on a terminal one redrawn line per machine; otherwise plain lines; with `--json` one object per line.
+//! Log of the server. On a terminal, one redrawn line per machine; otherwise plain lines; with `--json` one JSON object per line.
 //!
 //! A separate thread writes, so that a paused terminal or a full pipe never delays a machine.
 
@@ -23,7 +23,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::Duration;
 use time::UtcOffset;
 
-/// Maximum number of pending messages. If the reader is too slow, further messages are dropped.
+/// Maximum number of pending messages. If the reader of the output is too slow, further messages are dropped.
 const BACKLOG: usize = 4096;
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ struct LogLine {
     said: LogMessage,
 }
 
-/// A request and its response, for machine-readable logs.
+/// Request and its response, logged only with `--json`.
 #[derive(Debug)]
 pub(crate) struct AnsweredRequest {
     pub from: IpAddr,
@@ -54,7 +54,7 @@ pub(crate) struct AnsweredRequest {
     pub took: Duration,
 }
 
-/// Machine that a message is about, and the address that caused it.
+/// Machine that a message is about, and the client address that caused the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MachineOrigin {
     machine: String,
@@ -75,7 +75,7 @@ impl std::fmt::Display for MachineOrigin {
     }
 }
 
-/// Sender of log messages. Cheap to clone.
+/// Sender of log messages to the writing thread. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct StatusLog {
     said: SyncSender<LogLine>,
@@ -83,13 +83,14 @@ pub(crate) struct StatusLog {
     pub live: LiveUpdates,
 }
 
-/// The writing thread. [`LogWriter::finish`] waits for its last line.
+/// Handle on the writing thread. [`LogWriter::finish`] waits for its last line.
 pub(crate) struct LogWriter {
     done: Receiver<()>,
 }
 
 impl StatusLog {
-    /// Starts the thread that writes to standard output. Call it before other threads are started, so that the local time zone can be read.
+    /// Starts the thread that writes to standard output. Must be called before other threads are started, because the local time zone can
+    /// be read only then.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -130,12 +131,12 @@ impl StatusLog {
         let _ = self.said.try_send(LogLine { request: request_context::current_id(), said });
     }
 
-    /// Prints the first line, with the server's URL.
+    /// Logs the URL at which the server listens; the first line of the log.
     pub(crate) fn log_listening(&self, url: String) {
         self.send_message(LogMessage::Listening(url));
     }
 
-    /// Logs a response, only in JSON: for people, its effects suffice.
+    /// Logs a request and its response. Printed only with `--json`; the other formats print only the effects of requests.
     pub(crate) fn log_request(&self, answered: AnsweredRequest) {
         self.send_message(LogMessage::Answered(answered));
     }
@@ -155,7 +156,7 @@ impl StatusLog {
         self.send_message(LogMessage::Event(who, event));
     }
 
-    /// Logs a change of an order to reinstall.
+    /// Logs a change of a reinstall order.
     pub(crate) fn log_reinstall(&self, who: MachineOrigin, text: impl Into<String>) {
         self.live.record_change(&who.machine);
         self.send_message(LogMessage::Reinstall(who, replace_hidden(&text.into())));
@@ -169,7 +170,7 @@ impl StatusLog {
 }
 
 impl LogWriter {
-    /// Waits briefly until everything is written. All [`StatusLog`]es must have been dropped.
+    /// Waits briefly until all messages are written. All clones of [`StatusLog`] must have been dropped.
     pub(crate) fn finish(self) {
         let _ = self.done.recv_timeout(Duration::from_millis(300));
     }

@@ -1,5 +1,5 @@
-//! Messages to systemd (sd_notify): readiness, shutdown, and heartbeats. A heartbeat is sent if all its sources respond in time: if the
-//! database or the planner is stuck, systemd restarts the server (`WatchdogSec=`).
+//! Messages to systemd (sd_notify): readiness, shutdown, and heartbeats. A heartbeat is sent only if all sources respond in time. If the
+//! database or the planner is stuck, systemd therefore restarts the server (`WatchdogSec=`).
 
 use super::planner::PlannerPool;
 use super::status_log::StatusLog;
@@ -16,23 +16,23 @@ use store::ServerState;
 const SOCKET: &str = "NOTIFY_SOCKET";
 /// Environment variable of units with `WatchdogSec=`, in microseconds, see sd_watchdog_enabled(3).
 const WATCHDOG: &str = "WATCHDOG_USEC";
-/// Heartbeats per watchdog timeout. A source must respond within the time between two of them.
+/// Heartbeats per watchdog timeout. All sources must respond within the interval between two heartbeats.
 const BEATS: u32 = 3;
 /// Interval between two checks of a component that is stuck.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Completes when the component has responded.
+/// Future that completes when the component has responded.
 pub(crate) type SignOfLife = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Component whose progress is part of the heartbeat.
+/// Component that must respond before a heartbeat is sent.
 pub(crate) struct HeartbeatSource {
     pub name: &'static str,
-    /// Requests a sign of life from the component.
+    /// Requests a response from the component.
     pub ask: Box<dyn Fn() -> SignOfLife + Send + Sync>,
 }
 
 impl HeartbeatSource {
-    /// Returns the heartbeat of the database's thread, which performs a trivial read and write.
+    /// Returns the source for the database: its thread performs a trivial read and write.
     pub(crate) fn for_database(state: &ServerState) -> HeartbeatSource {
         let state = state.clone();
         let ask = move || -> SignOfLife {
@@ -42,7 +42,7 @@ impl HeartbeatSource {
         HeartbeatSource { name: "the database", ask: Box::new(ask) }
     }
 
-    /// Returns the heartbeat of the planner: at least one thread is idle, or has started its job recently.
+    /// Returns the source for the planner: at least one thread is idle, or has started its job recently.
     pub(crate) fn for_planner(planner: &PlannerPool) -> HeartbeatSource {
         let planner = planner.clone();
         let ask = move || -> SignOfLife {
@@ -57,11 +57,11 @@ impl HeartbeatSource {
     }
 }
 
-/// Connection to the service manager; does nothing without one.
+/// Connection to the service manager. If the server runs without one, all methods do nothing.
 #[derive(Default)]
 pub(crate) struct ServiceManager {
     socket: Option<(UnixDatagram, SocketAddr)>,
-    /// Time after which the service manager restarts the server without a heartbeat.
+    /// Watchdog timeout: the service manager restarts the server if it receives no heartbeat for this time.
     watchdog: Option<Duration>,
 }
 
@@ -106,7 +106,7 @@ impl ServiceManager {
         }
     }
 
-    /// Sends a heartbeat while all sources answer in time; never returns.
+    /// Sends a heartbeat in each interval in which all sources respond in time. Never returns.
     pub(crate) async fn send_heartbeats(&self, sources: &[HeartbeatSource], watch: &StatusLog) {
         let Some(watchdog) = self.watchdog else { return std::future::pending().await };
         let interval = watchdog / BEATS;
@@ -121,7 +121,7 @@ impl ServiceManager {
                 Some(name) if stuck != Some(name) => {
                     stuck = Some(name);
                     watch.log_problem(format!(
-                        "{name}: no response within {} s; systemd restarts the server if none follows",
+                        "{name}: no response within {} s; systemd restarts the server if no response follows",
                         interval.as_secs()
                     ));
                 }
@@ -132,7 +132,7 @@ impl ServiceManager {
     }
 }
 
-/// Queries the sources one after the other, and returns the first that does not respond in time.
+/// Queries the sources one after the other. Returns the first one that does not respond in time, or `None` if all do.
 async fn find_silent_source(sources: &[HeartbeatSource], time: Duration) -> Option<&'static str> {
     let end = tokio::time::Instant::now() + time;
     for source in sources {

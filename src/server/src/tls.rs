@@ -66,7 +66,7 @@ impl ServerTls {
         Ok(ServerTls { acceptor: TlsAcceptor::from(Arc::new(config)), certificate, handshake: HANDSHAKE })
     }
 
-    /// Returns whether the certificate covers this host, an address or a name with or without a port.
+    /// Returns whether the certificate covers this host: an address or a name, with or without a port.
     pub(crate) fn covers_host(&self, host: &str) -> bool {
         let name = strip_port(host).trim_start_matches('[').trim_end_matches(']');
         let certificate = ParsedCertificate::try_from(&self.certificate);
@@ -77,7 +77,7 @@ impl ServerTls {
     /// Performs the handshake.
     ///
     /// # Errors
-    /// The handshake takes too long, fails, or the client rejects the certificate.
+    /// The handshake takes too long or fails, or the client rejects the certificate.
     pub(crate) async fn accept_tls(&self, stream: WriteTimeoutStream) -> io::Result<TlsStream<WriteTimeoutStream>> {
         let accepted = tokio::time::timeout(self.handshake, self.acceptor.accept(stream)).await;
         accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
@@ -97,7 +97,7 @@ pub(crate) fn describe_tls_error(error: &io::Error) -> Option<String> {
     }
 }
 
-/// Removes the port, as in `[::1]:80`.
+/// Removes the port from `HOST:PORT`, such as `[::1]:80`.
 pub(crate) fn strip_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -105,7 +105,7 @@ pub(crate) fn strip_port(host: &str) -> &str {
     }
 }
 
-/// Returns the key file if all users of this host can read it.
+/// Returns the path of the key file if all users of this host can read it.
 pub(crate) fn world_readable_key(key: &Path) -> Option<PathBuf> {
     let mode = fs::metadata(key).ok()?.permissions().mode();
     (mode & 0o004 != 0).then(|| key.to_owned())

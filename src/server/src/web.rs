@@ -1,8 +1,9 @@
 //! The operator's web page: server-side HTML that works without JavaScript, for clients with the operator's token.
 //!
-//! `session` contains logins, `form` parses submitted forms, `frame` builds the frame of every page. `machines` is the list and `machine` a
-//! single one, with `disks`, `history`, and `plan_preview` for its plan; `reinstall` orders reinstalls. `overviews` shows layouts, images
-//! and orders. `phase` summarizes a machine in one word, `live_updates` sends events, `assets` are style, script and icon.
+//! `session` manages logins, `form` parses submitted forms, and `frame` renders the frame of every page. `machines` renders the list of
+//! machines, and `machine` the page of one machine, with its `disks`, its `history`, and `plan_preview` for its plan; `reinstall` orders
+//! reinstalls. `overviews` renders layouts, images and orders. `phase` summarizes a machine in one word, `live_updates` sends events,
+//! `assets` contains style sheet, script and icon.
 
 mod assets;
 mod disks;

@@ -1,5 +1,5 @@
-//! Write timeout of connections: a connection is closed if the peer does not accept data, so that a client that never reads does not keep
-//! an image open forever. An agent whose disks stall for longer reconnects and resumes.
+//! Write timeout of connections. A connection is closed if its peer accepts no data for a time, so that a client that never reads cannot
+//! keep an image open forever. An agent whose disks stall for longer reconnects and resumes.
 
 use std::io;
 use std::pin::Pin;
@@ -9,13 +9,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Time without a single byte accepted.
+/// Time after which a connection is closed if the peer has not accepted a single byte.
 pub(crate) const STALLED: Duration = Duration::from_secs(60);
 
 pub(crate) struct WriteTimeoutStream {
     stream: TcpStream,
     stalled: Duration,
-    /// Runs while data waits to be sent.
+    /// Timer that runs while data waits to be sent.
     end: Option<Pin<Box<Sleep>>>,
 }
 

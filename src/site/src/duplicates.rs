@@ -42,7 +42,7 @@ pub(crate) fn register_macs(
         }
         problems.extend(ids.first().map(|other| {
             let path = path.display();
-            format!("{path}: {mac} belongs to machine {other} already: it identifies neither; remove it from one of the files")
+            format!("{path}: {mac} is also in the file of machine {other}: the MAC identifies neither machine; remove it from one of the files")
         }));
         ids.push(machine.id.clone());
     }

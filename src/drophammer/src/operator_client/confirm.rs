@@ -40,7 +40,7 @@ fn describe_next(machine: &MachineSummary) -> String {
     let name = escape_line(if machine.name.is_empty() { &machine.id } else { &machine.name });
     let next = match (&machine.order, &machine.allocation, &machine.moving) {
         (_, _, Some(moving)) => format!("its migration continues ({})", moving.state),
-        (Some(order), ..) if order.given_up => "it waits for the operator: its order was abandoned".to_owned(),
+        (Some(order), ..) if order.given_up => "it waits for the operator, because its order was abandoned".to_owned(),
         (Some(order), ..) => format!(
             "it is reinstalled with {} (`drophammer machine reinstall {name} --cancel` cancels an order that has not started)",
             order.image
@@ -75,7 +75,7 @@ mod tests {
             (&installed, "it boots its disk"),
             (
                 &MachineSummary { order: abandoned, ..installed.clone() },
-                "it waits for the operator: its order was abandoned",
+                "it waits for the operator, because its order was abandoned",
             ),
             (&MachineSummary { order, ..installed.clone() }, "it is reinstalled with debian-13"),
         ] {

@@ -216,7 +216,7 @@ pub(crate) async fn cancel_reinstall(
 /// Describes the options of an order.
 fn describe_options(order: &ReinstallOrder) -> String {
     let waived = if order.without_marker { ", without the marker" } else { "" };
-    let changed = if order.change_promise { ", with the layout of its file" } else { "" };
+    let changed = if order.change_promise { ", with the layout of the machine's file" } else { "" };
     let given_up: String = order.give_up.iter().map(|serial| format!(", erasing {serial}")).collect();
     let replaced = if order.replace_newer { ", replacing a newer installation" } else { "" };
     format!("{waived}{changed}{given_up}{replaced}")

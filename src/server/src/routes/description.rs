@@ -13,7 +13,7 @@ pub(crate) type SchemaFn = fn(&mut SchemaGenerators) -> Value;
 pub struct ApiRoute {
     pub path: &'static str,
     pub(super) handler: MethodRouter<Arc<AppState>>,
-    /// Operations of the route. Most routes have one; some dispatch on method or path themselves.
+    /// Operations of the route. Most routes have one operation; some dispatch on method or path, and have several.
     pub described: Vec<OperationDoc>,
 }
 
@@ -34,7 +34,7 @@ pub struct OperationDoc {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum RequiredToken {
     Operator,
-    /// The token for metrics, or the operator's.
+    /// The token for metrics, or the operator's token.
     Metrics,
     Machine,
     None,
@@ -135,12 +135,12 @@ impl ApiRoute {
         self.map_last(|described| OperationDoc { token, ..described })
     }
 
-    /// Documents a concrete path of a route that dispatches on the path.
+    /// Sets the concrete path of the operation, for a route that dispatches on the path.
     pub(super) fn at_path(self, path: &'static str) -> ApiRoute {
         self.map_last(|described| OperationDoc { path, ..described })
     }
 
-    /// Documents another concrete path of the same route.
+    /// Adds an operation with the same method at another concrete path of the route.
     pub(super) fn and_path(mut self, path: &'static str, summary: &'static str) -> ApiRoute {
         let method = self.described.last().map_or("GET", |last| last.method);
         self.described.push(OperationDoc::new(method, path, summary));

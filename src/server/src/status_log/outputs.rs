@@ -15,10 +15,10 @@ use store::now;
 use time::macros::format_description;
 use time::{OffsetDateTime, UtcOffset};
 
-/// Minimum interval between plain lines of progress of a machine.
+/// Minimum interval between two plain lines about the progress of a machine.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
-/// Number of machines whose last progress is remembered, unless more machines are progressing concurrently.
+/// Number of machines whose last progress is remembered. More are remembered only while more machines are progressing.
 const PROGRESSING: usize = 4096;
 
 pub(crate) trait LogOutput: Send {
@@ -177,7 +177,7 @@ fn event_line(event: &ProgressEvent) -> String {
     parts.join("  ")
 }
 
-/// Formats the result of an installation, and the durations by step.
+/// Formats the result of an installation, the durations of its stages, and the erased disks.
 fn report_lines(report: &InstallReport) -> Vec<String> {
     let step = report.step.as_deref().map(|step| format!(" at {}", replace_hidden(step))).unwrap_or_default();
     let head = if report.success { "installed".to_owned() } else { format!("FAILED{step}") };

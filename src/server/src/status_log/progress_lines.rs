@@ -1,19 +1,19 @@
-//! Lines of machines on a terminal: one for each of the most recently active ones, and one with the number of the others.
+//! Lines of machines on a terminal: one line for each of the most recently active machines, and one with the number of all other machines.
 
 use super::MachineOrigin;
 use common::format::terminal::escape_line;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::collections::HashMap;
 
-/// Maximum number of lines. Further machines replace the least recently active ones.
+/// Maximum number of lines. The line of a further machine replaces that of the least recently active one.
 const LINES: usize = 40;
 
 pub(crate) struct MachineBars {
     pub lines: MultiProgress,
     machines: HashMap<String, MachineBar>,
-    /// Counter of changes, which orders the lines by their last change.
+    /// Number of changes so far. Each line records it at its last change, so that the oldest can be found.
     changes: u64,
-    /// Number of machines without a line.
+    /// Number of machines whose lines were removed.
     hidden: u64,
     hidden_line: Option<ProgressBar>,
 }
@@ -28,7 +28,7 @@ impl MachineBars {
         MachineBars { lines, machines: HashMap::new(), changes: 0, hidden: 0, hidden_line: None }
     }
 
-    /// Returns the line of a machine.
+    /// Returns the line of a machine, and creates it if necessary.
     pub(crate) fn machine_bar(&mut self, who: &MachineOrigin) -> ProgressBar {
         if !self.machines.contains_key(&who.machine) && self.machines.len() >= LINES {
             self.hide_one();
@@ -54,10 +54,10 @@ impl MachineBars {
             bar
         };
         let line = self.hidden_line.get_or_insert_with(new);
-        line.set_message(format!("machines whose lines were replaced by those of others: {}", self.hidden));
+        line.set_message(format!("further machines, less recently active: {}", self.hidden));
     }
 
-    /// Prints a line above those of the machines.
+    /// Prints a line above the lines of the machines.
     pub(crate) fn print_line(&self, line: &str) -> std::io::Result<()> {
         self.lines.println(escape_line(line))
     }
@@ -86,6 +86,6 @@ mod tests {
         assert!(bars.machines.contains_key("0") && bars.machines.contains_key("999"));
         assert!(!bars.machines.contains_key("1"));
         let line = bars.hidden_line.as_ref().unwrap().message();
-        assert!(line.ends_with("replaced by those of others: 960"), "{line}");
+        assert!(line.ends_with("less recently active: 960"), "{line}");
     }
 }

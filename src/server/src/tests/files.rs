@@ -33,7 +33,7 @@ async fn bad_files_are_named_and_the_last_good_version_counts() {
     server.heard(&format!("one.yaml: machine {ONE} is also in ")).await;
     std::fs::remove_file(server.dir.path().join("machines/copy.yaml")).unwrap();
     server.write("machines/three.yaml", &format!("id: {STRANGER}\nmacs: ['52:54:00:00:00:01']\n"));
-    server.heard(&format!("52:54:00:00:00:01 belongs to machine {ONE} already")).await;
+    server.heard(&format!("52:54:00:00:00:01 is also in the file of machine {ONE}")).await;
     server.write("images/gone.yaml", "id: gone\nfile: gone.tar\n");
     server.heard("gone.tar: No such file").await;
     server.write("layouts/bad.yaml", "id: bad\nfilesystem: []\n");

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use store::token;
 
-/// Name of the field with the session's form token.
+/// Name of the form field that contains the session's form token.
 pub(crate) const TOKEN: &str = "form";
 
 /// Fields of a form, in their order.
@@ -24,7 +24,7 @@ impl SubmittedForm {
         fields.map(SubmittedForm).map_err(|error| ApiError::bad_request(format!("cannot parse the form: {error}")))
     }
 
-    /// Reads a form that changes something: it must come from a page of this session, and not from another site.
+    /// Reads a form that requests a change. It must come from a page of this session, and not from another site.
     pub(crate) async fn read_verified(
         app: &AppState,
         person: &LoggedIn,
@@ -43,7 +43,7 @@ impl SubmittedForm {
         }
     }
 
-    /// Parses a query, which does not change anything.
+    /// Parses a query string. No form token is needed, since a GET does not change anything.
     pub(crate) fn parse_query(query: Option<&str>) -> SubmittedForm {
         SubmittedForm(serde_urlencoded::from_str(query.unwrap_or_default()).unwrap_or_default())
     }

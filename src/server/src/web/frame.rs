@@ -1,4 +1,4 @@
-//! Frame of every page: head, navigation, current problems, and the headers that keep out foreign code.
+//! Frame of every page: head, navigation, current problems, and the response headers that exclude scripts and styles from elsewhere.
 
 use super::form::TOKEN;
 use super::session::LoggedIn;
@@ -8,14 +8,14 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 
-/// Content security policy: only files of this server, no inline scripts or styles, and no framing.
+/// Content security policy of pages: only files of this server, no inline scripts or styles, and no framing by other sites.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 const PLACES: [(&str, &str); 4] =
     [("/", "Machines"), ("/orders", "Orders"), ("/layouts", "Layouts"), ("/images", "Images")];
 
-/// Returns a complete page. `here` is its path in the navigation.
+/// Returns a complete page. `here` is the path of the navigation entry that is highlighted.
 pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: &str, main: Markup) -> Response {
     let body = html! {
         header {
@@ -100,7 +100,7 @@ fn render_document(title: &str, body: &Markup) -> Markup {
     }
 }
 
-/// Returns whether the client accepts HTML.
+/// Returns whether the client accepts HTML, as browsers do.
 pub(crate) fn is_for_browser(headers: &HeaderMap) -> bool {
     headers
         .get(header::ACCEPT)
@@ -108,7 +108,7 @@ pub(crate) fn is_for_browser(headers: &HeaderMap) -> bool {
         .is_some_and(|accept| accept.contains("text/html"))
 }
 
-/// Returns HTML, either a page or a fragment of one.
+/// Returns a response with HTML: a page, or a fragment of a page.
 pub(crate) fn html_response(status: StatusCode, markup: &Markup) -> Response {
     with_headers((status, [(header::CONTENT_TYPE, "text/html; charset=utf-8")], markup.0.clone()).into_response())
 }

@@ -1,4 +1,4 @@
-//! History of a machine: its last installation, its events, its log.
+//! History of a machine: its last installation, its events, and its console log.
 
 use super::frame::show_time;
 use crate::api_error::ApiError;
@@ -9,10 +9,10 @@ use maud::{Markup, html};
 use model::install_report::{PreservationProof, ProgressEvent, StageTime};
 use std::collections::BTreeSet;
 
-/// Maximum length of the log on a page, in bytes.
+/// Maximum length of the console log on a page, in bytes.
 const LOG_BYTES: usize = 64 << 10;
 
-/// Shows the last report.
+/// Shows the report of the last installation.
 pub(crate) fn show_report(report: &InstallReport) -> Markup {
     let failed = report.step.as_deref().map(|step| format!("Failed at {step}")).unwrap_or_else(|| "Failed".to_owned());
     html! {
@@ -74,7 +74,7 @@ fn show_timings(timings: &[StageTime]) -> Markup {
     }
 }
 
-/// Shows the identification of each preserved object before the first step and after the last one.
+/// Shows the identifying properties of each preserved object, before the first stage and after the last one.
 fn show_preserved(kept: &[PreservationProof]) -> Markup {
     html! {
         div.scroll { table {
@@ -99,9 +99,9 @@ fn show_preserved(kept: &[PreservationProof]) -> Markup {
 /// Console log, as shown on a page.
 pub(crate) struct PageLog {
     id: String,
-    /// End of the log.
+    /// Text of the log, or the end of a long log.
     text: String,
-    /// Whether the log is longer than `text`.
+    /// True if `text` contains only the end of the log.
     is_cut: bool,
 }
 
@@ -122,7 +122,7 @@ impl PageLog {
     }
 }
 
-/// Shows the stored events with their times, and the console log. Events of another version may be unreadable and are skipped.
+/// Shows the stored events with their times, and the console log. Events that this version cannot parse are skipped.
 pub(crate) fn show_events(events: &[(String, String)], log: &PageLog) -> Markup {
     let parsed =
         events.iter().filter_map(|(time, text)| Some((time, serde_json::from_str::<ProgressEvent>(text).ok()?)));
@@ -151,7 +151,7 @@ pub(crate) fn show_events(events: &[(String, String)], log: &PageLog) -> Markup 
     }
 }
 
-/// Shows the console log, or all events if there is none.
+/// Shows the console log, or all events if the agent sent no console log.
 fn show_log(events: &[(&String, ProgressEvent)], log: &PageLog) -> Markup {
     html! {
         @if !log.text.is_empty() {

@@ -1,5 +1,5 @@
-//! Live updates of pages with server-sent events. Nothing is queued for a watcher: only the last state of each machine is kept, and changes
-//! are sent twice a second. A slow watcher misses intermediate states, and costs nothing.
+//! Live updates of pages with server-sent events. The server stores only the last state of each machine, and sends changes to watchers
+//! twice a second. Nothing is queued for a watcher: a slow one misses intermediate states.
 
 use super::frame;
 use super::phase::DisplayPhase;
@@ -27,12 +27,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch as published;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Maximum number of concurrent watchers.
+/// Maximum number of pages that receive live updates at the same time.
 pub(crate) const WATCHERS: usize = 64;
 const EVERY: Duration = Duration::from_millis(500);
-/// Ticks without an update after which a keepalive is sent, so that a disconnected watcher is noticed.
+/// Number of ticks without an update after which a keepalive is sent, so that the server notices a watcher that has disconnected.
 const QUIET: u32 = 30;
-/// Maximum number of machines with a state. When exceeded, those that were silent longest are discarded.
+/// Maximum number of machines whose state is stored. When it is exceeded, the half that was silent longest is discarded.
 const MACHINES: usize = 16 << 10;
 
 /// Current states of machines. Cheap to clone.
@@ -48,9 +48,9 @@ struct LiveStates {
 
 struct LiveState {
     version: u64,
-    /// Version at which its log grew last.
+    /// Version at which the console log of the machine last grew.
     logged: u64,
-    /// Last event, unless another change followed it.
+    /// Last progress event; `None` if another change has followed it.
     event: Option<ProgressEvent>,
     at: Instant,
 }
@@ -74,12 +74,12 @@ impl LiveUpdates {
         self.set_state(machine, Some(event.clone()));
     }
 
-    /// Records a change that is not a progress event: for example an order, or a report of the result.
+    /// Records a change that is not a progress event, for example an order or a report.
     pub(crate) fn record_change(&self, machine: &str) {
         self.set_state(machine, None);
     }
 
-    /// Records that the log has grown, which does not change the machine's state.
+    /// Records that the console log has grown. This does not change the machine's state.
     pub(crate) fn record_log(&self, machine: &str) {
         let mut picture = lock_mutex(&self.0);
         picture.version += 1;
@@ -96,7 +96,7 @@ impl LiveUpdates {
         Some((now.event.clone()?, now.at.elapsed()))
     }
 
-    /// Registers a watcher, unless there are too many.
+    /// Registers a watcher, or returns `None` if there are [`WATCHERS`] already.
     pub(crate) fn add_watcher(&self) -> Option<WatcherPlace> {
         let mut picture = lock_mutex(&self.0);
         (picture.watchers < WATCHERS).then(|| picture.watchers += 1)?;
@@ -104,14 +104,14 @@ impl LiveUpdates {
     }
 }
 
-/// Registration of a watcher, which ends when dropped.
+/// Registration of a watcher. Dropping it ends the registration.
 pub(crate) struct WatcherPlace {
     live: LiveUpdates,
     seen: u64,
 }
 
 impl WatcherPlace {
-    /// Returns the changes since the last call, by machine.
+    /// Returns the changes since the previous call, one per machine.
     fn take_updates(&mut self) -> Vec<MachineUpdate> {
         let picture = lock_mutex(&self.live.0);
         if picture.version == self.seen {
@@ -134,13 +134,13 @@ impl Drop for WatcherPlace {
     }
 }
 
-/// Update of a machine, as shown in its row and sent to watchers.
+/// Update of a machine, as shown in its row of the list and sent to watchers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct MachineUpdate {
     pub id: String,
-    /// The row must be fetched, as more has changed than this update contains.
+    /// True if the row must be fetched, because more has changed than this update contains.
     pub whole: bool,
-    /// The log has grown.
+    /// True if the console log has grown.
     pub log: bool,
     pub phase: String,
     /// Stage and message.
@@ -203,14 +203,14 @@ pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedI
     frame::with_headers((types, Body::new(stream)).into_response())
 }
 
-/// Response to a watcher, which ends with its session or the server.
+/// Stream of updates to one watcher. It ends with the login session or with the server.
 struct EventStream {
     place: WatcherPlace,
     directory: published::Receiver<Arc<SiteSnapshot>>,
-    /// Hash of the directory as last sent to the watcher.
+    /// Hash of the directory's content when it was last sent to the watcher.
     shape: u64,
     tick: Interval,
-    /// Ticks since the last transmission.
+    /// Number of ticks since the last transmission.
     quiet: u32,
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
     sessions: LoginSessions,

@@ -87,7 +87,7 @@ async fn build_page(
     Ok((directory.display_name(id).to_owned(), main))
 }
 
-/// Shows a machine that has registered, but does not have a file.
+/// Renders the page of a machine that has registered, but does not have a file.
 fn show_unknown_machine(id: &str, register: Option<&RegisterRequest>, history: &Markup) -> Markup {
     html! {
         h1 { (id) }
@@ -114,7 +114,7 @@ fn show_pending_plan(plan: &PlanPreview) -> Markup {
     }
 }
 
-/// Parses the registration as far as this version supports it, without an unsupported inventory.
+/// Parses a registration. An inventory that exceeds the limits of this version is omitted.
 fn read_registration(row: &StoredRegistration) -> Option<RegisterRequest> {
     let register: RegisterRequest = serde_json::from_str(&row.document).ok()?;
     let is_supported = register.exceeded_limit().is_none();
@@ -128,7 +128,8 @@ async fn read_last_report(app: &AppState, machine: &MachineSpec) -> Result<Optio
     Ok(report.and_then(|report| serde_json::from_str(&report).ok()))
 }
 
-/// Returns the plan as long as something is pending. Afterwards, the report contains the plan as it was printed.
+/// Returns the plan of a pending installation or reinstall; `None` if nothing is pending. Afterwards, the report contains the plan as it
+/// was printed.
 async fn pending_plan(
     app: &AppState,
     base: &BaseUrls,
@@ -227,7 +228,7 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
         @if let Some(waits) = &listed.waits {
             p.problem {
                 "The machine waits with an install marker of its allocation (image " (waits.image) ", " (frame::show_time(&waits.time))
-                "), but this server lacks a record of that installation. If the marker is right: "
+                "), but this server lacks a record of that installation. If the machine was installed with this image: "
                 code { "drophammer machine adopt " (machine.id) }
             }
         }
@@ -262,7 +263,7 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
                 strong { "Reinstall ordered" } ": image " (order.image) ", " (frame::show_time(&order.created))
                 ", attempt " (order.attempts) " of " (attempts)
                 @if order.without_marker { ", without the marker" }
-                @if order.change_promise { ", with the layout of its file" }
+                @if order.change_promise { ", with the layout of the machine's file" }
                 @if order.replace_newer { ", replacing a newer installation" }
                 @for serial in &order.give_up { ", erasing " (serial) }
                 @if order.begun { ". It has passed its point of no return" }

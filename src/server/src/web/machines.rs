@@ -1,4 +1,4 @@
-//! `/`: list of machines, one row each.
+//! `/`: the list of machines, one row for each.
 
 use super::form::SubmittedForm;
 use super::frame;
@@ -16,18 +16,18 @@ use maud::{Markup, html};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Age of an event after which its rate and remaining time are no longer shown. An agent sends events every second.
+/// Age of an event in seconds after which its rate and remaining time are no longer shown. An agent sends an event every second.
 const FRESH_SECONDS: u64 = 30;
 
-/// Contents of a row.
+/// Contents of a machine's row.
 pub(crate) struct MachineRow {
     pub listed: MachineSummary,
-    /// Image of the machine's file.
+    /// Id of the image in the machine's file.
     pub wanted: Option<String>,
     pub phase: DisplayPhase,
-    /// Progress, if something is running.
+    /// Progress of a running operation, or the last event of a failed one.
     pub moved: Option<MachineUpdate>,
-    /// Description of its open migration, if any.
+    /// Description of the machine's open migration, if any.
     pub moving: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl MachineRow {
         }
     }
 
-    /// Returns the lowercase text that the filter searches.
+    /// Returns the text in which the filter of the page searches, in lower case.
     fn filter_text(&self) -> String {
         let MachineSummary { id, name, image, .. } = &self.listed;
         let all = [Some(id), Some(name), image.as_ref(), self.wanted.as_ref()];
@@ -162,7 +162,7 @@ fn phase_query(phase: &str) -> String {
     serde_urlencoded::to_string([("phase", phase)]).unwrap_or_default()
 }
 
-/// `GET /machines/{id}/row`: a single row, requested when more than its progress has changed.
+/// `GET /machines/{id}/row`: a single row. The page requests it when more than the progress of the machine has changed.
 pub(crate) async fn get_row(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,

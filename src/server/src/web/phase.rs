@@ -9,7 +9,7 @@ pub(crate) struct DisplayPhase {
     pub kind: ObjectFate,
 }
 
-/// Presentation of a phase, in addition to its word.
+/// Presentation of a phase by colour, in addition to its word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ObjectFate {
     /// An operation is in progress.
@@ -21,7 +21,7 @@ pub(crate) enum ObjectFate {
 }
 
 impl ObjectFate {
-    /// Returns its class in the style sheet.
+    /// Returns the class of the style sheet for this presentation.
     pub(crate) fn css_class(self) -> &'static str {
         match self {
             ObjectFate::Busy => "busy",
@@ -32,7 +32,7 @@ impl ObjectFate {
     }
 }
 
-/// Former words of phases, which bookmarks contain, and the current ones.
+/// Words that earlier versions used for phases, with the current words. Bookmarks may still contain the former ones.
 const FORMER_WORDS: [(&str, &str); 4] = [
     ("given up", "abandoned"),
     ("waits for your word", "waits for adoption"),
@@ -40,7 +40,7 @@ const FORMER_WORDS: [(&str, &str); 4] = [
     ("to be installed", "not installed"),
 ];
 
-/// Returns the current word of a phase, given a current or former one.
+/// Returns the current word of a phase. Accepts current and former words.
 pub(crate) fn current_word(word: &str) -> &str {
     FORMER_WORDS.iter().find(|(former, _)| *former == word).map_or(word, |(_, current)| current)
 }
@@ -65,7 +65,7 @@ impl DisplayPhase {
         }
     }
 
-    /// Returns the phase, given the database's records and the machine's last event.
+    /// Returns the phase of a machine, from the database's records and the machine's last event.
     pub(crate) fn of_machine(listed: &MachineSummary, event: Option<&ProgressEvent>) -> DisplayPhase {
         let has_work = listed.allocation.is_some() && (!listed.installed || listed.order.is_some());
         if listed.order.as_ref().is_some_and(|order| order.given_up) {

@@ -1,4 +1,4 @@
-//! Preview of what would be done to a machine, based on its registered inventory: the plan that its agent would make, as far as known.
+//! Preview of a plan for a machine, based on its registered inventory: the plan that its agent would make, as far as that is known.
 
 use crate::AppState;
 use crate::api::wire_allocation::to_wire_allocation;
@@ -24,8 +24,8 @@ pub(crate) enum PlanPreview {
     Planned(Box<PreviewPlan>, Box<RegisteredInventory>),
 }
 
-/// Plans with the allocation that the machine would receive in that state. If `now`, its agent is running and plans with the registered
-/// inventory.
+/// Plans with the allocation that the machine would receive in the state `standing`. `now` is true if its agent is running: that agent
+/// plans with the registered inventory, even if an installation has started since.
 pub(crate) async fn load_preview(
     app: &AppState,
     base: &BaseUrls,
@@ -59,7 +59,7 @@ pub(crate) async fn load_preview(
     }
 }
 
-/// Plans with the inventory of a registration.
+/// Plans with the registered inventory of the machine.
 fn plan_from_registration(
     told: &allocation::AssignedMachine,
     row: Row,
@@ -70,7 +70,7 @@ fn plan_from_registration(
         return Ok(PlanPreview::unregistered());
     };
     if let Some(why) = registered.inventory.find_impossible_property() {
-        return Ok(PlanPreview::Unknown(format!("its inventory is invalid: {why}")));
+        return Ok(PlanPreview::Unknown(format!("the registered inventory is invalid: {why}")));
     }
     let inventory = registered.inventory.clone();
     let allocation = told.allocation.clone().unwrap_or_default();
@@ -88,7 +88,7 @@ impl PlanPreview {
     }
 }
 
-/// Returns the state in which the agent made its plan: the current attempt is the first one.
+/// Returns the state as it was when the running agent made its plan, before its attempt passed the point of no return.
 fn before_attempt(standing: InstallState) -> InstallState {
     let first = standing.first.filter(|first| !first.only);
     let order = standing.order.map(|order| match order.attempts {
@@ -148,15 +148,15 @@ fn show_preserved(planned: &PreviewPlan) -> Markup {
             ul {
                 @for disk in of(DiskVerdict::Keep) { li { (show_disk(disk, find_details(planned, disk))) } }
                 @for disk in of(DiskVerdict::Make) {
-                    li { (show_disk(disk, find_details(planned, disk))) ": would be preserved, but is blank: recreated" }
+                    li { (show_disk(disk, find_details(planned, disk))) ": would be preserved, but is blank, and is recreated" }
                 }
                 @for disk in of(DiskVerdict::Volumes) {
-                    li { (show_disk(disk, find_details(planned, disk))) ": for Kubernetes volumes, only written while blank" }
+                    li { (show_disk(disk, find_details(planned, disk))) ": for Kubernetes volumes, written only while it is blank" }
                 }
                 @for thing in planned.verdicts.iter().flat_map(|verdicts| &verdicts.things) {
                     @match thing.fate {
                         ObjectFate::Kept => li { (thing.name) },
-                        ObjectFate::Added => li { (thing.name) ": added to preserved data" },
+                        ObjectFate::Added => li { (thing.name) ": files of the image are added to its preserved data" },
                         ObjectFate::Made => {}
                     }
                 }

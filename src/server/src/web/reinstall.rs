@@ -1,4 +1,5 @@
-//! Reinstall from the page: options, then the plan with data lost and preserved, then confirmation by typing the machine's name.
+//! Reinstall from the page. The operator first selects options, then reviews the plan with the data that would be lost and preserved, and
+//! finally confirms it by typing the machine's name.
 
 use super::form::SubmittedForm;
 use super::frame;
@@ -35,7 +36,7 @@ fn parse_request(id: &str, form: &SubmittedForm) -> ReinstallRequest {
     }
 }
 
-/// Returns the plan of the reinstall, if it can be ordered.
+/// Returns the plan of the reinstall. The error is the reason why the reinstall cannot be ordered.
 async fn preview_reinstall(app: &AppState, base: &BaseUrls, asked: &ReinstallRequest) -> Result<PlanPreview, ApiError> {
     let OrderableReinstall { machine, standing, words, .. } = reinstalls::check_orderable(app, asked).await?;
     let Some(allocation) = &machine.allocation else {
@@ -114,7 +115,7 @@ fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest,
             details open[asked.without_marker || asked.change_promise || asked.replace_newer || !asked.give_up.is_empty()] {
                 summary { "More options" }
                 p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk with / was replaced: proceed without its install marker" } }
-                p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of its file, even if it wipes a disk that was preserved so far" } }
+                p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of the machine's file, even if it wipes a disk that was preserved so far" } }
                 p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks even if it is newer than the server's record" } }
                 p { label { "Disks whose data may be erased, by serial number, separated by commas " input name="give_up" value=(asked.give_up.join(", ")); } }
             }

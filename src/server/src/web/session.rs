@@ -1,5 +1,5 @@
-//! Login sessions of operators. A session is a random number in a cookie; only its hash is kept, in memory, so that all sessions end with
-//! the server.
+//! Login sessions of operators. A session is a random number in a cookie. The server keeps only its hash, in memory, so that all sessions
+//! end with the server.
 
 use super::form::SubmittedForm;
 use super::frame;
@@ -20,13 +20,13 @@ use store::token::{self, TokenHash};
 
 const COOKIE: &str = "drophammer";
 const LASTS: Duration = Duration::from_secs(12 * 3600);
-/// Maximum number of sessions; a further login ends the one that was unused longest.
+/// Maximum number of sessions. A further login ends the session that was unused longest.
 const MOST: usize = 64;
-/// Maximum number of wrong tokens per address and minute. The token is random and cannot be guessed; the limit keeps the operator's log
-/// readable.
+/// Maximum number of wrong tokens per address and minute. The limit keeps the operator's log readable; it is not needed against guessing,
+/// since the token is random.
 const WRONG: u32 = 10;
 const WRONG_WITHIN: Duration = Duration::from_secs(60);
-/// Maximum number of addresses that are counted.
+/// Maximum number of addresses for which wrong tokens are counted.
 const ADDRESSES: usize = 1024;
 
 /// All sessions. Cheap to clone.
@@ -40,14 +40,14 @@ struct SessionTable {
 }
 
 struct LoginSession {
-    /// Form token: every form contains it, and other sites cannot know it.
+    /// Form token, which is part of every form of this session. Other sites cannot know it.
     form: String,
     begun: Instant,
     used: Instant,
 }
 
-/// Proof that the client is logged in. A handler with this extractor may show everything; handlers that change something also require the
-/// form token.
+/// Proof that the client is logged in. With this extractor, a handler may show everything; a handler that changes something must also
+/// check the form token.
 #[derive(Clone)]
 pub(crate) struct LoggedIn {
     pub session: TokenHash,
@@ -69,7 +69,7 @@ impl LoginSessions {
         Some(LoggedIn { session, form: found.form.clone() })
     }
 
-    /// Returns whether the session has neither expired nor been ended.
+    /// Returns whether the session is known, and has not expired.
     pub(crate) fn is_valid(&self, session: &TokenHash) -> bool {
         self.lock_table().sessions.contains_key(session)
     }
@@ -97,8 +97,8 @@ impl LoginSessions {
         known.wrong.get(&address).is_none_or(|(times, _)| *times < WRONG)
     }
 
-    /// Counts a wrong token. If too many addresses are counted, the oldest one is dropped: tokens cannot be guessed anyway, and no other
-    /// address is locked out.
+    /// Counts a wrong token. If too many addresses are counted, the oldest one is no longer counted, so that no address is locked out for
+    /// lack of room.
     fn count_wrong_token(&self, ClientAddress(address): ClientAddress) {
         let mut known = self.lock_table();
         if known.wrong.len() >= ADDRESSES
@@ -141,8 +141,8 @@ fn refuse_login(app: &AppState, status: StatusCode, why: &str) -> Response {
     frame::render_error(app, None, ApiError::new(status, why))
 }
 
-/// Returns whether the browser reports that another site sent the request: by `Sec-Fetch-Site` over https, where a proxy may have changed
-/// the host, or by `Origin` over http. Forms also require the form token, in case the browser sends neither.
+/// Returns whether the browser reports that another site sent the request: over https in `Sec-Fetch-Site`, since a proxy may have changed
+/// the host; over http in `Origin`. Forms also require the form token, in case the browser sends neither header.
 pub(crate) fn is_cross_site(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text("host").unwrap_or_default();
@@ -158,7 +158,7 @@ pub(crate) async fn get_login() -> Response {
     frame::render_login(StatusCode::OK, None)
 }
 
-/// `POST /login`: checks the operator's token, as the API does.
+/// `POST /login`: checks the operator's token as the API does, and starts a session.
 pub(crate) async fn post_login(
     State(app): State<Arc<AppState>>,
     Extension(connected): Extension<ConnectionInfo>,

@@ -1,4 +1,4 @@
-//! Kubernetes volumes of a machine, with their states.
+//! Table of a machine's Kubernetes volumes, with their states.
 
 use crate::metal_api::volumes::VolumeResponse;
 use common::format::format_bytes;
