@@ -1,7 +1,7 @@
 //! Command line of drophammer: one file per command of a workstation, and the client of a server's API.
 //!
-//! Commands read files, machines, and servers, and print; what they decide is decided in the other crates. Start with
-//! [`cli`], the table of all commands.
+//! Commands read files, machines, and servers, and print the results. All decisions are made in the other crates. Start with [`cli`], the
+//! table of all commands.
 
 pub mod cli;
 pub mod commands;

@@ -1,10 +1,11 @@
-//! Effective allocations of machines in a migration: the database determines them, whatever the files contain in between. Pure.
+//! Effective allocations of machines in a migration. The database determines them, even while the operator's files do not reflect the
+//! migration yet. Pure.
 
 use crate::operator_files::{AllocationSpec, MachineSpec};
 use model::migration::MigrationSide;
 use store::migration::Migration;
 
-/// Effective allocations while migrations are open, or not yet applied to the files.
+/// Effective allocations while migrations are open, or their results are not yet applied to the files.
 pub struct AllocationOwners<'a> {
     moves: &'a [Migration],
     /// Machines as described in their files.
@@ -28,7 +29,7 @@ impl<'a> AllocationOwners<'a> {
         let other = own.filter(|_| !has_it);
         let said = other.map(|other| {
             format!(
-                "its allocation {} is ignored: the machine is part of a migration of {} to {} ({})",
+                "allocation {} in this file is ignored: the machine is part of a migration of {} to {} ({})",
                 *other.id, is.a, is.b, is.state
             )
         });

@@ -1,8 +1,8 @@
-//! Plans that the operator has approved: `approved/ID.yaml`, written by `drophammer rack plan --approve`, one for each machine.
+//! Plans that the operator has approved: one file `approved/ID.yaml` for each machine, written by `drophammer rack plan --approve`.
 //!
-//! An approval applies to one installation, including all attempts that continue it. Once its success is reported, the machine has a new
-//! install marker, and the approval is spent. Removing the file withdraws the approval. A file that cannot be used does not withdraw it:
-//! the machine gets nothing to install until the operator has repaired or removed the file.
+//! An approval applies to one installation, including all attempts that continue it. Once the success of the installation is reported, the
+//! machine has a new install marker, and the approval is spent. Removing the file withdraws the approval. An invalid or unreadable file
+//! does not: the machine gets nothing to install until the operator has repaired or removed the file.
 
 use crate::yaml_folder::{YamlFolder, format_problem};
 use model::allocation::ApprovedPlan;
@@ -17,9 +17,9 @@ pub(crate) const FOLDER: &str = "approved";
 /// Approvals of all machines.
 #[derive(Debug, Clone, Default)]
 pub struct Approvals {
-    /// Approvals by machine id.
+    /// Approvals by machine id; the error is the reason why a file cannot be used.
     all: BTreeMap<String, Result<Arc<Approval>, String>>,
-    /// Reason why the folder cannot be read. Any machine may then have an approval.
+    /// Reason why the folder cannot be read. It may then contain an approval for any machine.
     unread: Option<String>,
     /// True if machines without an approval get nothing to install (`--approved-only`).
     pub only: bool,
@@ -46,20 +46,21 @@ impl Approvals {
         Approvals { all, unread, only }
     }
 
-    /// Returns the allocation to which the machine's approval applies, if it is not this one.
+    /// Returns the allocation to which the machine's approval applies, if that is not `allocation`.
     pub fn other_allocation(&self, machine: &str, allocation: &str) -> Option<String> {
         let approved = &self.all.get(machine)?.as_ref().ok()?.verdicts.allocation;
         (approved != allocation).then(|| approved.clone())
     }
 
-    /// Returns the machine's approval unless it is spent. `standing` is that of the allocation to which the approval applies.
+    /// Returns the machine's approval unless it is spent. `standing` is the state of the allocation to which the approval applies. The
+    /// inner error is the reason why the approval cannot be used.
     pub fn find_in_force(&self, machine: &str, standing: &InstallState) -> Option<Result<Arc<Approval>, String>> {
         let approval = self.all.get(machine).cloned().or_else(|| self.unread.clone().map(Err))?;
         let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(&standing.last_installation()));
         (!is_spent).then_some(approval)
     }
 
-    /// Returns the approval that is in force for the machine, as it is sent to the agent.
+    /// Returns the approval in force for the machine in the form that the agent receives, or `None` if no approval is required.
     ///
     /// # Errors
     /// The machine gets nothing to install: its approval cannot be used, or is required and missing.
@@ -67,11 +68,11 @@ impl Approvals {
         match &standing.approved {
             Some(Ok(approval)) => Ok(Some(approval.to_wire())),
             Some(Err(why)) => Err(format!(
-                "its approval cannot be used, and nothing is installed without it: {why}; approve its plan again: \
+                "the machine's approval cannot be used, and nothing is installed without it: {why}; approve the plan again: \
                  `drophammer rack plan DIR --machine {machine} --approve`"
             )),
             None if self.only => Err(format!(
-                "its plan is not approved, and --approved-only requires that: approve it with `drophammer rack plan DIR --machine {machine} --approve`"
+                "the machine's plan is not approved, but --approved-only requires that: approve the plan with `drophammer rack plan DIR --machine {machine} --approve`"
             )),
             None => Ok(None),
         }

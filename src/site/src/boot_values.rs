@@ -46,10 +46,11 @@ pub fn validate_host(text: &str) -> Result<(), String> {
     if name_fits && port_fits { Ok(()) } else { Err(refuse()) }
 }
 
-/// Validates additional kernel arguments. iPXE interprets some characters, so that arguments with them would not reach the kernel.
+/// Validates additional kernel arguments. iPXE interprets some characters and words, so that arguments with them would not reach the
+/// kernel unchanged.
 ///
 /// # Errors
-/// The text contains such a character or word.
+/// The text contains a character or word that iPXE would interpret.
 pub fn validate_cmdline(text: &str) -> Result<(), String> {
     let odd = |c: char| !(c == ' ' || c.is_ascii_graphic()) || "$\\'\"#".contains(c);
     if let Some(c) = text.chars().find(|c| odd(*c)) {

@@ -5,18 +5,19 @@ use model::os_definition::{OsSelector, SelectedDefinition};
 /// State of the OS definition that an allocation names.
 #[derive(Debug, Clone, Default)]
 pub enum DefinitionState {
-    /// The allocation names none.
+    /// The allocation does not name an OS definition.
     #[default]
     Unnamed,
     /// The `verify` program is still running.
     Waits,
     Good(Box<SelectedDefinition>),
-    /// The allocation cannot be installed with it, for these reasons.
+    /// The definition or its parameters cannot be used for the allocation, for these reasons.
     Bad(String),
 }
 
 impl DefinitionState {
-    /// Returns the definition as it is sent to the machine. Parameters may be secrets: without `with_secrets`, their values are cleared.
+    /// Returns the definition as it is sent to the machine. Parameters may contain secrets: without `with_secrets`, their values are
+    /// empty.
     pub fn for_machine(&self, with_secrets: bool) -> Option<SelectedDefinition> {
         let DefinitionState::Good(chosen) = self else { return None };
         let mut told = (**chosen).clone();
@@ -26,7 +27,7 @@ impl DefinitionState {
         Some(told)
     }
 
-    /// Returns the OS that the definition creates itself, without an image.
+    /// Returns the OS that the definition names, if the definition creates it itself, without an image.
     pub fn created_os(&self) -> Option<OsSelector> {
         let DefinitionState::Good(chosen) = self else { return None };
         chosen.has_create().then(|| chosen.selector())

@@ -1,4 +1,4 @@
-//! Deploy templates of the directory.
+//! Deploy templates in the operator's directory.
 
 use model::deploy_steps::template::DeployTemplate;
 use sha2::{Digest, Sha256};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Folder in the server's directory.
+/// Name of the folder in the server's directory.
 pub const FOLDER: &str = "deploy-templates";
 
 /// Template with its file.
@@ -58,7 +58,7 @@ impl DeployTemplates {
     }
 }
 
-/// Returns the UUID of a template whose file contains none. It is always the same for a name.
+/// Returns the UUID of a template whose file contains none. It is derived from the name, so that it never changes.
 fn derive_uuid(name: &str) -> String {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&Sha256::digest(name.as_bytes())[..16]);

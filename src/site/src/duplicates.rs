@@ -1,11 +1,11 @@
-//! Ids and MAC addresses that several machine files list, and that therefore identify none of the machines.
+//! Ids and MAC addresses that more than one machine file lists. They identify none of the machines.
 
 use crate::operator_files::MachineSpec;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-/// Returns machines by id, without ids that several files have: an unedited copy must not get what the original gets, and it is unknown
-/// which file is the original.
+/// Returns the machines by id, without ids that more than one file has. Such a file may be an unedited copy, which must not get the
+/// allocation of the original, and it is unknown which file is the original.
 pub(crate) fn remove_shared_ids(
     all: Vec<(PathBuf, MachineSpec)>,
     problems: &mut Vec<String>,
@@ -28,7 +28,7 @@ pub(crate) fn remove_shared_ids(
     unshared
 }
 
-/// Adds the MACs of a machine to `listed`, and reports those that another file lists too.
+/// Adds the MACs of a machine to `listed`, and reports each MAC that the file of another machine also lists.
 pub(crate) fn register_macs(
     listed: &mut HashMap<String, Vec<String>>,
     path: &Path,

@@ -1,6 +1,6 @@
-//! `DIR/image-states.yaml`: hidden and blacklisted images, as in Ganeti. A hidden image is not listed but can be installed. A blacklisted
-//! image is not listed and cannot be installed, except on machines that run it. The name of an OS definition applies to all of its
-//! variants. Names need not exist yet.
+//! `DIR/image-states.yaml`: hidden and blacklisted images, as in Ganeti. A hidden image is not listed, but can be installed. A blacklisted
+//! image is not listed, and can be installed only on machines that already run it. The name of an OS definition applies to all of its
+//! variants. The file may contain names of images that do not exist yet.
 
 use crate::operator_files::{AllocationSpec, format_at, yaml_node};
 use crate::watched_file::WatchedFile;
@@ -37,13 +37,14 @@ impl ImageStates {
         self.hidden.contains(image)
     }
 
-    /// Returns whether an image, or a definition with or without a variant, is blacklisted.
+    /// Returns whether an image, or an OS definition with or without a variant, is blacklisted.
     pub fn is_blacklisted(&self, image: &str) -> bool {
         let os = image.split_once('+').map_or(image, |(os, _)| os);
         self.blacklisted.contains(image) || self.blacklisted.contains(os)
     }
 
-    /// Returns the reason why the allocation must not be installed now. Started installations continue.
+    /// Returns the reason why the allocation must not be installed now, if its image is blacklisted. Installations that have started
+    /// continue.
     pub fn installation_blocked(&self, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
         match &standing.order {
             Some(order) if standing.is_installed() => {
@@ -66,7 +67,7 @@ impl ImageStates {
     }
 }
 
-/// Returns the file of a server's directory.
+/// Returns the file of image states in a server's directory.
 pub(crate) fn states_file(dir: &Path) -> WatchedFile<ImageStates> {
     WatchedFile::new(dir.join(FILE), ImageStates::parse)
 }

@@ -1,9 +1,9 @@
 //! The operator's directory: machines, layouts, images, sizes, deploy templates, OS definitions and approvals from YAML files.
 //!
 //! An invalid file is reported, and its last good version stays in force. The same applies to a machine whose image or layout does not
-//! exist. Nothing here knows the server's requests: `server` publishes the snapshots, and `rack plan` and `serve --check` read the same
-//! directory. Start with `loader`, which builds a `snapshot` of everything in force: `operator_files` parses and validates files, `resolve`
-//! follows the references of an allocation, and `requested_steps` merges its deploy templates.
+//! exist. The crate does not handle requests: `server` publishes its snapshots, and `rack plan` and `serve --check` read the same
+//! directory. Start with `loader`, which builds a `snapshot` of everything in force: `operator_files` parses and validates files,
+//! `resolve` follows the references of an allocation, and `requested_steps` merges its deploy templates.
 
 pub mod allocation_owners;
 pub mod approvals;

@@ -1,4 +1,4 @@
-//! Reader of the directory: it builds a snapshot of what is in force, and reports the problems of everything else.
+//! Reader of the directory. It builds a snapshot of everything in force, and reports the problems of all files.
 
 use crate::allocation_owners::AllocationOwners;
 use crate::approvals::{self, Approval, Approvals};
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use store::image_digests::{self, ImageDigests};
 use store::{FileStamp, InstallState, ServerState};
 
-/// Upper limit of a manifest. The largest known ones have 4.4 MB.
+/// Maximum size of a manifest, in bytes. The largest known manifests have 4.4 MB.
 const MANIFEST_BYTES: i64 = 8 << 20;
 
 fn read_layout(text: &str) -> Result<Layout, String> {
@@ -36,7 +36,7 @@ fn read_template(text: &str) -> Result<DeployTemplate, String> {
     DeployTemplate::parse_file(text).map_err(|problems| diagnostic::join_problems(&problems))
 }
 
-/// Reader of the directory, with the last good version of each file.
+/// Reader of the directory. It keeps the last good version of each file.
 pub struct SiteLoader {
     images_dir: PathBuf,
     machines: YamlFolder<MachineSpec>,
@@ -53,7 +53,7 @@ pub struct SiteLoader {
     digests: ImageDigests,
     definitions: OsDefinitions,
     state: ServerState,
-    /// True if something other than a file has changed.
+    /// True if something other than a file has changed since the last scan, such as the database or a digest.
     stale: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct SiteLoader {
 pub struct SiteScan {
     pub directory: SiteSnapshot,
     pub problems: Vec<String>,
-    /// Remarks that are not problems, each logged once.
+    /// Remarks for the operator that are not problems. The server logs each of them once.
     pub notes: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ impl SiteLoader {
         SiteLoader { approved_only, ..self }
     }
 
-    /// Ignores approvals: for a plan that is about to be approved.
+    /// Ignores approvals, as for a plan that the operator is about to approve.
     pub fn without_approvals(self) -> SiteLoader {
         SiteLoader { approvals: YamlFolder::optional(PathBuf::new(), approvals::parse_approval), ..self }
     }
@@ -103,7 +103,7 @@ impl SiteLoader {
         self.stale = true;
     }
 
-    /// Stores the result of a `verify`, as [`SiteLoader::store_digest`] does.
+    /// Stores the result of a `verify`. The next scan returns a new snapshot.
     pub fn store_verdict(&mut self, done: os_definitions::VerifyResult) {
         self.definitions.store_verdict(done);
         self.stale = true;
@@ -114,12 +114,12 @@ impl SiteLoader {
         self.definitions.is_waiting()
     }
 
-    /// Notes that the database has changed. The next scan returns a new snapshot.
+    /// Notes that the database has changed, so that the next scan returns a new snapshot.
     pub fn mark_stale(&mut self) {
         self.stale = true;
     }
 
-    /// Returns a new snapshot if anything has changed since the last scan.
+    /// Returns a new snapshot, or `None` if nothing has changed since the last scan.
     pub fn rescan(&mut self) -> Option<SiteScan> {
         let mut changed = std::mem::take(&mut self.stale);
         changed |= self.machines.rescan();
@@ -194,7 +194,7 @@ impl SiteLoader {
         SiteScan { directory, problems, notes }
     }
 
-    /// Adds the local file of an image, and reads its digest and contents. Returns whether the digest is known.
+    /// Adds the local file of an image to the snapshot, and reads the image's digest and contents. Returns whether the digest is known.
     fn add_image_file(
         &mut self,
         directory: &mut SiteSnapshot,
@@ -270,7 +270,8 @@ impl SiteLoader {
     }
 }
 
-/// Returns the machine with the image and the definition to which its OS resolves, and a remark on them.
+/// Returns the machine with the definition that its allocation's `os` names, and with the image of that definition. Also returns a remark
+/// for the operator, if any.
 fn apply_definition(definitions: &mut OsDefinitions, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
     let mut machine = machine.clone();
     let Some(allocation) = &mut machine.allocation else { return (machine, None) };
@@ -290,7 +291,7 @@ fn manifest_path(image: &Path) -> PathBuf {
     path.into()
 }
 
-/// Reads from the manifest what the tree of an image contains; `None` without a manifest.
+/// Reads the contents of an image's tree from its manifest. Returns `None` if the manifest or the digest of the image is missing.
 fn read_image_contents(manifest: &Path, digest: Option<&str>) -> Result<Option<BootContents>, String> {
     let Some(digest) = digest else { return Ok(None) };
     let text = match image_digests::file_stamp(manifest) {

@@ -1,4 +1,4 @@
-//! Parsing and validation of the operator's YAML files: their fields and values.
+//! Parsing and validation of the operator's YAML files.
 
 mod agent_allocation;
 mod bmc;
@@ -36,21 +36,21 @@ pub struct MachineSpec {
     pub id: String,
     pub name: String,
     pub macs: Vec<String>,
-    /// UUID that the firmware reports, if it is not the id.
+    /// UUID that the machine's firmware reports, if it differs from the id.
     pub smbios_uuid: Option<Uuid>,
     pub size: Option<String>,
     pub consoles: Vec<String>,
-    /// Network configuration of the ramdisk without DHCP, in the format of `drophammer.network=`.
+    /// Network configuration of the ramdisk for networks without DHCP, as the value of `drophammer.network=`.
     pub ramdisk_network: Option<String>,
-    /// Reason why reinstalls cannot be ordered.
+    /// Reason why the machine is locked, so that nothing can be ordered for it.
     pub locked: Option<String>,
-    /// Controller that switches the machine's power.
+    /// Management controller that switches the machine's power.
     pub bmc: Option<Bmc>,
     pub allocation: Option<AllocationSpec>,
 }
 
-/// Assignment of an OS to a machine. Image and layout are ids that the other folders must define. Without a layout, the one whose
-/// constraints match the machine's size and the image is chosen.
+/// Desired state of a machine. Image and layout are ids that must exist in the other folders. If no layout is named, the one whose
+/// constraints match the machine's size and the image is used.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllocationSpec {
@@ -62,21 +62,21 @@ pub struct AllocationSpec {
     pub project: String,
     #[serde(default)]
     pub role: String,
-    /// Image; that of the OS definition if `os` is set.
+    /// Id of the image. If `os` is set, the image of the OS definition.
     #[serde(default = "unnamed_image")]
     pub image: Spanned<String>,
-    /// OS definition, or a variant of one.
+    /// Name of an OS definition, with or without a variant.
     pub os: Option<Spanned<String>>,
     #[serde(default)]
     os_parameters: Vec<Spanned<String>>,
     /// Parsed `os_parameters`.
     #[serde(skip)]
     pub changes: Vec<os_parameters::SpannedChange>,
-    /// Result of resolving `os` in the operator's directory.
+    /// State of the definition that `os` names, as found in the operator's directory.
     #[serde(skip)]
     pub definition: DefinitionState,
     pub filesystemlayout: Option<Spanned<String>>,
-    /// Subset of the machine's traits. A deploy template with such a name changes the steps of the installation.
+    /// Subset of the machine's traits. A deploy template with the name of a requested trait changes the steps of the installation.
     #[serde(default)]
     pub requested_traits: Vec<Spanned<String>>,
     #[serde(default)]
@@ -87,7 +87,7 @@ pub struct AllocationSpec {
     pub console_password: String,
     /// Key of encrypted filesystems with `key: server`.
     pub disk_key: Option<Spanned<SecretText>>,
-    /// Formerly an order for a reinstall, and now rejected.
+    /// Field with which earlier versions ordered a reinstall. It is rejected.
     #[serde(default)]
     reinstall: Option<Spanned<String>>,
     /// `quick`, `secure` or `none`.
@@ -117,7 +117,7 @@ pub struct AllocationSpec {
     _firewall_rules: Option<IgnoredAny>,
     #[serde(default, rename = "vpn")]
     _vpn: Option<IgnoredAny>,
-    /// Fields that the agent or the image interprets, passed on unchanged.
+    /// Fields that the agent or the image interprets. They are passed on unchanged.
     #[serde(skip)]
     pub passed_on: serde_json::Map<String, Value>,
 }
@@ -139,18 +139,18 @@ pub struct ImageSpec {
     /// Registry credentials for the URL and the mirrors.
     pub pull_secrets: Vec<PullSecret>,
     pub finish: Option<FinisherChoice>,
-    /// Content of the tree according to the manifest next to the file; not a field of the YAML file.
+    /// Contents of the image's tree, read from the manifest next to the image. Not a field of the YAML file.
     pub contents: Option<BootContents>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageLocation {
     Url(String),
-    /// Path below `images/`, without `..` and the like.
+    /// Path below `images/`, without components such as `..`.
     File(String),
 }
 
-/// Returns the document as JSON, without validation.
+/// Parses a document as JSON, without validation of its fields.
 ///
 /// # Errors
 /// The text is not YAML.

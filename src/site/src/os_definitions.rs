@@ -1,5 +1,5 @@
-//! The operator's OS definitions (`os/NAME/`), their parameters for all machines (`os/*.yaml`), and the choice of the definition that an
-//! allocation names.
+//! The operator's OS definitions (`os/NAME/`), their parameters for all machines (`os/*.yaml`), and the resolution of the definition that
+//! an allocation names.
 
 mod definition_files;
 mod verify_results;
@@ -19,7 +19,8 @@ use model::os_definition::{
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Definition of an allocation, and the image that it wraps. If it creates the OS itself, the image is the definition's own name.
+/// Definition that an allocation names, and the image that the definition wraps. If the definition creates the OS itself, the image has
+/// the name of the definition.
 pub(crate) struct DefinitionChoice {
     pub settled: DefinitionState,
     pub image: Option<String>,
@@ -27,7 +28,7 @@ pub(crate) struct DefinitionChoice {
     pub note: Option<String>,
 }
 
-/// Definition as read from its folder.
+/// Definition as it was read from its folder.
 struct LoadedDefinition {
     stamp: Result<FolderStamp, String>,
     definition: Result<OsDefinition, String>,
@@ -38,7 +39,7 @@ pub struct OsDefinitions {
     path: PathBuf,
     found: BTreeMap<String, LoadedDefinition>,
     files: YamlFolder<OsParametersFile>,
-    /// Parameters in force for all machines with an OS, and the file that sets them.
+    /// Parameters in force for all machines with an OS, each with the file that contains them.
     site: BTreeMap<OsSelector, (PathBuf, Vec<SpannedChange>)>,
     verified: VerifyCache,
 }
@@ -57,7 +58,7 @@ impl OsDefinitions {
         self.verified.is_waiting()
     }
 
-    /// Reads changed files, and returns whether anything has changed. The folder `os/` is optional.
+    /// Reads changed files, and returns whether anything has changed. The folder `os/` may be missing.
     pub(crate) fn rescan(&mut self) -> bool {
         if !self.path.is_dir() {
             let had = !(self.found.is_empty() && self.files.entries.is_empty());
@@ -86,7 +87,7 @@ impl OsDefinitions {
         changed
     }
 
-    /// Determines the parameters for all machines, and returns problems of definitions and of these parameters.
+    /// Determines the parameters for all machines. Returns the problems of the definitions and of these parameters.
     pub(crate) fn collect_problems(&mut self) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, found) in &self.found {
@@ -110,13 +111,14 @@ impl OsDefinitions {
         problems
     }
 
-    /// Returns a problem for each parameter that the definition does not have. A missing definition may be added later.
+    /// Returns a problem for each parameter in a file of `os/` that the definition does not support. A definition that does not exist is
+    /// not a problem, since it may be added later.
     fn find_unknown_parameters(&self, os: &OsSelector, (path, said): &(PathBuf, Vec<SpannedChange>)) -> Vec<String> {
         let Some(Ok(definition)) = self.found.get(&os.name).map(|found| &found.definition) else { return Vec::new() };
         unknown_parameters(definition, said).map(|why| format_problem(path, &why, false)).collect()
     }
 
-    /// Returns the definition that the allocation names; `None` if it names none.
+    /// Returns the definition that the allocation names, or `None` if the allocation does not name one.
     pub(crate) fn choose_definition(&mut self, allocation: &AllocationSpec) -> Option<DefinitionChoice> {
         let named = allocation.os.as_ref()?;
         let (chosen, image) = match self.resolve_definition(named, &allocation.changes) {
@@ -181,7 +183,7 @@ impl OsDefinitions {
     }
 }
 
-/// Returns a problem, with its location, for each parameter that the definition does not have.
+/// Returns a problem, with its position, for each parameter that the definition does not support.
 fn unknown_parameters(definition: &OsDefinition, said: &[SpannedChange]) -> impl Iterator<Item = String> {
     said.iter().filter_map(|said| Some(format_at_change(said, &definition.find_parameter(said).err()?)))
 }

@@ -1,4 +1,5 @@
-//! Steps of an allocation: the templates that its requested traits name, merged. Conflicts are reported here, before the machine boots.
+//! Steps of an allocation: its default steps, merged with the templates that its requested traits name. Conflicts between templates are
+//! reported before the machine boots.
 
 use super::deploy_templates::{DeployTemplates, StoredTemplate};
 use crate::operator_files::{AllocationSpec, format_at};
@@ -15,22 +16,22 @@ use store::ServerState;
 /// Result of merging the templates of an allocation.
 #[derive(Debug, Default)]
 pub(crate) struct AllocationSteps {
-    /// All steps to run; empty if no template changes them.
+    /// All steps to run; empty if no template is requested.
     pub steps: Vec<TemplateStep>,
-    /// Arrays from which the layout is generated.
+    /// Arrays from which the layout is generated, if a template requests them.
     pub arrays: Option<RequestedArrays>,
 }
 
-/// Arrays that a template requests.
+/// Arrays that a template requests, from which the layout is generated.
 #[derive(Debug)]
 pub struct RequestedArrays {
     config: RaidConfig,
     asked: RequestedTemplate,
-    /// Path of the step in its template.
+    /// Path of the step's arguments in its template.
     place: String,
 }
 
-/// Template, and the trait that requests it.
+/// Template with the trait that requests it.
 #[derive(Debug, Clone)]
 struct RequestedTemplate {
     by: Spanned<String>,
@@ -38,7 +39,7 @@ struct RequestedTemplate {
 }
 
 impl RequestedTemplate {
-    /// Formats a problem with its positions in both files.
+    /// Formats a problem with its position in the machine's file and its position in the template's file.
     fn format_problem(&self, problem: Diagnostic) -> String {
         let StoredTemplate { path, template, .. } = &*self.stored;
         let located = template.add_location(problem);
@@ -53,7 +54,7 @@ impl RequestedArrays {
     /// Generates the layout for a machine with this inventory.
     ///
     /// # Errors
-    /// The arrays are not possible there.
+    /// The arrays are not possible on the machine's disks.
     pub fn generate_layout(&self, inventory: &Inventory) -> Result<Layout, String> {
         let made = self.config.build_layout(&self.asked.stored.template.name, inventory);
         made.map_err(|problems| {
@@ -81,7 +82,7 @@ pub fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool
     find_templates(allocation, known).iter().any(|asked| asked.stored.template.template_steps().iter().any(named))
 }
 
-/// Blocking variant of [`generate_layout`].
+/// Generates the layout of an allocation from its templates and the machine's registered hardware, on the calling thread.
 ///
 /// # Errors
 /// The database cannot be read or written.
@@ -95,7 +96,8 @@ pub fn generate_layout_blocking(
     Ok(state.read_inventory_blocking(machine)?.map(|inventory| arrays.generate_layout(&inventory)))
 }
 
-/// Generated layout, or why it cannot be generated. `None`: no template generates one, or the machine has not registered.
+/// Generated layout, or the reason why it cannot be generated. `None` if no template generates a layout, or the machine has not
+/// registered.
 pub type GeneratedLayout = Option<Result<Layout, String>>;
 
 pub fn find_requested_arrays(allocation: &AllocationSpec, known: &SiteObjects) -> Option<RequestedArrays> {
@@ -141,7 +143,7 @@ pub(crate) fn merge_allocation_steps(
     }
 }
 
-/// Returns the arrays of the only step that generates the layout.
+/// Returns the arrays of the step that generates the layout. Adds a problem if more than one step does.
 fn find_arrays(
     steps: &[PlannedStep],
     asked: &[RequestedTemplate],
@@ -157,7 +159,7 @@ fn find_arrays(
     let (step, asked, index) = all.next()?;
     for (other, again, index) in all {
         let message =
-            format!("{} generates the layout, and so does {}: only one step can", other.entry.name, step.entry.name);
+            format!("both {} and {} generate the layout: only one step may do that", other.entry.name, step.entry.name);
         problems.push(again.format_problem(Diagnostic::new(format!("steps[{index}]"), message)));
     }
     let place = format!("steps[{index}].args");
@@ -174,8 +176,8 @@ fn find_arrays(
     }
 }
 
-/// Returns remarks on templates that no allocation can request, with their positions. Such templates are kept: another conductor may
-/// support their steps.
+/// Returns remarks on templates whose steps are invalid, with their positions: an allocation that requests such a template is refused. The
+/// templates are kept, since another conductor may support their steps.
 pub(crate) fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String> {
     let mut said = Vec::new();
     for stored in templates.all() {

@@ -1,5 +1,5 @@
-//! Resolution of an allocation to its image, layout and steps. Before the installation these follow the machine's file, and afterwards what
-//! is installed or ordered.
+//! Resolution of an allocation to its image, layout and steps. Before the installation, they are determined by the machine's file;
+//! afterwards, by what is installed or ordered.
 
 use super::deploy_templates::DeployTemplates;
 use crate::approvals::Approvals;
@@ -26,7 +26,7 @@ pub struct SiteObjects {
     /// Images by id; `None` while the digest is not known.
     pub images: BTreeMap<String, Option<ImageSpec>>,
     pub templates: DeployTemplates,
-    /// Ids that are hidden or blacklisted.
+    /// Hidden and blacklisted images.
     pub states: ImageStates,
     pub approvals: Approvals,
     /// Sizes by id.
@@ -34,7 +34,7 @@ pub struct SiteObjects {
 }
 
 impl SiteObjects {
-    /// Returns the ids of the images to show, without those that are hidden or blacklisted.
+    /// Returns the ids of the images to show: those that are neither hidden nor blacklisted.
     pub fn listed_images(&self) -> impl Iterator<Item = &str> {
         let is_listed = |id: &&str| !self.states.is_hidden(id) && !self.states.is_blacklisted(id);
         self.images.keys().map(String::as_str).filter(is_listed)
@@ -49,19 +49,19 @@ pub struct ResolvedAllocation {
     pub layout_id: String,
     /// Layout in metal-api's spelling.
     pub layout: Value,
-    /// Steps to run, if templates change them; otherwise empty.
+    /// Steps to run; empty if no template changes the default steps.
     pub steps: Vec<TemplateStep>,
-    /// True if the allocation was never installed, or a reinstall is ordered. If not, the machine only learns what is installed.
+    /// True if the allocation was never installed, or a reinstall is ordered. Otherwise, the agent only boots the installed system.
     pub installs: bool,
-    /// Approval in force: the agent refuses any other plan.
+    /// Approval in force. The agent refuses to carry out any other plan.
     pub approved: Option<ApprovedPlan>,
 }
 
-/// Resolves the machine's allocation. Returns `None` if the machine has no allocation, or must wait: the digest of its image is not known,
-/// its definition is not verified, or its layout depends on an inventory that it has not registered yet.
+/// Resolves the machine's allocation. Returns `None` if the machine has no allocation or must wait: the digest of its image is not known
+/// yet, its OS definition is not verified yet, or its layout depends on an inventory that is not registered yet.
 ///
 /// # Errors
-/// Everything that is missing, one line each, with its position in the machine's file.
+/// Everything that prevents the resolution, one line each, with its position in the machine's file.
 pub fn resolve_allocation(
     machine: &MachineSpec,
     standing: &InstallState,
@@ -110,7 +110,7 @@ pub fn resolve_allocation(
     }
 }
 
-/// Returns the reason why the allocation belongs to another machine, if it does.
+/// Returns the reason why the allocation belongs to another machine, or must not be booted by this one; otherwise `None`.
 fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
     if standing.barred {
         let message = format!(
@@ -131,7 +131,7 @@ fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, stand
     None
 }
 
-/// Returns the image to install, or the installed one. Returns `None` if its digest is not known yet.
+/// Returns the image to install, or else the installed image. Returns `None` if the digest of the image to install is not known yet.
 fn resolve_image(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -143,13 +143,13 @@ fn resolve_image(
         (false, _, Some(os)) => resolve_created_image(allocation, &os, &allocation.image).map(Some),
         (true, Some(order), None) => known.images.get(&order.image).cloned().ok_or_else(|| {
             let gone = format!(
-                "a reinstall with image {:?} is ordered, but images/ no longer has it: the machine waits",
+                "a reinstall with image {:?} is ordered, but images/ no longer contains it: the machine waits",
                 order.image
             );
             match order.begun {
                 true => format!("{gone}; the reinstall has started, so put the image back"),
                 false => format!(
-                    "{gone}; put it back, or order another one with `drophammer machine reinstall {} --image IMAGE`",
+                    "{gone}; put the image back, or order another one with `drophammer machine reinstall {} --image IMAGE`",
                     machine.id
                 ),
             }
@@ -162,8 +162,9 @@ fn resolve_image(
     }
 }
 
-/// Returns the layout. An installation that has started continues with its layout. An installed machine keeps its layout, unless the order
-/// applies that of the file (`--change-promise`). Another layout would erase other disks.
+/// Returns the id of the layout, and the layout. An installation that has started continues with its layout, since another layout would
+/// erase other disks. An installed machine keeps its layout, unless the order applies the layout of the machine's file
+/// (`--change-promise`).
 fn resolve_layout(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -196,7 +197,8 @@ fn resolve_layout(
     }
 }
 
-/// Returns why the database lacks the layout of an installed machine: that of the files contradicts its install marker.
+/// Returns why a machine whose installed layout is missing in the database cannot be reinstalled: the layout in the files contradicts the
+/// machine's install marker.
 pub(crate) fn explain_broken_promise(
     machine: &MachineSpec,
     standing: &InstallState,
@@ -214,7 +216,7 @@ pub(crate) fn explain_broken_promise(
     ))
 }
 
-/// Returns the differences between the machine's file and what is installed, which takes precedence.
+/// Returns notes about the differences between the machine's file and what is installed. What is installed takes precedence.
 pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Vec<String> {
     let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     let mut notes = Vec::new();
@@ -247,12 +249,12 @@ pub fn layout_id(layout: &Value) -> String {
     layout.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// Compares parsed layouts: a newer version of this program may store the same layout with other fields.
+/// Returns whether the layouts are equal after parsing. A newer version of this program may have stored the same layout with other fields.
 fn is_same_layout(layout: &Layout, stored: &Value) -> bool {
     read_json(stored).is_ok_and(|stored| stored.layout == *layout)
 }
 
-/// Returns the image of a definition that creates the OS itself, in place of the one with this id.
+/// Returns the image that stands for a definition which creates the OS itself. Its id must be the name of the definition.
 ///
 /// # Errors
 /// The definition creates another OS.
@@ -267,7 +269,7 @@ pub fn resolve_created_image(allocation: &AllocationSpec, os: &OsSelector, id: &
     }
 }
 
-/// Returns the image that the machine runs. Only its id is set, since it is not fetched.
+/// Returns the installed image. Only its id is set, since the image is not fetched.
 fn installed_image(standing: &InstallState, allocation: &AllocationSpec) -> ImageSpec {
     image_without_location(standing.image.clone().unwrap_or_else(|| allocation.image.to_string()))
 }
@@ -287,8 +289,8 @@ pub fn image_without_location(id: String) -> ImageSpec {
     }
 }
 
-/// Returns the layout that the machine's file names. Otherwise, for an installed machine, returns the one with the stored id (earlier
-/// versions stored no layouts); for others, the one that size and image select.
+/// Returns the layout that the machine's file names. If the file names none: for an installed machine, the layout with the stored id (for
+/// databases of earlier versions, which stored no layouts); for any other machine, the layout selected by size and image.
 fn find_layout<'a>(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -304,7 +306,10 @@ fn find_layout<'a>(
     if let Some(id) = standing.layout_id.as_ref().filter(|_| standing.succeeded) {
         return known.layouts.get(id).ok_or_else(|| {
             let message = format!("this allocation is installed with layout {id:?}, which no longer exists");
-            format_at(&allocation.id, &format!("{message}: put it back, or name one in filesystemlayout"))
+            format_at(
+                &allocation.id,
+                &format!("{message}: put the layout back, or name another one in filesystemlayout"),
+            )
         });
     }
     let Some(size) = &machine.size else {

@@ -1,4 +1,4 @@
-//! `sizes/*.yaml`: names for classes of hardware, in metal-api's format.
+//! `sizes/*.yaml`: named classes of hardware, in metal-api's format.
 
 use crate::operator_files::suggest_name;
 use crate::operator_files::yaml_node::{deserialize_node, format_at, parse_document};
@@ -45,7 +45,7 @@ pub enum ConstraintKind {
     Storage,
 }
 
-/// Size with the positions of its values in the file.
+/// Size as deserialized from its file, with the positions of its values.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawSize {
@@ -106,7 +106,7 @@ impl ConstraintKind {
         }
     }
 
-    /// Returns how much of it a machine has.
+    /// Returns the amount of this resource that a machine has, in the unit of the constraint.
     pub fn measure(self, hardware: &RegisteredHardware) -> u64 {
         match self {
             ConstraintKind::Cores => u64::from(hardware.cpu_cores),
@@ -116,15 +116,16 @@ impl ConstraintKind {
     }
 }
 
-/// Returns the total size of all disks. Saturates, since a machine may report any sizes.
+/// Returns the total size of all disks in bytes. The sum saturates, since a machine may report any size.
 fn total_storage(hardware: &RegisteredHardware) -> u64 {
     hardware.disks.iter().fold(0, |sum, disk| sum.saturating_add(disk.size))
 }
 
-/// Returns the size of a machine: the given one, or the one that matches.
+/// Returns the size of a machine: the named one, or the only one whose constraints match the hardware. Returns `None` if no sizes are
+/// defined.
 ///
 /// # Errors
-/// No size or more than one matches, or the given one does not exist.
+/// No size matches, several sizes match, or the named size does not exist.
 pub fn choose_size(
     sizes: &BTreeMap<String, MachineSize>,
     hardware: &RegisteredHardware,
@@ -151,7 +152,7 @@ pub fn choose_size(
         _ if sizes.is_empty() => Ok(None),
         [size] => Ok(Some(size.to_owned())),
         [] => Err(format!(
-            "no size in sizes/ matches this machine, which has {has}: select one with --size, or correct its constraints"
+            "no size in sizes/ matches this machine, which has {has}: select a size with --size, or correct the constraints of its size"
         )),
         _ => Err(format!(
             "{} sizes match this machine, which has {has}: {}. Select one with --size",

@@ -1,4 +1,4 @@
-//! Snapshot of everything in the operator's directory that is in force.
+//! Snapshot of all files in the operator's directory that are in force.
 
 use crate::operator_files::{ImageSpec, MachineSpec};
 use crate::resolve::SiteObjects;
@@ -11,26 +11,26 @@ pub(crate) const MANIFEST: &str = ".manifest";
 /// Suffixes of the files that an agent looks for next to an image.
 const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.minisig"];
 
-/// Consistent snapshot of everything in force.
+/// Consistent snapshot of all files in force.
 #[derive(Debug, Default)]
 pub struct SiteSnapshot {
     /// Machines by id.
     pub(crate) machines: HashMap<String, MachineSpec>,
-    /// Ids of the machines whose files list a MAC, by MAC. It identifies a machine if there is only one.
+    /// Ids of the machines whose files list a MAC, by MAC. A MAC identifies a machine only if exactly one file lists it.
     pub(crate) macs: HashMap<String, Vec<String>>,
-    /// Files by the path below `/images/` at which they are served.
+    /// Local image files, by the path below `/images/` at which they are served.
     pub(crate) files: HashMap<String, PathBuf>,
-    /// Images as defined in their files, with the path of the file.
+    /// Images as defined in their YAML files, with the path of the YAML file.
     pub images: BTreeMap<String, (PathBuf, ImageSpec)>,
-    /// The file of each machine, by id.
+    /// Path of each machine's file, by the machine's id.
     pub machine_files: HashMap<String, PathBuf>,
-    /// The file of each layout in force.
+    /// Path of the file of each layout in force, by the layout's id.
     pub layout_files: BTreeMap<String, PathBuf>,
-    /// The file of each size in force.
+    /// Path of the file of each size in force, by the size's id.
     pub size_files: BTreeMap<String, PathBuf>,
     /// Objects that allocations can refer to.
     pub known: SiteObjects,
-    /// Problems for the operator. Set by the publisher of the snapshot.
+    /// Problems of the directory, for the operator. Set by the publisher of the snapshot.
     pub problems: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ impl SiteSnapshot {
         self.machines.get(id)
     }
 
-    /// Returns the machine whose id is this UUID, in either byte order. The identical spelling counts first.
+    /// Returns the machine whose id is this UUID, or else the machine whose id is this UUID in the other byte order.
     pub fn find_machine_by_uuid(&self, uuid: &str) -> Option<&MachineSpec> {
         self.find_machine(uuid).or_else(|| self.find_machine(&swap_id_byte_order(uuid)?))
     }
@@ -53,7 +53,7 @@ impl SiteSnapshot {
         self.machines.values()
     }
 
-    /// Returns the file of an image, or a file next to an image (see [`BESIDE`]).
+    /// Returns the path of an image file, or of a file next to an image file (see [`BESIDE`]).
     pub fn find_image_file(&self, served: &str) -> Option<PathBuf> {
         if let Some(file) = self.files.get(served) {
             return Some(file.clone());
@@ -65,7 +65,7 @@ impl SiteSnapshot {
         })
     }
 
-    /// Returns the name to show for a machine: its own, or its id.
+    /// Returns the display name of a machine: its name, or its id if it has no name.
     pub fn display_name<'a>(&'a self, id: &'a str) -> &'a str {
         self.find_machine(id).map(|machine| machine.name.as_str()).filter(|name| !name.is_empty()).unwrap_or(id)
     }

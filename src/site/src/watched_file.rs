@@ -1,4 +1,5 @@
-//! Single file of the directory that is read again when it changes. Its last good content stays in force while it cannot be used.
+//! Single file in the operator's directory that is read again whenever it changes. While its content is invalid or unreadable, the last
+//! good content stays in force.
 
 use crate::yaml_folder;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ pub(crate) struct WatchedFile<T> {
     /// Stamp of the file at the last scan.
     stamp: Option<FileStamp>,
     newest: Result<(), String>,
-    /// Last good content; the default if there is no file.
+    /// Last good content; the default value if the file does not exist.
     pub in_force: T,
 }
 
@@ -21,7 +22,7 @@ impl<T: Default + Clone + PartialEq> WatchedFile<T> {
         WatchedFile { path, read, stamp: None, newest: Ok(()), in_force: T::default() }
     }
 
-    /// Reads the file if it has changed. Returns whether the result has changed.
+    /// Reads the file if it has changed. Returns whether the content in force, or the problem, has changed.
     pub(crate) fn rescan(&mut self) -> bool {
         let stamp = image_digests::file_stamp(&self.path).ok();
         if stamp == self.stamp && (stamp.is_some() || self.newest.is_ok()) {

@@ -10,16 +10,16 @@ use store::{FileStamp, image_digests};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// Reason why the newest version of a file is not available.
+/// Reason why the newest version of a file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FileFault {
-    /// The file is invalid. The message has line and column.
+    /// The file is invalid. The message contains line and column.
     Wrong(String),
-    /// The file cannot be read. Each scan tries again.
+    /// The file cannot be read. Each scan tries to read it again.
     Unread(ReadFault),
 }
 
-/// Read error, and when it began.
+/// Error of a file or folder that cannot be read, and the time since when.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReadFault {
     since: String,
@@ -27,7 +27,7 @@ pub(crate) struct ReadFault {
 }
 
 impl ReadFault {
-    /// Returns a read error that continues an earlier one, even if its reason has changed.
+    /// Creates a read error. If it follows an earlier one, even with another reason, it keeps the time of the earlier one.
     fn continue_fault(before: Option<&ReadFault>, why: String) -> ReadFault {
         let since = before.map(|before| before.since.clone()).unwrap_or_else(|| {
             let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
@@ -52,11 +52,11 @@ impl std::fmt::Display for FileFault {
     }
 }
 
-/// YAML file with its versions.
+/// YAML file in its newest version and in the version in force.
 pub(crate) struct VersionedFile<T> {
     stamp: Option<FileStamp>,
     pub newest: Result<T, FileFault>,
-    /// Newest version that could be used.
+    /// Newest version that is valid; `None` if there was none yet.
     pub in_force: Option<T>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct YamlFolder<T> {
     read: fn(&str) -> Result<T, String>,
     pub entries: BTreeMap<PathBuf, VersionedFile<T>>,
     unread: Option<ReadFault>,
-    /// True if the folder may be missing, as long as nothing was read from it.
+    /// True if the folder may be missing, unless files were read from it before.
     optional: bool,
 }
 
@@ -75,7 +75,7 @@ impl<T: Clone> YamlFolder<T> {
         YamlFolder { path, read, entries: BTreeMap::new(), unread: None, optional: false }
     }
 
-    /// Creates a folder that may be missing, since directories of earlier versions do not have it.
+    /// Creates the reader of a folder that may be missing, because directories of earlier versions lack it.
     pub(crate) fn optional(path: PathBuf, read: fn(&str) -> Result<T, String>) -> YamlFolder<T> {
         YamlFolder { optional: true, ..YamlFolder::new(path, read) }
     }
@@ -127,7 +127,7 @@ impl<T: Clone> YamlFolder<T> {
         !is_old_news
     }
 
-    /// Reports that the folder cannot be read, if so.
+    /// Adds a problem if the folder cannot be read.
     pub(crate) fn report_unread(&self, problems: &mut Vec<String>) {
         if let Some(unread) = &self.unread {
             problems.push(format!("{}/: {unread} (its last good files stay in force)", self.path.display()));
@@ -149,14 +149,16 @@ impl<T: Clone> YamlFolder<T> {
     }
 }
 
-/// Lists all YAML files. Fails rather than return a partial list, which would pass for deleted files.
+/// Lists all YAML files in a folder. If an entry cannot be read, fails instead of returning a partial list, since files missing from the
+/// list would be treated as deleted.
 fn list_yaml_files(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
     let paths: BTreeSet<PathBuf> = paths.collect::<std::io::Result<_>>()?;
     Ok(paths.into_iter().filter(|path| is_yaml(path)).collect())
 }
 
-/// Returns whether there is a machine file, valid or not. An unreadable folder may contain one.
+/// Returns whether the directory contains a machine file, valid or not. If the folder cannot be read, returns true, since it may contain
+/// one.
 pub fn has_machine_files(dir: &Path) -> bool {
     match list_yaml_files(&dir.join("machines")) {
         Ok(found) => !found.is_empty(),
@@ -164,7 +166,7 @@ pub fn has_machine_files(dir: &Path) -> bool {
     }
 }
 
-/// Returns files of machines and images that contain secrets and are world-readable.
+/// Returns the files in a folder that contain secrets and are world-readable.
 pub fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
     const SECRETS: [&str; 6] = ["user_data:", "console_password:", "disk_key:", "vpn:", "pull_secret:", "bmc:"];
     let has_secrets =
@@ -173,19 +175,20 @@ pub fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
     files.filter(|path| matches!(read_text(path), Ok(Ok(text)) if has_secrets(&text))).collect()
 }
 
-/// Returns whether the file is world-readable. Docker's credentials file contains only secrets, so its content is not examined.
+/// Returns whether the file is world-readable, whatever it contains.
 pub fn is_world_readable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|is| is.permissions().mode() & 0o004 != 0)
 }
 
-/// Formats a problem of a file: each line begins with its path.
+/// Formats a problem of a file. Each line of it begins with the path of the file.
 pub(crate) fn format_problem(path: &Path, why: &str, has_good: bool) -> String {
     let consequence = if has_good { " (its last good version stays in force)" } else { "" };
     let lines: Vec<String> = why.lines().map(|line| format!("{}:{}", path.display(), add_space(line))).collect();
     lines.join("\n") + consequence
 }
 
-/// Separates the message from the path before it: `FILE:LINE:COLUMN: why`, or `FILE: why` without a line.
+/// Inserts a space between the path and a message without a position: `FILE: why`. A message with a position follows the path directly:
+/// `FILE:LINE:COLUMN: why`.
 fn add_space(line: &str) -> String {
     if line.starts_with(|c: char| c.is_ascii_digit()) { line.to_owned() } else { format!(" {line}") }
 }
@@ -195,7 +198,7 @@ fn is_yaml(path: &Path) -> bool {
     !hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
-/// Reads a file. The outer error is a read error; the inner one means that the content cannot be valid.
+/// Reads a file. The outer error is a read error; the inner error means that the content cannot be valid.
 pub(crate) fn read_text(path: &Path) -> Result<Result<String, String>, String> {
     const LIMIT: i64 = 4 << 20;
     let size = image_digests::file_stamp(path).map_err(|error| error.to_string())?.size;

@@ -1,7 +1,7 @@
 //! State of the server in a SQLite database. One thread owns the connection; all others send it jobs, which `job_queue` queues fairly.
 //!
-//! What a transition permits is decided within its transaction; a change is on disk before it is acknowledged. The crate has no knowledge
-//! of HTTP or of the operator's files.
+//! Each change of state is decided within the transaction that stores it, and is on disk before it is acknowledged. The crate has no
+//! knowledge of HTTP or of the operator's files.
 //!
 //! The crate has three layers, each of which uses only the ones above it in this list, and no two modules use each other:
 //!

@@ -255,7 +255,7 @@ async fn an_approval_that_cannot_be_used_withholds_and_one_that_is_taken_away_is
     let good = std::fs::read_to_string(&path).unwrap();
     let others = good.replace(ONE, TWO);
     for (text, words) in [
-        ("{".to_owned(), "its approval cannot be used"),
+        ("{".to_owned(), "the machine's approval cannot be used"),
         (good.replace("\"wipe\"", "\"keep\""), "the approval is corrupt"),
         (good.replace("\"version\": 2", "\"version\": 1"), "the approval has version 1, which lacks data"),
         (others, "the approval is corrupt"),
@@ -282,7 +282,7 @@ async fn with_approved_only_nothing_else_is_installed() {
     let options = ServerConfig { approved_only: true, ..options(dir.path()) };
     let server = Running::start_with(dir, &options, &silent(), 10_000).await;
     let token = server.registered(ONE).await;
-    server.heard("its plan is not approved").await;
+    server.heard("the machine's plan is not approved").await;
     assert!(server.waits(&token).await);
     assert_eq!(server.begins(&token, "", None).await.status, 409);
     let dir = server.dir.path().to_owned();

@@ -311,7 +311,7 @@ async fn a_machine_whose_new_image_has_gone_waits() {
     let image = server.dir.path().join("images/13.yaml");
     let text = std::fs::read_to_string(&image).unwrap();
     std::fs::remove_file(&image).unwrap();
-    server.heard("a reinstall with image \\\"debian-13\\\" is ordered, but images/ no longer has it").await;
+    server.heard("a reinstall with image \\\"debian-13\\\" is ordered, but images/ no longer contains it").await;
     let token = server.token(ONE).await;
     let wait = format!("/v1/machine/{ONE}/wait?seconds=0");
     assert_eq!(server.call(&token, "GET", &wait, &Value::Null).await.status, 204);
@@ -329,7 +329,7 @@ async fn an_order_taken_back_lets_a_waiting_machine_boot_what_it_has() {
     server.installed().await;
     server.order("debian-13").await;
     std::fs::remove_file(server.dir.path().join("images/13.yaml")).unwrap();
-    server.heard("but images/ no longer has it").await;
+    server.heard("but images/ no longer contains it").await;
     let token = server.token(ONE).await;
     let (allocated, _) = tokio::join!(server.allocated(ONE, &token), async {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -52,17 +52,17 @@ async fn preview_reinstall(app: &AppState, base: &BaseUrls, asked: &ReinstallReq
     plan_preview::load_preview(app, base, &machine, standing, false).await
 }
 
-/// Returns a digest of the plan. An order is only valid for the plan that was shown.
+/// Returns a digest of the plan. An order is refused if the digest has changed since the plan was shown.
 fn plan_digest(planned: &PreviewPlan) -> String {
     planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest())
 }
 
-/// Returns the name that must be typed to confirm.
+/// Returns the text that the operator must type to confirm: the machine's name, or its id if it has no name.
 fn confirmation_name(machine: &MachineSpec) -> &str {
     if machine.name.is_empty() { &machine.id } else { &machine.name }
 }
 
-/// `GET /machines/{id}/reinstall`: the options and, once submitted, the plan. It does not change anything.
+/// `GET /machines/{id}/reinstall`: the options and, once they are submitted, the plan. Nothing is ordered.
 pub(crate) async fn get_reinstall(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
@@ -125,7 +125,7 @@ fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest,
     }
 }
 
-/// Shows the plan with the order button below it, or the reason why there is none.
+/// Shows the plan with the form that orders the reinstall, or the reason why it cannot be ordered here.
 fn show_confirmation(
     person: &LoggedIn,
     machine: &MachineSpec,
@@ -151,7 +151,7 @@ fn show_confirmation(
     }
 }
 
-/// Passes the options of the first form on, with the digest of the plan that was shown for them.
+/// Renders the form that orders the reinstall. Hidden fields contain the selected options and the digest of the plan that is shown.
 fn show_order_form(
     person: &LoggedIn,
     machine: &MachineSpec,
@@ -178,7 +178,7 @@ fn show_order_form(
     }
 }
 
-/// `POST /machines/{id}/reinstall`: orders the reinstall with the API's checks, for the plan that was shown.
+/// `POST /machines/{id}/reinstall`: orders the reinstall with the same checks as the API, if its plan is still the one that was shown.
 pub(crate) async fn post_reinstall(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,

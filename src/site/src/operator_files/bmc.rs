@@ -19,7 +19,7 @@ pub(crate) struct RawBmc {
     insecure: bool,
 }
 
-/// Rejects a scalar in place of the fields. The error of the parser would repeat it, and it may be the password.
+/// Rejects a scalar where fields are expected. The parser's error message would repeat the scalar, which may be the password.
 ///
 /// # Errors
 /// The node is not a mapping.

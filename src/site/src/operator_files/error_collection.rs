@@ -1,4 +1,5 @@
-//! Reading of a YAML document with all its errors at once: an erroneous field is reported and removed, and the rest is read again.
+//! Parsing of a YAML document that collects all errors: a field with an error is reported and removed, and the remaining document is
+//! parsed again.
 
 use super::yaml_node::format_error;
 use marked_yaml::types::{MarkedMappingNode, MarkedScalarNode};
@@ -6,10 +7,10 @@ use marked_yaml::{Marker, Node, Span, Spanned, from_node};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 
-/// More errors than an operator reads at once.
+/// Maximum number of errors that are collected.
 const MOST: usize = 100;
 
-/// Returns the value, with placeholders for missing fields, and all errors with their positions. There is no value if the document as a
+/// Returns the value, with placeholders for missing fields, and all errors with their positions. The value is `None` if the document as a
 /// whole has the wrong form.
 pub(crate) fn deserialize_all<T: DeserializeOwned>(node: &Node) -> (Option<T>, Vec<String>) {
     let (mut node, mut wrong, mut gone) = (node.clone(), Vec::new(), BTreeSet::new());
@@ -39,12 +40,12 @@ pub(crate) fn deserialize_all<T: DeserializeOwned>(node: &Node) -> (Option<T>, V
     (None, wrong)
 }
 
-/// Returns whether the value is from the file, not a placeholder.
+/// Returns whether the file contains the value, which otherwise is a placeholder.
 pub(crate) fn is_given(value: &Spanned<String>) -> bool {
     value.span().start().is_some()
 }
 
-/// Inserts a placeholder for a required field into the first mapping that lacks it: the document, or its allocation.
+/// Inserts a placeholder for a required field into the mapping that lacks it: the document, or its allocation.
 fn insert_placeholder(node: &mut Node, name: &str) -> bool {
     let Node::Mapping(mapping) = node else { return false };
     let is_own = name == "id" && mapping.get_node(name).is_none();
@@ -67,7 +68,7 @@ fn as_mapping(node: &mut Node) -> Option<&mut MarkedMappingNode> {
     }
 }
 
-/// Removes the node at that position: a field, by its name or its value, or an item of a list.
+/// Removes the node at a position: a field, given the position of its name or its value, or an item of a list.
 fn remove_at(node: &mut Node, mark: &Marker, gone: &mut BTreeSet<String>) -> bool {
     let begins = |span: &Span| span.start() == Some(mark);
     match node {

@@ -7,7 +7,7 @@ use model::allocation::FinisherChoice;
 use serde::Deserialize;
 use std::path::{Component, Path};
 
-/// URLs from which the agent can fetch an image, for messages.
+/// Supported URLs of an image, for messages that begin with "is neither".
 const PLACES: &str = "http://, https://, file:///PATH nor oci://HOST/REPOSITORY:TAG";
 
 #[derive(Deserialize)]
@@ -51,7 +51,7 @@ pub fn parse_image(text: &str) -> Result<ImageSpec, String> {
         if in_registry(mirror) != raw.url.as_ref().is_some_and(|url| in_registry(url)) {
             return Err(format_at(
                 mirror,
-                "mirrors of an image in a registry must be in registries, and those of other images must not be",
+                "mirrors of an image in a registry must be in registries; mirrors of any other image must not be",
             ));
         }
     }

@@ -11,11 +11,11 @@ use model::os_definition::OsSelector;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// Explanation and remedy for an id that is a vendor default.
+/// Message for an id that is a vendor default, with the remedy.
 pub const DEFAULT_ID: &str = "is a vendor default, which other machines may report too: choose a new UUID and list \
 macs. To keep installations under this id, use `drophammer machine rename OLD NEW`";
 
-/// Fields of an allocation that are interpreted by the agent or the image.
+/// Fields of an allocation that the agent or the image interprets.
 const PASSED_ON: [&str; 7] = ["network", "volumes", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
 
 #[derive(Deserialize)]
@@ -38,7 +38,7 @@ struct RawMachine {
     allocation: Option<AllocationSpec>,
 }
 
-/// Console arguments of a machine without a file, or whose file lists none.
+/// Returns the console arguments for a machine without a file, or whose file does not list any.
 pub fn default_consoles() -> Vec<String> {
     ["tty0", "ttyS0,115200n8"].map(str::to_owned).to_vec()
 }
@@ -92,7 +92,7 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     }
 }
 
-/// Adds a problem with the position of the value, unless the value is a placeholder, whose absence has been reported already.
+/// Adds a problem with the position of the value. A placeholder has no problems, since the missing field was reported already.
 fn add_problem(wrong: &mut Vec<String>, value: &Spanned<String>, found: Result<(), String>) {
     if let Err(message) = found
         && error_collection::is_given(value)
@@ -101,7 +101,7 @@ fn add_problem(wrong: &mut Vec<String>, value: &Spanned<String>, found: Result<(
     }
 }
 
-/// Validates the allocation of machine `id`, and completes it with the fields that are not deserialized. Returns its problems.
+/// Validates the allocation of the machine with this id, and sets its fields that are not deserialized. Returns all problems.
 fn check_allocation(
     allocation: &mut AllocationSpec,
     given: &Node,
@@ -141,7 +141,7 @@ fn check_allocation(
     wrong
 }
 
-/// Parses the OS parameters of an allocation, and returns problems of these and of `os`.
+/// Parses the OS parameters of an allocation. Returns the problems of `os_parameters` and of `os`.
 fn check_definition(allocation: &mut AllocationSpec, has_image: bool, here: String) -> Vec<String> {
     let (changes, mut wrong) = os_parameters::parse_changes(&allocation.os_parameters);
     allocation.changes = changes;
@@ -159,7 +159,7 @@ fn check_definition(allocation: &mut AllocationSpec, has_image: bool, here: Stri
     wrong
 }
 
-/// Checks that the machine has a requested trait.
+/// Checks that a requested trait is a trait of the machine.
 fn check_requested_trait(requested: &str, traits: &[Spanned<String>]) -> Result<(), String> {
     if traits.iter().any(|one| one.as_str() == requested) {
         return Ok(());
@@ -168,7 +168,7 @@ fn check_requested_trait(requested: &str, traits: &[Spanned<String>]) -> Result<
     Err(format!("{requested} is not a trait of this machine{has}"))
 }
 
-/// Returns why the machine is locked, if it is.
+/// Returns the reason why the machine is locked, or `None` if it is not locked.
 fn parse_lock_reason(given: &str) -> Result<Option<String>, String> {
     match given.trim() {
         "false" => Ok(None),
@@ -179,10 +179,10 @@ fn parse_lock_reason(given: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Checks that a serial number, WWN or path can identify a disk.
+/// Checks that a serial number, WWN or path identifies a disk.
 ///
 /// # Errors
-/// It is a placeholder that many disks report.
+/// The word is a placeholder that many disks report.
 fn check_disk_identifier(word: &str) -> Result<(), String> {
     let is_placeholder = word.trim().is_empty() || (is_placeholder_serial(word) && is_placeholder_wwn(word));
     match is_placeholder {

@@ -1,22 +1,22 @@
-//! Parameters of OS definitions: those of an allocation, and those for all machines with a definition.
+//! Parameters of OS definitions: those in an allocation, and those in `os/*.yaml`, which apply to all machines with a definition.
 
 use super::yaml_node::{deserialize_node, format_at, format_position, parse_document};
 use marked_yaml::{Node, Spanned};
 use model::os_definition::{OsSelector, ParameterChange};
 
-/// Change of a parameter, with its position in the file.
+/// Change of a parameter with its position in the file.
 pub(crate) type SpannedChange = Spanned<ParameterChange>;
 
-/// Content of a file in `os/`: parameters for all machines, by definition or variant.
+/// Content of a file in `os/`: parameters for all machines with a definition or a variant of it.
 pub(crate) type OsParametersFile = Vec<(Spanned<String>, OsSelector, Vec<SpannedChange>)>;
 
-/// Parses and validates a file in `os/`. Whether the definition exists is not checked.
+/// Parses and validates a file in `os/`. Does not check whether the definitions exist.
 ///
 /// # Errors
 /// All problems, one per line, with line and column in front.
 pub(crate) fn parse_site_parameters(text: &str) -> Result<OsParametersFile, String> {
     let Node::Mapping(mapping) = parse_document(text)? else {
-        return Err("1:1: this must be a mapping from OS definitions to lists of KEY=VALUE and -KEY".to_owned());
+        return Err("1:1: the file must be a mapping from OS definitions to lists of KEY=VALUE and -KEY".to_owned());
     };
     let (mut site, mut wrong) = (OsParametersFile::new(), Vec::new());
     for (key, value) in mapping.iter() {
@@ -48,7 +48,7 @@ pub(crate) fn parse_changes(given: &[Spanned<String>]) -> (Vec<SpannedChange>, V
     (said, wrong)
 }
 
-/// Formats a message with the position of its change in front.
+/// Formats a message with the position of the change in front.
 pub(crate) fn format_at_change(said: &SpannedChange, message: &str) -> String {
     format!("{}{message}", format_position(said.span().start()))
 }

@@ -18,10 +18,10 @@ pub(crate) struct RawPullSecret {
     token_service: Option<Spanned<String>>,
 }
 
-/// Minimum length of a disk key. Such keys are generated rather than chosen.
+/// Minimum length of a disk key, in bytes. Generated keys are longer; a shorter key was probably chosen by hand.
 const DISK_KEY_BYTES: usize = 20;
 
-/// Returns why a value is unsuitable as a key of encrypted filesystems, without repeating it.
+/// Returns why a value is unsuitable as a key of encrypted filesystems, if it is. The message does not contain the value.
 pub(crate) fn check_disk_key(given: &Spanned<SecretText>) -> Option<String> {
     let is_short = given.reveal().len() < DISK_KEY_BYTES;
     is_short.then(|| {
@@ -32,7 +32,7 @@ pub(crate) fn check_disk_key(given: &Spanned<SecretText>) -> Option<String> {
     })
 }
 
-/// Rejects a scalar in place of the fields. The error of the parser would repeat it, and it may be the password.
+/// Rejects a scalar where fields are expected. The parser's error message would repeat the scalar, which may be the password.
 ///
 /// # Errors
 /// The node is not a mapping.

@@ -1,10 +1,10 @@
-//! Kubernetes volumes in a machine file. Each problem has the position of its resource.
+//! Kubernetes volumes in a machine file. Each problem has the position of the resource in which it was found.
 
 use super::yaml_node::{format_position, to_json};
 use marked_yaml::Node;
 use model::k8s_volume;
 
-/// Returns all problems, with line and column in front.
+/// Returns all problems of the list, with line and column in front.
 pub(crate) fn find_problems(given: &Node) -> Vec<String> {
     let problems = k8s_volume::parse_volumes(&to_json(given)).err().unwrap_or_default();
     let line = |problem: &common::diagnostic::Diagnostic| {
@@ -14,7 +14,7 @@ pub(crate) fn find_problems(given: &Node) -> Vec<String> {
     problems.iter().map(line).collect()
 }
 
-/// Returns the index in a path: 2 for `volumes[2].spec.mode`.
+/// Returns the index at the start of a path, such as 2 for `volumes[2].spec.mode`.
 fn parse_index(place: &str) -> Option<usize> {
     let (number, _) = place.strip_prefix("volumes[")?.split_once(']')?;
     number.parse().ok()

@@ -1,4 +1,4 @@
-//! YAML documents of the operator, with the position of each value: parsing, access to fields, and messages.
+//! YAML documents of the operator as nodes with their positions: parsing, access to fields, and messages.
 
 use common::spelling::find_similar;
 use common::yaml::{self, is_null};
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 pub use common::yaml::to_json;
 
-/// Parses the document of a file.
+/// Parses the YAML document in a file. Null fields are removed.
 pub fn parse_document(text: &str) -> Result<Node, String> {
     // Only quoted values are exempt from coercion: "10" is a string, 10 a number.
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
@@ -16,7 +16,7 @@ pub fn parse_document(text: &str) -> Result<Node, String> {
     Ok(node)
 }
 
-/// Removes null fields. `name:` and `name: null` leave `name` unset; serde would read them as strings.
+/// Removes null fields, so that `name:` and `name: null` leave `name` unset. serde would read them as strings.
 fn remove_nulls(node: &mut Node) {
     match node {
         Node::Mapping(mapping) => {
@@ -31,7 +31,7 @@ fn remove_nulls(node: &mut Node) {
     }
 }
 
-/// Deserializes the document. An error has its position in front.
+/// Deserializes a node. The error message begins with the position of the error.
 pub(crate) fn deserialize_node<T: DeserializeOwned>(node: &Node) -> Result<T, String> {
     from_node(node).map_err(format_error)
 }
@@ -57,7 +57,7 @@ pub fn suggest_name<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Str
     }
 }
 
-/// Returns `3:7: ` to put in front of a message.
+/// Formats a position as `3:7: `, the start of a message.
 pub(super) fn format_position(mark: Option<&Marker>) -> String {
     mark.map(|mark| format!("{}:{}: ", mark.line(), mark.column())).unwrap_or_default()
 }

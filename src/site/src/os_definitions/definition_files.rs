@@ -6,12 +6,12 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Limit of all files together. Scripts and lists are small, and the agent receives all of them.
+/// Maximum size of all files together, in bytes. Scripts and lists are small, and all of them are sent to the agent.
 const MOST_BYTES: u64 = 512 << 10;
 const MOST_FILES: usize = 200;
 const MOST_DEEP: usize = 4;
 
-/// Path, size, modification time and mode of each file: changes when a file does.
+/// Path, size, modification time and mode of each file. Changes whenever a file changes.
 pub(crate) type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
 
 /// Returns the stamp of a definition's folder.
@@ -23,7 +23,7 @@ pub(crate) fn stamp_folder(folder: &Path) -> io::Result<FolderStamp> {
     walk_files(folder, "", 0, &mut |path, is, _| {
         stamp.push((path, is.len(), is.mtime(), is.mtime_nsec(), is.mode()));
         if stamp.len() > MOST_FILES {
-            Err(io::Error::other(format!("it has more than {MOST_FILES} files")))
+            Err(io::Error::other(format!("the definition has more than {MOST_FILES} files")))
         } else {
             Ok(())
         }
@@ -42,7 +42,9 @@ pub(crate) fn read_files(folder: &Path) -> io::Result<DefinitionFiles> {
         bytes += is.len();
         if bytes > MOST_BYTES || files.len() >= MOST_FILES {
             let most = MOST_BYTES >> 10;
-            return Err(io::Error::other(format!("it has more than {MOST_FILES} files, or more than {most} KiB")));
+            return Err(io::Error::other(format!(
+                "the definition has more than {MOST_FILES} files, or more than {most} KiB"
+            )));
         }
         let text = fs::read_to_string(file).map_err(|error| {
             io::Error::other(match error.kind() {
@@ -67,7 +69,7 @@ fn walk_files(
     see: &mut dyn FnMut(String, &Metadata, &Path) -> io::Result<()>,
 ) -> io::Result<()> {
     if depth > MOST_DEEP {
-        return Err(io::Error::other(format!("its folders are nested more than {MOST_DEEP} levels deep")));
+        return Err(io::Error::other(format!("the definition's folders are nested more than {MOST_DEEP} levels deep")));
     }
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

@@ -1,4 +1,5 @@
-//! Verdicts of the `verify` programs of OS definitions. Each runs once per definition and set of parameters, in a separate thread.
+//! Verdicts of the `verify` programs of OS definitions. A `verify` runs once for each definition and set of parameters, in a separate
+//! thread.
 
 use linux::verify::{VerifyVerdict, run_verify};
 use model::os_definition::SelectedDefinition;
@@ -7,10 +8,10 @@ use std::collections::HashMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Timeout of a `verify`. It is short, since the operator waits for the result.
+/// Timeout of a `verify`. It is short, because the operator waits for the result.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Digest of a definition with its parameters.
+/// Digest of a definition together with its parameters.
 type VerifyKey = [u8; 32];
 
 /// Result of a completed `verify`.
@@ -19,11 +20,11 @@ pub struct VerifyResult {
     verdict: VerifyVerdict,
 }
 
-/// Known and pending verdicts.
+/// Verdicts that are known or pending.
 pub struct VerifyCache {
-    /// `None` while `verify` runs.
+    /// Verdicts by digest; `None` while `verify` runs.
     known: HashMap<VerifyKey, Option<VerifyVerdict>>,
-    /// `None` if this process does not run `verify`.
+    /// Queue of the thread that runs `verify`; `None` if this process does not run it.
     queue: Option<mpsc::Sender<(VerifyKey, SelectedDefinition)>>,
 }
 
@@ -43,12 +44,12 @@ impl VerifyCache {
         Ok(VerifyCache { known: HashMap::new(), queue: Some(queue) })
     }
 
-    /// Leaves `verify` to the machine, which runs it before it writes anything.
+    /// Creates a cache that does not run `verify`. The machine runs it before it writes anything.
     pub fn disabled() -> VerifyCache {
         VerifyCache { known: HashMap::new(), queue: None }
     }
 
-    /// Returns the verdict; `None` if `verify` must run first.
+    /// Returns the verdict, or `None` if `verify` is running or was just queued.
     pub(crate) fn get_verdict(&mut self, chosen: &SelectedDefinition) -> Option<VerifyVerdict> {
         if !chosen.has_verify() {
             return Some(VerifyVerdict::Good);

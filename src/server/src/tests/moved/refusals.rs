@@ -59,7 +59,7 @@ async fn all_that_speaks_against_it_is_said_at_once() {
         assert_eq!(answer.status, 409, "{path}: {}", answer.text());
     }
     server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", "a2", ""));
-    server.heard("its allocation a2 is ignored: the machine is part of a migration").await;
+    server.heard("allocation a2 in this file is ignored: the machine is part of a migration").await;
     let listed = server.listed().await;
     assert_eq!(
         listed["moving"],
